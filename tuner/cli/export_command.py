@@ -92,6 +92,8 @@ def _tell(made: Exported) -> None:
         else f"{made.folder} ({count} variant{'s' * (count != 1)} for {served} tuned workloads, "
         f"{table.choice})"
     )
+    if not count:
+        click.echo("no variant is proved faster anywhere: only the baseline is exported", err=True)
     for one in table.held_out:
         if one.refuted:
             click.echo(

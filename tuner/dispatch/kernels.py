@@ -35,7 +35,8 @@ class Applicability:
 
     `written` are the axes that the source depends on, and `shapes` the values of these for which
     it is the right one. `conditions` and `launches` have no parameters left in them.
-    `static_bytes` is the shared memory that the code takes by itself.
+    `static_bytes` is the shared memory that the code takes by itself, `choices` are those of the
+    operator that the template wrote into it.
     """
 
     written: tuple[str, ...]
@@ -43,6 +44,7 @@ class Applicability:
     conditions: tuple[Expression, ...]
     launches: tuple[LaunchSpec, ...]
     static_bytes: int = 0
+    choices: tuple[str, ...] = ()
 
     def holds(self, names: Mapping[str, Value]) -> bool:
         """Tell whether the kernel may run; `names` holds the axes and the device's numbers."""
@@ -94,7 +96,8 @@ class VariantKernel:
 class _Read:
     template: Template
     space: SearchSpace
-    launches: tuple[LaunchModel, ...]
+    launches: tuple[tuple[LaunchModel, int | None], ...]
+    choices: Mapping[str, Sequence[str]]
 
 
 class VariantRenderer:
@@ -143,9 +146,18 @@ class VariantRenderer:
             shapes=tuple(dict.fromkeys(shapes)),
             conditions=tuple(substitute(one, config) for one in read.space.constraints),
             launches=tuple(
-                _launch(model, read.space, {**self._operators, **config}) for model in read.launches
+                _launch(model, read, line, {**self._operators, **config})
+                for model, line in read.launches
             ),
             static_bytes=static_bytes,
+            choices=tuple(
+                name
+                for name, values in read.choices.items()
+                if any(
+                    self._source(kernel.variant, workload.values, {name: value}) != kernel.source
+                    for value in values
+                )
+            ),
         )
 
     def _allows(self, workload: Workload, variant: Variant) -> bool:
@@ -164,11 +176,16 @@ class VariantRenderer:
         written = tuple(axis for axis in axes if not suffices(k for k in axes if k != axis))
         return written if suffices(written) else tuple(axes)
 
-    def _source(self, variant: Variant, axes: Mapping[str, int]) -> str | None:
+    def _source(
+        self, variant: Variant, axes: Mapping[str, int], others: Mapping[str, str] | None = None
+    ) -> str | None:
+        """Render a variant, with `others` in the place of some of the operator's choices."""
         read = self._candidate(variant.candidate)
-        names = {**axes, **self._operators, **variant.config}
+        operators = {**self._operators, **(others or {})}
+        space = bound_space(read.space, operators) if others else read.space
         try:
-            return read.template.render(names, read.space.derived).source
+            names = {**axes, **operators, **variant.config}
+            return read.template.render(names, space.derived).source
         except InputError:
             return None
 
@@ -180,7 +197,10 @@ class VariantRenderer:
             self._read[name] = _Read(
                 template=Template.from_text(text.template_text, path),
                 space=bound_space(search_space(document, model), self._operators),
-                launches=tuple(model.launch),
+                launches=tuple(
+                    (one, document.line("launch", i)) for i, one in enumerate(model.launch)
+                ),
+                choices=model.operator,
             )
         return self._read[name]
 
@@ -204,11 +224,15 @@ def device_numbers(environment: Mapping[str, str]) -> dict[str, Value]:
     }
 
 
-def _launch(model: LaunchModel, space: SearchSpace, config: Mapping[str, Value]) -> LaunchSpec:
-    defined = {one.name: one.expression for one in space.derived}
+def _launch(
+    model: LaunchModel, read: _Read, line: int | None, config: Mapping[str, Value]
+) -> LaunchSpec:
+    defined = {one.name: one.expression for one in read.space.derived}
 
     def chosen(value: object) -> Expression:
-        return substitute(_expression(value).define(defined), config)
+        text = value if isinstance(value, bool | int | float) else str(value)
+        parsed = Expression.parse(text, path=read.template.path, line=line)
+        return substitute(parsed.define(defined), config)
 
     def single(value: object) -> Expression | None:
         return None if value is None else chosen(value)
@@ -225,7 +249,3 @@ def _launch(model: LaunchModel, space: SearchSpace, config: Mapping[str, Value])
         pdl=single(model.pdl),
         when=single(model.when),
     )
-
-
-def _expression(value: object) -> Expression:
-    return Expression.parse(value if isinstance(value, bool | int | float) else str(value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from importlib.resources import files
@@ -70,6 +70,8 @@ def value(expression: Expression, names: Mapping[str, str]) -> CppCode:
             f"`{expression.text}` has no equal in C++: {error.message}",
             path=expression.path,
             line=expression.line,
+            remedy="write it without that: of a shape C++ computes whole numbers of 64 bits, "
+            "floats and conditions",
         ) from error
 
 
@@ -271,7 +273,8 @@ ARRAY_TYPES: Mapping[str, str] = {**SCALAR_TYPES, **FORWARD_DECLARED}
 _RESERVED = tomllib.loads(files("tuner.export").joinpath("reserved.toml").read_text("utf-8"))
 # What the header's own code is written with.
 _OWN = frozenset(_RESERVED["own"].split())
-_TAKEN = {*_RESERVED["keywords"].split(), *_OWN, *DEVICE_NAMES}
+_KEYWORDS = frozenset(_RESERVED["keywords"].split())
+_TAKEN = {*_KEYWORDS, *_OWN, *DEVICE_NAMES}
 
 
 def hidden_by(macros: Collection[str], names: Collection[str]) -> tuple[str, ...]:
@@ -282,6 +285,16 @@ def hidden_by(macros: Collection[str], names: Collection[str]) -> tuple[str, ...
 def cpp_name(name: str) -> str:
     """Return the name of an axis or an array as a parameter in C++: with a `_` where it must be."""
     return f"{name}_" if name in _TAKEN else name
+
+
+def unusable_name(function: str, parameters: Sequence[str]) -> tuple[str, str] | None:
+    """Say which name a function in C++ cannot have and what would be right; None where all may."""
+    if function in _KEYWORDS:
+        return f"`{function}` cannot be a function in C++", "give `kernel` another name"
+    twice = next((name for name in parameters if parameters.count(name) > 1), None)
+    if twice is None:
+        return None
+    return f"two parameters would be `{twice}` in C++", "rename the argument or the axis"
 
 
 _LINKAGE = re.compile(r'\bextern(\s+)"C(?:\+\+)?"(\s*\{)?')

@@ -5,17 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from math import log
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-
 from tuner.compiler.includes import header_digest
-from tuner.dispatch.kernels import Applicability, VariantKernel
 from tuner.dispatch.table import (
     Compared,
     DispatchTable,
@@ -26,236 +22,20 @@ from tuner.dispatch.table import (
     productions,
     wanted_for,
 )
-from tuner.export.cpp import (
-    ARRAY_TYPES,
-    FORWARD_DECLARED,
-    SCALAR_TYPES,
-    cpp_name,
-    hidden_by,
-    in_namespace,
-    integer,
-    truth,
-    value,
-)
+from tuner.export.sources import Measured, Sources, described, template, times_of
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError, SessionError
-from tuner.model.expressions import Expression
 from tuner.model.kernel import (
-    DEVICE_NAMES,
-    DTYPE_BYTES,
-    Argument,
     KernelSpec,
-    LaunchSpec,
-    Workload,
 )
 from tuner.process.files import atomic_write_all, read_regular
 from tuner.session.records import Manifest, file_sha
 from tuner.session.session import Session
-from tuner.source import hide_host_code, read_source
 from tuner.space.load import load_definition
-
-_DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
-DEVICE = {name: f"device.{name}" for name in sorted(DEVICE_NAMES)}
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    device: str
-    architecture: str
-    date: str
-    recorded: bool
-    operators: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchCode:
-    """A launch in C++: `when` is empty where it is always made."""
-
-    kernel: str
-    geometry: str
-    when: str
-
-
-@dataclass(frozen=True, slots=True)
-class VariantSource:
-    """One variant as its template needs it; number 0 is the baseline."""
-
-    number: int
-    title: str
-    source: str
-    launches: tuple[LaunchCode, ...]
-    conditions: tuple[str, ...] = ()
-    static_bytes: int = 0
-
-    def any_launch(self, before: str) -> str:
-        """Write a condition that holds where a launch is made; `before` begins their names."""
-        used = [f"{before}{i}" for i, one in enumerate(self.launches, start=1) if one.when]
-        return f"({' || '.join(used)})" if len(used) == len(self.launches) else "true"
-
-
-class Sources:
-    """Write the C++ of one kernel's dispatch; raises `InputError` for what C++ cannot say."""
-
-    def __init__(self, spec: KernelSpec, dispatch: SessionDispatch, measured: Measured) -> None:
-        self._spec, self._dispatch, self._measured = spec, dispatch, measured
-        self._names = {axis: cpp_name(axis) for axis in spec.axes}
-        self._arrays = [one for one in spec.arguments if not one.is_scalar]
-        table = dispatch.table
-        kernels = enumerate(table.kernels, start=1)
-        self.variants = (self._baseline(), *(self._unit(i, kernel) for i, kernel in kernels))
-
-    def header(self) -> str:
-        table = self._dispatch.table
-        points = [
-            {
-                "logs": ", ".join(repr(log(size)) for _, size in workload.axes),
-                "number": table.number(kernel),
-                "shape": str(workload),
-                "served": productions(_best_on(table, workload)) if kernel is None else "",
-            }
-            for workload, kernel in table.points
-        ]
-        axes = list(self._names.values())
-        return template("dispatch.h.j2").render(
-            **self._common(),
-            choice=str(table.choice),
-            surroundings=_times_of(self._spec, table),
-            measured=self._measured.date,
-            variants=self.variants,
-            points=points,
-            axes=axes,
-            axes_parameters=", ".join(f"std::int64_t {axis}" for axis in axes),
-            axes_logs=", ".join(f"std::log(static_cast<double>({axis}))" for axis in axes),
-            forward=sorted(
-                {FORWARD_DECLARED[a.dtype] for a in self._arrays if a.dtype in FORWARD_DECLARED}
-            ),
-            pointers=self._arrays,
-            scratches=[self._scratch(one) for one in self._arrays if one.role == "scratch"],
-        )
-
-    def variant(self, one: VariantSource) -> str:
-        space = f"{self._spec.name}_v{one.number}_code"
-        scalars = [self._scalar(one) for one in self._spec.arguments if one.is_scalar]
-        arguments = (
-            f"&tune_{one.name}" if one.is_scalar else f"&{cpp_name(one.name)}"
-            for one in self._spec.arguments
-        )
-        return template("variant.cu.j2").render(
-            **self._common(),
-            variant=one,
-            macros=[f"{name} {text}" for name, text in self._measured.operators.items()],
-            body=in_namespace(one.source, space),
-            hidden=hidden_by(
-                _DEFINED.findall(one.source),
-                [*self._names.values(), *(cpp_name(array.name) for array in self._arrays)],
-            ),
-            space=space,
-            definition_parameters=self._parameters("[[maybe_unused]] "),
-            scalars=scalars,
-            arguments=", ".join(arguments),
-        )
-
-    def _common(self) -> Mapping[str, str]:
-        arrays = (cpp_name(one.name) for one in self._arrays)
-        return {
-            "parameters": self._parameters(""),
-            "passed": ", ".join([*arrays, *self._names.values(), "stream"]),
-            "kernel": self._spec.name,
-            "version": TUNER_VERSION,
-            "device": self._measured.device,
-            "architecture": self._measured.architecture,
-        }
-
-    def _parameters(self, before_axes: str) -> str:
-        arrays = (
-            f"{'const ' * (a.role == 'input')}{ARRAY_TYPES[a.dtype]}* {cpp_name(a.name)}"
-            for a in self._arrays
-        )
-        axes = (f"{before_axes}std::int64_t {axis}" for axis in self._names.values())
-        return ", ".join([*arrays, *axes, "cudaStream_t stream"])
-
-    def _scratch(self, argument: Argument) -> Mapping[str, str]:
-        text = str(DTYPE_BYTES[argument.dtype])
-        for dimension in argument.shape:
-            text = f"product({text}, {integer(dimension, self._names)})"
-        return {"name": argument.name, "bytes": text}
-
-    def _scalar(self, argument: Argument) -> Mapping[str, str]:
-        assert argument.value is not None
-        kind = SCALAR_TYPES[argument.dtype]
-        if argument.dtype == "bool":
-            text = truth(argument.value, self._names)
-        elif argument.dtype.startswith("float"):
-            text = f"static_cast<{kind}>({value(argument.value, self._names).text})"
-        else:
-            text = f"narrow<{kind}>({integer(argument.value, self._names)})"
-        return {"type": kind, "local": f"tune_{argument.name}", "text": text}
-
-    def _baseline(self) -> VariantSource:
-        source = hide_host_code(read_source(self._spec.source))
-        launches = tuple(map(self._launch, self._spec.baseline))
-        return VariantSource(0, "the baseline", source, launches)
-
-    def _unit(self, number: int, kernel: VariantKernel) -> VariantSource:
-        reach = self._dispatch.applicability(kernel)
-        return VariantSource(
-            number,
-            str(kernel.variant),
-            kernel.source,
-            tuple(map(self._launch, reach.launches)),
-            self._conditions(reach),
-            reach.static_bytes,
-        )
-
-    def _conditions(self, reach: Applicability) -> tuple[str, ...]:
-        known = {**self._names, **DEVICE}
-        found = [truth(condition, known) for condition in reach.conditions]
-        shapes = (
-            " && ".join(
-                f"{self._names[a]} == {size}" for a, size in zip(reach.written, one, strict=True)
-            )
-            for one in reach.shapes
-        )
-        written = [f"({' || '.join(f'({shape})' for shape in shapes)})"] if reach.written else []
-        return tuple(dict.fromkeys(text for text in (*written, *found) if text != "true"))
-
-    def _launch(self, spec: LaunchSpec) -> LaunchCode:
-        known = {**self._names, **DEVICE}
-
-        def dimensions(sizes: Sequence[Expression], otherwise: str) -> str:
-            texts = [integer(one, known) for one in sizes]
-            return "{" + ", ".join([*texts, otherwise, otherwise, otherwise][:3]) + "}"
-
-        shared = integer(spec.shared_memory, known) if spec.shared_memory else "0"
-        programmatic = truth(spec.pdl, known) if spec.pdl else "false"
-        cluster = dimensions(spec.cluster, "1") if spec.cluster else "{0, 0, 0}"
-        parts = (dimensions(spec.grid, "1"), dimensions(spec.block, "1"), cluster)
-        when = truth(spec.when, known) if spec.when else "true"
-        geometry = f"Launch{{{', '.join(parts)}, {shared}, {programmatic}}}"
-        return LaunchCode(spec.kernel, geometry, "" if when == "true" else when)
-
-
-@cache
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("tuner", "export"),
-        autoescape=False,
-        undefined=StrictUndefined,
-        variable_start_string="@{",
-        variable_end_string="}@",
-        line_statement_prefix="//%",
-        keep_trailing_newline=True,
-    )
-
-
-def template(name: str) -> Template:
-    return _environment().get_template(name)
-
 
 FORMAT = "tune dispatch"
 VERSION = 1
 TABLE = "dispatch.json"
-_SUFFIX = ".new"
 # Options of NVRTC that nvcc has no word for.
 _ONLY_NVRTC = ("--builtin-", "--device-int128", "--device-float128", "-default-device")
 
@@ -325,7 +105,7 @@ def _files(
         kernel=spec.name,
         architecture=measured.architecture.removeprefix("sm_"),
         files=list(units),
-        options=options,
+        options=[_cmake_text(shlex.quote(option)) for option in options],
     )
     files["README.md"] = template("dispatch_readme.md.j2").render(
         kernel=spec.name,
@@ -335,13 +115,20 @@ def _files(
         axes=", ".join(spec.axes),
         table=dispatch.table,
         productions=productions,
-        surroundings=_times_of(spec, dispatch.table),
-        options="".join(f" {option}" for option in options),
+        surroundings=times_of(spec, dispatch.table),
+        options="".join(f" {shlex.quote(option)}" for option in options),
+        scalars=sources.scalars,
+        variants=sources.variants,
         operators=", ".join(f"`{n}` is `{v}`" for n, v in measured.operators.items()),
     )
-    made = _document(spec, manifest, measured, dispatch, files)
+    made = _document(sources, manifest, measured, dispatch, files)
     files[TABLE] = json.dumps(made, indent=2) + "\n"
     return dispatch, files
+
+
+def _cmake_text(text: str) -> str:
+    """Write a text between quotation marks of CMake's."""
+    return re.sub(r'(["\\$;])', r"\\\1", text)
 
 
 def _unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
@@ -370,7 +157,7 @@ def _unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
 
 
 def _document(
-    spec: KernelSpec,
+    sources: Sources,
     manifest: Manifest,
     measured: Measured,
     dispatch: SessionDispatch,
@@ -380,7 +167,7 @@ def _document(
 
     Times are in microseconds. Shapes are written as `--workload` takes them.
     """
-    table = dispatch.table
+    spec, table = sources.spec, dispatch.table
     own = [None, *(kernel.variant for kernel in table.kernels)]
     return {
         "format": FORMAT,
@@ -388,6 +175,7 @@ def _document(
         "kernel": spec.name,
         "operators": dict(measured.operators),
         "axes": list(spec.axes),
+        "scalars": {one.name: one.value for one in sources.scalars},
         "tune": TUNER_VERSION,
         "choice": {"within": table.choice.within, "max_variants": table.choice.most},
         "variants": [
@@ -396,6 +184,7 @@ def _document(
                 "file": variant_file(spec.name, number),
                 "candidate": variant.candidate if variant else None,
                 "config": dict(variant.config) if variant else None,
+                "fixed": list(sources.variants[number].fixed),
             }
             for number, variant in enumerate(own)
         ],
@@ -404,7 +193,7 @@ def _document(
                 "architecture": measured.architecture,
                 "measured": measured.date,
                 "recorded": measured.recorded,
-                "surroundings": _described(spec, table),
+                "surroundings": described(spec, table),
                 "shapes": {one.workload.key: _entry(one, table) for one in table.entries},
                 "held_out": {one.workload.key: _held_out(one, table) for one in table.held_out},
                 "wanted": [
@@ -458,32 +247,6 @@ def _times(compared: Compared | None, best: Compared | None) -> dict[str, Any]:
         "production": productions(best),
         "production_us": best.production.time_us if best and best.production else baseline_us,
     }
-
-
-def _best_on(table: DispatchTable, workload: Workload) -> Compared | None:
-    found = table.serving(workload)
-    return found[1] if found else None
-
-
-def _described(spec: KernelSpec, table: DispatchTable) -> dict[str, str]:
-    """Say what each of the surroundings is that times were measured in, by name."""
-    named = {one.name: str(one) for one in spec.surroundings}
-    best = [one.best for one in table.entries] + [one.best for one in table.held_out]
-    used = [one.surroundings for one in best if one is not None]
-    return {name: named.get(name, name) for name in used if name}
-
-
-def _times_of(spec: KernelSpec, table: DispatchTable) -> list[str]:
-    """Say what the times are, in lines."""
-    around = list(_described(spec, table).values())
-    if not around:
-        return [
-            "Times are those of the operator alone, one call after the other, with cold caches."
-        ]
-    return [
-        "Times are costs between the neighbours that run before and after:",
-        *(f"- {one}" for one in around),
-    ]
 
 
 def _sha(text: str) -> str:

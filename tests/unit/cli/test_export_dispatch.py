@@ -224,6 +224,56 @@ def test_what_cannot_be_exported_is_one_message(tune, session, space, tmp_path):
     assert not out.exists()
 
 
+POWER = "2 ** (T % 3)"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ('[T, "ceil_div(D, 1024)"]\n', f'["{POWER}"]\n', [":34: ", POWER, "no equal in C++"]),
+        ("grid: [T], block: [128]}\np", f'grid: ["{POWER}"], block: [128]}}\np', [":23: ", POWER]),
+        ("- D % block == 0", "- ('a' if D > 5 else 'b') == 'a'", [":30: ", "a text that depends"]),
+        ("- D % block == 0", "- T < 99999999999999999999", [":30: ", "over 64 bits"]),
+        ("float32, value: 1.0e-6", "float16, value: 1.0e-6", [":14: ", "'eps' is float16"]),
+        ("float32, value: 1.0e-6", "int8, value: 1000", [":14: ", "'eps' is 1000"]),
+        ("kernel: blend\nsource", "kernel: class\nsource", ["`class` cannot be", "`kernel`"]),
+        ("int64, value: D", "int64, value: 4096", ["two parameters would be `D`", "rename"]),
+    ],
+)
+def test_what_has_no_equal_in_cpp_is_one_error_with_its_line(
+    tune, space, tmp_path, before, after, told
+):
+    text = space.read_text()
+    assert before in text
+    space.write_text(text.replace(before, after))
+    session = write_session(tmp_path / "session", space, COMPARISONS)
+    result = tune("export", session, "--to", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "blend.yaml" in result.output
+    assert all(one in result.output for one in told), result.output
+    assert len(result.output.strip().splitlines()) == 2, "the error and its remedy"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_session_without_a_winner_is_exported_with_a_warning(tune, space, tmp_path):
+    session = write_session(tmp_path / "slower", space, (comparison(ONE, {A: 20.0}),))
+    result = tune("export", session, "--to", tmp_path / "out")
+    assert result.exit_code == 0
+    assert "no variant is proved faster anywhere: only the baseline is exported" in result.stderr
+    assert not (tmp_path / "out" / "variants" / "blend_v1.cu").exists()
+
+
+def test_options_reach_the_shell_and_cmake_as_they_are(tune, space, tmp_path):
+    option = "-DTEXT=a b;$HOME"
+    text = space.read_text().replace("axes:", f"options: ['{option}']\naxes:")
+    space.write_text(text)
+    session = write_session(tmp_path / "session", space, COMPARISONS)
+    assert tune("export", session, "--to", tmp_path / "out").exit_code == 0
+    found = texts(tmp_path / "out")
+    assert "code=sm_90a '-DTEXT=a b;$HOME' -c" in found["README.md"]
+    assert "\"SHELL:'-DTEXT=a b\\;\\$HOME'\"" in found["CMakeLists.txt"]
+
+
 def test_a_link_in_the_folder_is_never_written_through(tune, session, tmp_path):
     out, victim = tmp_path / "out", tmp_path / "victim"
     out.mkdir()

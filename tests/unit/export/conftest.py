@@ -1,12 +1,15 @@
-"""Sessions with rounds in them, noted as the rounds and their agents note them."""
+"""Sessions with rounds in them, noted as the rounds and their agents note them; and nvcc."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import shutil
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
+from tuner.compiler.toolkit import bundled, executable
 from tuner.model.trial import INITIAL
 from tuner.session.events import (
     AgentIdle,
@@ -84,6 +87,16 @@ class Noted:
 
     def _entry(self, **content: Any) -> Noted:
         return self._note(Said(self.number, content))
+
+
+@pytest.fixture
+def with_nvcc() -> Mapping[str, str]:
+    """An environment with nvcc of its wheel on PATH, or the one that is there without it."""
+    found = next(filter(executable, bundled("nvcc")), None)
+    if shutil.which("g++") is None or (found is None and shutil.which("nvcc") is None):
+        pytest.skip("needs g++ and nvidia-cuda-nvcc")
+    folders = [str(found.parent)] if found else []
+    return {**os.environ, "PATH": os.pathsep.join([*folders, os.environ["PATH"]])}
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tuner.export.cpp import CppType, integer, truth, value
-from tuner.export.dispatch import template
+from tuner.export.sources import template
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, substitute
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tuner.compiler.base import CompileRequest
 from tuner.dispatch.kernels import nearest
 from tuner.dispatch.table import SessionDispatch, SetSelection
 from tuner.export.cpp import in_namespace
-from tuner.export.dispatch import Measured, Sources
+from tuner.export.sources import Measured, Sources
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.session.session import Session
 from tuner.space.load import load_definition
@@ -54,18 +54,15 @@ def made(tmp_path: Path) -> Iterator[Made]:
 
 
 @pytest.fixture
-def cuda_headers(tmp_path: Path) -> Iterator[list[Path]]:
-    """CUDA's headers from its wheel, which lacks the one that adapts them to a host compiler."""
+def cuda_headers() -> Path:
+    """CUDA's headers from its wheels."""
     found = importlib.util.find_spec("nvidia")
     places = (found.submodule_search_locations if found else None) or ()
-    folders = [folder for place in places for folder in Path(place).glob("cu*/include")]
-    wheel = next((one for one in folders if (one / "cuda_runtime_api.h").is_file()), None)
-    if wheel is None:
-        pytest.skip("needs nvidia-cuda-runtime")
-    adapted = tmp_path / "headers"
-    (adapted / "crt").mkdir(parents=True)
-    shutil.copy(DATA / "host_defines.h", adapted / "crt")
-    yield [adapted, wheel]
+    folders = (folder for place in places for folder in Path(place).glob("cu*/include"))
+    wheels = next((one for one in folders if (one / "crt" / "host_defines.h").is_file()), None)
+    if wheels is None:
+        pytest.skip("needs nvidia-cuda-nvcc")
+    return wheels
 
 
 def write(made: Made, folder: Path, *, without_device_code: bool = False) -> list[str]:
@@ -112,7 +109,7 @@ def lines(launch: Launch, shape: tuple[int, int]) -> Iterator[str]:
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_it_launches_what_the_search_space_says(
-    made: Made, tmp_path: Path, cuda_headers: list[Path]
+    made: Made, tmp_path: Path, cuda_headers: Path
 ) -> None:
     folder = tmp_path / "out"
     names = write(made, folder, without_device_code=True)
@@ -120,12 +117,14 @@ def test_it_launches_what_the_search_space_says(
     stubs = (DATA / "runtime_stubs.cpp").read_text()
     (folder / "main.cpp").write_text(stubs.replace("SHAPES", shapes))
     command = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror"]
-    command += [f"-isystem{folder}" for folder in cuda_headers]
-    command += ["-x", "c++", *names, "main.cpp", "-o", "main"]
+    command += [f"-isystem{cuda_headers}", "-x", "c++", *names, "main.cpp", "-o", "main"]
     subprocess.run(command, cwd=folder, check=True)
     printed = subprocess.run([folder / "main"], check=True, capture_output=True, text=True).stdout
-    *calls, empty = printed.removeprefix("shape ").split("shape ")
+    *calls, scalar, empty = printed.removeprefix("shape ").split("shape ")
     assert empty == "0 0\nerror 1\n"
+    *launches, error = scalar.splitlines()[1:]
+    assert [line.split()[-2] for line in launches] == ["0.5"] * len(launches)
+    assert error == "error 0"
     seen = set()
     for shape, call in zip(SHAPES, calls, strict=True):
         number, expected = launched(made, shape)
@@ -146,8 +145,9 @@ def test_every_source_compiles_for_the_gpu(made: Made, compiler) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
-def test_nvcc_builds_all_into_one_library(made: Made, tmp_path: Path) -> None:
+def test_nvcc_builds_all_into_one_library(
+    made: Made, tmp_path: Path, with_nvcc: Mapping[str, str]
+) -> None:
     folder = tmp_path / "out"
     names = write(made, folder)
     (folder / "main.cpp").write_text(
@@ -155,4 +155,5 @@ def test_nvcc_builds_all_into_one_library(made: Made, tmp_path: Path) -> None:
         "auto* used = &blend;\n"
     )
     command = ["nvcc", "-std=c++17", "-O0", "-arch=sm_90a", "-Xcompiler", "-Wall,-Werror"]
-    subprocess.run([*command, *names, "main.cpp", "-o", "main"], cwd=folder, check=True)
+    command += [*names, "main.cpp", "-o", "main"]
+    subprocess.run(command, cwd=folder, check=True, env=with_nvcc)

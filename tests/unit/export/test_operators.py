@@ -1,54 +1,86 @@
-"""Exported sources of our own kernels, built by nvcc as their README says, compile and wait."""
+"""Every choice of every operator exports, builds by the README that it writes, and waits first."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from slow import mostly_slow
+from operator_sessions import OPERATORS, SPACES, choices, write_operator_session
 
 from tuner.analysis.sass import disassemble, read
 from tuner.analysis.waits import before_wait
-from tuner.app.check import target_info
-from tuner.device.base import CompileTarget
-from tuner.export.cpp import in_namespace
-from tuner.space.choices import chosen_operators
+from tuner.dispatch.table import SetSelection
+from tuner.export.dispatch import export_dispatch
+from tuner.model.kernel import KernelSpec
 from tuner.space.load import load_definition
-from tuner.space.template import Template
 
-SPACES = Path(__file__).parents[3] / "search_spaces" / "sglang"
-OPERATORS = sorted(path.stem for path in SPACES.glob("*.yaml") if "." not in path.stem)
-BUILD_S = 300
+ROOT = Path(__file__).parents[3]
+BUILD_S = 280
+# From a recording the default choice, and made up the others, which have none.
+DEFAULTS = [(name, choices(name)[0]) for name in OPERATORS]
+OTHERS = [(name, choice) for name in OPERATORS for choice in choices(name)[1:]]
+QUICK = OTHERS[-1]
 
 
-def exported(name: str) -> str:
-    """The default config on the largest workload, as a variant holds it."""
-    definition = load_definition(SPACES / f"{name}.yaml")
-    spec, operators = definition.spec, chosen_operators(definition.spec, {})
-    workload = max(spec.tuned, key=spec.footprint_bytes)
-    assert definition.space.default is not None
-    names = {**workload.values, **operators, **definition.space.default}
-    launches = spec.candidate_launches(
-        {**CompileTarget(spec, operators, target_info("sm_90a")).names(workload), **names}
+def commands(folder: Path) -> list[str]:
+    """Read the commands of the README."""
+    build = (folder / "README.md").read_text().partition("## Build")[2].partition("\n## ")[0]
+    return [line.strip() for line in build.splitlines() if line.startswith("    ")]
+
+
+def build(folder: Path, lines: list[str], with_nvcc: Mapping[str, str]) -> None:
+    script = "\n".join(["set -e", *lines])
+    done = subprocess.run(
+        ["sh", "-c", script],
+        cwd=folder,
+        env={**with_nvcc, "NVCC_APPEND_FLAGS": "--keep"},
+        timeout=BUILD_S,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert all(launch.pdl for launch in launches)
-    source = Template.load(spec.template, spec.include_dirs).render(names).source
-    assert "//%" not in source
-    defined = "\n".join(f"#define {macro} {value}" for macro, value in operators.items())
-    return f"{defined}\n{in_namespace(source, 'variant')}\n"
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    assert "warning" not in output, output
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
-@pytest.mark.parametrize("name", mostly_slow(OPERATORS, ["topk_softmax"]))
-def test_a_variant_compiles_alone_and_touches_nothing_before_its_wait(
-    name: str, tmp_path: Path
+def program(spec: KernelSpec, scalars: Mapping[str, Any]) -> str:
+    """Write a caller that gives no tokens: refused before any device is asked for."""
+    arrays = ["nullptr"] * sum(not one.is_scalar for one in spec.arguments)
+    axes = ["0"] * len(spec.axes)
+    numbers = [json.dumps(value) for value in scalars.values()]
+    call = f"{spec.name}({', '.join([*arrays, *axes, 'nullptr', *numbers])})"
+    return (
+        f'#include "{spec.name}.h"\n'
+        f"int main() {{ return {call} == cudaErrorInvalidValue ? 0 : 1; }}\n"
+    )
+
+
+def check_build(
+    folder: Path, spec: KernelSpec, choice: Mapping[str, str], with_nvcc: Mapping[str, str]
 ) -> None:
-    (tmp_path / "variant.cu").write_text(exported(name))
-    command = ["nvcc", "-std=c++17", "-O3", "-arch=sm_90a", "-cubin", "variant.cu"]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=BUILD_S)
-    text = disassemble((tmp_path / "variant.cubin").read_bytes())
+    """Build all by the README, link a program that calls it, and read the machine code."""
+    table = json.loads((folder / "dispatch.json").read_text())
+    (folder / "program.cpp").write_text(program(spec, table["scalars"]))
+    lines = [line for line in commands(folder) if not line.startswith(("#", "cmake"))]
+    assert [line.split()[0] for line in lines] == ["nvcc"] * 3
+    build(folder, lines, with_nvcc)
+    assert subprocess.run([folder / "program"], check=False).returncode == 0
+    for variant in table["variants"][1:]:
+        source = (folder / variant["file"]).read_text()
+        assert all(f"#define {macro} {value}\n" in source for macro, value in choice.items())
+        if variant["config"]["pdl"]:
+            (cubin,) = folder.glob(f"{Path(variant['file']).stem}.*cubin")
+            check_waits(disassemble(cubin.read_bytes()), spec.name)
+
+
+def check_waits(text: str, name: str) -> None:
     kernels = [one.name for one in read(text).values() if one.entry]
     assert any(name in kernel for kernel in kernels)
     for kernel in kernels:
@@ -58,3 +90,50 @@ def test_a_variant_compiles_alone_and_touches_nothing_before_its_wait(
         assert found.triggers == ("count_routes" in kernel)
         assert not found.problem, kernel
         assert not found.unclear, kernel
+
+
+def exported(folder: Path, session: Path) -> Path:
+    made = export_dispatch(session, folder / "out", SetSelection(most=2), None)
+    assert made.table.kernels
+    return made.folder
+
+
+def recorded_session(folder: Path, spec: KernelSpec) -> Path:
+    command = [sys.executable, "-m", "tuner", str(spec.source), "--device", "recorded"]
+    options = ["--trials", "20", "--quiet", "--session", str(folder)]
+    subprocess.run([*command, *options], cwd=ROOT, check=True, capture_output=True)
+    return folder
+
+
+def named(cases: list[tuple[str, Mapping[str, str]]]) -> list[Any]:
+    return [
+        pytest.param(
+            *case,
+            marks=() if case == QUICK else pytest.mark.slow,
+            id="-".join([case[0], *case[1].values()]),
+        )
+        for case in cases
+    ]
+
+
+@pytest.mark.parametrize(("name", "choice"), named(DEFAULTS))
+def test_what_a_recording_gives_builds_by_the_readme(name, choice, tmp_path, with_nvcc):
+    spec = load_definition(SPACES / f"{name}.yaml", choice).spec
+    session = recorded_session(tmp_path / "session", spec)
+    check_build(exported(tmp_path, session), spec, choice, with_nvcc)
+
+
+@pytest.mark.parametrize(("name", "choice"), named(OTHERS))
+def test_every_other_choice_builds_by_the_readme(name, choice, tmp_path, with_nvcc):
+    spec = load_definition(SPACES / f"{name}.yaml", choice).spec
+    session = write_operator_session(tmp_path / "session", name, choice)
+    check_build(exported(tmp_path, session), spec, choice, with_nvcc)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+def test_cmake_builds_it_by_the_readme(tmp_path, with_nvcc):
+    session = write_operator_session(tmp_path / "session", "moe_sum_reduce", {})
+    folder = exported(tmp_path, session)
+    build(folder, [line for line in commands(folder) if line.startswith("cmake")], with_nvcc)
+    assert (folder / "build" / "libmoe_sum_reduce_dispatch.a").is_file()

@@ -32,5 +32,7 @@ int main() {
     std::printf("shape %d %zu\n", blend_variant(s[0], s[1]), blend_partial_bytes(s[0], s[1]));
     std::printf("error %d\n", blend(nullptr, nullptr, nullptr, s[0], s[1], nullptr));
   }
+  std::printf("shape other scalar\n");
+  std::printf("error %d\n", blend(nullptr, nullptr, nullptr, 1, 64, nullptr, 0.5f));
   std::printf("shape 0 0\nerror %d\n", blend(nullptr, nullptr, nullptr, 0, 4096, nullptr));
 }

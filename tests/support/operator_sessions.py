@@ -1,0 +1,55 @@
+"""Sessions of our own operators with made-up comparisons, for every choice that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+
+from dispatch_sample import ENVIRONMENT, comparison
+from manifests import manifest
+
+from tuner.dispatch.kernels import device_numbers
+from tuner.model.trial import INITIAL, Variant
+from tuner.session.records import file_sha
+from tuner.session.session import Session
+from tuner.space.load import load_definition
+from tuner.space.template import Template
+
+SPACES = Path(__file__).parents[2] / "search_spaces" / "sglang"
+OPERATORS = sorted(path.stem for path in SPACES.glob("*.yaml") if "." not in path.stem)
+
+
+def choices(kernel: str) -> list[Mapping[str, str]]:
+    """List every choice of an operator, the default first."""
+    operators = load_definition(SPACES / f"{kernel}.yaml").spec.operators
+    values = product(*(one.values for one in operators))
+    return [dict(zip((one.name for one in operators), chosen, strict=True)) for chosen in values]
+
+
+def write_operator_session(folder: Path, kernel: str, operators: Mapping[str, str]) -> Path:
+    """Write a session in which the default config won on the largest workload that it is for."""
+    definition = load_definition(SPACES / f"{kernel}.yaml", operators)
+    spec = definition.spec
+    made = manifest(
+        kernel=spec.name,
+        space=spec.path,
+        template=spec.template,
+        space_sha=file_sha(spec.path),
+        template_sha=file_sha(spec.template),
+        source_sha=file_sha(spec.source),
+        device="cuda",
+        workloads=spec.workloads,
+        operators=dict(operators),
+    )
+    space, device = definition.space, device_numbers(ENVIRONMENT)
+    assert space.default is not None
+    won = Variant(INITIAL, space.default)
+    allowed = (w for w in spec.tuned if not space.violated(won.config, {**w.values, **device}))
+    largest = max(allowed, key=spec.footprint_bytes)
+    with Session.create(folder, made, ENVIRONMENT) as session:
+        template = Template.load(spec.template, spec.include_dirs)
+        session.add_candidate(INITIAL, template.text, spec.path.read_text("utf-8"))
+        session.record_comparison(comparison(largest, {won: 5.0}))
+        session.mark("complete")
+    return folder

@@ -1,0 +1,67 @@
+"""Kernels with other scalars than they were tuned for, as callers of an export may pass them."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from shipped_kernels import SPACES
+from slow import mostly_slow
+
+from tuner.compiler.host import HostCompiler
+from tuner.device.cpu.device import HostDevice
+from tuner.model.expressions import Expression
+from tuner.model.kernel import KernelSpec
+from tuner.model.trial import Status
+from tuner.search.pool import valid_configs
+from tuner.space.choices import chosen_operators
+from tuner.space.load import load_definition
+from tuner.space.template import Template
+from tuner.tuning.evaluator import Candidate, Evaluator
+
+# The scalar, its other value, and how the reference has the one that it was tuned for.
+CASES = [
+    ("moe_sum_reduce", "scale", "0.3", "SCALE = 2.5", {}),
+    ("rmsnorm", "eps", "0.25", "EPS = 1.0e-6", {}),
+    ("fused_add_rmsnorm", "eps", "0.25", "EPS = 1.0e-6", {}),
+    ("fused_qk_norm_rope", "eps", "0.25", "EPS = 1.0e-6", {}),
+    ("fused_qk_norm_rope", "theta", "1.0e4", '"theta_1e6": 1.0e6', {"angles": "computed"}),
+]
+
+
+def changed(spec: KernelSpec, folder: Path, scalar: str, value: str, stated: str) -> KernelSpec:
+    """Put another value in the place of a scalar, in the reference too."""
+    text = spec.reference.read_text("utf-8")
+    assert text.count(stated) == 1
+    before = stated.rpartition(" ")[0]
+    path = folder / spec.reference.name
+    path.write_text(text.replace(stated, f"{before} {value}"), "utf-8")
+    other = replace(spec.argument(scalar), value=Expression.parse(value))
+    arguments = [other if one.name == scalar else one for one in spec.arguments]
+    return replace(spec, reference=path, arguments=tuple(arguments))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize(("name", "scalar", "value", "stated", "having"), mostly_slow(CASES))
+def test_baseline_and_template_take_the_scalar_that_is_passed(
+    name, scalar, value, stated, having, tmp_path: Path, compiler: HostCompiler
+) -> None:
+    definition = load_definition(SPACES / f"{name}.yaml")
+    spec = changed(definition.spec, tmp_path, scalar, value, stated)
+    template = Template.load(spec.template, spec.include_dirs)
+    candidate = Candidate("template", definition.space, template)
+    operators = chosen_operators(spec, {})
+    with closing(HostDevice(spec, operators)) as device:
+        evaluator = Evaluator(spec, candidate, operators, compiler, device)
+        workload = min(spec.edge_cases, key=spec.footprint_bytes)
+        assert evaluator.baseline(workload).status is Status.CORRECT
+        valid = valid_configs(definition.space, evaluator.names(workload))
+        configs = [one for one in valid if having.items() <= one.items()]
+        chosen = random.Random(7).sample(configs, 3)  # noqa: S311
+        for pending in [evaluator.start(workload, config) for config in chosen]:
+            trial = evaluator.finish(pending)
+            assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"

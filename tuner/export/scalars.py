@@ -1,0 +1,139 @@
+"""Scalars of the operator, such as eps, as arguments of an exported function."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tuner.export.cpp import SCALAR_TYPES, cpp_name
+from tuner.model.errors import InputError
+from tuner.model.expressions import Value
+from tuner.model.kernel import Argument, KernelSpec
+from tuner.source import parse_source, read_source
+from tuner.source.facts import IDENTIFIER, KernelFunction, SourceFile
+
+_LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class CallerScalar:
+    """A number that the caller passes: the kernel's parameter at `position`.
+
+    `name`, `kind` and `default` are C++ of its `dtype` and `value`, which is what was tuned and
+    verified. `choices` are those of the operator from which it was computed.
+    """
+
+    name: str
+    kind: str
+    default: str
+    position: int
+    choices: frozenset[str]
+    dtype: str
+    value: Value
+
+    @property
+    def is_default(self) -> str:
+        """Write the condition that the caller passed the default."""
+        return f"({self.name} == {self.default})"
+
+
+def caller_scalars(spec: KernelSpec) -> tuple[CallerScalar, ...]:
+    """List the scalars whose value is a number, whatever the shape.
+
+    Raises `InputError` for a number that its type cannot hold.
+    """
+    kernel = _kernel(read_source(spec.source), spec.baseline[0].kernel)
+    return tuple(
+        CallerScalar(
+            cpp_name(one.name),
+            scalar_type(spec, one),
+            _literal(spec, one),
+            position,
+            _named(one) & {operator.name for operator in spec.operators},
+            one.dtype,
+            one.value.evaluate({}),
+        )
+        for position, one in enumerate(spec.arguments)
+        if one.value is not None and not one.value.names
+        # An optional pointer is a scalar of 0.
+        if not (kernel and kernel.parameters[position].pointers)
+    )
+
+
+def fixed_scalars(
+    scalars: Sequence[CallerScalar], source: str, kernels: Sequence[str], written: Collection[str]
+) -> tuple[CallerScalar, ...]:
+    """Name the scalars whose default is in a source, so that it is wrong for every other value.
+
+    That is where no launched kernel names the parameter in its body, and where the default was
+    computed from a choice that is `written` into the source, or named in it. What cannot be told
+    counts as fixed.
+    """
+    if not scalars:
+        return ()
+    parsed = parse_source(source, Path("variant.cu"))
+    macros = {*written, *IDENTIFIER.findall(parsed.masked)}
+    read = {at for name in kernels for at in _positions_read(parsed, name)}
+    return tuple(one for one in scalars if one.position not in read or one.choices & macros)
+
+
+def scalar_type(spec: KernelSpec, argument: Argument) -> str:
+    """Name the C++ type of a scalar; raise `InputError` where none can be passed by value."""
+    if argument.dtype in SCALAR_TYPES:
+        return SCALAR_TYPES[argument.dtype]
+    raise InputError(
+        f"the scalar {argument.name!r} is {argument.dtype}, which cannot be passed by value",
+        path=spec.path,
+        line=argument.line,
+        remedy="make it float32, in the kernel too",
+    )
+
+
+def _kernel(parsed: SourceFile, name: str) -> KernelFunction | None:
+    """Find a kernel whose parameters are known."""
+    try:
+        found = parsed.kernel(name)
+    except InputError:
+        return None
+    return found if found.parameters_known else None
+
+
+def _positions_read(parsed: SourceFile, name: str) -> Iterator[int]:
+    kernel = _kernel(parsed, name)
+    words = {*IDENTIFIER.findall(parsed.masked, *kernel.body)} if kernel else set()
+    return (at for at, one in enumerate(kernel.parameters if kernel else ()) if one.name in words)
+
+
+def _named(argument: Argument) -> frozenset[str]:
+    assert argument.value is not None
+    tree = argument.value.unbound or argument.value.tree
+    return frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+
+
+def _literal(spec: KernelSpec, argument: Argument) -> str:
+    assert argument.value is not None
+    dtype = argument.dtype
+    number = argument.value.evaluate({})
+    if dtype == "bool":
+        return str(bool(number)).lower()
+    if dtype.startswith("float") and not isinstance(number, str):
+        with np.errstate(over="ignore"):
+            real = np.dtype(dtype).type(number)
+        if np.isfinite(real):
+            # The shortest decimal that gives the same bits.
+            text = str(real)
+            return text + "f" if dtype == "float32" else text
+    elif not isinstance(number, str):
+        whole, bounds = argument.value.integer({}), np.iinfo(dtype)
+        if max(bounds.min, -_LARGEST) <= whole <= bounds.max:
+            return f"{whole}{'U' if dtype == 'uint64' else ''}{'LL' if '64' in dtype else ''}"
+    raise InputError(
+        f"the scalar {argument.name!r} is {number!r}, which {dtype} cannot hold",
+        path=spec.path,
+        line=argument.line,
+        remedy="give it another value, or another type in the kernel too",
+    )

@@ -1,0 +1,317 @@
+"""One kernel's dispatch in C++: the header, and the source of each variant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import log
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from tuner.dispatch.kernels import Applicability, VariantKernel
+from tuner.dispatch.table import (
+    Compared,
+    DispatchTable,
+    SessionDispatch,
+    productions,
+)
+from tuner.export.cpp import (
+    ARRAY_TYPES,
+    FORWARD_DECLARED,
+    cpp_name,
+    hidden_by,
+    in_namespace,
+    integer,
+    truth,
+    unusable_name,
+    value,
+)
+from tuner.export.scalars import caller_scalars, fixed_scalars, scalar_type
+from tuner.model import TUNER_VERSION
+from tuner.model.errors import ExpressionError, InputError
+from tuner.model.expressions import Expression
+from tuner.model.kernel import (
+    DEVICE_NAMES,
+    DTYPE_BYTES,
+    Argument,
+    KernelSpec,
+    LaunchSpec,
+    Workload,
+)
+from tuner.model.trial import INITIAL
+from tuner.source import hide_host_code, read_source
+
+_DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
+DEVICE = {name: f"device.{name}" for name in sorted(DEVICE_NAMES)}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    device: str
+    architecture: str
+    date: str
+    recorded: bool
+    operators: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCode:
+    """A launch in C++: `when` is empty where it is always made."""
+
+    kernel: str
+    geometry: str
+    when: str
+
+
+@dataclass(frozen=True, slots=True)
+class VariantSource:
+    """One variant as its template needs it; number 0 is the baseline.
+
+    `conditions` are on the shape, the device and the scalars that are `fixed` in the source.
+    """
+
+    number: int
+    title: str
+    source: str
+    launches: tuple[LaunchCode, ...]
+    conditions: tuple[str, ...] = ()
+    static_bytes: int = 0
+    fixed: tuple[str, ...] = ()
+
+    def any_launch(self, before: str) -> str:
+        """Write a condition that holds where a launch is made; `before` begins their names."""
+        used = [f"{before}{i}" for i, one in enumerate(self.launches, start=1) if one.when]
+        return f"({' || '.join(used)})" if len(used) == len(self.launches) else "true"
+
+
+class Sources:
+    """Write the C++ of one kernel's dispatch; raises `InputError` for what C++ cannot say."""
+
+    def __init__(self, spec: KernelSpec, dispatch: SessionDispatch, measured: Measured) -> None:
+        self.spec, self._dispatch, self._measured = spec, dispatch, measured
+        self._names = {axis: cpp_name(axis) for axis in spec.axes}
+        self._arrays = [one for one in spec.arguments if not one.is_scalar]
+        self.scalars = caller_scalars(spec)
+        parameters = [
+            *(cpp_name(one.name) for one in self._arrays),
+            *self._names.values(),
+            *(one.name for one in self.scalars),
+        ]
+        if wrong := unusable_name(spec.name, parameters):
+            raise InputError(wrong[0], path=spec.path, remedy=wrong[1])
+        table = dispatch.table
+        kernels = enumerate(table.kernels, start=1)
+        self.variants = (self._baseline(), *(self._unit(i, kernel) for i, kernel in kernels))
+
+    def header(self) -> str:
+        table = self._dispatch.table
+        points = [
+            {
+                "logs": ", ".join(repr(log(size)) for _, size in workload.axes),
+                "number": table.number(kernel),
+                "shape": str(workload),
+                "served": productions(_best_on(table, workload)) if kernel is None else "",
+            }
+            for workload, kernel in table.points
+        ]
+        axes = list(self._names.values())
+        return template("dispatch.h.j2").render(
+            **self._common(),
+            choice=str(table.choice),
+            surroundings=times_of(self.spec, table),
+            measured=self._measured.date,
+            variants=self.variants,
+            points=points,
+            axes=axes,
+            axes_parameters=", ".join(f"std::int64_t {axis}" for axis in axes),
+            scalars=self.scalars,
+            scalar_parameters="".join(f", {one.kind} {one.name}" for one in self.scalars),
+            scalar_defaults="".join(
+                f", {one.kind} {one.name} = {one.default}" for one in self.scalars
+            ),
+            asked=", ".join([*axes, *(one.name for one in self.scalars)]),
+            axes_logs=", ".join(f"std::log(static_cast<double>({axis}))" for axis in axes),
+            forward=sorted(
+                {FORWARD_DECLARED[a.dtype] for a in self._arrays if a.dtype in FORWARD_DECLARED}
+            ),
+            pointers=self._arrays,
+            scratches=[self._scratch(one) for one in self._arrays if one.role == "scratch"],
+        )
+
+    def variant(self, one: VariantSource) -> str:
+        space = f"{self.spec.name}_v{one.number}_code"
+        passed = {scalar.position for scalar in self.scalars}
+        own = list(enumerate(self.spec.arguments))
+        computed = [self._scalar(one) for at, one in own if one.is_scalar and at not in passed]
+        arguments = (
+            f"&tune_{one.name}" if one.is_scalar and at not in passed else f"&{cpp_name(one.name)}"
+            for at, one in own
+        )
+        return template("variant.cu.j2").render(
+            **self._common(),
+            variant=one,
+            macros=[f"{name} {text}" for name, text in self._measured.operators.items()],
+            body=in_namespace(one.source, space),
+            hidden=hidden_by(
+                _DEFINED.findall(one.source),
+                [*self._names.values(), *(cpp_name(one.name) for one in self.spec.arguments)],
+            ),
+            space=space,
+            definition_parameters=self._parameters("[[maybe_unused]] "),
+            scalar_parameters="".join(f", {one.kind} {one.name}" for one in self.scalars),
+            computed=computed,
+            arguments=", ".join(arguments),
+        )
+
+    def _common(self) -> Mapping[str, str]:
+        arrays = (cpp_name(one.name) for one in self._arrays)
+        return {
+            "parameters": self._parameters(""),
+            "passed": ", ".join(
+                [*arrays, *self._names.values(), "stream", *(one.name for one in self.scalars)]
+            ),
+            "kernel": self.spec.name,
+            "version": TUNER_VERSION,
+            "device": self._measured.device,
+            "architecture": self._measured.architecture,
+        }
+
+    def _parameters(self, before_axes: str) -> str:
+        arrays = (
+            f"{'const ' * (a.role == 'input')}{ARRAY_TYPES[a.dtype]}* {cpp_name(a.name)}"
+            for a in self._arrays
+        )
+        axes = (f"{before_axes}std::int64_t {axis}" for axis in self._names.values())
+        return ", ".join([*arrays, *axes, "cudaStream_t stream"])
+
+    def _scratch(self, argument: Argument) -> Mapping[str, str]:
+        text = str(DTYPE_BYTES[argument.dtype])
+        for dimension in argument.shape:
+            text = f"product({text}, {integer(dimension, self._names)})"
+        return {"name": argument.name, "bytes": text}
+
+    def _scalar(self, argument: Argument) -> Mapping[str, str]:
+        assert argument.value is not None
+        kind = scalar_type(self.spec, argument)
+        if argument.dtype == "bool":
+            text = truth(argument.value, self._names)
+        elif argument.dtype.startswith("float"):
+            text = f"static_cast<{kind}>({value(argument.value, self._names).text})"
+        else:
+            text = f"narrow<{kind}>({integer(argument.value, self._names)})"
+        return {"type": kind, "local": f"tune_{argument.name}", "text": text}
+
+    def _baseline(self) -> VariantSource:
+        source = hide_host_code(read_source(self.spec.source))
+        launches = tuple(map(self._launch, self.spec.baseline))
+        return self._for_defaults(
+            VariantSource(0, "the baseline", source, launches), self.spec.baseline, ()
+        )
+
+    def _for_defaults(
+        self, one: VariantSource, launches: Sequence[LaunchSpec], choices: Sequence[str]
+    ) -> VariantSource:
+        """Add conditions on the scalars of which a source holds the default."""
+        kernels = [launch.kernel for launch in launches]
+        fixed = fixed_scalars(self.scalars, one.source, kernels, choices)
+        conditions = (*one.conditions, *(scalar.is_default for scalar in fixed))
+        return replace(one, conditions=conditions, fixed=tuple(scalar.name for scalar in fixed))
+
+    def _unit(self, number: int, kernel: VariantKernel) -> VariantSource:
+        reach = self._dispatch.applicability(kernel)
+        try:
+            return self._translated(number, kernel, reach)
+        except ExpressionError as error:
+            # A candidate's search space stands in the session; the first one's is the user's.
+            first = kernel.variant.candidate == INITIAL
+            path = self.spec.path if first else Path(kernel.variant.candidate)
+            raise ExpressionError(
+                error.message, path=path, line=error.line, remedy=error.remedy
+            ) from error
+
+    def _translated(
+        self, number: int, kernel: VariantKernel, reach: Applicability
+    ) -> VariantSource:
+        unit = VariantSource(
+            number,
+            str(kernel.variant),
+            kernel.source,
+            tuple(map(self._launch, reach.launches)),
+            self._conditions(reach),
+            reach.static_bytes,
+        )
+        return self._for_defaults(unit, reach.launches, reach.choices)
+
+    def _conditions(self, reach: Applicability) -> tuple[str, ...]:
+        known = {**self._names, **DEVICE}
+        found = [truth(condition, known) for condition in reach.conditions]
+        shapes = (
+            " && ".join(
+                f"{self._names[a]} == {size}" for a, size in zip(reach.written, one, strict=True)
+            )
+            for one in reach.shapes
+        )
+        written = [f"({' || '.join(f'({shape})' for shape in shapes)})"] if reach.written else []
+        return tuple(dict.fromkeys(text for text in (*written, *found) if text != "true"))
+
+    def _launch(self, spec: LaunchSpec) -> LaunchCode:
+        known = {**self._names, **DEVICE}
+
+        def dimensions(sizes: Sequence[Expression], otherwise: str) -> str:
+            texts = [integer(one, known) for one in sizes]
+            return "{" + ", ".join([*texts, otherwise, otherwise, otherwise][:3]) + "}"
+
+        shared = integer(spec.shared_memory, known) if spec.shared_memory else "0"
+        programmatic = truth(spec.pdl, known) if spec.pdl else "false"
+        cluster = dimensions(spec.cluster, "1") if spec.cluster else "{0, 0, 0}"
+        parts = (dimensions(spec.grid, "1"), dimensions(spec.block, "1"), cluster)
+        when = truth(spec.when, known) if spec.when else "true"
+        geometry = f"Launch{{{', '.join(parts)}, {shared}, {programmatic}}}"
+        return LaunchCode(spec.kernel, geometry, "" if when == "true" else when)
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("tuner", "export"),
+        autoescape=False,
+        undefined=StrictUndefined,
+        variable_start_string="@{",
+        variable_end_string="}@",
+        line_statement_prefix="//%",
+        keep_trailing_newline=True,
+    )
+
+
+def template(name: str) -> Template:
+    """Load a template of this folder."""
+    return _environment().get_template(name)
+
+
+def _best_on(table: DispatchTable, workload: Workload) -> Compared | None:
+    found = table.serving(workload)
+    return found[1] if found else None
+
+
+def described(spec: KernelSpec, table: DispatchTable) -> dict[str, str]:
+    """Say what each of the surroundings is that times were measured in, by name."""
+    named = {one.name: str(one) for one in spec.surroundings}
+    best = [one.best for one in table.entries] + [one.best for one in table.held_out]
+    used = [one.surroundings for one in best if one is not None]
+    return {name: named.get(name, name) for name in used if name}
+
+
+def times_of(spec: KernelSpec, table: DispatchTable) -> list[str]:
+    """Say what the times are, in lines."""
+    around = list(described(spec, table).values())
+    if not around:
+        return [
+            "Times are those of the operator alone, one call after the other, with cold caches."
+        ]
+    return [
+        "Times are costs between the neighbours that run before and after:",
+        *(f"- {one}" for one in around),
+    ]
