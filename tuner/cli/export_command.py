@@ -10,16 +10,31 @@ import click
 from tuner.cli import options
 
 if TYPE_CHECKING:
+    from tuner.dispatch.table import SetSelection
     from tuner.export.dispatch import Exported
 
 
 @click.command("export")
 @click.argument("session", type=click.Path(path_type=Path))
+@click.argument("others", metavar="[SESSION]...", type=click.Path(path_type=Path), nargs=-1)
 @click.option(
-    "--to",
-    metavar="DIR",
-    type=options.folder,
-    help="Write the tuned variants with a C++ dispatch header and a JSON table to this folder.",
+    "--to", metavar="DIR", type=options.folder, help="Write the tuned variants to this folder."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["cpp", "torch"]),
+    default="cpp",
+    show_default=True,
+    help="Of --to. cpp: sources with a dispatch header. torch: a Python package for PyTorch, of "
+    "one session or several.",
+)
+@click.option(
+    "--package",
+    metavar="NAME",
+    default="tuned_kernels",
+    show_default=True,
+    help="Of --format torch: the name to import.",
 )
 @options.variants_within
 @options.max_variants
@@ -37,8 +52,7 @@ if TYPE_CHECKING:
     help="Write every round to this file, as training data for TRL.",
 )
 @click.option(
-    "--format",
-    "form",
+    "--rows",
     type=click.Choice(["sft", "grpo"]),
     default="sft",
     show_default=True,
@@ -47,13 +61,16 @@ if TYPE_CHECKING:
 )
 def command(
     session: Path,
+    others: tuple[Path, ...],
     to: Path | None,
+    form: str,
+    package: str,
     variants_within: float | None,
     max_variants: int | None,
     space: Path | None,
     kernel_tuner: Path | None,
     trajectories: Path | None,
-    form: str,
+    rows: str,
 ) -> None:
     """Write what other programs take away from a session."""
     # One line for each thing that can be written.
@@ -62,24 +79,63 @@ def command(
     options.require_one_choice(variants_within, max_variants)
     if to is None and (variants_within is not None or max_variants is not None):
         raise click.UsageError("--variants-within and --max-variants are for --to")
-    if to is not None:
-        _write_dispatch(session, to, variants_within, max_variants, space)
+    packaged = to is not None and form != "cpp"
+    if others and not (packaged and kernel_tuner is None and trajectories is None):
+        raise click.UsageError("several sessions are for --to with --format torch")
+    choice = _choice(variants_within, max_variants)
+    if to is not None and packaged:
+        _write_package((session, *others), to, form, package, choice, space)
+    elif to is not None:
+        _write_dispatch(session, to, choice, space)
     if kernel_tuner is not None:
         _write_for_kernel_tuner(session, kernel_tuner)
     if trajectories is not None:
-        _write_trajectories(session, trajectories, form)
+        _write_trajectories(session, trajectories, rows)
+
+
+def _choice(within: float | None, most: int | None) -> SetSelection | None:
+    from tuner.dispatch.table import SetSelection
+    from tuner.model.settings import VARIANTS_WITHIN
+
+    if within is None and most is None:
+        return None
+    return SetSelection(VARIANTS_WITHIN if within is None else within, most)
 
 
 def _write_dispatch(
-    session: Path, to: Path, within: float | None, most: int | None, space: Path | None
+    session: Path, to: Path, choice: SetSelection | None, space: Path | None
 ) -> None:
-    from tuner.dispatch.table import SetSelection
     from tuner.export.dispatch import export_dispatch
-    from tuner.model.settings import VARIANTS_WITHIN
 
-    asked = within is not None or most is not None
-    choice = SetSelection(VARIANTS_WITHIN if within is None else within, most) if asked else None
     _tell(export_dispatch(session, to, choice, space))
+
+
+def _write_package(
+    sessions: tuple[Path, ...],
+    to: Path,
+    form: str,
+    package: str,
+    choice: SetSelection | None,
+    space: Path | None,
+) -> None:
+    from tuner.compiler.cache import Cache
+    from tuner.compiler.pool import NvrtcPool
+    from tuner.export.pytorch.export import export_package
+    from tuner.export.winners import winners_of
+
+    if space is not None and len(sessions) > 1:
+        raise click.UsageError("--space is for one session")
+    found = [winners_of(one, choice, space) for one in sessions]
+    with NvrtcPool(cache=Cache()) as compiler:
+        export_package(found, to, compiler, package, form)
+    for one in found:
+        table = one.dispatch.table
+        served = sum(entry.kernel is not None for entry in table.entries)
+        click.echo(
+            f"{one.spec.name}: {len(table.kernels)} variant{'s' * (len(table.kernels) != 1)} for "
+            f"{served} of {len(table.entries)} tuned workloads; the fallback for others"
+        )
+    click.echo(f"{to}: pip install {to}, then `import {package}`")
 
 
 def _tell(made: Exported) -> None:

@@ -205,20 +205,24 @@ class VariantRenderer:
         return self._read[name]
 
 
-def device_numbers(environment: Mapping[str, str]) -> dict[str, Value]:
-    """Read the device's numbers from a session; raise `SessionError` where it names no GPU."""
+def capability_of(environment: Mapping[str, str]) -> tuple[int, int]:
+    """Read the compute capability from a session; raise `SessionError` where it names no GPU."""
     architecture = re.fullmatch(r"sm_(\d+)(\d)a?", environment.get("architecture", ""))
-    multiprocessors = environment.get("multiprocessors", "")
-    if architecture is None or not multiprocessors.isdecimal():
+    if architecture is None or not environment.get("multiprocessors", "").isdecimal():
         raise SessionError(
             "does not say which GPU it was measured on",
             remedy="only what was tuned for a GPU can be exported: with --device cuda or recorded",
         )
-    limits = limits_for((int(architecture[1]), int(architecture[2])))
+    return int(architecture[1]), int(architecture[2])
+
+
+def device_numbers(environment: Mapping[str, str]) -> dict[str, Value]:
+    """Read the device's numbers from a session; raise `SessionError` where it names no GPU."""
+    limits = limits_for(capability_of(environment))
     return {
         "max_threads": limits.threads_per_block,
         "max_shared_bytes": limits.shared_bytes_per_block,
-        "multiprocessors": int(multiprocessors),
+        "multiprocessors": int(environment["multiprocessors"]),
         "warp_size": limits.threads_per_warp,
         "successor_waits": False,
     }

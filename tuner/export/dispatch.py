@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import shlex
 from collections.abc import Mapping
@@ -17,25 +15,15 @@ from tuner.dispatch.table import (
     DispatchTable,
     Entry,
     HeldOut,
-    SessionDispatch,
     SetSelection,
     productions,
     wanted_for,
 )
-from tuner.export.sources import Measured, Sources, described, template, times_of
+from tuner.export.folder import with_table, write_folder
+from tuner.export.sources import Sources, described, template, times_of
+from tuner.export.winners import Winners, winners_of
 from tuner.model import TUNER_VERSION
-from tuner.model.errors import InputError, SessionError
-from tuner.model.kernel import (
-    KernelSpec,
-)
-from tuner.process.files import atomic_write_all, read_regular
-from tuner.session.records import Manifest, file_sha
-from tuner.session.session import Session
-from tuner.space.load import load_definition
 
-FORMAT = "tune dispatch"
-VERSION = 1
-TABLE = "dispatch.json"
 # Options of NVRTC that nvcc has no word for.
 _ONLY_NVRTC = ("--builtin-", "--device-int128", "--device-float128", "-default-device")
 
@@ -58,40 +46,15 @@ def export_dispatch(
     `SessionError` where there is no session, nothing was compared in it, or its files have
     changed, and `InputError` where the folder cannot be written or holds what is not ours.
     """
-    with Session.open(directory, read_only=True) as session:
-        spec = _unchanged_spec(session, space)
-        if not session.comparisons():
-            raise SessionError(
-                "nothing was compared with the baseline, so that nothing can be exported",
-                path=directory,
-                remedy=f"finish it with `tune --resume {directory}`",
-            )
-        manifest = session.manifest
-        own = SetSelection(manifest.config.variants_within, manifest.config.max_variants)
-        dispatch, files = _files(session, spec, choice or own)
+    winners = winners_of(directory, choice, space)
+    files = with_table(*_files(winners))
     write_folder(to, files)
-    incomplete = [str(one.workload) for one in dispatch.table.entries if one.best is None]
-    return Exported(to, dispatch.table, tuple(files), tuple(incomplete))
+    return Exported(to, winners.dispatch.table, tuple(files), winners.incomplete)
 
 
-def _files(
-    session: Session, spec: KernelSpec, choice: SetSelection
-) -> tuple[SessionDispatch, Mapping[str, str]]:
-    """Write all texts, by their names in the folder; another format adds its files here."""
-    try:
-        dispatch = SessionDispatch(session, choice)
-    except SessionError as error:
-        raise SessionError(error.message, path=session.directory, remedy=error.remedy) from error
-    manifest, environment = session.manifest, session.environment
-    recorded = manifest.config.device.startswith("recorded")
-    created = manifest.created.partition("T")[0]
-    measured = Measured(
-        device=environment.get("device", manifest.config.device),
-        architecture=environment["architecture"],
-        date=environment.get("date", "") if recorded else created,
-        recorded=recorded,
-        operators=manifest.config.operators,
-    )
+def _files(winners: Winners) -> tuple[Mapping[str, str], Mapping[str, Any]]:
+    """Write all texts, by their names in the folder, and the table's content."""
+    spec, dispatch, measured = winners.spec, winners.dispatch, winners.measured
     sources = Sources(spec, dispatch, measured)
     units = {variant_file(spec.name, one.number): one for one in sources.variants}
     files = {f"{spec.name}.h": sources.header()}
@@ -111,7 +74,7 @@ def _files(
         kernel=spec.name,
         version=TUNER_VERSION,
         measured=measured,
-        recorded=recorded,
+        recorded=measured.recorded,
         axes=", ".join(spec.axes),
         table=dispatch.table,
         productions=productions,
@@ -121,9 +84,7 @@ def _files(
         variants=sources.variants,
         operators=", ".join(f"`{n}` is `{v}`" for n, v in measured.operators.items()),
     )
-    made = _document(sources, manifest, measured, dispatch, files)
-    files[TABLE] = json.dumps(made, indent=2) + "\n"
-    return dispatch, files
+    return files, _document(sources, winners)
 
 
 def _cmake_text(text: str) -> str:
@@ -131,47 +92,12 @@ def _cmake_text(text: str) -> str:
     return re.sub(r'(["\\$;])', r"\\\1", text)
 
 
-def _unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
-    manifest = session.manifest
-    path = space or manifest.config.space
-    if not path.exists():
-        raise SessionError(
-            f"its search space is gone: {path}",
-            path=session.directory,
-            remedy="name a copy of it with --space",
-        )
-    spec = load_definition(path, manifest.config.operators).spec
-    files = {spec.path: manifest.space_sha, spec.source: manifest.source_sha}
-    try:
-        changed = [str(one) for one, before in files.items() if before and file_sha(one) != before]
-    except OSError as error:
-        message = f"a file of it cannot be read: {error.filename}: {error.strerror}"
-        raise SessionError(message, path=session.directory) from error
-    if changed:
-        raise SessionError(
-            f"changed since the session began: {', '.join(changed)}",
-            path=session.directory,
-            remedy="undo the change, or tune again: what was measured is not this kernel",
-        )
-    return spec
-
-
-def _document(
-    sources: Sources,
-    manifest: Manifest,
-    measured: Measured,
-    dispatch: SessionDispatch,
-    files: Mapping[str, str],
-) -> dict[str, Any]:
-    """Make the object of `dispatch.json`; `files` are the texts of the others by their names.
-
-    Times are in microseconds. Shapes are written as `--workload` takes them.
-    """
+def _document(sources: Sources, winners: Winners) -> dict[str, Any]:
+    """Make the content of `dispatch.json`: times in us, shapes as `--workload` takes them."""
+    dispatch, measured, manifest = winners.dispatch, winners.measured, winners.manifest
     spec, table = sources.spec, dispatch.table
     own = [None, *(kernel.variant for kernel in table.kernels)]
     return {
-        "format": FORMAT,
-        "version": VERSION,
         "kernel": spec.name,
         "operators": dict(measured.operators),
         "axes": list(spec.axes),
@@ -207,7 +133,6 @@ def _document(
             "space": manifest.space_sha,
             "template": manifest.template_sha,
         },
-        "files": {name: _sha(text) for name, text in files.items()},
     }
 
 
@@ -249,78 +174,6 @@ def _times(compared: Compared | None, best: Compared | None) -> dict[str, Any]:
     }
 
 
-def _sha(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def variant_file(kernel: str, number: int) -> str:
     """Name a variant's source in the folder; 0 is the baseline."""
     return f"variants/{kernel}_v{number}.cu"
-
-
-def write_folder(folder: Path, files: Mapping[str, str]) -> None:
-    """Write files by their names in a folder, and remove those of an earlier export.
-
-    Only what an earlier export wrote, and nobody has changed since, is replaced or removed; other
-    files stay as they are. Raises `InputError` where one of them is in the way, and where
-    something cannot be written: then all that was there is still there.
-    """
-    try:
-        before = _earlier(folder)
-        _require_ours(folder, files, before)
-        # The table last: with it the folder is ours.
-        ordered = sorted(files, key=lambda name: name == TABLE)
-        for name in ordered:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        atomic_write_all({folder / name: files[name] for name in ordered})
-        for name, digest in before.items():
-            if name not in files and _is_ours(folder / name, digest):
-                (folder / name).unlink()
-    except OSError as error:
-        raise InputError(
-            f"the export cannot be written: {error.strerror or error}",
-            path=folder,
-            remedy="choose another folder with --to",
-        ) from error
-
-
-def _earlier(folder: Path) -> Mapping[str, str]:
-    path = folder / TABLE
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(read_regular(path).decode())
-    except (ValueError, RecursionError):
-        return {}
-    files = content.get("files") if isinstance(content, dict) else None
-    if not isinstance(files, dict) or content.get("format") != FORMAT:
-        return {}
-    names = {str(n): str(h) for n, h in files.items() if not Path(str(n)).is_absolute()}
-    return {name: digest for name, digest in names.items() if ".." not in Path(name).parts}
-
-
-def _require_ours(folder: Path, files: Mapping[str, str], before: Mapping[str, str]) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise InputError("is not a folder", path=folder, remedy="name a folder with --to")
-    foreign = [
-        name
-        for name in files
-        if (folder / name).exists() or (folder / name).is_symlink()
-        if not _is_ours(folder / name, before.get(name, ""))
-        if not (name == TABLE and before)
-    ]
-    if foreign:
-        raise InputError(
-            f"{', '.join(foreign)}: not written by tune, or changed since",
-            path=folder,
-            remedy="nothing was written; move it away, or choose another folder with --to",
-        )
-
-
-def _is_ours(path: Path, digest: str) -> bool:
-    if path.is_symlink() or not path.is_file():
-        return False
-    try:
-        return _sha(read_regular(path).decode()) == digest
-    except UnicodeDecodeError:
-        return False

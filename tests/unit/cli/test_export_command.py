@@ -29,7 +29,7 @@ def session(make_plan, make_session):
 
 @pytest.mark.parametrize(
     ("words", "columns"),
-    [((), {"prompt", "completion", "tools", "reward"}), (("--format", "grpo"), {"prompt"})],
+    [((), {"prompt", "completion", "tools", "reward"}), (("--rows", "grpo"), {"prompt"})],
 )
 def test_it_writes_the_rounds_and_says_what_it_left_out(tune, session, tmp_path, words, columns):
     path = tmp_path / "rows.jsonl"

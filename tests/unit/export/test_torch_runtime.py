@@ -197,6 +197,21 @@ def test_a_caller_gives_scalars_for_one_call(operator: Operator, driver: FakeDri
     assert [one["values"][1] for one in driver.launched] == [0.5, 2.0]
 
 
+def test_a_scalar_that_is_written_into_the_code_has_one_value(
+    gpu: SimpleNamespace, driver: FakeDriver, tmp_path: Path
+) -> None:
+    found = table(tmp_path)
+    (one,) = found.variants
+    fixed = replace(found, variants=(replace(one, fixed=("factor",)),))
+    operator = Operator(fixed, driver=lambda: driver)
+    tensors = FakeTensor(16, 8), FakeTensor(16, 8)
+    operator.call(tensors)
+    operator.call(tensors, factor=2.0)
+    with pytest.raises(TunedKernelError, match=r"factor is 0\.5, and 2 is written into its code"):
+        operator.call(tensors, factor=0.5)
+    assert len(driver.launched) == 2
+
+
 def test_a_cluster_and_much_shared_memory_are_asked_for(
     operator: Operator, driver: FakeDriver
 ) -> None:

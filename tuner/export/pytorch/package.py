@@ -15,7 +15,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from tuner.compiler.base import Compiler
 from tuner.device.base import CompileTarget
 from tuner.dispatch.kernels import VariantKernel
-from tuner.dispatch.table import Compared, DispatchTable, SessionDispatch, productions
+from tuner.dispatch.table import Compared, DispatchTable, productions
+from tuner.export.scalars import CallerScalar, caller_scalars, fixed_scalars
+from tuner.export.sources import times_of
+from tuner.export.winners import Winners
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError
 from tuner.model.expressions import Expression
@@ -46,6 +49,7 @@ class Built:
     static_bytes: int
     fits: tuple[str, ...]
     launches: tuple[str, ...]
+    fixed: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +68,13 @@ class Described:
 class OperatorFiles:
     """The files of one session's operator in a package, by their names in its folder."""
 
-    def __init__(
-        self,
-        dispatch: SessionDispatch,
-        target: CompileTarget,
-        compiler: Compiler,
-        measured: str,
-        surroundings: Sequence[str],
-    ) -> None:
-        self._dispatch, self._target, self._compiler = dispatch, target, compiler
-        self._measured, self._surroundings = measured, surroundings
-        self._spec = target.spec
+    def __init__(self, winners: Winners, compiler: Compiler) -> None:
+        self.winners, self._compiler = winners, compiler
+        self._spec, self._dispatch = winners.spec, winners.dispatch
+        self._target = CompileTarget(self._spec, winners.measured.operators, winners.device)
+        self._scalars = caller_scalars(self._spec)
         self.files: dict[str, str | bytes] = {}
-        kernels = enumerate(dispatch.table.kernels, start=1)
+        kernels = enumerate(self._dispatch.table.kernels, start=1)
         self._variants = tuple(self._built(number, kernel) for number, kernel in kernels)
         self.files[f"{self._spec.name}_table.py"] = self._table()
 
@@ -85,7 +83,7 @@ class OperatorFiles:
         """Say how the operator is called."""
         spec = self._spec
         arrays = [one.name for one in _arrays(spec)]
-        numbers = [(one.name, value) for one in spec.arguments if (value := _constant(one))]
+        numbers = [(spec.arguments[one.position].name, _default(one)) for one in self._scalars]
         keywords = [*_given(spec), *(f"{name}={value}" for name, value in numbers)]
         passed = [*_given(spec), *(name for name, _ in numbers)]
         written = ", ".join(a.name for a in _arrays(spec) if a.role != "input")
@@ -96,12 +94,13 @@ class OperatorFiles:
             f"Enqueue {spec.name} on the current stream; it writes {written}.",
             ", ".join(spec.axes),
             ", ".join(f"{name}={value}" for name, value in self._target.operators.items()),
-            self._measured,
+            self.winners.measured.date,
         )
 
     def _built(self, number: int, kernel: VariantKernel) -> Built:
         spec, reach = self._spec, self._dispatch.applicability(kernel)
         names = tuple(dict.fromkeys(launch.kernel for launch in reach.launches))
+        fixed = fixed_scalars(self._scalars, kernel.source, names, reach.choices)
         made = tuple(Launch(name, (1, 1, 1), (1, 1, 1)) for name in names)
         result = self._compiler.submit(self._target.request(kernel.source, made)).result()
         if not result.ok:
@@ -126,6 +125,7 @@ class OperatorFiles:
             max((one.static_shared_bytes for one in result.resources.values()), default=0),
             tuple(one for one in dict.fromkeys(conditions) if one != "True") or ("True",),
             tuple(text for text in map(_launch, reach.launches) if text),
+            tuple(spec.arguments[one.position].name for one in fixed),
         )
 
     def _table(self) -> str:
@@ -148,15 +148,15 @@ class OperatorFiles:
                 version=TUNER_VERSION,
                 device=self._target.device.name,
                 capability=self._target.device.compute_capability,
-                measured=self._measured,
+                measured=self.winners.measured.date,
                 choice=str(table.choice),
-                surroundings=self._surroundings,
+                surroundings=times_of(spec, table),
                 variants=self._variants,
                 points=points,
                 axes=", ".join(spec.axes),
                 axis_names=_tuple(map(repr, spec.axes)),
                 given=_tuple(map(repr, _given(spec))),
-                order=[_argument(one) for one in spec.arguments],
+                order=[self._argument(place, one) for place, one in enumerate(spec.arguments)],
                 shape_parameters=", ".join(
                     [*(f"{one.name}_" for one in _arrays(spec)), *_given(spec)]
                 ),
@@ -169,6 +169,12 @@ class OperatorFiles:
             )
         )
 
+    def _argument(self, place: int, one: Argument) -> str:
+        if not one.is_scalar:
+            return f'Array("{one.name}", "{one.dtype}", "{one.role}")'
+        given = [f", {_default(s)}" for s in self._scalars if s.position == place]
+        return f'Scalar("{one.name}", "{one.dtype}"{"".join(given)})'
+
 
 def _best(table: DispatchTable, workload: Workload) -> Compared | None:
     found = table.serving(workload)
@@ -180,7 +186,7 @@ def package_files(
 ) -> dict[str, str | bytes]:
     """Return all files of a package by their names in `folder`, which its README installs."""
     described = [one.described for one in operators]
-    device = operators[0]._target.device.name
+    device = operators[0].winners.measured.device
     values: dict[str, Any] = {
         "package": package,
         "version": TUNER_VERSION,
@@ -301,18 +307,10 @@ def _launch(spec: LaunchSpec) -> str:
     return made if when == "True" else f"{made} if {when} else None"
 
 
-def _argument(one: Argument) -> str:
-    if not one.is_scalar:
-        return f'Array("{one.name}", "{one.dtype}", "{one.role}")'
-    constant = _constant(one)
-    return f'Scalar("{one.name}", "{one.dtype}"{f", {constant}" if constant else ""})'
-
-
-def _constant(one: Argument) -> str:
-    """Write the value of a scalar that does not depend on the shape, which callers may give."""
-    if one.value is None or one.value.names or not one.dtype.startswith("float"):
-        return ""
-    return repr(float(one.value.evaluate({})))
+def _default(one: CallerScalar) -> str:
+    """Write the value that a scalar of the caller's was tuned with."""
+    kind = bool if one.dtype == "bool" else float if one.dtype.startswith("float") else int
+    return repr(kind(one.value))
 
 
 def _arrays(spec: KernelSpec) -> list[Argument]:

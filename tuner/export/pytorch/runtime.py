@@ -85,6 +85,12 @@ class Scalar:
     dtype: str
     default: float | None = None
 
+    @property
+    def schema(self) -> str:
+        """Write it as a parameter of PyTorch's operators."""
+        kind = "bool" if self.dtype == "bool" else "float" if "float" in self.dtype else "int"
+        return f"{kind} {self.name}={self.default!r}"
+
 
 @dataclass(frozen=True)
 class Numbers:
@@ -108,6 +114,8 @@ class Variant:
     static_bytes: int
     fits: Callable[..., bool]
     launches: Callable[..., Sequence[Launch | None]]
+    # Scalars whose defaults are in the code: it is wrong for every other value.
+    fixed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,6 +156,8 @@ class Plan:
     launches: list[tuple[Config, int, int, int]] = field(default_factory=list)
     addresses: list[Any] = field(default_factory=list)
     defaults: list[tuple[str, Any, float]] = field(default_factory=list)
+    # Of these the ones that the code has written in, with what they come out as.
+    fixed: list[tuple[str, Any, float]] = field(default_factory=list)
     scratch: list[tuple[Any, int]] = field(default_factory=list)
     variant: int = 0
     # What the driver reads through addresses.
@@ -193,7 +203,7 @@ class Operator:
             for a, letter in zip(self._arrays, "abcdefghijklmnopqrstuvwxyz", strict=False)
         )
         sizes = (f"SymInt {axis}" for axis in table.given)
-        numbers = (f"float {one.name}={one.default!r}" for one in self._given_scalars)
+        numbers = (one.schema for one in self._given_scalars)
         keywords = ", ".join(chain(sizes, numbers))
         schema = ", ".join([*arrays, *(["*", keywords] if keywords else [])])
         library.define(f"{name}({schema}) -> ()", tags=(torch.Tag.needs_fixed_stride_order,))
@@ -264,7 +274,10 @@ class Operator:
                 else:
                     for name, number, default in plan.defaults:
                         number.value = scalars.get(name, default)
-                    if device == torch._C._cuda_getDevice():
+                    why = _other_value(plan)
+                    if why:
+                        pass
+                    elif device == torch._C._cuda_getDevice():
                         self._issue(plan)
                     else:
                         with torch.cuda.device(device):
@@ -340,6 +353,8 @@ class Operator:
             parameters.append(_SCALARS[one.dtype](value))
             if one.default is not None:
                 plan.defaults.append((one.name, parameters[-1], value))
+            if one.name in variant.fixed:
+                plan.fixed.append((one.name, parameters[-1], parameters[-1].value))
         pointers = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
         plan.kept += [parameters, pointers]
         for launch in variant.launches(*axes, numbers):
@@ -404,6 +419,13 @@ def serving(table: Table, axes: tuple[int, ...], numbers: Numbers) -> Variant | 
         if variant is None or _may_run(variant, axes, numbers):
             least, found = distance, variant
     return found
+
+
+def _other_value(plan: Plan) -> str:
+    for name, number, expected in plan.fixed:
+        if number.value != expected:
+            return f"{name} is {number.value:.8g}, and {expected:.8g} is written into its code"
+    return ""
 
 
 def _may_run(variant: Variant, axes: tuple[int, ...], numbers: Numbers) -> bool:

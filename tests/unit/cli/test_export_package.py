@@ -1,0 +1,145 @@
+"""`tune export --format torch`: packages of made-up sessions and of our own operators."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dispatch_sample import COMPARISONS, write_project, write_session
+from operator_sessions import OPERATORS, choices, write_operator_session
+
+from tuner.compiler.pool import NvrtcPool
+from tuner.export.pytorch.export import export_package
+from tuner.export.winners import winners_of
+
+Tune = Callable[..., Any]
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Path:
+    return write_session(tmp_path / "session", write_project(tmp_path / "project"), COMPARISONS)
+
+
+@pytest.fixture
+def imported(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Callable[[Path, str], Any]]:
+    """Import a package from a folder, and forget it afterwards."""
+    pytest.importorskip("torch")
+    names: list[str] = []
+
+    def load(folder: Path, package: str) -> Any:
+        monkeypatch.syspath_prepend(folder)
+        names.append(package)
+        return import_module(package)
+
+    yield load
+    for name in [one for one in sys.modules if one.split(".")[0] in names]:
+        del sys.modules[name]
+
+
+def test_it_writes_a_package_and_says_how_to_install_it(
+    tune: Tune, session: Path, tmp_path: Path
+) -> None:
+    to = tmp_path / "out"
+    result = tune("export", session, "--to", to, "--format", "torch", "--package", "tuned_blend")
+    assert result.exit_code == 0, result.output
+    assert "blend: 2 variants for 3 of 3 tuned workloads; the fallback for others" in result.output
+    assert f"pip install {to}, then `import tuned_blend`" in result.output.replace("\n", "")
+    content = json.loads((to / "dispatch.json").read_text("utf-8"))
+    written = {str(p.relative_to(to)) for p in to.rglob("*") if p.is_file()}
+    assert set(content["files"]) == written - {"dispatch.json"}
+    assert content["operators"]["blend"]["device"] == "NVIDIA H200"
+    assert (to / "tuned_blend/cubins/blend_v1.cubin").read_bytes().startswith(b"\x7fELF")
+
+
+def test_what_it_says_of_shapes_is_what_the_dispatch_says(
+    tune: Tune, session: Path, tmp_path: Path, imported: Callable[[Path, str], Any]
+) -> None:
+    to = tmp_path / "out"
+    assert (
+        tune("export", session, "--to", to, "--format", "torch", "--package", "tuned_a").exit_code
+        == 0
+    )
+    package = imported(to, "tuned_a")
+    table, runtime = package.OPERATORS["blend"].table, sys.modules["tuned_a.runtime"]
+    h200 = runtime.Numbers(132, 232448)
+    winners = winners_of(session, None, None).dispatch.table
+    for entry in winners.entries:
+        axes = tuple(size for _, size in entry.workload.axes)
+        found = runtime.serving(table, axes, h200)
+        assert (found.number if found else 0) == winners.number(entry.kernel)
+    assert runtime.serving(table, (64, 4095), h200) is None, "no block divides it"
+    assert table.shapes(64, 4096) == ((64, 4096), (64, 4096))
+    assert table.scratch_bytes(64, 4096) == (4 * 64 * 4,)
+    assert table.scalars(64, 4096) == (64, 4096, 1e-6, True)
+    assert table.read_axes((64, 4096), (64, 4096)) == (64, 4096)
+    first, second = next(v for v in table.variants if v.number == 2).launches(2, 4096, h200), None
+    assert [one is second for one in first] == [True, False], "the first is made for T > 4"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--package", "9x"), "'9x' is no name of a Python package"),
+        (("--package", "class"), "'class' is no name of a Python package"),
+        (("SESSION",), "2 sessions are of blend"),
+        (("SESSION", "--space", "SPACE"), "--space is for one session"),
+    ],
+)
+def test_what_cannot_be_packed_is_one_error_and_writes_nothing(
+    tune: Tune, session: Path, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    places = {"SESSION": session, "SPACE": tmp_path / "project/blend.yaml"}
+    given = [places.get(word, word) for word in words]
+    result = tune("export", session, *given, "--to", tmp_path / "out", "--format", "torch")
+    assert result.exit_code == 2
+    assert message in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_several_sessions_are_for_packages(tune: Tune, session: Path, tmp_path: Path) -> None:
+    result = tune("export", session, session, "--to", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "several sessions are for --to with --format torch" in result.output
+
+
+@pytest.mark.slow
+def test_all_operators_are_one_package_that_pip_installs(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    sessions = [
+        write_operator_session(tmp_path / name, name, choices(name)[0]) for name in OPERATORS
+    ]
+    to = tmp_path / "out"
+    with NvrtcPool() as compiler:
+        export_package([winners_of(one, None, None) for one in sessions], to, compiler, "tuned_all")
+    place = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(place)]
+    subprocess.run([*pip, str(to)], check=True, timeout=200)
+    code = (
+        "import tuned_all, torch\n"
+        f"assert sorted(tuned_all.OPERATORS) == {OPERATORS!r}\n"
+        "for name, one in tuned_all.OPERATORS.items():\n"
+        "    assert hasattr(torch.ops.tuned_all, name)\n"
+        "    for variant in one.table.variants:\n"
+        "        assert (one.table.folder / variant.cubin).read_bytes()[:4] == b'\\x7fELF'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", OPERATORS)
+def test_every_choice_of_an_operator_is_packed(kernel: str, tmp_path: Path) -> None:
+    with NvrtcPool() as compiler:
+        for number, chosen in enumerate(choices(kernel)):
+            session = write_operator_session(tmp_path / f"s{number}", kernel, chosen)
+            winners = winners_of(session, None, None)
+            export_package([winners], tmp_path / f"o{number}", compiler, "tuned_one")
+            text = (tmp_path / f"o{number}/tuned_one/{kernel}_table.py").read_text("utf-8")
+            compile(text, kernel, "exec")

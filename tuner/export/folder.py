@@ -1,0 +1,97 @@
+"""Write an export's files into a folder, and know them again the next time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tuner.model.errors import InputError
+from tuner.process.files import atomic_write_all, read_regular
+
+FORMAT = "tune dispatch"
+VERSION = 1
+TABLE = "dispatch.json"
+
+
+def with_table(
+    files: Mapping[str, str | bytes], content: Mapping[str, Any]
+) -> dict[str, str | bytes]:
+    """Add the table, from its content and the hashes of all other files."""
+    digests = {name: _sha(text) for name, text in files.items()}
+    made = {"format": FORMAT, "version": VERSION, **content, "files": digests}
+    return {**files, TABLE: json.dumps(made, indent=2) + "\n"}
+
+
+def _sha(content: str | bytes) -> str:
+    data = content.encode() if isinstance(content, str) else content
+    return hashlib.sha256(data).hexdigest()
+
+
+def write_folder(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Write files by their names in a folder, and remove those of an earlier export.
+
+    Only what an earlier export wrote, and nobody has changed since, is replaced or removed; other
+    files stay as they are. Raises `InputError` where one of them is in the way, and where
+    something cannot be written: then all that was there is still there.
+    """
+    try:
+        before = _earlier(folder)
+        _require_ours(folder, files, before)
+        # The table last: with it the folder is ours.
+        ordered = sorted(files, key=lambda name: name == TABLE)
+        for name in ordered:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        atomic_write_all({folder / name: files[name] for name in ordered})
+        for name, digest in before.items():
+            if name not in files and _is_ours(folder / name, digest):
+                (folder / name).unlink()
+    except OSError as error:
+        raise InputError(
+            f"the export cannot be written: {error.strerror or error}",
+            path=folder,
+            remedy="choose another folder with --to",
+        ) from error
+
+
+def _earlier(folder: Path) -> Mapping[str, str]:
+    path = folder / TABLE
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(read_regular(path).decode())
+    except (ValueError, RecursionError):
+        return {}
+    files = content.get("files") if isinstance(content, dict) else None
+    if not isinstance(files, dict) or content.get("format") != FORMAT:
+        return {}
+    names = {str(n): str(h) for n, h in files.items() if not Path(str(n)).is_absolute()}
+    return {name: digest for name, digest in names.items() if ".." not in Path(name).parts}
+
+
+def _require_ours(
+    folder: Path, files: Mapping[str, str | bytes], before: Mapping[str, str]
+) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise InputError("is not a folder", path=folder, remedy="name a folder with --to")
+    foreign = [
+        name
+        for name in files
+        if (folder / name).exists() or (folder / name).is_symlink()
+        if not _is_ours(folder / name, before.get(name, ""))
+        if not (name == TABLE and before)
+    ]
+    if foreign:
+        raise InputError(
+            f"{', '.join(foreign)}: not written by tune, or changed since",
+            path=folder,
+            remedy="nothing was written; move it away, or choose another folder with --to",
+        )
+
+
+def _is_ours(path: Path, digest: str) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    return _sha(read_regular(path)) == digest

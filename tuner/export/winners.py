@@ -1,0 +1,98 @@
+"""A session's winners, as every format of an export starts from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuner.device.base import DeviceInfo
+from tuner.dispatch.kernels import capability_of
+from tuner.dispatch.table import SessionDispatch, SetSelection
+from tuner.export.sources import Measured
+from tuner.model.errors import SessionError
+from tuner.model.kernel import KernelSpec
+from tuner.session.records import Manifest, file_sha
+from tuner.session.session import Session
+from tuner.space.load import load_definition
+
+
+@dataclass(frozen=True, slots=True)
+class Winners:
+    """Who serves which shape by a session's evidence, and what it was measured with."""
+
+    spec: KernelSpec
+    manifest: Manifest
+    dispatch: SessionDispatch
+    measured: Measured
+    device: DeviceInfo
+
+    @property
+    def incomplete(self) -> tuple[str, ...]:
+        """Name the tuned workloads on which nothing was compared."""
+        return tuple(str(e.workload) for e in self.dispatch.table.entries if e.best is None)
+
+
+def winners_of(directory: Path, choice: SetSelection | None, space: Path | None) -> Winners:
+    """Read the session in `directory`; without a `choice` of variants it is the session's own.
+
+    `space` is its search space where that is no longer where it was. Raises `SessionError` where
+    there is no session, nothing was compared in it, or its files have changed.
+    """
+    with Session.open(directory, read_only=True) as session:
+        spec = _unchanged_spec(session, space)
+        if not session.comparisons():
+            raise SessionError(
+                "nothing was compared with the baseline, so that nothing can be exported",
+                path=directory,
+                remedy=f"finish it with `tune --resume {directory}`",
+            )
+        manifest, environment = session.manifest, session.environment
+        own = SetSelection(manifest.config.variants_within, manifest.config.max_variants)
+        try:
+            dispatch = SessionDispatch(session, choice or own)
+        except SessionError as error:
+            raise SessionError(error.message, path=directory, remedy=error.remedy) from error
+    recorded = manifest.config.device.startswith("recorded")
+    created = manifest.created.partition("T")[0]
+    measured = Measured(
+        device=environment.get("device", manifest.config.device),
+        architecture=environment["architecture"],
+        date=environment.get("date", "") if recorded else created,
+        recorded=recorded,
+        operators=manifest.config.operators,
+    )
+    device = DeviceInfo(
+        name=measured.device,
+        architecture=measured.architecture,
+        compute_capability=capability_of(environment),
+        multiprocessors=int(environment["multiprocessors"]),
+        l2_bytes=0,
+        streaming_gbps=0.0,
+        recorded=recorded,
+    )
+    return Winners(spec, manifest, dispatch, measured, device)
+
+
+def _unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
+    manifest = session.manifest
+    path = space or manifest.config.space
+    if not path.exists():
+        raise SessionError(
+            f"its search space is gone: {path}",
+            path=session.directory,
+            remedy="name a copy of it with --space",
+        )
+    spec = load_definition(path, manifest.config.operators).spec
+    files = {spec.path: manifest.space_sha, spec.source: manifest.source_sha}
+    try:
+        changed = [str(one) for one, before in files.items() if before and file_sha(one) != before]
+    except OSError as error:
+        message = f"a file of it cannot be read: {error.filename}: {error.strerror}"
+        raise SessionError(message, path=session.directory) from error
+    if changed:
+        raise SessionError(
+            f"changed since the session began: {', '.join(changed)}",
+            path=session.directory,
+            remedy="undo the change, or tune again: what was measured is not this kernel",
+        )
+    return spec
