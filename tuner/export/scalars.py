@@ -23,8 +23,8 @@ _LARGEST = 2**63 - 1
 class CallerScalar:
     """A number that the caller passes: the kernel's parameter at `position`.
 
-    `name`, `kind` and `default` are C++ of its `dtype` and `value`, which is what was tuned and
-    verified. `choices` are those of the operator from which it was computed.
+    `name`, `kind` and `default` are C++; the default is the `value` that was tuned and verified.
+    `choices` are those of the operator from which it was computed.
     """
 
     name: str
@@ -32,7 +32,6 @@ class CallerScalar:
     default: str
     position: int
     choices: frozenset[str]
-    dtype: str
     value: Value
 
     @property
@@ -47,6 +46,9 @@ def caller_scalars(spec: KernelSpec) -> tuple[CallerScalar, ...]:
     Raises `InputError` for a number that its type cannot hold.
     """
     kernel = _kernel(read_source(spec.source), spec.baseline[0].kernel)
+    parameters = enumerate(kernel.parameters if kernel else ())
+    # An optional pointer is a scalar of 0.
+    pointers = {position for position, one in parameters if one.pointers}
     return tuple(
         CallerScalar(
             cpp_name(one.name),
@@ -54,13 +56,10 @@ def caller_scalars(spec: KernelSpec) -> tuple[CallerScalar, ...]:
             _literal(spec, one),
             position,
             _named(one) & {operator.name for operator in spec.operators},
-            one.dtype,
             one.value.evaluate({}),
         )
         for position, one in enumerate(spec.arguments)
-        if one.value is not None and not one.value.names
-        # An optional pointer is a scalar of 0.
-        if not (kernel and kernel.parameters[position].pointers)
+        if one.value is not None and not one.value.names and position not in pointers
     )
 
 
