@@ -83,7 +83,8 @@ class OperatorFiles:
         """Say how the operator is called."""
         spec = self._spec
         arrays = [one.name for one in _arrays(spec)]
-        numbers = [(spec.arguments[one.position].name, _default(one)) for one in self._scalars]
+        known = [(one, spec.arguments[one.position]) for one in self._scalars]
+        numbers = [(argument.name, _default(one, argument)) for one, argument in known]
         keywords = [*_given(spec), *(f"{name}={value}" for name, value in numbers)]
         passed = [*_given(spec), *(name for name, _ in numbers)]
         written = ", ".join(a.name for a in _arrays(spec) if a.role != "input")
@@ -172,7 +173,7 @@ class OperatorFiles:
     def _argument(self, place: int, one: Argument) -> str:
         if not one.is_scalar:
             return f'Array("{one.name}", "{one.dtype}", "{one.role}")'
-        given = [f", {_default(s)}" for s in self._scalars if s.position == place]
+        given = [f", {_default(s, one)}" for s in self._scalars if s.position == place]
         return f'Scalar("{one.name}", "{one.dtype}"{"".join(given)})'
 
 
@@ -307,10 +308,11 @@ def _launch(spec: LaunchSpec) -> str:
     return made if when == "True" else f"{made} if {when} else None"
 
 
-def _default(one: CallerScalar) -> str:
+def _default(scalar: CallerScalar, argument: Argument) -> str:
     """Write the value that a scalar of the caller's was tuned with."""
-    kind = bool if one.dtype == "bool" else float if one.dtype.startswith("float") else int
-    return repr(kind(one.value))
+    dtype = argument.dtype
+    kind = bool if dtype == "bool" else float if dtype.startswith("float") else int
+    return repr(kind(scalar.value))
 
 
 def _arrays(spec: KernelSpec) -> list[Argument]:
