@@ -1,6 +1,7 @@
-"""Import SGLang as it is on a machine without a GPU: stands in for its compiled dependencies.
+"""Load SGLang's plugins in an SGLang without a GPU, and say as JSON what became of them.
 
-Run as `python genuine_sglang.py PLUGIN`: it loads SGLang's plugins and prints what became of them.
+`python genuine_sglang.py PLUGIN` imports all of SGLang; its compiled dependencies have stand-ins.
+With `--loader` only its loader of plugins is imported, which needs no packages.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class _InterpolationMode(metaclass=_Names):
 
 
 class _Fake(ModuleType):
-    """A module that has every function; none of them can be called."""
+    """A module that has every function; each returns its own name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -56,25 +57,26 @@ class _Fake(ModuleType):
         if found is not None:
             return found
 
-        def function(*_: Any, **__: Any) -> Any:
-            raise RuntimeError(f"{self.__name__}.{name} is a stand-in")
+        def function(*_: Any, **__: Any) -> str:
+            return name
 
         function.__name__ = name
         setattr(self, name, function)
         return function
 
 
-def stand_in() -> None:
-    """Put fakes in place, and SGLang's own stub of Triton."""
+def sglang_path() -> list[str]:
+    """Find SGLang without importing it."""
+    spec = PathFinder.find_spec("sglang", sys.path)
+    assert spec is not None
+    return list(spec.submodule_search_locations or ())
+
+
+def stand_in_for_triton() -> None:
+    """Put SGLang's own stub of Triton in place."""
     # PyTorch's compiler does without Triton, but not with a stub of it.
     importlib.import_module("torch._inductor.select_algorithm")
-    for name in FAKED:
-        sys.modules[name] = _Fake(name)
-    package = PathFinder.find_spec("sglang", sys.path)
-    assert package is not None
-    assert package.submodule_search_locations is not None
-    path = f"{next(iter(package.submodule_search_locations))}/_triton_stub.py"
-    spec = importlib.util.spec_from_file_location("triton_stub", path)
+    spec = importlib.util.spec_from_file_location("stub", f"{sglang_path()[0]}/_triton_stub.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -82,17 +84,31 @@ def stand_in() -> None:
     module.install()
 
 
-def main(plugin: str) -> None:
-    """Load the plugins, and say for each hook of ours whether SGLang's name is hooked."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
-    stand_in()
-    registry: Any = importlib.import_module("sglang.srt.plugins.hook_registry")
+def load(plugin: str, *, only_loader: bool) -> dict[str, Any]:
+    """Load the plugins, call one function by the name that another module has imported."""
+    for name in FAKED:
+        sys.modules[name] = _Fake(name)
+    kernels: Any = sys.modules["sgl_kernel"]
+    importer: Any = sys.modules.setdefault("importer", ModuleType("importer"))
+    importer.norm = kernels.rmsnorm
+    if only_loader:
+        package = ModuleType("sglang")
+        package.__path__ = sglang_path()
+        sys.modules["sglang"] = package
+    else:
+        stand_in_for_triton()
     plugins: Any = importlib.import_module("sglang.srt.plugins")
     plugins.load_plugins()
+    torch: Any = importlib.import_module("torch")
+    returned = importer.norm(torch.ones(2, 8), torch.ones(8))
     ours: Any = importlib.import_module(f"{plugin}.sglang")
-    patched = sorted(registry.HookRegistry._patched)
-    print(json.dumps({"patched": patched, "calls": ours.calls(), "enabled": sorted(ours.enabled)}))
+    return {
+        "hooked": sorted(plugins.HookRegistry._patched),
+        "returned": returned,
+        "calls": ours.calls(),
+    }
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
+    print(json.dumps(load(sys.argv[1], only_loader="--loader" in sys.argv)))

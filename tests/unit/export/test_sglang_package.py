@@ -1,0 +1,143 @@
+"""A plugin as it is written and installed, in SGLang's own loader."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sglang_wheel
+from dispatch_sample import comparison
+from manifests import manifest
+
+pytest.importorskip("torch")
+
+from tuner.app.check import target_info
+from tuner.compiler.pool import NvrtcPool
+from tuner.device.base import CompileTarget
+from tuner.dispatch.table import SessionDispatch, SetSelection
+from tuner.export.pytorch.package import OperatorFiles
+from tuner.export.sglang.hooks import HOOKS
+from tuner.export.sglang.package import sglang_files
+from tuner.model.trial import INITIAL, Variant
+from tuner.session.session import Session
+from tuner.space.choices import chosen_operators
+from tuner.space.load import load_definition
+
+ROOT = Path(__file__).parents[3]
+SPACES = ROOT / "search_spaces" / "sglang"
+ALL = sorted({one.operator for one in HOOKS})
+PACKAGE = "tuned_test"
+LOADER = ROOT / "tests/support/genuine_sglang.py"
+
+Written = Callable[..., Path]
+
+
+def operator_files(name: str, folder: Path, compiler: NvrtcPool) -> OperatorFiles:
+    """Export the default config of an operator as one that a session has proved on one shape."""
+    definition = load_definition(SPACES / f"{name}.yaml")
+    spec, default = definition.spec, definition.space.default
+    assert default is not None
+    operators = chosen_operators(spec, {})
+    workload = spec.tuned[0]
+    made = manifest(
+        kernel=name,
+        space=spec.path,
+        template=spec.template,
+        device="cuda",
+        workloads=spec.workloads,
+        operators=dict(operators),
+    )
+    environment = {"device": "NVIDIA H200", "architecture": "sm_90a", "multiprocessors": "132"}
+    with Session.create(folder / name, made, environment) as session:
+        text = spec.template.read_text(encoding="utf-8")
+        session.add_candidate(INITIAL, text, spec.path.read_text(encoding="utf-8"))
+        session.record_comparison(comparison(workload, {Variant(INITIAL, default): 5.0}))
+        session.mark("complete")
+        dispatch = SessionDispatch(session, SetSelection())
+    target = CompileTarget(spec, operators, target_info("sm_90a"))
+    return OperatorFiles(dispatch, target, compiler, "2026-11-23", ())
+
+
+@pytest.fixture
+def written(tmp_path: Path, compiler: NvrtcPool) -> Written:
+    """Write a plugin of these operators into a folder."""
+
+    def write(*names: str) -> Path:
+        exported = [operator_files(name, tmp_path / "sessions", compiler) for name in names]
+        folder = tmp_path / "plugin"
+        for path, content in sglang_files(PACKAGE, exported).items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(content if isinstance(content, bytes) else content.encode())
+        return folder
+
+    return write
+
+
+def test_a_plugin_has_its_entry_point_hooks_and_choices(written: Written) -> None:
+    folder = written("rmsnorm")
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    entry = project["entry-points"]["sglang.srt.plugins"]
+    assert entry == {PACKAGE: f"{PACKAGE}.sglang:register"}
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    assert "| `rmsnorm` | `sgl_kernel.rmsnorm` | every model |" in readme
+    shipped = {path.name for path in (folder / PACKAGE).glob("*.py")}
+    assert {"hooks.py", "plugin.py", "sglang.py", "runtime.py", "rmsnorm_table.py"} <= shipped
+    assert "\"rmsnorm\": {'GEMMA': 'false'}" in (folder / PACKAGE / "sglang.py").read_text("utf-8")
+
+
+def installed(folder: Path) -> Path:
+    """Install a plugin as its README says, but into a folder of its own."""
+    site = folder.parent / "site"
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--target", str(site))
+    command = [sys.executable, "-m", "pip", "install", *options, str(folder)]
+    subprocess.run(command, check=True, capture_output=True)
+    return site
+
+
+def loaded(*path: Path, switches: Mapping[str, str], only_loader: bool) -> tuple[Any, str]:
+    """Load it in an SGLang on this path; return what the loader found, and what was logged."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if "SGLANG" not in name},
+        "PYTHONPATH": os.pathsep.join(map(str, path)),
+        **switches,
+    }
+    command = [sys.executable, str(LOADER), PACKAGE, *(["--loader"] if only_loader else [])]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=250
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+@pytest.mark.slow
+def test_sglangs_loader_finds_it_installed(written: Written) -> None:
+    path = installed(written("rmsnorm")), sglang_wheel.wheel()
+    found, log = loaded(*path, switches={}, only_loader=True)
+    assert found["hooked"] == ["sgl_kernel.rmsnorm"]
+    assert found["returned"] == "rmsnorm", "SGLang's own, which has no tuned kernel on a CPU"
+    assert found["calls"] == {"rmsnorm": {"tuned": 0, "original": 1}}
+    assert "rmsnorm: tuned kernels in place of sgl_kernel.rmsnorm" in log
+    for name, value in (("TUNED_SGLANG", "0"), ("SGLANG_PLUGINS", "none")):
+        found, _ = loaded(*path, switches={name: value}, only_loader=True)
+        assert not found["hooked"]
+        assert found["returned"] == "rmsnorm"
+
+
+@pytest.mark.slow
+def test_all_of_sglang_has_what_the_hooks_name(written: Written) -> None:
+    site = installed(written(*ALL))
+    path = site, sglang_wheel.packages(), sglang_wheel.wheel()
+    found, log = loaded(*path, switches={}, only_loader=False)
+    defaults = {name: load_definition(SPACES / f"{name}.yaml").spec for name in ALL}
+    choices = {name: dict(chosen_operators(spec, {})) for name, spec in defaults.items()}
+    wanted = {one.target for one in HOOKS if one.choices.items() <= choices[one.operator].items()}
+    assert set(found["hooked"]) == wanted, log
+    assert set(found["calls"]) == set(ALL)
+    assert "nothing of SGLang" not in log
