@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import os
 import subprocess
@@ -23,7 +25,7 @@ from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import CompileTarget
 from tuner.dispatch.table import SessionDispatch, SetSelection
 from tuner.export.pytorch.package import OperatorFiles
-from tuner.export.sglang.hooks import HOOKS
+from tuner.export.sglang.hooks import HOOKS, Hook
 from tuner.export.sglang.package import sglang_files
 from tuner.model.trial import INITIAL, Variant
 from tuner.session.session import Session
@@ -114,6 +116,45 @@ def loaded(*path: Path, switches: Mapping[str, str], only_loader: bool) -> tuple
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+# Where SGLang defines what it calls by another name.
+DEFINED = {
+    "sglang.kernels.ops.quantization.fp8_kernel.per_token_group_quant_fp8": (
+        "sglang.kernels.ops.quantization.fp8_kernel.sglang_per_token_group_quant_fp8"
+    ),
+    "sglang.srt.hardware_backend.gpu.quantization.awq_kernels.awq_dequantize": (
+        "sglang.kernels.ops.quantization.awq_dequantize.awq_dequantize"
+    ),
+}
+
+
+def signature(function: ast.FunctionDef) -> list[tuple[str, str]]:
+    """List arguments with their defaults, as they are written."""
+    given = [*function.args.args, *function.args.kwonlyargs]
+    defaults = [*function.args.defaults, *(one for one in function.args.kw_defaults if one)]
+    texts = ["", *[""] * (len(given) - 1), *map(ast.unparse, defaults)][-len(given) :]
+    return [(one.arg, text) for one, text in zip(given, texts, strict=True)]
+
+
+def defined(module: Path, name: str) -> ast.FunctionDef:
+    path = (
+        module.with_suffix(".py") if module.with_suffix(".py").exists() else module / "__init__.py"
+    )
+    found = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return next(one for one in found if isinstance(one, ast.FunctionDef) and one.name == name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "hook", [one for one in HOOKS if one.target.startswith("sglang.")], ids=lambda one: one.target
+)
+def test_an_adapter_has_the_signature_of_sglangs_function(hook: Hook) -> None:
+    module, _, name = DEFINED.get(hook.target, hook.target).rpartition(".")
+    own = signature(defined(sglang_wheel.wheel() / module.replace(".", "/"), name))
+    adapter = ast.parse(inspect.getsource(hook.adapter)).body[0]
+    assert isinstance(adapter, ast.FunctionDef)
+    assert signature(adapter)[1:] == own
 
 
 @pytest.mark.slow

@@ -95,7 +95,7 @@ class Plugin:
                 continue
             try:
                 original = pkgutil.resolve_name(hook.target)
-            except (AttributeError, ImportError) as error:
+            except (AttributeError, ImportError, OSError, RuntimeError) as error:
                 logger.warning("%s: SGLang has no %s here: %s", name, hook.target, error)
                 continue
             if hook.fallback and tuned.operator.fallback is None:
