@@ -72,14 +72,12 @@ def rmsnorm(
     """Normalize rows, of any number of leading dimensions."""
     if out is None:
         out = torch.empty_like(input)
-    if not _rows(input, out):
-        return ORIGINAL
-    width = input.shape[-1]
-    return (
-        out
-        if tuned.serves(out.view(-1, width), input.view(-1, width), weight, eps=eps)
-        else ORIGINAL
-    )
+    rows, result = input, out
+    if input.dim() != 2:
+        if not _whole(input, out):
+            return ORIGINAL
+        rows, result = (one.view(-1, input.shape[-1]) for one in (input, out))
+    return out if tuned.serves(result, rows, weight, eps=eps) else ORIGINAL
 
 
 def _rmsnorm(original: Any, out: Any, x: Any, w: Any, eps: float = 1e-6) -> None:
@@ -115,9 +113,12 @@ def act_and_mul(
     width = input.shape[-1] // 2
     if out is None:
         out = input.new_empty(*input.shape[:-1], width)
-    if not _rows(input, out):
-        return ORIGINAL
-    return out if tuned.serves(out.view(-1, width), input.view(-1, 2 * width)) else ORIGINAL
+    rows, result = input, out
+    if input.dim() != 2:
+        if not _whole(input, out):
+            return ORIGINAL
+        rows, result = input.view(-1, 2 * width), out.view(-1, width)
+    return out if tuned.serves(result, rows) else ORIGINAL
 
 
 def _act_and_mul(original: Any, out: Any, input: Any) -> None:
@@ -314,8 +315,8 @@ def fused_qk_norm_rope(
     return None if served else ORIGINAL
 
 
-def _rows(*tensors: torch.Tensor) -> bool:
-    return all(one.is_contiguous() for one in tensors)
+def _whole(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return bool(first.is_contiguous() and second.is_contiguous())
 
 
 def _meet(written: Any, read: Any) -> bool:
