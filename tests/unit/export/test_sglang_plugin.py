@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import sys
 from collections import Counter
@@ -10,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import sglang_wheel
 
 torch = pytest.importorskip("torch")
 
@@ -221,3 +223,33 @@ def test_a_hooked_function_is_part_of_a_compiled_graph(
     for _ in range(3):
         assert torch.equal(compiled(x, w), own_rmsnorm(x + 1.0, w, 1e-5) - 1.0)
     assert plugin.calls() == {"rmsnorm": {"tuned": 0, "original": 3}}, "its fallback's, at run time"
+
+
+@pytest.mark.slow
+def test_sglangs_registry_hooks_what_is_compiled(
+    registry: Registry, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = sglang_wheel.wheel() / "sglang/srt/plugins/hook_registry.py"
+    spec = importlib.util.spec_from_file_location("hook_registry", path)
+    assert spec is not None
+    assert spec.loader is not None
+    genuine: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(genuine)
+    monkeypatch.setitem(sys.modules, "sglang.srt.plugins.hook_registry", genuine)
+    importer = ModuleType("importer")
+    importer.norm = own_rmsnorm  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "importer", importer)
+    kernels: Any = sys.modules["sgl_kernel"]
+    plugin = Plugin("tuned", {"rmsnorm": operator}, {"rmsnorm": DEFAULTS})
+    plugin.register()
+    # Whoever imported the function has the hooked one: here this module too.
+    monkeypatch.setitem(globals(), "own_rmsnorm", own_rmsnorm)
+    plain = own_rmsnorm
+    genuine.HookRegistry.apply_hooks()
+    assert importer.norm is kernels.rmsnorm is not plain
+    compiled = torch.compile(
+        lambda x, w: importer.norm(x + 1.0, w), fullgraph=True, backend="eager"
+    )
+    x, w = torch.randn(4, 8).bfloat16(), torch.rand(8).bfloat16()
+    assert torch.equal(compiled(x, w), plain(x + 1.0, w))
+    assert plugin.calls() == {"rmsnorm": {"tuned": 0, "original": 1}}

@@ -412,6 +412,7 @@ HOOKS = (
 )
 # When SGLang calls it, where that is not in every step of every model.
 ONLY = {
+    "rmsnorm": "the first norm of a model; DeepSeek's latents of queries",
     "merge_state": "attention over a cached prefix (DeepSeek's prefill) and trees of drafts",
     "moe_align_block_size": "MoE in Triton, experts not spread over GPUs (no expert parallelism)",
     "topk_softmax": "routers by softmax without groups (Qwen3 MoE; DeepSeek-V3's is another)",
