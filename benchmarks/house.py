@@ -59,11 +59,13 @@ def _imported(name: str, tree: ast.Module, known: Mapping[str, object]) -> Itera
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{name}:{node.lineno}: relative import"
+            # Modules that exports ship import from beside themselves.
+            beside = name.split(".")[: -node.level] if node.level else []
+            module = ".".join([*beside, node.module or ""])
             for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                found = full if full in known else node.module
-                if found in known and found is not None:
+                full = f"{module}.{alias.name}"
+                found = full if full in known else module
+                if found in known:
                     yield found
 
 

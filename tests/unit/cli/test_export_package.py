@@ -104,10 +104,23 @@ def test_what_cannot_be_packed_is_one_error_and_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("form", ["torch", "sglang"])
+def test_no_pytorch_is_needed_to_write_a_package(session: Path, tmp_path: Path, form: str) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from tuner.cli import main\n"
+        f"sys.argv = ['tune', 'export', {str(session)!r}, '--to', {str(tmp_path / 'out')!r}, "
+        f"'--format', {form!r}]\n"
+        "main()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    assert (tmp_path / "out/tuned_kernels/runtime.py").exists()
+
+
 def test_several_sessions_are_for_packages(tune: Tune, session: Path, tmp_path: Path) -> None:
     result = tune("export", session, session, "--to", tmp_path / "out")
     assert result.exit_code == 2
-    assert "several sessions are for --to with --format torch" in result.output
+    assert "several sessions are for --to with --format torch or sglang" in result.output
 
 
 @pytest.mark.slow

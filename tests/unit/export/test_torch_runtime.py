@@ -283,6 +283,21 @@ def test_what_it_is_not_for_goes_to_the_fallback_and_is_said_once(
     assert sum(why in one.message for one in caplog.records) == 1
 
 
+def test_an_attempt_is_enqueued_or_not_made(
+    operator: Operator, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.export.pytorch.runtime._PLAIN", {FakeTensor})
+    taken: list[Any] = []
+    operator.fallback = lambda *given, **_: taken.append(given)
+    with torch.no_grad():
+        assert operator.attempt(FakeTensor(16, 8), FakeTensor(16, 8), factor=0.5)
+        assert not operator.attempt(FakeTensor(4096, 8), FakeTensor(4096, 8))
+        assert not operator.attempt(*arrays())
+    assert [one["values"][1] for one in driver.launched] == [0.5]
+    assert operator.calls == {1: 1}
+    assert not taken
+
+
 def test_another_gpu_is_served_where_the_caller_says_so(
     operator: Operator, driver: FakeDriver, gpu: SimpleNamespace
 ) -> None:
@@ -359,6 +374,7 @@ def test_there_is_no_derivative(registered: Operator) -> None:
     for call in (registered, torch.ops.tune_test.scale):
         with pytest.raises(TunedKernelError, match="scale has no derivative"):
             call(out, wanted)
+    assert not registered.attempt(out, wanted)
     with torch.no_grad():
         registered(out, wanted)
         assert torch.equal(out, 2.0 * wanted)

@@ -79,6 +79,11 @@ class OperatorFiles:
         self.files[f"{self._spec.name}_table.py"] = self._table()
 
     @property
+    def choices(self) -> Mapping[str, str]:
+        """The operator's choices that it was tuned with."""
+        return self._target.operators
+
+    @property
     def described(self) -> Described:
         """Say how the operator is called."""
         spec = self._spec

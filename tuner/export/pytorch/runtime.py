@@ -249,8 +249,34 @@ class Operator:
         else:
             self.call(tensors)
 
+    def attempt(self, *tensors: Any, **keywords: Any) -> bool:
+        """Enqueue it where a tuned kernel serves, or do nothing and return False.
+
+        `torch.compile` can't know: there it is part of the graph, with the fallback.
+        """
+        if torch.compiler.is_compiling():
+            self._registered(*tensors, **keywords)
+            return True
+        if torch._C._len_torch_dispatch_stack():
+            return False
+        graded = torch.is_grad_enabled()
+        for one in tensors:
+            if type(one) not in _PLAIN or (graded and one.requires_grad):
+                return False
+        given = tuple(keywords.pop(axis) for axis in self.table.given)
+        return not self._enqueue(tensors, given, keywords)
+
     def call(self, tensors: tuple[Any, ...], given: tuple[int, ...] = (), **scalars: float) -> None:
         """Enqueue the variant that serves these shapes on the current stream, or the fallback."""
+        why = self._enqueue(tensors, given, scalars)
+        if why:
+            keywords = {**dict(zip(self.table.given, given, strict=True)), **scalars}
+            self._fall_back(why, tensors, keywords)
+
+    def _enqueue(
+        self, tensors: tuple[Any, ...], given: tuple[int, ...], scalars: dict[str, float]
+    ) -> str:
+        """Enqueue the variant that serves these shapes, or say why none does."""
         first = tensors[0]
         plan = self._plans.get((first.get_device(), given, *[one.shape for one in tensors]))
         if plan is None:
@@ -282,11 +308,9 @@ class Operator:
                     else:
                         with torch.cuda.device(device):
                             self._issue(plan)
-        if why:
-            keywords = {**dict(zip(self.table.given, given, strict=True)), **scalars}
-            self._fall_back(why, tensors, keywords)
-            return
-        self.calls[plan.variant] += 1
+        if not why:
+            self.calls[plan.variant] += 1
+        return why
 
     def _issue(self, plan: Plan) -> None:
         assert self._driver is not None

@@ -1,0 +1,297 @@
+"""Adapters: what of SGLang's calls reaches a tuned operator, and what comes back."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tuner.export.sglang import hooks  # noqa: E402
+from tuner.export.sglang.hooks import HOOKS, ORIGINAL, Tuned  # noqa: E402
+
+BF16 = torch.bfloat16
+
+
+class Noting:
+    """An operator that serves everything, or nothing, and notes what it is given."""
+
+    def __init__(self, *, serves: bool = True) -> None:
+        self.serves, self.fallback = serves, None
+        self.calls: Counter[int] = Counter()
+        self.tensors: tuple[Any, ...] = ()
+        self.keywords: dict[str, Any] = {}
+
+    def attempt(self, *tensors: Any, **keywords: Any) -> bool:
+        self.tensors, self.keywords = tensors, keywords
+        return self.serves
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        return [tuple(one.shape) for one in self.tensors]
+
+
+CHOICES = {
+    "SCALES": "column",
+    "FUSED": "false",
+    "RENORMALIZE": "true",
+    "STYLE": "neox",
+    "THETA": "theta_1e6",
+}
+
+
+@pytest.fixture
+def operator() -> Noting:
+    return Noting()
+
+
+@pytest.fixture
+def tuned(operator: Noting) -> Tuned:
+    return Tuned(operator, CHOICES)
+
+
+@pytest.fixture
+def one_gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """SGLang's view of how experts are spread."""
+    spread = SimpleNamespace(moe_ep_size=1)
+    context = SimpleNamespace(get_parallel=lambda: spread)
+    monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", context)
+    return spread
+
+
+def test_rows_of_any_leading_dimensions_are_normalized(tuned: Tuned, operator: Noting) -> None:
+    x, w = torch.zeros(2, 3, 8, dtype=BF16), torch.zeros(8, dtype=BF16)
+    out = hooks.rmsnorm(tuned, x, w, eps=1e-5)
+    assert (out.shape, out.dtype) == (x.shape, BF16)
+    assert operator.shapes == [(6, 8), (6, 8), (8,)]
+    assert operator.tensors[0].data_ptr() == out.data_ptr()
+    assert operator.keywords == {"eps": 1e-5}
+
+
+def test_the_callers_array_is_written_and_returned(tuned: Tuned, operator: Noting) -> None:
+    x, w, out = torch.zeros(2, 8), torch.zeros(8), torch.zeros(2, 8)
+    assert hooks.rmsnorm(tuned, x, w, 1e-6, out) is out
+    assert operator.tensors[0].data_ptr() == out.data_ptr()
+
+
+def test_what_works_in_place_returns_nothing(tuned: Tuned, operator: Noting) -> None:
+    x, residual, w = torch.zeros(2, 8), torch.zeros(2, 8), torch.zeros(8)
+    assert hooks.fused_add_rmsnorm(tuned, x, residual, w, 1e-5) is None
+    assert operator.tensors == (x, residual, w)
+    assert operator.keywords == {"eps": 1e-5}
+
+
+def test_an_activation_allocates_as_sglang_does(tuned: Tuned, operator: Noting) -> None:
+    out = hooks.act_and_mul(tuned, torch.zeros(2, 3, 16, dtype=BF16))
+    assert (out.shape, out.dtype) == ((2, 3, 8), BF16)
+    assert operator.shapes == [(6, 8), (6, 16)]
+
+
+def test_states_are_merged_into_new_arrays_or_the_callers(tuned: Tuned, operator: Noting) -> None:
+    v, s = torch.zeros(2, 3, 8, dtype=BF16), torch.zeros(2, 3)
+    first, second = hooks.merge_state(tuned, v, s, v.clone(), s.clone())
+    assert (first.shape, second.shape) == (v.shape, s.shape)
+    assert operator.tensors[:2] == (first, second)
+    mine = torch.zeros_like(v), torch.zeros_like(s)
+    made = hooks.merge_state(tuned, v, s, v.clone(), s.clone(), *mine)
+    assert made[0] is mine[0]
+    assert made[1] is mine[1]
+
+
+def test_the_sum_over_experts_has_the_callers_factor(tuned: Tuned, operator: Noting) -> None:
+    x, out = torch.zeros(2, 4, 8), torch.zeros(2, 8)
+    for adapter in (hooks.moe_sum_reduce, hooks.moe_sum_compiled):
+        assert adapter(tuned, x, out, 2.5) is None
+        assert operator.tensors == (out, x)
+        assert operator.keywords == {"scale": 2.5}
+
+
+def test_a_column_of_scales_is_a_row_of_them(tuned: Tuned, operator: Noting) -> None:
+    x, q, scales = torch.zeros(3, 8), torch.zeros(3, 8), torch.zeros(3, 1)
+    assert hooks.per_token_quant_fp8(tuned, x, q, scales) is None
+    assert operator.shapes == [(3, 8), (3,), (3, 8)]
+
+
+def test_scales_by_column_are_sglangs_view_of_a_padded_array(
+    tuned: Tuned, operator: Noting
+) -> None:
+    x = torch.zeros(5, 512, dtype=BF16)
+    q, scales = hooks.per_token_group_quant_fp8(
+        tuned, x, 128, column_major_scales=True, scale_tma_aligned=True
+    )
+    assert (q.shape, q.dtype) == ((5, 512), torch.float8_e4m3fn)
+    assert (scales.shape, scales.stride()) == ((5, 4), (1, 8))
+    assert operator.shapes == [(5, 512), (4, 8), (5, 512)]
+    assert operator.tensors[1].is_contiguous()
+
+
+def test_scales_by_row_are_as_they_are(operator: Noting) -> None:
+    tuned = Tuned(operator, {**CHOICES, "SCALES": "row", "FUSED": "true"})
+    x = torch.zeros(5, 1024, dtype=BF16)
+    q, scales = hooks.per_token_group_quant_fp8(tuned, x, 128, fuse_silu_and_mul=True)
+    assert (q.shape, scales.shape) == ((5, 512), (5, 4))
+    assert operator.shapes == [(5, 512), (5, 4), (5, 1024)]
+
+
+def test_weights_are_dequantized_into_the_type_of_their_scales(
+    tuned: Tuned, operator: Noting
+) -> None:
+    words, scales = torch.zeros(256, 4, dtype=torch.int32), torch.zeros(2, 32, dtype=torch.float16)
+    out = hooks.awq_dequantize(tuned, words, scales, words[:2])
+    assert (out.shape, out.dtype) == ((256, 32), torch.float16)
+    assert operator.tensors[1:3] == (words, scales)
+
+
+def test_a_router_gives_weights_and_ids(tuned: Tuned, operator: Noting) -> None:
+    hidden, logits = torch.zeros(3, 16, dtype=BF16), torch.zeros(3, 8, dtype=BF16)
+    weights, ids = hooks.fused_topk(tuned, hidden, logits, topk=2, renormalize=True)
+    assert (weights.shape, weights.dtype) == ((3, 2), torch.float32)
+    assert (ids.shape, ids.dtype) == ((3, 2), torch.int32)
+    assert operator.tensors == (weights, ids, logits)
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 40])
+def test_routes_are_sorted_into_arrays_of_sglangs_sizes(
+    tuned: Tuned, operator: Noting, one_gpu: SimpleNamespace, tokens: int
+) -> None:
+    routes, experts, block = tokens * 2, 8, 16
+    places = routes * block if routes < experts + 1 else routes + (experts + 1) * (block - 1)
+    ids = torch.zeros(tokens, 2, dtype=torch.int32)
+    found = hooks.moe_align_block_size(tuned, ids, block, experts)
+    assert [tuple(one.shape) for one in found] == [(places,), (-(-places // block),), (1,)]
+    assert {one.dtype for one in found} == {torch.int32}
+    tiles = min(routes, -(-(routes + experts * (block - 1)) // block))
+    assert operator.shapes == [(tiles * block,), (tiles,), (1,), (tokens, 2)]
+    assert operator.tensors[0].data_ptr() == found[0].data_ptr()
+    assert operator.keywords == {"E": 8, "B": 16}
+
+
+ROPE: dict[str, Any] = {
+    "num_heads_q": 4,
+    "num_heads_k": 2,
+    "num_heads_v": 2,
+    "head_dim": 8,
+    "eps": 1e-6,
+    "base": 1_000_000,
+    "is_neox": True,
+    "factor": 1.0,
+    "low": 0,
+    "high": 0,
+    "attention_factor": 1.0,
+}
+
+
+def rope(tuned: Tuned, **other: Any) -> Any:
+    qkv, w = torch.zeros(3, 64, dtype=BF16), torch.zeros(8, dtype=BF16)
+    positions = torch.zeros(3, dtype=torch.int32)
+    arrays = {"qkv": qkv, "q_weight": w, "k_weight": w, "position_ids": positions}
+    return hooks.fused_qk_norm_rope(tuned, **{**arrays, **ROPE, **other})
+
+
+def test_heads_are_normalized_and_rotated_in_place(tuned: Tuned, operator: Noting) -> None:
+    assert rope(tuned) is None
+    assert operator.shapes == [(3, 64), (8,), (8,), (3,)]
+    assert operator.keywords == {"Q": 4, "G": 2, "theta": 1e6, "eps": 1e-6}
+
+
+X, W, S = torch.zeros(4, 256, dtype=BF16), torch.zeros(256, dtype=BF16), torch.zeros(4, 2)
+V = torch.zeros(4, 2, 8, dtype=BF16)
+IDS = torch.zeros(4, 2, dtype=torch.int32)
+COLUMN = {"column_major_scales": True, "scale_tma_aligned": True}
+
+
+def group(tuned: Tuned, **other: Any) -> Any:
+    return hooks.per_token_group_quant_fp8(tuned, **{"x": X, "group_size": 128, **COLUMN, **other})
+
+
+def routed(tuned: Tuned, **other: Any) -> Any:
+    given = {"hidden_states": X, "gating_output": X, "topk": 2, "renormalize": True}
+    return hooks.fused_topk(tuned, **{**given, **other})
+
+
+LEFT: dict[str, Callable[[Tuned], Any]] = {
+    "rows with gaps": lambda t: hooks.rmsnorm(t, V[:, :, :4], W),
+    "activations of some experts": lambda t: hooks.act_and_mul(t, X, None, IDS),
+    "an output with gaps": lambda t: hooks.act_and_mul(t, V, V[:, :, :4]),
+    "a merge onto what it reads": lambda t: hooks.merge_state(t, V, S, V.clone(), S.clone(), V),
+    "scales with gaps": lambda t: hooks.per_token_quant_fp8(t, X, X, torch.zeros(4, 2)[:, :1]),
+    "groups of 64": lambda t: group(t, group_size=64),
+    "another floor": lambda t: group(t, eps=1e-6),
+    "the other layout": lambda t: group(t, column_major_scales=False),
+    "scales in powers of two": lambda t: group(t, scale_ue8m0=True),
+    "an activation before": lambda t: group(t, fuse_silu_and_mul=True),
+    "some rows of experts": lambda t: group(t, masked_m=IDS),
+    "experts as a dimension": lambda t: group(t, x=X.view(2, 2, 256)),
+    "one group a row": lambda t: group(t, x=X[:, :128].contiguous()),
+    "columns that are not padded": lambda t: group(t, x=X[:3], scale_tma_aligned=False),
+    "sigmoid": lambda t: routed(t, scoring_func="sigmoid"),
+    "weights as they are": lambda t: routed(t, renormalize=False),
+    "packed routes": lambda t: routed(t, packed_out=IDS),
+    "invalid experts": lambda t: hooks.moe_align_block_size(t, IDS, 16, 8, True),
+    "another base": lambda t: rope(t, base=5e5),
+    "yarn": lambda t: rope(t, factor=2.0),
+    "part of a head": lambda t: rope(t, rotary_dim=4),
+    "pairs side by side": lambda t: rope(t, is_neox=False),
+}
+
+
+@pytest.mark.parametrize("call", LEFT.values(), ids=LEFT)
+def test_what_ours_is_not_for_is_left_to_sglang(
+    tuned: Tuned, operator: Noting, one_gpu: SimpleNamespace, call: Callable[[Tuned], Any]
+) -> None:
+    assert call(tuned) is ORIGINAL
+    assert not operator.tensors
+
+
+def test_experts_on_several_gpus_have_ids_that_ours_is_not_for(
+    tuned: Tuned, operator: Noting, one_gpu: SimpleNamespace
+) -> None:
+    one_gpu.moe_ep_size = 2
+    assert hooks.moe_align_block_size(tuned, IDS, 16, 8) is ORIGINAL
+    assert not operator.tensors
+
+
+SERVED: dict[str, Callable[[Tuned], Any]] = {
+    "rmsnorm": lambda t: hooks.rmsnorm(t, X, W),
+    "fused_add_rmsnorm": lambda t: hooks.fused_add_rmsnorm(t, X, X.clone(), W),
+    "silu_and_mul": lambda t: hooks.act_and_mul(t, X),
+    "merge_state": lambda t: hooks.merge_state(t, V, S, V.clone(), S.clone()),
+    "moe_sum_reduce": lambda t: hooks.moe_sum_reduce(t, V, X, 1.0),
+    "moe_align_block_size": lambda t: hooks.moe_align_block_size(t, IDS, 16, 8),
+    "topk_softmax": routed,
+    "per_token_quant_fp8": lambda t: hooks.per_token_quant_fp8(t, X, X, S[:, :1].contiguous()),
+    "per_token_group_quant": group,
+    "awq_dequantize": lambda t: hooks.awq_dequantize(t, IDS, X, IDS),
+    "fused_qk_norm_rope": rope,
+}
+
+
+@pytest.mark.parametrize("name", sorted({one.operator for one in HOOKS}))
+def test_where_no_kernel_serves_sglangs_own_does(name: str, one_gpu: SimpleNamespace) -> None:
+    operator = Noting(serves=False)
+    assert SERVED[name](Tuned(operator, CHOICES)) is ORIGINAL
+    assert operator.tensors
+
+
+FALLBACKS: dict[str, tuple[list[str], dict[str, float], tuple[Any, ...]]] = {
+    "rmsnorm": (["out", "x", "w"], {"eps": 0.5}, ("x", "w", 0.5, "out")),
+    "fused_add_rmsnorm": (["x", "r", "w"], {"eps": 0.5}, ("x", "r", "w", 0.5)),
+    "silu_and_mul": (["out", "x"], {}, ("x", "out")),
+    "merge_state": (["v", "s", "a", "b", "c", "d"], {}, ("a", "b", "c", "d", "v", "s")),
+    "moe_sum_reduce": (["y", "x"], {"scale": 2.5}, ("x", "y", 2.5)),
+}
+
+
+@pytest.mark.parametrize("name", FALLBACKS)
+def test_in_a_compiled_graph_the_fallback_calls_sglangs_own(name: str) -> None:
+    given, keywords, wanted = FALLBACKS[name]
+    taken: list[tuple[Any, ...]] = []
+    hook = next(one for one in HOOKS if one.operator == name)
+    assert hook.fallback is not None
+    hook.fallback(lambda *arguments: taken.append(arguments), *given, **keywords)
+    assert taken == [wanted]

@@ -1,0 +1,255 @@
+"""Registration: which hooks are placed in which SGLang, and who took the calls."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import sglang_wheel
+
+torch = pytest.importorskip("torch")
+
+from tuner.export.pytorch.runtime import Array, Operator, Scalar, Table  # noqa: E402
+from tuner.export.sglang import plugin as module  # noqa: E402
+from tuner.export.sglang.plugin import Plugin  # noqa: E402
+
+DEFAULTS = {"GEMMA": "false", "ROUNDED": "false", "ACTIVATION": "silu"}
+
+
+class Registry:
+    """SGLang's registry, as far as a plugin sees it."""
+
+    def __init__(self) -> None:
+        self.hooks: dict[str, Callable[..., Any]] = {}
+
+    def register(self, target: str, hook: Callable[..., Any], kind: str) -> None:
+        assert kind == "around"
+        self.hooks[target] = hook
+
+
+class Stub:
+    """An operator that serves rows of 8."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[int] = Counter()
+        self.fallback: Any = None
+
+    def attempt(self, *tensors: Any, **_: Any) -> bool:
+        if tensors[0].shape[-1] != 8:
+            return False
+        self.calls[3] += 1
+        return True
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """An SGLang 0.5.17 with two of the functions."""
+    found = Registry()
+    hook_registry = SimpleNamespace(
+        HookRegistry=found, HookType=SimpleNamespace(AROUND="around", REPLACE="replace")
+    )
+    monkeypatch.setitem(sys.modules, "sglang.srt.plugins.hook_registry", hook_registry)
+    monkeypatch.setitem(sys.modules, "sglang.srt.batch_invariant_ops", None)
+    kernels = ModuleType("sgl_kernel")
+    kernels.rmsnorm = own_rmsnorm  # type: ignore[attr-defined]
+    kernels.fused_add_rmsnorm = lambda *_: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sgl_kernel", kernels)
+    monkeypatch.setattr(module.metadata, "version", lambda _: "0.5.17")
+    for name in (module.SWITCH, module.ANY_VERSION):
+        monkeypatch.delenv(name, raising=False)
+    return found
+
+
+def own_rmsnorm(input: Any, weight: Any, eps: Any = 1e-6, out: Any = None) -> Any:  # noqa: A002
+    result = torch.nn.functional.rms_norm(input.float(), weight.shape, weight.float(), eps)
+    return out.copy_(result) if out is not None else result.to(input.dtype)
+
+
+def made(*names: str, **choices: str) -> Plugin:
+    return Plugin(
+        "tuned",
+        {one: Stub() for one in names},
+        {one: {**DEFAULTS, **choices} for one in names},
+    )
+
+
+BOTH = ("rmsnorm", "fused_add_rmsnorm")
+
+
+def test_each_operator_is_registered_and_logged(
+    registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    plugin = made(*BOTH)
+    plugin.register()
+    assert set(registry.hooks) == {"sgl_kernel.rmsnorm", "sgl_kernel.fused_add_rmsnorm"}
+    assert plugin.enabled == set(BOTH)
+    assert "rmsnorm: tuned kernels in place of sgl_kernel.rmsnorm" in caplog.messages
+
+
+def test_choices_decide_what_is_replaced(
+    registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    made("rmsnorm", GEMMA="true").register()
+    made("fused_add_rmsnorm", ROUNDED="true").register()
+    assert not registry.hooks
+    assert "SGLang has no sgl_kernel.gemma_rmsnorm here" in caplog.messages[0]
+    assert caplog.messages[-1].endswith("nothing of SGLang to replace")
+
+
+def test_another_version_is_left_alone(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module.metadata, "version", lambda _: "0.5.23")
+    made(*BOTH).register()
+    assert not registry.hooks
+    (said,) = caplog.messages
+    assert "tested with SGLang 0.5.17, this is 0.5.23: nothing is replaced" in said
+    monkeypatch.setenv(module.ANY_VERSION, "1")
+    made(*BOTH).register()
+    assert registry.hooks
+
+
+def test_the_switch_turns_all_off(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(module.SWITCH, "0")
+    made(*BOTH).register()
+    assert not registry.hooks
+
+
+def test_the_switch_leaves_the_named_ones_on(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(module.SWITCH, "rmsnorm, silu")
+    made(*BOTH).register()
+    assert set(registry.hooks) == {"sgl_kernel.rmsnorm"}
+    assert caplog.messages == [
+        "TUNED_SGLANG names silu; tuned has fused_add_rmsnorm, rmsnorm",
+    ]
+
+
+def test_calls_are_counted_by_who_took_them(registry: Registry) -> None:
+    plugin = made("rmsnorm")
+    plugin.register()
+    call = registry.hooks["sgl_kernel.rmsnorm"]
+    for width in (8, 8, 16):
+        x, w = torch.ones(2, width), torch.ones(width)
+        out = call(own_rmsnorm, x, weight=w, eps=1e-5)
+        assert out.shape == x.shape
+    assert plugin.calls() == {"rmsnorm": {"tuned": 2, "original": 1}}
+
+
+def test_what_is_taken_out_is_sglangs_until_it_is_back(registry: Registry) -> None:
+    plugin = made("rmsnorm")
+    plugin.register()
+    plugin.enabled.clear()
+    x, w = torch.ones(2, 8), torch.ones(8)
+    registry.hooks["sgl_kernel.rmsnorm"](own_rmsnorm, x, w)
+    plugin.enabled.add("rmsnorm")
+    registry.hooks["sgl_kernel.rmsnorm"](own_rmsnorm, x, w)
+    assert plugin.calls() == {"rmsnorm": {"tuned": 1, "original": 1}}
+
+
+def test_results_that_must_not_depend_on_the_batch_are_sglangs(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mode = SimpleNamespace(is_batch_invariant_mode_enabled=lambda: True)
+    monkeypatch.setitem(sys.modules, "sglang.srt.batch_invariant_ops", mode)
+    plugin = made("rmsnorm")
+    plugin.register()
+    registry.hooks["sgl_kernel.rmsnorm"](own_rmsnorm, torch.ones(2, 8), torch.ones(8))
+    assert plugin.calls() == {"rmsnorm": {"tuned": 0, "original": 1}}
+
+
+@pytest.fixture
+def operator(tmp_path: Any) -> Iterator[Operator]:
+    """An operator of a package, on a machine without its GPU."""
+    order = (
+        Array("out", "bfloat16", "output"),
+        Array("x", "bfloat16", "input"),
+        Array("w", "bfloat16", "input"),
+        Scalar("eps", "float32", 1e-6),
+    )
+    table = Table(
+        name="rmsnorm",
+        device="NVIDIA H200",
+        capability=(9, 0),
+        axes=("T", "H"),
+        given=(),
+        order=order,
+        read_axes=lambda out, x, w: (out[0], out[1]),
+        shapes=lambda rows, width: ((rows, width), (rows, width), (width,)),
+        scratch_bytes=lambda rows, width: (),
+        scalars=lambda rows, width: (1e-6,),
+        variants=(),
+        points=(),
+        folder=tmp_path,
+    )
+    with torch.library._scoped_library("tuned_sglang_test", "FRAGMENT") as library:
+        found = Operator(table)
+        found.register(library)
+        yield found
+
+
+def test_without_its_gpu_a_package_leaves_calls_to_sglang(
+    registry: Registry, operator: Operator
+) -> None:
+    plugin = Plugin("tuned", {"rmsnorm": operator}, {"rmsnorm": DEFAULTS})
+    plugin.register()
+    x, w = torch.randn(4, 8).bfloat16(), torch.rand(8).bfloat16()
+    found = registry.hooks["sgl_kernel.rmsnorm"](own_rmsnorm, x, w, 1e-5)
+    assert torch.equal(found, own_rmsnorm(x, w, 1e-5))
+    assert plugin.calls() == {"rmsnorm": {"tuned": 0, "original": 1}}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_hooked_function_is_part_of_a_compiled_graph(
+    registry: Registry, operator: Operator, backend: str
+) -> None:
+    plugin = Plugin("tuned", {"rmsnorm": operator}, {"rmsnorm": DEFAULTS})
+    plugin.register()
+    call = registry.hooks["sgl_kernel.rmsnorm"]
+
+    def step(x: Any, w: Any) -> Any:
+        return call(own_rmsnorm, x + 1.0, w, eps=1e-5) - 1.0
+
+    compiled = torch.compile(step, fullgraph=True, backend=backend)
+    x, w = torch.randn(4, 8).bfloat16(), torch.rand(8).bfloat16()
+    for _ in range(3):
+        assert torch.equal(compiled(x, w), own_rmsnorm(x + 1.0, w, 1e-5) - 1.0)
+    assert plugin.calls() == {"rmsnorm": {"tuned": 0, "original": 3}}, "its fallback's, at run time"
+
+
+@pytest.mark.slow
+def test_sglangs_registry_hooks_what_is_compiled(
+    registry: Registry, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = sglang_wheel.wheel() / "sglang/srt/plugins/hook_registry.py"
+    spec = importlib.util.spec_from_file_location("hook_registry", path)
+    assert spec is not None
+    assert spec.loader is not None
+    genuine: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(genuine)
+    monkeypatch.setitem(sys.modules, "sglang.srt.plugins.hook_registry", genuine)
+    importer = ModuleType("importer")
+    importer.norm = own_rmsnorm  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "importer", importer)
+    kernels: Any = sys.modules["sgl_kernel"]
+    plugin = Plugin("tuned", {"rmsnorm": operator}, {"rmsnorm": DEFAULTS})
+    plugin.register()
+    # Whoever imported the function has the hooked one: here this module too.
+    monkeypatch.setitem(globals(), "own_rmsnorm", own_rmsnorm)
+    plain = own_rmsnorm
+    genuine.HookRegistry.apply_hooks()
+    assert importer.norm is kernels.rmsnorm is not plain
+    compiled = torch.compile(
+        lambda x, w: importer.norm(x + 1.0, w), fullgraph=True, backend="eager"
+    )
+    x, w = torch.randn(4, 8).bfloat16(), torch.rand(8).bfloat16()
+    assert torch.equal(compiled(x, w), plain(x + 1.0, w))
+    assert plugin.calls() == {"rmsnorm": {"tuned": 0, "original": 1}}

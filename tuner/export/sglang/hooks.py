@@ -1,0 +1,426 @@
+"""Which of SGLang's functions tuned operators stand in for, and how a call of theirs becomes ours.
+
+A copy of this file is part of every exported plugin. An adapter has the signature of SGLang's
+function after the operator, allocates as it does and returns what it returns, or `ORIGINAL` where
+SGLang's own has to take the call.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+try:
+    import torch
+except ImportError:  # whoever writes a package needs the table alone
+    torch = None
+
+VERSIONS = ("0.5.17",)
+ORIGINAL = object()
+GROUP = 128  # numbers that share a scale
+LEAST_SCALE_OF = 1e-10  # what a group's largest number counts as, at least
+THETAS = {"theta_1e6": 1.0e6, "theta_5e5": 5.0e5}
+
+
+class Operator(Protocol):
+    """What is needed of the package's operators."""
+
+    fallback: Callable[..., Any] | None
+    calls: Counter[int]
+
+    def attempt(self, *tensors: Any, **keywords: Any) -> bool:
+        """Enqueue it, or return False where no tuned kernel serves."""
+
+
+@dataclass
+class Tuned:
+    """An operator, the choices that it was tuned with, and the calls that SGLang's own took."""
+
+    operator: Operator
+    choices: Mapping[str, str]
+    originals: int = 0
+
+    def serves(self, *tensors: Any, **keywords: Any) -> bool:
+        """Enqueue it, or return False where no tuned kernel serves."""
+        return self.operator.attempt(*tensors, **keywords)
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A function of SGLang that an operator with these choices stands in for.
+
+    `fallback` calls SGLang's function, its first argument, with the operator's: `torch.compile`
+    needs it, since what is traced finds out later whether a tuned kernel serves. Without one,
+    SGLang's own is traced.
+    """
+
+    operator: str
+    target: str
+    adapter: Callable[..., Any]
+    choices: Mapping[str, str] = field(default_factory=dict)
+    fallback: Callable[..., None] | None = None
+
+
+def rmsnorm(
+    tuned: Tuned,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float = 1e-6,
+    out: torch.Tensor | None = None,
+    enable_pdl: bool | None = None,
+) -> Any:
+    """Normalize rows, of any number of leading dimensions."""
+    if out is None:
+        out = torch.empty_like(input)
+    rows, result = input, out
+    if input.dim() != 2:
+        if not _whole(input, out):
+            return ORIGINAL
+        rows, result = (one.view(-1, input.shape[-1]) for one in (input, out))
+    return out if tuned.serves(result, rows, weight, eps=eps) else ORIGINAL
+
+
+def _rmsnorm(original: Any, out: Any, x: Any, w: Any, eps: float = 1e-6) -> None:
+    original(x, w, eps, out)
+
+
+def fused_add_rmsnorm(
+    tuned: Tuned,
+    input: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float = 1e-6,
+    enable_pdl: bool | None = None,
+) -> Any:
+    """Add and normalize in place; return None."""
+    return None if tuned.serves(input, residual, weight, eps=eps) else ORIGINAL
+
+
+def _fused_add_rmsnorm(original: Any, x: Any, residual: Any, w: Any, eps: float = 1e-6) -> None:
+    original(x, residual, w, eps)
+
+
+def act_and_mul(
+    tuned: Tuned,
+    input: torch.Tensor,
+    out: torch.Tensor | None = None,
+    expert_ids: torch.Tensor | None = None,
+    expert_step: int = 1,
+) -> Any:
+    """Activate and multiply all rows; with `expert_ids` SGLang leaves some of them out."""
+    if expert_ids is not None:
+        return ORIGINAL
+    width = input.shape[-1] // 2
+    if out is None:
+        out = input.new_empty(*input.shape[:-1], width)
+    rows, result = input, out
+    if input.dim() != 2:
+        if not _whole(input, out):
+            return ORIGINAL
+        rows, result = input.view(-1, 2 * width), out.view(-1, width)
+    return out if tuned.serves(result, rows) else ORIGINAL
+
+
+def _act_and_mul(original: Any, out: Any, input: Any) -> None:
+    original(input, out)
+
+
+def merge_state(
+    tuned: Tuned,
+    v_a: torch.Tensor,
+    s_a: torch.Tensor,
+    v_b: torch.Tensor,
+    s_b: torch.Tensor,
+    v_merged: torch.Tensor | None = None,
+    s_merged: torch.Tensor | None = None,
+) -> Any:
+    """Merge two states into new arrays or the caller's, unless these are also what is read."""
+    given = [one for one in (v_merged, s_merged) if one is not None]
+    if given and (torch.compiler.is_compiling() or _meet(given, (v_a, s_a, v_b, s_b))):
+        return ORIGINAL
+    v = torch.empty_like(v_a) if v_merged is None else v_merged
+    s = torch.empty_like(s_a) if s_merged is None else s_merged
+    return (v, s) if tuned.serves(v, s, v_a, s_a, v_b, s_b) else ORIGINAL
+
+
+def _merge_state(original: Any, v: Any, s: Any, v_a: Any, s_a: Any, v_b: Any, s_b: Any) -> None:
+    original(v_a, s_a, v_b, s_b, v, s)
+
+
+def moe_sum_reduce(
+    tuned: Tuned,
+    input_tensor: torch.Tensor,
+    output_tensor: torch.Tensor,
+    routed_scaling_factor: float = 0,
+) -> Any:
+    """Add up the experts of each token; return None."""
+    served = tuned.serves(output_tensor, input_tensor, scale=float(routed_scaling_factor))
+    return None if served else ORIGINAL
+
+
+def moe_sum_compiled(
+    tuned: Tuned, x: torch.Tensor, out: torch.Tensor, routed_scaling_factor: float
+) -> Any:
+    """Do the same for up to 32 tokens, where SGLang has a function that PyTorch compiles."""
+    return moe_sum_reduce(tuned, x, out, routed_scaling_factor)
+
+
+def _moe_sum_reduce(original: Any, y: Any, x: Any, scale: float = 0.0) -> None:
+    original(x, y, scale)
+
+
+def per_token_quant_fp8(
+    tuned: Tuned, input: torch.Tensor, output_q: torch.Tensor, output_s: torch.Tensor
+) -> Any:
+    """Quantize rows; SGLang has their scales as a column. Return None."""
+    if not output_s.is_contiguous():
+        return ORIGINAL
+    return None if tuned.serves(output_q, output_s.view(-1), input) else ORIGINAL
+
+
+def _per_token_quant_fp8(original: Any, q: Any, scale: Any, x: Any) -> None:
+    original(x, q, scale.view(-1, 1))
+
+
+def per_token_group_quant_fp8(
+    tuned: Tuned,
+    x: torch.Tensor,
+    group_size: int,
+    eps: float = 1e-10,
+    column_major_scales: bool = False,
+    scale_tma_aligned: bool = False,
+    scale_ue8m0: bool = False,
+    fuse_silu_and_mul: bool = False,
+    masked_m: torch.Tensor | None = None,
+) -> Any:
+    """Quantize groups of rows into new arrays, in the one layout that was tuned for."""
+    by_column = tuned.choices["SCALES"] == "column"
+    asked = (column_major_scales, fuse_silu_and_mul, group_size, eps)
+    if (
+        asked != (by_column, tuned.choices["FUSED"] == "true", GROUP, LEAST_SCALE_OF)
+        or scale_ue8m0
+        or masked_m is not None
+        or x.dim() != 2
+    ):
+        return ORIGINAL
+    rows, width = x.shape[0], x.shape[1] // (2 if fuse_silu_and_mul else 1)
+    padded = -(-rows // 4) * 4
+    # SGLang leaves one group a row to its quantization by rows, and unaligned scales unpadded.
+    if width % GROUP or width == GROUP or (by_column and not scale_tma_aligned and padded != rows):
+        return ORIGINAL
+    q = torch.empty((rows, width), device=x.device, dtype=torch.float8_e4m3fn)
+    shape = (width // GROUP, padded) if by_column else (rows, width // GROUP)
+    scales = torch.empty(shape, device=x.device, dtype=torch.float32)
+    if not tuned.serves(q, scales, x):
+        return ORIGINAL
+    return q, scales.transpose(0, 1)[:rows] if by_column else scales
+
+
+def awq_dequantize(
+    tuned: Tuned, qweight: torch.Tensor, scales: torch.Tensor, qzeros: torch.Tensor
+) -> Any:
+    """Dequantize weights whose groups are 128 rows; of others the shapes of the scales differ."""
+    shape = (qweight.shape[0], 8 * qweight.shape[1])
+    out = torch.empty(shape, device=scales.device, dtype=scales.dtype)
+    return out if tuned.serves(out, qweight, scales, qzeros) else ORIGINAL
+
+
+def fused_topk(
+    tuned: Tuned,
+    hidden_states: torch.Tensor,
+    gating_output: torch.Tensor,
+    topk: int,
+    renormalize: bool,
+    correction_bias: torch.Tensor | None = None,
+    scoring_func: str = "softmax",
+    routed_scaling_factor: float | None = None,
+    apply_routed_scaling_factor_on_output: bool | None = False,
+    num_fused_shared_experts: int = 0,
+    packed_out: torch.Tensor | None = None,
+    num_token_non_padded: torch.Tensor | None = None,
+) -> Any:
+    """Route by softmax; there SGLang's looks at no bias, factor or shared expert either."""
+    wanted = "true" if renormalize else "false"
+    if (
+        scoring_func != "softmax"
+        or packed_out is not None
+        or wanted != tuned.choices["RENORMALIZE"]
+        or hidden_states.shape[0] != gating_output.shape[0]
+    ):
+        return ORIGINAL
+    shape, device = (gating_output.shape[0], topk), gating_output.device
+    weights = torch.empty(shape, device=device, dtype=torch.float32)
+    ids = torch.empty(shape, device=device, dtype=torch.int32)
+    return (weights, ids) if tuned.serves(weights, ids, gating_output) else ORIGINAL
+
+
+def moe_align_block_size(
+    tuned: Tuned,
+    topk_ids: torch.Tensor,
+    block_size: int,
+    num_experts: int,
+    ignore_invalid_expert: bool = False,
+) -> Any:
+    """Sort routes by expert into arrays of SGLang's sizes; the tuned kernel fills their starts.
+
+    What it leaves is behind `num_tokens_post_pad`, which nothing reads.
+    """
+    if ignore_invalid_expert or topk_ids.dim() != 2 or not _has_all_experts():
+        return ORIGINAL
+    routes, device = topk_ids.numel(), topk_ids.device
+    places = routes * block_size
+    if routes > num_experts:
+        places = routes + (num_experts + 1) * (block_size - 1)
+    sorted_ids = torch.empty(places, device=device, dtype=torch.int32)
+    expert_ids = torch.empty(-(-places // block_size), device=device, dtype=torch.int32)
+    used = torch.empty(1, device=device, dtype=torch.int32)
+    tiles = min(routes, -(-(routes + num_experts * (block_size - 1)) // block_size))
+    starts = sorted_ids[: tiles * block_size], expert_ids[:tiles]
+    served = tuned.serves(*starts, used, topk_ids, E=num_experts, B=block_size)
+    return (sorted_ids, expert_ids, used) if served else ORIGINAL
+
+
+def fused_qk_norm_rope(
+    tuned: Tuned,
+    qkv: torch.Tensor,
+    num_heads_q: int,
+    num_heads_k: int,
+    num_heads_v: int,
+    head_dim: int,
+    eps: float,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    base: float,
+    is_neox: bool,
+    position_ids: torch.Tensor,
+    factor: float,
+    low: float,
+    high: float,
+    attention_factor: float,
+    rotary_dim: int | None = None,
+) -> Any:
+    """Normalize and rotate whole heads in place, without yarn; return None.
+
+    Variants may have the frequencies of their theta written in: another base is not theirs.
+    """
+    if (
+        (factor, attention_factor, rotary_dim or head_dim) != (1.0, 1.0, head_dim)
+        or num_heads_k != num_heads_v
+        or is_neox != (tuned.choices["STYLE"] == "neox")
+        or base != THETAS[tuned.choices["THETA"]]
+    ):
+        return ORIGINAL
+    arrays = qkv, q_weight, k_weight, position_ids
+    served = tuned.serves(*arrays, Q=num_heads_q, G=num_heads_k, theta=float(base), eps=eps)
+    return None if served else ORIGINAL
+
+
+def _whole(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return bool(first.is_contiguous() and second.is_contiguous())
+
+
+def _meet(written: Any, read: Any) -> bool:
+    """Say whether an array is both written and read; SGLang passes whole arrays only."""
+    places = {one.data_ptr() for one in read}
+    return any(one.data_ptr() in places for one in written)
+
+
+def _has_all_experts() -> bool:
+    """Say whether no id is -1, which stands for other GPUs' experts and for padded tokens.
+
+    SGLang masks padded tokens only where experts are spread over GPUs (0.5.17).
+    """
+    context = sys.modules.get("sglang.srt.runtime_context")
+    return context is not None and context.get_parallel().moe_ep_size == 1
+
+
+_ACTIVATIONS = "sglang.kernels.ops.activation.activation"
+_FP8 = "sglang.kernels.ops.quantization.fp8_kernel"
+_MOE = "sglang.srt.layers.moe"
+
+HOOKS = (
+    Hook("rmsnorm", "sgl_kernel.rmsnorm", rmsnorm, {"GEMMA": "false"}, _rmsnorm),
+    Hook("rmsnorm", "sgl_kernel.gemma_rmsnorm", rmsnorm, {"GEMMA": "true"}, _rmsnorm),
+    Hook(
+        "fused_add_rmsnorm",
+        "sgl_kernel.fused_add_rmsnorm",
+        fused_add_rmsnorm,
+        {"GEMMA": "false", "ROUNDED": "false"},
+        _fused_add_rmsnorm,
+    ),
+    Hook(
+        "fused_add_rmsnorm",
+        "sgl_kernel.gemma_fused_add_rmsnorm",
+        fused_add_rmsnorm,
+        {"GEMMA": "true", "ROUNDED": "false"},
+        _fused_add_rmsnorm,
+    ),
+    *(
+        Hook(
+            "silu_and_mul",
+            f"{_ACTIVATIONS}.{name}_and_mul",
+            act_and_mul,
+            {"ACTIVATION": name},
+            _act_and_mul,
+        )
+        for name in ("silu", "gelu", "gelu_tanh")
+    ),
+    Hook("merge_state", "sgl_kernel.merge_state_v2", merge_state, {}, _merge_state),
+    Hook("moe_sum_reduce", "sgl_kernel.moe_sum_reduce", moe_sum_reduce, {}, _moe_sum_reduce),
+    Hook(
+        "moe_sum_reduce",
+        f"{_MOE}.moe_runner.triton_utils.fused_moe.moe_sum_reduce_torch_compile",
+        moe_sum_compiled,
+        {},
+        _moe_sum_reduce,
+    ),
+    Hook(
+        "moe_align_block_size",
+        f"{_MOE}.moe_runner.triton_utils.moe_align_block_size.moe_align_block_size",
+        moe_align_block_size,
+    ),
+    Hook("topk_softmax", f"{_MOE}.topk.fused_topk", fused_topk),
+    Hook(
+        "per_token_quant_fp8",
+        "sglang.kernels.ops.quantization.sgl_per_token_quant_fp8",
+        per_token_quant_fp8,
+        {},
+        _per_token_quant_fp8,
+    ),
+    # Two names of one function, and modules import it by either.
+    *(
+        Hook(
+            "per_token_group_quant",
+            f"{_FP8}.{name}",
+            per_token_group_quant_fp8,
+            {"QUANT": "fp8"},
+        )
+        for name in ("per_token_group_quant_fp8", "sglang_per_token_group_quant_fp8")
+    ),
+    Hook(
+        "awq_dequantize",
+        "sglang.srt.hardware_backend.gpu.quantization.awq_kernels.awq_dequantize",
+        awq_dequantize,
+    ),
+    Hook(
+        "fused_qk_norm_rope",
+        "sglang.kernels.ops.attention.fused_qknorm_rope.fused_qk_norm_rope",
+        fused_qk_norm_rope,
+        {},
+        None,
+    ),
+)
+# When SGLang calls it, where that is not in every step of every model.
+ONLY = {
+    "rmsnorm": "the first norm of a model; DeepSeek's latents of queries",
+    "merge_state": "attention over a cached prefix (DeepSeek's prefill) and trees of drafts",
+    "moe_align_block_size": "MoE in Triton, experts not spread over GPUs (no expert parallelism)",
+    "topk_softmax": "routers by softmax without groups (Qwen3 MoE; DeepSeek-V3's is another)",
+    "per_token_quant_fp8": "weights in fp8 with a scale a channel",
+    "per_token_group_quant": "weights in fp8 by blocks (DeepSeek-V3)",
+    "awq_dequantize": "`--quantization awq`; SGLang chooses Marlin by itself",
+    "fused_qk_norm_rope": "Qwen3 MoE with `--enable-fused-qk-norm-rope`",
+}

@@ -1,0 +1,63 @@
+"""Write sessions' variants as a plugin of SGLang: the package for PyTorch, hooks, entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from tuner.export.pytorch.package import OperatorFiles, package_files
+from tuner.export.sglang.hooks import HOOKS, ONLY, VERSIONS
+from tuner.model import TUNER_VERSION
+
+# Shipped as they are.
+SHIPPED = ("hooks.py", "plugin.py")
+ENTRY_POINT = """
+[project.entry-points."sglang.srt.plugins"]
+{package} = "{package}.sglang:register"
+"""
+
+
+def sglang_files(
+    package: str, operators: Sequence[OperatorFiles], folder: str = "."
+) -> dict[str, str | bytes]:
+    """Return all files of a plugin by their names in `folder`, which its README installs."""
+    files = package_files(package, operators)
+    choices = [(one.described.kernel, dict(one.choices)) for one in operators]
+    values = {
+        "package": package,
+        "folder": folder,
+        "version": TUNER_VERSION,
+        "choices": choices,
+        "replaced": [(name, *_replaced(name, made)) for name, made in choices],
+        "versions": ", ".join(VERSIONS),
+    }
+    render = _environment().get_template
+    files["pyproject.toml"] = f"{files['pyproject.toml']!s}{ENTRY_POINT.format(package=package)}"
+    files["README.md"] = render("README.md.j2").render(**values)
+    files[f"{package}/sglang.py"] = render("entry.py.j2").render(**values)
+    here = resources.files("tuner.export.sglang")
+    return files | {f"{package}/{one}": (here / one).read_text(encoding="utf-8") for one in SHIPPED}
+
+
+def _replaced(name: str, made: dict[str, str]) -> tuple[str, str]:
+    """Name what a plugin with these choices replaces, and when SGLang calls it."""
+    targets = [
+        one.target for one in HOOKS if one.operator == name and one.choices.items() <= made.items()
+    ]
+    text = ", ".join(f"`{one}`" for one in targets)
+    return text or "nothing", ONLY.get(name, "every model") if targets else ""
+
+
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("tuner.export", "sglang"),
+        autoescape=False,
+        undefined=StrictUndefined,
+        variable_start_string="@{",
+        variable_end_string="}@",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
