@@ -198,15 +198,15 @@ def per_token_group_quant_fp8(
 ) -> Any:
     """Quantize groups of rows into new arrays, in the one layout that was tuned for."""
     by_column = tuned.choices["SCALES"] == "column"
-    asked = (column_major_scales, fuse_silu_and_mul, group_size, eps)
     if (
-        asked != (by_column, tuned.choices["FUSED"] == "true", GROUP, LEAST_SCALE_OF)
+        (column_major_scales, group_size, eps) != (by_column, GROUP, LEAST_SCALE_OF)
         or scale_ue8m0
+        or fuse_silu_and_mul
         or masked_m is not None
         or x.dim() != 2
     ):
         return ORIGINAL
-    rows, width = x.shape[0], x.shape[1] // (2 if fuse_silu_and_mul else 1)
+    rows, width = x.shape
     padded = -(-rows // 4) * 4
     # SGLang leaves one group a row to its quantization by rows, and unaligned scales unpadded.
     if width % GROUP or width == GROUP or (by_column and not scale_tma_aligned and padded != rows):
@@ -396,7 +396,7 @@ HOOKS = (
             "per_token_group_quant",
             f"{_FP8}.{name}",
             per_token_group_quant_fp8,
-            {"QUANT": "fp8"},
+            {"QUANT": "fp8", "FUSED": "false"},
         )
         for name in ("per_token_group_quant_fp8", "sglang_per_token_group_quant_fp8")
     ),
@@ -424,3 +424,14 @@ ONLY = {
     "awq_dequantize": "`--quantization awq`; SGLang chooses Marlin by itself",
     "fused_qk_norm_rope": "Qwen3 MoE with `--enable-fused-qk-norm-rope`",
 }
+# Of choices that none of the hooks is for.
+WHY_NOT = {
+    "fused_add_rmsnorm": "it normalizes the sum before it is rounded, as ROUNDED=false does",
+    "per_token_group_quant": "what it calls is that of QUANT=fp8 and FUSED=false",
+}
+
+
+def hooks_of(operator: str, choices: Mapping[str, str]) -> list[Hook]:
+    """List what an operator that was tuned with these choices stands in for."""
+    named = [one for one in HOOKS if one.operator == operator]
+    return [one for one in named if one.choices.items() <= choices.items()]

@@ -8,7 +8,7 @@ from importlib import resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tuner.export.pytorch.package import OperatorFiles, package_files
-from tuner.export.sglang.hooks import HOOKS, ONLY, VERSIONS
+from tuner.export.sglang.hooks import ONLY, VERSIONS, WHY_NOT, hooks_of
 from tuner.model import TUNER_VERSION
 
 # Shipped as they are.
@@ -43,11 +43,10 @@ def sglang_files(
 
 def _replaced(name: str, made: dict[str, str]) -> tuple[str, str]:
     """Name what a plugin with these choices replaces, and when SGLang calls it."""
-    targets = [
-        one.target for one in HOOKS if one.operator == name and one.choices.items() <= made.items()
-    ]
-    text = ", ".join(f"`{one}`" for one in targets)
-    return text or "nothing", ONLY.get(name, "every model") if targets else ""
+    targets = ", ".join(f"`{one.target}`" for one in hooks_of(name, made))
+    if not targets:
+        return "nothing", WHY_NOT.get(name, "")
+    return targets, ONLY.get(name, "every model")
 
 
 def _environment() -> Environment:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from .hooks import HOOKS, ORIGINAL, VERSIONS, Hook, Operator, Tuned
+from .hooks import ORIGINAL, VERSIONS, WHY_NOT, Hook, Operator, Tuned, hooks_of
 
 logger = logging.getLogger(__name__)
 # 0 switches all off; names of operators, with commas between them, leave only these on.
@@ -90,9 +90,8 @@ class Plugin:
 
     def _register(self, registry: Any, name: str) -> None:
         tuned, placed = self._tuned[name], []
-        for hook in HOOKS:
-            if hook.operator != name or not hook.choices.items() <= tuned.choices.items():
-                continue
+        hooks = hooks_of(name, tuned.choices)
+        for hook in hooks:
             try:
                 original = pkgutil.resolve_name(hook.target)
             except (AttributeError, ImportError, OSError, RuntimeError) as error:
@@ -107,9 +106,10 @@ class Plugin:
         if placed:
             self.enabled.add(name)
             logger.info("%s: tuned kernels in place of %s", name, " and ".join(placed))
-        else:
+        elif not hooks:
             made = ", ".join(f"{key}={value}" for key, value in tuned.choices.items())
-            logger.warning("%s (%s): nothing of SGLang to replace", name, made or "no choices")
+            why = WHY_NOT.get(name, "none of its functions is this one")
+            logger.warning("%s (%s): nothing of SGLang is replaced: %s", name, made, why)
 
     def _around(self, hook: Hook, tuned: Tuned) -> Callable[..., Any]:
         def call(original: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
