@@ -78,8 +78,8 @@ next:
 """
 # Larger arrays are not copied: a kernel that does not wait shows on smaller ones.
 MOST_BYTES = 256 << 20
-# Beside the microseconds in which a programmatic launch starts and reads.
-DELAY_NS = 50_000
+# Longer than Python takes for the launches that have to be enqueued meanwhile, on a busy CPU too.
+DELAY_NS = 200_000
 _STALE = 0xFF
 # Lets the next launch start at once, sleeps, and copies 16 bytes at a time.
 _WRITE_LATE = f"""
