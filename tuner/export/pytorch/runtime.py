@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf, log, prod
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -146,15 +147,15 @@ class Table:
 class Plan:
     """Launches for one set of shapes on one device, ready but for addresses and stream.
 
-    `addresses` are those of the arrays that the caller passes, `defaults` the scalars that he may
-    give; `why` says what stands in the way where nothing serves. Whoever fills in an address holds
-    the `lock` until all is launched.
+    `arrays` are those that the caller passes, as types and places for addresses, `defaults` the
+    scalars that he may give; `why` says what stands in the way where nothing serves. Whoever fills
+    in an address holds the `lock` until all is launched.
     """
 
     device: int
     why: str = ""
     launches: list[tuple[Config, int, int, int]] = field(default_factory=list)
-    addresses: list[Any] = field(default_factory=list)
+    arrays: list[tuple[Any, Any]] = field(default_factory=list)
     defaults: list[tuple[str, Any, float]] = field(default_factory=list)
     # Of these the ones that the code has written in, with what they come out as.
     fixed: list[tuple[str, Any, float]] = field(default_factory=list)
@@ -238,12 +239,13 @@ class Operator:
         if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
             self._registered(*tensors, **keywords)
             return
+        graded = torch.is_grad_enabled()
         for one in tensors:
             if type(one) not in _PLAIN:
                 self._registered(*tensors, **keywords)
                 return
-        if torch.is_grad_enabled():
-            self._refuse_derivative(tensors)
+            if graded and one.requires_grad:
+                self._refuse_derivative(tensors)
         if keywords:
             self._launched(*tensors, **keywords)
         else:
@@ -277,40 +279,39 @@ class Operator:
         self, tensors: tuple[Any, ...], given: tuple[int, ...], scalars: dict[str, float]
     ) -> str:
         """Enqueue the variant that serves these shapes, or say why none does."""
-        first = tensors[0]
-        plan = self._plans.get((first.get_device(), given, *[one.shape for one in tensors]))
+        plan = self._plans.get((tensors[0].get_device(), given, *map(_shape, tensors)))
         if plan is None:
             plan = self._planned(tensors, given)
-        why, device = plan.why, plan.device
-        if not why:
-            with plan.lock:
-                for tensor, dtype, address in zip(
-                    tensors, self._dtypes, plan.addresses, strict=True
-                ):
-                    place = tensor.data_ptr()
-                    if (
-                        tensor.dtype is not dtype
-                        or place % ALIGNMENT
-                        or not tensor.is_contiguous()
-                        or tensor.get_device() != device
-                    ):
-                        why = self._unsuited(tensors, device)
-                        break
-                    address.value = place
-                else:
-                    for name, number, default in plan.defaults:
-                        number.value = scalars.get(name, default)
-                    why = _other_value(plan)
-                    if why:
-                        pass
-                    elif device == torch._C._cuda_getDevice():
-                        self._issue(plan)
-                    else:
-                        with torch.cuda.device(device):
-                            self._issue(plan)
-        if not why:
-            self.calls[plan.variant] += 1
-        return why
+        if plan.why:
+            return plan.why
+        with plan.lock:
+            why = self._filled(plan, tensors, scalars)
+            if why:
+                return why
+            if plan.device == torch._C._cuda_getDevice():
+                self._issue(plan)
+            else:
+                with torch.cuda.device(plan.device):
+                    self._issue(plan)
+        self.calls[plan.variant] += 1
+        return ""
+
+    def _filled(self, plan: Plan, tensors: tuple[Any, ...], scalars: dict[str, float]) -> str:
+        """Put a call's addresses and scalars in their places, or say what is not as it must be."""
+        device = plan.device
+        for tensor, (dtype, address) in zip(tensors, plan.arrays, strict=True):
+            place = tensor.data_ptr()
+            if (
+                tensor.dtype is not dtype
+                or place % ALIGNMENT
+                or not tensor.is_contiguous()
+                or tensor.get_device() != device
+            ):
+                return self._unsuited(tensors, device)
+            address.value = place
+        for name, number, default in plan.defaults:
+            number.value = scalars.get(name, default)
+        return _other_value(plan) if plan.fixed else ""
 
     def _issue(self, plan: Plan) -> None:
         assert self._driver is not None
@@ -329,7 +330,7 @@ class Operator:
                 raise RuntimeError(f"{self.table.name}: {self._driver.error(status)}")
 
     def _planned(self, tensors: Sequence[Any], given: tuple[int, ...]) -> Plan:
-        key = (tensors[0].get_device(), given, *[one.shape for one in tensors])
+        key = (tensors[0].get_device(), given, *map(_shape, tensors))
         with self._lock:
             if key not in self._plans:
                 self._plans[key] = self._plan(tensors, given)
@@ -371,7 +372,7 @@ class Operator:
                 if one.role == "scratch":
                     plan.scratch.append((parameters[-1], next(sizes)))
                 else:
-                    plan.addresses.append(parameters[-1])
+                    plan.arrays.append((self._dtypes[len(plan.arrays)], parameters[-1]))
                 continue
             value = next(scalars)
             parameters.append(_SCALARS[one.dtype](value))
@@ -428,6 +429,7 @@ class Operator:
 
 # The names that PyTorch gives to types which are called otherwise here.
 _TORCH = {"float8_e4m3": "float8_e4m3fn"}
+_shape = attrgetter("shape")
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
