@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,9 @@ torch = pytest.importorskip("torch")
 
 from tuner.export.sglang import hooks  # noqa: E402
 from tuner.export.sglang.hooks import HOOKS, ORIGINAL, Tuned  # noqa: E402
+from tuner.space.load import load_definition  # noqa: E402
+
+SPACES = Path(__file__).parents[3] / "search_spaces" / "sglang"
 
 BF16 = torch.bfloat16
 
@@ -275,6 +279,15 @@ def test_where_no_kernel_serves_sglangs_own_does(name: str, one_gpu: SimpleNames
     operator = Noting(serves=False)
     assert SERVED[name](Tuned(operator, CHOICES)) is ORIGINAL
     assert operator.tensors
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_an_adapter_gives_what_the_operator_takes(name: str, one_gpu: SimpleNamespace) -> None:
+    operator, spec = Noting(), load_definition(SPACES / f"{name}.yaml").spec
+    SERVED[name](Tuned(operator, CHOICES))
+    arrays = [one for one in spec.arguments if not one.is_scalar and one.role != "scratch"]
+    assert [one.dim() for one in operator.tensors] == [len(one.shape) for one in arrays]
+    assert set(operator.keywords) <= {one.name for one in spec.arguments if one.is_scalar}
 
 
 FALLBACKS: dict[str, tuple[list[str], dict[str, float], tuple[Any, ...]]] = {
