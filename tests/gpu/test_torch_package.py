@@ -12,7 +12,7 @@ import pytest
 from operator_sessions import choices, write_operator_session
 
 from tuner.compiler.pool import NvrtcPool
-from tuner.export.pytorch.export import export_package
+from tuner.export.packages import export_package
 from tuner.export.winners import winners_of
 
 torch = pytest.importorskip("torch")

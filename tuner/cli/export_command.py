@@ -120,7 +120,7 @@ def _write_package(
 ) -> None:
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
-    from tuner.export.pytorch.export import export_package
+    from tuner.export.packages import export_package
     from tuner.export.winners import winners_of
 
     if space is not None and len(sessions) > 1:

@@ -277,6 +277,11 @@ class DispatchTable:
                 return one.kernel.variant, one.best
         return None
 
+    def best_on(self, workload: Workload) -> Compared | None:
+        """Return the best that was compared on a workload, None where the table does not say."""
+        found = self.serving(workload)
+        return found[1] if found else None
+
     def number(self, kernel: VariantKernel | None) -> int:
         return 0 if kernel is None else self.kernels.index(kernel) + 1
 

@@ -13,7 +13,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from tuner.dispatch.kernels import Applicability, VariantKernel
 from tuner.dispatch.table import (
-    Compared,
     DispatchTable,
     SessionDispatch,
     productions,
@@ -39,7 +38,6 @@ from tuner.model.kernel import (
     Argument,
     KernelSpec,
     LaunchSpec,
-    Workload,
 )
 from tuner.model.trial import INITIAL
 from tuner.source import hide_host_code, read_source
@@ -113,7 +111,7 @@ class Sources:
                 "logs": ", ".join(repr(log(size)) for _, size in workload.axes),
                 "number": table.number(kernel),
                 "shape": str(workload),
-                "served": productions(_best_on(table, workload)) if kernel is None else "",
+                "served": productions(table.best_on(workload)) if kernel is None else "",
             }
             for workload, kernel in table.points
         ]
@@ -289,11 +287,6 @@ def _environment() -> Environment:
 def template(name: str) -> Template:
     """Load a template of this folder."""
     return _environment().get_template(name)
-
-
-def _best_on(table: DispatchTable, workload: Workload) -> Compared | None:
-    found = table.serving(workload)
-    return found[1] if found else None
 
 
 def described(spec: KernelSpec, table: DispatchTable) -> dict[str, str]:

@@ -15,7 +15,7 @@ from dispatch_sample import COMPARISONS, write_project, write_session
 from operator_sessions import OPERATORS, choices, write_operator_session
 
 from tuner.compiler.pool import NvrtcPool
-from tuner.export.pytorch.export import export_package
+from tuner.export.packages import export_package
 from tuner.export.winners import winners_of
 
 Tune = Callable[..., Any]

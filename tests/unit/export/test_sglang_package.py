@@ -20,7 +20,7 @@ from operator_sessions import choices, write_operator_session
 pytest.importorskip("torch")
 
 from tuner.compiler.pool import NvrtcPool
-from tuner.export.pytorch.export import export_package
+from tuner.export.packages import export_package
 from tuner.export.sglang.hooks import HOOKS, Hook, hooks_of
 from tuner.export.winners import winners_of
 from tuner.space.choices import chosen_operators

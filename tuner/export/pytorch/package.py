@@ -10,12 +10,12 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from tuner.compiler.base import Compiler
 from tuner.device.base import CompileTarget
 from tuner.dispatch.kernels import VariantKernel
-from tuner.dispatch.table import Compared, DispatchTable, productions
+from tuner.dispatch.table import productions
 from tuner.export.scalars import CallerScalar, caller_scalars, fixed_scalars
 from tuner.export.sources import times_of
 from tuner.export.winners import Winners
@@ -29,7 +29,6 @@ from tuner.model.kernel import (
     KernelSpec,
     Launch,
     LaunchSpec,
-    Workload,
 )
 
 # What a table's functions call the numbers of a device.
@@ -136,43 +135,34 @@ class OperatorFiles:
 
     def _table(self) -> str:
         spec, table = self._spec, self._dispatch.table
+        axes, given = _axis_sources(spec), _given(spec)
         points = [
             (
                 tuple(size for _, size in workload.axes),
                 table.number(kernel),
-                ""
-                if kernel
-                else productions(best[1] if (best := table.serving(workload)) else None),
+                "" if kernel else productions(table.best_on(workload)),
             )
             for workload, kernel in table.points
         ]
-        return (
-            _environment()
-            .get_template("table.py.j2")
-            .render(
-                kernel=spec.name,
-                version=TUNER_VERSION,
-                device=self._target.device.name,
-                capability=self._target.device.compute_capability,
-                measured=self.winners.measured.date,
-                choice=str(table.choice),
-                surroundings=times_of(spec, table),
-                variants=self._variants,
-                points=points,
-                axes=", ".join(spec.axes),
-                axis_names=_tuple(map(repr, spec.axes)),
-                given=_tuple(map(repr, _given(spec))),
-                order=[self._argument(place, one) for place, one in enumerate(spec.arguments)],
-                shape_parameters=", ".join(
-                    [*(f"{one.name}_" for one in _arrays(spec)), *_given(spec)]
-                ),
-                axes_read=_tuple(_axis_sources(spec)[axis] for axis in spec.axes),
-                shapes=_tuple(_tuple(map(size, one.shape)) for one in _arrays(spec)),
-                scratch_bytes=_tuple(map(_bytes, _scratch(spec))),
-                scalars=_tuple(
-                    python(one.value) for one in spec.arguments if one.value is not None
-                ),
-            )
+        return template("pytorch/table.py.j2").render(
+            kernel=spec.name,
+            version=TUNER_VERSION,
+            device=self._target.device.name,
+            capability=self._target.device.compute_capability,
+            measured=self.winners.measured.date,
+            choice=str(table.choice),
+            surroundings=times_of(spec, table),
+            variants=self._variants,
+            points=points,
+            axes=", ".join(spec.axes),
+            axis_names=_tuple(map(repr, spec.axes)),
+            given=_tuple(map(repr, given)),
+            order=[self._argument(place, one) for place, one in enumerate(spec.arguments)],
+            shape_parameters=", ".join([*(f"{one.name}_" for one in _arrays(spec)), *given]),
+            axes_read=_tuple(axes[axis] for axis in spec.axes),
+            shapes=_tuple(_tuple(map(size, one.shape)) for one in _arrays(spec)),
+            scratch_bytes=_tuple(map(_bytes, _scratch(spec))),
+            scalars=_tuple(python(one.value) for one in spec.arguments if one.value is not None),
         )
 
     def _argument(self, place: int, one: Argument) -> str:
@@ -180,11 +170,6 @@ class OperatorFiles:
             return f'Array("{one.name}", "{one.dtype}", "{one.role}")'
         given = [f", {_default(s, one)}" for s in self._scalars if s.position == place]
         return f'Scalar("{one.name}", "{one.dtype}"{"".join(given)})'
-
-
-def _best(table: DispatchTable, workload: Workload) -> Compared | None:
-    found = table.serving(workload)
-    return found[1] if found else None
 
 
 def package_files(
@@ -196,17 +181,15 @@ def package_files(
     values: dict[str, Any] = {
         "package": package,
         "version": TUNER_VERSION,
-        "package_version": TUNER_VERSION,
         "operators": described,
         "kernels": ", ".join(one.kernel for one in described),
         "device": device,
         "folder": folder,
     }
-    render = _environment().get_template
     files: dict[str, str | bytes] = {
-        "pyproject.toml": render("pyproject.toml.j2").render(**values),
-        "README.md": render("README.md.j2").render(**values),
-        f"{package}/__init__.py": render("init.py.j2").render(**values),
+        "pyproject.toml": template("pytorch/pyproject.toml.j2").render(**values),
+        "README.md": template("pytorch/README.md.j2").render(**values),
+        f"{package}/__init__.py": template("pytorch/init.py.j2").render(**values),
     }
     here = resources.files("tuner.export.pytorch")
     files |= {f"{package}/{name}": (here / name).read_text(encoding="utf-8") for name in RUNTIME}
@@ -218,7 +201,7 @@ def package_files(
 @cache
 def _environment() -> Environment:
     return Environment(
-        loader=PackageLoader("tuner.export", "pytorch"),
+        loader=PackageLoader("tuner", "export"),
         autoescape=False,
         undefined=StrictUndefined,
         variable_start_string="@{",
@@ -229,18 +212,25 @@ def _environment() -> Environment:
     )
 
 
+def template(name: str) -> Template:
+    """Load a template of a package's file, by its place under tuner/export."""
+    return _environment().get_template(name)
+
+
 def python(expression: Expression) -> str:
     """Write an expression in Python, the numbers of the device as those of `GPU`."""
-    return ast.unparse(_Shorter().visit(deepcopy(expression.tree)))
+    return ast.unparse(_shorter(expression))
+
+
+def _shorter(expression: Expression) -> ast.expr:
+    made: ast.expr = _Shorter().visit(deepcopy(expression.tree))
+    return made
 
 
 def _clause(expression: Expression) -> str:
-    text = python(expression)
-    return (
-        f"({text})"
-        if isinstance(ast.parse(text, mode="eval").body, ast.BoolOp | ast.IfExp)
-        else text
-    )
+    tree = _shorter(expression)
+    text = ast.unparse(tree)
+    return f"({text})" if isinstance(tree, ast.BoolOp | ast.IfExp) else text
 
 
 def size(expression: Expression) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import resources
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from tuner.export.pytorch.package import OperatorFiles, package_files
+from tuner.export.pytorch.package import OperatorFiles, package_files, template
 from tuner.export.sglang.hooks import ONLY, VERSIONS, WHY_NOT, hooks_of
 from tuner.model import TUNER_VERSION
 
@@ -33,10 +31,9 @@ def sglang_files(
         "replaced": [(name, *_replaced(name, made)) for name, made in choices],
         "versions": ", ".join(VERSIONS),
     }
-    render = _environment().get_template
     files["pyproject.toml"] = f"{files['pyproject.toml']!s}{ENTRY_POINT.format(package=package)}"
-    files["README.md"] = render("README.md.j2").render(**values)
-    files[f"{package}/sglang.py"] = render("entry.py.j2").render(**values)
+    files["README.md"] = template("sglang/README.md.j2").render(**values)
+    files[f"{package}/sglang.py"] = template("sglang/entry.py.j2").render(**values)
     here = resources.files("tuner.export.sglang")
     return files | {f"{package}/{one}": (here / one).read_text(encoding="utf-8") for one in SHIPPED}
 
@@ -47,16 +44,3 @@ def _replaced(name: str, made: dict[str, str]) -> tuple[str, str]:
     if not targets:
         return "nothing", WHY_NOT.get(name, "")
     return targets, ONLY.get(name, "every model")
-
-
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("tuner.export", "sglang"),
-        autoescape=False,
-        undefined=StrictUndefined,
-        variable_start_string="@{",
-        variable_end_string="}@",
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
