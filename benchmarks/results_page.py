@@ -137,7 +137,7 @@ def _two_seeds(content):
     yield "## Two seeds\n"
     yield (
         "Each operator searched twice, with seeds 0 and 1, and the two winners compared in the "
-        f"same {content['rounds']} rounds: how much slower the slower one is.\n"
+        "same rounds: how much slower the slower one is.\n"
     )
     yield "| operator | workloads | same winner | median | worst | seconds of the searches |"
     yield "|---|---|---|---|---|---|"

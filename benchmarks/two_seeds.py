@@ -5,28 +5,30 @@
 
 Each operator is tuned twice, in its surroundings, with seeds 0 and 1 and nothing else in common.
 Then both winners of each tuned workload run in the same rounds: the regret is how much slower the
-slower one is, 0 where both are the same config.
+slower one is, 0 where both are the same config. FILE keeps what it has of other operators.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from environment import write_result
+from environment import provenance, write_result
 from running import tuned
 from stand_ins import described, opened
 
 if TYPE_CHECKING:
     from tuner.device.base import Device
     from tuner.model.config import Config
-    from tuner.model.kernel import Workload
+    from tuner.model.kernel import KernelSpec, Workload
     from tuner.tuning.evaluator import Evaluator
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,15 +38,19 @@ SEEDS = (0, 1)
 ROUNDS = 64
 
 
-def winners(kernel: Path, seed: int, trials: int | None, session: Path) -> dict[Workload, Config]:
+def winners(
+    spec: KernelSpec, seed: int, trials: int | None, session: Path
+) -> dict[Workload, Config]:
     """Tune, and return the winning config of every tuned workload."""
     from tuner.session.session import Session
 
-    words = [str(kernel), "--device", "cuda", "--quiet", "--seed", str(seed)]
+    words = [str(spec.source), "--device", "cuda", "--quiet", "--seed", str(seed)]
     words += ["--session", str(session), *(["--trials", str(trials)] if trials else [])]
+    for workload in spec.tuned:
+        words += ["--workload", workload.key]
     tuned(*words)
     with Session.open(session, read_only=True) as found:
-        return {one.workload: one.config for one in found.results() if not one.workload.held_out}
+        return {one.workload: one.config for one in found.results()}
 
 
 def compared(
@@ -72,25 +78,34 @@ def compared(
     }
 
 
-def measured(name: str, trials: int | None, rounds: int) -> tuple[dict[str, Any], dict[str, str]]:
+def measured(name: str, trials: int | None, rounds: int) -> dict[str, Any]:
     """Search one operator with both seeds and compare what they found."""
     from tuner.app.plan import new_plan
     from tuner.compiler.pool import NvrtcPool
 
-    kernel = ROOT / f"kernels/sglang/{name}.cu"
+    plan = new_plan(ROOT / f"kernels/sglang/{name}.cu", {})
     found, seconds = [], []
     with tempfile.TemporaryDirectory() as folder:
         for seed in SEEDS:
             began_s = time.monotonic()
-            found.append(winners(kernel, seed, trials, Path(folder, str(seed))))
+            found.append(winners(plan.spec, seed, trials, Path(folder, str(seed))))
             seconds.append(round(time.monotonic() - began_s, 1))
-    plan, rows = new_plan(kernel, {}), []
+    rows = []
     with NvrtcPool() as compiler, opened(plan, compiler, plan.spec) as (device, evaluator):
         for workload in [one for one in found[0] if one in found[1]]:
             configs = [of[workload] for of in found]
             rows.append(compared(device, evaluator, workload, configs, rounds))
-        environment = described(device, compiler)
-    return {"kernel": name, "seconds": seconds, "workloads": rows}, environment
+        environment = {**provenance(), **described(device, compiler)}
+    searched = {"kernel": name, "trials": trials, "rounds": rounds, "seconds": seconds}
+    return {**searched, "workloads": rows, "environment": environment}
+
+
+def kept(path: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Read what was measured before of operators that are not asked for now."""
+    if not path.exists():
+        return []
+    known: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["operators"]
+    return [one for one in known if one["kernel"] not in names]
 
 
 def main() -> None:
@@ -102,11 +117,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--out", type=Path, default=OUT)
     asked = parser.parse_args()
-    done: list[dict[str, Any]] = []
-    failed = []
-    for name in asked.operator or OPERATORS:
+    names = asked.operator or OPERATORS
+    done, failed = kept(asked.out, names), []
+    for name in names:
         try:
-            one, environment = measured(name, asked.trials, asked.rounds)
+            one = measured(name, asked.trials, asked.rounds)
         except (subprocess.CalledProcessError, TunerError, RuntimeError) as error:
             print(f"{name}: {error}", file=sys.stderr)
             failed.append(name)
@@ -114,8 +129,8 @@ def main() -> None:
         done.append(one)
         regrets = [row["regret"] for row in one["workloads"]]
         print(f"{name}: median {median(regrets):.2%}, worst {max(regrets):.2%}", flush=True)
-        content = {"seeds": list(SEEDS), "rounds": asked.rounds, "trials": asked.trials}
-        write_result(asked.out, {**content, "operators": done, "environment": environment})
+        content = {"seeds": list(SEEDS), "operators": done, "environment": one["environment"]}
+        write_result(asked.out, content)
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,15 +42,16 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             del sys.modules[name]
 
 
-def width(package: Any, kernel: str) -> int:
-    (sizes, _), *_ = package.OPERATORS[kernel].table.points
-    return int(sizes[1])
+def served(package: Any, kernel: str) -> tuple[int, int]:
+    """Rows and width that a kernel of ours is for; elsewhere it is the fallback's."""
+    return next(sizes for sizes, number in package.OPERATORS[kernel].table.points if number)
 
 
-def inputs(package: Any, rows: int = 16) -> tuple[Any, Any]:
-    wide = width(package, "silu_and_mul")
-    x = torch.randn(rows, 2 * wide, dtype=torch.bfloat16, device="cuda")
-    return torch.empty(rows, wide, dtype=torch.bfloat16, device="cuda"), x
+def inputs(package: Any, fewer_rows: int = 0, device: str = "cuda") -> tuple[Any, Any]:
+    rows, wide = served(package, "silu_and_mul")
+    rows -= fewer_rows
+    x = torch.randn(rows, 2 * wide, dtype=torch.bfloat16, device=device)
+    return torch.empty(rows, wide, dtype=torch.bfloat16, device=device), x
 
 
 def activated(x: Any) -> Any:
@@ -64,8 +67,8 @@ def test_a_call_computes_what_the_operator_is(package: Any) -> None:
     out, x = inputs(package)
     package.silu_and_mul(out, x)
     assert right(out, x)
-    wide = width(package, "rmsnorm")
-    x, w = (torch.randn(*s, wide, dtype=torch.bfloat16, device="cuda") for s in ((5,), ()))
+    rows, wide = served(package, "rmsnorm")
+    x, w = (torch.randn(*s, wide, dtype=torch.bfloat16, device="cuda") for s in ((rows,), ()))
     out = torch.empty_like(x)
     for eps in (1e-6, 0.5):
         package.rmsnorm(out, x, w, eps=eps)
@@ -74,7 +77,7 @@ def test_a_call_computes_what_the_operator_is(package: Any) -> None:
 
 
 def test_a_graph_captures_it_at_its_first_call_too(package: Any) -> None:
-    out, x = inputs(package, rows=33)
+    out, x = inputs(package, fewer_rows=33)
     operator = package.OPERATORS["silu_and_mul"]
     operator._forget()
     graph = torch.cuda.CUDAGraph()
@@ -108,6 +111,40 @@ def test_it_is_part_of_a_compiled_graph(package: Any) -> None:
     torch.testing.assert_close(found, step(x))
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_arrays_may_be_on_a_device_that_is_not_the_current_one(package: Any) -> None:
+    out, x = inputs(package, device="cuda:1")
+    assert torch.cuda.current_device() == 0
+    package.silu_and_mul(out, x)
+    torch.cuda.synchronize(1)
+    assert right(out, x)
+    assert torch.cuda.current_device() == 0
+
+
+FORKED = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import torch, {package} as package
+operator = package.OPERATORS["silu_and_mul"]
+rows, wide = next(sizes for sizes, number in operator.table.points if number)
+for _ in range(2):
+    if os.fork() == 0:
+        operator.devices.add(torch.cuda.get_device_name())
+        x = torch.ones(rows, 2 * wide, dtype=torch.bfloat16, device="cuda")
+        out = torch.empty(rows, wide, dtype=torch.bfloat16, device="cuda")
+        package.silu_and_mul(out, x)
+        os._exit(0 if abs(out.float().mean().item() - 0.7311) < 2e-3 else 3)
+    assert os.wait()[1] == 0
+"""
+
+
+def test_children_of_a_process_that_imported_it_may_call_it(package: Any) -> None:
+    folder = Path(package.__file__).parents[1]
+    words = [sys.executable, "-c", FORKED.format(package=PACKAGE), str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_threads_share_an_operator(package: Any) -> None:
     def work(_: int) -> bool:
         with torch.cuda.stream(torch.cuda.Stream()):
@@ -123,9 +160,9 @@ def test_threads_share_an_operator(package: Any) -> None:
 
 def test_what_is_not_aligned_goes_to_the_fallback(package: Any) -> None:
     operator = package.OPERATORS["silu_and_mul"]
-    wide = width(package, "silu_and_mul")
-    store = torch.randn(2 * wide + 1, dtype=torch.bfloat16, device="cuda")
-    x, out = store[1:].view(1, -1), torch.empty(1, wide, dtype=torch.bfloat16, device="cuda")
+    out, aligned = inputs(package)
+    store = torch.empty(aligned.numel() + 1, dtype=torch.bfloat16, device="cuda")
+    x = store[1:].view_as(aligned).copy_(aligned)
     with pytest.raises(RuntimeError, match="multiple of 16 bytes"):
         package.silu_and_mul(out, x)
     operator.fallback = lambda out, x: out.copy_(activated(x))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,11 +53,19 @@ def test_a_search_is_asked_for_with_its_seed(monkeypatch: pytest.MonkeyPatch) ->
         raise RuntimeError("enough")
 
     asked: list[str] = []
+    spec = SimpleNamespace(source=Path("k.cu"), tuned=[WORKLOAD])
     monkeypatch.setattr(two_seeds, "tuned", tuned)
     with pytest.raises(RuntimeError, match="enough"):
-        two_seeds.winners(Path("k.cu"), 1, 40, Path("s"))
+        two_seeds.winners(cast(Any, spec), 1, 40, Path("s"))
     assert asked[asked.index("--seed") + 1] == "1"
     assert asked[asked.index("--trials") + 1] == "40"
+
+
+def test_what_was_measured_of_another_operator_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "two_seeds.json"
+    assert two_seeds.kept(file, ["a"]) == []
+    file.write_text(json.dumps({"operators": [{"kernel": "a"}, {"kernel": "b"}]}))
+    assert two_seeds.kept(file, ["a"]) == [{"kernel": "b"}]
 
 
 def costs(*us: float) -> Costs:
