@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
-from tuner.device.base import Device, Program
+from tuner.device.base import CanRank, Device, Program
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import limits_for
 from tuner.model.trial import Status
@@ -56,6 +58,12 @@ class DeviceContract:
         assert {len(row) for row in rounds.times_us} == {len(working)}
         assert all(time > 0 for row in rounds.times_us for time in row)
         assert len(rounds.isolated_us) == len(working)
+
+    def test_ranked_programs_have_a_time_each(self, device: Device, working: list[Program]) -> None:
+        if isinstance(device, CanRank):
+            times_us = device.rank(working, rounds=4)
+            assert len(times_us) == len(working)
+            assert all(0 < time < inf for time in times_us)
 
     def test_a_comparison_with_a_failing_program_is_an_error(
         self, device: Device, working: list[Program], failing: Program

@@ -95,8 +95,8 @@ class ComparisonRounds:
 class Device(Protocol):
     """Verify and time programs. Close it when done; a crash costs one outcome, never the device.
 
-    What only some devices can do is a protocol of its own: `FromRecording`, `CanWatch`, `CanCount`,
-    `EnergyMeter`. Ask `isinstance(device, CanWatch)`, never for the class of a device.
+    What only some devices can do is a protocol of its own: `CanRank`, `FromRecording`, `CanWatch`,
+    `CanCount`, `EnergyMeter`. Ask `isinstance(device, CanWatch)`, never for the class of a device.
     """
 
     @property
@@ -121,6 +121,17 @@ class Device(Protocol):
         """
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class CanRank(Protocol):
+    """A device that can tell many programs apart sooner than by comparing them in full."""
+
+    def rank(self, programs: Sequence[Program], *, rounds: int) -> Sequence[float]:
+        """Time programs of one workload interleaved; give medians (us), inf for what went wrong.
+
+        Raises `DeviceError` as `compare` does.
+        """
 
 
 @runtime_checkable

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import inf
 from statistics import median
 
-from tuner.device.base import ComparisonRounds, Device, Outcome, Program
+from tuner.device.base import CanRank, ComparisonRounds, Device, Outcome, Program
 from tuner.device.reference import load_production, peer_program
 from tuner.dispatch.kernels import VariantRenderer
 from tuner.dispatch.table import (
@@ -95,6 +96,13 @@ class FinalsPeers:
 # but for the first few, since the best may fail a check.
 WITHIN = 1.05
 FEWEST = 3
+# Where more are that near than can be finalists, chance would choose among them: so many at most
+# are ranked in so many rounds first.
+CONTENDERS = 16
+RANKING_ROUNDS = 12
+
+
+Rank = Callable[[Workload, list[Variant]], list[Variant]]
 
 
 class FinalistSelection:
@@ -115,17 +123,19 @@ class FinalistSelection:
         self._serving: tuple[Variant, ...] | None = None
         self._made: tuple[tuple[int, frozenset[Variant]], DispatchTable] | None = None
 
-    def of(self, workload: Workload) -> list[Variant]:
+    def of(self, workload: Workload, rank: Rank) -> list[Variant]:
         """Return the variants to verify and to compare."""
         if workload.held_out:
             return self._inherited(workload)
+        most = self._plan.config.finalists
         if workload in self._ranked:
             left = [v for v in self._ranked[workload] if not self._verification.failed(v)]
-            return left[: self._plan.config.finalists]
+            return left[:most]
         timed = self._session.fastest(workload=workload, full=True)
         near = sum((t.time_us or 0.0) <= WITHIN * (timed[0].time_us or 0.0) for t in timed)
-        count = min(max(near, FEWEST), self._plan.config.finalists)
-        found = [trial.variant for trial in timed[:count]]
+        found = [trial.variant for trial in timed[: min(max(near, FEWEST), max(CONTENDERS, most))]]
+        if len(found) > most:
+            found = rank(workload, found)[:most]
         # By the search's times alone, which don't change: a resumed run finds the same.
         if self._assignment is None:
             self._assignment = self._smallest_set(workload, self._session.trials())
@@ -215,7 +225,7 @@ class Finals:
         """Compare the best configs with the baseline, interleaved, and record the result."""
         if any(result.workload == workload for result in self._session.results()):
             return
-        finalists = self._verified(workload, self._finalists.of(workload))
+        finalists = self._verified(workload, self._finalists.of(workload, self._rank))
         self._verification.on_edge_cases(trial.variant for trial in finalists)
         self._verification.read_machine_code((workload, trial.variant) for trial in finalists)
         finalists = [trial for trial in finalists if not self._verification.failed(trial.variant)]
@@ -246,6 +256,23 @@ class Finals:
             # All: a held-out one may have had nothing to inherit before.
             for workload in (*self._plan.tuned, *self._plan.held_out):
                 self.decide(workload)
+
+    def _rank(self, workload: Workload, variants: list[Variant]) -> list[Variant]:
+        """Order by a few interleaved rounds; as they are where that is known or can't be had."""
+        known = (one for one in self._session.comparisons() if one.workload == workload)
+        compared = {variant for one in known for variant in one.finalists}
+        if left := [one for one in variants if one in compared]:
+            return left
+        if not isinstance(self._device, CanRank):
+            return variants
+        of = self._candidates.evaluator
+        programs = [of(one.candidate).program(workload, one.config) for one in variants]
+        try:
+            times_us = self._device.rank(programs, rounds=RANKING_ROUNDS)
+        except DeviceError:
+            return variants  # which of them failed, each one's verification will tell
+        order = sorted(zip(times_us, range(len(variants)), strict=True))
+        return [variants[index] for time_us, index in order if time_us < inf] or variants
 
     def _verified(self, workload: Workload, variants: Iterable[Variant]) -> list[Trial]:
         passed = []

@@ -84,7 +84,7 @@ def test_a_recording_is_made_where_the_benchmark_looks(
     definition: Definition, device: HostDevice, tmp_path: Path
 ) -> None:
     name = definition.spec.name
-    shutil.copytree(FOLDER / name, tmp_path / name)
+    shutil.copytree(FOLDER / name, tmp_path / name, ignore=lambda *_: ["recordings"])
     copy = load_definition(tmp_path / name / f"{name}.yaml")
     path = recording_path(copy.spec, device)
     path.parent.mkdir(parents=True)

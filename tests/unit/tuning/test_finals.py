@@ -193,3 +193,41 @@ def test_without_neighbours_no_result_has_a_second_time(run):
     results, _, comparisons = run(WithPeers())
     assert {(one.alone_us, one.surroundings) for one in results} == {(None, "")}
     assert {one.alone_us for one in comparisons} == {()}
+
+
+class Misleading(SimulatedDevice):
+    """Gives its search times that are all but equal; in the same rounds a block of 256 is best."""
+
+    ranked: int = 0
+
+    def __init__(self) -> None:
+        super().__init__(lambda program: 10.0 + program.launches[0].threads * 1e-4)
+
+    def rank(self, programs, *, rounds):
+        self.ranked += 1
+        return [1.0 + abs(program.launches[0].block[0] - 256) for program in programs]
+
+
+def test_chance_does_not_choose_among_many_that_are_near(run):
+    device = Misleading()
+    _, _, comparisons = run(device, ())
+    tuned = [one for one in comparisons if not one.workload.held_out]
+    blocks = [[dict(v.config)["block"] for v in one.finalists] for one in tuned]
+    assert all(256 in found for found in blocks)
+    assert device.ranked == len(tuned)
+
+
+def test_a_resumed_run_ranks_nothing_again(run):
+    first = run(Misleading(), ())
+    again = Misleading()
+    assert run(again, ()) == first
+    assert again.ranked == 0
+
+
+def test_where_ranking_fails_the_order_of_the_search_stands(run):
+    class Failing(Misleading):
+        def rank(self, programs, *, rounds):
+            raise DeviceError("a verified program failed when timed again")
+
+    _, _, comparisons = run(Failing(), ())
+    assert all(len(one.finalists) <= 6 for one in comparisons)

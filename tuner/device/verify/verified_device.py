@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from itertools import count, pairwise
+from math import inf
+from statistics import median
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
@@ -245,14 +247,7 @@ class VerifiedDevice:
         workload = programs[0].workload
 
         def attempt() -> ComparisonRounds:
-            self._enter(workload)
-            rows: list[tuple[float, ...]] = []
-            faults: dict[int, str] = {}
-            judge = self._judge(faults, programs)
-            for stretch in _stretches(rounds):
-                self._ask("prepare", workload, NORMAL, fresh_seed())
-                patch = self._ask("alternate")
-                rows += self._runner.compare(programs, stretch, patch, judge)
+            rows, faults = self._alternated(programs, rounds)
             around = self._spec.surroundings_of(workload)
             return ComparisonRounds(
                 times_us=tuple(rows),
@@ -263,10 +258,29 @@ class VerifiedDevice:
                 alone_us=self._runner.alone_us(programs) if around else (),
             )
 
-        try:
-            return _once_more_if_killed(workload, attempt)
-        except RunFailedError as error:
-            raise DeviceError(f"a verified program failed when timed again: {error}") from error
+        return _tried(workload, attempt)
+
+    def rank(self, programs: Sequence[Program], *, rounds: int) -> Sequence[float]:
+        """Time programs interleaved, and judge their outputs, as `compare` does; no more."""
+
+        def attempt() -> list[float]:
+            rows, faults = self._alternated(programs, rounds)
+            medians = [median(column) for column in zip(*rows, strict=True)]
+            return [inf if index in faults else time for index, time in enumerate(medians)]
+
+        return _tried(programs[0].workload, attempt)
+
+    def _alternated(self, programs: Sequence[Program], rounds: int) -> tuple[Rows, dict[int, str]]:
+        """Give the times of all rounds, and what was wrong with the results of which program."""
+        self._enter(programs[0].workload)
+        rows: list[tuple[float, ...]] = []
+        faults: dict[int, str] = {}
+        judge = self._judge(faults, programs)
+        for stretch in _stretches(rounds):
+            self._ask("prepare", programs[0].workload, NORMAL, fresh_seed())
+            patch = self._ask("alternate")
+            rows += self._runner.compare(programs, stretch, patch, judge)
+        return rows, faults
 
     def close(self) -> None:
         self._runner.close()
@@ -417,6 +431,13 @@ def _blamed_on_verifier() -> Iterator[None]:
             remedy="it holds the inputs and the float64 reference of a workload: the system may "
             "have run out of memory",
         ) from error
+
+
+def _tried(workload: Workload, attempt: Callable[[], _T]) -> _T:
+    try:
+        return _once_more_if_killed(workload, attempt)
+    except RunFailedError as error:
+        raise DeviceError(f"a verified program failed when timed again: {error}") from error
 
 
 def _once_more_if_killed(workload: Workload, attempt: Callable[[], _T]) -> _T:

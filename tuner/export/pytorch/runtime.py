@@ -246,10 +246,10 @@ class Operator:
                 return
             if graded and one.requires_grad:
                 self._refuse_derivative(tensors)
-        if keywords:
+        if self.table.given:
             self._launched(*tensors, **keywords)
-        else:
-            self.call(tensors)
+        elif why := self._enqueue(tensors, (), keywords):
+            self._fall_back(why, tensors, keywords)
 
     def attempt(self, *tensors: Any, **keywords: Any) -> bool:
         """Enqueue it where a tuned kernel serves, or do nothing and return False.
