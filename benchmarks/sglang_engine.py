@@ -104,6 +104,8 @@ class Engine:
         self.prefill: Any = self.model.prefill_cuda_graph_runner
         if not hasattr(self.prefill, "capture_num_tokens"):  # it prefills without graphs
             self.prefill = None
+        # Of the pool of memory that all graphs share, PyTorch wants one graph alive at any time.
+        self._first = [one.backend for one in (self.decoder, self.prefill) if one is not None]
         self.graph_config = server.cuda_graph_config.to_dict()
         self.attention = server.attention_backend
         randomize(self.model.model)

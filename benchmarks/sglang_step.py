@@ -284,7 +284,8 @@ def calls_text(calls: Mapping[str, Mapping[str, int]]) -> str:
 
 
 def gpu_state() -> dict[str, str]:
-    command = ["nvidia-smi", "--id=0", f"--query-gpu={GPU}", "--format=csv,noheader"]
+    used = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    command = ["nvidia-smi", f"--id={used}", f"--query-gpu={GPU}", "--format=csv,noheader"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return dict(zip(GPU.split(","), (one.strip() for one in said.split(",")), strict=True))
 
