@@ -121,11 +121,14 @@ class Engine:
     def decode_graph(self, mode: Mode, batch: int) -> Any:
         """Capture the decode step of a batch size; return the backend that holds the graph."""
         from sglang.srt.model_executor.runner_backend.utils import resolve_decode_backend
+        from sglang.srt.model_executor.runner_utils.capture_mode import model_capture_mode
 
         self.use(mode)
         self.decoder.capture_bs = [batch]
         self.decoder.backend = resolve_decode_backend(self.decoder)
-        self.decoder.capture()
+        # Layers ask for it: norms of queries and keys, say, then run side by side.
+        with model_capture_mode():
+            self.decoder.capture()
         return self.decoder.backend
 
     def prefill_graph(self, mode: Mode, tokens: int) -> Any:
