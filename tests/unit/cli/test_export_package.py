@@ -120,7 +120,7 @@ def test_no_pytorch_is_needed_to_write_a_package(session: Path, tmp_path: Path, 
 def test_several_sessions_are_for_packages(tune: Tune, session: Path, tmp_path: Path) -> None:
     result = tune("export", session, session, "--to", tmp_path / "out")
     assert result.exit_code == 2
-    assert "several sessions are for --to with --format torch or sglang" in result.output
+    assert "several sessions are for --to with another --format than cpp" in result.output
 
 
 @pytest.mark.slow
