@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["cpp", "torch", "sglang", "kernels"]),
+    type=click.Choice(["cpp", "torch", "sglang", "kernels", "flashinfer-trace"]),
     default="cpp",
     show_default=True,
     help="Of --to. cpp: sources with a dispatch header. torch: a Python package for PyTorch, of "
     "one session or several. sglang: the same as a plugin of SGLang. kernels: the same for "
-    "`kernels` of Hugging Face.",
+    "`kernels` of Hugging Face. flashinfer-trace: a trace set of FlashInfer-Bench.",
 )
 @click.option(
     "--package",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tuner.compiler.base import Compiler
+from tuner.export.flashinfer.package import trace_files
 from tuner.export.folder import with_table, write_folder
 from tuner.export.huggingface.package import kernels_files
 from tuner.export.pytorch.package import OperatorFiles, package_files
@@ -20,12 +21,14 @@ FORMATS: dict[str, Format] = {
     "torch": package_files,
     "sglang": sglang_files,
     "kernels": kernels_files,
+    "flashinfer-trace": trace_files,
 }
 # What to do with what was written.
 _INSTALL = "pip install {to}, then `import {package}`"
 NEXT: dict[str, str] = {
     "torch": _INSTALL,
     "sglang": _INSTALL,
+    "flashinfer-trace": "flashinfer-bench run --local {to}",
     "kernels": "kernels.get_local_kernel(Path({to!r}))",
 }
 

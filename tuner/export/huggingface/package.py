@@ -92,7 +92,7 @@ def _metadata(
         "python-depends": [],
         "backend": {
             "type": "cuda",
-            "archs": sorted({_capability(one.winners.measured.architecture) for one in operators}),
+            "archs": sorted({capability(one.winners.measured.architecture) for one in operators}),
         },
         "digest": {
             "algorithm": "sha256",
@@ -101,7 +101,7 @@ def _metadata(
     }
 
 
-def _capability(architecture: str) -> str:
+def capability(architecture: str) -> str:
     """Write sm_90a as 9.0a."""
     return re.sub(r"sm_(\d+)(\d)", r"\1.\2", architecture)
 
