@@ -117,6 +117,23 @@ def test_no_pytorch_is_needed_to_write_a_package(session: Path, tmp_path: Path, 
     assert (tmp_path / "out/tuned_kernels/runtime.py").exists()
 
 
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ("kernels", "kernels.get_local_kernel(Path('{}'))"),
+        ("flashinfer-trace", "flashinfer-bench run --local {}"),
+    ],
+)
+def test_it_says_what_to_do_with_what_is_written(
+    tune: Tune, session: Path, tmp_path: Path, form: str, said: str
+) -> None:
+    to = tmp_path / "out"
+    result = tune("export", session, "--to", to, "--format", form)
+    assert result.exit_code == 0, result.output
+    assert said.format(to) in result.output.replace("\n", "")
+    assert json.loads((to / "dispatch.json").read_text("utf-8"))["form"] == form
+
+
 def test_several_sessions_are_for_packages(tune: Tune, session: Path, tmp_path: Path) -> None:
     result = tune("export", session, session, "--to", tmp_path / "out")
     assert result.exit_code == 2

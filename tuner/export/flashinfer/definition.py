@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import keyword
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ class Problem:
 
     def varies(self, axis: str) -> bool:
         """Say whether an axis of the definition has another size in each workload."""
-        return self.varying in self.axes[axis].names
+        return self.varying is not None and _depends(self.axes[axis], self.varying)
 
     @property
     def place(self) -> tuple[Tensor, int]:
@@ -139,8 +140,14 @@ def _varying(spec: KernelSpec) -> str | None:
     first = spec.axes[0]
     read = {python(size) for one in _with_role(spec, "input", "inout") for size in one.shape}
     arrays = _with_role(spec, "input", "output", "inout")
-    needed = {python(size) for one in arrays for size in one.shape if first in size.names}
+    needed = {python(size) for one in arrays for size in one.shape if _depends(size, first)}
     return first if needed | {first} <= read else None
+
+
+def _depends(size: Expression, axis: str) -> bool:
+    """Say whether a size depends on an axis once the operator's choices have decided."""
+    written = ast.walk(ast.parse(python(size), mode="eval"))
+    return any(isinstance(node, ast.Name) and node.id == axis for node in written)
 
 
 def _with_role(spec: KernelSpec, *roles: str) -> Sequence[Argument]:
