@@ -58,6 +58,15 @@ def test_the_loader_finds_the_build_for_a_pytorch_with_cuda(
     assert hasattr(namespace, "silu_and_mul")
 
 
+def test_a_program_that_names_a_kernel_of_the_hub_gets_the_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setenv("LOCAL_KERNELS", f"someone/tuned={folder}")
+    module = kernels.get_kernel("someone/tuned", version=1)
+    assert Path(module.__file__) == folder / VARIANT / "__init__.py"
+
+
 def test_a_pytorch_without_cuda_is_told_so(folder: Path) -> None:
     if torch.version.cuda is not None:
         pytest.skip("this PyTorch is built with CUDA")
