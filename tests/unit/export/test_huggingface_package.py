@@ -32,7 +32,8 @@ def exported(
     return to
 
 
-@pytest.fixture(scope="module")
+# Once in a process: what is loaded stays, and a second copy of it would have the same names.
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory, compiler: NvrtcPool) -> Path:
     """Write a kernel of two operators; each has a layer."""
     to = tmp_path_factory.mktemp("hub")
