@@ -31,17 +31,16 @@ def packages() -> Path:
     return found
 
 
-def toolkit(folder: Path, with_nvcc: Mapping[str, str]) -> dict[str, str]:
+def toolkit(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables by which TVM's FFI finds nvcc, ninja and the CUDA runtime to link.
 
     The runtime is loaded too, since that of a wheel lies nowhere where it would be looked for.
     """
-    nvcc = shutil.which("nvcc", path=with_nvcc["PATH"])
-    assert nvcc is not None
+    path = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
+    nvcc = shutil.which("nvcc", path=path)
+    if nvcc is None or shutil.which("ninja", path=path) is None:
+        pytest.skip("needs nvcc and ninja")
     runtime: Any = pathfinder.load_nvidia_dynamic_lib("cudart")
     folder.mkdir()
     (folder / "libcudart.so").symlink_to(runtime.abs_path)
-    path = os.pathsep.join([str(Path(sys.executable).parent), with_nvcc["PATH"]])
-    if shutil.which("ninja", path=path) is None:
-        pytest.skip("needs ninja")
     return {"CUDA_HOME": str(Path(nvcc).parents[1]), "LIBRARY_PATH": str(folder), "PATH": path}

@@ -129,13 +129,16 @@ def _write_package(
     found = [winners_of(one, choice, space) for one in sessions]
     with NvrtcPool(cache=Cache()) as compiler:
         export_package(found, to, compiler, package, form)
+    otherwise = "the baseline" if form == "flashinfer-trace" else "the fallback"
     for one in found:
         table = one.dispatch.table
         served = sum(entry.kernel is not None for entry in table.entries)
         click.echo(
             f"{one.spec.name}: {len(table.kernels)} variant{'s' * (len(table.kernels) != 1)} for "
-            f"{served} of {len(table.entries)} tuned workloads; the fallback for others"
+            f"{served} of {len(table.entries)} tuned workloads; {otherwise} for others"
         )
+        if not table.kernels:
+            click.echo(f"{one.spec.name}: no variant is proved faster anywhere", err=True)
     click.echo(f"{to}: {NEXT[form].format(to=str(to), package=package)}")
 
 
