@@ -252,6 +252,7 @@ def test_an_operator_with_several_answers_is_refused(tmp_path: Path, written: Wr
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
+        ("shape: [T, D]}", "shape: [T, D], role: scratch}", "blend has no input, by which"),
         ("name: x, dtype: bfloat16", "name: x, dtype: uint8", "'x' is uint8, which no definition"),
         (
             "min_bytes:",

@@ -51,7 +51,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A kernel with all of its axes fixed, but for `varying` where that is none of `None`.
+    """A kernel with all of its axes fixed but for `varying`, which is None where that one is too.
 
     `axes` are the definition's, as expressions in the kernel's; they are constant but for those
     that depend on the one that varies. An array that is read and written is both an input and,
@@ -108,9 +108,9 @@ def problems(
     """Group workloads by the axes that a definition fixes: all but the first, which are tokens.
 
     Where FlashInfer-Bench could not tell the size of an output from those of the inputs, the first
-    is fixed too. Raises `InputError` for a type that the schema has not.
+    is fixed too. Raises `InputError` for a type that the schema has not, and without any input.
     """
-    _require_dtypes(spec)
+    _require_sayable(spec)
     varying = _varying(spec)
     groups: dict[tuple[tuple[str, int], ...], list[Workload]] = {}
     for workload in workloads:
@@ -132,7 +132,13 @@ def problems(
     )
 
 
-def _require_dtypes(spec: KernelSpec) -> None:
+def _require_sayable(spec: KernelSpec) -> None:
+    if not _with_role(spec, "input", "inout"):
+        raise InputError(
+            f"{spec.name} has no input, by which FlashInfer-Bench finds device and sizes",
+            path=spec.path,
+            remedy="choose another --format for it",
+        )
     for one in spec.arguments:
         if not one.is_scalar and one.role != "scratch" and one.dtype not in DTYPES:
             raise InputError(
