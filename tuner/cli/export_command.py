@@ -23,18 +23,19 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["cpp", "torch", "sglang"]),
+    type=click.Choice(["cpp", "torch", "sglang", "kernels", "flashinfer-trace"]),
     default="cpp",
     show_default=True,
     help="Of --to. cpp: sources with a dispatch header. torch: a Python package for PyTorch, of "
-    "one session or several. sglang: the same as a plugin of SGLang.",
+    "one session or several. sglang: the same as a plugin of SGLang. kernels: the same for "
+    "`kernels` of Hugging Face. flashinfer-trace: a trace set of FlashInfer-Bench.",
 )
 @click.option(
     "--package",
     metavar="NAME",
     default="tuned_kernels",
     show_default=True,
-    help="Of --format torch and sglang: the name to import.",
+    help="Of --format torch, sglang and kernels: the name to import.",
 )
 @options.variants_within
 @options.max_variants
@@ -81,7 +82,7 @@ def command(
         raise click.UsageError("--variants-within and --max-variants are for --to")
     packaged = to is not None and form != "cpp"
     if others and not (packaged and kernel_tuner is None and trajectories is None):
-        raise click.UsageError("several sessions are for --to with --format torch or sglang")
+        raise click.UsageError("several sessions are for --to with another --format than cpp")
     choice = _choice(variants_within, max_variants)
     if to is not None and packaged:
         _write_package((session, *others), to, form, package, choice, space)
@@ -120,7 +121,7 @@ def _write_package(
 ) -> None:
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
-    from tuner.export.packages import export_package
+    from tuner.export.packages import NEXT, export_package
     from tuner.export.winners import winners_of
 
     if space is not None and len(sessions) > 1:
@@ -128,14 +129,17 @@ def _write_package(
     found = [winners_of(one, choice, space) for one in sessions]
     with NvrtcPool(cache=Cache()) as compiler:
         export_package(found, to, compiler, package, form)
+    otherwise = "the baseline" if form == "flashinfer-trace" else "the fallback"
     for one in found:
         table = one.dispatch.table
         served = sum(entry.kernel is not None for entry in table.entries)
         click.echo(
             f"{one.spec.name}: {len(table.kernels)} variant{'s' * (len(table.kernels) != 1)} for "
-            f"{served} of {len(table.entries)} tuned workloads; the fallback for others"
+            f"{served} of {len(table.entries)} tuned workloads; {otherwise} for others"
         )
-    click.echo(f"{to}: pip install {to}, then `import {package}`")
+        if not table.kernels:
+            click.echo(f"{one.spec.name}: no variant is proved faster anywhere", err=True)
+    click.echo(f"{to}: {NEXT[form].format(to=str(to), package=package)}")
 
 
 def _tell(made: Exported) -> None:

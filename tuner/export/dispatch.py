@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from tuner.export.folder import with_table, write_folder
 from tuner.export.sources import Sources, described, template, times_of
 from tuner.export.winners import Winners, winners_of
 from tuner.model import TUNER_VERSION
+from tuner.model.kernel import KernelSpec
 
 # Options of NVRTC that nvcc has no word for.
 _ONLY_NVRTC = ("--builtin-", "--device-int128", "--device-float128", "-default-device")
@@ -56,18 +57,13 @@ def _files(winners: Winners) -> tuple[Mapping[str, str], Mapping[str, Any]]:
     """Write all texts, by their names in the folder, and the table's content."""
     spec, dispatch, measured = winners.spec, winners.dispatch, winners.measured
     sources = Sources(spec, dispatch, measured)
-    units = {variant_file(spec.name, one.number): one for one in sources.variants}
-    files = {f"{spec.name}.h": sources.header()}
-    files |= {name: sources.variant(one) for name, one in units.items()}
-    # The compiler options and include folders that the kernel was tuned with.
-    options = [one for one in spec.compile_options if not one.startswith(_ONLY_NVRTC)]
-    texts = files.values()
-    used = (one for one in spec.include_dirs if any(header_digest(text, (one,)) for text in texts))
-    options += [f"-I{folder}" for folder in used]
+    units = [variant_file(spec.name, one.number) for one in sources.variants]
+    files = source_files(sources)
+    options = options_of(spec, files.values())
     files["CMakeLists.txt"] = template("CMakeLists.txt.j2").render(
         kernel=spec.name,
         architecture=measured.architecture.removeprefix("sm_"),
-        files=list(units),
+        files=units,
         options=[_cmake_text(shlex.quote(option)) for option in options],
     )
     files["README.md"] = template("dispatch_readme.md.j2").render(
@@ -85,6 +81,25 @@ def _files(winners: Winners) -> tuple[Mapping[str, str], Mapping[str, Any]]:
         operators=", ".join(f"`{n}` is `{v}`" for n, v in measured.operators.items()),
     )
     return files, _document(sources, winners)
+
+
+def source_files(sources: Sources) -> dict[str, str]:
+    """Write the header and the variants, by their names in the folder."""
+    kernel = sources.spec.name
+    files = {f"{kernel}.h": sources.header()}
+    return files | {
+        variant_file(kernel, one.number): sources.variant(one) for one in sources.variants
+    }
+
+
+def options_of(spec: KernelSpec, texts: Iterable[str]) -> list[str]:
+    """List what nvcc has to be told: the options of the tuning, and the include folders in use."""
+    options = [one for one in spec.compile_options if not one.startswith(_ONLY_NVRTC)]
+    sources = list(texts)
+    used = (
+        one for one in spec.include_dirs if any(header_digest(text, (one,)) for text in sources)
+    )
+    return options + [f"-I{folder}" for folder in used]
 
 
 def _cmake_text(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`tune export --format torch` and `sglang`: sessions as one Python package."""
+"""`tune export --format torch` and what is made of it: sessions as one Python package."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tuner.compiler.base import Compiler
+from tuner.export.flashinfer.package import trace_files
 from tuner.export.folder import with_table, write_folder
+from tuner.export.huggingface.package import kernels_files
 from tuner.export.pytorch.package import OperatorFiles, package_files
 from tuner.export.sglang.package import sglang_files
 from tuner.export.winners import Winners
@@ -15,7 +17,20 @@ from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError
 
 Format = Callable[[str, Sequence[OperatorFiles], str], Mapping[str, str | bytes]]
-FORMATS: dict[str, Format] = {"torch": package_files, "sglang": sglang_files}
+FORMATS: dict[str, Format] = {
+    "torch": package_files,
+    "sglang": sglang_files,
+    "kernels": kernels_files,
+    "flashinfer-trace": trace_files,
+}
+# What to do with what was written.
+_INSTALL = "pip install {to}, then `import {package}`"
+NEXT: dict[str, str] = {
+    "torch": _INSTALL,
+    "sglang": _INSTALL,
+    "flashinfer-trace": "flashinfer-bench run --local {to}",
+    "kernels": "kernels.get_local_kernel(Path({to!r}))",
+}
 
 
 def export_package(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dispatch_sample import COMPARISONS, write_project, write_session
+from dispatch_sample import COMPARISONS, ONE, A, comparison, write_project, write_session
 from operator_sessions import OPERATORS, choices, write_operator_session
 
 from tuner.compiler.pool import NvrtcPool
@@ -117,10 +117,41 @@ def test_no_pytorch_is_needed_to_write_a_package(session: Path, tmp_path: Path, 
     assert (tmp_path / "out/tuned_kernels/runtime.py").exists()
 
 
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ("kernels", "kernels.get_local_kernel(Path('{}'))"),
+        ("flashinfer-trace", "flashinfer-bench run --local {}"),
+    ],
+)
+def test_it_says_what_to_do_with_what_is_written(
+    tune: Tune, session: Path, tmp_path: Path, form: str, said: str
+) -> None:
+    to = tmp_path / "out"
+    result = tune("export", session, "--to", to, "--format", form)
+    assert result.exit_code == 0, result.output
+    assert said.format(to) in result.output.replace("\n", "")
+    assert json.loads((to / "dispatch.json").read_text("utf-8"))["form"] == form
+
+
+@pytest.mark.parametrize(
+    ("form", "otherwise"), [("torch", "fallback"), ("flashinfer-trace", "baseline")]
+)
+def test_where_nothing_is_faster_there_is_one_warning(
+    tune: Tune, tmp_path: Path, form: str, otherwise: str
+) -> None:
+    project = write_project(tmp_path / "project")
+    session = write_session(tmp_path / "session", project, (comparison(ONE, {A: 11.0}),))
+    result = tune("export", session, "--to", tmp_path / "out", "--format", form)
+    assert result.exit_code == 0, result.output
+    assert f"0 variants for 0 of 3 tuned workloads; the {otherwise} for others" in result.output
+    assert result.output.count("no variant is proved faster anywhere") == 1
+
+
 def test_several_sessions_are_for_packages(tune: Tune, session: Path, tmp_path: Path) -> None:
     result = tune("export", session, session, "--to", tmp_path / "out")
     assert result.exit_code == 2
-    assert "several sessions are for --to with --format torch or sglang" in result.output
+    assert "several sessions are for --to with another --format than cpp" in result.output
 
 
 @pytest.mark.slow

@@ -176,26 +176,41 @@ def package_files(
     package: str, operators: Sequence[OperatorFiles], folder: str = "."
 ) -> dict[str, str | bytes]:
     """Return all files of a package by their names in `folder`, which its README installs."""
+    values = {**described_as(package, operators), "folder": folder}
+    modules = module_files(package, operators, namespace=package)
+    return {
+        "pyproject.toml": template("pytorch/pyproject.toml.j2").render(**values),
+        "README.md": template("pytorch/README.md.j2").render(**values),
+        **{f"{package}/{name}": content for name, content in modules.items()},
+    }
+
+
+def module_files(
+    package: str, operators: Sequence[OperatorFiles], *, namespace: str, layers: bool = False
+) -> dict[str, str | bytes]:
+    """Return the files of the package's own folder by their names in it.
+
+    The operators are in `torch.ops.NAMESPACE`; with `layers` the package has a module of them.
+    """
+    values = {**described_as(package, operators), "namespace": namespace, "layers": layers}
+    here = resources.files("tuner.export.pytorch")
+    files: dict[str, str | bytes] = {"__init__.py": template("pytorch/init.py.j2").render(**values)}
+    files |= {name: (here / name).read_text(encoding="utf-8") for name in RUNTIME}
+    for one in operators:
+        files |= one.files
+    return files
+
+
+def described_as(package: str, operators: Sequence[OperatorFiles]) -> dict[str, Any]:
+    """Return what the templates of a package's files say of it."""
     described = [one.described for one in operators]
-    device = operators[0].winners.measured.device
-    values: dict[str, Any] = {
+    return {
         "package": package,
         "version": TUNER_VERSION,
         "operators": described,
         "kernels": ", ".join(one.kernel for one in described),
-        "device": device,
-        "folder": folder,
+        "device": operators[0].winners.measured.device,
     }
-    files: dict[str, str | bytes] = {
-        "pyproject.toml": template("pytorch/pyproject.toml.j2").render(**values),
-        "README.md": template("pytorch/README.md.j2").render(**values),
-        f"{package}/__init__.py": template("pytorch/init.py.j2").render(**values),
-    }
-    here = resources.files("tuner.export.pytorch")
-    files |= {f"{package}/{name}": (here / name).read_text(encoding="utf-8") for name in RUNTIME}
-    for one in operators:
-        files |= {f"{package}/{name}": content for name, content in one.files.items()}
-    return files
 
 
 @cache

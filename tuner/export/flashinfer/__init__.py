@@ -1,0 +1,1 @@
+"""Exports as a trace set of FlashInfer-Bench: definitions, workloads, solutions."""

@@ -1,0 +1,287 @@
+"""A kernel as Definitions of FlashInfer-Bench: one for each set of sizes that a model fixes.
+
+A definition has axes, arrays, and the reference in Python that it is checked with.
+"""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.export.pytorch.package import python, template
+from tuner.model.errors import InputError
+from tuner.model.expressions import Expression
+from tuner.model.kernel import Argument, KernelSpec, Workload
+from tuner.process.files import read_regular
+
+# The names of the schema, which has no others.
+DTYPES = {
+    "float32": "float32",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "float8_e4m3": "float8_e4m3fn",
+    "float8_e5m2": "float8_e5m2",
+    "int64": "int64",
+    "int32": "int32",
+    "int16": "int16",
+    "int8": "int8",
+    "bool": "bool",
+}
+# What a reference may import wherever FlashInfer-Bench runs.
+IMPORTED = frozenset({*sys.stdlib_module_names, "numpy", "scipy", "cupy", "cupyx", "torch"})
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An array under the name that it has in a definition; each dimension is one of its axes."""
+
+    name: str
+    argument: Argument
+    shape: tuple[str, ...]
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Write it as the schema has it."""
+        return {"shape": list(self.shape), "dtype": DTYPES[self.argument.dtype]}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A kernel with all of its axes fixed but for `varying`, which is None where that one is too.
+
+    `axes` are the definition's, as expressions in the kernel's; they are constant but for those
+    that depend on the one that varies. An array that is read and written is both an input and,
+    under another name, an output.
+    """
+
+    name: str
+    varying: str | None
+    fixed: Mapping[str, int]
+    axes: Mapping[str, Expression]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    workloads: tuple[Workload, ...]
+
+    def varies(self, axis: str) -> bool:
+        """Say whether an axis of the definition has another size in each workload."""
+        return self.varying is not None and _depends(self.axes[axis], self.varying)
+
+    @property
+    def place(self) -> tuple[Tensor, int]:
+        """Return the input, and its dimension, that has the size of the axis that varies."""
+        assert self.varying is not None
+        tensor = next(one for one in self.inputs if self.varying in one.shape)
+        return tensor, tensor.shape.index(self.varying)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Write axes and arrays as the schema has them."""
+        return {
+            "axes": {name: self._axis(name) for name in self.axes},
+            "inputs": {one.name: one.described for one in self.inputs},
+            "outputs": {one.name: one.described for one in self.outputs},
+        }
+
+    def _axis(self, name: str) -> dict[str, Any]:
+        size = self.axes[name]
+        made: dict[str, Any] = {"type": "var"}
+        if not self.varies(name):
+            made = {"type": "const", "value": size.integer(self.fixed)}
+        return made if python(size) == name else {**made, "description": python(size)}
+
+    def sizes(self, workload: Workload) -> dict[str, int]:
+        """Return the sizes of the axes that vary."""
+        return {
+            name: size.integer(workload.values)
+            for name, size in self.axes.items()
+            if self.varies(name)
+        }
+
+
+def problems(
+    spec: KernelSpec, choices: Mapping[str, str], workloads: Iterable[Workload]
+) -> tuple[Problem, ...]:
+    """Group workloads by the axes that a definition fixes: all but the first, which are tokens.
+
+    Where FlashInfer-Bench could not tell the size of an output from those of the inputs, the first
+    is fixed too. Raises `InputError` for a type that the schema has not, and without any input.
+    """
+    _require_sayable(spec)
+    varying = _varying(spec)
+    groups: dict[tuple[tuple[str, int], ...], list[Workload]] = {}
+    for workload in workloads:
+        key = tuple((axis, size) for axis, size in workload.axes if axis != varying)
+        groups.setdefault(key, []).append(workload)
+    axes, inputs, outputs = _tensors(spec)
+    chosen = "".join(f"_{name}_{value}" for name, value in choices.items())
+    return tuple(
+        Problem(
+            f"{spec.name}{chosen}{''.join(f'_{a}{size}' for a, size in key)}".lower(),
+            varying,
+            dict(key),
+            axes,
+            inputs,
+            outputs,
+            tuple(listed),
+        )
+        for key, listed in groups.items()
+    )
+
+
+def _require_sayable(spec: KernelSpec) -> None:
+    if not _with_role(spec, "input", "inout"):
+        raise InputError(
+            f"{spec.name} has no input, by which FlashInfer-Bench finds device and sizes",
+            path=spec.path,
+            remedy="choose another --format for it",
+        )
+    for one in spec.arguments:
+        if not one.is_scalar and one.role != "scratch" and one.dtype not in DTYPES:
+            raise InputError(
+                f"{one.name!r} is {one.dtype}, which no definition of FlashInfer-Bench can be",
+                path=spec.path,
+                line=one.line,
+                remedy=f"it knows {', '.join(DTYPES.values())}; choose another --format",
+            )
+
+
+def _varying(spec: KernelSpec) -> str | None:
+    first = spec.axes[0]
+    read = {python(size) for one in _with_role(spec, "input", "inout") for size in one.shape}
+    arrays = _with_role(spec, "input", "output", "inout")
+    needed = {python(size) for one in arrays for size in one.shape if _depends(size, first)}
+    return first if needed | {first} <= read else None
+
+
+def _depends(size: Expression, axis: str) -> bool:
+    """Say whether a size depends on an axis once the operator's choices have decided."""
+    written = ast.walk(ast.parse(python(size), mode="eval"))
+    return any(isinstance(node, ast.Name) and node.id == axis for node in written)
+
+
+def _with_role(spec: KernelSpec, *roles: str) -> Sequence[Argument]:
+    return [one for one in spec.arguments if not one.is_scalar and one.role in roles]
+
+
+def _tensors(
+    spec: KernelSpec,
+) -> tuple[dict[str, Expression], tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Name the axes: those of the kernel, and others after the first array that has them."""
+    axes = {axis: Expression.parse(axis) for axis in spec.axes}
+    labels = {axis: axis for axis in spec.axes}
+    taken = {one.name for one in spec.arguments} | {*spec.axes}
+
+    def tensor(one: Argument, name: str) -> Tensor:
+        for place, size in enumerate(one.shape):
+            if python(size) not in labels:
+                label = _free(f"{one.name}_{place}", taken)
+                labels[python(size)], axes[label] = label, size
+        return Tensor(name, one, tuple(labels[python(size)] for size in one.shape))
+
+    def name(one: Argument) -> str:
+        return _free(f"{one.name}_", taken) if keyword.iskeyword(one.name) else one.name
+
+    inputs = tuple(tensor(one, name(one)) for one in _with_role(spec, "input", "inout"))
+    outputs = tuple(
+        tensor(one, _free(f"{one.name}_out", taken) if one.role == "inout" else name(one))
+        for one in _with_role(spec, "output", "inout")
+    )
+    return axes, inputs, outputs
+
+
+def _free(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
+def reference_code(spec: KernelSpec) -> str:
+    """Return what `reference` needs of its file; raise `InputError` where that is not enough."""
+    code, names, modules = needed_code(read_regular(spec.reference).decode(), "reference")
+    if "run" in names:
+        raise InputError(
+            "`reference` needs another function `run`, which is what a definition is called by",
+            path=spec.reference,
+            remedy="give it another name",
+        )
+    if foreign := sorted(modules - IMPORTED):
+        raise InputError(
+            f"`reference` imports {', '.join(foreign)}, which a definition cannot bring along",
+            path=spec.reference,
+            remedy="write what it needs into the file itself",
+        )
+    return code
+
+
+def run_text(problem: Problem, kernel: str, code: str, choices: Mapping[str, str]) -> str:
+    """Write the module whose `run` takes a definition's inputs and returns its outputs."""
+    sizes = {axis: str(size) for axis, size in problem.fixed.items()}
+    if problem.varying:
+        tensor, place = problem.place
+        sizes[problem.varying] = f"{tensor.name}.shape[{place}]"
+    return template("flashinfer/run.py.j2").render(
+        kernel=kernel,
+        code=code,
+        inputs=problem.inputs,
+        outputs=problem.outputs,
+        axes=", ".join(f'"{axis}": {size}' for axis, size in sizes.items()),
+        choices="".join(f", {name}={value!r}" for name, value in choices.items()),
+    )
+
+
+def needed_code(text: str, function: str) -> tuple[str, frozenset[str], frozenset[str]]:
+    """Return what a function of a module needs of it, what that defines, and what it imports."""
+    lines, body = text.splitlines(), ast.parse(text).body
+    wanted, kept = {function}, set[int]()
+    while more := {at for at, one in enumerate(body) if at not in kept and _bound(one) & wanted}:
+        kept |= more
+        wanted |= {name for at in more for name in _read(body[at])}
+    needed = [body[at] for at in sorted(kept)]
+    parts = ["\n".join(lines[_first_line(one) - 1 : one.end_lineno]) for one in needed]
+    modules = {name for one in needed for node in ast.walk(one) for name in _imported(node)}
+    names = {name for one in needed for name in _bound(one)}
+    return "\n\n\n".join(parts), frozenset(names), frozenset(modules)
+
+
+def _first_line(statement: ast.stmt) -> int:
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        return min(one.lineno for one in (statement, *statement.decorator_list))
+    return statement.lineno
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    """Name what a statement of a module defines."""
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        return {statement.name}
+    found: set[str] = set()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {one.asname or one.name.partition(".")[0] for one in node.names}
+    return found
+
+
+def _read(statement: ast.stmt) -> set[str]:
+    """Name what a statement takes from its module: what a function assigns is its own."""
+    nodes = list(ast.walk(statement))
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    own = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    own |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    return {node.id for node in names} - own
+
+
+def _imported(node: ast.AST) -> set[str]:
+    """Name the packages of an import; one of a neighbour has a dot alone."""
+    if isinstance(node, ast.Import):
+        return {one.name.partition(".")[0] for one in node.names}
+    if isinstance(node, ast.ImportFrom):
+        return {"." if node.level else (node.module or "").partition(".")[0]}
+    return set()

@@ -1,0 +1,292 @@
+"""Write sessions as a trace set of FlashInfer-Bench, with the variants' sources as solutions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+import numpy as np
+
+from tuner.device.inputs import NORMAL, draw_values, generator
+from tuner.device.layout import Array, encode
+from tuner.device.reference import blamed_on, load_reference
+from tuner.export.cpp import ARRAY_TYPES, cpp_name, integer
+from tuner.export.dispatch import options_of, source_files
+from tuner.export.flashinfer.definition import (
+    Problem,
+    Tensor,
+    problems,
+    reference_code,
+    run_text,
+)
+from tuner.export.huggingface.package import capability
+from tuner.export.pytorch.package import OperatorFiles, template
+from tuner.export.sources import Measured, Sources
+from tuner.export.winners import Winners
+from tuner.model import TUNER_VERSION
+from tuner.model.errors import InputError
+from tuner.model.kernel import DTYPE_BYTES, FLOAT_DTYPES, KernelSpec, Workload
+
+AUTHOR = "tune"
+FILE = "binding.cu"
+ENTRY_POINT = f"{FILE}::run"
+# Of dlpack.h.
+_DLPACK = {
+    "float32": "kDLFloat, 32",
+    "float16": "kDLFloat, 16",
+    "bfloat16": "kDLBfloat, 16",
+    "float8_e4m3": "kDLFloat8_e4m3fn, 8",
+    "float8_e5m2": "kDLFloat8_e5m2, 8",
+    "int64": "kDLInt, 64",
+    "int32": "kDLInt, 32",
+    "int16": "kDLInt, 16",
+    "int8": "kDLInt, 8",
+    "bool": "kDLBool, 8",
+}
+# The same session gives the same inputs.
+SEED = 0
+# Between these FlashInfer-Bench draws random integers.
+_RANDOM = {"int8": (-128, 127)}
+_RANDOM_ELSE = (-1024, 1023)
+# Of a header of safetensors.
+_SAFETENSORS = {
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e4m3": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "bool": "BOOL",
+}
+
+
+def trace_files(
+    package: str, operators: Sequence[OperatorFiles], folder: str = "."
+) -> dict[str, str | bytes]:
+    """Return all files of a trace set by their names in `folder`.
+
+    Raises `InputError` for an operator of which several answers are right, a type that the schema
+    has not, options that FlashInfer-Bench would not compile with, and a reference that needs
+    modules of its own.
+    """
+    found = [_Traced(one.winners) for one in operators]
+    files: dict[str, str | bytes] = {}
+    for one in found:
+        files |= dict(one.files())
+    measured = operators[0].winners.measured
+    names = [f"`{one.spec.name}`" for one in found]
+    files["README.md"] = template("flashinfer/README.md.j2").render(
+        version=TUNER_VERSION,
+        device=measured.device,
+        architecture=measured.architecture,
+        capability=capability(measured.architecture),
+        folder=folder,
+        problems=[problem for one in found for problem in one.problems],
+        copied=[name for name, one in zip(names, found, strict=True) if one.copies],
+        codes=[name for name, one in zip(names, found, strict=True) if one.has_codes],
+    )
+    return files
+
+
+class _Traced:
+    """One session's definitions, workloads and solutions."""
+
+    def __init__(self, winners: Winners) -> None:
+        self.spec, self._measured = winners.spec, winners.measured
+        self._reference = load_reference(self.spec.reference)
+        if self._reference.canonical is not None:
+            raise InputError(
+                f"of {self.spec.name} several answers are right (`canonical` brings them into one "
+                "form), and FlashInfer-Bench compares element by element",
+                path=self.spec.reference,
+                remedy="choose another --format for it",
+            )
+        self._code = reference_code(self.spec)
+        sources = Sources(self.spec, winners.dispatch, self._measured)
+        self._constants, self._sources = sources.scalars, source_files(sources)
+        if options := options_of(self.spec, self._sources.values()):
+            raise InputError(
+                f"is compiled with {' '.join(options)}, and FlashInfer-Bench takes no options",
+                path=self.spec.path,
+                remedy="choose another --format for it",
+            )
+        table = winners.dispatch.table
+        workloads = [one.workload for one in table.entries]
+        workloads += [one.workload for one in table.held_out]
+        self.problems = problems(self.spec, self._measured.operators, workloads)
+
+    @property
+    def copies(self) -> bool:
+        return any(one.role == "inout" for one in self.spec.arguments if not one.is_scalar)
+
+    @property
+    def has_codes(self) -> bool:
+        return any(one.codes is not None for one in self.spec.tolerances.values())
+
+    def files(self) -> Iterator[tuple[str, str | bytes]]:
+        """Give each file by its name in the trace set."""
+        kind = self.spec.name
+        for one in self.problems:
+            yield f"definitions/{kind}/{one.name}.json", _json(self._definition(one))
+            solution = f"solutions/{AUTHOR}/{kind}/{one.name}/{one.name}_{AUTHOR}.json"
+            yield solution, _json(self._solution(one))
+            lines = []
+            for workload in one.workloads:
+                line, blobs = self._workload(one, workload)
+                lines.append(f"{json.dumps(line)}\n")
+                yield from blobs.items()
+            yield f"workloads/{kind}/{one.name}.jsonl", "".join(lines)
+
+    def _definition(self, problem: Problem) -> dict[str, Any]:
+        spec, chosen = self.spec, self._measured.operators
+        said = [f"{name} is {value}" for name, value in chosen.items()]
+        said += [f"{one.name} is {one.value}" for one in self._constants]
+        return {
+            "name": problem.name,
+            "op_type": spec.name,
+            "description": f"{spec.name}{': ' * bool(said)}{', '.join(said)}",
+            **problem.described,
+            "reference": run_text(problem, spec.name, self._code, chosen),
+        }
+
+    def _solution(self, problem: Problem) -> dict[str, Any]:
+        device = self._measured.device
+        sources = {**self._sources, FILE: binding(problem, self.spec, self._measured)}
+        return {
+            "name": f"{problem.name}_{AUTHOR}",
+            "definition": problem.name,
+            "author": AUTHOR,
+            "description": f"Variants tuned by tune {TUNER_VERSION} on {device}, with their "
+            "dispatch by shape.",
+            "spec": {
+                "language": "cuda",
+                "target_hardware": [device.replace(" ", "_")],
+                "entry_point": ENTRY_POINT,
+                "dependencies": [],
+                "destination_passing_style": True,
+                "binding": "tvm-ffi",
+            },
+            "sources": [{"path": path, "content": text} for path, text in sources.items()],
+        }
+
+    def _workload(
+        self, problem: Problem, workload: Workload
+    ) -> tuple[dict[str, Any], Mapping[str, bytes]]:
+        """Write a workload's line, and its inputs where random ones would not do."""
+        uuid = str(uuid5(NAMESPACE_URL, f"{problem.name}/{workload.key}"))
+        stored = self._drawn(problem, workload)
+        path = f"blob/workloads/{self.spec.name}/{problem.name}/{problem.name}_{uuid}.safetensors"
+        inputs: dict[str, Any] = {one.name: {"type": "random"} for one in problem.inputs}
+        for name in stored:
+            inputs[name] = {"type": "safetensors", "path": path, "tensor_key": name}
+        line = {
+            "definition": problem.name,
+            "workload": {"axes": problem.sizes(workload), "inputs": inputs, "uuid": uuid},
+            "solution": None,
+            "evaluation": None,
+        }
+        return line, {path: safetensors(stored)} if stored else {}
+
+    def _drawn(self, problem: Problem, workload: Workload) -> dict[str, tuple[str, Array]]:
+        """Draw the inputs that random numbers of FlashInfer-Bench cannot stand for.
+
+        These are floats that are not normally distributed, and integers with a range.
+        """
+        rng, given = generator(np, SEED), dict[str, Array]()
+        if self._reference.inputs is not None:
+            with blamed_on(self.spec.reference, f"`inputs` fails on {workload}"):
+                given = {**self._reference.inputs(np, rng, workload.values, NORMAL)}
+        found: dict[str, tuple[str, Array]] = {}
+        for one in problem.inputs:
+            argument, values = one.argument, given.get(one.argument.name)
+            if values is None:
+                if argument.dtype in FLOAT_DTYPES and argument.fill == "normal":
+                    continue
+                shape = argument.dimensions(workload.values)
+                values = draw_values(np, rng, argument, NORMAL, shape)
+            low, high = _RANDOM.get(argument.dtype, _RANDOM_ELSE)
+            whole = argument.dtype not in FLOAT_DTYPES and argument.dtype != "bool"
+            if whole and values.min() <= low and values.max() >= high:
+                continue
+            found[one.name] = argument.dtype, encode(np, values, argument.dtype)
+        return found
+
+
+def binding(problem: Problem, spec: KernelSpec, measured: Measured) -> str:
+    """Write the source with the entry point; raises `ExpressionError` for what C++ cannot say."""
+    names = {axis: cpp_name(axis) for axis in spec.axes}
+    tensors = (*problem.inputs, *problem.outputs)
+    # The kernel works on the outputs, where it reads and writes one array.
+    known = {one.argument.name: cpp_name(one.name) for one in tensors}
+    arrays = [one for one in spec.arguments if not one.is_scalar]
+    scratch = [one.name for one in arrays if one.role == "scratch"]
+    known |= {name: cpp_name(name) for name in scratch}
+    pointers = (
+        f"static_cast<{ARRAY_TYPES[one.dtype]}*>({known[one.name]}.data_ptr())" for one in arrays
+    )
+    return template("flashinfer/binding.cu.j2").render(
+        name=problem.name,
+        kernel=spec.name,
+        version=TUNER_VERSION,
+        device=measured.device,
+        architecture=measured.architecture,
+        parameters=", ".join(f"TensorView {cpp_name(one.name)}" for one in tensors),
+        first=_found(problem),
+        sizes=[(names[axis], _size(problem, axis)) for axis in spec.axes],
+        tensors=[_checked(one, names) for one in tensors],
+        copied=[
+            (cpp_name(one.argument.name), cpp_name(one.name), DTYPE_BYTES[one.argument.dtype])
+            for one in problem.outputs
+            if one.argument.role == "inout"
+        ],
+        scratch=[(name, known[name]) for name in scratch],
+        passed=", ".join([*pointers, *names.values(), "tuned_stream"]),
+        axes=", ".join(names.values()),
+    )
+
+
+def _found(problem: Problem) -> tuple[str, str, int] | None:
+    """Say where the size of the axis that varies is found: name, name in C++ and dimension."""
+    if problem.varying is None:
+        return None
+    tensor, place = problem.place
+    return tensor.name, cpp_name(tensor.name), place
+
+
+def _size(problem: Problem, axis: str) -> str:
+    if axis != problem.varying:
+        return str(problem.fixed[axis])
+    tensor, place = problem.place
+    return f"{cpp_name(tensor.name)}.size({place})"
+
+
+def _checked(one: Tensor, names: dict[str, str]) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "local": cpp_name(one.name),
+        "type": _DLPACK[one.argument.dtype],
+        "shape": ", ".join(integer(size, names) for size in one.argument.shape),
+    }
+
+
+def safetensors(arrays: Mapping[str, tuple[str, Array]]) -> bytes:
+    """Write arrays, as they are stored, with their types by name, in the format of safetensors."""
+    header, data = dict[str, Any](), b""
+    for name, (dtype, array) in arrays.items():
+        stored = np.ascontiguousarray(array).tobytes()
+        offsets = [len(data), len(data) + len(stored)]
+        kind = _SAFETENSORS[dtype]
+        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": offsets}
+        data += stored
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def _json(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2) + "\n"

@@ -1,0 +1,1 @@
+"""Exports as a folder that the `kernels` package of Hugging Face loads."""
