@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["cpp", "torch", "sglang"]),
+    type=click.Choice(["cpp", "torch", "sglang", "vllm"]),
     default="cpp",
     show_default=True,
     help="Of --to. cpp: sources with a dispatch header. torch: a Python package for PyTorch, of "
-    "one session or several. sglang: the same as a plugin of SGLang.",
+    "one session or several. sglang, vllm: the same as a plugin of SGLang or vLLM.",
 )
 @click.option(
     "--package",
     metavar="NAME",
     default="tuned_kernels",
     show_default=True,
-    help="Of --format torch and sglang: the name to import.",
+    help="Of --format torch, sglang and vllm: the name to import.",
 )
 @options.variants_within
 @options.max_variants
@@ -81,7 +81,7 @@ def command(
         raise click.UsageError("--variants-within and --max-variants are for --to")
     packaged = to is not None and form != "cpp"
     if others and not (packaged and kernel_tuner is None and trajectories is None):
-        raise click.UsageError("several sessions are for --to with --format torch or sglang")
+        raise click.UsageError("several sessions are for --to with --format torch, sglang or vllm")
     choice = _choice(variants_within, max_variants)
     if to is not None and packaged:
         _write_package((session, *others), to, form, package, choice, space)

@@ -1,4 +1,4 @@
-"""`tune export --format torch` and `sglang`: sessions as one Python package."""
+"""`tune export --format torch`, `sglang` and `vllm`: sessions as one Python package."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from pathlib import Path
 
 from tuner.compiler.base import Compiler
 from tuner.export.folder import with_table, write_folder
+from tuner.export.plugins import sglang_files, vllm_files
 from tuner.export.pytorch.package import OperatorFiles, package_files
-from tuner.export.sglang.package import sglang_files
 from tuner.export.winners import Winners
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError
 
 Format = Callable[[str, Sequence[OperatorFiles], str], Mapping[str, str | bytes]]
-FORMATS: dict[str, Format] = {"torch": package_files, "sglang": sglang_files}
+FORMATS: dict[str, Format] = {
+    "torch": package_files,
+    "sglang": sglang_files,
+    "vllm": vllm_files,
+}
 
 
 def export_package(

@@ -104,7 +104,7 @@ def test_what_cannot_be_packed_is_one_error_and_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("form", ["torch", "sglang"])
+@pytest.mark.parametrize("form", ["torch", "sglang", "vllm"])
 def test_no_pytorch_is_needed_to_write_a_package(session: Path, tmp_path: Path, form: str) -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
@@ -120,7 +120,7 @@ def test_no_pytorch_is_needed_to_write_a_package(session: Path, tmp_path: Path, 
 def test_several_sessions_are_for_packages(tune: Tune, session: Path, tmp_path: Path) -> None:
     result = tune("export", session, session, "--to", tmp_path / "out")
     assert result.exit_code == 2
-    assert "several sessions are for --to with --format torch or sglang" in result.output
+    assert "several sessions are for --to with --format torch, sglang or vllm" in result.output
 
 
 @pytest.mark.slow

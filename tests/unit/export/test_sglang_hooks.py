@@ -13,8 +13,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tuner.export.pytorch.replacing import ORIGINAL, Tuned  # noqa: E402
 from tuner.export.sglang import hooks  # noqa: E402
-from tuner.export.sglang.hooks import HOOKS, ORIGINAL, Tuned  # noqa: E402
+from tuner.export.sglang.hooks import HOOKS  # noqa: E402
 from tuner.space.load import load_definition  # noqa: E402
 
 SPACES = Path(__file__).parents[3] / "search_spaces" / "sglang"

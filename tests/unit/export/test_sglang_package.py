@@ -21,7 +21,8 @@ pytest.importorskip("torch")
 
 from tuner.compiler.pool import NvrtcPool
 from tuner.export.packages import export_package
-from tuner.export.sglang.hooks import HOOKS, Hook, hooks_of
+from tuner.export.pytorch.replacing import Hook
+from tuner.export.sglang.hooks import ENGINE, HOOKS
 from tuner.export.winners import winners_of
 from tuner.space.choices import chosen_operators
 from tuner.space.load import load_definition
@@ -145,7 +146,7 @@ def test_all_of_sglang_has_what_the_hooks_name(written: Written) -> None:
     found, log = loaded(*path, switches={}, only_loader=False)
     defaults = {name: load_definition(SPACES / f"{name}.yaml").spec for name in ALL}
     chosen = {name: dict(chosen_operators(spec, {})) for name, spec in defaults.items()}
-    wanted = {one.target for name in ALL for one in hooks_of(name, chosen[name])}
+    wanted = {one.target for name in ALL for one in ENGINE.hooks_of(name, chosen[name])}
     assert set(found["hooked"]) == wanted, log
     assert set(found["calls"]) == set(ALL)
     assert "is replaced: " not in log
