@@ -26,6 +26,7 @@ _NOT_HERE = (
     AssertionError,
     AttributeError,
     ImportError,
+    KeyError,
     OSError,
     RuntimeError,
     TypeError,

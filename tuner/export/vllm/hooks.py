@@ -28,7 +28,7 @@ from tuner.export.pytorch.replacing import ORIGINAL, Engine, Hook, Tuned
 class Implementation(Hook):
     """Of an operator of vLLM's IR; `supports` has its signature, and is asked for fakes too."""
 
-    supports: Callable[..., bool] | None = None
+    supports: Callable[..., bool] = lambda *_: True
 
 
 def rms_norm(

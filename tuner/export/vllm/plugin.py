@@ -53,9 +53,9 @@ class Plugin(Replacing):
 
     def _implement(self, hook: Implementation, op: Any, call: Callable[..., Any]) -> None:
         """Add an implementation to an operator of the IR; where ours doesn't serve it is vLLM's."""
-        native, supports = op.impls["native"].impl_fn, hook.supports
-        assert supports is not None
-        own = op.impls["vllm_c"].impl_fn if "vllm_c" in op.impls else native
+        importlib.import_module("vllm.kernels.vllm_c")
+        native, own = (op.impls[provider].impl_fn for provider in ("native", "vllm_c"))
+        supports = hook.supports
 
         # vLLM compares the signatures with its own.
         @wraps(native)
