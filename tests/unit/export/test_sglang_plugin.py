@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-import sglang_wheel
+from engine_wheels import SGLANG
 
 torch = pytest.importorskip("torch")
 
@@ -231,7 +231,7 @@ def test_a_hooked_function_is_part_of_a_compiled_graph(
 def test_sglangs_registry_hooks_what_is_compiled(
     registry: Registry, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = sglang_wheel.wheel() / "sglang/srt/plugins/hook_registry.py"
+    path = SGLANG.wheel() / "sglang/srt/plugins/hook_registry.py"
     spec = importlib.util.spec_from_file_location("hook_registry", path)
     assert spec is not None
     assert spec.loader is not None
