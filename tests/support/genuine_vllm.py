@@ -18,6 +18,8 @@ from typing import Any
 import torch
 
 DEVICE = "NVIDIA H200"
+# vLLM's own activation is compiled, and rounds once less; in bf16 that is the last bit.
+ULP = 2.0**-7
 # What of vLLM is compiled, as far as layers and fallbacks call it.
 LIBRARY = torch.library.Library("_C", "FRAGMENT")
 
@@ -122,7 +124,7 @@ def all_of_vllm(plugin: str) -> dict[str, Any]:
             "activation": type(act).__name__,
             "graph": called,
             "calls": ours.calls(),
-            "right": all(map(torch.equal, found, again)),
+            "right": all(torch.allclose(a, b, ULP, ULP) for a, b in zip(found, again, strict=True)),
         }
 
 

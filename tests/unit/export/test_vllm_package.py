@@ -84,7 +84,7 @@ def test_all_of_vllm_has_what_the_hooks_name_and_compiles_it(write: Write) -> No
     assert {one for line in placed for one in line.partition(" of ")[2].split(" and ")} == wanted
     assert found["mode"] == "VLLM_COMPILE", "as it is by default"
     assert found["activation"] == "TunedSiluAndMul"
-    assert found["custom_ops"] == ["none", "+SiluAndMul"]
+    assert found["custom_ops"] == ["none", "+TunedSiluAndMul"]
     assert found["priority"] == [f"tuned_{PACKAGE}", "native"]
     for name in ("rmsnorm", "fused_add_rmsnorm"):
         assert f"{PACKAGE}.{name}.default" in found["graph"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -18,6 +19,9 @@ from tuner.export.pytorch.runtime import Array, Operator, Table  # noqa: E402
 from tuner.export.vllm.plugin import Plugin  # noqa: E402
 
 CHOICES = {"GEMMA": "false", "ROUNDED": "false", "ACTIVATION": "silu"}
+
+
+COMPILATION = SimpleNamespace(custom_ops=[], enabled_custom_ops=Counter[str]())
 
 
 class KernelConfig:
@@ -35,6 +39,12 @@ class SiluAndMul:
 
     name = "silu_and_mul"
     others: dict[str, Any]
+
+    def __init__(self) -> None:
+        self.forward = self.dispatch_forward(compile_native=True)
+
+    def dispatch_forward(self, compile_native: bool) -> Any:
+        return self.forward_cuda
 
     def forward_cuda(self, x: Any) -> Any:
         gate, up = x.chunk(2, dim=-1)
@@ -84,7 +94,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "vllm.platforms": {
             "current_platform": SimpleNamespace(get_device_name=lambda: "NVIDIA H200")
         },
-        "vllm.config": {"__path__": []},
+        "vllm.config": {"__path__": [], "get_cached_compilation_config": lambda: COMPILATION},
         "vllm.config.kernel": {"KernelConfig": type("KernelConfig", (KernelConfig,), {})},
         "vllm.kernels": {"__path__": []},
         "vllm.kernels.vllm_c": {},
@@ -150,6 +160,15 @@ def test_a_function_is_replaced_for_whoever_has_imported_it(engine: dict[str, An
     assert plugin.calls()["moe_sum_reduce"]["original"] == 2
 
 
+def test_a_function_in_a_compiled_graph_is_vllms_own(engine: dict[str, Any]) -> None:
+    plugin = made("moe_sum_reduce")
+    plugin.register()
+    add_up = engine["vllm.importer"].add_up
+    compiled = torch.compile(lambda x: add_up(x, x), fullgraph=True, backend="eager")
+    assert compiled(torch.ones(2, 4, 8)) == "vLLM's own"
+    assert plugin.calls() == {"moe_sum_reduce": {"tuned": 0, "original": 0}}
+
+
 def test_an_implementation_has_the_signature_of_vllms(engine: dict[str, Any]) -> None:
     plugin = made("rmsnorm", package="Tuned")
     plugin.register()
@@ -164,7 +183,7 @@ def test_an_implementation_has_the_signature_of_vllms(engine: dict[str, Any]) ->
 
 def test_a_config_prefers_ours(engine: dict[str, Any]) -> None:
     made(*ALL).register()
-    assert preferred(engine) == (["tuned_tuned", "native"], ["none", "+SiluAndMul"])
+    assert preferred(engine) == (["tuned_tuned", "native"], ["none", "+TunedSiluAndMul"])
 
 
 def test_what_the_user_asked_for_stays(engine: dict[str, Any]) -> None:
@@ -293,6 +312,14 @@ def operator(tmp_path: Any) -> Iterator[Operator]:
         yield found
 
 
+def test_a_layer_whose_config_prefers_vllms_is_vllms(engine: dict[str, Any]) -> None:
+    plugin = made("silu_and_mul")
+    plugin.register()
+    layer = SiluAndMul.others["SiluAndMul"]()
+    assert layer.name == "silu_and_mul", "by which users switch it"
+    assert layer.forward == layer.forward_cuda
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_layer_of_ours_is_part_of_a_compiled_graph(
     engine: dict[str, Any],
@@ -306,17 +333,18 @@ def test_a_layer_of_ours_is_part_of_a_compiled_graph(
     monkeypatch.setattr(torch.ops, "_C", library)
     plugin = Plugin("tuned", {"silu_and_mul": operator}, {"silu_and_mul": CHOICES})
     plugin.register()
+    monkeypatch.setattr(COMPILATION, "custom_ops", ["none", "+TunedSiluAndMul"])
     layer = SiluAndMul.others["SiluAndMul"]()
     caplog.clear()
 
     def step(x: Any) -> Any:
-        return layer.forward_cuda(x + 1.0) - 1.0
+        return layer.forward(x + 1.0) - 1.0
 
     x = torch.randn(4, 16).bfloat16()
     for _ in range(3):
         found = torch.compile(step, fullgraph=True, backend=backend)(x)
         assert torch.equal(found, own(x + 1.0) - 1.0)
     assert plugin.calls() == {"silu_and_mul": {"tuned": 0, "original": 3}}
-    assert torch.equal(layer.forward_cuda(x), own(x))
+    assert torch.equal(layer.forward(x), own(x))
     assert plugin.calls() == {"silu_and_mul": {"tuned": 0, "original": 4}}, "not compiled"
     assert not [one for one in caplog.records if one.levelno > logging.INFO]

@@ -10,7 +10,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 
 from tuner.export.pytorch.replacing import Hook, Replacing
@@ -49,7 +49,7 @@ class Plugin(Replacing):
         elif isinstance(original, type):
             self._derive(original, call)
         else:
-            _replace(hook.target, original, wraps(original)(partial(call, original)))
+            _replace(hook.target, original, call)
 
     def _implement(self, hook: Implementation, op: Any, call: Callable[..., Any]) -> None:
         """Add an implementation to an operator of the IR; where ours doesn't serve it is vLLM's."""
@@ -72,17 +72,24 @@ class Plugin(Replacing):
         self._implemented.append(op.name)
 
     def _derive(self, layer: Any, call: Callable[..., Any]) -> None:
-        """Let a class of ours be made wherever a model asks for this layer."""
-        own = layer.forward_cuda
+        """Let models have a layer of ours instead of this one; it asks its config which forward."""
+        mark, known = f"Tuned{layer.__name__}", layer.name
+        config = importlib.import_module("vllm.config")
 
-        def forward_cuda(self: Any, x: Any) -> Any:
-            return call(own, self, x)
+        def dispatch_forward(self: Any, compile_native: bool) -> Any:
+            own = layer.dispatch_forward(self, compile_native)
+            compilation = config.get_cached_compilation_config()
+            if f"+{mark}" not in compilation.custom_ops:
+                return own
+            # vLLM says which custom operators a model has none of.
+            compilation.enabled_custom_ops.update([mark])
+            return lambda x: call(lambda _, x: own(x), self, x)
 
-        name = layer.__name__
-        derived = type(f"Tuned{name}", (layer,), {"forward_cuda": forward_cuda})
-        known = layer.name
-        layer.register_oot(name=name)(derived)
-        self._layers[name] = known
+        derived: Any = type(mark, (layer,), {"dispatch_forward": dispatch_forward})
+        layer.register_oot(name=layer.__name__)(derived)
+        # Registration gave it another, and users switch it by vLLM's.
+        derived.name = known
+        self._layers[mark] = known
 
     def _prefer_ours(self) -> None:
         """Let every config prefer ours, but what the user asked for, and what vLLM would fuse.
@@ -100,9 +107,9 @@ class Plugin(Replacing):
                     if not asked:
                         asked.append(self._provider)
                 custom = vllm_config.compilation_config.custom_ops
-                for name, known in self._layers.items():
-                    if not {f"+{name}", f"-{name}", f"-{known}"} & set(custom):
-                        custom.append(f"+{name}")
+                for mark, known in self._layers.items():
+                    if not {f"+{mark}", f"-{known}"} & set(custom):
+                        custom.append(f"+{mark}")
             own(kernel_config, vllm_config)
 
         config.set_platform_defaults = set_platform_defaults
@@ -122,8 +129,13 @@ def _fuses_with_quantization(vllm_config: Any) -> bool:
     return bool(vllm_config.compilation_config.mode and model and model.quantization)
 
 
-def _replace(target: str, original: Any, ours: Any) -> None:
+def _replace(target: str, original: Any, call: Callable[..., Any]) -> None:
     """Replace a function in its module, and in those that have imported it."""
+
+    @wraps(original)
+    def ours(*arguments: Any, **keywords: Any) -> Any:
+        return call(original, *arguments, **keywords)
+
     module, _, name = target.rpartition(".")
     setattr(sys.modules[module], name, ours)
     for other, importer in list(sys.modules.items()):
