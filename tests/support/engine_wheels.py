@@ -17,12 +17,12 @@ from filelock import FileLock
 
 @dataclass(frozen=True)
 class Engine:
-    """A release, the platform of its wheel, and packages by what it asks pip for."""
+    """A release, the platform of its wheel, and the packages that importing it needs."""
 
     name: str
     version: str
     platform: tuple[str, ...]
-    packages_: str
+    needs: str
 
     def wheel(self) -> Path:
         """Return the folder that has its Python; skip the test where it can't be had."""
@@ -42,7 +42,7 @@ class Engine:
         with FileLock(self._kept() / "packages.lock"):
             found = self._kept() / f"packages-{sys.version_info.major}.{sys.version_info.minor}"
             if not (found / "complete").exists():
-                wanted = ("--target", str(found), *self.packages_.split())
+                wanted = ("--target", str(found), *self.needs.split())
                 _pip("install", "--no-deps", "--upgrade", *wanted)
                 (found / "complete").touch()
         return found

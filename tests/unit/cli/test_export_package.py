@@ -89,6 +89,7 @@ def test_what_it_says_of_shapes_is_what_the_dispatch_says(
     [
         (("--package", "9x"), "'9x' is no name of a Python package"),
         (("--package", "class"), "'class' is no name of a Python package"),
+        (("--package", "torch"), "a package named torch would hide the one that it is for"),
         (("SESSION",), "2 sessions are of blend"),
         (("SESSION", "--space", "SPACE"), "--space is for one session"),
     ],
