@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from cuda import pathfinder
+from engine_wheels import pip
 from filelock import FileLock
-from sglang_wheel import pip
 
 # FlashInfer itself is 60 MB, and needed to replace its kernels only.
 PACKAGES = ("flashinfer-bench==0.1.2", "apache-tvm-ffi==0.1.15.post2", "docstring-parser==0.18.0")

@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["cpp", "torch", "sglang", "kernels", "flashinfer-trace"]),
+    type=click.Choice(["cpp", "torch", "sglang", "vllm", "kernels", "flashinfer-trace"]),
     default="cpp",
     show_default=True,
     help="Of --to. cpp: sources with a dispatch header. torch: a Python package for PyTorch, of "
-    "one session or several. sglang: the same as a plugin of SGLang. kernels: the same for "
-    "`kernels` of Hugging Face. flashinfer-trace: a trace set of FlashInfer-Bench.",
+    "one session or several. sglang, vllm: the same as a plugin of SGLang or vLLM. kernels: the "
+    "same for `kernels` of Hugging Face. flashinfer-trace: a trace set of FlashInfer-Bench.",
 )
 @click.option(
     "--package",
     metavar="NAME",
     default="tuned_kernels",
     show_default=True,
-    help="Of --format torch, sglang and kernels: the name to import.",
+    help="Of --format torch, sglang, vllm and kernels: the name to import.",
 )
 @options.variants_within
 @options.max_variants

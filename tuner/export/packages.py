@@ -1,25 +1,75 @@
-"""`tune export --format torch` and what is made of it: sessions as one Python package."""
+"""What `tune export` makes of sessions in any format but C++: packages, plugins, trace sets."""
 
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from importlib import resources
 from pathlib import Path
 
 from tuner.compiler.base import Compiler
 from tuner.export.flashinfer.package import trace_files
 from tuner.export.folder import with_table, write_folder
 from tuner.export.huggingface.package import kernels_files
-from tuner.export.pytorch.package import OperatorFiles, package_files
-from tuner.export.sglang.package import sglang_files
+from tuner.export.pytorch.package import OperatorFiles, package_files, template
+from tuner.export.pytorch.replacing import Engine
+from tuner.export.sglang.hooks import ENGINE as SGLANG
+from tuner.export.vllm.hooks import ENGINE as VLLM
 from tuner.export.winners import Winners
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError
 
 Format = Callable[[str, Sequence[OperatorFiles], str], Mapping[str, str | bytes]]
+ENTRY_POINT = """
+[project.entry-points."{group}"]
+{package} = "{package}.{engine}:register"
+"""
+
+
+def plugin_files(
+    engine: Engine, package: str, operators: Sequence[OperatorFiles], folder: str
+) -> dict[str, str | bytes]:
+    """Return all files of an engine's plugin: the package for PyTorch, hooks, entry point."""
+    files, name = package_files(package, operators), engine.distribution
+    choices = [(one.described.kernel, dict(one.choices)) for one in operators]
+    values = {
+        "package": package,
+        "folder": folder,
+        "version": TUNER_VERSION,
+        "engine": engine,
+        "choices": choices,
+        "replaced": [(kernel, *_replaced(engine, kernel, made)) for kernel, made in choices],
+        "versions": ", ".join(engine.versions),
+    }
+    entry = ENTRY_POINT.format(group=engine.group, package=package, engine=name)
+    files["pyproject.toml"] = f"{files['pyproject.toml']!s}{entry}"
+    files["README.md"] = template(f"{name}/README.md.j2").render(**values)
+    files[f"{package}/{name}.py"] = template("pytorch/plugin.py.j2").render(**values)
+    shipped = _shipped("pytorch", ("replacing", "adapting")) | _shipped(name, ("hooks", "plugin"))
+    return files | {f"{package}/{one}.py": text for one, text in shipped.items()}
+
+
+def _shipped(folder: str, modules: Iterable[str]) -> dict[str, str]:
+    """Read modules of tuner.export as one flat package has them."""
+    here = resources.files(f"tuner.export.{folder}")
+    read = {one: (here / f"{one}.py").read_text(encoding="utf-8") for one in modules}
+    return {one: re.sub(r"from tuner\.export\.\w+\.", "from .", text) for one, text in read.items()}
+
+
+def _replaced(engine: Engine, kernel: str, made: dict[str, str]) -> tuple[str, str]:
+    """Name what a plugin with these choices replaces, and when the engine calls it."""
+    targets = ", ".join(f"`{one.target}`" for one in engine.hooks_of(kernel, made))
+    if not targets:
+        return "nothing", engine.why_not.get(kernel, "")
+    return targets, engine.only.get(kernel, "every model")
+
+
 FORMATS: dict[str, Format] = {
     "torch": package_files,
-    "sglang": sglang_files,
+    "sglang": partial(plugin_files, SGLANG),
+    "vllm": partial(plugin_files, VLLM),
     "kernels": kernels_files,
     "flashinfer-trace": trace_files,
 }
@@ -28,6 +78,7 @@ _INSTALL = "pip install {to}, then `import {package}`"
 NEXT: dict[str, str] = {
     "torch": _INSTALL,
     "sglang": _INSTALL,
+    "vllm": _INSTALL,
     "flashinfer-trace": "flashinfer-bench run --local {to}",
     "kernels": "kernels.get_local_kernel(Path({to!r}))",
 }
@@ -38,13 +89,18 @@ def export_package(
 ) -> None:
     """Write a package with an operator for each session to the folder `to`.
 
-    Raises `InputError` for a name that no package can have, for two sessions of one kernel, and
+    Raises `InputError` for a name that it can't have, for two sessions of one kernel, and
     where the folder cannot be written or holds what is not ours.
     """
     if not package.isidentifier() or keyword.iskeyword(package):
         raise InputError(
             f"{package!r} is no name of a Python package",
             remedy="name one with letters, digits and _: --package tuned_kernels",
+        )
+    if package in FORMATS:
+        raise InputError(
+            f"a package named {package} would hide the one that it is for",
+            remedy="name it otherwise: --package tuned_kernels",
         )
     kernels = [one.spec.name for one in sessions]
     for kernel in kernels:

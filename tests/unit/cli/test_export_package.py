@@ -89,6 +89,7 @@ def test_what_it_says_of_shapes_is_what_the_dispatch_says(
     [
         (("--package", "9x"), "'9x' is no name of a Python package"),
         (("--package", "class"), "'class' is no name of a Python package"),
+        (("--package", "torch"), "a package named torch would hide the one that it is for"),
         (("SESSION",), "2 sessions are of blend"),
         (("SESSION", "--space", "SPACE"), "--space is for one session"),
     ],
@@ -104,7 +105,7 @@ def test_what_cannot_be_packed_is_one_error_and_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("form", ["torch", "sglang"])
+@pytest.mark.parametrize("form", ["torch", "sglang", "vllm"])
 def test_no_pytorch_is_needed_to_write_a_package(session: Path, tmp_path: Path, form: str) -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"

@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from installed_plugins import Noting
 
 torch = pytest.importorskip("torch")
 
+from tuner.export.pytorch.replacing import ORIGINAL, Tuned  # noqa: E402
 from tuner.export.sglang import hooks  # noqa: E402
-from tuner.export.sglang.hooks import HOOKS, ORIGINAL, Tuned  # noqa: E402
+from tuner.export.sglang.hooks import HOOKS  # noqa: E402
 from tuner.space.load import load_definition  # noqa: E402
 
 SPACES = Path(__file__).parents[3] / "search_spaces" / "sglang"
 
 BF16 = torch.bfloat16
-
-
-class Noting:
-    """An operator that serves everything, or nothing, and notes what it is given."""
-
-    def __init__(self, *, serves: bool = True) -> None:
-        self.serves, self.fallback = serves, None
-        self.calls: Counter[int] = Counter()
-        self.tensors: tuple[Any, ...] = ()
-        self.keywords: dict[str, Any] = {}
-
-    def attempt(self, *tensors: Any, **keywords: Any) -> bool:
-        self.tensors, self.keywords = tensors, keywords
-        return self.serves
-
-    @property
-    def shapes(self) -> list[tuple[int, ...]]:
-        return [tuple(one.shape) for one in self.tensors]
 
 
 CHOICES = {

@@ -11,14 +11,15 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-import sglang_wheel
+from engine_wheels import SGLANG
 
 torch = pytest.importorskip("torch")
 
+from tuner.export.pytorch import replacing  # noqa: E402
 from tuner.export.pytorch.runtime import Array, Operator, Scalar, Table  # noqa: E402
-from tuner.export.sglang import plugin as module  # noqa: E402
 from tuner.export.sglang.plugin import Plugin  # noqa: E402
 
+SWITCH, ANY_VERSION = "TUNED_SGLANG", "TUNED_SGLANG_ANY_VERSION"
 DEFAULTS = {"GEMMA": "false", "ROUNDED": "false", "ACTIVATION": "silu"}
 
 
@@ -60,8 +61,8 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     kernels.rmsnorm = own_rmsnorm  # type: ignore[attr-defined]
     kernels.fused_add_rmsnorm = lambda *_: None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sgl_kernel", kernels)
-    monkeypatch.setattr(module.metadata, "version", lambda _: "0.5.17")
-    for name in (module.SWITCH, module.ANY_VERSION):
+    monkeypatch.setattr(replacing.metadata, "version", lambda _: "0.5.17")
+    for name in (SWITCH, ANY_VERSION):
         monkeypatch.delenv(name, raising=False)
     return found
 
@@ -100,25 +101,25 @@ def test_choices_decide_what_is_replaced(
     made("fused_add_rmsnorm", ROUNDED="true").register()
     assert not registry.hooks
     missing, other = caplog.messages
-    assert "SGLang has no sgl_kernel.gemma_rmsnorm here" in missing
+    assert "rmsnorm: sgl_kernel.gemma_rmsnorm is not replaced: " in missing
     assert "nothing of SGLang is replaced: it normalizes the sum" in other
 
 
 def test_another_version_is_left_alone(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module.metadata, "version", lambda _: "0.5.23")
+    monkeypatch.setattr(replacing.metadata, "version", lambda _: "0.5.23")
     made(*BOTH).register()
     assert not registry.hooks
     (said,) = caplog.messages
     assert "tested with SGLang 0.5.17, this is 0.5.23: nothing is replaced" in said
-    monkeypatch.setenv(module.ANY_VERSION, "1")
+    monkeypatch.setenv(ANY_VERSION, "1")
     made(*BOTH).register()
     assert registry.hooks
 
 
 def test_the_switch_turns_all_off(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(module.SWITCH, "0")
+    monkeypatch.setenv(SWITCH, "0")
     made(*BOTH).register()
     assert not registry.hooks
 
@@ -126,7 +127,7 @@ def test_the_switch_turns_all_off(registry: Registry, monkeypatch: pytest.Monkey
 def test_the_switch_leaves_the_named_ones_on(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv(module.SWITCH, "rmsnorm, silu")
+    monkeypatch.setenv(SWITCH, "rmsnorm, silu")
     made(*BOTH).register()
     assert set(registry.hooks) == {"sgl_kernel.rmsnorm"}
     assert caplog.messages == [
@@ -230,7 +231,7 @@ def test_a_hooked_function_is_part_of_a_compiled_graph(
 def test_sglangs_registry_hooks_what_is_compiled(
     registry: Registry, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = sglang_wheel.wheel() / "sglang/srt/plugins/hook_registry.py"
+    path = SGLANG.wheel() / "sglang/srt/plugins/hook_registry.py"
     spec = importlib.util.spec_from_file_location("hook_registry", path)
     assert spec is not None
     assert spec.loader is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -366,6 +367,31 @@ def test_tensors_without_memory_are_only_traced(registered: Operator) -> None:
     with FakeTensorMode():
         registered(*arrays())
     assert not registered.calls
+
+
+def test_an_attempt_is_traced_where_a_fallback_can_take_it(registered: Operator) -> None:
+    """As passes over a compiled graph trace what they put into it."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def attempted(out: Any, x: Any) -> Any:
+        return out if registered.attempt(out, x) else x
+
+    def targets() -> list[str]:
+        graph = make_fx(attempted, tracing_mode="symbolic")(*arrays()).graph
+        return [str(one.target) for one in graph.nodes if one.op == "call_function"]
+
+    assert targets() == ["tune_test.scale.default"]
+    registered.fallback = None
+    assert not targets()
+
+
+def test_a_quiet_operator_says_nothing_of_its_fallback(
+    registered: Operator, caplog: pytest.LogCaptureFixture
+) -> None:
+    registered.quiet = True
+    registered(*arrays())
+    assert registered.calls == {0: 1}
+    assert not [one for one in caplog.records if one.levelno > logging.DEBUG]
 
 
 def test_there_is_no_derivative(registered: Operator) -> None:

@@ -179,6 +179,8 @@ class Operator:
         self.fallback: Callable[..., Any] | None = None
         self.calls: Counter[int] = Counter()
         self.devices = {table.device}
+        # Whether a fallback is said to nobody but a debugger.
+        self.quiet = False
         self._arrays = tuple(a for a in table.order if isinstance(a, Array) and a.role != "scratch")
         self._dtypes = tuple(getattr(torch, _TORCH.get(a.dtype, a.dtype)) for a in self._arrays)
         self._lock = threading.Lock()
@@ -254,13 +256,16 @@ class Operator:
     def attempt(self, *tensors: Any, **keywords: Any) -> bool:
         """Enqueue it where a tuned kernel serves, or do nothing and return False.
 
-        `torch.compile` can't know: there it is part of the graph, with the fallback.
+        `torch.compile` can't know: there it is part of the graph, with the fallback. So it is for
+        what traces by PyTorch's dispatcher, as passes over a compiled graph do.
         """
         if torch.compiler.is_compiling():
             self._registered(*tensors, **keywords)
             return True
         if torch._C._len_torch_dispatch_stack():
-            return False
+            if self.fallback is not None:
+                self._registered(*tensors, **keywords)
+            return self.fallback is not None
         graded = torch.is_grad_enabled()
         for one in tensors:
             if type(one) not in _PLAIN or (graded and one.requires_grad):
@@ -422,7 +427,8 @@ class Operator:
             )
         if why not in self._said:
             self._said.add(why)
-            logger.warning("%s: %s; its fallback serves", self.table.name, why)
+            level = logging.DEBUG if self.quiet else logging.WARNING
+            logger.log(level, "%s: %s; its fallback serves", self.table.name, why)
         self.calls[0] += 1
         self.fallback(*tensors, **keywords)
 

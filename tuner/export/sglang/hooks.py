@@ -1,67 +1,29 @@
 """Which of SGLang's functions tuned operators stand in for, and how a call of theirs becomes ours.
 
-A copy of this file is part of every exported plugin. An adapter has the signature of SGLang's
-function after the operator, allocates as it does and returns what it returns, or `ORIGINAL` where
-SGLang's own has to take the call.
+A copy of this file is part of every exported plugin.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 try:
     import torch
 except ImportError:  # whoever writes a package needs the table alone
     torch = None
 
-VERSIONS = ("0.5.17",)
-ORIGINAL = object()
-GROUP = 128  # numbers that share a scale
-LEAST_SCALE_OF = 1e-10  # what a group's largest number counts as, at least
+from tuner.export.pytorch.adapting import (
+    GROUP,
+    activated,
+    are_whole,
+    dequantized,
+    quantized_by_group,
+    suits_groups,
+)
+from tuner.export.pytorch.replacing import ORIGINAL, Engine, Hook, Tuned
+
 THETAS = {"theta_1e6": 1.0e6, "theta_5e5": 5.0e5}
-
-
-class Operator(Protocol):
-    """What is needed of the package's operators."""
-
-    fallback: Callable[..., Any] | None
-    calls: Counter[int]
-
-    def attempt(self, *tensors: Any, **keywords: Any) -> bool:
-        """Enqueue it, or return False where no tuned kernel serves."""
-
-
-@dataclass
-class Tuned:
-    """An operator, the choices that it was tuned with, and the calls that SGLang's own took."""
-
-    operator: Operator
-    choices: Mapping[str, str]
-    originals: int = 0
-
-    def serves(self, *tensors: Any, **keywords: Any) -> bool:
-        """Enqueue it, or return False where no tuned kernel serves."""
-        return self.operator.attempt(*tensors, **keywords)
-
-
-@dataclass(frozen=True)
-class Hook:
-    """A function of SGLang that an operator with these choices stands in for.
-
-    `fallback` calls SGLang's function, its first argument, with the operator's: `torch.compile`
-    needs it, since what is traced finds out later whether a tuned kernel serves. Without one,
-    SGLang's own is traced.
-    """
-
-    operator: str
-    target: str
-    adapter: Callable[..., Any]
-    choices: Mapping[str, str] = field(default_factory=dict)
-    fallback: Callable[..., None] | None = None
 
 
 def rmsnorm(
@@ -77,7 +39,7 @@ def rmsnorm(
         out = torch.empty_like(input)
     rows, result = input, out
     if input.dim() != 2:
-        if not _whole(input, out):
+        if not are_whole(input, out):
             return ORIGINAL
         rows, result = (one.view(-1, input.shape[-1]) for one in (input, out))
     return out if tuned.serves(result, rows, weight, eps=eps) else ORIGINAL
@@ -113,15 +75,7 @@ def act_and_mul(
     """Activate and multiply all rows; with `expert_ids` SGLang leaves some of them out."""
     if expert_ids is not None:
         return ORIGINAL
-    width = input.shape[-1] // 2
-    if out is None:
-        out = input.new_empty(*input.shape[:-1], width)
-    rows, result = input, out
-    if input.dim() != 2:
-        if not _whole(input, out):
-            return ORIGINAL
-        rows, result = input.view(-1, 2 * width), out.view(-1, width)
-    return out if tuned.serves(result, rows) else ORIGINAL
+    return activated(tuned, input, out)
 
 
 def _act_and_mul(original: Any, out: Any, input: Any) -> None:
@@ -197,35 +151,23 @@ def per_token_group_quant_fp8(
     masked_m: torch.Tensor | None = None,
 ) -> Any:
     """Quantize groups of rows into new arrays, in the one layout that was tuned for."""
-    by_column = tuned.choices["SCALES"] == "column"
+    # SGLang leaves one group a row to its quantization by rows.
     if (
-        (column_major_scales, group_size, eps) != (by_column, GROUP, LEAST_SCALE_OF)
+        not suits_groups(tuned, x, group_size, eps, column_major_scales, scale_tma_aligned)
+        or x.shape[1] == GROUP
         or scale_ue8m0
         or fuse_silu_and_mul
         or masked_m is not None
-        or x.dim() != 2
     ):
         return ORIGINAL
-    rows, width = x.shape
-    padded = -(-rows // 4) * 4
-    # SGLang leaves one group a row to its quantization by rows, and unaligned scales unpadded.
-    if width % GROUP or width == GROUP or (by_column and not scale_tma_aligned and padded != rows):
-        return ORIGINAL
-    q = torch.empty((rows, width), device=x.device, dtype=torch.float8_e4m3fn)
-    shape = (width // GROUP, padded) if by_column else (rows, width // GROUP)
-    scales = torch.empty(shape, device=x.device, dtype=torch.float32)
-    if not tuned.serves(q, scales, x):
-        return ORIGINAL
-    return q, scales.transpose(0, 1)[:rows] if by_column else scales
+    return quantized_by_group(tuned, x)
 
 
 def awq_dequantize(
     tuned: Tuned, qweight: torch.Tensor, scales: torch.Tensor, qzeros: torch.Tensor
 ) -> Any:
-    """Dequantize weights whose groups are 128 rows; of others the shapes of the scales differ."""
-    shape = (qweight.shape[0], 8 * qweight.shape[1])
-    out = torch.empty(shape, device=scales.device, dtype=scales.dtype)
-    return out if tuned.serves(out, qweight, scales, qzeros) else ORIGINAL
+    """Dequantize weights."""
+    return dequantized(tuned, qweight, scales, qzeros)
 
 
 def fused_topk(
@@ -316,10 +258,6 @@ def fused_qk_norm_rope(
     arrays = qkv, q_weight, k_weight, position_ids
     served = tuned.serves(*arrays, Q=num_heads_q, G=num_heads_k, theta=float(base), eps=eps)
     return None if served else ORIGINAL
-
-
-def _whole(first: torch.Tensor, second: torch.Tensor) -> bool:
-    return bool(first.is_contiguous() and second.is_contiguous())
 
 
 def _meet(written: Any, read: Any) -> bool:
@@ -429,9 +367,4 @@ WHY_NOT = {
     "fused_add_rmsnorm": "it normalizes the sum before it is rounded, as ROUNDED=false does",
     "per_token_group_quant": "what it calls is that of QUANT=fp8 and FUSED=false",
 }
-
-
-def hooks_of(operator: str, choices: Mapping[str, str]) -> list[Hook]:
-    """List what an operator that was tuned with these choices stands in for."""
-    named = [one for one in HOOKS if one.operator == operator]
-    return [one for one in named if one.choices.items() <= choices.items()]
+ENGINE = Engine("SGLang", "sglang", "sglang.srt.plugins", ("0.5.17",), HOOKS, ONLY, WHY_NOT)

@@ -1,0 +1,102 @@
+"""Plugins of inference engines: installed, loaded, and held against the engine's signatures."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from operator_sessions import choices, write_operator_session
+
+from tuner.compiler.base import Compiler
+from tuner.export.packages import export_package
+from tuner.export.winners import winners_of
+
+PACKAGE = "tuned_test"
+
+
+class Noting:
+    """An operator that serves everything, or nothing, and notes what it is given."""
+
+    def __init__(self, *, serves: bool = True) -> None:
+        self.serves, self.fallback = serves, None
+        self.devices, self.quiet = {"NVIDIA H200"}, False
+        self.calls: Counter[int] = Counter()
+        self.tensors: tuple[Any, ...] = ()
+        self.keywords: dict[str, Any] = {}
+
+    def attempt(self, *tensors: Any, **keywords: Any) -> bool:
+        self.tensors, self.keywords = tensors, keywords
+        return self.serves
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        return [tuple(one.shape) for one in self.tensors]
+
+
+def written(form: str, place: Path, compiler: Compiler, *names: str) -> Path:
+    """Write a plugin of these operators, with their first choices, into a folder of `place`."""
+    folder, sessions = place / "plugin", place / "sessions"
+    made = [write_operator_session(sessions / one, one, choices(one)[0]) for one in names]
+    winners = [winners_of(one, None, None) for one in made]
+    export_package(winners, folder, compiler, PACKAGE, form)
+    return folder
+
+
+def installed(folder: Path) -> Path:
+    """Install a plugin as its README says, but into a folder of its own."""
+    site = folder.parent / "site"
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--target", str(site))
+    command = [sys.executable, "-m", "pip", "install", *options, str(folder)]
+    subprocess.run(command, check=True, capture_output=True)
+    return site
+
+
+def loaded(engine: str, *path: Path, only_loader: bool, **switches: str) -> tuple[Any, str]:
+    """Load it in an engine on this path; return what the loader found, and what was logged."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if engine.upper() not in name},
+        "PYTHONPATH": os.pathsep.join(map(str, path)),
+        **switches,
+    }
+    loader = Path(__file__).with_name(f"genuine_{engine}.py")
+    command = [sys.executable, str(loader), PACKAGE, *(["--loader"] if only_loader else [])]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=250
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+def same_signature(adapter: Callable[..., Any], own: ast.FunctionDef) -> bool:
+    """Say whether an adapter takes what the engine's function does, after the operator."""
+    source = ast.parse(inspect.getsource(adapter)).body[0]
+    assert isinstance(source, ast.FunctionDef)
+    return signature(source)[1:] == signature(own)
+
+
+def signature(function: ast.FunctionDef) -> list[tuple[str, str]]:
+    """List arguments with their defaults, as they are written."""
+    given = [*function.args.args, *function.args.kwonlyargs]
+    defaults = [*function.args.defaults, *(one for one in function.args.kw_defaults if one)]
+    texts = ["", *[""] * (len(given) - 1), *map(ast.unparse, defaults)][-len(given) :]
+    return [(one.arg, text) for one, text in zip(given, texts, strict=True)]
+
+
+def defined(wheel: Path, target: str) -> ast.FunctionDef:
+    """Find a function in the sources of a wheel, overloads left out."""
+    module, _, name = target.rpartition(".")
+    place = wheel / module.replace(".", "/")
+    path = place.with_suffix(".py") if place.with_suffix(".py").exists() else place / "__init__.py"
+    found = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    named = (one for one in found if isinstance(one, ast.FunctionDef) and one.name == name)
+    return next(
+        one for one in named if "overload" not in [ast.unparse(d) for d in one.decorator_list]
+    )
