@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import operators_section  # noqa: E402
+import steps_section  # noqa: E402
 from environment import is_clean  # noqa: E402
 
 PAGE, README = ROOT / "docs/results.md", ROOT / "README.md"
@@ -461,6 +462,8 @@ def _start(content):
 
 # What the page says, in its order, each from one file.
 SECTIONS = (
+    *((steps_section.steps, f"h200/sglang_step/{model}") for model in steps_section.ASKED),
+    (steps_section.call_cost, "h200/call_cost"),
     (_stand_ins, "h200/stand_ins"),
     (_two_seeds, "h200/two_seeds"),
     (_floor, "h200/launch_floor"),
