@@ -30,6 +30,14 @@ def test_a_speedup_is_that_of_a_round_whatever_the_rounds_drift() -> None:
     assert found == {"median": 1.02, "interval": [1.02, 1.02]}
 
 
+def test_captures_count_alike_and_their_spread_is_in_the_interval() -> None:
+    own = [100.0, 102.0, 104.0] * 10
+    found = step.speedup(own, [100.0] * 30, captures=3)
+    assert found["median"] == 1.02
+    low, high = found["interval"]
+    assert (low, high) == (1.0, 1.04)
+
+
 def test_an_interval_holds_the_median_of_noisy_rounds() -> None:
     own = [100.0 + (7 * k % 5) for k in range(30)]
     found = step.speedup(own, [100.0 + (3 * k % 5) for k in range(30)])
