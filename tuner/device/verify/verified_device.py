@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from itertools import count, pairwise
@@ -247,7 +247,7 @@ class VerifiedDevice:
         workload = programs[0].workload
 
         def attempt() -> ComparisonRounds:
-            rows, faults = self._alternated(programs, rounds)
+            rows, faults = self._alternated(programs, _stretches(rounds))
             around = self._spec.surroundings_of(workload)
             return ComparisonRounds(
                 times_us=tuple(rows),
@@ -261,22 +261,24 @@ class VerifiedDevice:
         return _tried(workload, attempt)
 
     def rank(self, programs: Sequence[Program], *, rounds: int) -> Sequence[float]:
-        """Time programs interleaved, and judge their outputs, as `compare` does; no more."""
+        """Time programs interleaved, in one stretch, and judge what their last calls left."""
 
         def attempt() -> list[float]:
-            rows, faults = self._alternated(programs, rounds)
+            rows, faults = self._alternated(programs, [rounds])
             medians = [median(column) for column in zip(*rows, strict=True)]
             return [inf if index in faults else time for index, time in enumerate(medians)]
 
         return _tried(programs[0].workload, attempt)
 
-    def _alternated(self, programs: Sequence[Program], rounds: int) -> tuple[Rows, dict[int, str]]:
+    def _alternated(
+        self, programs: Sequence[Program], stretches: Iterable[int]
+    ) -> tuple[Rows, dict[int, str]]:
         """Give the times of all rounds, and what was wrong with the results of which program."""
         self._enter(programs[0].workload)
         rows: list[tuple[float, ...]] = []
         faults: dict[int, str] = {}
         judge = self._judge(faults, programs)
-        for stretch in _stretches(rounds):
+        for stretch in stretches:
             self._ask("prepare", programs[0].workload, NORMAL, fresh_seed())
             patch = self._ask("alternate")
             rows += self._runner.compare(programs, stretch, patch, judge)
