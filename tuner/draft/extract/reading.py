@@ -17,7 +17,7 @@ from tuner.source.reader import source_text
 from tuner.source.syntax import fold, integer, listed, mask
 
 _NAMED = re.compile(r"#\s*include(?:_next)?\s*(?:<(?P<angled>[^>\n]+)>|\"(?P<quoted>[^\"\n]+)\")")
-# what NVRTC brings, or stands in for (tuner/compiler/shims.py)
+# what NVRTC brings, or stands in for (tuner/compiler/shims)
 _TOOLKIT = re.compile(
     r"cuda_(?:fp\d\w*|bf16)\.h(?:pp)?|math_constants\.h|vector_(?:types|functions)\.h|mma\.h"
     r"|cuda_(?:pipeline|awbarrier)\w*\.h|cooperative_groups(?:/.*|\.h)|nv/target|curand_kernel\.h"

@@ -55,7 +55,7 @@ _STANDARD = {
     " integer_sequence make_integer_sequence index_sequence_for in_place",
     "type_traits": "",
 }
-# from the stand-ins of tuner/compiler/shims.py, or built in
+# from the stand-ins of tuner/compiler/shims, or built in
 _MATHS = "abs ceil cos erf exp fabs floor fma fmax fmin isfinite isinf isnan log pow sin sqrt tanh"
 _ELSEWHERE = {
     **dict.fromkeys(_MATHS.split(), "cmath"),
