@@ -101,6 +101,7 @@ def _cudart_version(root: Path) -> int:
     return int(match[1]) if match else 0
 
 
+_BEFORE_ALL = "--pre-include=tune_before_all.h"
 # Headers of NVIDIA's that declare 64-bit integers for NVRTC alone.
 _DECLARING = ("cuda/std/cstdint", "cuda_pipeline_helpers.h", "cuda_awbarrier_helpers.h")
 _LONG_LONG = re.compile(
@@ -117,7 +118,8 @@ def _headers(folders: list[Path]) -> dict[str, str]:
     it is one type in all headers and overloads resolve as in the user's own build.
     """
     own = Path(__file__).with_name("shims")
-    found = {path.name: path.read_text(encoding="utf-8") for path in own.iterdir()}
+    files = (path for path in own.rglob("*") if path.is_file())
+    found = {path.relative_to(own).as_posix(): path.read_text(encoding="utf-8") for path in files}
     for name in _DECLARING:
         path = next((folder / name for folder in folders if (folder / name).is_file()), None)
         if path is not None:
@@ -224,7 +226,7 @@ class Nvrtc:
         """
         if not all(one.is_dir() for one in self._include_dirs[:1]):  # they were cleaned away
             self._include_dirs = include_dirs(self.version, self._cache_dir)
-        options = [*options, *(f"-I{folder}" for folder in self._include_dirs)]
+        options = [*options, *(f"-I{folder}" for folder in self._include_dirs), _BEFORE_ALL]
         key = self._precompiled.key(source, options, state)
         precompile, given = self._precompiled.options(key), self._headers
         result, program = nvrtc.nvrtcCreateProgram(
