@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shutil
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import partial
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
@@ -99,11 +101,36 @@ def _cudart_version(root: Path) -> int:
     return int(match[1]) if match else 0
 
 
-@cache
-def _shims() -> dict[str, str]:
-    # For headers that kernels include out of habit; NVRTC declares most of what they give itself.
-    folder = Path(__file__).with_name("shims")
-    return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+_BEFORE_ALL = "--pre-include=tune_before_all.h"
+# Headers of NVIDIA's that declare 64-bit integers for NVRTC alone.
+_DECLARING = ("cuda/std/cstdint", "cuda_pipeline_helpers.h", "cuda_awbarrier_helpers.h")
+_LONG_LONG = re.compile(
+    r"(?P<using>\busing\s+u?int64_t\s*=\s*)(?P<sign>(?:un)?signed) long long\s*;"
+    r"|\btypedef (?P<unsigned>unsigned )?long long (?P<name>u?int64_t);"
+)
+
+
+def _headers(folders: list[Path]) -> dict[str, str]:
+    """Read the headers that stand for others, by the name that a source includes them by.
+
+    Our own are for what kernels include out of habit; NVRTC declares most of that itself. NVIDIA's
+    call `int64_t` a `long long` for NVRTC alone: here it is a `long`, as for nvcc and g++, so that
+    it is one type in all headers and overloads resolve as in the user's own build.
+    """
+    own = Path(__file__).with_name("shims")
+    files = (path for path in own.rglob("*") if path.is_file())
+    found = {path.relative_to(own).as_posix(): path.read_text(encoding="utf-8") for path in files}
+    for name in _DECLARING:
+        path = next((folder / name for folder in folders if (folder / name).is_file()), None)
+        if path is not None:
+            found[name] = _LONG_LONG.sub(_as_long, path.read_text(encoding="utf-8"))
+    return found
+
+
+def _as_long(match: re.Match[str]) -> str:
+    if match["using"]:
+        return f"{match['using']}{match['sign']} long;"
+    return f"typedef {match['unsigned'] or ''}long {match['name']};"
 
 
 # cub's takes 310 MB, in the heap and as a file; cuda_bf16.h and cuda_fp8.h together 12 MB.
@@ -180,6 +207,7 @@ class Nvrtc:
         self.version = (int(major), int(minor))
         self._cache_dir = cache_dir
         self._include_dirs = include_dirs(self.version, cache_dir)
+        self._headers = _headers(self._include_dirs)
         self._precompiled = _PrecompiledHeaders(scratch)
 
     @property
@@ -187,7 +215,8 @@ class Nvrtc:
         """Tell this build of NVRTC and its headers from others, for the cache key."""
         library = pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path
         size = Path(library).stat().st_size if library else 0
-        return f"{self.version} {size} {headers_identity(self._include_dirs)}"
+        given = hashlib.sha256(json.dumps(self._headers).encode()).hexdigest()
+        return f"{self.version} {size} {headers_identity(self._include_dirs)} {given}"
 
     def compile(self, source: str, kernels: list[str], options: list[str], state: str) -> Message:
         """Answer with `log`, `lowered`, and whether that is `lasting`; the payload is the cubin.
@@ -197,15 +226,15 @@ class Nvrtc:
         """
         if not all(one.is_dir() for one in self._include_dirs[:1]):  # they were cleaned away
             self._include_dirs = include_dirs(self.version, self._cache_dir)
-        options = [*options, *(f"-I{folder}" for folder in self._include_dirs)]
+        options = [*options, *(f"-I{folder}" for folder in self._include_dirs), _BEFORE_ALL]
         key = self._precompiled.key(source, options, state)
-        precompile, shims = self._precompiled.options(key), _shims()
+        precompile, given = self._precompiled.options(key), self._headers
         result, program = nvrtc.nvrtcCreateProgram(
             source.encode(errors="replace"),
             UNIT_NAME.encode(),
-            len(shims),
-            [text.encode() for text in shims.values()],
-            [name.encode() for name in shims],
+            len(given),
+            [text.encode() for text in given.values()],
+            [name.encode() for name in given],
         )
         _require(result, "nvrtcCreateProgram")
         try:

@@ -107,3 +107,35 @@ def test_finds_a_toolkit_by_its_nvcc(toolkit, monkeypatch, tmp_path):
 
     assert include_dirs((12, 9), tmp_path)[0] == include
     assert headers_identity([]) == "no headers"
+
+
+STANDARD_INTEGERS = """\
+#include <{first}>
+#include <{second}>
+template <typename A, typename B> constexpr bool same = false;
+template <typename A> constexpr bool same<A, A> = true;
+static_assert(same<int64_t, long> && same<std::uint64_t, unsigned long>);
+extern "C" __global__ void copy(int64_t* to) {{ to[0] = to[1]; }}
+"""
+
+
+@pytest.mark.parametrize(
+    "header", ["cuda/std/type_traits", "cuda_pipeline.h", "cooperative_groups.h", "cuda/barrier"]
+)
+def test_integers_of_64_bits_are_those_of_nvcc_whichever_header_declares_them(nvrtc, header):
+    for first, second in (("cstdint", header), (header, "cstdint")):
+        compiled(nvrtc, STANDARD_INTEGERS.format(first=first, second=second))
+
+
+def test_cccl_calls_the_same_type_int64_t(nvrtc):
+    text = STANDARD_INTEGERS.replace("std::uint64_t", "cuda::std::uint64_t")
+
+    compiled(nvrtc, text.format(first="cuda/std/cstdint", second="cstdint"))
+
+
+def test_another_header_of_ours_makes_another_compiler_for_the_cache(cache_dir, tmp_path):
+    one, other = Nvrtc(cache_dir, tmp_path), Nvrtc(cache_dir, tmp_path)
+    other._headers["stdint.h"] += "#define NEW 1\n"
+
+    assert one.identity == Nvrtc(cache_dir, tmp_path).identity
+    assert one.identity != other.identity

@@ -14,3 +14,14 @@
 #define WARP_SHFL(value, lane) __shfl_sync(0xffffffff, value, lane)
 #define CUDA_KERNEL_LOOP(i, n) \
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += blockDim.x * gridDim.x)
+#define C10_UNUSED [[maybe_unused]]
+#define C10_NOINLINE __noinline__
+#define C10_LIKELY(condition) (condition)
+#define C10_UNLIKELY(condition) (condition)
+#define C10_UNROLL _Pragma("unroll")
+#define GPU_LAMBDA __host__ __device__
+#define CUDA_KERNEL_ASSERT_MSG(condition, text) assert(condition)
+#define CUDA_KERNEL_LOOP_TYPE(i, n, type) \
+  for (type i = blockIdx.x * (type)blockDim.x + threadIdx.x; i < (n); i += (type)blockDim.x * gridDim.x)
+#define WARP_BALLOT(value) __ballot_sync(0xffffffff, value)
+#define WARP_SYNC() __syncwarp()

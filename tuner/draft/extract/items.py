@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from tuner.draft.extract.reading import Reading, SourceCode
+from tuner.draft.extract.reading import DEVICE_NAMES, Reading, SourceCode
 from tuner.source.facts import IDENTIFIER
 from tuner.source.syntax import closing, closing_angle, fold, mask, split_list, top_level
 
@@ -241,7 +241,8 @@ def function_name(head: str) -> tuple[str, ...]:
 
 _HOST = re.compile(
     r"<<<|\bcuda(?:Stream|Error|Event|Launch|Get|Set|Malloc|Memcpy|Free|Func|Device|Occupancy)\w*"
-    r"|\b(?:torch|at|c10|tvm|pybind11|py|thrust)\s*::\s*(?!Half\b|BFloat16\b|Float8\w+|opmath)"
+    r"|\b(?:torch|at|c10)\s*::\s*(?:(?:native|cuda|detail|memory|cuda_utils)\s*::\s*)*+"
+    rf"(?!(?:{'|'.join(DEVICE_NAMES)})\b)|\b(?:tvm|pybind11|py|thrust)\s*::"
     r"|\bstd\s*::\s*(?:vector|string|optional|function|map|unordered_map|cerr|cout|runtime_error"
     r"|ostringstream|stringstream|shared_ptr|unique_ptr|mutex|getenv|invalid_argument)\b"
     r"|\b(?:TORCH_|AT_|TVM_|PYBIND|CHECK_)\w+|\bthrow\b|\bCU(?:tensorMap|stream|result|function)\b"

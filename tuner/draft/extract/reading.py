@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 from tuner.model.errors import KernelError
-from tuner.source.facts import Span
+from tuner.source.facts import IDENTIFIER, Span
 from tuner.source.reader import source_text
 from tuner.source.syntax import fold, integer, listed, mask
 
 _NAMED = re.compile(r"#\s*include(?:_next)?\s*(?:<(?P<angled>[^>\n]+)>|\"(?P<quoted>[^\"\n]+)\")")
-# what NVRTC brings, or stands in for (tuner/compiler/shims.py)
+# what NVRTC brings, or stands in for (tuner/compiler/shims)
 _TOOLKIT = re.compile(
     r"cuda_(?:fp\d\w*|bf16)\.h(?:pp)?|math_constants\.h|vector_(?:types|functions)\.h|mma\.h"
     r"|cuda_(?:pipeline|awbarrier)\w*\.h|cooperative_groups(?:/.*|\.h)|nv/target|curand_kernel\.h"
@@ -80,10 +80,10 @@ def resolved(name: str, quoted: bool, includer: Path, folders: tuple[Path, ...])
 
 def is_plain(name: str, quoted: bool) -> bool:
     """Whether a header is the toolkit's or the host compiler's, as plain CUDA files have them."""
-    # helper_*.h are of CUDA's samples, for their host code; NVRTC refuses cub's list of everything
+    # helper_*.h are of CUDA's samples, for their host code
     plain = re.fullmatch(r"helper_\w+\.h", name) or _TOOLKIT.fullmatch(name)
     host = not quoted and _HOST.fullmatch(name)
-    return name != "cub/cub.cuh" and bool(plain or host)
+    return bool(plain or host)
 
 
 def _places(includer: Path, quoted: bool, folders: tuple[Path, ...]) -> Iterator[Path]:
@@ -105,9 +105,18 @@ _TYPES = {
     "Float8_e4m3fn": "__nv_fp8_e4m3",
     "Float8_e5m2": "__nv_fp8_e5m2",
 }
+STAND_INS = Path(__file__).with_name("stand_ins.h")
+_SCOPES = frozenset(("at", "c10", "cub", "cuda", "cuda_utils", "detail", "memory", "native", "std"))
+# what follows `at::` in device code
+DEVICE_NAMES = tuple(
+    sorted({*_TYPES, *IDENTIFIER.findall(mask(STAND_INS.read_text(encoding="utf-8")))} - _SCOPES)
+)
 _TYPE = re.compile(rf"(?<![\w:])(?:::\s*)?(?:at|c10|torch)\s*::\s*({'|'.join(_TYPES)})\b")
 # a type in which a framework computes with another
-_COMPUTING = re.compile(r"(?<![\w:])(?:::\s*)?at\s*::\s*(?:opmath_type|acc_type)\s*<[^<>]*>")
+_COMPUTING = re.compile(
+    r"(?<![\w:])(?:typename\s+)?(?:::\s*)?at\s*::\s*(?:opmath_type|acc_type(?:_device)?"
+    r"|OpMathType|AccumulateType)\s*<\s*(?P<of>[\w:]+)[^<>]*>(?:\s*::\s*type\b)?"
+)
 _SCALAR = re.compile(
     r"\b(?:at::|torch::)?(?:ScalarType::)?k?(Half|BFloat16|Float|Double|Float8_e4m3fn|Float8_e5m2"
     r"|Int|Long|Short|Char|Byte|Bool)\b"
@@ -186,7 +195,10 @@ def replaced(text: str, masked: str, own: frozenset[str]) -> str:
     """Write CUDA's names for frameworks' types and macros that are not `own`; lines stay."""
     pieces, at = [], 0
     found = [(m.span(), _TYPES[m[1]]) for m in _TYPE.finditer(masked)]
-    found += [(m.span(), "float") for m in _COMPUTING.finditer(masked)]
+    found += [
+        (m.span(), "double" if m["of"] == "double" else "float")
+        for m in _COMPUTING.finditer(masked)
+    ]
     for (start, end), name in sorted([*found, *_expanded(masked, own)]):
         pieces += [text[at:start], name]
         at = end
@@ -221,8 +233,14 @@ _OPEN = re.compile(
     r"__CUDA_ARCH\w*|__CUDACC_RTC__|__CUDA_ON_HOST__|__CUDACC_VER_\w+|__cplusplus|__has_\w+"
     r"|__cpp_\w+|NDEBUG|_MSC_VER|_WIN(?:32|64)|__GNUC__|__clang__|__linux__|__x86_64__"
 )
-# __CUDACC__ is every CUDA compiler's; the headers that NVRTC comes with are of 13.
-PREDEFINED = {"__CUDACC__": "1", "CUDA_VERSION": "13000", "CUDART_VERSION": "13000"}
+# __CUDACC__ is every CUDA compiler's; the headers that NVRTC comes with are of 13, CCCL 3.
+PREDEFINED = {
+    **dict.fromkeys(("__CUDACC__", "__NVCC__"), "1"),
+    **dict.fromkeys(("CUDA_VERSION", "CUDART_VERSION"), "13000"),
+    **dict.fromkeys(("CUB_MAJOR_VERSION", "THRUST_MAJOR_VERSION"), "3"),
+    **dict.fromkeys(("CUB_VERSION", "THRUST_VERSION"), "300000"),
+    **{"CCCL_MAJOR_VERSION": "3", "CCCL_MINOR_VERSION": "0", "CCCL_VERSION": "3000000"},
+}
 _DEFINED = re.compile(r"\bdefined\s*(?:\(\s*(\w+)\s*\)|\s(\w+))")
 _NUMBER = re.compile(r"\b(0[xX][\da-fA-F]+|\d+)[uUlL]*\b")
 _OPERATORS: dict[type[ast.operator] | type[ast.cmpop], Callable[[int, int], int]] = {

@@ -6,11 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from textwrap import wrap
 
-from tuner.draft.extract.items import SourceItem, chunks, is_function, says_host
-from tuner.draft.extract.reading import REMOVED, WRITTEN, Include, Reading
+from tuner.draft.extract.items import SourceItem, chunks, is_function, items_of, says_host
+from tuner.draft.extract.reading import REMOVED, STAND_INS, WRITTEN, Include, Reading, read_all
 from tuner.source.facts import IDENTIFIER
 from tuner.source.host import implied_headers, is_marked
 
@@ -21,7 +22,7 @@ _CONSTANT = re.compile(r"\bconst(?:expr|eval)\b")
 _DEVICE_SCOPES = frozenset(("cooperative_groups", "cub", "nvcuda", "wmma", "cuda", "ptx"))
 # headers that only some code needs, slow to compile or not there on the CPU
 _ONLY_WITH = {
-    "cub/": r"\bcub\s*::",
+    "cub/": r"\bcub\b",
     "cooperative_groups": r"\bcooperative_groups\b",
     "cuda/": r"\bcuda\s*::",
     "mma.h": r"\b(?:nvcuda|wmma)\b",
@@ -33,13 +34,20 @@ _ONLY_WITH = {
     "assert.h": r"\bassert\b",
     "cuda_fp8": r"\b__nv_fp8\w*|\b__NV_\w+|\b__nv_cvt_\w+fp8\w*",
 }
-# from the system's headers, which nvcc includes first of all
-_SYSTEM_TYPES = {"uint": "unsigned int", "ushort": "unsigned short", "ulong": "unsigned long"}
-# NVRTC refuses the header that includes all of cub: BlockReduce is in block/block_reduce.cuh
-_CUB = (
-    r"\bcub\s*::\s*(Block(?:Reduce|Scan|RadixSort|Load|Store|Exchange|MergeSort)"
-    r"|Warp(?:Reduce|Scan|MergeSort))\b"
+_CUB = re.compile(
+    r"(Block(?:Reduce|Scan|RadixSort|Load|Store|Exchange|MergeSort)|Warp(?:Reduce|Scan|MergeSort))"
+    r"(?:Algorithm)?\b"
 )
+# of all its headers, or stood for
+_CUB_SCALARS = frozenset(("Sum", "Max", "Min")) | {
+    f"BLOCK_{what}"
+    for what in (
+        *("REDUCE_WARP_REDUCTIONS", "REDUCE_RAKING", "REDUCE_RAKING_COMMUTATIVE_ONLY"),
+        *("SCAN_WARP_SCANS", "SCAN_RAKING", "SCAN_RAKING_MEMOIZE"),
+        *("LOAD_DIRECT", "LOAD_TRANSPOSE", "LOAD_VECTORIZE", "LOAD_STRIPED"),
+        *("STORE_DIRECT", "STORE_TRANSPOSE", "STORE_VECTORIZE", "STORE_STRIPED"),
+    )
+}
 # C++'s own library: NVRTC has none, but what CUDA ships instead
 _STANDARD = {
     "algorithm": "max min clamp",
@@ -55,7 +63,7 @@ _STANDARD = {
     " integer_sequence make_integer_sequence index_sequence_for in_place",
     "type_traits": "",
 }
-# from the stand-ins of tuner/compiler/shims.py, or built in
+# from the stand-ins of tuner/compiler/shims, or built in
 _MATHS = "abs ceil cos erf exp fabs floor fma fmax fmin isfinite isinf isnan log pow sin sqrt tanh"
 _ELSEWHERE = {
     **dict.fromkeys(_MATHS.split(), "cmath"),
@@ -79,6 +87,32 @@ def device_marks(items: Iterable[SourceItem]) -> frozenset[str]:
     )
 
 
+@cache
+def _stand_ins() -> tuple[SourceItem, ...]:
+    reading = read_all(STAND_INS)
+    items = items_of(reading, STAND_INS)
+    return tuple(replace(item, path=Path(STAND_INS.name)) for item in items if item.names)
+
+
+def _standing_for(items: Sequence[SourceItem], names: Iterable[str]) -> list[SourceItem]:
+    """List what stands for names of a framework that `items` or `names` use and do not define."""
+    own = {name for item in items for name in item.names if item.kind != "directive"}
+    code = "\n".join([*(item.code for item in items), *names])
+    inside = {part for item in items for scope in item.namespace for part in scope.split("::")}
+    inside |= {m[1] for m in re.finditer(r"\busing\s+namespace\s+(?:\w+\s*::\s*)*(\w+)", code)}
+
+    def is_used(item: SourceItem) -> bool:
+        scope = "".join(item.namespace).rpartition("::")[2]
+        wanted = rf"\b(?:{'|'.join(item.names)})\b"
+        if (not scope or scope in inside) and own.isdisjoint(item.names):
+            return re.search(wanted, code) is not None
+        return re.search(rf"\b{scope}\s*::\s*{wanted}", code) is not None
+
+    chosen = {item.key for item in _stand_ins() if is_used(item)}
+    uses = {name for item in _stand_ins() if item.key in chosen for name in item.uses()}
+    return [one for one in _stand_ins() if one.key in chosen or uses.intersection(one.names)]
+
+
 def needed(
     items: Sequence[SourceItem],
     kernels: Iterable[SourceItem],
@@ -87,8 +121,10 @@ def needed(
 ) -> list[SourceItem]:
     """List what `kernels` need, in the order of `items`; overloads and specialisations together.
 
-    Of `constants` only values are taken; `names` are others, such as a functor.
+    Of `constants` only values are taken; `names` are others, such as a functor. What stands for a
+    framework's names comes first.
     """
+    items = [*_standing_for(items, names := list(names)), *items]
     marks = device_marks(items)
     usable = {at: kept for at, item in enumerate(items) if (kept := _usable(item, marks))}
     by_name: dict[str, list[int]] = {}
@@ -266,7 +302,7 @@ def preamble(
     """Begin a unit: a comment that says where it is from, includes, C++'s library for NVRTC."""
     masked = "\n".join(item.code for item in kept)
     text = Text()
-    others = [file.name for file in files if file != path]
+    others = [file.name for file in files if file not in (path, Path(STAND_INS.name))]
     where = path.name + (f" with {_listed(others)}" if others else "")
     names = [instance.partition("<")[0] for instance in instances]
     sentence = f"{_listed(names)}: from {where}, extracted by `tune init`."
@@ -280,11 +316,6 @@ def preamble(
     text.extend([*directives, *(f"#include <{header}>" for header in implied)])
     text.add("")
     text.extend(standing)
-    text.extend(
-        f"using {name} = {stands_for};"
-        for name, stands_for in _SYSTEM_TYPES.items()
-        if re.search(rf"\b{name}\b", masked)
-    )
     text.add("")
     return text
 
@@ -299,11 +330,19 @@ def _toolkit(reading: Reading, masked: str) -> Iterator[str]:
             if only is not None and not re.search(only, masked):
                 continue
             if name == "cub/cub.cuh":
-                for part in re.findall(_CUB, masked):
-                    snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", part).lower()
-                    yield f"cub/{snake.partition('_')[0]}/{snake}.cuh"
+                yield from _cub(masked)
             else:
                 yield name
+
+
+def _cub(masked: str) -> list[str]:
+    # BlockReduce is in block/block_reduce.cuh: all of cub takes two seconds to compile
+    used = {match[1] for match in re.finditer(r"\bcub\s*::\s*(\w+)", masked)} - _CUB_SCALARS
+    parts = [match for name in sorted(used) if (match := _CUB.match(name))]
+    if len(parts) < len(used) or not used:
+        return ["cub/cub.cuh"]
+    snakes = [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", match[1]).lower() for match in parts]
+    return list(dict.fromkeys(f"cub/{one.partition('_')[0]}/{one}.cuh" for one in snakes))
 
 
 def _standard_library(masked: str) -> tuple[list[str], list[str]]:

@@ -1,0 +1,179 @@
+// What kernels use of PyTorch and of older CUBs, written anew: a definition that a unit needs is
+// copied into it, unless the project has its own. What macros stand for is in frameworks.h.
+#pragma once
+
+namespace c10 {
+
+template <typename To, typename From>
+__host__ __device__ __forceinline__ To convert(From value) { return static_cast<To>(value); }
+
+template <typename T>
+__host__ __device__ __forceinline__ T load(const T* from) { return *from; }
+
+template <typename T>
+__host__ __device__ constexpr T div_floor_integer(T a, T b) {
+  return a / b - ((a % b != 0) && ((a < 0) != (b < 0)));
+}
+
+}  // namespace c10
+
+namespace at {
+
+template <typename T>
+__host__ __device__ constexpr T ceil_div(T a, T b) { return (a + b - 1) / b; }
+
+template <typename T>
+__host__ __device__ constexpr T round_up(T a, T b) { return (a + b - 1) / b * b; }
+
+template <typename T>
+__host__ __device__ __forceinline__ bool _isnan(T value) { return value != value; }
+
+// The ends of a type's range, infinite where it has infinities.
+template <typename T>
+struct numeric_limits {
+  using Limits = std::numeric_limits<T>;
+  static __host__ __device__ __forceinline__ T lowest() { return Limits::lowest(); }
+  static __host__ __device__ __forceinline__ T max() { return Limits::max(); }
+  static __host__ __device__ __forceinline__ T lower_bound() {
+    return Limits::has_infinity ? static_cast<T>(-Limits::infinity()) : Limits::lowest();
+  }
+  static __host__ __device__ __forceinline__ T upper_bound() {
+    return Limits::has_infinity ? Limits::infinity() : Limits::max();
+  }
+};
+
+}  // namespace at
+
+namespace at::detail {
+
+template <typename T, int SIZE>
+struct Array {
+  T data[SIZE];
+  __host__ __device__ T operator[](int i) const { return data[i]; }
+  __host__ __device__ T& operator[](int i) { return data[i]; }
+};
+
+}  // namespace at::detail
+
+namespace at::cuda {
+
+__host__ __device__ constexpr int warp_size() { return 32; }
+
+}  // namespace at::cuda
+
+namespace at::native {
+
+template <typename To, typename From>
+__host__ __device__ __forceinline__ To scalar_cast(From value) { return static_cast<To>(value); }
+
+__host__ __device__ constexpr int num_threads() { return 128; }
+
+__host__ __device__ constexpr int thread_work_size() { return 4; }
+
+__host__ __device__ constexpr int block_work_size() { return 512; }
+
+}  // namespace at::native
+
+namespace at::native::memory {
+
+template <typename T, int SIZE>
+struct alignas(sizeof(T) * SIZE) aligned_vector {
+  T val[SIZE];
+};
+
+template <int SIZE, typename T>
+__device__ __forceinline__ aligned_vector<T, SIZE> load_vector(const T* from, uint32_t index) {
+  return reinterpret_cast<const aligned_vector<T, SIZE>*>(from)[index];
+}
+
+}  // namespace at::native::memory
+
+namespace at::native::cuda_utils {
+
+constexpr int kCUDABlockReduceNumThreads = 512;
+constexpr int kCUDABlockReduceMaxThreads = 1024;
+
+// Every thread's value summed in the first lane of its warp.
+template <typename T>
+__device__ __forceinline__ T WarpReduceSum(T value) {
+  for (int lanes = 16; lanes > 0; lanes /= 2) value += __shfl_down_sync(0xffffffff, value, lanes);
+  return value;
+}
+
+template <typename T>
+__device__ __forceinline__ T WarpReduceMax(T value) {
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    const T other = __shfl_down_sync(0xffffffff, value, lanes);
+    value = value < other ? other : value;
+  }
+  return value;
+}
+
+// Summed in the first warp; `shared` holds one value for each warp.
+template <typename T>
+__device__ __forceinline__ T BlockReduceSum(T value, T* shared) {
+  value = WarpReduceSum(value);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = threadIdx.x < blockDim.x / 32 ? shared[threadIdx.x] : T(0);
+  if (threadIdx.x / 32 == 0) value = WarpReduceSum(value);
+  return value;
+}
+
+template <typename T>
+__device__ __forceinline__ T BlockReduceMax(T value, T* shared) {
+  value = WarpReduceMax(value);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = threadIdx.x < blockDim.x / 32 ? shared[threadIdx.x] : shared[0];
+  if (threadIdx.x / 32 == 0) value = WarpReduceMax(value);
+  return value;
+}
+
+}  // namespace at::native::cuda_utils
+
+template <typename To, typename From>
+__host__ __device__ __forceinline__ To scalar_cast(From value) { return static_cast<To>(value); }
+
+template <typename T>
+__device__ __forceinline__ T gpuAtomicAdd(T* address, T value) { return atomicAdd(address, value); }
+
+template <typename T>
+__device__ __forceinline__ void gpuAtomicAddNoReturn(T* address, T value) { atomicAdd(address, value); }
+
+namespace at::native {
+
+template <typename T, typename Index>
+__device__ __forceinline__ void fastAtomicAdd(T* tensor, Index index, const Index, T value, bool) {
+  atomicAdd(tensor + index, value);
+}
+
+}  // namespace at::native
+
+// CUB 3 has these no more.
+#if defined(__CUDACC_RTC__) || __CUDACC_VER_MAJOR__ >= 13
+namespace cub {
+
+struct Sum {
+  template <typename T>
+  __host__ __device__ __forceinline__ T operator()(const T& a, const T& b) const { return a + b; }
+};
+
+struct Max {
+  template <typename T>
+  __host__ __device__ __forceinline__ T operator()(const T& a, const T& b) const {
+    return a < b ? b : a;
+  }
+};
+
+struct Min {
+  template <typename T>
+  __host__ __device__ __forceinline__ T operator()(const T& a, const T& b) const {
+    return b < a ? b : a;
+  }
+};
+
+}  // namespace cub
+#endif
