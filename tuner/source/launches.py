@@ -7,7 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.source.accesses import Assigned, assigned
-from tuner.source.facts import LaunchSite, LineIndex, SourceFile, Span, bare_name, within
+from tuner.source.facts import (
+    KernelFunction,
+    LaunchSite,
+    LineIndex,
+    SourceFile,
+    Span,
+    bare_name,
+    within,
+)
 from tuner.source.kernels import read_kernel
 from tuner.source.syntax import (
     closing,
@@ -247,16 +255,23 @@ class Allocation:
 
 def functions_of(source: SourceFile) -> tuple[HostFunction, ...]:
     """List the functions that the file defines."""
+    return tuple(
+        HostFunction(head.name, tuple(p.name for p in head.parameters), head.span)
+        for head in heads_of(source)
+        if head.parameters_known
+    )
+
+
+def heads_of(source: SourceFile) -> tuple[KernelFunction, ...]:
+    """Read the heads of all functions that the file defines, on whichever side they run."""
     lines, found = LineIndex(source.text), []
     for node in walk(parse_tree(source.masked)):
         body = part(node, "body") if node.type == "function_definition" else None
         if body is None:
             continue
         span, inside = span_of(node), (body.start_byte, body.end_byte)
-        read = read_kernel(source.masked, span, inside, source.path, lines, source.aliases)
-        if read is not None and read.parameters_known:
-            found.append(HostFunction(read.name, tuple(p.name for p in read.parameters), span))
-    return tuple(found)
+        found.append(read_kernel(source.masked, span, inside, source.path, lines, source.aliases))
+    return tuple(head for head in found if head is not None)
 
 
 def calls_of(source: SourceFile) -> tuple[CallSite, ...]:

@@ -34,6 +34,7 @@ from tuner.source.facts import (
     unknown_kernel,
 )
 from tuner.source.host import is_marked
+from tuner.source.launches import heads_of
 
 _CONCEPT = re.compile(r"\bconcept\s+\w+\s*=")
 _STANDARD_CONCEPTS = ("std::floating_point", "std::integral")
@@ -96,7 +97,8 @@ def extract(
     named = (*kernels, *(name for name in wanted if name not in kernels))
     names = _chosen_kernels(path, found, named, whole, text.places)
     defined = {name for item in items if item.kind != "macro" for name in item.names}
-    host = HostCode(whole, macros_of(items), frozenset((*defined, "true", "false")))
+    known = frozenset((*defined, "true", "false"))
+    host = HostCode(whole, macros_of(items), known, heads_of(whole))
     instances = tuple(_instance(name, found, host, wanted) for name in names)
     picked = [item for item in found if item.names[-1] in names]
     arguments = " ".join(text for instance in instances for text in instance.arguments)
