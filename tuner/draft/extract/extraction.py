@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from tuner.draft.extract.instances import HostCode, Instance, asked_for, chosen,
 from tuner.draft.extract.items import SourceItem, items_of
 from tuner.draft.extract.reading import Include, Reading, read_all
 from tuner.draft.extract.rewriting import Opened, arguments_of, macros_of, opened, written_out
+from tuner.draft.extract.siblings import siblings
 from tuner.draft.extract.unit import (
     SourcePlace,
     Text,
@@ -82,19 +84,59 @@ def extract(
     """Extract the kernels of `path`, as if the unit were the file `target`; nothing is written.
 
     `kernels` chooses, `instantiate` names instantiations (`scale<float, 4>`), `folders` are where
-    headers are looked for. Raises `KernelError` for what is not there or needs a choice.
+    headers are looked for. What `path` does not say of their launches, other files of its project
+    may. Raises `KernelError` for what is not there or needs a choice.
     """
     reading = read_all(path, folders)
-    items = written_out(list(items_of(reading, path)))
+    named = _Asked(kernels, instantiate)
+    alone: Extraction | None = None
+    error: KernelError | None = None
+    try:
+        alone = _extracted(path, target, reading, named)
+    except KernelError as found:
+        error = found
+    if alone is not None and all(instance.site is not None for instance in alone.instances):
+        return alone
+    others = siblings(path, reading.files)
+    if others:
+        with suppress(KernelError):
+            known = dict.fromkeys(reading.files)
+            wider = read_all(path, folders, others)
+            more = tuple(other for other in others if other.resolve() in wider.files)
+            return _extracted(path, target, wider, named, more, frozenset(known))
+    if alone is None and error is not None:
+        raise error
+    assert alone is not None
+    return alone
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    kernels: tuple[str, ...]
+    instantiate: tuple[str, ...]
+
+
+def _extracted(
+    path: Path,
+    target: Path,
+    reading: Reading,
+    asked: _Asked,
+    others: Sequence[Path] = (),
+    own: frozenset[Path] = frozenset(),
+) -> Extraction:
+    # `others` are files of the project that are read too, `own` those that `path` includes
+    listed = [item for place in (path, *others) for item in items_of(reading, place)]
+    items = written_out(listed)
     found = [item for item in items if item.is_kernel]
+    found = [item for item in found if item.path.resolve() in own] or found
     if not found:
         raise _no_kernel(path, reading)
     text = Text()
     unread = ("assertion", "directive", "using")
     add_items(text, [item for item in items if item.kind not in unread])
     whole = _with_types(parse_source(str(text), target), items)
-    wanted = asked_for(instantiate)
-    named = (*kernels, *(name for name in wanted if name not in kernels))
+    wanted = asked_for(asked.instantiate, asked.kernels or [i.names[-1] for i in found])
+    named = (*asked.kernels, *(name for name in wanted if name not in asked.kernels))
     names = _chosen_kernels(path, found, named, whole, text.places)
     defined = {name for item in items if item.kind != "macro" for name in item.names}
     known = frozenset((*defined, "true", "false"))

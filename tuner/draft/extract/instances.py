@@ -283,18 +283,27 @@ def _rank(one: Instance, aliases: Mapping[str, str]) -> tuple[int, int]:
     return best * len(dtypes) - places.count(best), sum(widths) if dtypes else 0
 
 
-def asked_for(instantiate: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Map kernels to the template arguments asked for, of texts like `scale<__nv_bfloat16, 8>`."""
+def asked_for(instantiate: Iterable[str], kernels: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Map kernels to the template arguments asked for: `scale<__nv_bfloat16, 8>`, or `bf16, 8`.
+
+    Without a name they are of the only one of `kernels`.
+    """
     wanted: dict[str, tuple[str, ...]] = {}
+    only = next(iter(kernels), "") if len({*kernels}) == 1 else ""
     for text in instantiate:
-        opening = text.find("<")
-        pieces, end = listed(text, opening) if opening >= 0 else ((), 0)
-        if not end or text[end:].strip():
+        named = re.match(r"\s*(?:\w+\s*::\s*)*(\w+)\s*(?=<)", text)
+        is_plain = named is None or (named[1] not in kernels and not text.rstrip().endswith(">"))
+        at = 0 if named is None else named.end()
+        whole = f"<{text}>" if is_plain and only and text.strip() else text
+        pieces, end = listed(whole, 0 if whole is not text else at) if named or only else ((), 0)
+        if not end or whole[end:].strip() or (is_plain and text.strip() == only):
             raise KernelError(
                 f"--instantiate {text!r} is no instantiation of a kernel",
-                remedy='write it like --instantiate "scale<__nv_bfloat16, 8>"',
+                remedy='write it like --instantiate "scale<__nv_bfloat16, 8>"'
+                + (', or --instantiate "bf16, 8"' if only else f"; kernels: {', '.join(kernels)}"),
             )
-        name = bare_name(text)
+        pieces = tuple(_SHORT.get(piece, piece) for piece in pieces)
+        name = only if whole is not text else bare_name(text)
         if name in wanted:
             raise KernelError(
                 f"--instantiate names kernel {name!r} twice",

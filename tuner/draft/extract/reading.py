@@ -7,6 +7,7 @@ import operator as operators
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -370,8 +371,13 @@ class _Group:
     is_open: bool = False
 
 
-def read_all(path: Path, folders: tuple[Path, ...] = ()) -> Reading:
-    """Read a source and its headers; raise `KernelError` for what cannot be read or has no end."""
+def read_all(
+    path: Path, folders: tuple[Path, ...] = (), siblings: tuple[Path, ...] = ()
+) -> Reading:
+    """Read a source and its headers; raise `KernelError` for what cannot be read or has no end.
+
+    `siblings` are further files of the project; those that cannot be read are left out.
+    """
     for folder in folders:
         if not folder.is_dir():
             raise KernelError(
@@ -379,6 +385,9 @@ def read_all(path: Path, folders: tuple[Path, ...] = ()) -> Reading:
             )
     reading = Reading(folders)
     _read(path, reading, ())
+    for sibling in siblings:
+        with suppress(KernelError):
+            _read(sibling, reading, ())
     return reading
 
 
