@@ -57,7 +57,7 @@ class RunOptions:
     to wait for an answer of the agent `files`, None for ever. `command` holds the words that
     started the run, `resume_command` those before `--resume` that would go on with it. `change`
     has its say on a plan before anything is opened, and `say` is told what a user should know.
-    `may_run` is asked before a stranger's Python runs. `kernel`, `instantiate` and `include` are for
+    `may_run` is asked before a stranger's Python runs. `kernel`, `instantiate` and `include` are
     for the draft of a search space, where there is none yet.
     """
 

@@ -36,8 +36,12 @@ from tuner.source.facts import (
     unknown_kernel,
 )
 from tuner.source.host import is_marked
+from tuner.source.kernels import dtype_of
 from tuner.source.launches import heads_of
 
+_ELEMENT_SIZE = re.compile(
+    r"\b(?:at::|c10::)?elementSize\s*\([^()]*(?:\(\))?\)|\b\w+\s*(?:\.|->)\s*(?:element_size|itemsize)\s*\(\s*\)"
+)
 _CONCEPT = re.compile(r"\bconcept\s+\w+\s*=")
 _STANDARD_CONCEPTS = ("std::floating_point", "std::integral")
 
@@ -292,7 +296,13 @@ def _launched(
         if instance.site is None or len(after) != len(before):
             continue
         site = after[before.index(instance.site)]
-        stated = partial(substituted, environment=instance.environment)
+        known = partial(substituted, environment=instance.environment)
+        element = next((text for text in instance.arguments if dtype_of(text, {})), None)
+
+        def stated(text: str, known: partial[str] = known, element: str | None = element) -> str:
+            text = known(text)
+            return _ELEMENT_SIZE.sub(f"sizeof({element})", text) if element else text
+
         own = replace(
             site,
             template_arguments=instance.arguments,

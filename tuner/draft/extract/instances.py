@@ -89,12 +89,12 @@ class HostCode:
         return list(islice(self._environments(at, 0), _MAX_ENVIRONMENTS)) or [{}]
 
     def _environments(self, at: int, depth: int) -> Iterator[Environment]:
-        own = [dict(pairs) for pairs in product(*self._dispatched(at))]
+        own = [dict(chain.from_iterable(groups)) for groups in product(*self._dispatched(at))]
         outside = [*self._called(at, depth)] or [{}]
         for inner, outer in product(own or [{}], outside):
             yield {**outer, **inner}
 
-    def _dispatched(self, at: int) -> Iterator[list[tuple[str, str]]]:
+    def _dispatched(self, at: int) -> Iterator[Sequence[tuple[tuple[str, str], ...]]]:
         masked = self.source.masked
         for match in _INVOKED.finditer(masked, 0, at):
             arguments, end = listed(masked, match.end())
@@ -104,7 +104,7 @@ class HostCode:
             macro = self.macros.get(match[1])
             if macro is None or macro.parameters is None:
                 name, types = dispatched_types(match[1], arguments)
-                yield from [[(name, dtype) for dtype in types]] if types else []
+                yield from [[((name, dtype),) for dtype in types]] if types else []
                 continue
             found: dict[str, list[str]] = {}
             text = expanded(macro, arguments, self.macros)
@@ -115,7 +115,13 @@ class HostCode:
                 name, types = dispatched_types(inner[1], listed(text, inner.end())[0])
                 found.setdefault(name, []).extend(types)
             for name, values in found.items():
-                yield from [[(name, value) for value in dict.fromkeys(values)]] if values else []
+                known: list[tuple[tuple[str, str], ...]]
+                known = [((name, value),) for value in dict.fromkeys(values)]
+                numeric = bool(values) and values[0].isdigit()
+                if numeric and IDENTIFIER.fullmatch(arguments[0]):
+                    # `switch (vec) { case 8: constexpr VEC = 8; ... }`: both have the value
+                    known = [(*pairs, (arguments[0], pairs[0][1])) for pairs in known]
+                yield from [known] if known else []
 
     def _called(self, at: int, depth: int) -> Iterator[Environment]:
         if depth >= _MAX_DEPTH:
