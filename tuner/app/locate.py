@@ -21,20 +21,22 @@ def find_space(kernel: Path, start: Path) -> Path:
     )
 
 
-def look_for_space(kernel: Path, start: Path) -> Path | None:
+def look_for_space(kernel: Path, start: Path, stem: str | None = None) -> Path | None:
     """Find `search_spaces/**/<stem>.yaml` from `start`, then from the kernel's folder upwards.
 
-    The first folder that holds a match decides; `SpaceError` for several.
+    The stem is the kernel file's by default. The first folder that holds a match decides;
+    `SpaceError` for several.
     """
+    stem = stem or kernel.stem
     folder = kernel.resolve().parent
     for root in (start.resolve(), folder, *folder.parents):
-        matches = sorted((root / FOLDER).glob(f"**/{glob.escape(kernel.stem)}.yaml"))
+        matches = sorted((root / FOLDER).glob(f"**/{glob.escape(stem)}.yaml"))
         if len(matches) == 1:
             return matches[0]
         if matches:
             listed = "".join(f"\n    {match}" for match in matches)
             raise SpaceError(
-                f"{len(matches)} search spaces are named {kernel.stem}.yaml:{listed}",
+                f"{len(matches)} search spaces are named {stem}.yaml:{listed}",
                 remedy="choose one with --space",
             )
     return None

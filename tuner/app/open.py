@@ -109,16 +109,30 @@ def _with_space(
 ) -> tuple[RunSettings, bool]:
     """Draft a search space for a kernel without one; tell whether it was drafted."""
     if settings.get("space") is not None or settings.get("template") is not None:
+        if options.kernel or options.instantiate:
+            raise InputError(
+                "--kernel and --instantiate are for a draft, and a search space is given",
+                remedy="leave them out: the search space says which kernel it is for",
+            )
         return settings, False
     require_kernel(kernel)
-    if look_for_space(kernel, Path.cwd()) is not None:
-        return settings, False
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
-    from tuner.draft.drafting import draft_source, require_one
+    from tuner.draft.drafting import Asked, draft_source, require_one, stem_of
 
+    names = tuple(name.strip() for name in (options.kernel or "").split(",") if name.strip())
+    found = look_for_space(kernel, Path.cwd(), stem_of(kernel, names))
+    if found is not None and options.instantiate:
+        raise InputError(
+            "--instantiate is for a draft, and there is a search space already",
+            path=found,
+            remedy="leave it out, or draft another with `tune init --force`",
+        )
+    if found is not None:
+        return {**settings, "space": found} if names else settings, False
+    asked = Asked(names, options.instantiate, options.include)
     with NvrtcPool(1, cache=Cache()) as pool:
-        made = draft_source(kernel, compiler=lambda: pool)
+        made = draft_source(kernel, asked=asked, compiler=lambda: pool)
     for path in made.written:
         options.say(f"drafted {path}")
     space = require_one(made)

@@ -28,6 +28,7 @@ from tuner.model.settings import (
     RunSettings,
 )
 from tuner.model.surroundings import ALONE
+from tuner.process.files import read_text
 
 if TYPE_CHECKING:
     from tuner.model.kernel import KernelSpec
@@ -56,7 +57,8 @@ class RunOptions:
     to wait for an answer of the agent `files`, None for ever. `command` holds the words that
     started the run, `resume_command` those before `--resume` that would go on with it. `change`
     has its say on a plan before anything is opened, and `say` is told what a user should know.
-    `may_run` is asked before a stranger's Python runs.
+    `may_run` is asked before a stranger's Python runs. `kernel`, `instantiate` and `include` are
+    for the draft of a search space, where there is none yet.
     """
 
     session: Path | None = None
@@ -68,6 +70,9 @@ class RunOptions:
     change: Callable[[Plan], Plan] | None = None
     say: Callable[[str], None] = logging.getLogger("tuner").warning
     may_run: MayRun = nobody_asked
+    kernel: str | None = None
+    instantiate: tuple[str, ...] = ()
+    include: tuple[Path, ...] = ()
 
 
 def new_plan(kernel: Path, settings: RunSettings, *, drafted: bool = False) -> Plan:
@@ -330,12 +335,19 @@ def _plan(definition: Definition, config: RunConfig) -> Plan:
 
 
 def _require_same(kernel: Path, spec: KernelSpec) -> None:
-    if not spec.source.samefile(kernel):
+    if not spec.source.samefile(kernel) and not _is_extracted(spec.source, kernel):
         raise KernelError(
             f"the search space is for {spec.source}, not for {kernel}",
             path=spec.path,
             remedy="name the right one with --space",
         )
+
+
+def _is_extracted(source: Path, kernel: Path) -> bool:
+    # `tune init` says in the first line from which file
+    first = read_text(source).partition("\n\n")[0]
+    words = first.replace("//", " ").split()
+    return "extracted" in words and any(word.strip(",") == kernel.name for word in words)
 
 
 def _require_unchanged(directory: Path, manifest: Manifest, spec: KernelSpec) -> None:

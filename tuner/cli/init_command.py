@@ -18,24 +18,9 @@ if TYPE_CHECKING:
 
 @click.command("init")
 @click.argument("kernel_file", metavar="KERNEL.cu", type=click.Path(path_type=Path))
-@click.option(
-    "--kernel",
-    metavar="NAME[,NAME]",
-    help="The kernel, or the kernels, where the file has several.",
-)
-@click.option(
-    "--instantiate",
-    metavar="KERNEL<...>",
-    multiple=True,
-    help="Which instantiation of a template to tune, such as 'scale<__nv_bfloat16, 8>'.",
-)
-@click.option(
-    "--include",
-    metavar="DIR",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Where the project's headers are; repeatable.",
-)
+@options.kernel()
+@options.instantiate
+@options.include
 @click.option(
     "--out",
     metavar="DIR",

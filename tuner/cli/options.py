@@ -103,6 +103,25 @@ def settings_of(context: click.Context, values: Mapping[str, Any]) -> RunSetting
 space = click.option(
     "--space", type=FILE, help="The search space; by default search_spaces/**/KERNEL.yaml."
 )
+kernel = partial(
+    click.option,
+    "--kernel",
+    metavar="NAME[,NAME]",
+    help="The kernel, or the kernels, where the file has several.",
+)
+instantiate = click.option(
+    "--instantiate",
+    metavar="ARGUMENTS",
+    multiple=True,
+    help="Which instantiation of a template to tune: 'bf16, 8' or 'scale<__nv_bfloat16, 8>'.",
+)
+include = click.option(
+    "--include",
+    metavar="DIR",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Where the project's headers are; repeatable.",
+)
 moved_space = click.option(
     "--space", type=FILE, help="The session's search space, where it is no longer where it was."
 )

@@ -53,6 +53,9 @@ class TopLevelCommand(click.Command):
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.argument("kernel", metavar="KERNEL.cu", required=False, type=click.Path(path_type=Path))
+@options.kernel("kernel_name")
+@options.instantiate
+@options.include
 @options.space
 @click.option(
     "--template", type=options.FILE, help="The template; by default the one that the space names."
@@ -158,6 +161,9 @@ def command(context: click.Context, /, **values: Any) -> None:
         command=(program_name(), *context.meta[WORDS]),
         say=_say,
         may_run=options.asker(values["trust"]),
+        kernel=values["kernel_name"],
+        instantiate=values["instantiate"],
+        include=values["include"],
     )
     as_json, quiet = values["as_json"], values["quiet"]
     kept = stdout_kept_for_result() if as_json else nullcontext()

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tuner.draft.host_values import HostLaunch
+from tuner.draft.host_values import HostLaunch, names_behind
 from tuner.model.config import RESERVED_NAMES
 from tuner.model.expressions import Value
 from tuner.source.facts import IDENTIFIER, Span, TemplateParameter, within
 from tuner.source.host import Edit
-from tuner.source.syntax import number
+from tuner.source.syntax import listed, number
 
 MAX_THREADS = 1024
 PROBLEM_SIZE = "it looks like a problem size"
@@ -23,6 +23,10 @@ _MIN_BLOCKS = (1, 2, 3, 4)
 _FIXED = (
     (r"WARP_?(SIZE|THREADS|LANES)?|LANES|THREADS_PER_WARP|N_?LANES", "the hardware's warp"),
     (r".*MASK.*|FULL_WARP|ALL_LANES", "a mask"),
+    (
+        r"(.*_)?(MODE|KIND|OP|OPERATION|DTYPE|BITS|ACT|ACTIVATION|ORDER|LAYOUT)",
+        "it says what is computed, by its name",
+    ),
     (r"(.*_)?(EPS|EPSILON|SEED|VERSION|MAGIC|INF|INFINITY|ALIGN|ALIGNMENT|PI)", "no size"),
     (
         r"[A-Z]|(?!.*(TILE|BLOCK|CHUNK)).*(HEAD_?DIM|HEAD_?SIZE|HIDDEN|EXPERTS?|TOP_?K|VOCAB|CHANNELS?|HEADS|HEIGHT|WIDTH"
@@ -34,7 +38,17 @@ _BLOCK = re.compile(
     r"(CTA|BLOCK|TB)(_?(SIZE|DIM|THREADS))?(_?X)?|(N|NUM|MAX)?_?THREADS?(_PER_(BLOCK|CTA))?|TPB"
 )
 _SWITCH = re.compile(r"(USE|ENABLE|HAS|WITH|DO|IS)_.*|.*_ENABLED?")
-_SMALL = re.compile(r".*(VEC|UNROLL|STAGE|ITEMS|PER_THREAD|ILP|ELEMS|DEPTH|PIPELINE).*")
+# flags of how, not of what
+_HOW = re.compile(
+    r".*(VEC|SMEM|SHARED|ASYNC|PIPELINE|PREFETCH|CACHE|UNROLL|SWIZZLE|PACK|LDG|HINT|COALESC|STAGE"
+    r"|FAST|STREAM|TMA|WARP|BUFFER).*"
+)
+_MEANING = "it says what is computed, as far as its name tells"
+_ASKED = re.compile(
+    r"\bblockDim\s*\.\s*([xyz])\b|\b(?:block|cta)\w*\s*\.\s*(?:size|num_threads)\s*\("
+)
+_LIMIT = re.compile(r"\bmin\s*(?:<[^<>()]*>)?\s*(?=\()")
+PER_THREAD = re.compile(r".*(VEC|UNROLL|STAGE|ITEMS|PER_THREAD|ILP|ELEMS|DEPTH|PIPELINE).*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +115,12 @@ def snake_case(name: str) -> str:
 
 def why_fixed(name: str, value: Value) -> str | None:
     """Say why a constant is not for a tuner to change; None where it may be."""
-    if isinstance(value, bool):
-        return None
+    if isinstance(value, bool) or _is_switch(name, value):
+        return None if _HOW.fullmatch(snake_case(name).upper()) else _MEANING
     for pattern, reason in _FIXED:
         if re.fullmatch(pattern, snake_case(name).upper()):
             return reason
-    fits = isinstance(value, int) and (1 <= value <= _LARGEST or _is_switch(name, value))
+    fits = isinstance(value, int) and 1 <= value <= _LARGEST
     return None if fits else "no size"
 
 
@@ -115,8 +129,9 @@ def propose(launch: HostLaunch, axes: Sequence[str]) -> Proposals:
     names = Names(axes)
     reached = launch.source.reachable([launch.kernel])
     choices, left = _constants(launch, reached, names)
-    template, edits, instance = _template(launch, choices, names)
+    template, edits, instance, fixed = _template(launch, choices, names)
     choices += template
+    left = (*left, *fixed)
     choices += _block(launch, choices, names)
     choices = [*_bounded(launch, choices), *_hints(launch, reached, names)]
     return Proposals(tuple(choices), left, edits, instance)
@@ -159,30 +174,35 @@ def _constants(
 
 def _template(
     launch: HostLaunch, constants: list[TunableConstant], names: Names
-) -> tuple[list[TunableConstant], tuple[Edit, ...], tuple[str, ...] | None]:
+) -> tuple[list[TunableConstant], tuple[Edit, ...], tuple[str, ...] | None, list[str]]:
     # The instantiation in the launch must be the same for every config, so the values go into the
     # defaults; C++ then wants a default for every parameter that follows.
     instance = launch.instance
     if instance is None:
-        return [], (), None
+        return [], (), None, []
+    left = []
     named = {choice.origin for choice in constants}
     lifted: dict[int, int | bool] = {}
     for index, (parameter, text) in enumerate(zip(launch.kernel.template, instance, strict=True)):
         value = number(launch.value(text))
         if value is None or parameter.is_type or text in named:
             continue
-        if why_fixed(parameter.name, value) is None:
+        reason = why_fixed(parameter.name, value if parameter.kind != "bool" else bool(value))
+        if reason is None:
             lifted[index] = value
+        elif reason == _MEANING:
+            name = f"{parameter.name} = {launch.value(text)} (line {parameter.line})"
+            left.append(f"{name} is left out: {reason}")
     first = next((i for i, text in enumerate(instance) if i in lifted or text in named), None)
     if first is None:
-        return [], (), instance
+        return [], (), instance, left
     choices, edits = [], []
     for index, parameter in enumerate(launch.kernel.template[first:], first):
         if index in lifted:
             choices.append(_template_choice(parameter, lifted[index], index, launch, names))
         elif parameter.default != instance[index]:
             edits.append(_default(parameter, instance[index]))
-    return choices, tuple(edits), instance[:first]
+    return choices, tuple(edits), instance[:first], left
 
 
 def _template_choice(
@@ -192,9 +212,13 @@ def _template_choice(
     block = _is_block(parameter.name, value) or (value,) == launch.block
     name = names.of(parameter.name)
     near = _values_for(parameter.name, value, block=block)
+    if len(stated) > 2:
+        near = tuple(sorted(stated))
+    elif block and len(stated) > 1:
+        near = _between(*sorted(stated))
     return TunableConstant(
         name=name,
-        values=tuple(sorted(stated)) if len(stated) > 2 else near,
+        values=near,
         default=bool(value) if parameter.kind == "bool" else value,
         note=f"{parameter.name}, line {parameter.line}",
         edits=(_default(parameter, _hole(name)),),
@@ -207,25 +231,67 @@ def _block(
     launch: HostLaunch, choices: list[TunableConstant], names: Names
 ) -> Iterator[TunableConstant]:
     extents, threads = launch.block, prod(launch.block)
+    if not extents:
+        yield from _limit(launch, choices, names)
     if not extents or threads > MAX_THREADS:
         return
     stated = {choice.origin for choice in choices} & {*launch.block_names}
     if stated or any(choice.is_block and choice.default == threads for choice in choices):
         return
-    body = launch.source.masked[slice(*launch.kernel.body)]
-    asked = {*re.findall(r"\bblockDim\s*\.\s*([xyz])\b", body)}
-    if not asked.issuperset("xyz"[: len(extents)]):
-        return
-    note = f"the block of the launch, line {launch.site.line}"
-    if len(extents) == 1:
+    asked, note = _asked(launch), f"the block of the launch, line {launch.site.line}"
+    if launch.guessed:
+        note = f"{', '.join(launch.guessed)}, line {launch.site.line}; {threads} is a guess"
+    if len(extents) == 1 and "x" in asked:
         name, near = names.of("block_size"), _block_values(threads)
+        if launch.guessed:
+            near = tuple(launch.candidates) or near
         yield TunableConstant(name, near, threads, note, (), is_block=True, axis=0)
         return
     for axis, extent in enumerate(extents):
-        if extent > 1:
+        if extent > 1 and "xyz"[axis] in asked and len(extents) > 1:
             name = names.of(f"block_{'xyz'[axis]}")
             near = _values_for(name, extent, block=False)
             yield TunableConstant(name, near, extent, note, (), axis=axis)
+
+
+def _asked(launch: HostLaunch) -> frozenset[str]:
+    # the extents of the block that the kernel asks for, itself or in what it calls
+    spans = launch.source.reachable([launch.kernel])
+    texts = [launch.source.masked[start:end] for start, end in spans]
+    found = {match[1] or "x" for text in texts for match in _ASKED.finditer(text)}
+    if launch.block[:1] == (_WARP,) and len(launch.block) > 1 and any("__shfl" in t for t in texts):
+        # a row of the block is a warp
+        found.discard("x")
+    return frozenset(found)
+
+
+def _limit(
+    launch: HostLaunch, choices: list[TunableConstant], names: Names
+) -> Iterator[TunableConstant]:
+    # `min(d, 1024)`, in the block or in what it is computed from
+    texts = [*launch.site.block]
+    behind = names_behind(texts, launch.site.definitions)
+    texts += [launch.site.definitions.get(name, "") for name in sorted(behind)]
+    known = [
+        launch.value(piece)
+        for text in texts
+        for match in _LIMIT.finditer(text)
+        for piece in listed(text, match.end())[0]
+    ]
+    numbers = {n for piece in known if isinstance(n := number(piece), int) and n > 1}
+    limits = {n for n in numbers if _WARP <= n <= MAX_THREADS and n % _WARP == 0}
+    if len(limits) != 1 or not _asked(launch) or any(choice.is_block for choice in choices):
+        return
+    limit = limits.pop()
+    near = tuple(v for v in _between(2 * _WARP, MAX_THREADS) if v != limit)
+    note = f"the block of the launch, at most so many threads, line {launch.site.line}"
+    values = tuple(sorted({*near, limit}))
+    yield TunableConstant(names.of("block_size"), values, limit, note, (), is_block=True, axis=0)
+
+
+def _between(least: int, most: int) -> tuple[int, ...]:
+    doubled = (least << step for step in range(MAX_THREADS.bit_length()))
+    return tuple(sorted({*(value for value in doubled if value <= most), most}))
 
 
 def _bounded(launch: HostLaunch, choices: list[TunableConstant]) -> list[TunableConstant]:
@@ -238,7 +304,10 @@ def _bounded(launch: HostLaunch, choices: list[TunableConstant]) -> list[Tunable
         free = [c for c in choices if c.is_block and c.default == threads][:1]
     if not free:
         return choices
-    hole = _hole(" * ".join(choice.name for choice in free))
+    lifted = {choice.axis for choice in free}
+    fixed = [str(e) for axis, e in enumerate(launch.block) if axis not in lifted and e > 1]
+    one = len(free) == 1 and free[0].is_block
+    hole = _hole(" * ".join([*(choice.name for choice in free), *([] if one else fixed)]))
     at = launch.kernel.name_at
     edit = Edit(at, at, f"__launch_bounds__({hole}) ")
     if bounds is not None:
@@ -293,7 +362,7 @@ def _values_for(name: str, value: int, *, block: bool) -> tuple[Value, ...]:
         return (False, True) if isinstance(value, bool) else (0, 1)
     if block:
         return _block_values(value)
-    small = value <= 16 and (value <= 4 or _SMALL.fullmatch(snake_case(name).upper()))
+    small = value <= 16 and (value <= 4 or PER_THREAD.fullmatch(snake_case(name).upper()))
     if small and value & (value - 1) == 0:
         near = {value // 4, value // 2, value, value * 2, value * 4}
         return tuple(sorted(v for v in near if 1 <= v <= 16))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from tuner.draft.blanks import blanks_in
 from tuner.draft.choices import Proposals, propose
 from tuner.draft.extract.extraction import Extraction, extract, failure
 from tuner.draft.extract.reading import is_plain, parsed_include
+from tuner.draft.extract.siblings import siblings
 from tuner.draft.extract.unit import relocated
 from tuner.draft.host_values import Host, HostLaunch, paths_to
 from tuner.draft.inference import infer
@@ -24,14 +25,17 @@ from tuner.source import hide_host_code, read_source
 from tuner.source.facts import KernelFunction, LineIndex, SourceFile, bare_name
 from tuner.source.host import Edit, apply_edits, host_edits
 from tuner.source.reader import source_text
+from tuner.source.syntax import mask
 from tuner.space.choices import check_names, search_space
 from tuner.space.schema import validated
 from tuner.space.yaml import read
 
+_DEFINED = re.compile(r"\b__global__\b[^;{}]*?\b(?!__launch_bounds__)(\w+)\s*\([^;{}]*\)\s*\{")
 # what a template would read as its own syntax
 _DELIMITER = re.compile(r"@\{|\}@|^[ \t]*//%|/\*%|%\*/|/\*#|#\*/", re.MULTILINE)
 # sm_90a has every instruction that a kernel may hold; a draft is for any architecture
 _ARCHITECTURE = "sm_90a"
+_MOST_LISTED = 6
 _NEWER = "--std=c++20"
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
 
@@ -73,9 +77,11 @@ def draft(
     kernel: str | None = None,
     folder: Path | None = None,
     options: tuple[str, ...] = (),
+    stem: str | None = None,
 ) -> Draft:
     """Draft the files for one kernel of `source`, below `folder` (default: here).
 
+    `stem` is how the files are called, as the source is by default.
     Raises `KernelError` with the list where `kernel` is not given and the file does not launch one.
     """
     launch = HostLaunch.of(source, _chosen(source, kernel))
@@ -84,11 +90,12 @@ def draft(
     proposals = propose(launch, list(axes.names.values()))
     tuned = template_launch(launch, axes, proposals)
     inference = infer(launch, axes, tuned, proposals.choices, hosts)
-    stem, root = source.path.stem, folder or Path()
+    root = folder or Path()
+    stem = stem or source.path.stem
     space_path = root / "search_spaces" / f"{stem}.yaml"
     paths = {
         "source": source.path,
-        "reference": source.path.with_suffix(".py"),
+        "reference": source.path.with_name(f"{stem}.py"),
         "template": root / "templates" / f"{stem}.cu.j2",
     }
     start = space_path.resolve().parent
@@ -128,17 +135,34 @@ def draft_source(
     is_production = any(parsed is not None and not is_plain(*parsed) for parsed in includes)
     if is_production or asked.instantiate or asked.folders or len(asked.kernels) > 1:
         return _draft_extracted(path, folder, asked, compiler(), force)
-    source = read_source(path)
-    made = draft(source, next(iter(asked.kernels), None), folder)
+    try:
+        source = read_source(path)
+    except KernelError:
+        # another file of the project may define what this one launches
+        if "<<<" in source_text(path):
+            return _draft_extracted(path, folder, asked, compiler(), force)
+        raise
+    kernel = _chosen(source, next(iter(asked.kernels), None))
+    made = draft(source, kernel.name, folder, stem=stem_of(path, asked.kernels))
     names = (made.launched,) if made.launched is not None else ()
     request = CompileRequest(hide_host_code(source), names, _ARCHITECTURE)
-    if not compiler().submit(request).result().ok:
+    elsewhere = not HostLaunch.of(source, kernel).is_found and siblings(path, (path,))
+    if elsewhere or not compiler().submit(request).result().ok:
         try:
             return _draft_extracted(path, folder, asked, compiler(), force)
         except KernelError:
             # no better for it: what is wrong with the file itself, `tune check` tells
             pass
     return write_draft(made, force=force)
+
+
+def stem_of(path: Path, kernels: Sequence[str]) -> str:
+    """Name the drafts of a source: as it, and as the kernel that is chosen of several."""
+    if len(kernels) != 1 or kernels[0] == path.stem:
+        return path.stem
+    text = mask(source_text(path)) if path.is_file() else ""
+    several = len(set(_DEFINED.findall(text)) - {kernels[0]}) > 0
+    return f"{path.stem}_{bare_name(kernels[0])}" if several else path.stem
 
 
 def require_one(made: Drafted) -> Path:
@@ -220,9 +244,10 @@ def write_draft(
 def _draft_extracted(
     path: Path, folder: Path, asked: Asked, compiler: Compiler, force: bool
 ) -> Drafted:
-    target = folder / "kernels" / f"{path.stem}.cu"
+    stem = stem_of(path, asked.kernels)
+    target = folder / "kernels" / f"{stem}.cu"
     if target.resolve() == path.resolve():
-        target = target.with_name(f"{path.stem}_extracted.cu")
+        target = target.with_name(f"{stem}_extracted.cu")
     unit = extract(
         path, target,
         kernels=asked.kernels, instantiate=asked.instantiate, folders=asked.folders,
@@ -255,7 +280,9 @@ def _notes(unit: Extraction) -> tuple[str, ...]:
     instance = unit.instances[0]
     notes = [f"instantiation: {instance.name}"] if instance.arguments else []
     if instance.others:
-        notes.append(f"--instantiate takes another that is launched: {', '.join(instance.others)}")
+        listed, more = instance.others[:_MOST_LISTED], len(instance.others) - _MOST_LISTED
+        end = f" and {more} more" if more > 0 else ""
+        notes.append(f"--instantiate takes another that is launched: {', '.join(listed)}{end}")
     notes += [f"{o.struct} {o.parameter} became one parameter for each member" for o in unit.opened]
     return tuple(notes)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from tuner.draft.translate import parse_expression
@@ -22,7 +22,12 @@ from tuner.source.kernels import element_dtype
 from tuner.source.launches import allocations_in, calls_of, functions_of
 from tuner.source.syntax import closing, number, text_of
 
+# threads where the host code leaves them to its caller
+_USUAL = 256
+_USUAL_PAIR = (32, 8)
+_THREADS = range(32, 1025, 32)
 INTEGERS = ("int32", "uint32", "int64", "uint64")
+_UNDERSTOOD = frozenset(("min", "max", "int", "sizeof", "dim3", "ceil_div", "cdiv"))
 _MAX_HOPS = 8
 
 
@@ -37,14 +42,37 @@ def names_behind(texts: Iterable[str], definitions: Mapping[str, str]) -> frozen
     return frozenset(found)
 
 
+def _is_open(text: str) -> bool:
+    # a name that nothing defines, or what a function of the host decides; a `min` is no such
+    if IDENTIFIER.fullmatch(text):
+        return True
+    calls = re.findall(r"([A-Za-z_]\w*)\s*(?:<[^<>()]*>)?\s*\(", text)
+    return any(name not in _UNDERSTOOD for name in calls)
+
+
+def _candidates(text: str) -> tuple[int, ...]:
+    # `switch (block) { case 128: ... case 256: ... }`, or `{128, 256, 512}`
+    cases = {int(match) for match in re.findall(r"\bcase\s+(\d+)\s*:", text)}
+    lists = re.findall(r"\{\s*\d+(?:\s*,\s*\d+)+\s*\}", text)
+    found = [cases, *({*map(int, re.findall(r"\d+", numbers))} for numbers in lists)]
+    fitting = [sorted(ns) for ns in found if len(ns) > 1 and all(n in _THREADS for n in ns)]
+    return tuple(fitting[0]) if fitting else ()
+
+
 @dataclass(frozen=True, slots=True)
 class HostLaunch:
-    """One kernel with the first launch of it; with an empty one where none `is_found`."""
+    """One kernel with the first launch of it; with an empty one where none `is_found`.
+
+    `guessed` are the block's extents that only whoever calls the host code knows, `candidates` the
+    numbers of threads that it lists.
+    """
 
     source: SourceFile
     kernel: KernelFunction
     site: LaunchSite
     is_found: bool = True
+    guessed: tuple[str, ...] = ()
+    candidates: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, source: SourceFile, kernel: KernelFunction) -> HostLaunch:
@@ -53,7 +81,45 @@ class HostLaunch:
         found = [cls(source, kernel, site) for site in sites]
         complete = [launch for launch in found if launch.instance is not None]
         nowhere = LaunchSite(kernel.name, (), (), (), "0", (), kernel.line)
-        return next(iter(complete or found), cls(source, kernel, nowhere, is_found=False))
+        first = next(iter(complete or found), None)
+        return first.with_block() if first else cls(source, kernel, nowhere, is_found=False)
+
+    def with_block(self) -> HostLaunch:
+        """Give extents of the block that the host code is handed a usual number."""
+        names = [self.followed(text) for text in self.site.block]
+        taken = {*self.passed.values()}
+        open_ones = [
+            name
+            for name, text in zip(names, self.site.block, strict=True)
+            if number(self.value(name)) is None
+            and _is_open(name)
+            and taken.isdisjoint((name, text))
+        ]
+        if not open_ones or len(names) > 2 or self.constants.keys() & {*open_ones}:
+            return self
+        text = self.source.masked[slice(*self.around)]
+        candidates = _candidates(text)
+        usual = (_USUAL,) if len(names) == 1 else _USUAL_PAIR
+        if candidates and len(names) == 1:
+            usual = (_USUAL if _USUAL in candidates else candidates[len(candidates) // 2],)
+        hosts = [Host(self.source, path) for path in paths_to(self)]
+        known: dict[str, str] = {}
+        guessed = []
+        for place, (name, written) in enumerate(zip(names, self.site.block, strict=True)):
+            if name in open_ones:
+                passed = {found.value for host in hosts if (found := host.number(name)) is not None}
+                one = passed.pop() if len(passed) == 1 else None
+                guessed += [name] if one is None else []
+                known[name] = known[written] = str(one or usual[place])
+        site = replace(self.site, definitions={**self.site.definitions, **known})
+        return replace(self, site=site, guessed=tuple(guessed), candidates=candidates)
+
+    @property
+    def around(self) -> Span:
+        """The function that launches."""
+        spans = [d.span for d in self.source.definitions if d.kind == "function"]
+        inside = [span for span in spans if span[0] <= self.site.at < span[1]]
+        return max(inside, default=(self.site.at, self.site.at))
 
     @property
     def passed(self) -> dict[str, str]:

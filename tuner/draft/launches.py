@@ -6,10 +6,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tuner.draft.choices import PROBLEM_SIZE, Names, Proposals, TunableConstant, why_fixed
+from tuner.draft.choices import (
+    PER_THREAD,
+    PROBLEM_SIZE,
+    Names,
+    Proposals,
+    TunableConstant,
+    why_fixed,
+)
 from tuner.draft.host_values import INTEGERS, Host, HostLaunch, Number, names_behind, plain
 from tuner.draft.translate import Scope, translate
 from tuner.source.facts import IDENTIFIER, Constant
+from tuner.source.kernels import dtype_of
 from tuner.source.syntax import number
 
 # memory that has the size which the launch gives it
@@ -56,7 +64,8 @@ def axes_of(launch: HostLaunch, hosts: Sequence[Host]) -> Axes:
         own = replace(scope, values={**scope.values, **found})
         if translate(text, own) is not None:
             continue
-        unknown = [n for n in _VARIABLE.findall(text) if translate(n, own) is None]
+        names_in = (n for n in _VARIABLE.findall(text) if dtype_of(n, {}) is None)
+        unknown = [n for n in names_in if translate(n, own) is None]
         if translate(text, replace(own, values={**own.values, **{n: n for n in unknown}})):
             found |= {name: names.axis(name) for name in unknown}
     if found:
@@ -183,4 +192,9 @@ def _with_literals(scope: Scope, choices: Sequence[TunableConstant], axis: int) 
         for choice in sized
         if (choice.is_block or choice.axis == axis) and isinstance(choice.default, int)
     }
+    # and one that equals what a thread does is what a thread does
+    for choice in choices:
+        each = choice.axis is None and PER_THREAD.fullmatch(choice.name.upper())
+        if each and type(choice.default) is int and choice.default > 1:
+            literals.setdefault(choice.default, choice.name)
     return replace(scope, literals=literals)

@@ -229,6 +229,8 @@ def _most(arguments: Sequence[DraftArgument], choice: TunableConstant) -> str:
     # who widens the range later goes no further: no load is wider
     bytes_each = [DTYPE_BYTES[a.dtype] for a in arguments if a.role and a.dtype]
     numbers = [value for value in choice.values if isinstance(value, int)]
+    if isinstance(choice.default, bool):
+        return ""
     if not _VECTOR.search(choice.name) or not bytes_each or len(numbers) < len(choice.values):
         return ""
     return f"; at most {max(_WIDEST_LOAD_BYTES // min(bytes_each), *numbers)}"
@@ -240,7 +242,8 @@ def _constraints(
     numbers = {c.name for c in choices if isinstance(c.default, int)}
     constraints = list(exact_divisions(launch, choices))
     names = [extent for extent in tuned.block or () if not extent.isdigit()]
-    if tuned.block is not None and (len(names) > 1 or not {*names} <= numbers):
+    limited = len(names) == 1 and names[0].startswith("min(") and any(c.is_block for c in choices)
+    if tuned.block is not None and not limited and (len(names) > 1 or not {*names} <= numbers):
         simple = len(tuned.block) == 1
         factors = [e if simple or e.isidentifier() else f"({e})" for e in tuned.block]
         constraints.append(f"{' * '.join(factors)} <= {MAX_THREADS}")

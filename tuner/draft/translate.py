@@ -20,6 +20,8 @@ _CASTS = frozenset(("int", "unsigned", "unsigned int", "size_t", "int64_t", "uin
 _WRITTEN = {"/": "//", "&&": "and", "||": "or"}
 _BINARY = re.compile(r"[-+*/%&|^<>]|[<>=!]=|<<|>>|&&|\|\|")
 _UNARY = {"-": "-", "+": "+", "!": "not "}
+# a property of the device, the same on all that there are
+_MOST_BLOCKS = re.compile(r"\bmaxGridSize\s*\[\s*([012])\s*\]$")
 _MAX_DEPTH = 24
 
 
@@ -115,6 +117,8 @@ class _ExpressionTranslator:
                 if dtype is None:
                     raise _UntranslatableError
                 return str(DTYPE_BYTES[dtype])
+            case "subscript_expression" if match := _MOST_BLOCKS.search(text):
+                return str(2**31 - 1 if match[1] == "0" else 2**16 - 1)
             case "call_expression":
                 return self._call(node)
             case _:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.source.accesses import Assigned, assigned
-from tuner.source.facts import LaunchSite, LineIndex, SourceFile, Span, bare_name, within
+from tuner.source.facts import (
+    KernelFunction,
+    LaunchSite,
+    LineIndex,
+    SourceFile,
+    Span,
+    bare_name,
+    within,
+)
 from tuner.source.kernels import read_kernel
 from tuner.source.syntax import (
     closing,
+    closing_angle,
     fold,
     listed,
     number,
@@ -34,6 +43,9 @@ _MEMBER = re.compile(
 # what only a framework's object knows: `x.size(0)`
 _ASKED = re.compile(r"[\w)\]]\s*(?:\.|->)\s*[a-z]\w*\s*\(")
 _DIM3 = re.compile(r"^(?:dim3\s*)?(?=[({])")
+_HEAD = re.compile(r"(\w+)\s*(?=\()")
+_LAMBDA = re.compile(r"\bauto\s*&*\s*(\w+)\s*=\s*\[[^\]]*\]\s*(?=\()")
+_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _MAX_HOPS = 4
 
 
@@ -44,6 +56,7 @@ def find_launches(
     # a launch inside a macro is one like any other, but for the line ends
     finder = _Finder(masked.replace("\\\n", " \n"), lines, functions)
     sites = [*finder.chevrons(), *finder.runtime(), *finder.helped()]
+    sites += [site for own in sites for site in finder.calls_of_helper(own)]
     return tuple(sorted(sites, key=lambda site: site.line))
 
 
@@ -90,6 +103,57 @@ class _Finder:
                 config = (*config[:2], *config[3:4])
                 yield self.site(called, config, pieces[1:], match.start(), known)
 
+    def calls_of_helper(self, own: LaunchSite, depth: int = 0) -> Iterator[LaunchSite]:
+        """Find the launches by calls of a function, or a lambda, whose parameter `own` launches."""
+        helper = self.helper(own)
+        if helper is None or depth >= _MAX_HOPS:
+            return
+        name, parameters, (start, end) = helper
+        for match in re.finditer(rf"(?<![\w.>]){name}\s*(?=[(<])", self.masked):
+            at = match.end()
+            if self.masked[at] == "<":
+                at = closing_angle(self.masked, at) or at
+            if start <= match.start() < end or not self.masked.startswith("(", at):
+                continue
+            pieces, known = self.passed(at), self.known(match.start())
+            passed = dict(zip(parameters, pieces, strict=False))
+            called = _callee(passed.get(own.kernel, ""), known)
+            if called is None:
+                continue
+
+            def stated(text: str, passed: Mapping[str, str] = passed) -> str:
+                return _WORD.sub(lambda word: passed.get(word[0], word[0]), text)
+
+            inside = {n: stated(text) for n, text in own.definitions.items() if n not in passed}
+            shared = stated(own.shared)
+            config = [_joined(own.grid, stated), _joined(own.block, stated), shared]
+            handed = [stated(text) for text in own.arguments if "..." not in text]
+            if len(handed) < len(own.arguments):
+                handed += pieces[len(parameters) :]
+            site = self.site(called, config, handed, match.start(), {**inside, **known})
+            yield site
+            yield from self.calls_of_helper(site, depth + 1)
+
+    def helper(self, own: LaunchSite) -> tuple[str, tuple[str, ...], Span] | None:
+        # the function or lambda around a launch that has what is launched as a parameter
+        around = [span for span in self.functions if span[0] <= own.at < span[1]]
+        heads = [(span, _HEAD.search(self.masked, *span)) for span in sorted(around)]
+        heads += [
+            ((match.start(), end), match)
+            for span in around[-1:]
+            for match in _LAMBDA.finditer(self.masked, span[0], own.at)
+            if (body := self.masked.find("{", match.end())) >= 0
+            and (end := closing(self.masked, body)) is not None
+            and end > own.at
+        ]
+        for span, match in reversed(heads):
+            pieces, end = listed(self.masked, match.end()) if match is not None else ((), 0)
+            declared = [text.partition("=")[0].rstrip() for text in pieces if "..." not in text]
+            names = tuple(found[-1] for text in declared if (found := _WORD.findall(text)))
+            if match is not None and end and own.kernel in names:
+                return match[1], names, span
+        return None
+
     def passed(self, start: int) -> list[str]:
         # commas of a kernel's template arguments separate none of the launch's
         joined: list[str] = []
@@ -135,6 +199,11 @@ class _Finder:
             definitions=known,
             at=at,
         )
+
+
+def _joined(extents: Sequence[str], stated: Callable[[str], str]) -> str:
+    texts = [stated(text) for text in extents]
+    return texts[0] if len(texts) == 1 else f"({', '.join(texts)})" if texts else ""
 
 
 def _end_of_config(masked: str, start: int) -> int | None:
@@ -247,16 +316,23 @@ class Allocation:
 
 def functions_of(source: SourceFile) -> tuple[HostFunction, ...]:
     """List the functions that the file defines."""
+    return tuple(
+        HostFunction(head.name, tuple(p.name for p in head.parameters), head.span)
+        for head in heads_of(source)
+        if head.parameters_known
+    )
+
+
+def heads_of(source: SourceFile) -> tuple[KernelFunction, ...]:
+    """Read the heads of all functions that the file defines, on whichever side they run."""
     lines, found = LineIndex(source.text), []
     for node in walk(parse_tree(source.masked)):
         body = part(node, "body") if node.type == "function_definition" else None
         if body is None:
             continue
         span, inside = span_of(node), (body.start_byte, body.end_byte)
-        read = read_kernel(source.masked, span, inside, source.path, lines, source.aliases)
-        if read is not None and read.parameters_known:
-            found.append(HostFunction(read.name, tuple(p.name for p in read.parameters), span))
-    return tuple(found)
+        found.append(read_kernel(source.masked, span, inside, source.path, lines, source.aliases))
+    return tuple(head for head in found if head is not None)
 
 
 def calls_of(source: SourceFile) -> tuple[CallSite, ...]:

@@ -224,15 +224,15 @@ def test_a_block_of_two_extents_is_two_parameters() -> None:
 def test_a_template_argument_that_is_a_constant_stays_bound_to_it(compiler: NvrtcPool) -> None:
     made = snippet(
         "constexpr int kThreads = 128;\n"
-        "template <int N, typename T, bool kCheck>\n"
-        "__global__ void k(T* x) { if (!kCheck || x[0] > 0) x[threadIdx.x] = N; }\n"
+        "template <int N, typename T, bool kAsync>\n"
+        "__global__ void k(T* x) { if (!kAsync || x[0] > 0) x[threadIdx.x] = N; }\n"
         "void f(float* x) { k<kThreads, float, true><<<1, kThreads>>>(x); }\n"
     )
-    assert made.parameters == ("threads", "check")
-    assert "int N = kThreads, typename T = float, bool kCheck = @{ check }@>" in made.template
+    assert made.parameters == ("threads", "async_value")
+    assert "int N = kThreads, typename T = float, bool kAsync = @{ async_value }@>" in made.template
     launches = data(made)["launch"]
     assert launches == [{"kernel": "k<>", "grid": [1], "block": ["threads"]}]
-    rendered = made.template.replace("@{ threads }@", "64").replace("@{ check }@", "false")
+    rendered = made.template.replace("@{ threads }@", "64").replace("@{ async_value }@", "false")
     assert compile_one(compiler, rendered, "k<>").error == ""
 
 

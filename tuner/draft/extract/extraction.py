@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from tuner.draft.extract.instances import HostCode, Instance, asked_for, chosen,
 from tuner.draft.extract.items import SourceItem, items_of
 from tuner.draft.extract.reading import Include, Reading, read_all
 from tuner.draft.extract.rewriting import Opened, arguments_of, macros_of, opened, written_out
+from tuner.draft.extract.siblings import siblings
 from tuner.draft.extract.unit import (
     SourcePlace,
     Text,
@@ -34,7 +36,12 @@ from tuner.source.facts import (
     unknown_kernel,
 )
 from tuner.source.host import is_marked
+from tuner.source.kernels import dtype_of
+from tuner.source.launches import heads_of
 
+_ELEMENT_SIZE = re.compile(
+    r"\b(?:at::|c10::)?elementSize\s*\([^()]*(?:\(\))?\)|\b\w+\s*(?:\.|->)\s*(?:element_size|itemsize)\s*\(\s*\)"
+)
 _CONCEPT = re.compile(r"\bconcept\s+\w+\s*=")
 _STANDARD_CONCEPTS = ("std::floating_point", "std::integral")
 
@@ -81,22 +88,63 @@ def extract(
     """Extract the kernels of `path`, as if the unit were the file `target`; nothing is written.
 
     `kernels` chooses, `instantiate` names instantiations (`scale<float, 4>`), `folders` are where
-    headers are looked for. Raises `KernelError` for what is not there or needs a choice.
+    headers are looked for. What `path` does not say of their launches, other files of its project
+    may. Raises `KernelError` for what is not there or needs a choice.
     """
     reading = read_all(path, folders)
-    items = written_out(list(items_of(reading, path)))
+    named = _Asked(kernels, instantiate)
+    alone: Extraction | None = None
+    error: KernelError | None = None
+    try:
+        alone = _extracted(path, target, reading, named)
+    except KernelError as found:
+        error = found
+    if alone is not None and all(instance.site is not None for instance in alone.instances):
+        return alone
+    others = siblings(path, reading.files)
+    if others:
+        with suppress(KernelError):
+            known = dict.fromkeys(reading.files)
+            wider = read_all(path, folders, others)
+            more = tuple(other for other in others if other.resolve() in wider.files)
+            return _extracted(path, target, wider, named, more, frozenset(known))
+    if alone is None and error is not None:
+        raise error
+    assert alone is not None
+    return alone
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    kernels: tuple[str, ...]
+    instantiate: tuple[str, ...]
+
+
+def _extracted(
+    path: Path,
+    target: Path,
+    reading: Reading,
+    asked: _Asked,
+    others: Sequence[Path] = (),
+    own: frozenset[Path] = frozenset(),
+) -> Extraction:
+    # `others` are files of the project that are read too, `own` those that `path` includes
+    listed = [item for place in (path, *others) for item in items_of(reading, place)]
+    items = written_out(listed)
     found = [item for item in items if item.is_kernel]
+    found = [item for item in found if item.path.resolve() in own] or found
     if not found:
         raise _no_kernel(path, reading)
     text = Text()
     unread = ("assertion", "directive", "using")
     add_items(text, [item for item in items if item.kind not in unread])
     whole = _with_types(parse_source(str(text), target), items)
-    wanted = asked_for(instantiate)
-    named = (*kernels, *(name for name in wanted if name not in kernels))
+    wanted = asked_for(asked.instantiate, asked.kernels or [i.names[-1] for i in found])
+    named = (*asked.kernels, *(name for name in wanted if name not in asked.kernels))
     names = _chosen_kernels(path, found, named, whole, text.places)
     defined = {name for item in items if item.kind != "macro" for name in item.names}
-    host = HostCode(whole, macros_of(items), frozenset((*defined, "true", "false")))
+    known = frozenset((*defined, "true", "false"))
+    host = HostCode(whole, macros_of(items), known, heads_of(whole))
     instances = tuple(_instance(name, found, host, wanted) for name in names)
     picked = [item for item in found if item.names[-1] in names]
     arguments = " ".join(text for instance in instances for text in instance.arguments)
@@ -248,7 +296,13 @@ def _launched(
         if instance.site is None or len(after) != len(before):
             continue
         site = after[before.index(instance.site)]
-        stated = partial(substituted, environment=instance.environment)
+        known = partial(substituted, environment=instance.environment)
+        element = next((text for text in instance.arguments if dtype_of(text, {})), None)
+
+        def stated(text: str, known: partial[str] = known, element: str | None = element) -> str:
+            text = known(text)
+            return _ELEMENT_SIZE.sub(f"sizeof({element})", text) if element else text
+
         own = replace(
             site,
             template_arguments=instance.arguments,

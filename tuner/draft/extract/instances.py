@@ -11,6 +11,7 @@ from tuner.draft.extract.items import template_end
 from tuner.draft.extract.reading import Macro, dispatched_types, expanded
 from tuner.draft.translate import Scope, translate
 from tuner.model.errors import KernelError
+from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import assigned
 from tuner.source.facts import (
     IDENTIFIER,
@@ -32,8 +33,25 @@ _GIVEN = re.compile(
 _ELEMENT = re.compile(
     r"(?:_cast|data_ptr|mutable_data_ptr|const_data_ptr)\s*<\s*(?:const\s+)?([^<>*]+?)\s*[*>]"
 )
+_CAST = re.compile(r"\(\s*(?:const\s+)?([\w:]+(?:<[^<>]*>)?)\s*\*\s*\)")
 _NAMES = re.compile(r"[A-Za-z_](?:\w|::)*")
+_SPACES = re.compile(r"\s*::\s*")
+_NESTED = re.compile(r">::(?:template\s+)?\w+")
 _PREFERRED = ("bfloat16", "float16")
+# a parameter for a type that is no array's element
+_COMPUTING = re.compile(r"(?i)u|(?:acc|op_?math|compute|real|float).*")
+_COUNTING = re.compile(r"(?i)(?:index|idx|offset|id|int).*")
+_PACKED = re.compile(r"(?i)(?:packed|pack|vec|.*2(?:_t)?$).*")
+_VECTOR = re.compile(r"(?i).*(?:vec|pack|ITEMS|ELTS|ELEMS).*")
+_LOAD_BYTES = 16
+# what users call types
+_SHORT = {
+    "bf16": "__nv_bfloat16", "bfloat16": "__nv_bfloat16", "fp16": "__half", "half": "__half",
+    "f16": "__half", "float16": "__half", "fp32": "float", "f32": "float", "float32": "float",
+    "fp64": "double", "float64": "double", "e4m3": "__nv_fp8_e4m3", "e5m2": "__nv_fp8_e5m2",
+    "fp8": "__nv_fp8_e4m3", "int32": "int", "int64": "int64_t", "int8": "int8_t",
+    "uint8": "uint8_t",
+}  # fmt: skip
 _MAX_DEPTH = 4
 _MAX_ENVIRONMENTS = 64
 _MAX_HOPS = 8
@@ -64,18 +82,19 @@ class HostCode:
     source: SourceFile
     macros: Mapping[str, Macro]
     defined: frozenset[str]
+    functions: tuple[KernelFunction, ...] = ()
 
     def environments(self, at: int) -> list[Environment]:
         """List what the names around an offset may stand for, one mapping for each way there."""
         return list(islice(self._environments(at, 0), _MAX_ENVIRONMENTS)) or [{}]
 
     def _environments(self, at: int, depth: int) -> Iterator[Environment]:
-        own = [dict(pairs) for pairs in product(*self._dispatched(at))]
+        own = [dict(chain.from_iterable(groups)) for groups in product(*self._dispatched(at))]
         outside = [*self._called(at, depth)] or [{}]
         for inner, outer in product(own or [{}], outside):
             yield {**outer, **inner}
 
-    def _dispatched(self, at: int) -> Iterator[list[tuple[str, str]]]:
+    def _dispatched(self, at: int) -> Iterator[Sequence[tuple[tuple[str, str], ...]]]:
         masked = self.source.masked
         for match in _INVOKED.finditer(masked, 0, at):
             arguments, end = listed(masked, match.end())
@@ -84,15 +103,25 @@ class HostCode:
                 continue
             macro = self.macros.get(match[1])
             if macro is None or macro.parameters is None:
-                if types := dispatched_types(match[1], arguments):
-                    yield [("scalar_t", dtype) for dtype in types]
+                name, types = dispatched_types(match[1], arguments)
+                yield from [[((name, dtype),) for dtype in types]] if types else []
                 continue
             found: dict[str, list[str]] = {}
-            for given in _GIVEN.finditer(expanded(macro, arguments, self.macros)):
+            text = expanded(macro, arguments, self.macros)
+            for given in _GIVEN.finditer(text):
                 values = found.setdefault(given[1] or given[4] or given[5], [])
                 values.append(fold(given[2] or given[3] or given[6]))
+            for inner in _INVOKED.finditer(text):
+                name, types = dispatched_types(inner[1], listed(text, inner.end())[0])
+                found.setdefault(name, []).extend(types)
             for name, values in found.items():
-                yield [(name, value) for value in dict.fromkeys(values)]
+                known: list[tuple[tuple[str, str], ...]]
+                known = [((name, value),) for value in dict.fromkeys(values)]
+                numeric = bool(values) and values[0].isdigit()
+                if numeric and IDENTIFIER.fullmatch(arguments[0]):
+                    # `switch (vec) { case 8: constexpr VEC = 8; ... }`: both have the value
+                    known = [(*pairs, (arguments[0], pairs[0][1])) for pairs in known]
+                yield from [known] if known else []
 
     def _called(self, at: int, depth: int) -> Iterator[Environment]:
         if depth >= _MAX_DEPTH:
@@ -110,11 +139,13 @@ class HostCode:
             pieces = listed(head, head.find("<"))[0] if "<" in head else ()
             names = (IDENTIFIER.findall(piece.partition("=")[0]) for piece in pieces)
             parameters = [found[-1] for found in names if found]
-            for place, arguments in self._stated(name, span) if parameters else ():
+            stated = [*self._stated(name, span), *self._deduced(span, parameters)]
+            for place, arguments in stated if parameters else ():
                 variables = assigned(self.source.masked, functions, place)
                 known = {variable: value.text for variable, value in variables.items()}
-                stated = (substituted(text, known) for text in arguments)
-                values = dict(zip(parameters, stated, strict=False))
+                given = (substituted(text, known) for text in arguments)
+                pairs = zip(parameters, given, strict=False)
+                values = {parameter: text for parameter, text in pairs if text}
                 for outer in self._environments(place, depth + 1):
                     yield {key: substituted(text, outer) for key, text in values.items()}
 
@@ -124,6 +155,37 @@ class HostCode:
             arguments, end = listed(masked, match.end())
             if end and not own[0] <= match.start() < own[1]:
                 yield match.start(), arguments
+
+    def _deduced(
+        self, own: Span, parameters: Sequence[str]
+    ) -> Iterator[tuple[int, tuple[str, ...]]]:
+        # a call without template arguments: what it passes says them
+        function = next((f for f in self.functions if f.span == own), None)
+        if function is None:
+            return
+        masked = self.source.masked
+        for match in re.finditer(rf"(?<![\w.>])(?:\w+::)*{function.name}\s*(?=\()", masked):
+            passed, end = listed(masked, match.end())
+            if end and not own[0] <= match.start() < own[1]:
+                types = self.passed_types(function, passed, match.start())
+                yield match.start(), tuple(types.get(name, "") for name in parameters)
+
+    def passed_types(
+        self, function: KernelFunction, passed: Sequence[str], at: int
+    ) -> dict[str, str]:
+        """Map template parameters of a function to the types that a call's arguments have."""
+        around = [f for f in self.functions if f.span[0] <= at < f.span[1]]
+        declared = {p.name: p.c_type for f in around for p in f.parameters if p.pointers}
+        spans = tuple(f.span for f in self.functions)
+        variables = assigned(self.source.masked, spans, at)
+        found: dict[str, str] = {}
+        for parameter, text in zip(function.parameters, passed, strict=False):
+            whole = variables[text].text if text in variables else text
+            element = _ELEMENT.search(whole) or _CAST.match(whole)
+            c_type = fold(element[1]) if element is not None else declared.get(text)
+            if c_type is not None:
+                found.setdefault(parameter.c_type, c_type)
+        return found
 
     def evaluated(
         self, parameter: TemplateParameter, text: str, site: LaunchSite, environment: Environment
@@ -161,7 +223,10 @@ class HostCode:
 
     def _type(self, text: str) -> str:
         aliases = self.source.aliases
-        plain = [name for name in _NAMES.findall(text) if name not in ("const", "typename")]
+        text = _SPACES.sub("::", text)
+        # `Traits<T>::Type` is known where Traits and T are
+        owners = _NESTED.sub(">", text)
+        plain = [name for name in _NAMES.findall(owners) if name not in ("const", "typename")]
         known = (self._is_defined(name) or element_dtype(name, aliases) for name in plain)
         if element_dtype(text, aliases) is None and not (plain and all(known)):
             return ""
@@ -204,28 +269,47 @@ def chosen(kernel: KernelFunction, host: HostCode, asked: tuple[str, ...]) -> In
     if not complete:
         raise _unknown(kernel, launched)
 
-    def rank(one: Instance) -> int:
-        dtypes = [element_dtype(text, host.source.aliases) for text in one.arguments]
-        places = [_PREFERRED.index(dtype) for dtype in dtypes if dtype in _PREFERRED]
-        return min(places, default=len(_PREFERRED))
-
-    best = min(complete, key=rank)
+    best = min(complete, key=lambda one: _rank(one, host.source.aliases))
     names = dict.fromkeys(one.name for one in complete)
     return replace(best, others=tuple(name for name in names if name != best.name))
 
 
-def asked_for(instantiate: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Map kernels to the template arguments asked for, of texts like `scale<__nv_bfloat16, 8>`."""
+def _rank(one: Instance, aliases: Mapping[str, str]) -> tuple[int, int]:
+    # production's types first, in as many arguments as may be, then loads of 16 bytes
+    known = (element_dtype(text, aliases) for text in one.arguments)
+    dtypes = [dtype for dtype in known if dtype is not None]
+    places = [_PREFERRED.index(dtype) for dtype in dtypes if dtype in _PREFERRED]
+    best = min(places, default=len(_PREFERRED))
+    element = min((DTYPE_BYTES[dtype] for dtype in dtypes), default=_LOAD_BYTES)
+    widths = [
+        abs(int(text) * element - _LOAD_BYTES)
+        for parameter, text in zip(one.kernel.template, one.arguments, strict=False)
+        if _VECTOR.fullmatch(parameter.name) and text.isdigit()
+    ]
+    return best * len(dtypes) - places.count(best), sum(widths) if dtypes else 0
+
+
+def asked_for(instantiate: Iterable[str], kernels: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Map kernels to the template arguments asked for: `scale<__nv_bfloat16, 8>`, or `bf16, 8`.
+
+    Without a name they are of the only one of `kernels`.
+    """
     wanted: dict[str, tuple[str, ...]] = {}
+    only = next(iter(kernels), "") if len({*kernels}) == 1 else ""
     for text in instantiate:
-        opening = text.find("<")
-        pieces, end = listed(text, opening) if opening >= 0 else ((), 0)
-        if not end or text[end:].strip():
+        named = re.match(r"\s*(?:\w+\s*::\s*)*(\w+)\s*(?=<)", text)
+        is_plain = named is None or (named[1] not in kernels and not text.rstrip().endswith(">"))
+        at = 0 if named is None else named.end()
+        whole = f"<{text}>" if is_plain and only and text.strip() else text
+        pieces, end = listed(whole, 0 if whole is not text else at) if named or only else ((), 0)
+        if not end or whole[end:].strip() or (is_plain and text.strip() == only):
             raise KernelError(
                 f"--instantiate {text!r} is no instantiation of a kernel",
-                remedy='write it like --instantiate "scale<__nv_bfloat16, 8>"',
+                remedy='write it like --instantiate "scale<__nv_bfloat16, 8>"'
+                + (', or --instantiate "bf16, 8"' if only else f"; kernels: {', '.join(kernels)}"),
             )
-        name = bare_name(text)
+        pieces = tuple(_SHORT.get(piece, piece) for piece in pieces)
+        name = only if whole is not text else bare_name(text)
         if name in wanted:
             raise KernelError(
                 f"--instantiate names kernel {name!r} twice",
@@ -259,12 +343,9 @@ def _launched(
 ) -> Iterator[Instance]:
     for site in sites:
         texts = [*site.template_arguments[: len(kernel.template)]]
+        deduced = host.passed_types(kernel, site.arguments, site.at)
         for parameter in kernel.template[len(texts) :]:
-            pairs = zip(kernel.parameters, site.arguments, strict=False)
-            passed = (text for own, text in pairs if own.c_type == parameter.name)
-            element = next((match for text in passed if (match := _ELEMENT.search(text))), None)
-            deduced = fold(element[1]) if element is not None else ""
-            texts.append(deduced or parameter.default or "")
+            texts.append(deduced.get(parameter.name) or parameter.default or "")
         for environment in host.environments(site.at):
             found: dict[str, str] = {}
             arguments = []
@@ -297,8 +378,17 @@ def _declared(parameters: Iterable[TemplateParameter]) -> str:
 def _example(kernel: KernelFunction, known: Sequence[str]) -> str:
     texts = []
     for p, text in zip(kernel.template, chain(known, repeat("")), strict=False):
-        likely = "4096" if re.search(r"(?i)dim|hidden|width", p.name) else "8"
-        if p.is_type or p.kind == "bool":
-            likely = "__nv_bfloat16" if p.is_type else "true"
-        texts.append(text or p.default or likely)
+        texts.append(text or p.default or _likely(p))
     return _written(kernel, texts)
+
+
+def _likely(parameter: TemplateParameter) -> str:
+    name = parameter.name
+    if parameter.kind == "bool":
+        return "false"
+    if not parameter.is_type:
+        return "4096" if re.search(r"(?i)dim|hidden|width", name) else "8"
+    for pattern, text in ((_COUNTING, "int"), (_PACKED, "__nv_bfloat162"), (_COMPUTING, "float")):
+        if pattern.fullmatch(name):
+            return text
+    return "__nv_bfloat16"

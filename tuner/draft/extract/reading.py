@@ -7,6 +7,7 @@ import operator as operators
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -131,6 +132,7 @@ _DISPATCHED = {
     "INTEGRAL": ("int", "int64_t", "int16_t", "int8_t", "uint8_t"),
     "ALL": ("float", "double", "int", "int64_t", "int16_t", "int8_t", "uint8_t"),
     "REDUCED_FLOATING": ("__half", "__nv_bfloat16"),
+    "INDEX": ("int", "int64_t"),
 }
 DEFINE = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^)]*\))?((?:[^\n\\]|\\\n|\\.)*)", re.MULTILINE
@@ -219,13 +221,29 @@ def _expanded(masked: str, own: frozenset[str]) -> Iterator[tuple[Span, str]]:
             yield (match.start(), end), expanded(macro, arguments, {}) + lines
 
 
-def dispatched_types(macro: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """List the types that one of PyTorch's AT_DISPATCH macros gives `scalar_t`; () for another."""
-    match = re.match(r"AT_DISPATCH_(REDUCED_FLOATING|FLOATING|INTEGRAL|ALL)_TYPES\w*", macro)
+_DISPATCHES = re.compile(
+    r"(AT|\w+?)_DISPATCH_(?:CASE_)?(?:(REDUCED_FLOATING|FLOATING|INTEGRAL|ALL)(?:_AND_HALF)?_TYPES"
+    r"|(INDEX)_TYPES|CASE\b|V2\b)\w*"
+)
+
+
+def dispatched_types(macro: str, arguments: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Give the name that a macro like PyTorch's AT_DISPATCH gives types, and the types.
+
+    No types for another macro. Of one that no file defines, its name says the types.
+    """
+    match = _DISPATCHES.fullmatch(macro)
     if match is None:
-        return ()
-    more = [_SCALARS[m[1]] for text in arguments for m in _SCALAR.finditer(text) if "." not in text]
-    return tuple(dict.fromkeys((*_DISPATCHED[match[1]], *more)))
+        return "", ()
+    stated = "AT_FLOATING_TYPES" in " ".join(arguments)
+    kind = match[2] or match[3] or ("FLOATING" if stated else "")
+    types = _DISPATCHED.get(kind, ())
+    if match[1] != "AT" and kind == "FLOATING":
+        types = ("float", *_DISPATCHED["REDUCED_FLOATING"])
+    texts = [text for text in arguments if not re.search(r"[.{]", text)]
+    more = [_SCALARS[m[1]] for text in texts for m in _SCALAR.finditer(text)]
+    name = "index_t" if kind == "INDEX" else "scalar_t"
+    return name, tuple(dict.fromkeys((*types, *more)))
 
 
 # Left to the compiler: they differ between NVRTC, the CPU device and the architectures.
@@ -371,8 +389,13 @@ class _Group:
     is_open: bool = False
 
 
-def read_all(path: Path, folders: tuple[Path, ...] = ()) -> Reading:
-    """Read a source and its headers; raise `KernelError` for what cannot be read or has no end."""
+def read_all(
+    path: Path, folders: tuple[Path, ...] = (), siblings: tuple[Path, ...] = ()
+) -> Reading:
+    """Read a source and its headers; raise `KernelError` for what cannot be read or has no end.
+
+    `siblings` are further files of the project; those that cannot be read are left out.
+    """
     for folder in folders:
         if not folder.is_dir():
             raise KernelError(
@@ -380,6 +403,9 @@ def read_all(path: Path, folders: tuple[Path, ...] = ()) -> Reading:
             )
     reading = Reading(folders)
     _read(path, reading, ())
+    for sibling in siblings:
+        with suppress(KernelError):
+            _read(sibling, reading, ())
     return reading
 
 

@@ -103,7 +103,7 @@ def _launching(
             arguments, end = listed(code, match.end() - 1)
             end = end or match.end()
         lines = code.count("\n", match.start(), end)
-        text = expanded(macro, arguments, {**macros, **own}) + "\n" * lines
+        text = expanded(macro, arguments, known) + "\n" * lines
         code = code[: match.start()] + text + code[end:]
         at = match.start() + len(text)
     return replace(item, code=code, text=code, lead=0)

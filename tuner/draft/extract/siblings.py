@@ -1,0 +1,77 @@
+"""Find the files of a project that launch a file's kernels, or that define those it launches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tuner.model.errors import KernelError
+from tuner.source.reader import source_text
+from tuner.source.syntax import mask
+
+_SUFFIXES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".h", ".hpp")
+_KERNEL = re.compile(r"\b__global__\b[^;{}]*?\b(\w+)\s*\(")
+_LAUNCHED = re.compile(r"\b(\w+)\s*(?:<[^;{}()]*>)?\s*<<<|\bcudaLaunch\w*\(\s*&?\w+,\s*&?(\w+)")
+_LAUNCHES = re.compile(r"<<<|[lL]aunch")
+# a header's folder `include` stands beside the sources
+_LEVELS = 3
+_MAX_FILES = 400
+_MAX_BYTES = 1_000_000
+
+
+def siblings(path: Path, known: Iterable[Path]) -> tuple[Path, ...]:
+    """List what launches the kernels of `path`, or defines those it launches; none of `known`.
+
+    Looked through are its folder, then the folders around it, up to the root of a repository.
+    """
+    read = {file.resolve() for file in known}
+    text = mask(source_text(path))
+    kernels = {match[1] for match in _KERNEL.finditer(text)}
+    launched = {match[1] or match[2] for match in _LAUNCHED.finditer(text)} - kernels
+    names = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(kernels)))})\b")
+    include = re.compile(rf"#\s*include\s*[<\"](?:[^>\"\n]*/)?{re.escape(path.name)}[>\"]")
+    for folder in _folders(path):
+        found = []
+        for file in _files(folder):
+            if file.resolve() in read:
+                continue
+            own = _text(file)
+            if kernels:
+                launches = _LAUNCHES.search(own) and names.search(own)
+                uses = bool(launches or include.search(own))
+            else:
+                uses = not launched.isdisjoint(m[1] for m in _KERNEL.finditer(mask(own)))
+            found += [file] if uses else []
+        if found:
+            return tuple(found)
+    return ()
+
+
+def _folders(path: Path) -> Iterator[Path]:
+    folder = path.resolve().parent
+    for place in (folder, *folder.parents[:_LEVELS]):
+        # as it was named, where that is possible
+        yield path.parent if place == folder else place
+        if (place / ".git").exists():
+            return
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    # breadth first, so that a large tree does not hide what is near
+    pending, count = [folder], 0
+    while pending and count < _MAX_FILES:
+        try:
+            entries = sorted(pending.pop(0).iterdir())
+        except OSError:
+            continue
+        count += len(entries)
+        pending += [e for e in entries if e.is_dir() and not e.name.startswith((".", "build"))]
+        yield from (entry for entry in entries if entry.suffix in _SUFFIXES and entry.is_file())
+
+
+def _text(file: Path) -> str:
+    try:
+        return source_text(file) if file.stat().st_size <= _MAX_BYTES else ""
+    except (OSError, KernelError):
+        return ""
