@@ -79,6 +79,8 @@ def _argument(argument: Argument) -> list[str]:
         return [argument.name, argument.dtype, f"= {argument.value.text}", "scalar"]
     if argument.nonfinite:
         notes += ", may hold NaN and infinities"
+    if argument.extreme is not None:
+        notes += f", extremes {argument.extreme}"
     if not argument.deterministic:
         notes += ", bits may differ between runs"
     return [argument.name, argument.dtype, f"[{', '.join(d.text for d in argument.shape)}]", notes]

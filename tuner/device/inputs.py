@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from math import prod
+from typing import TYPE_CHECKING, Any
 
 from tuner.device.layout import LARGEST, SMALLEST_NORMAL, Array, Patch
 from tuner.model.errors import KernelError
-from tuner.model.kernel import FLOAT_DTYPES, Argument, KernelSpec, Workload
+from tuner.model.kernel import (
+    FILLS,
+    FLOAT_DTYPES,
+    WHOLE_FILLS,
+    Argument,
+    KernelSpec,
+    Workload,
+)
 
-NORMAL, NONFINITE = "normal", "nonfinite"
+if TYPE_CHECKING:
+    from tuner.model.expressions import Value
+
+NORMAL, EXTREME, NONFINITE = "normal", "extreme", "nonfinite"
 # Each must leave a correct kernel correct; `extreme` mixes in the ends of the dtype's range.
-INPUT_KINDS = (NORMAL, "x3", "x0.01", "negated", "zeros", "extreme")
+INPUT_KINDS = (NORMAL, "x3", "x0.01", "negated", "zeros", EXTREME)
 # What a model gives its kernels: the argument's own fill, larger, smaller and of the other sign.
 ORDINARY = (NORMAL, "x3", "x0.01", "negated")
 # Rows of an array that get NaN or infinities, and elements of such a row: the others must stay
@@ -21,14 +32,23 @@ NONFINITE_SHARE = 0.25
 # Rows that `zeros` leaves without any number.
 EMPTY_ROWS = 0.25
 _SCALE = {"x3": 3.0, "x0.01": 0.01, "negated": -1.0}
+# The power that makes probabilities nearly those of one certain choice.
+_SHARPEST = 30.0
 # A config sees a set once, so to its code the numbers are as new as freshly drawn ones.
 USES = 32
 
 
 def input_kinds_for(spec: KernelSpec) -> tuple[str, ...]:
-    """List the kinds of input that the kernel is checked with, `normal` first."""
+    """List the kinds of input that the kernel is checked with, `normal` first.
+
+    `extreme` is none of them where the file leaves it out for every input that could have it.
+    """
+    read = [a for a in spec.arguments if a.role in ("input", "inout") and not a.is_scalar]
+    floats = [argument for argument in read if argument.dtype in FLOAT_DTYPES]
+    none = floats and all(a.extreme is not None and a.extreme.largest is None for a in floats)
+    kinds = tuple(kind for kind in INPUT_KINDS if kind != EXTREME or not none)
     special = any(argument.nonfinite for argument in spec.arguments)
-    return (*INPUT_KINDS, NONFINITE) if special else INPUT_KINDS
+    return (*kinds, NONFINITE) if special else kinds
 
 
 def generator(xp: Any, seed: int) -> Any:
@@ -38,42 +58,120 @@ def generator(xp: Any, seed: int) -> Any:
     return xp.random.Generator(xp.random.Philox4x3210(seed))
 
 
-def draw_values(xp: Any, rng: Any, argument: Argument, kind: str, shape: tuple[int, ...]) -> Any:
-    """Draw float values for one input: the argument's own `fill`, varied as `kind` says."""
-    fill, dtype = argument.fill, argument.dtype
-    if fill == "normal":
-        values = rng.standard_normal(shape, dtype=xp.float32)
-    elif fill == "uniform":
-        values = rng.random(shape, dtype=xp.float32)
-    elif fill in ("zeros", "ones"):
-        values = xp.full(shape, float(fill == "ones"), dtype=xp.float32)
-    else:
-        raise KernelError(
-            f"unknown fill {fill!r}",
-            remedy="use normal, uniform, zeros or ones, or define inputs(xp, rng, axes, fill) "
-            "in the reference file",
-        )
-    if kind in _SCALE:
-        values *= _SCALE[kind]
-    if kind == "zeros":
-        values *= rng.random(shape, dtype=xp.float32) < 0.5
-        # Whole rows as well: what is divided by a row's sum is divided by zero there.
-        rows = (*shape[:1], *(1 for _ in shape[1:]))
-        values *= rng.random(rows, dtype=xp.float32) >= EMPTY_ROWS
-    if kind == "extreme" and dtype in FLOAT_DTYPES:
-        return _with_extremes(xp, rng, values, dtype)
+def draw_values(
+    xp: Any,
+    rng: Any,
+    argument: Argument,
+    kind: str,
+    shape: tuple[int, ...],
+    names: Mapping[str, Value] | None = None,
+) -> Any:
+    """Draw float values for one input: the argument's own `fill`, varied as `kind` says.
+
+    What the fill promises holds for every kind; `names` are the axes that its numbers depend on.
+    Raises `KernelError` where it cannot be kept.
+    """
+    bounds = tuple(float(one.evaluate(names or {})) for one in argument.fill_bounds)
+    if argument.fill in WHOLE_FILLS:
+        return _whole(xp, rng, argument, kind, shape, int(bounds[0]))
+    if argument.fill == "probabilities":
+        return _probabilities(xp, rng, kind, shape, int(bounds[0]) if bounds else -1)
+    values = _varied(xp, rng, _plain(xp, rng, argument.fill, shape, bounds), argument, kind)
+    if argument.fill == "positive":
+        least = SMALLEST_NORMAL.get(argument.dtype, 1.0)
+        values = xp.maximum(xp.abs(values), least)
+    elif argument.fill == "sorted":
+        values = xp.sort(values, axis=-1)
+    elif bounds:
+        low, high = bounds
+        values = xp.clip(low + high - values if kind == "negated" else values, low, high)
     if kind == NONFINITE and argument.nonfinite:
         return _with_nonfinite(xp, rng, values)
     return values
 
 
-def _with_extremes(xp: Any, rng: Any, values: Any, dtype: str) -> Any:
-    large, small = LARGEST[dtype], SMALLEST_NORMAL[dtype]
+def _plain(xp: Any, rng: Any, fill: str, shape: tuple[int, ...], bounds: tuple[float, ...]) -> Any:
+    if fill in ("normal", "positive", "sorted"):
+        return rng.standard_normal(shape, dtype=xp.float32)
+    if fill == "uniform":
+        values = rng.random(shape, dtype=xp.float32)
+        return bounds[0] + (bounds[1] - bounds[0]) * values if bounds else values
+    if fill in ("zeros", "ones"):
+        return xp.full(shape, float(fill == "ones"), dtype=xp.float32)
+    raise KernelError(
+        f"unknown fill {fill!r}",
+        remedy=f"use one of {', '.join(FILLS)}, or define inputs(xp, rng, axes, fill) in the "
+        "reference file",
+    )
+
+
+def _varied(xp: Any, rng: Any, values: Any, argument: Argument, kind: str) -> Any:
+    if kind == "negated" and len(argument.fill_bounds) == 2:
+        return values
+    if kind in _SCALE:
+        return values * _SCALE[kind]
+    if kind == "zeros":
+        kept = rng.random(values.shape, dtype=xp.float32) < 0.5
+        # Whole rows as well: what is divided by a row's sum is divided by zero there.
+        rows = (*values.shape[:1], *(1 for _ in values.shape[1:]))
+        return values * kept * (rng.random(rows, dtype=xp.float32) >= EMPTY_ROWS)
+    if kind == EXTREME and argument.dtype in FLOAT_DTYPES:
+        return _with_extremes(xp, rng, values, argument)
+    return values
+
+
+def _with_extremes(xp: Any, rng: Any, values: Any, argument: Argument) -> Any:
+    large, small = LARGEST[argument.dtype], SMALLEST_NORMAL[argument.dtype]
+    if argument.extreme is not None:
+        if argument.extreme.largest is None:
+            return values
+        large = min(large, argument.extreme.largest)
     table = [large, -large, small, -small, small / 2, -small / 2, 0.0, -0.0, 1.0, -1.0]
     extremes = xp.asarray(table, dtype=xp.float64)
     choice = (rng.random(values.shape, dtype=xp.float32) * 2 * len(table)).astype(xp.int32)
-    picked = extremes[xp.minimum(choice, len(table) - 1)]
+    picked = xp.clip(extremes[xp.minimum(choice, len(table) - 1)], -large, large)
     return xp.where(choice < len(table), picked, values)
+
+
+def _whole(
+    xp: Any, rng: Any, argument: Argument, kind: str, shape: tuple[int, ...], below: int
+) -> Any:
+    size = prod(shape)
+    if below < 1 or (argument.fill == "distinct" and below < size):
+        raise KernelError(
+            f"the fill of {argument.name!r} asks for {size} numbers below {below}",
+            remedy="give it a larger number, or leave the workload out",
+        )
+    if argument.fill == "distinct":
+        return xp.argsort(rng.random(below))[:size].reshape(shape).astype(xp.float64)
+    # Where they end: offsets reach the number itself.
+    end = below + 1 if argument.fill == "offsets" else below
+    share = rng.random(shape)
+    if kind in ("x3", "negated"):  # many low ones, or many high ones
+        share = share**3
+    if kind == "x0.01":
+        share = share / 100
+    if kind == EXTREME:
+        share = xp.where(share < 0.5, 0.0, 1.0)
+    if kind == "zeros":
+        share = xp.where(rng.random(shape) < 0.5, 0.0, share)
+    found = xp.minimum(xp.floor(share * end), end - 1)
+    if kind == "negated":
+        found = end - 1 - found
+    if argument.fill == "offsets":
+        found = xp.sort(found, axis=-1)
+        found[..., :1], found[..., -1:] = 0, below
+    return found
+
+
+def _probabilities(xp: Any, rng: Any, kind: str, shape: tuple[int, ...], axis: int) -> Any:
+    weights = -xp.log(1.0 - rng.random(shape)) + SMALLEST_NORMAL["float32"]
+    if kind in ("x3", "x0.01", EXTREME):  # nearer to one certain choice, or to equal ones
+        weights = weights ** _SCALE.get(kind, _SHARPEST)
+    if kind == "zeros":
+        largest = weights == weights.max(axis=axis, keepdims=True)
+        weights = weights * (largest | (rng.random(shape) < 0.5))
+    return weights / weights.sum(axis=axis, keepdims=True)
 
 
 def _with_nonfinite(xp: Any, rng: Any, values: Any) -> Any:
@@ -100,7 +198,7 @@ class Prepared:
     reference: Mapping[str, Array] | None = None
     first_output: dict[str, Array] | None = None
     telling: set[str] = field(default_factory=set)  # outputs that zeros were seen not to pass
-    given: frozenset[str] = frozenset()  # inputs that the reference file drew
+    given: frozenset[str] = frozenset()  # inputs of which no number changes alone
     twin: tuple[Prepared, Patch] | None = None  # slightly other inputs, and how they differ
     uses: int = 0
 

@@ -74,10 +74,44 @@ class DtypeChoice:
     dtypes: Mapping[str, str]
 
 
+# what an input may hold, and how many expressions stand in parentheses behind it: least, most
+FILLS: dict[str, tuple[int, int]] = {
+    "normal": (0, 0),
+    "uniform": (0, 2),
+    "zeros": (0, 0),
+    "ones": (0, 0),
+    "positive": (0, 0),
+    "sorted": (0, 0),
+    "probabilities": (0, 1),
+    "indices": (1, 1),
+    "distinct": (1, 1),
+    "offsets": (1, 1),
+}
+WHOLE_FILLS = frozenset({"indices", "distinct", "offsets"})
+# One number of them cannot be changed without others.
+COUPLED_FILLS = frozenset({"sorted", "probabilities", "distinct", "offsets"})
+
+
+@dataclass(frozen=True, slots=True)
+class ExtremeLimit:
+    """How far an input's extremes go, and why not to the ends of its dtype.
+
+    Without `largest` the input has none at all.
+    """
+
+    reason: str
+    largest: float | None = None
+
+    def __str__(self) -> str:
+        what = "none" if self.largest is None else f"up to {self.largest:g}"
+        return f"{what} ({self.reason})"
+
+
 @dataclass(frozen=True, slots=True)
 class Argument:
     """One kernel parameter: an array with a shape and a role, or a scalar with a value.
 
+    `fill_bounds` are the expressions in parentheses behind `fill`, as N in `indices(N)`.
     `nonfinite` says that the operator defines what NaN and infinities in this input give;
     `deterministic` is False for an output whose bits may differ from run to run.
     """
@@ -92,6 +126,8 @@ class Argument:
     nonfinite: bool = False
     deterministic: bool = True
     dtype_by: DtypeChoice | None = None
+    fill_bounds: tuple[Expression, ...] = ()
+    extreme: ExtremeLimit | None = None
 
     @property
     def is_scalar(self) -> bool:
@@ -225,6 +261,11 @@ class KernelSpec:
     def deterministic(self) -> frozenset[str]:
         """The arguments whose bits may not differ between runs on the same inputs."""
         return frozenset(one.name for one in self.arguments if one.deterministic)
+
+    @property
+    def extreme_limits(self) -> dict[str, ExtremeLimit]:
+        """The inputs whose extremes the file limits or leaves out."""
+        return {one.name: one.extreme for one in self.arguments if one.extreme is not None}
 
     def argument(self, name: str) -> Argument:
         """Find an argument by name; raise `KernelError` for an unknown one."""

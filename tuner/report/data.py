@@ -49,11 +49,13 @@ _SHOWN_ELSEWHERE = frozenset({"device", "recorded", "on_cpu", "date", "streaming
 class Declared:
     """What the search space says of the verification.
 
-    `varying` names the outputs whose bits may differ between runs.
+    `varying` names the outputs whose bits may differ between runs; `extremes` says of inputs how
+    far their extremes go, and why no further.
     """
 
     edge_cases: tuple[Workload, ...] = ()
     varying: tuple[str, ...] = ()
+    extremes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +302,7 @@ def _with_spec(data: ReportData, spec: KernelSpec) -> ReportData:
         declared=Declared(
             spec.edge_cases,
             varying=tuple(one.name for one in spec.arguments if not one.deterministic),
+            extremes={name: str(limit) for name, limit in spec.extreme_limits.items()},
         ),
     )
 

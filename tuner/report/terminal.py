@@ -83,6 +83,7 @@ def json_of(data: ReportData) -> dict[str, object]:
 
         measured = energy_json(data.energies, data.results)
         energy = {"objective": data.objective, "energy": measured}
+    declared = data.declared
     return {
         "kernel": data.kernel,
         "device": data.device,
@@ -96,6 +97,7 @@ def json_of(data: ReportData) -> dict[str, object]:
         "workloads": [_json_result(data, one, peers.get(one.workload)) for one in data.results],
         "rounds": [_json_round(one) for one in data.rounds],
         **energy,
+        **({"extremes": dict(declared.extremes)} if declared and declared.extremes else {}),
     }
 
 

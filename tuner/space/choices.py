@@ -288,6 +288,7 @@ def _argument(argument: Argument, operators: Mapping[str, str]) -> Argument:
         argument,
         dtype=argument.dtype if by is None else by.dtypes[operators[by.operator]],
         shape=_all(argument.shape, operators),
+        fill_bounds=_all(argument.fill_bounds, operators),
         value=argument.value and argument.value.bind(operators),
     )
 

@@ -16,9 +16,12 @@ from tuner.model.expressions import Expression
 from tuner.model.kernel import (
     DEVICE_NAMES,
     DTYPE_BYTES,
+    FILLS,
     FLOAT_DTYPES,
+    WHOLE_FILLS,
     Argument,
     DtypeChoice,
+    ExtremeLimit,
     KernelSpec,
     LaunchSpec,
     Limits,
@@ -43,7 +46,8 @@ from tuner.space.yaml import Document, read
 Names = frozenset[str]
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*(<[^\n;{}]*>)?", re.ASCII)
-_FILL = re.compile(r"[a-z][a-z0-9_]*")
+_FILL = re.compile(r"([a-z][a-z0-9_]*)\s*(?:\((.*)\))?")
+_NEXT = re.compile(r",(?![^()]*\))")
 _EARLIER = {"held_out": "as tuned", "edge_cases": "as tuned or held out"}
 _ALONE = {
     "held_out": "a held-out workload is one that nothing was tuned on",
@@ -212,19 +216,49 @@ def _argument(
         remedy = "delete the role; what the kernel writes is an array with a shape"
         raise document.error(f"the scalar `{name}` cannot be {role}", *here, "role", remedy=remedy)
     _check_content(document, item, role, dtypes, i)
+    fill, bounds = _fill(document, item, dtypes, axes, i)
     sizes = enumerate(item.shape or ())
+    limit = item.extreme
     return Argument(
         name=name,
         dtype=dtypes[0],
         shape=tuple(expression(document, size, axes, *here, "shape", n) for n, size in sizes),
         role=role,
-        fill=item.fill or "normal",
+        fill=fill,
         value=optional(document, item.value, axes, *here, "value"),
         line=document.line(*here),
         nonfinite=bool(item.nonfinite),
         deterministic=item.deterministic is not False,
         dtype_by=dtype_by,
+        fill_bounds=bounds,
+        extreme=None if limit is None else ExtremeLimit(limit.reason, limit.largest),
     )
+
+
+def _fill(
+    document: Document, item: ArgumentModel, dtypes: Sequence[str], axes: Names, i: int
+) -> tuple[str, tuple[Expression, ...]]:
+    match = _FILL.fullmatch((item.fill or "normal").strip())
+    name, inside = (match[1], match[2]) if match else ("", None)
+    given = [piece.strip() for piece in _NEXT.split(inside)] if inside else []
+    here = ("arguments", i, "fill")
+    if name not in FILLS:
+        near = get_close_matches(name, FILLS, n=1)
+        remedy = (f"did you mean `{near[0]}`? " if near else "") + f"fills: {', '.join(FILLS)}; "
+        remedy += "or define inputs(xp, rng, axes, fill) in the reference file"
+        raise document.error(f"{item.fill!r} is not a fill", *here, remedy=remedy)
+    least, most = FILLS[name]
+    if not least <= len(given) <= most or (name == "uniform" and len(given) == 1):
+        needed = {"uniform": "uniform, or uniform(0, 8)", "probabilities": "probabilities(0)"}
+        example = needed.get(name, f"{name}({item.name.upper()})" if most else name)
+        message = f"the fill {item.fill!r} has {len(given)} numbers in parentheses"
+        raise document.error(message, *here, remedy=f"write `fill: {example}`")
+    whole = FLOAT_DTYPES.isdisjoint(dtypes)
+    if (name in WHOLE_FILLS and not whole) or (name == "probabilities" and whole):
+        message = f"the fill {item.fill!r} is not for {dtypes[0]}"
+        remedy = f"{name} are {'whole numbers' if name in WHOLE_FILLS else 'floats'}"
+        raise document.error(message, *here, remedy=remedy)
+    return name, tuple(expression(document, text, axes, *here) for text in given)
 
 
 def _dtype_choice(
@@ -253,8 +287,9 @@ def _check_content(
         what = "a scalar" if item.shape is None else f"of role {role}"
         message, key = f"`{item.name}` is {what}: nothing fills it", "fill"
         remedy = "delete `fill`"
-    elif item.fill is not None and not _FILL.fullmatch(item.fill):
-        message, key, remedy = f"{item.fill!r} is not a fill", "fill", "write `fill: normal`"
+    elif item.extreme is not None and not (read and item.shape and floats):
+        message, key = f"`{item.name}` has no extreme inputs", "extreme"
+        remedy = "`extreme` is for an input array of floating-point numbers: delete it"
     elif item.nonfinite is not None and not (read and item.shape and floats):
         message, key = f"`{item.name}` has no NaN or infinity to read", "nonfinite"
         remedy = "`nonfinite` is for an input array of floating-point numbers: delete it"

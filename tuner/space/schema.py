@@ -59,6 +59,13 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+class ExtremeModel(StrictModel):
+    reason: str = Field(min_length=1, description="why, `squares of larger ones are infinite`")
+    largest: float | None = Field(
+        default=None, gt=0, description="the largest magnitude, `1.0e4`; without it there are none"
+    )
+
+
 class ArgumentModel(StrictModel):
     name: str = Field(description="the argument's name, `x`")
     dtype: Dtype = Field(
@@ -71,7 +78,14 @@ class ArgumentModel(StrictModel):
     role: Literal["input", "output", "inout", "scratch"] | None = Field(
         default=None, description="input, output, inout or scratch"
     )
-    fill: str | None = Field(default=None, description="an input's content, `normal`")
+    fill: str | None = Field(
+        default=None, description="an input's content, `normal`, `uniform(0, 8)` or `indices(T)`"
+    )
+    extreme: ExtremeModel | None = Field(
+        default=None,
+        description="how far the extreme inputs of it go, "
+        "`{largest: 1.0e4, reason: squares of larger ones are infinite}`",
+    )
     nonfinite: bool | None = Field(
         default=None, description="true where the operator defines NaN and infinity in this input"
     )

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tuner.device.inputs import INPUT_KINDS, NONFINITE, draw_values, generator
+from tuner.device.inputs import (
+    INPUT_KINDS,
+    NONFINITE,
+    draw_values,
+    generator,
+    input_kinds_for,
+)
 from tuner.device.layout import LARGEST, SMALLEST_NORMAL, decode, encode
 from tuner.device.reference import load_reference
 from tuner.model.errors import KernelError
-from tuner.model.kernel import FLOAT_DTYPES, Argument
+from tuner.model.expressions import Expression
+from tuner.model.kernel import FLOAT_DTYPES, Argument, ExtremeLimit
+from tuner.space.load import load_definition
 
 SHAPE = (100, 200)
+SCALE = Path(__file__).parents[2] / "end_to_end/data/scale/search_spaces/scale.yaml"
 
 
 def draw(fill: str, *, kind: str = "normal", dtype: str = "float32", seed: int = 1) -> np.ndarray:
@@ -86,7 +96,99 @@ def test_an_unknown_fill_is_refused_with_those_that_exist() -> None:
     with pytest.raises(KernelError, match="unknown fill 'gaussian'") as caught:
         draw("normal", kind="gaussian")
     assert caught.value.remedy is not None
-    assert "normal, uniform, zeros or ones" in caught.value.remedy
+    assert "one of normal, uniform, zeros, ones" in caught.value.remedy
+
+
+EVERY_KIND = pytest.mark.parametrize("kind", INPUT_KINDS)
+
+
+def filled(fill: str, kind: str, dtype: str, *bounds: float | str) -> np.ndarray:
+    parsed = tuple(Expression.parse(bound) for bound in bounds)
+    argument = Argument("x", dtype, fill=fill, fill_bounds=parsed)
+    values = draw_values(np, generator(np, 3), argument, kind, SHAPE, {"N": 50_000})
+    return decode(np, encode(np, values, dtype), dtype)
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
+def test_positive_numbers_stay_positive(kind: str, dtype: str) -> None:
+    assert filled("positive", kind, dtype).min() > 0
+
+
+@EVERY_KIND
+def test_sorted_numbers_stay_in_order(kind: str) -> None:
+    values = filled("sorted", kind, "float32")
+    assert (np.diff(values, axis=-1) >= 0).all()
+    assert len(np.unique(values)) > 10
+
+
+@EVERY_KIND
+def test_uniform_numbers_stay_in_their_range(kind: str) -> None:
+    values = filled("uniform", kind, "float32", -1, 2)
+    assert values.min() >= -1
+    assert values.max() <= 2
+    assert len(np.unique(values)) > 10
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_probabilities_add_up_to_one(kind: str, axis: int) -> None:
+    values = filled("probabilities", kind, "float32", axis)
+    assert values.min() >= 0
+    np.testing.assert_allclose(values.sum(axis=axis), 1.0, rtol=1e-5)
+
+
+@EVERY_KIND
+def test_indices_stay_below_their_number_and_reach_far(kind: str) -> None:
+    values = filled("indices", kind, "int32", "N // 5")
+    assert values.min() >= 0
+    assert values.max() < 10_000
+    assert kind == "x0.01" or values.max() > 9_000
+
+
+@EVERY_KIND
+def test_distinct_indices_never_repeat(kind: str) -> None:
+    values = filled("distinct", kind, "int64", "N")
+    assert len(np.unique(values)) == values.size
+    assert 0 <= values.min() <= values.max() < 50_000
+
+
+@EVERY_KIND
+def test_offsets_rise_from_zero_to_their_number(kind: str) -> None:
+    values = filled("offsets", kind, "int32", "N")
+    assert (np.diff(values, axis=-1) >= 0).all()
+    assert {*values[:, 0]} == {0}
+    assert {*values[:, -1]} == {50_000}
+
+
+def test_too_few_distinct_numbers_are_refused() -> None:
+    with pytest.raises(KernelError, match="asks for 20000 numbers below 8"):
+        filled("distinct", "normal", "int32", 8)
+
+
+def test_extremes_go_as_far_as_the_file_says() -> None:
+    limited = Argument("x", "float32", extreme=ExtremeLimit("squares", 1e4))
+    values = draw_values(np, generator(np, 1), limited, "extreme", SHAPE)
+    assert np.abs(values).max() == 1e4
+    none = Argument("x", "float32", extreme=ExtremeLimit("squares"))
+    values = draw_values(np, generator(np, 1), none, "extreme", SHAPE)
+    assert np.abs(values).max() < 10
+
+
+@pytest.mark.parametrize(
+    ("limits", "extreme"),
+    [((None, None), True), ((None, 1e4), True), (("none", 1e4), True), (("none", "none"), False)],
+)
+def test_the_kind_is_left_out_only_where_no_input_has_any(
+    limits: tuple[float | str | None, ...], extreme: bool
+) -> None:
+    def limit(of: float | str | None) -> ExtremeLimit | None:
+        return None if of is None else ExtremeLimit("why", None if of == "none" else float(of))
+
+    spec = load_definition(SCALE).spec
+    floats = tuple(Argument(f"x{i}", "float32", extreme=limit(one)) for i, one in enumerate(limits))
+    whole = Argument("i", "int32", fill="normal")
+    assert ("extreme" in input_kinds_for(replace(spec, arguments=(*floats, whole)))) is extreme
 
 
 def written(folder: Path, text: str) -> Path:

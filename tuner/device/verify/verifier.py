@@ -25,7 +25,7 @@ from tuner.device.layout import (
 from tuner.device.reference import CanonicalFunction, blamed_on, load_reference
 from tuner.device.verify.outputs import Output, compare, look, quickly_compared, zeros_pass
 from tuner.model.errors import KernelError
-from tuner.model.kernel import FLOAT_DTYPES, KernelSpec, Workload
+from tuner.model.kernel import COUPLED_FILLS, FLOAT_DTYPES, KernelSpec, Workload
 from tuner.model.trial import Correctness
 
 # Smaller allocations share a block of this size, and an IPC handle opens the whole block.
@@ -212,8 +212,8 @@ class Verifier:
     def _drawn_twin(self, before: Prepared) -> tuple[Prepared, Patch]:
         """Draw inputs with as few other numbers as make other outputs.
 
-        Inputs that the reference file draws stay as they are, for single numbers may depend on
-        others; all are drawn anew where no other input shows.
+        Inputs that the reference file draws, and those in order or that add up to 1, stay as they
+        are, for single numbers may depend on others; all are drawn anew where no other input shows.
         """
         self._refer(before)
         seed = before.seed + 1
@@ -357,15 +357,18 @@ class Verifier:
                 remedy=f"inputs: {', '.join(slots)}",
             )
         inputs: dict[str, Array] = {}
+        coupled = {*given}
         for name, slot in slots.items():
             values = given.get(name)
             if values is None:
-                values = draw_values(self._xp, rng, self._spec.argument(name), kind, slot.shape)
+                argument = self._spec.argument(name)
+                coupled |= {name} if argument.fill in COUPLED_FILLS else set()
+                values = draw_values(self._xp, rng, argument, kind, slot.shape, workload.values)
             if kind == NORMAL and slot.dtype in FLOAT_DTYPES:
                 # What is timed may be written anew by a product, which has no sums of -0.
                 values = values + 0.0
             inputs[name] = encode(self._xp, values, slot.dtype).reshape(slot.shape)
-        return Prepared(workload, kind, seed, inputs, given=frozenset(given))
+        return Prepared(workload, kind, seed, inputs, given=frozenset(coupled))
 
     def _checked(self, then: Callable[[], str] = lambda: "", *, peer: bool = False) -> Correctness:
         self._memory.pull()

@@ -208,7 +208,7 @@ class _Traced:
                 if argument.dtype in FLOAT_DTYPES and argument.fill == "normal":
                     continue
                 shape = argument.dimensions(workload.values)
-                values = draw_values(np, rng, argument, NORMAL, shape)
+                values = draw_values(np, rng, argument, NORMAL, shape, workload.values)
             low, high = _RANDOM.get(argument.dtype, _RANDOM_ELSE)
             whole = argument.dtype not in FLOAT_DTYPES and argument.dtype != "bool"
             if whole and values.min() <= low and values.max() >= high:

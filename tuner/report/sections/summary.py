@@ -237,6 +237,7 @@ def verification_facts(data: ReportData) -> tuple[tuple[str, str], ...]:
     tools += [kind for kind in CHECK_MEANING if kind in TOOLS & kinds - {*tools}]
     return (
         ("Inputs of finalists and baseline", _input_kinds(data)),
+        *((("Extremes left out", less),) if (less := extremes_left_out(data)) else ()),
         ("Equal bits in two runs", determinism),
         (
             "Edge cases",
@@ -248,6 +249,12 @@ def verification_facts(data: ReportData) -> tuple[tuple[str, str], ...]:
         ),
         ("Mutation score", mutation(data)),
     )
+
+
+def extremes_left_out(data: ReportData) -> str:
+    """Say which extreme inputs the search space leaves out and why; nothing where it does not."""
+    told = data.declared.extremes if data.declared is not None else {}
+    return "; ".join(f"{name}: {limit}" for name, limit in told.items())
 
 
 def verification_notes(data: ReportData) -> tuple[str, ...]:

@@ -295,6 +295,11 @@ FINALS = (
             BITS,
             "required, but for sum, count: declared `deterministic: false`",
         ),
+        (
+            {"declared": Declared(extremes={"x": "up to 10000 (squares are summed)"})},
+            "Extremes left out",
+            "x: up to 10000 (squares are summed)",
+        ),
         ({"recorded": True}, "Edge cases", "T=1 (not run)"),
         ({"recorded": True}, "Tools that watched the winners", "none"),
     ],
