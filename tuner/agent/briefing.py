@@ -218,7 +218,7 @@ class Briefer:
             info=info,
             degree=degree,
             operators=dict(plan.config.operators),
-            reference=read_text(plan.spec.reference),
+            reference=plan.spec.torch.text if plan.spec.torch else read_text(plan.spec.reference),
         )
 
     def of(self, number: int, base: str | None) -> Briefing:

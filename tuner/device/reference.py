@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from tuner.device.base import Program
 from tuner.device.layout import Array
@@ -21,9 +22,6 @@ from tuner.model.errors import DeviceError, KernelError, WorkerError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
 from tuner.process.files import read_regular
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 ReferenceFunction = Callable[..., Mapping[str, Array]]
 InputsFunction = Callable[[Any, Any, Mapping[str, int], str], Mapping[str, Array]]
@@ -70,6 +68,9 @@ def load_reference(path: Path) -> Reference:
 
 
 def _imported(path: Path) -> ModuleType:
+    if path.suffix in (".yaml", ".yml", ".json"):
+        # A search space or a definition that holds its reference: it has no peers.
+        return ModuleType(f"reference_{path.stem}")
     module_spec = importlib.util.spec_from_file_location(f"reference_{path.stem}", path)
     if module_spec is None or module_spec.loader is None:
         raise KernelError("is not a Python file", path=path)

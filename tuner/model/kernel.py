@@ -224,12 +224,21 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True)
+class TorchText:
+    """Python over PyTorch that a search space gives as its reference, and the line it begins in."""
+
+    text: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
 class KernelSpec:
     """One kernel to tune, as its search-space file declares it; all paths are absolute.
 
     Expressions and dtypes are those of one choice of operators (tuner/space/choices.py).
     `edge_cases` lists workloads that are verified and never timed, `surroundings` what times are
-    measured in: on each workload the first ones that hold.
+    measured in: on each workload the first ones that hold. Where `torch` is the reference, the
+    file `reference` is the search space itself.
     """
 
     name: str
@@ -252,6 +261,7 @@ class KernelSpec:
     compile_options: tuple[str, ...] = ()
     edge_cases: tuple[Workload, ...] = ()
     surroundings: tuple[SurroundingsSpec, ...] = ()
+    torch: TorchText | None = None
 
     @property
     def workloads(self) -> tuple[Workload, ...]:

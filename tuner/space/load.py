@@ -27,6 +27,7 @@ from tuner.model.kernel import (
     Limits,
     Operator,
     Tolerance,
+    TorchText,
     Workload,
 )
 from tuner.space.choices import (
@@ -41,6 +42,7 @@ from tuner.space.choices import (
 )
 from tuner.space.schema import LARGEST, ArgumentModel, LaunchModel, SpaceModel, validated
 from tuner.space.surroundings import check_sizes, surroundings
+from tuner.space.torch_text import torch_text
 from tuner.space.yaml import Document, read
 
 Names = frozenset[str]
@@ -143,7 +145,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         name=model.kernel,
         path=_resolved(document.path),
         source=_file(document, model.source, "source"),
-        reference=_file(document, model.reference, "reference"),
+        reference=_reference(document, model),
         template=_file(document, model.template, "template"),
         axes=tuple(model.axes),
         arguments=arguments,
@@ -166,7 +168,22 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         include_dirs=tuple(folders),
         compile_options=tuple(model.options),
         surroundings=surroundings(document, model, arguments, axes),
+        torch=_torch(document, model, arguments),
     )
+
+
+def _reference(document: Document, model: SpaceModel) -> Path:
+    if isinstance(model.reference, str):
+        return _file(document, model.reference, "reference")
+    return _resolved(document.path)
+
+
+def _torch(
+    document: Document, model: SpaceModel, arguments: tuple[Argument, ...]
+) -> TorchText | None:
+    if isinstance(model.reference, str):
+        return None
+    return torch_text(document, model.reference["torch"], arguments, [*model.axes, *model.operator])
 
 
 def _file(document: Document, text: str, key: str) -> Path:

@@ -45,6 +45,16 @@ def _dtype(value: object) -> object:
 
 
 Dtype = Annotated[Any, AfterValidator(_dtype)]
+
+
+def _reference(value: object) -> object:
+    parts = value if isinstance(value, dict) and list(value) == ["torch"] else {"torch": value}
+    if not isinstance(parts["torch"], str):
+        raise PydanticCustomError("reference", "a file or `{torch: ...}` is needed")
+    return value
+
+
+Reference = Annotated[Any, AfterValidator(_reference)]
 Sizes = Annotated[list[Scalar], Field(min_length=1, max_length=3)]
 # The largest size of an axis.
 LARGEST = 2**31 - 1
@@ -177,7 +187,10 @@ class SpaceModel(StrictModel):
     version: int = Field(ge=VERSION, le=VERSION, description="the number 1")
     kernel: str = Field(description="a name, `scale_rows`")
     source: str = Field(description="the baseline's .cu, from this file's folder")
-    reference: str = Field(description="the reference's .py, from this file's folder")
+    reference: Reference = Field(
+        description="the reference's .py, from this file's folder, or an expression over PyTorch, "
+        '`{torch: "torch.nn.functional.silu(x)"}`'
+    )
     template: str = Field(description="the .cu.j2 template, from this file's folder")
     axes: list[str] = Field(min_length=1, description="a list of names, `[T, K]`")
     operator: dict[str, list[str]] = Field(
@@ -366,6 +379,8 @@ def rewritten(original: Document, answer: Document, path: Path, template: str) -
     kept |= {k: text for k, text in _sections(answer).items() if k in OWN_SECTIONS}
     folder = original.path.parent
     for key in _FILES:
+        if not isinstance(original.data[key], str):
+            continue  # a reference that the file itself holds
         named = template if key == "template" else _relative(folder / str(original.data[key]), path)
         kept[key] = f"{key}: {named}\n"
     folders = original.data.get("include")

@@ -22,7 +22,8 @@ from tuner.device.layout import (
     fill_byte,
     storage_dtype,
 )
-from tuner.device.reference import CanonicalFunction, blamed_on, load_reference
+from tuner.device.problems import reference_of
+from tuner.device.reference import CanonicalFunction, blamed_on
 from tuner.device.verify.outputs import Output, compare, look, quickly_compared, zeros_pass
 from tuner.model.errors import KernelError
 from tuner.model.kernel import COUPLED_FILLS, FLOAT_DTYPES, KernelSpec, Workload
@@ -139,7 +140,7 @@ class Verifier:
     def __init__(self, memory: HostMemory, spec: KernelSpec, operators: Mapping[str, str]) -> None:
         self._memory, self._xp = memory, memory.xp
         self._spec, self._operators = spec, dict(operators)
-        self._reference = load_reference(spec.reference)
+        self._reference = reference_of(spec)
         self._arena: Arena | None = None
         self._prepared: Prepared | None = None
         self._variants: tuple[Prepared, ...] = ()

@@ -202,6 +202,12 @@ def _free(name: str, taken: set[str]) -> str:
 
 def reference_code(spec: KernelSpec) -> str:
     """Return what `reference` needs of its file; raise `InputError` where that is not enough."""
+    if spec.torch is not None or spec.reference.suffix != ".py":
+        raise InputError(
+            "its reference is no Python file of its own, which a definition is written from",
+            path=spec.reference,
+            remedy="write reference(xp, inputs, axes) into a .py file, or choose another --format",
+        )
     code, names, modules = needed_code(read_regular(spec.reference).decode(), "reference")
     if "run" in names:
         raise InputError(

@@ -1,0 +1,378 @@
+"""Other projects' problems as references: KernelBench's modules, FlashInfer's definitions."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner.device.inputs import NORMAL, draw_values
+from tuner.device.layout import Array, decode, encode
+from tuner.device.reference import Reference, blamed_on, load_reference
+from tuner.device.torch_reference import (
+    Results,
+    array_of,
+    computing,
+    expression_reference,
+    require_torch,
+    tensor_of,
+)
+from tuner.device.verify.outputs import compare
+from tuner.model.errors import KernelError
+from tuner.model.kernel import Argument, KernelSpec
+from tuner.process.files import read_regular
+
+Sizes = Mapping[str, int]
+_DRAWN_IN = ("get_inputs", "get_init_inputs")
+_DTYPES = {"float8_e4m3fn": "float8_e4m3"}
+
+
+def reference_of(spec: KernelSpec) -> Reference:
+    """Load a kernel's reference, whatever kind it is; raise `KernelError` where it cannot serve."""
+    if spec.torch is not None:
+        return expression_reference(spec)
+    if spec.reference.suffix == ".json":
+        return _reference(spec, Definition(spec.reference))
+    if is_problem(spec.reference):
+        return _reference(spec, BenchProblem(spec.reference))
+    return load_reference(spec.reference)
+
+
+def is_problem(path: Path) -> bool:
+    """Tell a KernelBench problem, `Model` and `get_inputs`, from a reference file."""
+    try:
+        tree = ast.parse(read_regular(path))
+    except (OSError, SyntaxError, ValueError):
+        return False
+    kinds = ast.FunctionDef | ast.ClassDef
+    named = {node.name for node in tree.body if isinstance(node, kinds)}
+    return {"Model", "get_inputs"} <= named and "reference" not in named
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A whole number in a problem's text that its sizes may come from."""
+
+    name: str
+    value: int
+    line: int
+
+
+class BenchProblem:
+    """A KernelBench problem: a module with `Model`, `get_inputs` and perhaps `get_init_inputs`.
+
+    Its sizes are whole numbers in its text: the module's constants, by their names, and literals
+    in the two functions, as `n` with the number.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.what = path, "the problem"
+        self.torch = require_torch(path)
+        self._tree = ast.parse(read_regular(path))
+        self._places: dict[tuple[int, int], str] = {}
+        self.knobs: dict[str, Knob] = {}
+        for node in self._tree.body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                self._add_constants(node.targets[0].id, node.value)
+            elif isinstance(node, ast.FunctionDef) and node.name in _DRAWN_IN:
+                for one in ast.walk(node):
+                    if isinstance(one, ast.Constant) and type(one.value) is int and one.value > 1:
+                        self._add(f"n{one.value}", one)
+        self._posed = lru_cache(maxsize=4)(self._pose)
+
+    def _add_constants(self, name: str, value: ast.expr) -> None:
+        if isinstance(value, ast.Tuple | ast.List):
+            for place, element in enumerate(value.elts):
+                self._add(f"{name}_{place}", element)
+        else:
+            self._add(name, value)
+
+    def _add(self, name: str, node: ast.expr) -> None:
+        number = _number(node)
+        if number is not None and number > 0:
+            self._places[node.lineno, node.col_offset] = name
+            self.knobs[name] = Knob(name, number, node.lineno)
+
+    def at(self, sizes: Sizes) -> PosedModel:
+        """Pose it for some sizes; those that are not named stay as they are."""
+        known = {name: size for name, size in sizes.items() if name in self.knobs}
+        return self._posed(tuple(sorted(known.items())))
+
+    def _pose(self, sizes: tuple[tuple[str, int], ...]) -> PosedModel:
+        return PosedModel(self, self._module(dict(sizes)))
+
+    def _module(self, sizes: Sizes) -> dict[str, Any]:
+        changed = {at: sizes[name] for at, name in self._places.items() if name in sizes}
+        tree = _Resized(changed).visit(ast.parse(read_regular(self.path)))
+        names: dict[str, Any] = {"__name__": f"problem_{self.path.stem}"}
+        with blamed_on(self.path, "cannot be imported"):
+            exec(compile(tree, str(self.path), "exec"), names)  # noqa: S102
+        return names
+
+
+class _Resized(ast.NodeTransformer):
+    def __init__(self, changed: Mapping[tuple[int, int], int]) -> None:
+        self._changed = changed
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        place = getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+        if place in self._changed and isinstance(node, ast.expr) and _number(node) is not None:
+            return ast.copy_location(ast.Constant(self._changed[place]), node)
+        return super().generic_visit(node)
+
+
+def _number(node: ast.expr) -> int | None:
+    """Compute a whole number that is written without names, such as `4 * 1024`."""
+    allowed = (ast.Constant, ast.BinOp, ast.operator, ast.Expression)
+    if not all(isinstance(one, allowed) for one in ast.walk(node)):
+        return None
+    try:
+        value = eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}})  # noqa: S307
+    except (ArithmeticError, TypeError, ValueError):
+        return None
+    return value if type(value) is int else None
+
+
+class PosedModel:
+    """A KernelBench problem for one workload."""
+
+    def __init__(self, problem: BenchProblem, names: Mapping[str, Any]) -> None:
+        self._problem, self._torch, self._names = problem, problem.torch, names
+        self._models: dict[bool, Any] = {}
+
+    def inputs(
+        self, seed: int = 0, device: str = "cpu"
+    ) -> tuple[dict[str, Any], Mapping[str, str]]:
+        """Draw the inputs by the names that `forward` has for them, and the fills of plain ones.
+
+        Plain are tensors that `torch.rand` or `torch.randn` gave as they are.
+        """
+        torch = self._torch
+        noting, fill_of = _noting(torch)
+        with (
+            blamed_on(self._problem.path, "`get_inputs` fails"),
+            torch.random.fork_rng(devices=[]),
+            torch.device(device),
+            noting,
+        ):
+            torch.manual_seed(seed)
+            values = list(self._names["get_inputs"]())
+        found = dict(zip(self._parameters(len(values)), values, strict=True))
+        fills = {name: fill_of(value) for name, value in found.items()}
+        return found, {name: fill for name, fill in fills.items() if fill}
+
+    def _parameters(self, count: int) -> list[str]:
+        parameters = inspect.signature(self._names["Model"].forward).parameters.values()
+        variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        named = [one.name for one in parameters if one.kind not in variadic][1 : count + 1]
+        return [*named, *(f"input{place}" for place in range(len(named), count))]
+
+    def model(self, *, wide: bool, device: str = "cpu") -> Any:
+        """Make the model, its numbers in float64 where `wide`."""
+        if device != "cpu" or wide not in self._models:
+            torch = self._torch
+            around = computing(torch) if wide else nullcontext()
+            with (
+                blamed_on(self._problem.path, "`Model` cannot be made"),
+                torch.random.fork_rng(devices=[]),
+                torch.device(device),
+                around,
+            ):
+                torch.manual_seed(0)
+                given = self._names.get("get_init_inputs", list)()
+                positional, named = ([], given) if isinstance(given, dict) else (given, {})
+                if len(positional) == 2 and isinstance(positional[1], dict):
+                    positional, named = positional
+                made = self._names["Model"](*positional, **named)
+                if device != "cpu":
+                    return made
+                self._models[wide] = made.double() if wide else made
+        return self._models[wide]
+
+    def weights(self, model: Any) -> dict[str, tuple[str, Any]]:
+        """Give parameters and buffers by argument name, each with its own name and tensor."""
+        owned = [*model.named_parameters(), *model.named_buffers()]
+        floats = ((name, one) for name, one in owned if one.is_floating_point() and one.numel())
+        return {name.replace(".", "_"): (name, one) for name, one in floats}
+
+    def run(self, tensors: Mapping[str, Any], *, wide: bool) -> Any:
+        """Compute what `forward` gives; raise `KernelError` where it draws random numbers."""
+        model, torch = self.model(wide=wide), self._torch
+        values, _ = self.inputs()
+        weights = self.weights(model)
+        state = {
+            own: tensors[name].reshape(tensor.shape)
+            for name, (own, tensor) in weights.items()
+            if name in tensors
+        }
+        arguments = [tensors.get(name, value) for name, value in values.items()]
+        around = computing(torch, widened=True) if wide else torch.no_grad()
+        before = torch.random.get_rng_state()
+        with around:
+            found = torch.func.functional_call(model, state, tuple(arguments))
+        if not bool((torch.random.get_rng_state() == before).all()):
+            raise KernelError(
+                "draws random numbers while it runs, which no kernel can repeat",
+                path=self._problem.path,
+                remedy="draw them in get_inputs, or leave dropout and noise out (`self.eval()`)",
+            )
+        return found
+
+    def drawn(self, seed: int) -> Mapping[str, Any]:
+        """Draw the inputs that are no plain draws, and buffers as the model has them."""
+        values, plain = self.inputs(seed)
+        buffers = {name.replace(".", "_") for name, _ in self.model(wide=False).named_buffers()}
+        weights = self.weights(self.model(wide=False))
+        kept = {name: one for name, (_, one) in weights.items() if name in buffers}
+        tensors = {n: v for n, v in values.items() if n not in plain and hasattr(v, "detach")}
+        return {**tensors, **kept}
+
+
+def _noting(torch: Any) -> tuple[Any, Callable[[Any], str]]:
+    """Make a mode that notes what PyTorch draws, and a function that names a tensor's fill."""
+    made: list[tuple[Any, str]] = []
+    plain = {torch.rand: "uniform", torch.randn: "normal"}
+
+    class Noting(torch.overrides.TorchFunctionMode):  # type: ignore[misc, unused-ignore]
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            value = function(*args, **(kwargs or {}))
+            if function in plain:
+                made.append((value, plain[function]))
+            return value
+
+    return Noting(), lambda value: next((fill for one, fill in made if one is value), "")
+
+
+class Definition:
+    """A FlashInfer-trace definition: axes, inputs, outputs and the text of a reference, `run`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.what = path, "the definition's reference"
+        self.torch = require_torch(path)
+        try:
+            self.data = json.loads(read_regular(path))
+            needed = {key: self.data[key] for key in ("axes", "inputs", "outputs", "reference")}
+        except (ValueError, TypeError, KeyError) as error:
+            raise KernelError(
+                f"is no definition of a FlashInfer trace: {type(error).__name__}: {error}",
+                path=path,
+                remedy="it is a JSON object with name, axes, inputs, outputs and reference",
+            ) from error
+        self._names: dict[str, Any] = {"__name__": f"definition_{path.stem}"}
+        with blamed_on(path, "its reference cannot be imported"):
+            exec(compile(needed["reference"], str(path), "exec"), self._names)  # noqa: S102
+        if not callable(self._names.get("run")):
+            raise KernelError("its reference defines no `run`", path=path)
+
+    def at(self, sizes: Sizes) -> Definition:
+        """Pose it for some sizes: the reference takes them from its inputs."""
+        return self
+
+    def run(self, tensors: Mapping[str, Any], *, wide: bool) -> Any:
+        """Call the reference with the inputs of its signature."""
+        around = computing(self.torch, widened=True) if wide else self.torch.no_grad()
+        with around:
+            found = self._names["run"](**tensors)
+        if isinstance(found, Mapping):
+            return tuple(found[name] for name in self.data["outputs"])
+        return found
+
+    def drawn(self, seed: int) -> Mapping[str, Any]:
+        """Draw nothing: a definition says no more than dtypes."""
+        return {}
+
+
+def dtype_name(tensor: Any) -> str:
+    """Name a tensor's dtype as a search space does."""
+    name = str(tensor.dtype).removeprefix("torch.")
+    return _DTYPES.get(name, name)
+
+
+def _reference(spec: KernelSpec, problem: BenchProblem | Definition) -> Reference:
+    judged = _Judged(spec, problem)
+    return Reference(judged.compute, judged.inputs)
+
+
+class _Judged:
+    """A problem as the judge asks it: arrays by the names of the search space."""
+
+    def __init__(self, spec: KernelSpec, problem: BenchProblem | Definition) -> None:
+        self._spec, self._problem, self._torch = spec, problem, problem.torch
+        self._results = Results(spec, problem.path, None, problem.what)
+        self._arrays = {
+            a.name: a for a in spec.arguments if a.role in ("input", "inout") and not a.is_scalar
+        }
+        self._scalars = {a.name: a.value for a in spec.arguments if a.value is not None}
+
+    def compute(
+        self, xp: Any, inputs: Mapping[str, Array], axes: Sizes, **operator: str
+    ) -> Mapping[str, Array]:
+        """Compute the outputs in float64."""
+        found = self._run(self._problem.at(axes), inputs, axes, wide=True)
+        return self._results.arrays(xp, found, {**axes, **operator})
+
+    def _run(self, posed: Any, inputs: Mapping[str, Array], axes: Sizes, *, wide: bool) -> Any:
+        torch, known = self._torch, dict[str, Any]()
+        for name, values in inputs.items():
+            argument = self._arrays[name]
+            tensor = tensor_of(torch, values, argument.dtype)
+            known[name] = tensor if wide else tensor.to(_torch_dtype(torch, argument.dtype))
+        if isinstance(self._problem, Definition):
+            own = self._problem.data["inputs"]
+            known |= {n: v.evaluate(axes) for n, v in self._scalars.items() if n in own}
+        return posed.run(known, wide=wide)
+
+    def inputs(self, xp: Any, rng: Any, axes: Sizes, fill: str) -> Mapping[str, Array]:
+        """Draw what the problem draws itself; of other kinds than `normal` all that it is right on.
+
+        Where PyTorch in the problem's own dtypes is not right itself, within the tolerance, the
+        inputs of that kind are those of `normal`: what it cannot do no kernel is asked for.
+        """
+        posed = self._problem.at(axes)
+        seed = int(rng.integers(0, 2**31))
+        drawn = posed.drawn(seed)
+        given = {n: array_of(xp, one) for n, one in drawn.items() if n in self._arrays}
+        given = {n: one.reshape(self._arrays[n].dimensions(axes)) for n, one in given.items()}
+        if fill == NORMAL:
+            return given
+        others = [argument for name, argument in self._arrays.items() if name not in given]
+        for kind in (fill, NORMAL):
+            mine = {a.name: self._draw(xp, rng, a, kind, axes) for a in others}
+            if kind == NORMAL or self._is_right_on(xp, posed, {**given, **mine}, axes):
+                break
+        return {**given, **mine}
+
+    def _draw(self, xp: Any, rng: Any, argument: Argument, kind: str, axes: Sizes) -> Array:
+        values = draw_values(xp, rng, argument, kind, argument.dimensions(axes))
+        return decode(xp, encode(xp, values, argument.dtype), argument.dtype)
+
+    def _is_right_on(self, xp: Any, posed: Any, inputs: Mapping[str, Array], axes: Sizes) -> bool:
+        try:
+            exact, own = (
+                self._results.arrays(xp, self._run(posed, inputs, axes, wide=wide), axes)
+                for wide in (True, False)
+            )
+        except RuntimeError:  # what PyTorch itself refuses
+            return False
+        with np.errstate(all="ignore"):
+            return all(
+                compare(
+                    *(xp, encode(xp, own[a.name], a.dtype), exact[a.name], a.dtype),
+                    self._spec.tolerances[a.name],
+                ).passed
+                for a in self._results.outputs
+            )
+
+
+def _torch_dtype(torch: Any, dtype: str) -> Any:
+    return getattr(torch, {ours: theirs for theirs, ours in _DTYPES.items()}.get(dtype, dtype))
