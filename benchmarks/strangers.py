@@ -384,6 +384,7 @@ def measured(case: Case, folder: Path) -> dict[str, Any]:
     shutil.copytree(FOLDER / case.project, project, ignore=shutil.ignore_patterns("*.yaml"))
     source = project / case.source.relative_to(FOLDER / case.project)
     row: dict[str, Any] = {"name": case.name, "drafted": False, "verified": False}
+    row["block_wanted"] = case.expected["block"]
     made, problem = run("init", source, "--out", out)
     if made is None or not (spaces := list((out / "search_spaces").glob("*.yaml"))):
         notes = (made or {}).get("notes", [])
@@ -394,7 +395,6 @@ def measured(case: Case, folder: Path) -> dict[str, Any]:
         "silently_wrong": judgement.silent,
         "lines": judgement.lines,
         "block_offered": judgement.block_offered,
-        "block_wanted": case.expected["block"],
         "parameters": made["parameters"],
     }
     if judgement.problem:
@@ -411,7 +411,7 @@ def measured(case: Case, folder: Path) -> dict[str, Any]:
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Count what the figures of the issue count."""
-    wanted = [row for row in rows if row.get("block_wanted")]
+    wanted = [row for row in rows if row["block_wanted"]]
     return {
         "sources": len(rows),
         "drafted": sum(row["drafted"] for row in rows),
@@ -420,7 +420,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             row["verified"] and row["lines"] <= MOST_LINES for row in rows
         ),
         "silently_wrong": sum(len(row.get("silently_wrong", ())) for row in rows),
-        "block_offered_of_wanted": [sum(row["block_offered"] for row in wanted), len(wanted)],
+        "block_offered_of_wanted": [sum(row.get("block_offered", False) for row in wanted), len(wanted)],
     }
 
 
