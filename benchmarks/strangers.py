@@ -137,7 +137,7 @@ def standing(drafted: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterato
 
 def in_doubt(line: str, kind: str) -> bool:
     """Tell whether a line says that it doesn't know this: a shape, a role, a dtype or a value."""
-    return bool(DOUBT.search(line) or re.search(rf"FILL IN.*\b{kind}\b", line))
+    return bool(DOUBT.search(line) or re.search(rf"FILL IN.*\b{kind}\b|{kind}:[^,]*{BLANK}", line))
 
 
 def choice(wanted: object) -> list[Any]:
@@ -227,7 +227,7 @@ def judge_launch(paper: Paper, drafted: Any, case: Case, known: Any, made: Judge
                 before = paper.at(r"\s+block:", start)
                 indent = re.match(r"\s*", paper.text[before]).group()
                 paper.add(before + 1, f"{indent}{key}: {text}")
-                made.silent += [f"{head} no {key}"] * (head == "baseline:")
+                made.silent += [f"launch: no {key}"] * (head == "baseline:")
                 continue
             if head == "baseline:" and not in_doubt(paper.text[at], key):
                 made.silent.append(f"launch: {key} {found}")
@@ -270,21 +270,28 @@ def judge_rest(paper: Paper, drafted: Any, case: Case, known: Mapping[str, int])
             for one in arrays
         )
         paper.mend(at, f"min_bytes: {total}")
+    mend_tolerances(paper, case)
+    left = [line.strip() for line in paper.text if re.search(rf":.*\b{BLANK}\b", line)]
+    return f"left blank: {left[0]}" if left else ""
+
+
+def mend_tolerances(paper: Paper, case: Case) -> None:
+    """Give each output a tolerance, the one that its case asks for, and nothing else."""
+    head, wanted = paper.at("tolerance:"), case.expected.get("mend", {}).get("tolerance", {})
+    paper.text[head] = "tolerance:"
     for name, one in case.expected["arguments"].items():
-        at = paper.at(rf"  {name}: \{{", paper.at("tolerance:"))
+        at = paper.at(rf"  {name}: \{{", head)
         if at is not None and one.get("role") not in ("output", "inout"):
             paper.text.pop(at)
             paper.mended += 1
         elif at is None and one.get("role") in ("output", "inout"):
-            bounds = "{absolute: 0}" if "int" in one["dtype"] else "{relative: 1.0e-2}"
-            paper.add(paper.at("tolerance:") + 1, f"  {name}: {bounds}")
-    for output, bounds in case.expected.get("mend", {}).get("tolerance", {}).items():
-        at = paper.at(rf"  {output}:", paper.at("tolerance:") or 0)
-        if at is None:
-            return f"no tolerance of {output}"
-        paper.mend(at, f"  {output}: {{{', '.join(f'{k}: {v}' for k, v in bounds.items())}}}")
-    left = [line.strip() for line in paper.text if re.search(rf":.*\b{BLANK}\b", line)]
-    return f"left blank: {left[0]}" if left else ""
+            bounds = wanted.get(
+                name, {"absolute": 0} if "int" in one["dtype"] else {"relative": 1e-2}
+            )
+            paper.add(head + 1, f"  {name}: {bounds}")
+        elif name in wanted:
+            inside = ", ".join(f"{key}: {bound}" for key, bound in wanted[name].items())
+            paper.mend(at, f"  {name}: {{{inside}}}")
 
 
 def judge(space: Path, case: Case) -> Judgement:
@@ -368,7 +375,7 @@ def said(text: str) -> str:
     lines = text.splitlines()
     start = next((n for n, line in enumerate(lines) if line.startswith("Error")), 0)
     line = " ".join(lines[start : start + 2]).strip()
-    return re.sub(r"(?:/[\w.-]+)+/", "", line)[:300]
+    return re.sub(r"(?<![\w.-])(?:/[\w.-]+)+/", "", line)[:300]
 
 
 def measured(case: Case, folder: Path) -> dict[str, Any]:
@@ -377,6 +384,7 @@ def measured(case: Case, folder: Path) -> dict[str, Any]:
     shutil.copytree(FOLDER / case.project, project, ignore=shutil.ignore_patterns("*.yaml"))
     source = project / case.source.relative_to(FOLDER / case.project)
     row: dict[str, Any] = {"name": case.name, "drafted": False, "verified": False}
+    row["block_wanted"] = case.expected["block"]
     made, problem = run("init", source, "--out", out)
     if made is None or not (spaces := list((out / "search_spaces").glob("*.yaml"))):
         notes = (made or {}).get("notes", [])
@@ -387,7 +395,6 @@ def measured(case: Case, folder: Path) -> dict[str, Any]:
         "silently_wrong": judgement.silent,
         "lines": judgement.lines,
         "block_offered": judgement.block_offered,
-        "block_wanted": case.expected["block"],
         "parameters": made["parameters"],
     }
     if judgement.problem:
@@ -404,7 +411,7 @@ def measured(case: Case, folder: Path) -> dict[str, Any]:
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Count what the figures of the issue count."""
-    wanted = [row for row in rows if row.get("block_wanted")]
+    wanted = [row for row in rows if row["block_wanted"]]
     return {
         "sources": len(rows),
         "drafted": sum(row["drafted"] for row in rows),
@@ -413,7 +420,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             row["verified"] and row["lines"] <= MOST_LINES for row in rows
         ),
         "silently_wrong": sum(len(row.get("silently_wrong", ())) for row in rows),
-        "block_offered_of_wanted": [sum(row["block_offered"] for row in wanted), len(wanted)],
+        "block_offered_of_wanted": [sum(row.get("block_offered", False) for row in wanted), len(wanted)],
     }
 
 

@@ -47,6 +47,8 @@ REPORT = "report.html"
 REASONS = 5
 # Of a change or a refusal, in one line.
 MOST_CHARS = 100
+# Of a workload's name in the live table, which has one line for it.
+MOST_WORKLOAD_CHARS = 40
 
 
 class View:
@@ -200,18 +202,20 @@ def live_table(progress: Progress, *, rows: int) -> RenderableType:
         padding=(0, 2, 0, 0),
         pad_edge=False,
     )
-    table.add_column("workload", no_wrap=True)
+    table.add_column("workload", no_wrap=True, max_width=MOST_WORKLOAD_CHARS)
     for name in ("baseline us", "best us", "speedup", "trials"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("by status", ratio=1)
     listed = [one.workload for one in progress.workloads]
+    shared = formatting.shared_axes(listed)
     current = listed.index(progress.current) if progress.current in listed else 0
     start = min(max(0, current - rows // 2), max(0, len(listed) - rows))
     shown = progress.workloads[start : start + rows]
     for workload in shown:
         times = (workload.baseline_us, workload.best_us)
+        name = formatting.pairs(formatting.without(workload.workload.values, shared))
         table.add_row(
-            f"{workload.workload}{' (held out)' if workload.workload.held_out else ''}",
+            f"{name}{' (held out)' if workload.workload.held_out else ''}",
             *("" if us is None else f"{us:.2f}" for us in times),
             speedup(workload),
             f"{workload.done}/{workload.budget}" if workload.budget else "",

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tuner.model.config import format_value
 from tuner.model.expressions import Value
+from tuner.model.kernel import Workload
 from tuner.model.trial import Occupancy, Result
 
 # 0.1 ns, and a hundredth of a per cent: far below the noise of any measurement.
 DIGITS = 4
+# A workload's name that is longer leaves out what all of them share.
+MOST_WORKLOAD_CHARS = 28
 
 
 def rounded(value: float | None) -> float | None:
@@ -129,6 +132,16 @@ def common(results: Sequence[Result]) -> dict[str, Value]:
         for name, value in first.items()
         if all(name in other and other[name] == value for other in others)
     }
+
+
+def shared_axes(workloads: Iterable[Workload]) -> dict[str, int]:
+    """Give the axes of one size in all of several workloads where their names are long."""
+    listed = [workload.values for workload in workloads]
+    if all(len(pairs(one)) <= MOST_WORKLOAD_CHARS for one in listed):
+        return {}
+    first = listed[0]
+    shared = {axis: n for axis, n in first.items() if all(one.get(axis) == n for one in listed)}
+    return shared if len(shared) < len(first) else {}
 
 
 def without(config: Mapping[str, Value], left_out: Mapping[str, Value]) -> dict[str, Value]:

@@ -59,8 +59,16 @@ def _result_parts(data: ReportData) -> Mapping[str, object]:
     known = [
         one for one in placed if traffic[one.workload.key] and operations.get(one.workload.key)
     ]
+    shared = formatting.shared_axes(result.workload for result in data.results)
+    named = {r.workload: formatting.without(r.workload.values, shared) for r in data.results}
     speedups = [
-        charts.Speedup(str(r.workload), r.speedup, r.interval, r.workload.held_out, r.different)
+        charts.Speedup(
+            formatting.pairs(named[r.workload]),
+            r.speedup,
+            r.interval,
+            r.workload.held_out,
+            r.different,
+        )
         for r in data.results
     ]
     return {
@@ -69,6 +77,7 @@ def _result_parts(data: ReportData) -> Mapping[str, object]:
         "rounds_least": min((len(one.rounds) for one in data.comparisons), default=0),
         "isolated": any(result.isolated_us is not None for result in data.results),
         "common": formatting.common(data.results),
+        "shared": shared,
         "unpaired": sum(not result.paired for result in data.results),
         "speedup_chart": charts.speedups(speedups),
         "throughput_chart": charts.throughputs(placed, traffic, streaming) if placed else None,

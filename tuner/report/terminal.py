@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
+from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Occupancy, Result, Trial
 from tuner.report import formatting
@@ -29,15 +30,16 @@ def results_table(results: Sequence[Result], peers: Sequence[PeersOn] = ()) -> T
     """Lay the results out for 100 columns, tuned workloads first; 80 will do.
 
     The config column holds the parameters that differ between workloads; those with one value
-    everywhere are named once, below. The candidate is a column where it isn't always the first,
-    the best peer where one was compared.
+    everywhere are named once, below, and so are axes where names of workloads are long. The
+    candidate is a column where it isn't always the first, the best peer where one was compared.
     """
     best = {one.workload: one.best for one in peers if one.best is not None}
     common = formatting.common(results)
+    shared = formatting.shared_axes(result.workload for result in results)
     around = any(result.surroundings for result in results)
     us = "chain us" if around else "us"
     columns: list[tuple[str, JustifyMethod, Callable[[Result], str | Text]]] = [
-        ("workload", "left", lambda one: _workload(one.workload)),
+        ("workload", "left", lambda one: _workload(one.workload, shared)),
         (f"baseline\n{us}", "right", lambda one: formatting.microseconds(one.baseline_us)),
         (f"tuned\n{us}", "right", lambda one: formatting.microseconds(one.tuned_us)),
         ("speedup\n95 % interval", "left", _speedup),
@@ -58,13 +60,14 @@ def results_table(results: Sequence[Result], peers: Sequence[PeersOn] = ()) -> T
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for header, justify, _ in columns:
         table.add_column(header, justify=justify, no_wrap=True)
+    _wrap_workloads(table.columns[0], results, shared)
     table.add_column("config", ratio=1, min_width=10, overflow="fold")
     for result in sorted(results, key=lambda result: result.workload.held_out):
         own = formatting.pairs(formatting.without(result.config, common)) or "-"
         config = Text("baseline" if result.baseline_wins else own)  # brackets are no markup
         table.add_row(*(cell(result) for _, _, cell in columns), config)
-    if common:
-        table.caption = Text("everywhere: " + formatting.pairs(common))
+    if common or shared:
+        table.caption = Text("everywhere: " + formatting.pairs({**shared, **common}))
         table.caption_justify = "left"
     return table
 
@@ -126,8 +129,17 @@ def _roofline(result: Result) -> float | None:
     return None if on_cpu else result.roofline_share
 
 
-def _workload(workload: Workload) -> Text:
-    text = Text(str(workload))
+def _wrap_workloads(column: Column, results: Sequence[Result], shared: Mapping[str, Value]) -> None:
+    """Let long names of workloads break between their axes, and never within one."""
+    named = [formatting.without(result.workload.values, shared) for result in results]
+    if any(len(formatting.pairs(one)) > formatting.MOST_WORKLOAD_CHARS for one in named):
+        longest = max(len(formatting.pairs({axis: n})) for one in named for axis, n in one.items())
+        column.no_wrap, column.min_width = False, longest
+        column.max_width = max(longest, formatting.MOST_WORKLOAD_CHARS)
+
+
+def _workload(workload: Workload, shared: Mapping[str, Value]) -> Text:
+    text = Text(formatting.pairs(formatting.without(workload.values, shared)))
     return text.append("\nheld out", style="dim") if workload.held_out else text
 
 

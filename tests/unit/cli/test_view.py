@@ -111,6 +111,17 @@ def test_more_workloads_than_rows_shows_those_around_the_current_one() -> None:
     assert "30 workloads not shown" in shown
 
 
+def test_the_live_table_leaves_room_for_numbers_beside_many_axes() -> None:
+    same = {f"a_long_name_{n}": 128 for n in range(8)}
+    many = tuple(WorkloadProgress(Workload.of({"T": t, **same}), budget=5) for t in (1, 2))
+    progress = Progress("k", "d", "search", many, many[0].workload, 1.0, 0.0)
+    target = console()
+    target.print(view.live_table(progress, rows=10))
+    assert "T=1 " in text(target)
+    assert "0/5" in text(target)
+    assert "a_long_name" not in text(target)
+
+
 def test_the_live_table_of_a_phase_without_a_current_workload_is_drawn_too() -> None:
     target = console()
     target.print(view.live_table(snapshot(phase="done", current=None), rows=1))

@@ -234,6 +234,23 @@ def test_a_model_without_prices_has_no_column_of_costs(with_rounds):
     assert "Cost" not in text
 
 
+def test_every_result_names_its_columns_for_a_narrow_screen(page):
+    start = page.elements.index(("table", {"class": "results"}))
+    end = next(n for n, (tag, _) in enumerate(page.elements) if n > start and tag == "table")
+    cells = [attributes for tag, attributes in page.elements[start:end] if tag == "td"]
+    assert cells
+    assert all(cell.get("data-label") for cell in cells)
+
+
+def test_axes_that_all_workloads_share_are_named_once_where_names_are_long(data):
+    many = {f"a_long_name_{n}": 128 for n in range(8)}
+    results = [
+        replace(r, workload=Workload.of({"T": 2**n, **many})) for n, r in enumerate(data.results)
+    ]
+    made = shown(render_report(replace(data, results=tuple(results), tuned_sources={})))
+    assert "Every workload has a_long_name_0=128 a_long_name_1=128" in " ".join(made.split())
+
+
 def test_every_row_of_a_table_has_as_many_cells_as_its_head(rounds_page):
     assert set(widths(rounds_page, "rounds")) == {12}
 

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from tuner.model.config import Config
+from tuner.model.kernel import Workload
 from tuner.model.trial import Check, Occupancy, Resources, Status
 from tuner.report import formatting
 from tuner.report.terminal import json_of, results_table, trials_frame
@@ -43,6 +44,32 @@ def test_the_tables_fit_in_100_columns(data, with_rounds, golden):
     lines = [line.rstrip() for line in text.splitlines()]
     assert max(map(len, lines)) <= 100
     golden("tables.txt", "\n".join(lines))
+
+
+MANY = ("num_heads", "num_kv_heads", "head_size", "rot_dim", "query_stride", "max_position")
+
+
+def with_many_axes(results, *, same: bool):
+    sizes = {r.workload: dict.fromkeys(MANY, 128 * (1 if same else i + 1)) for i, r in results}
+    return [
+        replace(r, workload=Workload.of({**r.workload.values, **sizes[r.workload]}))
+        for _, r in results
+    ]
+
+
+def test_axes_that_all_workloads_share_are_named_once_where_names_are_long(data):
+    text = printed(with_many_axes([*enumerate(data.results[:3])], same=True))
+    assert "T=16 D=11008 " in text
+    assert text.count("num_kv_heads=128") == 1
+    assert "…" not in text
+
+
+def test_long_names_break_between_axes_and_leave_the_numbers_whole(data):
+    text = printed(with_many_axes([*enumerate(data.results[:3])], same=False))
+    assert "num_heads=128" in text
+    assert "1.30x" in text
+    assert "[1.29, 1.31]" in text
+    assert "…" not in text
 
 
 def test_the_json_objects_have_the_documented_shape(data, with_rounds, golden):
