@@ -15,6 +15,7 @@ from tuner.model.errors import KernelError
 from tuner.source.facts import IDENTIFIER, Span
 from tuner.source.reader import source_text
 from tuner.source.syntax import closing, fold, integer, listed, mask
+from tuner.source.unsupported import require_cuda
 
 _NAMED = re.compile(r"#\s*include(?:_next)?\s*(?:<(?P<angled>[^>\n]+)>|\"(?P<quoted>[^\"\n]+)\")")
 # what NVRTC brings, or stands in for (tuner/compiler/shims)
@@ -404,6 +405,7 @@ def read_all(path: Path, folders: tuple[Path, ...] = ()) -> Reading:
             raise KernelError(
                 "is not a folder", path=folder, remedy="give --include a folder of headers"
             )
+    require_cuda(path, source_text(path))
     reading = Reading(folders)
     _read(path, reading, ())
     return reading

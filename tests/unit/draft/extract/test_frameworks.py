@@ -175,7 +175,9 @@ def test_only_the_stand_ins_that_a_kernel_uses_come_along(tmp_path: Path) -> Non
 
 
 def test_a_definition_of_the_projects_own_comes_before_ours(tmp_path: Path) -> None:
-    own = "template <typename To, typename From> __device__ To scalar_cast(From x) { return To(x); }"
+    own = (
+        "template <typename To, typename From>\n__device__ To scalar_cast(From x) { return To(x); }"
+    )
     kernel = "__global__ void k(float* x) { *x = scalar_cast<float>(1); }\n"
     unit = extracted(tmp_path, f"#include <torch/extension.h>\n{own}\n{kernel}").unit
     assert unit.count("scalar_cast(") == 1
