@@ -420,7 +420,10 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             row["verified"] and row["lines"] <= MOST_LINES for row in rows
         ),
         "silently_wrong": sum(len(row.get("silently_wrong", ())) for row in rows),
-        "block_offered_of_wanted": [sum(row.get("block_offered", False) for row in wanted), len(wanted)],
+        "block_offered_of_wanted": [
+            sum(row.get("block_offered", False) for row in wanted),
+            len(wanted),
+        ],
     }
 
 

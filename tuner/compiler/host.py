@@ -58,7 +58,11 @@ def errors(log: str, request: CompileRequest) -> str:
 
 
 # Standing for a header of NVIDIA's or a kernel's own file, warnings help nobody here.
-_LANGUAGE = ("-D__CUDA_ON_HOST__=1", "-D__CUDACC__=1", "-U_FORTIFY_SOURCE", "-w")
+# What the standard headers may use is told while they are preprocessed.
+_LANGUAGE = (
+    *("-D__CUDA_ON_HOST__=1", "-D__CUDACC__=1", "-U_FORTIFY_SOURCE", "-w"),
+    *("-fno-exceptions", "-fno-rtti"),
+)
 _CODE = (
     *("-fPIC", "-shared", "-pipe", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden"),
     # Two libraries' statics of one template would otherwise be one, and unloading leaves it behind.
@@ -423,7 +427,7 @@ def preload(sanitizers: tuple[str, ...]) -> dict[str, str]:
 @once
 def _headers_digest() -> str:
     content = hashlib.sha256()
-    for path in sorted(HEADERS.rglob("*.h")):
+    for path in sorted(path for path in HEADERS.rglob("*") if path.is_file()):
         content.update(f"{path.relative_to(HEADERS)}\0".encode() + path.read_bytes())
     return content.hexdigest()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from tuner.compiler.base import Compiler, CompileRequest
 from tuner.draft.blanks import blanks_in
 from tuner.draft.choices import Proposals, propose
-from tuner.draft.extract.extraction import Extraction, extract, failure
+from tuner.draft.extract.extraction import Extraction, NotCompiledError, extract, failure
 from tuner.draft.extract.reading import is_plain, parsed_include
 from tuner.draft.extract.siblings import siblings
 from tuner.draft.extract.unit import relocated
@@ -26,6 +26,7 @@ from tuner.source.facts import KernelFunction, LineIndex, SourceFile, bare_name
 from tuner.source.host import Edit, apply_edits, host_edits
 from tuner.source.reader import source_text
 from tuner.source.syntax import mask
+from tuner.source.unsupported import require_arguments, require_closed
 from tuner.space.choices import check_names, search_space
 from tuner.space.schema import validated
 from tuner.space.yaml import read
@@ -85,6 +86,7 @@ def draft(
     Raises `KernelError` with the list where `kernel` is not given and the file does not launch one.
     """
     launch = HostLaunch.of(source, _chosen(source, kernel))
+    require_arguments(launch.kernel)
     hosts = [Host(source, path) for path in paths_to(launch)]
     axes = axes_of(launch, hosts)
     proposals = propose(launch, list(axes.names.values()))
@@ -150,9 +152,11 @@ def draft_source(
     if elsewhere or not compiler().submit(request).result().ok:
         try:
             return _draft_extracted(path, folder, asked, compiler(), force)
+        except NotCompiledError:
+            raise
         except KernelError:
-            # no better for it: what is wrong with the file itself, `tune check` tells
-            pass
+            # no better for it: what else is wrong with the file itself, `tune check` tells
+            require_closed(path, source.text)
     return write_draft(made, force=force)
 
 
@@ -252,7 +256,12 @@ def _draft_extracted(
         path, target,
         kernels=asked.kernels, instantiate=asked.instantiate, folders=asked.folders,
     )  # fmt: skip
-    options = _options(unit, compiler)
+    try:
+        options = _options(unit, compiler)
+    except NotCompiledError:
+        if force or not target.exists():
+            write_new({target: unit.unit}, force=force)
+        raise
     if len(unit.instances) > 1:
         write_new({target: unit.unit}, force=force)
         names = ", ".join(instance.kernel.name for instance in unit.instances)

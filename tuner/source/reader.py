@@ -37,6 +37,7 @@ from tuner.source.syntax import (
     text_of,
     walk,
 )
+from tuner.source.unsupported import require_closed, require_cuda
 
 _UNROLL = re.compile(r"unroll\s*\(?\s*([^)\s]*)")
 
@@ -58,7 +59,9 @@ _GLOBAL_MACRO = re.compile(r"#\s*define\s+(\w+)[ \t]+(?!.*##).*\b__global__\b")
 
 def read_source(path: Path) -> SourceFile:
     """Read a CUDA source file; raise `KernelError` where there is no kernel to be had from it."""
-    return parse_source(source_text(path), path)
+    text = source_text(path)
+    require_cuda(path, text)
+    return parse_source(text, path)
 
 
 def source_text(path: Path) -> str:
@@ -91,6 +94,7 @@ def parse_source(text: str, path: Path) -> SourceFile:
     aliases = reader.aliases()
     kernels = tuple(reader.kernels(aliases))
     if not kernels:
+        require_closed(path, text)
         message, remedy = "has no __global__ function", "give the file that defines the kernel"
         if "__global__" in masked:
             message = "has `__global__`, but no kernel with a body that can be read"

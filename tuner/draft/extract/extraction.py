@@ -38,6 +38,7 @@ from tuner.source.facts import (
 from tuner.source.host import is_marked
 from tuner.source.kernels import dtype_of
 from tuner.source.launches import heads_of
+from tuner.source.unsupported import require_arguments, require_closed
 
 _ELEMENT_SIZE = re.compile(
     r"\b(?:at::|c10::)?elementSize\s*\([^()]*(?:\(\))?\)|\b\w+\s*(?:\.|->)\s*(?:element_size|itemsize)\s*\(\s*\)"
@@ -217,6 +218,7 @@ def _chosen_kernels(
 
 def _no_kernel(path: Path, reading: Reading) -> KernelError:
     missing = reading.unread("missing")
+    require_closed(path, reading.files[path.resolve()].text)
     if not missing:
         message = "has no __global__ function, and neither have the headers that it includes"
         return KernelError(message, path=path, remedy="give the file that defines the kernel")
@@ -242,6 +244,7 @@ def _instance(
         message, remedy = "cannot be read", "write out what macros stand for in its head"
         raise KernelError(f"kernel {name!r} {message}", path=path, line=line, remedy=remedy)
     kernel = replace(kernel, path=path, line=line)
+    require_arguments(kernel)
     if name in wanted and not kernel.template:
         message, remedy = "is no template", f"choose it with --kernel {name}"
         raise KernelError(f"kernel {name!r} {message}", path=path, line=line, remedy=remedy)
@@ -340,8 +343,19 @@ _UNRESOLVED = re.compile(
 _NOT_A_TYPE = re.compile(r"this declaration has no storage class|expected a")
 
 
-def failure(extraction: Extraction, error: str) -> KernelError:
-    """Turn the compiler's errors about a unit into one about the source."""
+class NotCompiledError(KernelError):
+    """Report a unit that was extracted and does not compile."""
+
+
+# what a compiler says of text that is no C++, apart from what it does not know
+_SYNTAX = re.compile(
+    r"^(?:expected (?:a|an) \S+|unrecognized token|missing closing quote|extra text after"
+    r"|expected a declaration|this declaration has no storage|extraneous)"
+)
+
+
+def failure(extraction: Extraction, error: str) -> NotCompiledError:
+    """Turn the compiler's errors about a unit into one about the source and the unit's line."""
     found = _ERROR.findall(error)
     kernel = extraction.instances[0].kernel
     path, own_line = kernel.path, kernel.line
@@ -349,7 +363,7 @@ def failure(extraction: Extraction, error: str) -> KernelError:
         what = error.strip().splitlines()[0].removeprefix("kernel.cu: error: ")
         message = f"what was extracted does not compile: {what}"
         remedy = "another instantiation may: give it with --instantiate"
-        return KernelError(message, path=path, line=own_line, remedy=remedy)
+        return NotCompiledError(message, path=path, line=own_line, remedy=remedy)
     line, message = found[0]
     number = int(line)
     if number <= len(extraction.places):
@@ -358,14 +372,18 @@ def failure(extraction: Extraction, error: str) -> KernelError:
     named = [_name(text, row) for at, text in found if at == line]
     known = [name for name in named if name is not None]
     name = next((name for name in known if name.isupper()), next(iter(known), None))
-    if name is None:
-        message = f"what was extracted does not compile here: {message} (`{row}`)"
-        remedy = "write this so that NVRTC takes it, or replace it in the source"
-    else:
+    if name is not None:
         macro = " (by its name a macro)" if name.isupper() else ""
         message = f"{name!r}{macro} is defined in no file that could be read"
-        message, remedy = f"{message}; the kernel needs it here", _remedy(name, extraction.unread)
-    return KernelError(message, path=path, line=own_line, remedy=remedy)
+        message += "; the kernel needs it here"
+        remedy = _remedy(name, row, extraction.unread)
+    elif _SYNTAX.match(message):
+        message, remedy = f"does not compile: {message} (`{row}`)", "mend this line, or one above"
+    else:
+        message = f"what was extracted does not compile here: {message} (`{row}`)"
+        remedy = "write this so that NVRTC takes it, or replace it in the source"
+    remedy += f"; this is line {number} of {extraction.source.path}, the unit to mend"
+    return NotCompiledError(message, path=path, line=own_line, remedy=remedy)
 
 
 def _name(message: str, row: str) -> str | None:
@@ -379,19 +397,41 @@ def _name(message: str, row: str) -> str | None:
     return match[match.lastindex or 0] if match else None
 
 
-def _remedy(name: str, unread: Sequence[tuple[Path, int, Include]]) -> str:
-    def listed(origin: str) -> str:
-        found = [one for one in unread if one[2].origin == origin][:6]
-        return ", ".join(f"{include} ({path}:{line})" for path, line, include in found)
+# whose a name is, by how it or what stands before it is written, and which headers could hold it
+_OWNERS = (
+    ("CUTLASS", r"cutlass|cute|CUTLASS_\w+|CUTE_\w+", r"cutlass|cute"),
+    ("PyTorch", r"at|c10|torch|(?:AT|C10|TORCH)_\w+", r"ATen|c10|torch"),
+    ("cuRAND", r"curand\w*", r"curand"),
+    ("Thrust", r"thrust", r"thrust"),
+    ("NVSHMEM", r"nvshmem\w*", r"nvshmem"),
+    ("HIP", r"hip\w*|rocprim|__hip\w*", r"hip"),
+    ("CUDA's host API", r"cuda[A-Z]\w*|cu[A-Z]\w*|CU[a-z]\w*", r"cuda"),
+)
 
-    if missing := listed("missing"):
+
+def _remedy(name: str, row: str, unread: Sequence[tuple[Path, int, Include]]) -> str:
+    scope = re.search(rf"\b(\w+)\s*::\s*(?:\w+\s*::\s*)*{re.escape(name)}\b", row)
+    for owner, pattern, headers in _OWNERS:
+        if not re.fullmatch(pattern, scope[1] if scope else name):
+            continue
+        own = [one for one in unread if re.match(headers, one[2].name)]
+        where = f", of {_places(own)}" if own else ""
         return (
-            f"these headers were not found, and one of them may hold it: {missing}; "
+            f"it is a name of {owner}{where}, and not one of those that units get a stand-in for; "
+            f"put a definition of {name} into a header of your own, or write what it stands for"
+        )
+    if missing := [one for one in unread if one[2].origin == "missing"]:
+        return (
+            f"these headers were not found, and one of them may hold it: {_places(missing)}; "
             "give their folder with --include DIR"
         )
-    if frameworks := listed("framework"):
+    if frameworks := [one for one in unread if one[2].origin == "framework"]:
         return (
-            f"it may be of a framework's header, which is left out: {frameworks}; put a "
+            f"it may be of a framework's header, which is left out: {_places(frameworks)}; put a "
             f"definition of {name} into a header of your own, or write what it stands for"
         )
     return f"include the header that defines {name}, or define it in the source"
+
+
+def _places(unread: Sequence[tuple[Path, int, Include]]) -> str:
+    return ", ".join(f"{include} ({path}:{line})" for path, line, include in unread[:6])

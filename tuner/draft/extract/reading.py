@@ -15,7 +15,8 @@ from typing import Literal
 from tuner.model.errors import KernelError
 from tuner.source.facts import IDENTIFIER, Span
 from tuner.source.reader import source_text
-from tuner.source.syntax import fold, integer, listed, mask
+from tuner.source.syntax import closing, fold, integer, listed, mask
+from tuner.source.unsupported import require_cuda
 
 _NAMED = re.compile(r"#\s*include(?:_next)?\s*(?:<(?P<angled>[^>\n]+)>|\"(?P<quoted>[^\"\n]+)\")")
 # what NVRTC brings, or stands in for (tuner/compiler/shims)
@@ -190,6 +191,30 @@ def expanded(
     return "".join([*pieces, text[at:]])
 
 
+_LITERAL = re.compile(r'"(?:\\.|[^"\\\n])*"')
+# stands for a literal while macros are expanded: its commas and brackets mean nothing
+_PLACE = re.compile(r"\bstring_literal_(\d+)\b")
+
+
+def without_strings(text: str, strings: list[str]) -> str:
+    """Put names for the literals in `text`, which are appended to `strings`; blank comments."""
+    masked = mask(text)
+    pieces, at = [], 0
+    for match in _LITERAL.finditer(text):
+        if match.start() < at or masked[match.start() : match.end()].strip():
+            continue
+        # what a comment holds is blank around it too
+        pieces += [masked[at : match.start()], f"string_literal_{len(strings)}"]
+        strings.append(match[0])
+        at = match.end()
+    return "".join([*pieces, masked[at:]])
+
+
+def with_strings(text: str, strings: Sequence[str]) -> str:
+    """Put the literals back in place of their names."""
+    return _PLACE.sub(lambda match: strings[int(match[1])], text)
+
+
 _FRAMEWORKS = macros_in(Path(__file__).with_name("frameworks.h").read_text(encoding="utf-8"))
 
 
@@ -201,13 +226,13 @@ def replaced(text: str, masked: str, own: frozenset[str]) -> str:
         (m.span(), "double" if m["of"] == "double" else "float")
         for m in _COMPUTING.finditer(masked)
     ]
-    for (start, end), name in sorted([*found, *_expanded(masked, own)]):
+    for (start, end), name in sorted([*found, *_expanded(text, masked, own)]):
         pieces += [text[at:start], name]
         at = end
     return "".join([*pieces, text[at:]])
 
 
-def _expanded(masked: str, own: frozenset[str]) -> Iterator[tuple[Span, str]]:
+def _expanded(text: str, masked: str, own: frozenset[str]) -> Iterator[tuple[Span, str]]:
     for match in re.finditer(r"\b[A-Z][A-Z0-9_]+\b", masked):
         macro = _FRAMEWORKS.get(match[0])
         if macro is None or match[0] in own:
@@ -215,10 +240,12 @@ def _expanded(masked: str, own: frozenset[str]) -> Iterator[tuple[Span, str]]:
         if macro.parameters is None:
             yield match.span(), macro.body
         elif masked.startswith("(", match.end()):
-            arguments, end = listed(masked, match.end())
-            end = end or match.end() + 1
+            end = closing(masked, match.end()) or match.end() + 1
+            strings: list[str] = []
+            arguments, _ = listed(without_strings(text[match.end() : end], strings), 0)
             lines = "\n" * masked.count("\n", match.start(), end)
-            yield (match.start(), end), expanded(macro, arguments, {}) + lines
+            made = with_strings(expanded(macro, arguments, {}), strings)
+            yield (match.start(), end), made + lines
 
 
 _DISPATCHES = re.compile(
@@ -401,6 +428,7 @@ def read_all(
             raise KernelError(
                 "is not a folder", path=folder, remedy="give --include a folder of headers"
             )
+    require_cuda(path, source_text(path))
     reading = Reading(folders)
     _read(path, reading, ())
     for sibling in siblings:

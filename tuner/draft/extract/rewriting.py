@@ -14,15 +14,28 @@ from tuner.draft.extract.items import (
     items_in,
     template_end,
 )
-from tuner.draft.extract.reading import DEFINE, REMOVED, WRITTEN, Macro, expanded, macros_in
+from tuner.draft.extract.reading import (
+    DEFINE,
+    REMOVED,
+    WRITTEN,
+    Macro,
+    expanded,
+    macros_in,
+    with_strings,
+    without_strings,
+)
 from tuner.source.facts import Span
 from tuner.source.host import is_marked
-from tuner.source.syntax import closing, fold, listed, split_list
+from tuner.source.syntax import closing, fold, listed, mask, split_list
 
 _DEFINES = re.compile(r"\b(?:struct|class|constexpr|using)\b")
 _LAUNCHES = re.compile(r"<<<|\bcudaLaunch\w*Kernel\w*\s*\(")
 # a function template with its arguments, which may launch
 _LEADS = re.compile(r"(?<!_cast)(?<![\w.])(?!\w*_cast\b)\w+\s*<[^;<>()]*>\s*\(")
+# names of types that only the struct itself knows
+_OWN_TYPE = re.compile(
+    r"\b(?:using\s+(?P<name>\w+)\s*=\s*(?P<of>[^;]+)|typedef\s+(?P<of_last>[^;{}]+?)\s+(?P<last>\w+)\s*);"
+)
 _FIELD = re.compile(r"^(?P<type>[\w:\s]+?(?:\s*[*&])*(?:\s*__restrict__)?(?:\s*const)?)\s*$")
 _BOUNDS = re.compile(r"__launch_bounds__\s*(?=\()")
 _VOID = re.compile(r"\bvoid\b")
@@ -37,13 +50,14 @@ def macros_of(items: Iterable[SourceItem]) -> dict[str, Macro]:
 def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
     """Replace macros that make definitions for the device, and those in host code that launch."""
     macros = macros_of(items)
+    texts = {item.name: item.text[item.lead :] for item in items if item.kind == "macro"}
     host = {name: macro for name, macro in macros.items() if not is_marked(macro.body)}
     launching = {name: macro for name, macro in host.items() if _LAUNCHES.search(macro.body)}
     leading = {name: macro for name, macro in host.items() if _LEADS.search(macro.body)}
     found: list[SourceItem] = []
     for item in items:
         if item.kind == "invocation":
-            found += _made(item, macros)
+            found += _made(item, texts)
         elif item.kind in ("function", "class") and not is_marked(item.head):
             found.append(_launching(item, leading | launching, macros))
         else:
@@ -52,18 +66,25 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
     return tuple(item for item in found if item.kind != "macro" or item.name not in launching)
 
 
-def _made(item: SourceItem, macros: Mapping[str, Macro]) -> Iterator[SourceItem]:
+def _made(item: SourceItem, texts: Mapping[str, str]) -> Iterator[SourceItem]:
+    strings: list[str] = []
+    known = {name: without_strings(text, strings) for name, text in texts.items()}
+    macros = macros_in("\n".join(known.values()))
     macro = macros.get(item.name)
     if macro is None or macro.parameters is None:
         yield item
         return
-    text = expanded(macro, listed(item.code, item.code.index("("))[0], macros)
+    used = without_strings(item.text[item.lead :], strings)
+    text = expanded(macro, listed(used, used.index("("))[0], macros)
+    text = without_strings(text, strings)
     if not (is_marked(text) or _DEFINES.search(text)):
         yield item
         return
     for made in items_in(text, item):
         lines = f"// {fold(item.code)}\n{_laid_out(made.code)}"
-        yield replace(made, text=lines, lead=lines.index("\n") + 1, is_made=True)
+        lines = with_strings(lines, strings)
+        lead = lines.index("\n") + 1
+        yield replace(made, text=lines, code=mask(lines[lead:]), lead=lead, is_made=True)
 
 
 def _laid_out(code: str) -> str:
@@ -193,6 +214,10 @@ def _members(struct: SourceItem) -> tuple[StructMember, ...]:
     if struct.code.startswith("template"):
         return ()
     start = struct.code.find("{", len(struct.head))
+    own = {
+        m["name"] or m["last"]: fold(m["of"] or m["of_last"])
+        for m in _OWN_TYPE.finditer(struct.code)
+    }
     found: list[StructMember] = []
     for chunk in chunks(struct.code, start + 1, struct.code.rfind("}")) if start >= 0 else ():
         piece = struct.code[chunk.start : chunk.end].strip()
@@ -208,7 +233,8 @@ def _members(struct: SourceItem) -> tuple[StructMember, ...]:
             if match is None or not kind or not _FIELD.match(kind):
                 return ()
             first = first or kind.strip()
-            found.append(StructMember(kind.strip(), match[2]))
+            kind = re.sub(r"[A-Za-z_]\w*", lambda word: own.get(word[0], word[0]), kind.strip())
+            found.append(StructMember(kind, match[2]))
     return tuple(found)
 
 

@@ -284,6 +284,17 @@ class TestIntrinsics:
         found = launch(library, INTS).buffers[0][: len(TRUTHS)]
         assert [one for one, held in zip(TRUTHS, found, strict=True) if held != 1] == []
 
+    def test_cub_reduces_scans_sorts_and_loads_as_on_a_gpu(self, compilers: Compilers) -> None:
+        library = compilers.library((DATA / "cub.cu").read_text("utf-8"), ())
+        for order in ORDERS:
+            end = launch(library, ("c_int", 256), block=(96, 1, 1), order=order)
+            assert (end.code, end.message) == (LaunchEnd.DONE, "")
+            found = end.buffers[0]
+            assert found[:5] == [4560, 780, 4656, 49, 49]
+            assert found[5:8] == [55, 45, 4560]
+            assert found[8:18] == [64 * group + 28 for group in range(10)]
+            assert found[18:28] == [55, 65, 213, 212, 211, 210, 149, 148, 147, 146]
+
     def test_headers_of_the_standard_library_can_be_included(self, compilers: Compilers) -> None:
         headers = "#include <algorithm>\n#include <array>\n#include <cassert>\n#include <limits>\n"
         body = "assert(y[1] == 1);\ny[0] = std::max(3, y[2]);\nassert(y[0] == 2);"

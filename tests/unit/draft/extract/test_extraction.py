@@ -171,6 +171,32 @@ def test_names_that_no_file_defines_are_told_with_place_and_remedy(pool: NvrtcPo
         assert re.search(remedy, told.remedy or "")
 
 
+@pytest.mark.parametrize(
+    ("header", "row", "told"),
+    [
+        ("torch/extension.h", "x[0] = 1", 'does not compile: expected a ";"'),
+        ("torch/extension.h", "at::Tensor y;", "PyTorch, of #include <torch/extension.h>"),
+        ("cutlass/array.h", "x[0] = curand(0);", "a name of cuRAND, and not one of those"),
+        ("cutlass/array.h", "cute::copy(x, x);", "CUTLASS, of #include <cutlass/array.h>"),
+    ],
+)
+def test_what_does_not_compile_is_told_in_the_source_and_in_the_unit_that_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: str, row: str, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = f"#include <{header}>\n\n__global__ void k(float* x) {{\n  {row}\n}}\n"
+    Path("k.cu").write_text(f"{text}void run(float* x) {{ k<<<1, 1>>>(x); }}\n")
+    error = CliRunner().invoke(cli, ["init", "k.cu"], prog_name="tune")
+    assert told in error.output
+    place = re.search(r"this is line (\d+) of kernels/k.cu, the unit to mend", error.output)
+    assert place is not None
+    line = Path("kernels/k.cu").read_text().splitlines()[int(place[1]) - 1]
+    own = re.search(r"k\.cu:(\d+): ", error.output)
+    assert own is not None
+    assert text.splitlines()[int(own[1]) - 1] == line
+    assert line in (f"  {row}", "}")
+
+
 def test_a_missing_header_is_found_in_a_folder_that_is_given(tmp_path: Path) -> None:
     (tmp_path / "rows.cuh").write_text(
         "#pragma once\nnamespace rows {\n"

@@ -68,6 +68,9 @@ inline int __syncthreads_and(int predicate, ON_HOST_LINE) {
 }
 inline long long clock64() { return cuda_on_host::ticks(); }
 inline void __nanosleep(unsigned int) { cuda_on_host::let_others_run(); }
+// The grid before this one has ended.
+inline void cudaGridDependencySynchronize() {}
+inline void cudaTriggerProgrammaticLaunchCompletion() {}
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 inline void __threadfence_system() {}

@@ -1,0 +1,195 @@
+"""Names of PyTorch, CUB and CUDA in sources of their style: the unit compiles on both compilers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tuner.compiler.base import CompileRequest
+from tuner.compiler.cache import Cache
+from tuner.compiler.host import HostCompiler
+from tuner.compiler.pool import NvrtcPool
+from tuner.draft.extract.extraction import Extraction, extract
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[NvrtcPool]:
+    with NvrtcPool(1, cache=Cache()) as compiler:
+        yield compiler
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[HostCompiler]:
+    compiler = HostCompiler(1, cache=Cache())
+    yield compiler
+    compiler.close()
+
+
+def extracted(folder: Path, text: str) -> Extraction:
+    path = folder / "source.cu"
+    path.write_text(text)
+    return extract(path, folder / "unit.cu")
+
+
+NATIVE = """\
+#include <ATen/ATen.h>
+#include <ATen/AccumulateType.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/native/cuda/block_reduce.cuh>
+#include <c10/macros/Macros.h>
+
+namespace at::native {
+namespace {
+
+template <typename scalar_t>
+C10_LAUNCH_BOUNDS_1(num_threads())
+__global__ void row_max_kernel(scalar_t* out, const scalar_t* in, int64_t columns) {
+  using opmath_t = at::opmath_type<scalar_t>;
+  using Vec = memory::aligned_vector<scalar_t, 4>;
+  __shared__ opmath_t shared[C10_WARP_SIZE];
+  CUDA_KERNEL_ASSERT(columns % 4 == 0 && "columns, in fours");
+  opmath_t most = at::numeric_limits<opmath_t>::lower_bound();
+  const Vec* row = reinterpret_cast<const Vec*>(in + blockIdx.x * columns);
+  CUDA_KERNEL_LOOP_TYPE(i, columns / 4, int64_t) {
+    Vec four = row[i];
+    for (scalar_t value : four.val) most = max(most, c10::convert<opmath_t>(value));
+  }
+  most = cuda_utils::BlockReduceMax(most, shared);
+  if (threadIdx.x == 0) out[blockIdx.x] = scalar_cast<scalar_t>(most);
+}
+
+}  // namespace
+
+void row_max(const Tensor& in, Tensor& out) {
+  AT_DISPATCH_FLOATING_TYPES_AND2(kHalf, kBFloat16, in.scalar_type(), "row_max", [&] {
+    row_max_kernel<scalar_t><<<in.size(0), num_threads(), 0, at::cuda::getCurrentCUDAStream()>>>(
+        out.data_ptr<scalar_t>(), in.data_ptr<scalar_t>(), in.size(1));
+  });
+}
+
+}  // namespace at::native
+"""
+HELPED = """\
+#include <torch/all.h>
+#include <c10/cuda/CUDAGuard.h>
+#ifndef USE_ROCM
+  #include <cub/cub.cuh>
+  #if CUB_VERSION >= 200800
+    #include <cuda/std/functional>
+using AddOp = cuda::std::plus<>;
+  #else
+using AddOp = cub::Sum;
+  #endif
+#else
+  #include <hipcub/hipcub.hpp>
+namespace cub = hipcub;
+#endif
+#include <cstdint>
+
+template <typename scalar_t>
+__global__ void sum_squares_kernel(float* __restrict__ out, const scalar_t* __restrict__ x,
+                                   const int64_t width) {
+  using BlockReduce = cub::BlockReduce<float, 1024>;
+  __shared__ typename BlockReduce::TempStorage storage;
+  float sum = 0.0f;
+  for (int64_t i = threadIdx.x; i < width; i += blockDim.x) {
+    const float value = static_cast<float>(x[blockIdx.x * width + i]);
+    sum += value * value;
+  }
+  sum = BlockReduce(storage).Reduce(sum, AddOp{}, blockDim.x);
+  if (threadIdx.x == 0) out[blockIdx.x] = sum;
+}
+
+void sum_squares(torch::Tensor& out, torch::Tensor& x) {
+  const at::cuda::OptionalCUDAGuard guard(device_of(x));
+  sum_squares_kernel<c10::BFloat16><<<x.size(0), 256>>>(
+      out.data_ptr<float>(), x.data_ptr<c10::BFloat16>(), x.size(1));
+}
+"""
+OLDER = HELPED.replace("CUB_VERSION >= 200800", "0")
+OVERLAPPED = """\
+#include <cutlass/util/packed_stride.hpp>
+#include <cstdint>
+
+struct Params {
+  using index_t = int64_t;
+  const float* __restrict__ x;
+  float* __restrict__ out;
+  index_t row_stride;
+  uint columns;
+};
+
+__global__ void double_kernel(const Params params) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+  const Params::index_t start = blockIdx.x * params.row_stride;
+  for (uint c = threadIdx.x; c < params.columns; c += blockDim.x)
+    params.out[start + c] = 2.0f * params.x[start + c];
+  cudaTriggerProgrammaticLaunchCompletion();
+}
+
+void run(Params params, int rows, cudaStream_t stream) {
+  double_kernel<<<rows, 128, 0, stream>>>(params);
+}
+"""
+STATED = """\
+#include <torch/extension.h>
+
+#define DEFINE_COPY(T, N)                                                              \\
+  __global__ void copy_##T(T* out, const T* in) {                                      \\
+    static_assert(N % 4 == 0, "a width, in fours; not " #N);                           \\
+    if (threadIdx.x == 0) printf("copied {%d}, of " #T "\\n", N);                       \\
+    out[blockIdx.x * N + threadIdx.x] = in[blockIdx.x * N + threadIdx.x];              \\
+  }
+DEFINE_COPY(float, 128)
+
+void copy(torch::Tensor out, torch::Tensor in) {
+  copy_float<<<8, 128>>>(out.data_ptr<float>(), in.data_ptr<float>());
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [NATIVE, HELPED, OLDER, OVERLAPPED, STATED],
+    ids=["native", "helped", "older", "overlapped", "stated"],
+)
+def test_a_unit_of_a_framework_compiles_for_the_gpu_and_for_the_cpu(
+    tmp_path: Path, pool: NvrtcPool, host: HostCompiler, text: str
+) -> None:
+    unit = extracted(tmp_path, text)
+    for compiler in (pool, host):
+        request = CompileRequest(unit.unit, unit.names, "sm_90a")
+        assert not compiler.submit(request).result().error, unit.unit
+
+
+def test_only_the_stand_ins_that_a_kernel_uses_come_along(tmp_path: Path) -> None:
+    unit = extracted(tmp_path, NATIVE).unit
+    assert "WarpReduceMax" in unit
+    assert "WarpReduceSum" not in unit
+    assert "load_vector" not in unit
+    assert "stand_ins" not in unit
+
+
+def test_a_definition_of_the_projects_own_comes_before_ours(tmp_path: Path) -> None:
+    own = (
+        "template <typename To, typename From>\n__device__ To scalar_cast(From x) { return To(x); }"
+    )
+    kernel = "__global__ void k(float* x) { *x = scalar_cast<float>(1); }\n"
+    unit = extracted(tmp_path, f"#include <torch/extension.h>\n{own}\n{kernel}").unit
+    assert unit.count("scalar_cast(") == 1
+
+
+def test_an_alias_in_a_struct_that_is_opened_is_what_it_stands_for(tmp_path: Path) -> None:
+    unit = extracted(tmp_path, OVERLAPPED)
+    declared = [one.declaration for one in unit.source.kernel("double_kernel").parameters]
+    assert declared[2] == "int64_t row_stride"
+
+
+def test_a_text_in_a_macro_that_makes_a_kernel_is_kept(tmp_path: Path) -> None:
+    unit = extracted(tmp_path, STATED).unit
+    assert 'static_assert(128 % 4 == 0, "a width, in fours; not " "");' in unit
+    assert 'printf("copied {%d}, of "' in unit

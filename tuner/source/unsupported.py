@@ -1,0 +1,180 @@
+"""What cannot be tuned here: files in other languages, and arguments that a search space lacks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuner.model.errors import KernelError
+from tuner.source.facts import KernelFunction
+from tuner.source.syntax import mask
+
+_CUDA = re.compile(r"\b__global__\b")
+
+
+@dataclass(frozen=True, slots=True)
+class _Language:
+    # by a file's suffix, or by what its code says where it has no kernel of CUDA's
+    suffixes: tuple[str, ...]
+    code: re.Pattern[str]
+    message: str
+    remedy: str
+
+
+_LANGUAGES = (
+    _Language(
+        (".cl", ".ocl", ".clcpp"),
+        re.compile(r"\b__kernel\b|\bkernel\s+void\b(?=[\s\S]*\bget_(?:global|local|group)_id\s*\()"),
+        "is OpenCL, which CUDA's compiler does not take",
+        "port the kernel: `__kernel` is `__global__`, `__local` is `__shared__`, "
+        "`get_global_id(0)` is `blockIdx.x * blockDim.x + threadIdx.x`",
+    ),
+    _Language(
+        (),
+        re.compile(r"@triton\.(?:jit|autotune|heuristics)|^\s*(?:import|from)\s+triton\b", re.M),
+        "is a kernel of Triton, whose own compiler chooses threads and registers",
+        "tune it with `triton.autotune`, or give a CUDA C++ kernel for the same operator",
+    ),
+    _Language(
+        (),
+        re.compile(r"@(?:numba\.)?cuda\.jit\b"),
+        "is a kernel of Numba, which compiles it from Python",
+        "write the kernel in CUDA C++: `cuda.grid(1)` is `blockIdx.x * blockDim.x + threadIdx.x`",
+    ),
+    _Language(
+        (".metal",),
+        re.compile(r"#\s*include\s*<metal_stdlib>"),
+        "is Metal, for Apple's GPUs",
+        "port the kernel to CUDA C++",
+    ),
+    _Language(
+        (".wgsl", ".glsl", ".comp", ".hlsl"),
+        re.compile(r"@compute\b|\blayout\s*\(\s*local_size_x|\[numthreads\s*\("),
+        "is a shader",
+        "port the kernel to CUDA C++",
+    ),
+    _Language(
+        (),
+        re.compile(r"\bsycl\s*::|#\s*include\s*<(?:sycl|CL)/sycl\.hpp>"),
+        "is SYCL, which another compiler compiles",
+        "port the kernel to CUDA C++: `parallel_for` is a kernel and its launch",
+    ),
+    _Language(
+        (".ptx",),
+        re.compile(r"^\s*\.version\s+\d[\s\S]*?^\s*\.target\s+sm_\d+", re.M),
+        "is PTX, which nothing can be varied in",
+        "give the CUDA C++ source that it was compiled from",
+    ),
+)  # fmt: skip
+# has __global__ too: what only HIP's own programs say
+_HIP = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]hip/", re.M)
+_HIP_CODE = re.compile(
+    r"\bhip(?:LaunchKernelGGL|Stream_t|Malloc|Memcpy|Error_t|DeviceSynchronize)\b"
+)
+_HIP_TOLD = (
+    "is HIP, for AMD's GPUs",
+    "tune the CUDA source that it was made from, or rename `hip...` to `cuda...` and leave "
+    "hip/hip_runtime.h out",
+)
+
+# types of parameters that are neither arrays nor numbers
+_PARAMETERS = (
+    (
+        r"CUtensorMap",
+        "a CUtensorMap, which host code encodes for one address and shape",
+        "take a pointer and sizes, and load with `cp.async` or `cp.async.bulk`, which need no map",
+    ),
+    (
+        r"cuda(?:Texture|Surface)Object_t",
+        "a texture or surface, which host code binds",
+        "take a pointer and load with `__ldg`: the cache is the same",
+    ),
+    (
+        r"(?:Generic)?PackedTensorAccessor\w*",
+        "an accessor of PyTorch, which carries sizes and strides",
+        "take `data_ptr()` and the sizes, and compute the index",
+    ),
+    (
+        r"curandState\w*|PhiloxCudaState|philox\w*",
+        "the state of random numbers, so that no reference can say what is right",
+        "take the random numbers as an array",
+    ),
+    (
+        r"TensorIterator\w*|OffsetCalculator|TensorInfo",
+        "a table of PyTorch's for strided tensors",
+        "take pointers and sizes of contiguous tensors",
+    ),
+)
+
+
+def require_cuda(path: Path, text: str) -> None:
+    """Raise `KernelError` for a file in another language: what it is and what to do."""
+    masked = mask(text)
+    found = next((one for one in _LANGUAGES if path.suffix.lower() in one.suffixes), None)
+    if found is None and _CUDA.search(masked) is None:
+        found = next((one for one in _LANGUAGES if one.code.search(masked)), None)
+    if found is not None:
+        at = found.code.search(masked)
+        line = (
+            text.count("\n", 0, at.start() + len(at[0]) - len(at[0].lstrip())) + 1 if at else None
+        )
+        raise KernelError(found.message, path=path, line=line, remedy=found.remedy)
+    include = _HIP.search(masked) or _HIP.search(text)
+    is_hip = include is not None and _HIP_CODE.search(masked) and "cuda" not in masked
+    if path.suffix.lower() == ".hip" or is_hip:
+        line = text.count("\n", 0, include.start()) + 1 if include else None
+        raise KernelError(_HIP_TOLD[0], path=path, line=line, remedy=_HIP_TOLD[1])
+
+
+_BRANCH = re.compile(r"[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif)\b")
+_PAIRS = {")": "(", "]": "[", "}": "{"}
+
+
+def require_closed(path: Path, text: str) -> None:
+    """Raise `KernelError` for a bracket without its other half, with its line."""
+    open_ones: list[tuple[str, int]] = []
+    for number, row in enumerate(_first_branches(mask(text)), start=1):
+        for character in row:
+            if character in "([{":
+                open_ones.append((character, number))
+            elif character in _PAIRS:
+                opened, line = open_ones.pop() if open_ones else ("", number)
+                if opened != _PAIRS[character]:
+                    what = (
+                        f"`{opened}` is never closed" if opened else f"`{character}` opens nowhere"
+                    )
+                    raise _not_closed(path, what, line)
+    if open_ones:
+        raise _not_closed(path, f"`{open_ones[-1][0]}` is never closed", open_ones[-1][1])
+
+
+def _not_closed(path: Path, what: str, line: int) -> KernelError:
+    return KernelError(
+        f"does not compile: this {what}", path=path, line=line, remedy="put the other half in"
+    )
+
+
+def _first_branches(masked: str) -> Iterator[str]:
+    # the branches of an #if may each open what one bracket closes
+    skipped: list[bool] = []
+    for row in masked.split("\n"):
+        if match := _BRANCH.match(row):
+            if match[1].startswith("if"):
+                skipped.append(False)
+            elif skipped and match[1] == "endif":
+                skipped.pop()
+            elif skipped:
+                skipped[-1] = True
+        yield "" if any(skipped) or row.lstrip().startswith("#") else row
+
+
+def require_arguments(kernel: KernelFunction) -> None:
+    """Raise `KernelError` for a parameter that no search space can give a value to."""
+    for parameter in kernel.parameters:
+        for pattern, what, remedy in _PARAMETERS:
+            if re.search(rf"\b(?:{pattern})\b", parameter.declaration):
+                message = f"kernel {kernel.name!r} takes {what}: `{parameter.declaration}`"
+                message += "; a search space hands over arrays and numbers alone"
+                raise KernelError(message, path=kernel.path, line=kernel.line, remedy=remedy)
