@@ -56,6 +56,8 @@ class TunableConstant:
     """One parameter that the draft proposes, with the edits that put it into the template.
 
     `origin` is its C++ name; `is_block` says that it counts the threads, `axis` which extent it is.
+    One that `divides_grid` gives a block the work of so many; `constraints` hold for its values.
+    `is_work`: it is what a thread does at once, which the source does not say.
     """
 
     name: str
@@ -66,6 +68,9 @@ class TunableConstant:
     origin: str | None = None
     is_block: bool = False
     axis: int | None = None
+    divides_grid: bool = False
+    constraints: tuple[str, ...] = ()
+    is_work: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,10 @@ from tuner.draft.extract.unit import relocated
 from tuner.draft.host_values import Host, HostLaunch, paths_to
 from tuner.draft.inference import infer
 from tuner.draft.launches import axes_of, template_launch
+from tuner.draft.loops import with_loops
 from tuner.draft.space import Drafted, reference_stub, space_yaml, write, write_new
 from tuner.model.errors import KernelError, TunerError
-from tuner.model.expressions import Value
+from tuner.model.expressions import Expression, Value
 from tuner.source import hide_host_code, read_source
 from tuner.source.facts import KernelFunction, LineIndex, SourceFile, bare_name
 from tuner.source.host import Edit, apply_edits, host_edits
@@ -37,6 +38,7 @@ _DELIMITER = re.compile(r"@\{|\}@|^[ \t]*//%|/\*%|%\*/|/\*#|#\*/", re.MULTILINE)
 # sm_90a has every instruction that a kernel may hold; a draft is for any architecture
 _ARCHITECTURE = "sm_90a"
 _MOST_LISTED = 6
+_HOLE = re.compile(r"@\{ (.*?) \}@")
 _NEWER = "--std=c++20"
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
 
@@ -45,8 +47,9 @@ _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
 class Draft:
     """Three drafted files with their places.
 
-    `default` is the config that gives the source as it is; `launched` is how the template's launch
-    names the kernel, None where a person has to say.
+    `default` is the config that gives the source as it is, `widest` the one in which a thread does
+    most at once; `launched` is how the template's launch names the kernel, None where a person has
+    to say.
     """
 
     kernel: str
@@ -58,6 +61,7 @@ class Draft:
     template: str
     reference_path: Path
     reference: str
+    widest: Mapping[str, Value]
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -79,10 +83,13 @@ def draft(
     folder: Path | None = None,
     options: tuple[str, ...] = (),
     stem: str | None = None,
+    *,
+    loops: bool = True,
 ) -> Draft:
     """Draft the files for one kernel of `source`, below `folder` (default: here).
 
-    `stem` is how the files are called, as the source is by default.
+    `stem` is how the files are called, as the source is by default; `loops` says whether what a
+    thread does at once may be changed.
     Raises `KernelError` with the list where `kernel` is not given and the file does not launch one.
     """
     launch = HostLaunch.of(source, _chosen(source, kernel))
@@ -90,6 +97,8 @@ def draft(
     hosts = [Host(source, path) for path in paths_to(launch)]
     axes = axes_of(launch, hosts)
     proposals = propose(launch, list(axes.names.values()))
+    if loops:
+        proposals = with_loops(launch, axes, proposals)
     tuned = template_launch(launch, axes, proposals)
     inference = infer(launch, axes, tuned, proposals.choices, hosts)
     root = folder or Path()
@@ -114,6 +123,10 @@ def draft(
         template=_template(source, proposals),
         reference_path=paths["reference"],
         reference=reference_stub(launch.kernel, stem),
+        widest={
+            choice.name: choice.values[-1] if choice.is_work else choice.default
+            for choice in proposals.choices
+        },
     )
 
 
@@ -146,6 +159,8 @@ def draft_source(
         raise
     kernel = _chosen(source, next(iter(asked.kernels), None))
     made = draft(source, kernel.name, folder, stem=stem_of(path, asked.kernels))
+    if not _compiles(made, compiler()):
+        made = draft(source, kernel.name, folder, stem=stem_of(path, asked.kernels), loops=False)
     names = (made.launched,) if made.launched is not None else ()
     request = CompileRequest(hide_host_code(source), names, _ARCHITECTURE)
     elsewhere = not HostLaunch.of(source, kernel).is_found and siblings(path, (path,))
@@ -266,11 +281,29 @@ def _draft_extracted(
         write_new({target: unit.unit}, force=force)
         names = ", ".join(instance.kernel.name for instance in unit.instances)
         return Drafted(names, None, (target,), left_out=unit.left_out, notes=_by_hand(unit))
-    made = draft(unit.source, unit.instances[0].kernel.name, folder, options)
+    kernel = unit.instances[0].kernel.name
+    made = draft(unit.source, kernel, folder, options)
+    if not _compiles(made, compiler, options):
+        made = draft(unit.source, kernel, folder, options, loops=False)
     first = LineIndex(unit.unit).at(len(unit.unit) - 1) + 1
     made = replace(made, space_yaml=relocated(made.space_yaml, unit.places, first))
     done = write_draft(made, force=force, unit={target: unit.unit})
     return replace(done, left_out=unit.left_out, notes=_notes(unit))
+
+
+def _compiles(made: Draft, compiler: Compiler, options: tuple[str, ...] = ()) -> bool:
+    # with all that a thread could do at once; other things wrong with it `tune check` tells
+    if made.launched is None or made.widest == made.default:
+        return True
+    code = re.sub(r"^[ \t]*//%.*\n", "", made.template, flags=re.MULTILINE)
+    code = _HOLE.sub(lambda hole: _filled(hole[1], made.widest), code)
+    request = CompileRequest(code, (made.launched,), _ARCHITECTURE, options)
+    return compiler.submit(request).result().ok
+
+
+def _filled(expression: str, values: Mapping[str, Value]) -> str:
+    value = Expression.parse(expression).evaluate(values)
+    return str(value).lower()
 
 
 def _options(unit: Extraction, compiler: Compiler) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def axes_of(launch: HostLaunch, hosts: Sequence[Host]) -> Axes:
     for name, value in launch.site.definitions.items():
         if name in sized and name not in texts and number(value) is not None:
             found[name] = names.axis(name)
-    scope = _scope(launch, Axes(found), ())
+    scope = scope_of(launch, Axes(found), ())
     for text in grid:
         own = replace(scope, values={**scope.values, **found})
         if translate(text, own) is not None:
@@ -110,6 +110,14 @@ class LaunchDraft:
 def template_launch(launch: HostLaunch, axes: Axes, proposals: Proposals) -> LaunchDraft:
     """Draft the launch of the template: proposed constants are parameters in it."""
     drafted = launch_draft(launch, axes, proposals.instance, proposals.choices)
+    factors = " * ".join(choice.name for choice in proposals.choices if choice.divides_grid)
+    if factors and drafted.grid is not None:
+        blocks = re.sub(
+            r"^ceil_div\((\w+), (\w+)\)$", rf"ceil_div(\1, \2 * {factors})", drafted.grid[0]
+        )
+        if blocks == drafted.grid[0]:
+            blocks = f"ceil_div({blocks}, {factors})"
+        drafted = replace(drafted, grid=(blocks, *drafted.grid[1:]))
     own_block = next((choice.name for choice in proposals.choices if choice.is_block), None)
     if launch.is_found or own_block is None:
         return drafted
@@ -134,7 +142,8 @@ def exact_divisions(launch: HostLaunch, choices: Sequence[TunableConstant]) -> I
             yield f"{a.name} % {b.name} == 0"
 
 
-def _scope(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant]) -> Scope:
+def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant]) -> Scope:
+    """Say what the names in the host code and the file's constants stand for."""
     return Scope(
         values=axes.texts(launch) | {c.origin: c.name for c in choices if c.origin is not None},
         definitions={**launch.constants, **launch.site.definitions},
@@ -157,7 +166,7 @@ def launch_draft(
         values = ((launch.value(text), text) for text in instance)
         arguments = (value if number(value) is not None else text for value, text in values)
         name = f"{name}<{', '.join(arguments)}>"
-    site, scope = launch.site, _scope(launch, axes, choices)
+    site, scope = launch.site, scope_of(launch, axes, choices)
     if not launch.is_found:
         spans = launch.source.reachable([launch.kernel])
         dynamic = any(_DYNAMIC.search(launch.source.masked, *span) for span in spans)

@@ -241,6 +241,7 @@ def _constraints(
 ) -> list[str]:
     numbers = {c.name for c in choices if isinstance(c.default, int)}
     constraints = list(exact_divisions(launch, choices))
+    constraints += [text for choice in choices for text in choice.constraints]
     names = [extent for extent in tuned.block or () if not extent.isdigit()]
     limited = len(names) == 1 and names[0].startswith("min(") and any(c.is_block for c in choices)
     if tuned.block is not None and not limited and (len(names) > 1 or not {*names} <= numbers):

@@ -98,6 +98,11 @@ def _conditions(node: Node, start: int, masked: str) -> Iterator[tuple[Node, boo
             yield condition, child == part(parent, "alternative")
 
 
+def bounds_at(node: Node, start: int, masked: str) -> tuple[Bound, ...]:
+    """List what is known to be bounded where a node is evaluated, in the function from `start`."""
+    return tuple(b for known in _conditions(node, start, masked) for b in _bounds(*known, masked))
+
+
 def _left_on(statement: Node) -> Node | None:
     # the condition on which it returns or goes on
     if statement.type != "if_statement" or part(statement, "alternative"):
@@ -189,12 +194,11 @@ class _AccessReader:
                 pointers[alias] = array, _sum(offset, further)
                 continue
             index = self.index(node, parent)
-            conditions = _conditions(node, self.start, self.masked)
             reads, writes = (True, True) if index is None else self.use(parent)
             yield Access(
                 array=array,
                 index=None if index is None else _sum(offset, index),
-                bounds=tuple(b for known in conditions for b in _bounds(*known, self.masked)),
+                bounds=bounds_at(node, self.start, self.masked),
                 at=node.start_byte,
                 line=lines.at(node.start_byte),
                 reads=reads,
