@@ -122,10 +122,25 @@ class HostLaunch:
         return max(inside, default=(self.site.at, self.site.at))
 
     @property
+    def varying(self) -> frozenset[str]:
+        """The parameters for which other launches of the kernel pass something else."""
+        passed = self.passed
+        others = (s for s in self.source.launches if bare_name(s.kernel) == self.kernel.name)
+        return frozenset(
+            name
+            for site in others
+            for name, text in self.handed(site).items()
+            if passed.get(name, text) != text
+        )
+
+    @property
     def passed(self) -> dict[str, str]:
         """What the launch passes for each of the kernel's parameters."""
+        return self.handed(self.site)
+
+    def handed(self, site: LaunchSite) -> dict[str, str]:
         names = (parameter.name for parameter in self.kernel.parameters)
-        return dict(zip(names, self.site.arguments, strict=False))
+        return dict(zip(names, site.arguments, strict=False))
 
     @property
     def constants(self) -> dict[str, str]:
@@ -226,6 +241,7 @@ _CAST = re.compile(
     r"^(?:\((?:const\s+)?(?:unsigned|signed|int|long|size_t|u?int\d*_t|float|double|[\w:]+\s*\*)"
     r"(?:\s+\w+|\s*\*)*\s*\)|(?:static|reinterpret|const)_cast<[^<>]*>)\s*(?=[\w(&-])"
 )
+_COMMAND_LINE = re.compile(r"\b(?:argc|argv|getenv|ato(?:i|l|ll)|strto\w+|sto(?:i|l|ul|ll|ull))\b")
 _WHOLE_FLOAT = re.compile(r"(\d+)(?:\.0*)?(?:[eE]\+?(\d{1,2}))?[fF]?")
 
 
@@ -325,6 +341,10 @@ class Host:
         if holds is not None:
             return self.number(texts[0 if holds else 1], level, line, depth + 1)
         known = [self.number(text, level, line, depth + 1) for text in texts]
+        if not _COMMAND_LINE.search(text):
+            # which branch is taken nobody knows: a stride may be 0 in the other one
+            values = {None if one is None else one.value for one in known}
+            return known[0] if len(values) == 1 else None
         stated = [found for found in known if found is not None]
         return stated[0] if len(stated) == 1 else None
 

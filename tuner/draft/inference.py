@@ -4,107 +4,23 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations, permutations
+from math import prod
 
 from tuner.draft.choices import TunableConstant
 from tuner.draft.host_values import Host, HostLaunch, Number, plain
+from tuner.draft.indices import Shape, Site, product, undivided
 from tuner.draft.launches import Axes, LaunchDraft, numbers_of
-from tuner.draft.translate import Scope, parse_expression, translate
+from tuner.draft.translate import Scope, translate
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.source.accesses import Access, Bound, accesses_of, assigned, bare
+from tuner.source.accesses import Access, accesses_of, assigned
 from tuner.source.facts import IDENTIFIER, KernelParameter
 from tuner.source.kernels import dtype_of, element_dtype
 from tuner.source.launches import Allocation, allocations_in
-from tuner.source.syntax import Node, number, text_of
-
-_MAX_DEPTH = 12
-_BUILTIN = re.compile(r"(blockIdx|threadIdx)\.([xyz])")
-
-Shape = tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Site:
-    # what the names in an index mean where it is, and what bounds them there
-    scope: Scope
-    grid: Shape
-    block: Shape
-    bounds: tuple[Bound, ...]
-    variables: Mapping[str, str]
-
-    def dimensions(self, text: str, depth: int) -> Shape | None:
-        text = plain(text)
-        if depth > _MAX_DEPTH:
-            return None
-        limit = next((bound.limit for bound in self.bounds if bound.what == bare(text)), None)
-        if limit is not None:
-            extent = self.translated(limit)
-            return None if extent is None else (extent,)
-        if text in self.variables:
-            return self.dimensions(self.variables[text], depth + 1)
-        if match := _BUILTIN.fullmatch(bare(text)):
-            # a number of threads is a choice, not a size
-            of_grid, axis = match[1] == "blockIdx", "xyz".index(match[2])
-            extents = (self.grid if of_grid else self.block)[axis : axis + 1]
-            return extents if extents and (of_grid or IDENTIFIER.search(extents[0])) else None
-        if text == "0":
-            return ("1",)
-        parsed = parse_expression(text)
-        return self.sum([text] if parsed is None else _flat(*parsed, "+"), depth)
-
-    def sum(self, terms: list[str], depth: int) -> Shape | None:
-        # A * B + c, where c runs over B
-        for place, term in enumerate(terms):
-            rest = terms[:place] + terms[place + 1 :]
-            for outer, inner in _products(term):
-                within = self.translated(inner)
-                if within is None:
-                    continue
-                minor = (within,) if not rest else self.dimensions(" + ".join(rest), depth + 1)
-                factors = sorted(" * ".join(minor).split(" * ")) if minor is not None else []
-                if minor is None or factors != sorted(within.split(" * ")):
-                    continue
-                major = self.dimensions(outer, depth + 1)
-                if major is not None:
-                    return (*major, *minor)
-        return None
-
-    def translated(self, text: str) -> str | None:
-        known = {**self.variables, **self.scope.definitions}
-        return translate(text, replace(self.scope, definitions=known))
-
-
-def _undivided(shape: Shape) -> Iterator[str]:
-    # K // vec words of vec elements are K elements: the kernel takes no other K
-    extents = list(shape)
-    while extents:
-        first = extents.pop(0)
-        if extents and first.endswith(f" // {extents[0]}"):
-            first = first.removesuffix(f" // {extents.pop(0)}")
-        yield first
-
-
-def _flat(source: str, node: Node, sign: str) -> list[str]:
-    while node.type == "parenthesized_expression":
-        node = node.named_children[0]
-    operator = node.child_by_field_name("operator") if node.type == "binary_expression" else None
-    left, right = (node.child_by_field_name(side) for side in ("left", "right"))
-    if operator is None or left is None or right is None or text_of(operator, source) != sign:
-        text = text_of(node, source)
-        return [text if sign == "+" else f"({text})"]
-    return [*_flat(source, left, sign), *_flat(source, right, sign)]
-
-
-def _products(term: str) -> list[tuple[str, str]]:
-    parsed = parse_expression(plain(term))
-    factors = [] if parsed is None else _flat(*parsed, "*")
-    pairs = []
-    for split in range(1, len(factors)):
-        outer, inner = " * ".join(factors[:split]), " * ".join(factors[split:])
-        pairs += [(outer, inner), (inner, outer)]
-    return pairs
-
+from tuner.source.syntax import number
+from tuner.source.uses import ConstantMemory, Use, constant_memory, uses_of
 
 _MAX_HOPS = 8
 _POINTER_OF = re.compile(
@@ -187,6 +103,22 @@ _FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
 # a text as the file states it, and where the source says so
 Stated = tuple[str, str]
 ShapeAndOrigin = tuple[Shape, str]
+# how far a guess goes, the surest first
+SURE, LIKELY, GUESSED = CERTAINTIES = ("sure", "likely", "guessed")
+_LONGEST_CODE = 60
+# All orders of so many dimensions are tried.
+_MOST_ORDERED = 5
+# Smaller numbers agree with an axis by chance.
+_LEAST_TELLING = 8
+_MOST_FACTORS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the source says for a guess, and how sure that makes it."""
+
+    certainty: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +130,13 @@ class DraftArgument:
     role: str | None = None
     shape: Shape | None = None
     value: str | None = None
-    origin: str = ""
+    evidence: tuple[Evidence, ...] = ()
+
+    @property
+    def certainty(self) -> str:
+        """That of the least sure evidence."""
+        known = (one.certainty for one in self.evidence)
+        return max(known, key=CERTAINTIES.index, default=SURE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +146,7 @@ class Inference:
     axes: Axes
     arguments: tuple[DraftArgument, ...]
     sizes: tuple[Mapping[str, Number], ...]
+    constant_memory: tuple[ConstantMemory, ...] = ()
 
     @property
     def complete_sizes(self) -> tuple[Mapping[str, Number], ...]:
@@ -228,7 +167,8 @@ def infer(
     distinct: dict[tuple[tuple[str, int], ...], Mapping[str, Number]] = {}
     for sizes in reading.sizes:
         distinct.setdefault(tuple((axis, n.value) for axis, n in sizes.items()), sizes)
-    return Inference(axes, reading.arguments(), tuple(distinct.values()))
+    memory = constant_memory(launch.source, launch.kernel)
+    return Inference(axes, reading.arguments(), tuple(distinct.values()), memory)
 
 
 class _Reading:
@@ -254,6 +194,7 @@ class _Reading:
         self.accesses: dict[str, list[Access]] = {}
         for access in accesses_of(launch.source, launch.kernel):
             self.accesses.setdefault(access.array, []).append(access)
+        self.uses = uses_of(launch.source, launch.kernel)
 
     def arguments(self) -> tuple[DraftArgument, ...]:
         parameters = self.launch.kernel.parameters
@@ -265,30 +206,113 @@ class _Reading:
             dtype = element_dtype(p.c_type, self.types) if p.pointers < 2 else None
             if p.name in absent:
                 value, origin = absent[p.name]
-                argument = DraftArgument(p, "int64", value=value, origin=origin)
+                argument = DraftArgument(p, "int64", value=value, evidence=_sure(origin))
             elif p.pointers:
-                shape, origin = shapes.get(p.name, (None, ""))
-                argument = DraftArgument(p, dtype, self.role(p), shape, origin=origin)
+                role, known = self.role(p)
+                argument = DraftArgument(p, dtype, role, evidence=(known,))
+                if p.name in shapes:
+                    shape, evidence = shapes[p.name]
+                    argument = replace(argument, shape=shape, evidence=(*evidence, known))
+            elif p.name in self.axes.names:
+                argument = DraftArgument(p, dtype, value=self.axes.names[p.name])
+            elif stated := self.value(p):
+                argument = DraftArgument(p, dtype, value=stated[0], evidence=_sure(stated[1]))
             else:
-                axis = self.axes.names.get(p.name)
-                told = (axis, "") if axis is not None else self.value(p)
-                argument = DraftArgument(p, dtype, None, None, *(told or (None, "")))
+                argument = DraftArgument(p, dtype)
             found.append(argument)
         return tuple(found)
 
-    def shapes(self, arrays: Sequence[KernelParameter]) -> dict[str, ShapeAndOrigin]:
+    def shapes(
+        self, arrays: Sequence[KernelParameter]
+    ) -> dict[str, tuple[Shape, tuple[Evidence, ...]]]:
         indexed = {p.name: found for p in arrays if (found := self.indexed(p)) is not None}
-        shapes: dict[str, ShapeAndOrigin] = {}
+        shapes: dict[str, tuple[Shape, tuple[Evidence, ...]]] = {}
         for parameter in arrays:
-            memory, index = self.allocated(parameter), indexed.get(parameter.name)
+            name, numbers = parameter.name, tuple[Evidence, ...]()
+            memory, index = self.allocated(parameter), indexed.get(name)
+            if memory is not None:
+                shape, numbers = self.named(memory[0])
+                memory = shape, memory[1]
+            if index is not None:
+                shape, own = self.named(index[0])
+                index, numbers = (shape, index[1]), numbers if memory is not None else own
             # the memory says how much, in any order; the index which way round
-            if memory is None:
-                shapes |= {} if index is None else {parameter.name: index}
-            elif index is None or sorted(index[0]) != sorted(memory[0]):
-                shapes[parameter.name] = _ordered(*memory, indexed)
+            if memory is None and index is None:
+                continue
+            if memory is None or (index is not None and sorted(index[0]) == sorted(memory[0])):
+                shape, origin = index or ((), "")
+                sure = memory is not None
+                also = f"{memory[1]}; " if memory is not None else ""
+                evidence = Evidence(SURE if sure else LIKELY, f"{also}{origin}")
             else:
-                shapes[parameter.name] = memory if index[0] == memory[0] else index
+                shape, evidence = self.ordered(name, *memory, indexed)
+            shapes[name] = shape, (evidence, *numbers)
         return shapes
+
+    def ordered(
+        self, name: str, memory: Shape, origin: str, indexed: Mapping[str, ShapeAndOrigin]
+    ) -> tuple[Shape, Evidence]:
+        # rows * cols and cols * rows are the same memory; how far apart elements are tells them
+        if not 2 <= len(memory) <= _MOST_ORDERED:
+            return memory, Evidence(SURE if name not in indexed else LIKELY, origin)
+        strides, line = self.strides(name)
+        fitting = [
+            order
+            for order in dict.fromkeys(permutations(memory))
+            if strides <= {product(order[place:]) for place in range(1, len(order))}
+        ]
+        if strides and memory in fitting:
+            return memory, Evidence(LIKELY, f"{origin}, in its order as in line {line}")
+        if strides and len(fitting) == 1:
+            return fitting[0], Evidence(LIKELY, f"{origin}, in the order of line {line}")
+        if strides:
+            return memory, Evidence(GUESSED, f"{origin}, in its order, which line {line} is not in")
+        others = {s: one for one, (s, _) in indexed.items() if sorted(s) == sorted(memory)}
+        if len(others) == 1:
+            shape, other = next(iter(others.items()))
+            return shape, Evidence(GUESSED, f"{origin}, in the order of {other}")
+        return memory, Evidence(GUESSED, f"{origin}, in its order")
+
+    def strides(self, name: str) -> tuple[set[str], int]:
+        """Find what the indices of an array multiply by, as far as axes say it; and a line."""
+        found: set[str] = set()
+        line = 0
+        for access in self.accesses.get(name, []):
+            if access.index is None:
+                continue
+            own = {s for s in self.site(access).strides(access.index) if IDENTIFIER.search(s)}
+            line = line or (access.line if own else 0)
+            found |= own
+        return found, line
+
+    def named(self, shape: Shape) -> tuple[Shape, tuple[Evidence, ...]]:
+        """Put an axis in the place of a number that it always has; tell the numbers that stay."""
+        if not self.axes.names or not any(extent.isdigit() for extent in shape):
+            return shape, ()
+        extents, notes = list[str](), []
+        for extent in shape:
+            axes = self.axes_of(int(extent)) if extent.isdigit() else (extent,)
+            if axes and axes != (extent,):
+                told = f"{extent} is {' * '.join(axes)} wherever it is launched"
+                notes.append(Evidence(LIKELY, told))
+            elif extent.isdigit() and int(extent) > 1:
+                notes.append(Evidence(GUESSED, f"{extent} is a number in the source, no axis"))
+            extents += axes or (extent,)
+        return tuple(extents), tuple(notes)
+
+    def axes_of(self, number: int) -> tuple[str, ...]:
+        """Find the only axes whose product is a number on every way to the launch."""
+        names = [*self.axes.names.values()]
+        own = [known for known in self.sizes if {*names} <= {*known}]
+        if number < _LEAST_TELLING or not own:
+            return ()
+        found = [
+            axes
+            for count in range(1, min(len(names), _MOST_FACTORS) + 1)
+            for axes in combinations(names, count)
+            if all(prod(known[axis].value for axis in axes) == number for known in own)
+        ]
+        return found[0] if len(found) == 1 else ()
 
     def indexed(self, parameter: KernelParameter) -> ShapeAndOrigin | None:
         if dtype_of(parameter.c_type, self.types) is None:
@@ -297,18 +321,25 @@ class _Reading:
         telling = [access for access in accesses if access.index != "0"] or accesses
         shapes = {self.shape(access) for access in telling}
         shape = shapes.pop() if len(shapes) == 1 else None
-        return None if shape is None else (shape, f"as it is indexed, line {telling[0].line}")
+        if shape is None:
+            return None
+        code = f"{parameter.name}[{telling[0].index}]"
+        code = code if len(code) <= _LONGEST_CODE else f"{code[:_LONGEST_CODE]}..."
+        return shape, f"indexed in line {telling[0].line}: {code}"
 
     def shape(self, access: Access) -> Shape | None:
         # the dimensions that an index runs over; no shape may depend on what is tuned
         if access.index is None:
             return None
-        variables = assigned(self.launch.source.masked, (self.launch.kernel.body,), access.at)
-        known = {name: value.text for name, value in variables.items()}
-        site = _Site(self.scope, self.grid, self.block, access.bounds, known)
-        shape = tuple(_undivided(site.dimensions(access.index, 0) or ()))
+        shape = tuple(undivided(self.site(access).dimensions(access.index) or ()))
         named = {name for extent in shape for name in IDENTIFIER.findall(extent)}
         return None if not shape or named & self.tunable else shape
+
+    def site(self, access: Access) -> Site:
+        body, masked = (self.launch.kernel.body,), self.launch.source.masked
+        variables = assigned(masked, body, access.at, access.loop_end)
+        known = {name: value.text for name, value in variables.items()}
+        return Site(self.scope, self.grid, self.block, access.bounds, known)
 
     def allocated(self, parameter: KernelParameter) -> ShapeAndOrigin | None:
         dtype = element_dtype(parameter.c_type, self.types)
@@ -324,6 +355,8 @@ class _Reading:
 
     def value(self, parameter: KernelParameter) -> Stated | None:
         if not parameter.name or parameter.name not in self.passed:
+            return None
+        if parameter.name in self.launch.varying:
             return None
         found = {self._value(parameter, host) for host in self.hosts}
         return found.pop() if len(found) == 1 else None
@@ -355,27 +388,26 @@ class _Reading:
             return None
         return "0", f"a null pointer, line {self.hosts[0].path[0].line}"
 
-    def role(self, parameter: KernelParameter) -> str:
+    def role(self, parameter: KernelParameter) -> tuple[str, Evidence]:
+        use = self.uses.get(parameter.name, Use())
+        read, written = use.read, use.written
         if parameter.const or not parameter.name:
-            return "input" if parameter.name else "output"
-        accesses = self.accesses.get(parameter.name, [])
-        if all(access.index is not None for access in accesses):
-            if accesses and not any(access.writes for access in accesses):
-                return "input"
-            return "inout" if any(access.reads for access in accesses) else "output"
-        body = self.launch.source.masked[slice(*self.launch.kernel.body)]
-        element = rf"\b{re.escape(parameter.name)}\s*\[(?:[^\[\]]|\[[^\]]*\])*\]"
-        touched = re.findall(rf"{element}\s*(=(?!=)|\S)", body)
-        atomic = re.search(rf"\batomic\w+\s*\(\s*&?\s*{re.escape(parameter.name)}\b", body)
-        return "inout" if atomic or any(after != "=" for after in touched) else "output"
+            return ("input" if parameter.name else "output"), Evidence(SURE, "const")
+        if use.handed is not None and (read is None or written is None):
+            by, line = use.handed
+            told = f"{use.role} by the name of {by}" if use.assumed else f"handed to {by}"
+            return use.role, Evidence(GUESSED, f"{told}, line {line}")
+        if read is None and written is None:
+            return use.role, Evidence(GUESSED, "nothing here reads or writes it")
+        if read is None or written is None:
+            return use.role, Evidence(
+                SURE,
+                f"written, line {written}" if written else f"read, line {read}, and not written",
+            )
+        told = f"read, line {read}, and written, line {written}"
+        # Its own results may be all that it reads.
+        return use.role, Evidence(LIKELY if written < read else SURE, told)
 
 
-def _ordered(memory: Shape, origin: str, indexed: Mapping[str, ShapeAndOrigin]) -> ShapeAndOrigin:
-    # rows * cols and cols * rows are the same memory
-    if len(memory) < 2:
-        return memory, origin
-    others = {s: name for name, (s, _) in indexed.items() if sorted(s) == sorted(memory)}
-    if len(others) == 1:
-        shape, name = next(iter(others.items()))
-        return shape, f"{origin}, in the order of {name}"
-    return memory, f"{origin}, in its order"
+def _sure(origin: str) -> tuple[Evidence, ...]:
+    return (Evidence(SURE, origin),) if origin else ()

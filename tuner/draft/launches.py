@@ -51,7 +51,8 @@ def axes_of(launch: HostLaunch, hosts: Sequence[Host]) -> Axes:
         if p.name and not p.pointers and p.dtype in INTEGERS:
             # an offset of 0 is passed as a whole number too
             known = [host.number(text) for text in arguments[place : place + 1] for host in hosts]
-            if all(value is None or value.value > 0 for value in known):
+            is_size = all(value is None or value.value > 0 for value in known)
+            if is_size or p.name in launch.varying:
                 found[p.name] = names.axis(p.name)
     # `const int rows = 1024;`, where both the grid and an array have so many
     texts = Axes(found).texts(launch)

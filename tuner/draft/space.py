@@ -115,6 +115,7 @@ def space_yaml(
         options=options,
         axes=_axes(axes),
         arguments=arguments,
+        constant_memory=inference.constant_memory,
         sizes=sizes,
         sizes_from=sizes_from,
         min_bytes=_min_bytes(arguments, list(axes.names.values())),
@@ -172,16 +173,15 @@ def _argument(argument: DraftArgument) -> str:
     missing = [] if argument.dtype else [f"the dtype (`{argument.parameter.declaration}`)"]
     missing += [] if argument.parameter.name else ["its name"]
     if argument.role is not None:
-        what = "shape"
         missing += [f"the shape of {name} over the axes"] if argument.shape is None else []
         end = f"shape: [{', '.join(argument.shape or (BLANK,))}], role: {argument.role}"
     else:
-        what = "value"
         missing += [f"the value of {name}"] if argument.value is None else []
         end = f"value: {argument.value or BLANK}"
+    said = f"{argument.certainty}: {'; '.join(one.text for one in argument.evidence)}"
     comment = f"  {MARK} {', '.join(missing)}" if missing else ""
-    if argument.origin:
-        comment += f"; the {what}: {argument.origin}" if missing else f"  # {argument.origin}"
+    if argument.evidence:
+        comment += f"; {said}" if missing else f"  # {said}"
     return f"{{name: {name}, dtype: {dtype}, {end}}}{comment}"
 
 

@@ -28,10 +28,13 @@ class Assigned:
     at: int
 
 
-def assigned(masked: str, functions: tuple[Span, ...], end: int) -> dict[str, Assigned]:
+def assigned(
+    masked: str, functions: tuple[Span, ...], end: int, loop_end: int = 0
+) -> dict[str, Assigned]:
     """Map the variables that the function around `end` gives one value before it.
 
-    Those that it counts up, adds to or hands out by address are left out: they have several.
+    Those that it counts up, adds to or hands out by address are left out, up to the end of the
+    loop around if there is one: they have several.
     """
     start = max((a for a, b in functions if a <= end < b), default=0)
     values: dict[str, dict[str, int]] = {}
@@ -43,7 +46,8 @@ def assigned(masked: str, functions: tuple[Span, ...], end: int) -> dict[str, As
         for piece in _NEXT_DECLARATOR.split(f"{match[1]} = {match[2]}"):
             name, _, value = piece.partition("=")
             values.setdefault(name.strip(), {}).setdefault(fold(value), match.start())
-    changed = {name for match in _CHANGED.finditer(masked, start, end) for name in match.groups()}
+    changes = _CHANGED.finditer(masked, start, max(end, loop_end))
+    changed = {name for match in changes for name in match.groups()}
     return {
         name: Assigned(*next(iter(found.items())))
         for name, found in values.items()
@@ -149,7 +153,8 @@ _ELEMENT_CALLS = re.compile(r"__ld\w+|__st\w+|atomic\w+")
 class Access:
     """One access of an array: its index, None where it cannot be told; innermost bounds first.
 
-    What cannot be told is taken to read and to write.
+    `loop_end` is the end of the outermost loop around it, 0 where it is in none. What cannot be
+    told is taken to read and to write.
     """
 
     array: str
@@ -159,6 +164,7 @@ class Access:
     line: int
     reads: bool = True
     writes: bool = True
+    loop_end: int = 0
 
 
 def accesses_of(source: SourceFile, kernel: KernelFunction) -> tuple[Access, ...]:
@@ -203,6 +209,7 @@ class _AccessReader:
                 line=lines.at(node.start_byte),
                 reads=reads,
                 writes=writes,
+                loop_end=max((loop.end_byte for loop in self.loops(node)), default=0),
             )
 
     def text(self, node: Node | None) -> str:
@@ -213,10 +220,13 @@ class _AccessReader:
         right = part(parent, "right")
         if parent.type != "assignment_expression" or right == node:
             return ""
-        inside = (around for around in ancestors(parent) if around.start_byte >= self.start)
-        if self.text(part(parent, "operator")) != "+=" or any(n.type in _LOOPS for n in inside):
+        if self.text(part(parent, "operator")) != "+=" or any(self.loops(parent)):
             return ""
         return self.text(right)
+
+    def loops(self, node: Node) -> Iterator[Node]:
+        inside = (around for around in ancestors(node) if around.start_byte >= self.start)
+        return (around for around in inside if around.type in _LOOPS)
 
     def alias(self, node: Node, parent: Node | None) -> tuple[str, str]:
         # const T* row = array + offset;  const T* row = &array[offset];

@@ -89,7 +89,7 @@ def test_the_memory_asked_for_gives_a_shape(host: str, shape: str | None) -> Non
     row = argument(scaled(main, kernel="helper(y, x, i);"), "y")
     assert f"shape: {shape or '[FILL_IN]'}" in row
     assert ("FILL IN: the shape of y" in row) is (shape is None)
-    assert ("# the vector, line 3" in row) is ("vector" in host)
+    assert ("the vector, line 3" in row) is ("vector" in host)
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_a_null_pointer_is_passed_as_zero_and_an_offset_of_zero_is_no_size() -> 
         "{ int i = threadIdx.x; if (i < n) y[i] = bias ? bias[i] : from; }\n"
         "void f(float* p, int n) { k<<<1, 64>>>(p, nullptr, 0, n); }\n"
     )
-    assert "dtype: int64, value: 0}  # a null pointer, line 3" in argument(text, "bias")
-    assert "value: 0}  # line 3" in argument(text, "from")
+    assert "dtype: int64, value: 0}  # sure: a null pointer, line 3" in argument(text, "bias")
+    assert "value: 0}  # sure: line 3" in argument(text, "from")
     assert "axes: [n]\n" in snippet(text).space_yaml
 
 
@@ -196,3 +196,115 @@ def test_a_vector_width_says_how_far_it_may_go() -> None:
         "{ int i = threadIdx.x * VEC; if (i < n) y[i] = n; }"
     )
     assert "  vec: [1, 2, 4, 8]  # VEC, line 1; at most 16" in snippet(text).space_yaml
+
+
+@pytest.mark.parametrize(
+    ("host", "told"),
+    [
+        ("long s = t.dim() == 3 ? t.stride(0) : 0; k<<<rows, 64>>>(y, y, n, s);", "stride"),
+        (
+            "if (t.defined()) k<<<rows, 64>>>(y, y, n, 0);"
+            " else k<<<rows, 64>>>(y, y, n, t.stride(0));",
+            "stride",
+        ),
+        ("long s = 0; if (t.defined()) s = t.stride(0); k<<<rows, 64>>>(y, y, n, s);", "stride"),
+        ("k<<<rows, 64>>>(y, y, n, 0);", "0"),
+    ],
+)
+def test_a_stride_of_one_branch_is_no_number(host: str, told: str) -> None:
+    row = argument(
+        "__global__ void k(float* y, const float* x, int n, long stride) { int i = threadIdx.x;"
+        " if (i < n) y[blockIdx.x * n + i] = x[blockIdx.x * stride + i]; }\n"
+        f"void f(float* y, Tensor t, int rows, int n) {{ {host} }}",
+        "stride",
+    )
+    assert f"value: {told}}}" in row
+
+
+LINEAR = (
+    "__global__ void k(float* y, const float* x, const float* w, int N, int K) {{\n"
+    "  for (int n = threadIdx.x; n < N; n += blockDim.x) {{ float s = 0; int k = 0;\n"
+    "    while (k + 1 <= K) {{ s += x[blockIdx.x * K + k] * w[{index}]; ++k; }}\n"
+    "    y[blockIdx.x * N + n] = s; }} }}\n"
+    "int main() {{ int M = 8, N = 64, K = 32; float *x, *w, *y; cudaMalloc(&x, M * K * 4);\n"
+    "  cudaMalloc(&w, {size} * 4); cudaMalloc(&y, M * N * 4); k<<<M, 64>>>(y, x, w, N, K); }}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("index", "size", "shape", "told"),
+    [
+        ("n * K + k", "K * N", "[N, K]", "likely: cudaMalloc, line 6, in the order of line 3"),
+        ("k * N + n", "N * K", "[K, N]", "likely: cudaMalloc, line 6, in the order of line 3"),
+        ("n * K + k", "N * K", "[N, K]", "likely: cudaMalloc, line 6, in its order as in line 3"),
+        ("k + K * n", "K * N", "[N, K]", "likely: "),
+        ("at(n, k)", "K * N", "[K, N]", "guessed: cudaMalloc, line 6, in its order; const"),
+    ],
+)
+def test_an_index_that_runs_over_rows_tells_which_way_round_the_memory_is(
+    index: str, size: str, shape: str, told: str
+) -> None:
+    row = argument(LINEAR.format(index=index, size=size), "w")
+    assert f"shape: {shape}" in row
+    assert f"# {told}" in row
+
+
+COPY = (
+    "__global__ void k(float* y, const float* x, int rows, int cols)"
+    " {{ for (int c = threadIdx.x; c < cols; ++c) y[blockIdx.x * cols + c] = x[c]; }}\n"
+    "int main() {{ float *x, *y; cudaMalloc(&y, {size} * 4); k<<<64, 64>>>(y, x, 64, 4096); }}\n"
+)
+
+
+@pytest.mark.parametrize("size", ["64 * 4096", "262144"])
+def test_a_number_that_axes_always_make_is_written_as_those_axes(size: str) -> None:
+    row = argument(COPY.format(size=size), "y")
+    assert "shape: [rows, cols]" in row
+    assert "rows * cols wherever it is launched" in row
+
+
+def test_a_number_beside_an_axis_is_a_guess_and_says_so() -> None:
+    text = (
+        "__global__ void k(float* y, int rows) { int c = threadIdx.x;\n"
+        "  if (c < 96) y[blockIdx.x * 96 + c] = 1; }\n"
+        "void f(float* y, int rows) { k<<<rows, 96>>>(y, rows); }\n"
+    )
+    row = argument(text, "y")
+    assert "shape: [rows, 96]" in row
+    assert "# guessed: " in row
+    assert "96 is a number in the source, no axis" in row
+
+
+@pytest.mark.parametrize(
+    ("declared", "blank"),
+    [
+        ("__constant__ float taps[9];", True),
+        ("__constant__ float taps[9] = {1, 2, 3};", False),
+        ("__constant__ float other[9]; __device__ float taps[9];", False),
+    ],
+)
+def test_constant_memory_that_only_host_code_fills_is_a_blank(declared: str, blank: bool) -> None:
+    text = (
+        f"{declared}\n__global__ void k(float* y, int n)"
+        " { int i = threadIdx.x; if (i < n) y[i] = taps[i]; }\n"
+        "void f(float* y, int n) { cudaMemcpyToSymbol(taps, y, 36); k<<<1, 64>>>(y, n); }\n"
+    )
+    left = [what for _, what in blanks(snippet(text).space_yaml)]
+    told = "nothing fills taps here (__constant__ float taps[9], line 1)"
+    assert any(told in what for what in left) is blank
+
+
+@pytest.mark.parametrize(
+    ("kernel", "role"),
+    [
+        ("if (i < n) y[i] = x[i];", "role: output}  # likely: indexed in line 2: y[i]; written"),
+        ("if (i < n) y[i] += x[i];", "role: inout}  # likely: indexed in line 2: y[i]; read, line"),
+        ("if (i < n) mystery(y, i);", "role: inout}  # FILL IN: the shape of y over the axes; "
+         "guessed: handed to mystery(), line 2"),
+        ("if (i < n) store4(y + i);", "guessed: output by the name of store4(), line 2"),
+    ],
+)  # fmt: skip
+def test_a_role_says_what_it_is_from(kernel: str, role: str) -> None:
+    assert role in argument(
+        scaled("void f(float* p, int n) { k<<<1, 64>>>(p, p, 2.f, n); }", kernel), "y"
+    )
