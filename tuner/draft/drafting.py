@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.compiler.base import Compiler, CompileRequest
-from tuner.draft.blanks import blanks_in
+from tuner.draft.blanks import blanks_in, require_filled
 from tuner.draft.choices import Proposals, propose
 from tuner.draft.extract.extraction import Extraction, extract, failure
 from tuner.draft.extract.reading import is_plain, parsed_include
@@ -17,6 +17,8 @@ from tuner.draft.extract.unit import relocated
 from tuner.draft.host_values import Host, HostLaunch, paths_to
 from tuner.draft.inference import infer
 from tuner.draft.launches import axes_of, template_launch
+from tuner.draft.problems.kernel import axes_for, inference_for, kernel_name, skeleton
+from tuner.draft.problems.statement import is_stated, statement_of
 from tuner.draft.space import Drafted, reference_stub, space_yaml, write, write_new
 from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Value
@@ -61,11 +63,15 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked of a draft: kernels and instantiations by name, folders of headers."""
+    """What is asked of a draft: kernels and instantiations by name, folders of headers, a problem.
+
+    `problem` is the file that states what the kernel computes; it is its reference, too.
+    """
 
     kernels: tuple[str, ...] = ()
     instantiate: tuple[str, ...] = ()
     folders: tuple[Path, ...] = ()
+    problem: Path | None = None
 
 
 def draft(
@@ -73,22 +79,29 @@ def draft(
     kernel: str | None = None,
     folder: Path | None = None,
     options: tuple[str, ...] = (),
+    problem: Path | None = None,
 ) -> Draft:
     """Draft the files for one kernel of `source`, below `folder` (default: here).
+
+    What `problem` states of arguments and sizes is not guessed from the source.
 
     Raises `KernelError` with the list where `kernel` is not given and the file does not launch one.
     """
     launch = HostLaunch.of(source, _chosen(source, kernel))
     hosts = [Host(source, path) for path in paths_to(launch)]
-    axes = axes_of(launch, hosts)
+    stated = None if problem is None else statement_of(problem)
+    axes = axes_of(launch, hosts) if stated is None else axes_for(stated, launch)
     proposals = propose(launch, list(axes.names.values()))
     tuned = template_launch(launch, axes, proposals)
-    inference = infer(launch, axes, tuned, proposals.choices, hosts)
+    if stated is None:
+        inference = infer(launch, axes, tuned, proposals.choices, hosts)
+    else:
+        inference = inference_for(stated, launch, axes)
     stem, root = source.path.stem, folder or Path()
     space_path = root / "search_spaces" / f"{stem}.yaml"
     paths = {
         "source": source.path,
-        "reference": source.path.with_suffix(".py"),
+        "reference": problem or source.path.with_suffix(".py"),
         "template": root / "templates" / f"{stem}.cu.j2",
     }
     start = space_path.resolve().parent
@@ -124,12 +137,15 @@ def draft_source(
     `write_draft` raises.
     """
     asked = asked or Asked()
+    beside = path.with_suffix(".py")
+    if asked.problem is None and beside.is_file() and is_stated(beside):
+        asked = replace(asked, problem=beside)
     includes = (parsed_include(line) for line in _INCLUDE.findall(source_text(path)))
     is_production = any(parsed is not None and not is_plain(*parsed) for parsed in includes)
     if is_production or asked.instantiate or asked.folders or len(asked.kernels) > 1:
         return _draft_extracted(path, folder, asked, compiler(), force)
     source = read_source(path)
-    made = draft(source, next(iter(asked.kernels), None), folder)
+    made = draft(source, next(iter(asked.kernels), None), folder, problem=asked.problem)
     names = (made.launched,) if made.launched is not None else ()
     request = CompileRequest(hide_host_code(source), names, _ARCHITECTURE)
     if not compiler().submit(request).result().ok:
@@ -139,6 +155,27 @@ def draft_source(
             # no better for it: what is wrong with the file itself, `tune check` tells
             pass
     return write_draft(made, force=force)
+
+
+def draft_problem(
+    path: Path, folder: Path = Path(), *, compiler: Callable[[], Compiler], force: bool = False
+) -> Drafted:
+    """Draft from a problem for the kernel of its name beside it; write a skeleton where none is.
+
+    Raises `InputError` while the skeleton is not filled in, and what `draft_source` raises.
+    """
+    kernel = path.with_suffix(".cu")
+    if kernel.exists():
+        require_filled(kernel)
+        return draft_source(kernel, folder, Asked(problem=path), compiler=compiler, force=force)
+    stated = statement_of(path)
+    write(kernel, skeleton(stated))
+    (blank,) = blanks_in(kernel)
+    next_ = (
+        f"write the kernel's body in {kernel}, line {blank.line}; then `tune init {path}` again "
+        "drafts its search space"
+    )
+    return Drafted(kernel_name(stated), None, (kernel,), notes=(*stated.notes, next_))
 
 
 def require_one(made: Drafted) -> Path:
@@ -232,7 +269,7 @@ def _draft_extracted(
         write_new({target: unit.unit}, force=force)
         names = ", ".join(instance.kernel.name for instance in unit.instances)
         return Drafted(names, None, (target,), left_out=unit.left_out, notes=_by_hand(unit))
-    made = draft(unit.source, unit.instances[0].kernel.name, folder, options)
+    made = draft(unit.source, unit.instances[0].kernel.name, folder, options, asked.problem)
     first = LineIndex(unit.unit).at(len(unit.unit) - 1) + 1
     made = replace(made, space_yaml=relocated(made.space_yaml, unit.places, first))
     done = write_draft(made, force=force, unit={target: unit.unit})

@@ -199,6 +199,7 @@ class DraftArgument:
     shape: Shape | None = None
     value: str | None = None
     origin: str = ""
+    fill: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,8 @@ class Inference:
     axes: Axes
     arguments: tuple[DraftArgument, ...]
     sizes: tuple[Mapping[str, Number], ...]
+    held_out: tuple[Mapping[str, int], ...] = ()
+    edge_cases: tuple[Mapping[str, int], ...] = ()
 
     @property
     def complete_sizes(self) -> tuple[Mapping[str, Number], ...]:

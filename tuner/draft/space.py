@@ -117,6 +117,8 @@ def space_yaml(
         arguments=arguments,
         sizes=sizes,
         sizes_from=sizes_from,
+        held_out=_told(inference.held_out),
+        edge_cases=_told(inference.edge_cases),
         min_bytes=_min_bytes(arguments, list(axes.names.values())),
         baseline=launch_draft(launch, axes, launch.instance),
         choices=choices,
@@ -175,6 +177,7 @@ def _argument(argument: DraftArgument) -> str:
         what = "shape"
         missing += [f"the shape of {name} over the axes"] if argument.shape is None else []
         end = f"shape: [{', '.join(argument.shape or (BLANK,))}], role: {argument.role}"
+        end += f", fill: {argument.fill}" if argument.fill else ""
     else:
         what = "value"
         missing += [f"the value of {name}"] if argument.value is None else []
@@ -197,6 +200,11 @@ def _workloads(inference: Inference) -> tuple[list[str], str]:
     origins = (f"{axis} from line {' and '.join(map(str, at))}" for axis, at in lines.items())
     told = (", ".join(f"{axis}: {sizes[axis].value}" for axis in names) for sizes in known)
     return [f"{{{sizes}}}" for sizes in told], f"# {', '.join(origins)}"
+
+
+def _told(workloads: Sequence[Mapping[str, int]]) -> str:
+    each = (", ".join(f"{axis}: {n}" for axis, n in sizes.items()) for sizes in workloads)
+    return ", ".join(f"{{{sizes}}}" for sizes in each)
 
 
 def _min_bytes(arguments: Sequence[DraftArgument], axes: Sequence[str]) -> str:
