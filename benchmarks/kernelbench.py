@@ -96,7 +96,7 @@ def main() -> None:
         "rows": rows,
         "environment": environment(),
     }
-    write_result(result)
+    write_result("kernelbench", result)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,7 @@ class Draft:
     template: str
     reference_path: Path
     reference: str
+    notes: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -118,6 +119,7 @@ def draft(
         template=_template(source, proposals),
         reference_path=paths["reference"],
         reference=reference_stub(launch.kernel, stem),
+        notes=() if stated is None else stated.notes,
     )
 
 
@@ -251,6 +253,7 @@ def write_draft(
         kept=(made.reference_path,) if kept else (),
         parameters=made.parameters,
         blanks=(*blanks_in(made.space_path), *blanks_in(made.reference_path)),
+        notes=made.notes,
     )
 
 
@@ -273,7 +276,7 @@ def _draft_extracted(
     first = LineIndex(unit.unit).at(len(unit.unit) - 1) + 1
     made = replace(made, space_yaml=relocated(made.space_yaml, unit.places, first))
     done = write_draft(made, force=force, unit={target: unit.unit})
-    return replace(done, left_out=unit.left_out, notes=_notes(unit))
+    return replace(done, left_out=unit.left_out, notes=(*done.notes, *_notes(unit)))
 
 
 def _options(unit: Extraction, compiler: Compiler) -> tuple[str, ...]:

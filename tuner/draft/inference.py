@@ -191,7 +191,10 @@ ShapeAndOrigin = tuple[Shape, str]
 
 @dataclass(frozen=True, slots=True)
 class DraftArgument:
-    """One argument as far as it is known; `role` is None for a scalar, the others if unknown."""
+    """One argument as far as it is known; `role` is None for a scalar, the others if unknown.
+
+    `scale` is the usual size of an output's elements.
+    """
 
     parameter: KernelParameter
     dtype: str | None
@@ -200,6 +203,7 @@ class DraftArgument:
     value: str | None = None
     origin: str = ""
     fill: str = ""
+    scale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +215,7 @@ class Inference:
     sizes: tuple[Mapping[str, Number], ...]
     held_out: tuple[Mapping[str, int], ...] = ()
     edge_cases: tuple[Mapping[str, int], ...] = ()
+    sizes_from: str = ""
 
     @property
     def complete_sizes(self) -> tuple[Mapping[str, Number], ...]:

@@ -11,7 +11,7 @@ from tuner.draft.inference import DraftArgument, Inference
 from tuner.draft.launches import Axes
 from tuner.draft.problems.statement import StatedArray, Statement
 from tuner.model.errors import KernelError
-from tuner.source.facts import KernelFunction, KernelParameter
+from tuner.source.facts import Constant, KernelFunction, KernelParameter
 
 _C_TYPES = {
     "bool": "bool",
@@ -54,13 +54,31 @@ def inference_for(statement: Statement, launch: HostLaunch, axes: Axes) -> Infer
         else _scalar(statement, axes, parameter)
         for parameter in kernel.parameters
     )
-    lines = statement.lines
-    sizes = tuple(
-        {axis: Number(size, lines.get(axis, 1)) for axis, size in one.items()}
-        for one in statement.tuned
+    sizes = tuple({axis: Number(size, 0) for axis, size in one.items()} for one in statement.tuned)
+    fixed = _fixed(statement, launch, axes, arguments)
+    distinct = Axes(dict(zip(statement.axes, statement.axes, strict=True)), fixed)
+    held_out, edge_cases = (
+        tuple(one for one in group if all(one[axis] == c.number for axis, c in fixed.items()))
+        for group in (statement.held_out, statement.edge_cases)
     )
-    distinct = Axes(dict(zip(statement.axes, statement.axes, strict=True)))
-    return Inference(distinct, arguments, sizes, statement.held_out, statement.edge_cases)
+    return Inference(distinct, arguments, sizes, held_out, edge_cases, statement.sizes_from)
+
+
+def _fixed(
+    statement: Statement, launch: HostLaunch, axes: Axes, arguments: Sequence[DraftArgument]
+) -> dict[str, Constant]:
+    """Find the axes that a kernel is told by nothing: it is right for their one size alone."""
+    if any(one.role is None and one.value is None for one in arguments):
+        return {}  # what it is told nobody knows yet
+    told = {one.value for one in arguments if one.role is None}
+    told |= {axis for name, axis in axes.names.items() if name in launch.names}
+    fixed = {}
+    for axis in statement.axes:
+        sizes = {one[axis] for one in statement.tuned}
+        if axis not in told and len(sizes) == 1:
+            size = sizes.pop()
+            fixed[axis] = Constant(axis, "constexpr", str(size), (0, 0), 0, size)
+    return fixed
 
 
 def _arrays(statement: Statement, kernel: KernelFunction) -> dict[str, StatedArray]:
@@ -100,7 +118,9 @@ def _misfit(
 
 def _array(parameter: KernelParameter, array: StatedArray) -> DraftArgument:
     named = replace(parameter, name=array.name)
-    return DraftArgument(named, array.dtype, array.role, array.shape, fill=array.fill)
+    return DraftArgument(
+        named, array.dtype, array.role, array.shape, fill=array.fill, scale=array.scale
+    )
 
 
 def _scalar(statement: Statement, axes: Axes, parameter: KernelParameter) -> DraftArgument:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +21,33 @@ from tuner.model.kernel import DTYPE_BYTES
 from tuner.process.files import read_regular
 
 _MOST_TUNED = 8
+# What is run to see how large outputs are; a larger problem is left alone.
+_LARGEST_RUN_BYTES = 64 << 20
 # Sizes of an axis that a definition leaves open and no workload says.
 _GUESSED = (1, 64, 4096)
 
 
 @dataclass(frozen=True, slots=True)
 class StatedArray:
-    """An input or an output; `fill` names what an input is drawn from where that is known."""
+    """An input or an output; `fill` names what an input is drawn from where that is known.
+
+    `scale` is the median magnitude of an output's elements that are not 0, where it was computed.
+    """
 
     name: str
     dtype: str
     shape: tuple[str, ...]
     role: str
     fill: str = ""
+    scale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
     """A problem as a search space needs it.
 
-    `tuned`, `held_out` and `edge_cases` are workloads; `lines` says where an axis' size stands in
-    the problem's file. A scalar without a value is one that the problem does not say.
+    `tuned`, `held_out` and `edge_cases` are workloads, and `sizes_from` says where they stand. A
+    scalar without a value is one that the problem does not say.
     """
 
     path: Path
@@ -51,7 +58,7 @@ class Statement:
     tuned: tuple[Sizes, ...]
     held_out: tuple[Sizes, ...] = ()
     edge_cases: tuple[Sizes, ...] = ()
-    lines: Mapping[str, int] = field(default_factory=dict)
+    sizes_from: str = ""
     notes: tuple[str, ...] = ()
 
     @property
@@ -116,7 +123,7 @@ def _of_module(problem: BenchProblem) -> Statement:
     _, fills = problem.at({}).inputs(device="meta")
     arrays = tuple(_stated(tensors, texts, fills))
     fitting = [case for case in cases if _fits(arrays, case, extents({**base, **case}))]
-    _require_repeatable(problem, fitting)
+    arrays = _scaled(problem, arrays, [sizes, *fitting])
     return Statement(
         path=problem.path,
         name=problem.path.stem,
@@ -125,7 +132,8 @@ def _of_module(problem: BenchProblem) -> Statement:
         scalars=_scalars(problem),
         tuned=(sizes,),
         edge_cases=tuple(case for n, case in enumerate(fitting) if case not in fitting[:n]),
-        lines={axis: problem.knobs[axis].line for axis in axes},
+        sizes_from=f"{problem.path.name}, "
+        + ", ".join(f"{axis} in line {problem.knobs[axis].line}" for axis in axes),
     )
 
 
@@ -233,14 +241,39 @@ def _scalars(problem: BenchProblem) -> dict[str, tuple[str, str | None]]:
     }
 
 
-def _require_repeatable(problem: BenchProblem, cases: Sequence[Sizes]) -> None:
-    for case in cases[:1]:
-        posed = problem.at(case)
-        values, _ = posed.inputs()
-        with blamed_on(problem.path, "`forward` fails in float64"):
-            tensors = {n: v for n, v in values.items() if hasattr(v, "shape")}
-            wide = {n: v.double() if v.is_floating_point() else v for n, v in tensors.items()}
-            posed.run(wide, wide=True)
+def _scaled(
+    problem: BenchProblem, arrays: Sequence[StatedArray], cases: Sequence[Sizes]
+) -> tuple[StatedArray, ...]:
+    """Run the problem in float64 on the first of some sizes that is small enough; add the scales.
+
+    Raises `KernelError` where it does not run, or draws random numbers while it does.
+    """
+    first = cases[0] if _bytes(arrays, cases[0]) <= _LARGEST_RUN_BYTES else None
+    case = next((one for one in (first, *cases[1:]) if one is not None), None)
+    if case is None:
+        return tuple(arrays)
+    posed = problem.at(case)
+    values, _ = posed.inputs()
+    tensors = {name: value for name, value in values.items() if hasattr(value, "shape")}
+    wide = {n: t.double() if t.is_floating_point() else t for n, t in tensors.items()}
+    with blamed_on(problem.path, "`forward` fails in float64"):
+        found = posed.run(wide, wide=True)
+    results = iter(found if isinstance(found, tuple | list) else (found,))
+    scaled = (
+        replace(one, scale=_usual(next(results))) if one.role == "output" else one for one in arrays
+    )
+    return tuple(scaled) if case is first else tuple(arrays)
+
+
+def _bytes(arrays: Sequence[StatedArray], case: Sizes) -> int:
+    counts = (prod(Expression.parse(text).integer(case) for text in a.shape) for a in arrays)
+    return sum(count * DTYPE_BYTES[a.dtype] for count, a in zip(counts, arrays, strict=True))
+
+
+def _usual(tensor: Any) -> float | None:
+    values = tensor.double().abs().flatten()
+    values = values[values > 0]
+    return float(values.median()) if values.numel() else None
 
 
 def _of_definition(problem: Definition) -> Statement:
@@ -262,10 +295,11 @@ def _of_definition(problem: Definition) -> Statement:
                     f"{name} holds whole numbers: a definition does not say which, and they are "
                     "drawn small; if it is an index, take a reference of your own that draws it"
                 )
-    sizes, values = _workloads(problem, fixed)
+    sizes, values, sizes_from = _workloads(problem, fixed)
     if not sizes:
+        sizes_from = "a guess: no workloads are beside the definition"
         sizes = [{n: v or size for n, v in fixed.items()} for size in _GUESSED]
-        notes.append("no workloads beside the definition: the sizes to tune for are guesses")
+        notes.append("no workloads are beside the definition: the sizes to tune for are guesses")
     scalars = {name: (dtype, values.get(name)) for name, (dtype, _) in scalars.items()}
     tuned = sizes[:: -(-len(sizes) // _MOST_TUNED)]
     return Statement(
@@ -276,14 +310,15 @@ def _of_definition(problem: Definition) -> Statement:
         scalars=scalars,
         tuned=tuple(tuned),
         held_out=tuple(one for one in sizes if one not in tuned),
+        sizes_from=sizes_from,
         notes=tuple(notes),
     )
 
 
 def _workloads(
     problem: Definition, fixed: Mapping[str, int | None]
-) -> tuple[list[Sizes], dict[str, str]]:
-    """Read a trace set's workloads of a definition: sizes in order, and the scalars' values."""
+) -> tuple[list[Sizes], dict[str, str], str]:
+    """Read a trace set's workloads of a definition: sizes in order, scalars' values, the file."""
     path, name = problem.path, problem.data.get("name", problem.path.stem)
     places = [path.with_suffix(".jsonl")]
     parts = [n for n, part in enumerate(path.parts) if part == "definitions"]
@@ -303,7 +338,7 @@ def _workloads(
             raise InputError(message, path=file, line=number) from error
         scalars |= {n: repr(v["value"]) for n, v in inputs if v.get("type") == "scalar"}
         found += [sizes] if sizes not in found else []
-    return sorted(found, key=lambda sizes: [*sizes.values()]), scalars
+    return sorted(found, key=lambda sizes: [*sizes.values()]), scalars, file.name if file else ""
 
 
 def _refused(problem: Definition, message: str) -> KernelError:
