@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from tuner.device.problems import BenchProblem, Definition, dtype_name, is_problem
+from tuner.device.problems import BenchProblem, Definition, dtype_name, is_problem, own_dtype
 from tuner.device.reference import blamed_on
 from tuner.device.torch_reference import NUMBERS
 from tuner.draft.problems.sizes import Sizes, shapes_over, small_sizes
@@ -278,17 +277,17 @@ def _usual(tensor: Any) -> float | None:
 
 def _of_definition(problem: Definition) -> Statement:
     data = problem.data
-    fixed = {name: one.get("value") for name, one in data["axes"].items()}
+    fixed = {name: one.value for name, one in data.axes.items()}
     arrays, scalars, notes = [], dict[str, tuple[str, str | None]](), []
-    for role, key in (("input", "inputs"), ("output", "outputs")):
-        for name, one in data[key].items():
-            dtype = {"float8_e4m3fn": "float8_e4m3"}.get(one["dtype"], one["dtype"])
+    for role, group in (("input", data.inputs), ("output", data.outputs)):
+        for name, one in group.items():
+            dtype = own_dtype(one.dtype)
             if dtype not in DTYPE_BYTES:
                 raise _refused(problem, f"`{name}` is {dtype}, which no kernel argument can be")
-            if one.get("shape") is None:
+            if one.shape is None:
                 scalars[name] = (dtype, None)
                 continue
-            shape = tuple(map(str, one["shape"])) or ("1",)
+            shape = tuple(map(str, one.shape)) or ("1",)
             arrays.append(StatedArray(name, dtype, shape, role))
             if role == "input" and "int" in dtype:
                 notes.append(
@@ -304,7 +303,7 @@ def _of_definition(problem: Definition) -> Statement:
     tuned = sizes[:: -(-len(sizes) // _MOST_TUNED)]
     return Statement(
         path=problem.path,
-        name=inspect.cleandoc(str(data.get("name", problem.path.stem))),
+        name=data.name,
         axes=tuple(fixed),
         arrays=tuple(arrays),
         scalars=scalars,
@@ -319,7 +318,7 @@ def _workloads(
     problem: Definition, fixed: Mapping[str, int | None]
 ) -> tuple[list[Sizes], dict[str, str], str]:
     """Read a trace set's workloads of a definition: sizes in order, scalars' values, the file."""
-    path, name = problem.path, problem.data.get("name", problem.path.stem)
+    path, name = problem.path, problem.data.name
     places = [path.with_suffix(".jsonl")]
     parts = [n for n, part in enumerate(path.parts) if part == "definitions"]
     if parts:
