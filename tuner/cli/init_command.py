@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 @options.instantiate
 @options.include
 @click.option(
+    "--problem",
+    metavar="FILE",
+    type=options.FILE,
+    help="What KERNEL.cu computes: a KernelBench problem (.py) or a FlashInfer-trace definition "
+    "(.json).",
+)
+@click.option(
     "--out",
     metavar="DIR",
     type=click.Path(path_type=Path),
@@ -35,6 +42,7 @@ def command(
     kernel: str | None,
     instantiate: tuple[str, ...],
     include: tuple[Path, ...],
+    problem: Path | None,
     out: Path,
     force: bool,
     as_json: bool,
@@ -46,15 +54,21 @@ def command(
 
     Where KERNEL.cu includes headers of its project or of a framework, the kernel and what it needs
     are extracted first, into kernels/KERNEL.cu.
+
+    Instead of a kernel a problem can be named, PROBLEM.py or DEFINITION.json: its kernel is the .cu
+    of the same name beside it, of which a skeleton is written where there is none.
     """
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
-    from tuner.draft.drafting import Asked, draft_source
+    from tuner.draft.drafting import Asked, draft_problem, draft_source
 
     names = tuple(name.strip() for name in (kernel or "").split(",") if name.strip())
-    asked = Asked(names, instantiate, include)
+    asked = Asked(names, instantiate, include, problem)
     with NvrtcPool(1, cache=Cache()) as pool:
-        made = draft_source(kernel_file, out, asked, compiler=lambda: pool, force=force)
+        if kernel_file.suffix in (".py", ".json"):
+            made = draft_problem(kernel_file, out, compiler=lambda: pool, force=force)
+        else:
+            made = draft_source(kernel_file, out, asked, compiler=lambda: pool, force=force)
     click.echo(json.dumps(as_object(made)) if as_json else as_text(made))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, Field, ValidationError
 
 from tuner.device.inputs import NORMAL, draw_values
 from tuner.device.layout import Array, decode, encode
@@ -27,7 +27,7 @@ from tuner.device.torch_reference import (
 )
 from tuner.device.verify.outputs import compare
 from tuner.model.errors import KernelError
-from tuner.model.kernel import Argument, KernelSpec
+from tuner.model.kernel import FLOAT_DTYPES, Argument, KernelSpec
 from tuner.process.files import read_regular
 
 Sizes = Mapping[str, int]
@@ -253,6 +253,29 @@ def _noting(torch: Any) -> tuple[Any, Callable[[Any], str]]:
     return Noting(), lambda value: next((fill for one, fill in made if one is value), "")
 
 
+class AxisModel(BaseModel):
+    """An axis of a definition: of one value, or open."""
+
+    value: int | None = Field(default=None, gt=0)
+
+
+class TensorModel(BaseModel):
+    """An array of a definition, or a scalar where its shape is null."""
+
+    shape: list[str | int] | None
+    dtype: str
+
+
+class DefinitionModel(BaseModel):
+    """As much of FlashInfer-trace's schema as a kernel is judged by; the rest is not read."""
+
+    name: str
+    axes: dict[str, AxisModel]
+    inputs: dict[str, TensorModel]
+    outputs: dict[str, TensorModel]
+    reference: str
+
+
 class Definition:
     """A FlashInfer-trace definition: axes, inputs, outputs and the text of a reference, `run`."""
 
@@ -260,17 +283,18 @@ class Definition:
         self.path, self.what = path, "the definition's reference"
         self.torch = require_torch(path)
         try:
-            self.data = json.loads(read_regular(path))
-            needed = {key: self.data[key] for key in ("axes", "inputs", "outputs", "reference")}
-        except (ValueError, TypeError, KeyError) as error:
+            self.data = DefinitionModel.model_validate_json(read_regular(path))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the file"
             raise KernelError(
-                f"is no definition of a FlashInfer trace: {type(error).__name__}: {error}",
+                f"is no definition of a FlashInfer trace: {where}: {first['msg']}",
                 path=path,
                 remedy="it is a JSON object with name, axes, inputs, outputs and reference",
             ) from error
         self._names: dict[str, Any] = {"__name__": f"definition_{path.stem}"}
         with blamed_on(path, "its reference cannot be imported"):
-            exec(compile(needed["reference"], str(path), "exec"), self._names)  # noqa: S102
+            exec(compile(self.data.reference, str(path), "exec"), self._names)  # noqa: S102
         if not callable(self._names.get("run")):
             raise KernelError("its reference defines no `run`", path=path)
 
@@ -284,7 +308,7 @@ class Definition:
         with around:
             found = self._names["run"](**tensors)
         if isinstance(found, Mapping):
-            return tuple(found[name] for name in self.data["outputs"])
+            return tuple(found[name] for name in self.data.outputs)
         return found
 
     def drawn(self, seed: int) -> Mapping[str, Any]:
@@ -294,7 +318,11 @@ class Definition:
 
 def dtype_name(tensor: Any) -> str:
     """Name a tensor's dtype as a search space does."""
-    name = str(tensor.dtype).removeprefix("torch.")
+    return own_dtype(str(tensor.dtype).removeprefix("torch."))
+
+
+def own_dtype(name: str) -> str:
+    """Translate PyTorch's name of a dtype."""
     return _DTYPES.get(name, name)
 
 
@@ -328,15 +356,16 @@ class _Judged:
             tensor = tensor_of(torch, values, argument.dtype)
             known[name] = tensor if wide else tensor.to(_torch_dtype(torch, argument.dtype))
         if isinstance(self._problem, Definition):
-            own = self._problem.data["inputs"]
+            own = self._problem.data.inputs
             known |= {n: v.evaluate(axes) for n, v in self._scalars.items() if n in own}
         return posed.run(known, wide=wide)
 
     def inputs(self, xp: Any, rng: Any, axes: Sizes, fill: str) -> Mapping[str, Array]:
-        """Draw what the problem draws itself; of other kinds than `normal` all that it is right on.
+        """Draw what the problem draws itself; of other kinds than `normal` all that is fair.
 
-        Where PyTorch in the problem's own dtypes is not right itself, within the tolerance, the
-        inputs of that kind are those of `normal`: what it cannot do no kernel is asked for.
+        Where PyTorch in the problem's own dtypes is not right itself, or a rounding of the inputs
+        changes the outputs by more than the tolerance, the inputs of that kind are those of
+        `normal`: what cannot be computed no kernel is asked for.
         """
         posed = self._problem.at(axes)
         seed = int(rng.integers(0, 2**31))
@@ -348,7 +377,7 @@ class _Judged:
         others = [argument for name, argument in self._arrays.items() if name not in given]
         for kind in (fill, NORMAL):
             mine = {a.name: self._draw(xp, rng, a, kind, axes) for a in others}
-            if kind == NORMAL or self._is_right_on(xp, posed, {**given, **mine}, axes):
+            if kind == NORMAL or self._is_fair(xp, rng, posed, {**given, **mine}, axes):
                 break
         return {**given, **mine}
 
@@ -356,22 +385,36 @@ class _Judged:
         values = draw_values(xp, rng, argument, kind, argument.dimensions(axes))
         return decode(xp, encode(xp, values, argument.dtype), argument.dtype)
 
-    def _is_right_on(self, xp: Any, posed: Any, inputs: Mapping[str, Array], axes: Sizes) -> bool:
+    def _is_fair(
+        self, xp: Any, rng: Any, posed: Any, inputs: Mapping[str, Array], axes: Sizes
+    ) -> bool:
+        """Tell whether PyTorch is right on these inputs, and rounding them changes no float."""
+        floats = {n for n, argument in self._arrays.items() if argument.dtype in FLOAT_DTYPES}
+        rounded = {n: _nudged(xp, rng, one) if n in floats else one for n, one in inputs.items()}
         try:
-            exact, own = (
-                self._results.arrays(xp, self._run(posed, inputs, axes, wide=wide), axes)
-                for wide in (True, False)
+            exact, own, near = (
+                self._results.arrays(xp, self._run(posed, given, axes, wide=wide), axes)
+                for given, wide in ((inputs, True), (inputs, False), (rounded, True))
             )
         except RuntimeError:  # what PyTorch itself refuses
             return False
+        outputs = self._results.outputs
+        continuous = [one for one in outputs if one.dtype in FLOAT_DTYPES]
+        pairs = [(one, own) for one in outputs] + [(one, near) for one in continuous]
         with np.errstate(all="ignore"):
             return all(
                 compare(
-                    *(xp, encode(xp, own[a.name], a.dtype), exact[a.name], a.dtype),
-                    self._spec.tolerances[a.name],
+                    *(xp, encode(xp, found[one.name], one.dtype), exact[one.name], one.dtype),
+                    self._spec.tolerances[one.name],
                 ).passed
-                for a in self._results.outputs
+                for one, found in pairs
             )
+
+
+def _nudged(xp: Any, rng: Any, values: Array) -> Array:
+    """Move numbers by half a unit of float32, up or down: what its arithmetic cannot see."""
+    up = rng.random(values.shape, dtype=xp.float32) < 0.5
+    return values * xp.where(up, 1 + 2.0**-24, 1 - 2.0**-24)
 
 
 def _torch_dtype(torch: Any, dtype: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ BLANK = "FILL_IN"
 MARK = "# FILL IN:"
 # How the body of a reference begins that nobody has written yet.
 UNWRITTEN = 'raise ValueError("fill in reference()'
+_UNWRITTEN_CODE = MARK.replace("#", "//")
 _BLANK = re.compile(rf"\b{BLANK}\b")
 
 
@@ -32,7 +34,7 @@ class Blank:
 def blanks(text: str) -> list[tuple[int, str]]:
     """List the blanks that are left in a drafted file: the line, and what is needed there."""
     found = []
-    for line, row in enumerate(text.splitlines(), start=1):
+    for line, row in _numbered(text):
         code, _, comment = row.partition(" #")
         if _BLANK.search(code) and not code.lstrip().startswith("#"):
             what = f"#{comment}".partition(MARK)[2].strip()
@@ -48,10 +50,17 @@ def blanks_in(path: Path) -> list[Blank]:
     except OSError:
         return []
     if path.suffix == ".py":
-        rows, what = enumerate(text.splitlines(), start=1), "the body of reference(), in float64"
-        return [Blank(path, line, what) for line, row in rows if UNWRITTEN in row]
+        what = "the body of reference(), in float64"
+        return [Blank(path, line, what) for line, row in _numbered(text) if UNWRITTEN in row]
+    if path.suffix == ".cu":
+        rows = ((line, row.partition(_UNWRITTEN_CODE)) for line, row in _numbered(text))
+        return [Blank(path, line, what.strip()) for line, (_, mark, what) in rows if mark]
     found = blanks(text)
     return [Blank(path, line, what) for line, what in found]
+
+
+def _numbered(text: str) -> Iterator[tuple[int, str]]:
+    return enumerate(text.splitlines(), start=1)
 
 
 def require_filled(*files: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.compiler.base import Compiler, CompileRequest
-from tuner.draft.blanks import blanks_in
+from tuner.draft.blanks import blanks_in, require_filled
 from tuner.draft.choices import Proposals, propose
 from tuner.draft.extract.extraction import Extraction, NotCompiledError, extract, failure
 from tuner.draft.extract.reading import is_plain, parsed_include
@@ -19,6 +19,8 @@ from tuner.draft.host_values import Host, HostLaunch, paths_to
 from tuner.draft.inference import infer
 from tuner.draft.launches import axes_of, template_launch
 from tuner.draft.loops import with_loops
+from tuner.draft.problems.kernel import axes_for, inference_for, kernel_name, skeleton
+from tuner.draft.problems.statement import is_stated, statement_of
 from tuner.draft.space import Drafted, reference_stub, space_yaml, write, write_new
 from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Expression, Value
@@ -62,6 +64,7 @@ class Draft:
     reference_path: Path
     reference: str
     widest: Mapping[str, Value]
+    notes: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -70,11 +73,15 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked of a draft: kernels and instantiations by name, folders of headers."""
+    """What is asked of a draft: kernels and instantiations by name, folders of headers, a problem.
+
+    `problem` is the file that states what the kernel computes; it is its reference, too.
+    """
 
     kernels: tuple[str, ...] = ()
     instantiate: tuple[str, ...] = ()
     folders: tuple[Path, ...] = ()
+    problem: Path | None = None
 
 
 def draft(
@@ -82,31 +89,37 @@ def draft(
     kernel: str | None = None,
     folder: Path | None = None,
     options: tuple[str, ...] = (),
-    stem: str | None = None,
     *,
+    stem: str | None = None,
+    problem: Path | None = None,
     loops: bool = True,
 ) -> Draft:
     """Draft the files for one kernel of `source`, below `folder` (default: here).
 
-    `stem` is how the files are called, as the source is by default; `loops` says whether what a
-    thread does at once may be changed.
+    `stem` is how the files are called, as the source is by default. What `problem` states of
+    arguments and sizes is not guessed from the source. `loops` says whether what a thread does at
+    once may be changed.
+
     Raises `KernelError` with the list where `kernel` is not given and the file does not launch one.
     """
     launch = HostLaunch.of(source, _chosen(source, kernel))
     require_arguments(launch.kernel)
     hosts = [Host(source, path) for path in paths_to(launch)]
-    axes = axes_of(launch, hosts)
+    stated = None if problem is None else statement_of(problem)
+    axes = axes_of(launch, hosts) if stated is None else axes_for(stated, launch)
     proposals = propose(launch, list(axes.names.values()))
     if loops:
         proposals = with_loops(launch, axes, proposals)
     tuned = template_launch(launch, axes, proposals)
-    inference = infer(launch, axes, tuned, proposals.choices, hosts)
-    root = folder or Path()
-    stem = stem or source.path.stem
+    if stated is None:
+        inference = infer(launch, axes, tuned, proposals.choices, hosts)
+    else:
+        inference = inference_for(stated, launch, axes)
+    stem, root = stem or source.path.stem, folder or Path()
     space_path = root / "search_spaces" / f"{stem}.yaml"
     paths = {
         "source": source.path,
-        "reference": source.path.with_name(f"{stem}.py"),
+        "reference": problem or source.path.with_name(f"{stem}.py"),
         "template": root / "templates" / f"{stem}.cu.j2",
     }
     start = space_path.resolve().parent
@@ -127,6 +140,7 @@ def draft(
             choice.name: choice.values[-1] if choice.is_work else choice.default
             for choice in proposals.choices
         },
+        notes=() if stated is None else stated.notes,
     )
 
 
@@ -146,6 +160,9 @@ def draft_source(
     `write_draft` raises.
     """
     asked = asked or Asked()
+    beside = path.with_suffix(".py")
+    if asked.problem is None and beside.is_file() and is_stated(beside):
+        asked = replace(asked, problem=beside)
     includes = (parsed_include(line) for line in _INCLUDE.findall(source_text(path)))
     is_production = any(parsed is not None and not is_plain(*parsed) for parsed in includes)
     if is_production or asked.instantiate or asked.folders or len(asked.kernels) > 1:
@@ -158,9 +175,8 @@ def draft_source(
             return _draft_extracted(path, folder, asked, compiler(), force)
         raise
     kernel = _chosen(source, next(iter(asked.kernels), None))
-    made = draft(source, kernel.name, folder, stem=stem_of(path, asked.kernels))
-    if not _compiles(made, compiler()):
-        made = draft(source, kernel.name, folder, stem=stem_of(path, asked.kernels), loops=False)
+    stem = stem_of(path, asked.kernels)
+    made = _compiling(source, kernel.name, folder, compiler(), stem=stem, problem=asked.problem)
     names = (made.launched,) if made.launched is not None else ()
     request = CompileRequest(hide_host_code(source), names, _ARCHITECTURE)
     elsewhere = not HostLaunch.of(source, kernel).is_found and siblings(path, (path,))
@@ -182,6 +198,27 @@ def stem_of(path: Path, kernels: Sequence[str]) -> str:
     text = mask(source_text(path)) if path.is_file() else ""
     several = len(set(_DEFINED.findall(text)) - {kernels[0]}) > 0
     return f"{path.stem}_{bare_name(kernels[0])}" if several else path.stem
+
+
+def draft_problem(
+    path: Path, folder: Path = Path(), *, compiler: Callable[[], Compiler], force: bool = False
+) -> Drafted:
+    """Draft from a problem for the kernel of its name beside it; write a skeleton where none is.
+
+    Raises `InputError` while the skeleton is not filled in, and what `draft_source` raises.
+    """
+    kernel = path.with_suffix(".cu")
+    if kernel.exists():
+        require_filled(kernel)
+        return draft_source(kernel, folder, Asked(problem=path), compiler=compiler, force=force)
+    stated = statement_of(path)
+    write(kernel, skeleton(stated))
+    (blank,) = blanks_in(kernel)
+    next_ = (
+        f"write the kernel's body in {kernel}, line {blank.line}; then `tune init {path}` again "
+        "drafts its search space"
+    )
+    return Drafted(kernel_name(stated), None, (kernel,), notes=(*stated.notes, next_))
 
 
 def require_one(made: Drafted) -> Path:
@@ -257,6 +294,7 @@ def write_draft(
         kept=(made.reference_path,) if kept else (),
         parameters=made.parameters,
         blanks=(*blanks_in(made.space_path), *blanks_in(made.reference_path)),
+        notes=made.notes,
     )
 
 
@@ -282,13 +320,28 @@ def _draft_extracted(
         names = ", ".join(instance.kernel.name for instance in unit.instances)
         return Drafted(names, None, (target,), left_out=unit.left_out, notes=_by_hand(unit))
     kernel = unit.instances[0].kernel.name
-    made = draft(unit.source, kernel, folder, options)
-    if not _compiles(made, compiler, options):
-        made = draft(unit.source, kernel, folder, options, loops=False)
+    made = _compiling(unit.source, kernel, folder, compiler, options, problem=asked.problem)
     first = LineIndex(unit.unit).at(len(unit.unit) - 1) + 1
     made = replace(made, space_yaml=relocated(made.space_yaml, unit.places, first))
     done = write_draft(made, force=force, unit={target: unit.unit})
-    return replace(done, left_out=unit.left_out, notes=_notes(unit))
+    return replace(done, left_out=unit.left_out, notes=(*done.notes, *_notes(unit)))
+
+
+def _compiling(
+    source: SourceFile,
+    kernel: str,
+    folder: Path,
+    compiler: Compiler,
+    options: tuple[str, ...] = (),
+    *,
+    stem: str | None = None,
+    problem: Path | None = None,
+) -> Draft:
+    """Draft with all that a thread could do at once, or without where that does not compile."""
+    made = draft(source, kernel, folder, options, stem=stem, problem=problem)
+    if _compiles(made, compiler, options):
+        return made
+    return draft(source, kernel, folder, options, stem=stem, problem=problem, loops=False)
 
 
 def _compiles(made: Draft, compiler: Compiler, options: tuple[str, ...] = ()) -> bool:

@@ -123,7 +123,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class DraftArgument:
-    """One argument as far as it is known; `role` is None for a scalar, the others if unknown."""
+    """One argument as far as it is known; `role` is None for a scalar, the others if unknown.
+
+    `scale` is the usual size of an output's elements.
+    """
 
     parameter: KernelParameter
     dtype: str | None
@@ -131,6 +134,9 @@ class DraftArgument:
     shape: Shape | None = None
     value: str | None = None
     evidence: tuple[Evidence, ...] = ()
+    origin: str = ""
+    fill: str = ""
+    scale: float | None = None
 
     @property
     def certainty(self) -> str:
@@ -147,6 +153,9 @@ class Inference:
     arguments: tuple[DraftArgument, ...]
     sizes: tuple[Mapping[str, Number], ...]
     constant_memory: tuple[ConstantMemory, ...] = ()
+    held_out: tuple[Mapping[str, int], ...] = ()
+    edge_cases: tuple[Mapping[str, int], ...] = ()
+    sizes_from: str = ""
 
     @property
     def complete_sizes(self) -> tuple[Mapping[str, Number], ...]:

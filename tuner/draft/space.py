@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from math import prod
+from math import inf, prod
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from tuner.device.layout import SMALLEST_NORMAL
 from tuner.draft.blanks import BLANK, MARK, UNWRITTEN, Blank
 from tuner.draft.choices import MAX_THREADS, Proposals, TunableConstant
 from tuner.draft.host_values import HostLaunch
@@ -90,6 +91,8 @@ _ABSOLUTE = {"float64": 1e-13, "float32": 1e-6, "float16": 1e-6, "bfloat16": 1e-
 # In some rows of what production quantizes as many as 1.5 % lie halfway between two codes, and an
 # inverse that is rounded in fp32 takes the other one.
 _CODES = 0.02
+# What an absolute tolerance may be of the usual size of an output where that is known.
+_SHARES = (1e-6, 1e-3)
 # ld.global.v8.b32, from compute capability 10.0 on (PTX ISA 8.8, ld); 16 before
 _WIDEST_LOAD_BYTES = 32
 _VECTOR = re.compile(r"(?:^|_)vec(?:tor)?(?:_|$)|vec_?size")
@@ -118,6 +121,8 @@ def space_yaml(
         constant_memory=inference.constant_memory,
         sizes=sizes,
         sizes_from=sizes_from,
+        held_out=_told(inference.held_out),
+        edge_cases=_told(inference.edge_cases),
         min_bytes=_min_bytes(arguments, list(axes.names.values())),
         baseline=launch_draft(launch, axes, launch.instance),
         choices=choices,
@@ -164,7 +169,7 @@ def _axes(axes: Axes) -> str:
     names = ", ".join(axes.names.values())
     if not names:
         return f"[{BLANK}]  {MARK} the names of the sizes, such as [T, D]"
-    fixed = [f"{c.name} in line {c.line}" for c in axes.fixed.values()]
+    fixed = [f"{c.name} in line {c.line}" if c.line else c.name for c in axes.fixed.values()]
     return f"[{names}]" + (f"  # fixed in the source: {', '.join(fixed)}" if fixed else "")
 
 
@@ -175,6 +180,7 @@ def _argument(argument: DraftArgument) -> str:
     if argument.role is not None:
         missing += [f"the shape of {name} over the axes"] if argument.shape is None else []
         end = f"shape: [{', '.join(argument.shape or (BLANK,))}], role: {argument.role}"
+        end += f", fill: {argument.fill}" if argument.fill else ""
     else:
         missing += [f"the value of {name}"] if argument.value is None else []
         end = f"value: {argument.value or BLANK}"
@@ -194,9 +200,16 @@ def _workloads(inference: Inference) -> tuple[list[str], str]:
         sizes = ", ".join(f"{a}: {some[a].value if a in some else BLANK}" for a in names)
         return [f"{{{sizes}}}"], f"{MARK} the sizes to tune for, one {{...}} each"
     lines = {axis: sorted({sizes[axis].line for sizes in known}) for axis in names}
-    origins = (f"{axis} from line {' and '.join(map(str, at))}" for axis, at in lines.items())
+    origins = [f"{axis} from line {' and '.join(map(str, at))}" for axis, at in lines.items()]
+    if inference.sizes_from:
+        origins = [inference.sizes_from]
     told = (", ".join(f"{axis}: {sizes[axis].value}" for axis in names) for sizes in known)
     return [f"{{{sizes}}}" for sizes in told], f"# {', '.join(origins)}"
+
+
+def _told(workloads: Sequence[Mapping[str, int]]) -> str:
+    each = (", ".join(f"{axis}: {n}" for axis, n in sizes.items()) for sizes in workloads)
+    return ", ".join(f"{{{sizes}}}" for sizes in each)
 
 
 def _min_bytes(arguments: Sequence[DraftArgument], axes: Sequence[str]) -> str:
@@ -262,11 +275,22 @@ def _tolerance(output: DraftArgument, inference: Inference) -> str:
         what = f"how far {name} may be from the reference, such as 1.0e-5"
         return f"{{relative: {BLANK}}}  {MARK} {what}"
     terms, over = _summed(output, inference)
-    relative, absolute = _number(_RELATIVE[dtype]), _number(_ABSOLUTE[dtype] * terms)
-    why = f"a default for {dtype}"
-    if over:
+    bound, why = _ABSOLUTE[dtype] * terms, f"a default for {dtype}"
+    low, high = _scaled(output)
+    relative, absolute = _number(_RELATIVE[dtype]), _number(min(max(bound, low), high))
+    if not low <= bound <= high:
+        why += f"; the absolute one {'1.0e-3' if bound > high else '1.0e-6'} of what is usual"
+    elif over:
         why += f"; the absolute one for sums of {terms} terms, over {' and '.join(over)}"
     return f"{{relative: {relative}, absolute: {absolute}}}  # {why}"
+
+
+def _scaled(output: DraftArgument) -> tuple[float, float]:
+    # what is known of an output's size bounds what is guessed from the number of terms
+    if output.scale is None:
+        return 0.0, inf
+    low, high = (share * output.scale for share in _SHARES)
+    return low, max(high, SMALLEST_NORMAL[output.dtype or ""])
 
 
 def _summed(output: DraftArgument, inference: Inference) -> tuple[int, Sequence[str]]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.device.problems import is_problem
 from tuner.export.pytorch.package import python, template
 from tuner.model.errors import InputError
 from tuner.model.expressions import Expression
@@ -202,7 +203,8 @@ def _free(name: str, taken: set[str]) -> str:
 
 def reference_code(spec: KernelSpec) -> str:
     """Return what `reference` needs of its file; raise `InputError` where that is not enough."""
-    if spec.torch is not None or spec.reference.suffix != ".py":
+    own = spec.reference.suffix == ".py" and not is_problem(spec.reference)
+    if spec.torch is not None or not own:
         raise InputError(
             "its reference is no Python file of its own, which a definition is written from",
             path=spec.reference,

@@ -1,0 +1,226 @@
+"""What a problem states, and those that cannot be said: one sentence each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tuner.draft.problems.kernel import skeleton
+from tuner.draft.problems.statement import Statement, is_stated, statement_of
+from tuner.model.errors import InputError, KernelError
+
+MODULE = """\
+import torch
+from torch import nn
+
+rows = 24
+columns = {columns}
+
+
+class Model(nn.Module):
+    def __init__(self, width=3):
+        super().__init__()
+        {init}
+
+    def forward(self, x{parameters}):
+        {forward}
+
+
+def get_inputs():
+    {inputs}
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def stated(
+    folder: Path,
+    forward: str,
+    *,
+    inputs: str = "return [torch.rand(rows, columns)]",
+    init: str = "pass",
+    parameters: str = "",
+    columns: str = "4 * 16",
+) -> Statement:
+    path = folder / "problem.py"
+    names = {"inputs": inputs, "init": init, "parameters": parameters, "columns": columns}
+    path.write_text(MODULE.format(forward=forward, **names))
+    return statement_of(path)
+
+
+def test_axes_are_the_constants_that_the_inputs_are_made_of(tmp_path: Path) -> None:
+    found = stated(tmp_path, "return x.sum(dim=1)")
+    assert found.axes == ("rows", "columns")
+    assert found.tuned == ({"rows": 24, "columns": 64},)
+    assert [(a.name, a.shape, a.role, a.fill) for a in found.arrays] == [
+        ("x", ("rows", "columns"), "input", "uniform"),
+        ("out", ("rows",), "output", ""),
+    ]
+    assert found.sizes_from == "problem.py, rows in line 4, columns in line 5"
+
+
+def test_literals_in_the_inputs_are_axes_by_their_number(tmp_path: Path) -> None:
+    found = stated(tmp_path, "return x.T", inputs="return [torch.randn(6, 20)]")
+    assert found.axes == ("n6", "n20")
+    assert found.arrays[1].shape == ("n20", "n6")
+
+
+def test_weights_are_inputs_and_running_statistics_are_not(tmp_path: Path) -> None:
+    found = stated(tmp_path, "return self.norm(x)", init="self.norm = nn.BatchNorm1d(columns)")
+    assert [array.name for array in found.inputs] == ["x", "norm_weight", "norm_bias"]
+    assert found.inputs[1].shape == ("columns",)
+
+
+def test_numbers_among_the_inputs_are_scalars(tmp_path: Path) -> None:
+    inputs = "return [torch.rand(rows, columns), 0.5]"
+    found = stated(tmp_path, "return x * factor", inputs=inputs, parameters=", factor")
+    assert found.scalars == {"factor": ("float32", "0.5")}
+
+
+def test_several_tensors_are_several_outputs_of_their_own_dtypes(tmp_path: Path) -> None:
+    found = stated(tmp_path, "return torch.max(x, dim=0)")
+    assert [(a.name, a.dtype, a.shape) for a in found.outputs] == [
+        ("out0", "float32", ("columns",)),
+        ("out1", "int64", ("columns",)),
+    ]
+
+
+def test_edge_cases_are_small_and_fit_the_shapes(tmp_path: Path) -> None:
+    forward = "return nn.functional.avg_pool1d(x.unflatten(1, (1, -1)), 4).squeeze(1)"
+    found = stated(tmp_path, forward)
+    assert found.outputs[0].shape == ("rows", "columns // 4")
+    assert len(found.edge_cases) == 2
+    assert all(case["columns"] // 4 > 0 for case in found.edge_cases)
+
+
+@pytest.mark.parametrize(
+    ("forward", "more", "sentence"),
+    [
+        ("return nn.functional.dropout(x)", {}, "draws random numbers while it runs"),
+        ("return {'y': x}", {}, "its `forward` returns a dict, and a kernel writes arrays"),
+        ("return x, 3", {}, "its `forward` returns a int"),
+        ("return x.to(torch.complex64)", {}, "`out` is complex64, which no kernel argument can be"),
+        ("return x @ x", {}, "`forward` fails: RuntimeError"),
+        (
+            "return x[0]",
+            {"inputs": "return [[torch.rand(rows)]]"},
+            "its input `x` is a list, and a kernel takes arrays and numbers",
+        ),
+        (
+            "return self.layer(x)",
+            {"inputs": "return [torch.rand(7, 9 * 1)]", "init": "self.layer = nn.Linear(9, 2)"},
+            "",
+        ),
+        ("return x", {"inputs": "return [torch.rand(size)]"}, "`get_inputs` fails: NameError"),
+    ],
+)
+def test_what_cannot_be_said_is_one_sentence(
+    tmp_path: Path, forward: str, more: dict[str, str], sentence: str
+) -> None:
+    if not sentence:
+        # an axis that only one of two may have stays a number
+        assert stated(tmp_path, forward, **more).axes == ("n7",)
+        return
+    with pytest.raises(KernelError, match=r"problem\.py") as failed:
+        stated(tmp_path, forward, **more)
+    assert sentence in str(failed.value)
+
+
+DEFINITION = {
+    "name": "scale_h16",
+    "axes": {"T": {"type": "var"}, "H": {"type": "const", "value": 16}},
+    "inputs": {
+        "x": {"shape": ["T", "H"], "dtype": "bfloat16"},
+        "factor": {"shape": None, "dtype": "float32"},
+    },
+    "outputs": {"y": {"shape": ["T", "H"], "dtype": "bfloat16"}},
+    "reference": "def run(x, factor):\n    return (x.float() * factor).bfloat16()\n",
+}
+
+
+def trace(folder: Path, sizes: list[int], **changed: object) -> Path:
+    path = folder / "definitions" / "scale" / "scale_h16.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(DEFINITION | changed))
+    rows = [
+        {"workload": {"axes": {"T": size}, "inputs": {"factor": {"type": "scalar", "value": 2.5}}}}
+        for size in sizes
+    ]
+    workloads = folder / "workloads" / "scale" / "scale_h16.jsonl"
+    workloads.parent.mkdir(parents=True)
+    workloads.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_definition_states_axes_arrays_and_the_workloads_of_its_trace(tmp_path: Path) -> None:
+    found = statement_of(trace(tmp_path, [64, 1, 64]))
+    assert found.axes == ("T", "H")
+    assert found.tuned == ({"T": 1, "H": 16}, {"T": 64, "H": 16})
+    assert found.scalars == {"factor": ("float32", "2.5")}
+    assert [(a.name, a.dtype, a.shape) for a in found.arrays] == [
+        ("x", "bfloat16", ("T", "H")),
+        ("y", "bfloat16", ("T", "H")),
+    ]
+    assert found.sizes_from == "scale_h16.jsonl"
+
+
+def test_many_workloads_are_tuned_in_part_and_the_others_held_out(tmp_path: Path) -> None:
+    found = statement_of(trace(tmp_path, [*range(1, 21)]))
+    assert len(found.tuned) <= 8
+    assert len(found.tuned) + len(found.held_out) == 20
+
+
+def test_without_workloads_the_sizes_are_called_guesses(tmp_path: Path) -> None:
+    found = statement_of(trace(tmp_path, []))
+    assert [sizes["T"] for sizes in found.tuned] == [1, 64, 4096]
+    assert "guess" in found.sizes_from
+    assert any("guesses" in note for note in found.notes)
+
+
+def test_indices_of_a_definition_are_told_to_be_drawn_small(tmp_path: Path) -> None:
+    inputs = DEFINITION["inputs"] | {"i": {"shape": ["T"], "dtype": "int32"}}  # type: ignore[operator]
+    found = statement_of(trace(tmp_path, [1], inputs=inputs))
+    assert any(note.startswith("i holds whole numbers") for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"reference": "x = 1"}, "its reference defines no `run`"),
+        ({"reference": "def run(:"}, "its reference cannot be imported"),
+        ({"outputs": {"y": {"shape": ["T"], "dtype": "float4"}}}, "`y` is float4"),
+        ({"axes": 3}, "is no definition of a FlashInfer trace"),
+    ],
+)
+def test_a_wrong_definition_is_one_sentence(
+    tmp_path: Path, changed: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(InputError) as failed:
+        statement_of(trace(tmp_path, [1], **changed))
+    assert sentence in str(failed.value)
+
+
+def test_other_files_state_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "reference.py"
+    path.write_text(
+        "def reference(xp, inputs, axes): ...\nclass Model: ...\ndef get_inputs(): ...\n"
+    )
+    assert not is_stated(path)
+    with pytest.raises(KernelError, match="states no problem"):
+        statement_of(path)
+    text = tmp_path / "list.json"
+    text.write_text("[1]")
+    with pytest.raises(KernelError, match="is no definition of a FlashInfer trace"):
+        statement_of(text)
+
+
+def test_a_skeleton_has_the_signature_and_one_place_to_fill_in(tmp_path: Path) -> None:
+    text = skeleton(statement_of(trace(tmp_path, [1])))
+    assert "#include <cuda_bf16.h>" in text
+    signature = "const __nv_bfloat16* __restrict__ x, __nv_bfloat16* __restrict__ y, float factor"
+    assert f"__global__ void scale_h16_kernel({signature}, int T, int H) {{" in text
+    assert text.count("FILL IN") == 1
