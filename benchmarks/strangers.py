@@ -374,7 +374,10 @@ def said(text: str) -> str:
     """Give the error in one line, without the folders of this machine."""
     lines = text.splitlines()
     start = next((n for n, line in enumerate(lines) if line.startswith("Error")), 0)
-    line = " ".join(lines[start : start + 2]).strip()
+    last = (
+        lines[-1:] if lines and lines[0].startswith("Traceback") else lines[start + 1 : start + 2]
+    )
+    line = " ".join([*lines[start : start + 1], *last]).strip()
     return re.sub(r"(?<![\w.-])(?:/[\w.-]+)+/", "", line)[:300]
 
 
@@ -419,6 +422,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "verified_after_few_lines": sum(
             row["verified"] and row["lines"] <= MOST_LINES for row in rows
         ),
+        "tracebacks": sum(row.get("why_not", "").startswith("Traceback") for row in rows),
         "silently_wrong": sum(len(row.get("silently_wrong", ())) for row in rows),
         "block_offered_of_wanted": [
             sum(row.get("block_offered", False) for row in wanted),
@@ -445,6 +449,8 @@ def main() -> None:
     words = sys.argv[1:]
     keep = Path(words.pop(words.index("--keep") + 1)) if "--keep" in words else None
     names = [word for word in words if word != "--keep"]
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise SystemExit(f"{keep} is not empty: give a new folder")
     chosen = cases(names)
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(2) as pool:
         root = keep or Path(temporary)
