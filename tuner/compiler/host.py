@@ -426,7 +426,8 @@ def preload(sanitizers: tuple[str, ...]) -> dict[str, str]:
 
 @once
 def _headers_digest() -> str:
-    content = hashlib.sha256()
+    # and of what rewrites a source for them
+    content = hashlib.sha256(Path(__file__).with_name("host_source.py").read_bytes())
     for path in sorted(path for path in HEADERS.rglob("*") if path.is_file()):
         content.update(f"{path.relative_to(HEADERS)}\0".encode() + path.read_bytes())
     return content.hexdigest()
