@@ -32,9 +32,9 @@ _DIAGNOSTIC = re.compile(
     r"^(?P<file>[^:\n]+):(?P<line>\d+)(?::\d+)?: (?:fatal )?error: (?P<text>.*)$"
 )
 _GPU_ONLY = re.compile(
-    r"mma\.h|mma_sync|cooperative_groups|cuda/(?:barrier|pipeline|ptx|atomic|std)|cudaTypedefs|wmma"
+    r"mma\.h|mma_sync|cooperative_groups|cuda/(?:barrier|pipeline|ptx|atomic|std)|cudaTypedefs|wmma|cub"
     r"|nvcuda|cute/|cutlass|__cvta_generic_to_shared|__pipeline_|__cluster|cluster_|tensor_?map"
-    r"|CUtensorMap|__grid_|cudaGridDependency|cudaTriggerProgrammatic",
+    r"|CUtensorMap|__grid_",
     re.IGNORECASE,
 )
 

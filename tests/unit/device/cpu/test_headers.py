@@ -298,6 +298,14 @@ class TestIntrinsics:
         assert (end.code, end.message) == (LaunchEnd.DONE, "")
         assert end.buffers[0][:4] == [7, 15, 7, 14]
 
+    def test_cooperative_groups_do_as_on_a_gpu(self, compilers: Compilers) -> None:
+        library = compilers.library((DATA / "groups.cu").read_text("utf-8"), ())
+        for order in ORDERS:
+            end = launch(library, ("c_int", 65), block=(64, 1, 1), order=order)
+            assert (end.code, end.message) == (LaunchEnd.DONE, "")
+            sums = [64 * (i // 8) + 28 + 1000 * (31 + i // 32 * 32) for i in range(64)]
+            assert end.buffers[0] == [*sums, 64]
+
     def test_cub_reduces_scans_sorts_and_loads_as_on_a_gpu(self, compilers: Compilers) -> None:
         library = compilers.library((DATA / "cub.cu").read_text("utf-8"), ())
         for order in ORDERS:
