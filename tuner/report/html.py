@@ -70,7 +70,7 @@ def _result_parts(data: ReportData) -> Mapping[str, object]:
         "isolated": any(result.isolated_us is not None for result in data.results),
         "common": formatting.common(data.results),
         "unpaired": sum(not result.paired for result in data.results),
-        "speedup_chart": charts.speedups(speedups),
+        "speedup_chart": None if data.on_cpu else charts.speedups(speedups),
         "throughput_chart": charts.throughputs(placed, traffic, streaming) if placed else None,
         "roofline_chart": charts.roofline(known, traffic, operations, streaming) if known else None,
     }
