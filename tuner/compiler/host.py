@@ -32,9 +32,9 @@ _DIAGNOSTIC = re.compile(
     r"^(?P<file>[^:\n]+):(?P<line>\d+)(?::\d+)?: (?:fatal )?error: (?P<text>.*)$"
 )
 _GPU_ONLY = re.compile(
-    r"mma\.h|mma_sync|cooperative_groups|cuda/(?:barrier|pipeline|ptx|atomic|std)|cudaTypedefs|wmma"
+    r"mma\.h|mma_sync|cooperative_groups|cuda/(?:barrier|pipeline|ptx|atomic|std)|cudaTypedefs|wmma|cub"
     r"|nvcuda|cute/|cutlass|__cvta_generic_to_shared|__pipeline_|__cluster|cluster_|tensor_?map"
-    r"|CUtensorMap|__grid_|cudaGridDependency|cudaTriggerProgrammatic",
+    r"|CUtensorMap|__grid_",
     re.IGNORECASE,
 )
 
@@ -426,7 +426,8 @@ def preload(sanitizers: tuple[str, ...]) -> dict[str, str]:
 
 @once
 def _headers_digest() -> str:
-    content = hashlib.sha256()
+    # and of what rewrites a source for them
+    content = hashlib.sha256(Path(__file__).with_name("host_source.py").read_bytes())
     for path in sorted(path for path in HEADERS.rglob("*") if path.is_file()):
         content.update(f"{path.relative_to(HEADERS)}\0".encode() + path.read_bytes())
     return content.hexdigest()

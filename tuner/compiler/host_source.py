@@ -52,12 +52,13 @@ _WITH_ARGUMENTS = frozenset({"__attribute__", "alignas", "decltype", "__typeof__
 
 
 def _dynamic(match: re.Match[str]) -> str:
-    # `extern __shared__ T name[];` becomes a pointer to the block's dynamic shared memory.
+    # `extern __shared__ T name[];` becomes a reference to the block's dynamic shared memory: a
+    # pointer would be another thing to `reinterpret_cast<S&>(name)`.
     kind = re.sub(_ATTRIBUTE, " ", f"{match['before']} {match['after']}")
     kind = " ".join(MARKER.sub("", kind).split())
-    pointer = f"{kind}* const {match['name']} __attribute__((unused)) = "
-    cast = f"reinterpret_cast<{kind}*>(::cuda_on_host::dynamic_shared);"
-    return _same_lines(match[0], pointer + cast)
+    reference = f"static {kind} (&{match['name']})[] __attribute__((unused)) = "
+    cast = f"*reinterpret_cast<{kind} (*)[]>(::cuda_on_host::dynamic_shared);"
+    return _same_lines(match[0], reference + cast)
 
 
 def _static_shared(text: str, keyword: int, position: int) -> tuple[int, str]:

@@ -79,7 +79,7 @@ def _result_parts(data: ReportData) -> Mapping[str, object]:
         "common": formatting.common(data.results),
         "shared": shared,
         "unpaired": sum(not result.paired for result in data.results),
-        "speedup_chart": charts.speedups(speedups),
+        "speedup_chart": None if data.on_cpu else charts.speedups(speedups),
         "throughput_chart": charts.throughputs(placed, traffic, streaming) if placed else None,
         "roofline_chart": charts.roofline(known, traffic, operations, streaming) if known else None,
     }

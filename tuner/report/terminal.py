@@ -125,8 +125,11 @@ def _alone(result: Result) -> Text:
 
 def _roofline(result: Result) -> float | None:
     """A CPU is nowhere near the roofline of its memory."""
-    on_cpu = result.resources is not None and result.resources.registers is None
-    return None if on_cpu else result.roofline_share
+    return None if _is_of_cpu(result) else result.roofline_share
+
+
+def _is_of_cpu(result: Result) -> bool:
+    return result.resources is not None and result.resources.registers is None
 
 
 def _wrap_workloads(column: Column, results: Sequence[Result], shared: Mapping[str, Value]) -> None:
@@ -144,6 +147,8 @@ def _workload(workload: Workload, shared: Mapping[str, Value]) -> Text:
 
 
 def _speedup(result: Result) -> Text:
+    if _is_of_cpu(result):
+        return Text("verified, not\ntimed for a\nGPU", style="dim")
     label = formatting.significance(result)
     style = {"faster": "bold green", "slower": "bold red"}.get(label, "")
     text = Text(formatting.ratio(result.speedup), style=style)
@@ -165,12 +170,12 @@ def _json_result(
         "held_out": result.workload.held_out,
         "baseline_us": rounded(result.baseline_us),
         "tuned_us": rounded(result.tuned_us),
-        "speedup": rounded(result.speedup),
-        "interval": rounded_all(result.interval),
+        "speedup": None if data.on_cpu else rounded(result.speedup),
+        "interval": None if data.on_cpu else rounded_all(result.interval),
         "surroundings": result.surroundings or None,
         "alone_us": rounded(result.alone_us),
         "alone_baseline_us": rounded(result.alone_baseline_us),
-        "alone_speedup": rounded(result.alone_speedup),
+        "alone_speedup": None if data.on_cpu else rounded(result.alone_speedup),
         "serves": server_of(data.dispatch, result),
         "roofline": rounded(_roofline(result)),
         "candidate": result.candidate,

@@ -38,10 +38,10 @@ _HOST_HEADER = re.compile(
 _SEMICOLON = re.compile(r"[ \t]*;")
 # what nvcc's own first include brings, or a framework's header: names, and other headers with them
 _IMPLICIT = {
-    "cstdint": (r"u?int(?:8|16|32|64|ptr)_t", ("stdint.h",)),
-    "cmath": (r"INFINITY|NAN|HUGE_VALF?|M_PI", ("math.h",)),
-    "climits": (r"U?INT_(?:MAX|MIN)|U?LLONG_MAX", ("limits.h",)),
-    "cfloat": (r"(?:FLT|DBL)_(?:MAX|MIN|EPSILON)", ("float.h",)),
+    "cstdint": (r"u?int(?:8|16|32|64|ptr|max)_t|U?INT(?:8|16|32|64)_M(?:AX|IN)", ("stdint.h",)),
+    "cmath": (r"INFINITY|NAN|HUGE_VALF?|M_(?:E|PI|LN|LOG|SQRT|[12]_)\w*", ("math.h",)),
+    "climits": (r"CHAR_BIT|(?:[SU]?CHAR|U?SHRT|U?INT|U?LONG|U?LLONG)_(?:MAX|MIN)", ("limits.h",)),
+    "cfloat": (r"(?:FLT|DBL)_(?:MAX|MIN|EPSILON|DIG|TRUE_MIN)", ("float.h",)),
     "cuda_fp16.h": (r"__half2?|half2|__(?:float|half)2(?:float|half)", ()),
     "cuda_bf16.h": (r"(?:__)?nv_bfloat162?|__(?:float|bfloat16)2(?:float|bfloat16)", ()),
     "cuda_fp8.h": (r"__nv_fp8\w*", ()),

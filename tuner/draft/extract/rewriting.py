@@ -24,7 +24,7 @@ from tuner.draft.extract.reading import (
     with_strings,
     without_strings,
 )
-from tuner.source.facts import Span
+from tuner.source.facts import IDENTIFIER, Span
 from tuner.source.host import is_marked
 from tuner.source.syntax import closing, fold, listed, mask, split_list
 
@@ -166,9 +166,12 @@ def opened(
             r"(?:\s+__grid_constant__)?\s+(\w+)",
             piece,
         )
-        members = _members(structs[match[2]]) if match and match[2] in structs else ()
+        members = _members(structs[match[2]], structs) if match and match[2] in structs else ()
         if match is not None and members:
-            known = tuple(_pointed(member, match[3], conversions) for member in members)
+            # a type that the kernel's body names is not known in its head
+            own = _own_types(kernel)
+            pointed = (_pointed(member, match[3], conversions) for member in members)
+            known = tuple(replace(one, c_type=_spelled(one.c_type, own)) for one in pointed)
             found = Opened(place, match[3], match[1], known)
             # do the members' names mean something else in the kernel?
             names = "|".join(member.name for member in known)
@@ -210,15 +213,20 @@ def _parameter_list(kernel: SourceItem) -> Span | None:
     return None if match is None or end is None else (match.end(), end)
 
 
-def _members(struct: SourceItem) -> tuple[StructMember, ...]:
+def _members(struct: SourceItem, structs: Mapping[str, SourceItem]) -> tuple[StructMember, ...]:
+    """List the members in the order of initialization, those of base classes first."""
     if struct.code.startswith("template"):
         return ()
-    start = struct.code.find("{", len(struct.head))
-    own = {
-        m["name"] or m["last"]: fold(m["of"] or m["of_last"])
-        for m in _OWN_TYPE.finditer(struct.code)
-    }
     found: list[StructMember] = []
+    own: dict[str, str] = {}
+    for base in _bases(struct):
+        inherited = _members(structs[base], structs) if base in structs else ()
+        if not inherited:
+            return ()
+        found += inherited
+        own |= _own_types(structs[base])
+    own |= _own_types(struct)
+    start = struct.code.find("{", len(struct.head))
     for chunk in chunks(struct.code, start + 1, struct.code.rfind("}")) if start >= 0 else ():
         piece = struct.code[chunk.start : chunk.end].strip()
         if chunk.what != "code" or not piece or re.match(r"(?:static|using|typedef)\b", piece):
@@ -233,9 +241,23 @@ def _members(struct: SourceItem) -> tuple[StructMember, ...]:
             if match is None or not kind or not _FIELD.match(kind):
                 return ()
             first = first or kind.strip()
-            kind = re.sub(r"[A-Za-z_]\w*", lambda word: own.get(word[0], word[0]), kind.strip())
-            found.append(StructMember(kind, match[2]))
+            found.append(StructMember(_spelled(kind.strip(), own), match[2]))
     return tuple(found)
+
+
+def _bases(struct: SourceItem) -> list[str]:
+    listed_ones = re.search(r"(?<!:):(?!:)(.*)", struct.head, re.DOTALL)
+    words = [IDENTIFIER.findall(text) for text in listed_ones[1].split(",")] if listed_ones else []
+    return [one[-1] for one in words if one]
+
+
+def _own_types(code: SourceItem) -> dict[str, str]:
+    matches = _OWN_TYPE.finditer(code.code)
+    return {m["name"] or m["last"]: fold(m["of"] or m["of_last"]) for m in matches}
+
+
+def _spelled(c_type: str, own: Mapping[str, str]) -> str:
+    return re.sub(r"[A-Za-z_]\w*", lambda word: own.get(word[0], word[0]), c_type)
 
 
 def _pointed(member: StructMember, parameter: str, code: str) -> StructMember:

@@ -284,6 +284,28 @@ class TestIntrinsics:
         found = launch(library, INTS).buffers[0][: len(TRUTHS)]
         assert [one for one, held in zip(TRUTHS, found, strict=True) if held != 1] == []
 
+    def test_dynamic_shared_memory_is_an_array_that_may_be_read_as_another_type(
+        self, compilers: Compilers
+    ) -> None:
+        body = """extern __shared__ char bytes[];
+        struct Pair { int first, second; };
+        auto& pairs = reinterpret_cast<Pair(&)[16]>(bytes);
+        if (threadIdx.x < 16) pairs[threadIdx.x] = {(int)threadIdx.x, 7};
+        __syncthreads();
+        auto last = [=] { return reinterpret_cast<int*>(bytes)[31 - threadIdx.x]; };
+        y[threadIdx.x] = last();"""
+        end = ran(compilers, body, shared_bytes=128)
+        assert (end.code, end.message) == (LaunchEnd.DONE, "")
+        assert end.buffers[0][:4] == [7, 15, 7, 14]
+
+    def test_cooperative_groups_do_as_on_a_gpu(self, compilers: Compilers) -> None:
+        library = compilers.library((DATA / "groups.cu").read_text("utf-8"), ())
+        for order in ORDERS:
+            end = launch(library, ("c_int", 65), block=(64, 1, 1), order=order)
+            assert (end.code, end.message) == (LaunchEnd.DONE, "")
+            sums = [64 * (i // 8) + 28 + 1000 * (31 + i // 32 * 32) for i in range(64)]
+            assert end.buffers[0] == [*sums, 64]
+
     def test_cub_reduces_scans_sorts_and_loads_as_on_a_gpu(self, compilers: Compilers) -> None:
         library = compilers.library((DATA / "cub.cu").read_text("utf-8"), ())
         for order in ORDERS:

@@ -152,10 +152,62 @@ void copy(torch::Tensor out, torch::Tensor in) {
 """
 
 
+TRAITS = """\
+#include <c10/util/BFloat16.h>
+#include <cub/block/block_load.cuh>
+#include <cub/block/block_store.cuh>
+
+struct BaseParams {
+  using index_t = uint32_t;
+  index_t row_stride;
+  int columns;
+  void* __restrict__ x_ptr;
+};
+
+struct GeluParams : public BaseParams {
+  index_t out_stride;
+  void* __restrict__ out_ptr;
+};
+
+template <int kNThreads_, typename input_t_>
+struct Gelu_kernel_traits {
+  using input_t = input_t_;
+  static constexpr int kNThreads = kNThreads_;
+  static constexpr int kNElts = 4;
+  using Load = cub::BlockLoad<input_t, kNThreads, kNElts, cub::BLOCK_LOAD_WARP_TRANSPOSE>;
+  using Store = cub::BlockStore<input_t, kNThreads, kNElts, cub::BLOCK_STORE_WARP_TRANSPOSE>;
+};
+
+template <typename Ktraits>
+__global__ __launch_bounds__(Ktraits::kNThreads) void gelu_kernel(GeluParams params) {
+  using input_t = typename Ktraits::input_t;
+  constexpr int kNElts = Ktraits::kNElts;
+  extern __shared__ char smem_[];
+  auto& load = reinterpret_cast<typename Ktraits::Load::TempStorage&>(smem_);
+  auto& store = reinterpret_cast<typename Ktraits::Store::TempStorage&>(smem_);
+  input_t* x = reinterpret_cast<input_t*>(params.x_ptr) + blockIdx.x * params.row_stride;
+  input_t* out = reinterpret_cast<input_t*>(params.out_ptr) + blockIdx.x * params.out_stride;
+  input_t values[kNElts];
+  typename Ktraits::Load(load).Load(x, values, params.columns, input_t(0.f));
+  for (int i = 0; i < kNElts; ++i) {
+    const float value = float(values[i]);
+    values[i] = input_t(0.5f * value * (1.0f + erff(value * float(M_SQRT1_2))));
+  }
+  __syncthreads();
+  typename Ktraits::Store(store).Store(out, values, params.columns);
+}
+
+void gelu(GeluParams& params, int rows, cudaStream_t stream) {
+  using Traits = Gelu_kernel_traits<128, at::BFloat16>;
+  gelu_kernel<Traits><<<rows, Traits::kNThreads, 8192, stream>>>(params);
+}
+"""
+
+
 @pytest.mark.parametrize(
     "text",
-    [NATIVE, HELPED, OLDER, OVERLAPPED, STATED],
-    ids=["native", "helped", "older", "overlapped", "stated"],
+    [TRAITS, NATIVE, HELPED, OLDER, OVERLAPPED, STATED],
+    ids=["traits", "native", "helped", "older", "overlapped", "stated"],
 )
 def test_a_unit_of_a_framework_compiles_for_the_gpu_and_for_the_cpu(
     tmp_path: Path, pool: NvrtcPool, host: HostCompiler, text: str
@@ -187,6 +239,16 @@ def test_an_alias_in_a_struct_that_is_opened_is_what_it_stands_for(tmp_path: Pat
     unit = extracted(tmp_path, OVERLAPPED)
     declared = [one.declaration for one in unit.source.kernel("double_kernel").parameters]
     assert declared[2] == "int64_t row_stride"
+
+
+def test_members_of_a_base_come_first_and_a_type_of_the_kernels_own_is_spelled_out(
+    tmp_path: Path,
+) -> None:
+    declared = [one.name for one in extracted(tmp_path, TRAITS).opened[0].members]
+    assert declared == ["row_stride", "columns", "x_ptr", "out_stride", "out_ptr"]
+    types = [one.c_type for one in extracted(tmp_path, TRAITS).opened[0].members]
+    assert types[:2] == ["uint32_t", "int"]
+    assert types[4] == "typename Ktraits::input_t* __restrict__"
 
 
 def test_a_text_in_a_macro_that_makes_a_kernel_is_kept(tmp_path: Path) -> None:
