@@ -18,8 +18,9 @@ from tuner.draft.extract.unit import relocated
 from tuner.draft.host_values import Host, HostLaunch, paths_to
 from tuner.draft.inference import infer
 from tuner.draft.launches import axes_of, template_launch
-from tuner.draft.loops import with_loops
+from tuner.draft.loops import WORK, with_loops
 from tuner.draft.space import Drafted, reference_stub, space_yaml, write, write_new
+from tuner.draft.strides import with_strides
 from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Expression, Value
 from tuner.source import hide_host_code, read_source
@@ -93,7 +94,7 @@ def draft(
     """
     launch = HostLaunch.of(source, _chosen(source, kernel))
     hosts = [Host(source, path) for path in paths_to(launch)]
-    axes = axes_of(launch, hosts)
+    axes = with_strides(launch, axes_of(launch, hosts))
     proposals = propose(launch, list(axes.names.values()))
     if loops:
         proposals = with_loops(launch, axes, proposals)
@@ -202,7 +203,8 @@ def restore_template(space: Path) -> Path | None:
     source, launched = read_source(path), model.launch[0].kernel
     if bare_name(launched) not in {kernel.name for kernel in source.kernels}:
         return None
-    made = draft(source, launched)
+    named = {choice.name for choice in declared.parameters}
+    made = draft(source, launched, loops=bool(named & WORK))
     same = made.parameters == declared.names and made.default == dict(declared.default or {})
     if not same or made.launched not in (None, launched):
         return None

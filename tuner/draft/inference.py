@@ -25,8 +25,9 @@ Shape = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Site:
-    # what the names in an index mean where it is, and what bounds them there
+class IndexSite:
+    """What the names in an index mean where it is, and what bounds them there."""
+
     scope: Scope
     grid: Shape
     block: Shape
@@ -34,6 +35,7 @@ class _Site:
     variables: Mapping[str, str]
 
     def dimensions(self, text: str, depth: int) -> Shape | None:
+        """List the extents that an index runs over, the major one first; None where unknown."""
         text = plain(text)
         if depth > _MAX_DEPTH:
             return None
@@ -51,7 +53,21 @@ class _Site:
         if text == "0":
             return ("1",)
         parsed = parse_expression(text)
+        if parsed is not None and len(parts := _flat(*parsed, "/")) == 2:
+            return self.quotient(*parts)
         return self.sum([text] if parsed is None else _flat(*parsed, "+"), depth)
+
+    def quotient(self, dividend: str, divisor: str) -> Shape | None:
+        # i / d, where i runs over n * d
+        what = self.variables.get(bare(dividend), bare(dividend))
+        limits = (b.limit for b in self.bounds if b.what in (bare(dividend), bare(what)))
+        whole, by = (self.translated(t) for t in (next(limits, ""), divisor))
+        factors = whole.split(" * ") if whole else []
+        by = next((f for f in factors if by is not None and f.strip("()") == by.strip("()")), None)
+        if by is None or len(factors) < 2:
+            return None
+        factors.remove(by)
+        return tuple(factors)
 
     def sum(self, terms: list[str], depth: int) -> Shape | None:
         # A * B + c, where c runs over B
@@ -68,6 +84,20 @@ class _Site:
                 major = self.dimensions(outer, depth + 1)
                 if major is not None:
                     return (*major, *minor)
+        return self.stepped(terms, depth)
+
+    def stepped(self, terms: list[str], depth: int) -> Shape | None:
+        # a + b below L, where a goes up to L in steps of B, and b runs over B
+        for place, term in enumerate(terms):
+            limits = (bound.limit for bound in self.bounds if bound.what == bare(term))
+            whole = self.translated(next(limits, ""))
+            rest = terms[:place] + terms[place + 1 :]
+            if whole is None or not rest:
+                continue
+            steps = {self.translated(by) for _, by in _products(self.variables.get(term, ""))}
+            minor = self.dimensions(" + ".join(rest), depth + 1)
+            if minor is not None and " * ".join(minor) in steps:
+                return (whole,)
         return None
 
     def translated(self, text: str) -> str | None:
@@ -247,6 +277,7 @@ class _Reading:
         own |= {constant.name for constant in launch.source.constants}
         values = {name: axis for name, axis in axes.names.items() if name in own}
         values |= {c.origin: c.name for c in choices if c.origin is not None}
+        values |= {name: text for name, (text, _) in axes.strides.items()}
         self.scope = Scope(values, launch.constants, types=self.types)
         self.grid = tuned.grid or ()
         self.block = (tuned.block or ()) if launch.is_found else ()
@@ -272,6 +303,7 @@ class _Reading:
             else:
                 axis = self.axes.names.get(p.name)
                 told = (axis, "") if axis is not None else self.value(p)
+                told = self.axes.strides.get(p.name, told)
                 argument = DraftArgument(p, dtype, None, None, *(told or (None, "")))
             found.append(argument)
         return tuple(found)
@@ -305,7 +337,7 @@ class _Reading:
             return None
         variables = assigned(self.launch.source.masked, (self.launch.kernel.body,), access.at)
         known = {name: value.text for name, value in variables.items()}
-        site = _Site(self.scope, self.grid, self.block, access.bounds, known)
+        site = IndexSite(self.scope, self.grid, self.block, access.bounds, known)
         shape = tuple(_undivided(site.dimensions(access.index, 0) or ()))
         named = {name for extent in shape for name in IDENTIFIER.findall(extent)}
         return None if not shape or named & self.tunable else shape
