@@ -23,16 +23,16 @@ from tuner.draft.space import Drafted, reference_stub, space_yaml, write, write_
 from tuner.draft.strides import with_strides
 from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Expression, Value
+from tuner.process.files import read_text
 from tuner.source import hide_host_code, read_source
 from tuner.source.facts import KernelFunction, LineIndex, SourceFile, bare_name
 from tuner.source.host import Edit, apply_edits, host_edits
 from tuner.source.reader import source_text
-from tuner.source.syntax import mask
 from tuner.space.choices import check_names, search_space
 from tuner.space.schema import validated
 from tuner.space.yaml import read
 
-_DEFINED = re.compile(r"\b__global__\b[^;{}]*?\b(?!__launch_bounds__)(\w+)\s*\([^;{}]*\)\s*\{")
+_KERNEL = re.compile(r"^kernel:\s*[\"']?(\w+)", re.MULTILINE)
 # what a template would read as its own syntax
 _DELIMITER = re.compile(r"@\{|\}@|^[ \t]*//%|/\*%|%\*/|/\*#|#\*/", re.MULTILINE)
 # sm_90a has every instruction that a kernel may hold; a draft is for any architecture
@@ -157,9 +157,10 @@ def draft_source(
             return _draft_extracted(path, folder, asked, compiler(), force)
         raise
     kernel = _chosen(source, next(iter(asked.kernels), None))
-    made = draft(source, kernel.name, folder, stem=stem_of(path, asked.kernels))
+    stem = stem_of(path, asked.kernels, folder)
+    made = draft(source, kernel.name, folder, stem=stem)
     if not _compiles(made, compiler()):
-        made = draft(source, kernel.name, folder, stem=stem_of(path, asked.kernels), loops=False)
+        made = draft(source, kernel.name, folder, stem=stem, loops=False)
     names = (made.launched,) if made.launched is not None else ()
     request = CompileRequest(hide_host_code(source), names, _ARCHITECTURE)
     elsewhere = not HostLaunch.of(source, kernel).is_found and siblings(path, (path,))
@@ -172,13 +173,20 @@ def draft_source(
     return write_draft(made, force=force)
 
 
-def stem_of(path: Path, kernels: Sequence[str]) -> str:
-    """Name the drafts of a source: as it, and as the kernel that is chosen of several."""
-    if len(kernels) != 1 or kernels[0] == path.stem:
-        return path.stem
-    text = mask(source_text(path)) if path.is_file() else ""
-    several = len(set(_DEFINED.findall(text)) - {kernels[0]}) > 0
-    return f"{path.stem}_{bare_name(kernels[0])}" if several else path.stem
+def stem_of(path: Path, kernels: Sequence[str], folder: Path = Path()) -> str:
+    """Name the drafts of a source: as it, or with the kernel where another has that name."""
+    name = bare_name(kernels[0]) if len(kernels) == 1 else None
+    taken = folder / "search_spaces" / f"{path.stem}.yaml"
+    return path.stem if name is None or is_for(taken, name) else f"{path.stem}_{name}"
+
+
+def is_for(space: Path, kernel: str) -> bool:
+    """Whether a search space is for a kernel, as far as it says, or is not there."""
+    try:
+        found = _KERNEL.search(read_text(space))
+    except OSError:
+        return True
+    return found is None or found[1] == kernel
 
 
 def require_one(made: Drafted) -> Path:
@@ -261,7 +269,7 @@ def write_draft(
 def _draft_extracted(
     path: Path, folder: Path, asked: Asked, compiler: Compiler, force: bool
 ) -> Drafted:
-    stem = stem_of(path, asked.kernels)
+    stem = stem_of(path, asked.kernels, folder)
     target = folder / "kernels" / f"{stem}.cu"
     if target.resolve() == path.resolve():
         target = target.with_name(f"{stem}_extracted.cu")
