@@ -118,10 +118,10 @@ def _with_space(
     require_kernel(kernel)
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
-    from tuner.draft.drafting import Asked, draft_source, require_one, stem_of
+    from tuner.draft.drafting import Asked, draft_source, require_one
 
     names = tuple(name.strip() for name in (options.kernel or "").split(",") if name.strip())
-    found = look_for_space(kernel, Path.cwd(), stem_of(kernel, names))
+    found = _space_of(kernel, names)
     if found is not None and options.instantiate:
         raise InputError(
             "--instantiate is for a draft, and there is a search space already",
@@ -138,6 +138,15 @@ def _with_space(
     space = require_one(made)
     made.require_filled(f"{program_name()} check {shlex.quote(str(space))}")
     return {**settings, "space": space}, True
+
+
+def _space_of(kernel: Path, names: tuple[str, ...]) -> Path | None:
+    from tuner.draft.drafting import is_for
+
+    found = look_for_space(kernel, Path.cwd())
+    if len(names) != 1 or found is None or is_for(found, names[0]):
+        return found
+    return look_for_space(kernel, Path.cwd(), f"{kernel.stem}_{names[0]}")
 
 
 def _knowledge(options: RunOptions, device: Device) -> Knowledge | None:

@@ -41,7 +41,7 @@ _SWITCH = re.compile(r"(USE|ENABLE|HAS|WITH|DO|IS)_.*|.*_ENABLED?")
 # flags of how, not of what
 _HOW = re.compile(
     r".*(VEC|SMEM|SHARED|ASYNC|PIPELINE|PREFETCH|CACHE|UNROLL|SWIZZLE|PACK|LDG|HINT|COALESC|STAGE"
-    r"|FAST|STREAM|TMA|WARP|BUFFER).*"
+    r"|FAST|STREAM|TMA|WARP|BUFFER|PDL).*"
 )
 _MEANING = "it says what is computed, as far as its name tells"
 _ASKED = re.compile(

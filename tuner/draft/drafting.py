@@ -18,23 +18,24 @@ from tuner.draft.extract.unit import relocated
 from tuner.draft.host_values import Host, HostLaunch, paths_to
 from tuner.draft.inference import infer
 from tuner.draft.launches import axes_of, template_launch
-from tuner.draft.loops import with_loops
+from tuner.draft.loops import WORK, with_loops
 from tuner.draft.problems.kernel import axes_for, inference_for, kernel_name, skeleton
 from tuner.draft.problems.statement import is_stated, statement_of
 from tuner.draft.space import Drafted, reference_stub, space_yaml, write, write_new
+from tuner.draft.strides import with_strides
 from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Expression, Value
+from tuner.process.files import read_text
 from tuner.source import hide_host_code, read_source
 from tuner.source.facts import KernelFunction, LineIndex, SourceFile, bare_name
 from tuner.source.host import Edit, apply_edits, host_edits
 from tuner.source.reader import source_text
-from tuner.source.syntax import mask
 from tuner.source.unsupported import require_arguments, require_closed
 from tuner.space.choices import check_names, search_space
 from tuner.space.schema import validated
 from tuner.space.yaml import read
 
-_DEFINED = re.compile(r"\b__global__\b[^;{}]*?\b(?!__launch_bounds__)(\w+)\s*\([^;{}]*\)\s*\{")
+_KERNEL = re.compile(r"^kernel:\s*[\"']?(\w+)", re.MULTILINE)
 # what a template would read as its own syntax
 _DELIMITER = re.compile(r"@\{|\}@|^[ \t]*//%|/\*%|%\*/|/\*#|#\*/", re.MULTILINE)
 # sm_90a has every instruction that a kernel may hold; a draft is for any architecture
@@ -106,7 +107,10 @@ def draft(
     require_arguments(launch.kernel)
     hosts = [Host(source, path) for path in paths_to(launch)]
     stated = None if problem is None else statement_of(problem)
-    axes = axes_of(launch, hosts) if stated is None else axes_for(stated, launch)
+    if stated is None:
+        axes = with_strides(launch, axes_of(launch, hosts))
+    else:
+        axes = axes_for(stated, launch)
     proposals = propose(launch, list(axes.names.values()))
     if loops:
         proposals = with_loops(launch, axes, proposals)
@@ -175,7 +179,7 @@ def draft_source(
             return _draft_extracted(path, folder, asked, compiler(), force)
         raise
     kernel = _chosen(source, next(iter(asked.kernels), None))
-    stem = stem_of(path, asked.kernels)
+    stem = stem_of(path, asked.kernels, folder)
     made = _compiling(source, kernel.name, folder, compiler(), stem=stem, problem=asked.problem)
     names = (made.launched,) if made.launched is not None else ()
     request = CompileRequest(hide_host_code(source), names, _ARCHITECTURE)
@@ -191,13 +195,20 @@ def draft_source(
     return write_draft(made, force=force)
 
 
-def stem_of(path: Path, kernels: Sequence[str]) -> str:
-    """Name the drafts of a source: as it, and as the kernel that is chosen of several."""
-    if len(kernels) != 1 or kernels[0] == path.stem:
-        return path.stem
-    text = mask(source_text(path)) if path.is_file() else ""
-    several = len(set(_DEFINED.findall(text)) - {kernels[0]}) > 0
-    return f"{path.stem}_{bare_name(kernels[0])}" if several else path.stem
+def stem_of(path: Path, kernels: Sequence[str], folder: Path = Path()) -> str:
+    """Name the drafts of a source: as it, or with the kernel where another has that name."""
+    name = bare_name(kernels[0]) if len(kernels) == 1 else None
+    taken = folder / "search_spaces" / f"{path.stem}.yaml"
+    return path.stem if name is None or is_for(taken, name) else f"{path.stem}_{name}"
+
+
+def is_for(space: Path, kernel: str) -> bool:
+    """Whether a search space is for a kernel, as far as it says, or is not there."""
+    try:
+        found = _KERNEL.search(read_text(space))
+    except OSError:
+        return True
+    return found is None or found[1] == kernel
 
 
 def draft_problem(
@@ -243,7 +254,8 @@ def restore_template(space: Path) -> Path | None:
     source, launched = read_source(path), model.launch[0].kernel
     if bare_name(launched) not in {kernel.name for kernel in source.kernels}:
         return None
-    made = draft(source, launched)
+    named = {choice.name for choice in declared.parameters}
+    made = draft(source, launched, loops=bool(named & WORK))
     same = made.parameters == declared.names and made.default == dict(declared.default or {})
     if not same or made.launched not in (None, launched):
         return None
@@ -301,7 +313,7 @@ def write_draft(
 def _draft_extracted(
     path: Path, folder: Path, asked: Asked, compiler: Compiler, force: bool
 ) -> Drafted:
-    stem = stem_of(path, asked.kernels)
+    stem = stem_of(path, asked.kernels, folder)
     target = folder / "kernels" / f"{stem}.cu"
     if target.resolve() == path.resolve():
         target = target.with_name(f"{stem}_extracted.cu")

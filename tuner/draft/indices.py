@@ -47,7 +47,21 @@ class Site:
         if text == "0":
             return ("1",)
         parsed = parse_expression(text)
+        if parsed is not None and len(parts := _flat(*parsed, "/")) == 2:
+            return self.quotient(*parts)
         return self.sum([text] if parsed is None else _flat(*parsed, "+"), depth)
+
+    def quotient(self, dividend: str, divisor: str) -> Shape | None:
+        # i / d, where i runs over n * d
+        what = self.variables.get(bare(dividend), bare(dividend))
+        limits = (b.limit for b in self.bounds if b.what in (bare(dividend), bare(what)))
+        whole, by = (self.translated(t) for t in (next(limits, ""), divisor))
+        factors = whole.split(" * ") if whole else []
+        by = next((f for f in factors if by is not None and f.strip("()") == by.strip("()")), None)
+        if by is None or len(factors) < 2:
+            return None
+        factors.remove(by)
+        return tuple(factors)
 
     def sum(self, terms: list[str], depth: int) -> Shape | None:
         # A * B + c, where c runs over B
@@ -64,6 +78,20 @@ class Site:
                 major = self.dimensions(outer, depth + 1)
                 if major is not None:
                     return (*major, *minor)
+        return self.stepped(terms, depth)
+
+    def stepped(self, terms: list[str], depth: int) -> Shape | None:
+        # a + b below L, where a goes up to L in steps of B, and b runs over B
+        for place, term in enumerate(terms):
+            limits = (bound.limit for bound in self.bounds if bound.what == bare(term))
+            whole = self.translated(next(limits, ""))
+            rest = terms[:place] + terms[place + 1 :]
+            if whole is None or not rest:
+                continue
+            steps = {self.translated(by) for _, by in _products(self.variables.get(term, ""))}
+            minor = self.dimensions(" + ".join(rest), depth + 1)
+            if minor is not None and " * ".join(minor) in steps:
+                return (whole,)
         return None
 
     def strides(self, text: str, by: Shape = (), depth: int = 0) -> Iterator[str]:

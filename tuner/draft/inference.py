@@ -196,6 +196,7 @@ class _Reading:
         own |= {constant.name for constant in launch.source.constants}
         values = {name: axis for name, axis in axes.names.items() if name in own}
         values |= {c.origin: c.name for c in choices if c.origin is not None}
+        values |= {name: text for name, (text, _) in axes.strides.items()}
         self.scope = Scope(values, launch.constants, types=self.types)
         self.grid = tuned.grid or ()
         self.block = (tuned.block or ()) if launch.is_found else ()
@@ -224,7 +225,7 @@ class _Reading:
                     argument = replace(argument, shape=shape, evidence=(*evidence, known))
             elif p.name in self.axes.names:
                 argument = DraftArgument(p, dtype, value=self.axes.names[p.name])
-            elif stated := self.value(p):
+            elif stated := self.axes.strides.get(p.name) or self.value(p):
                 argument = DraftArgument(p, dtype, value=stated[0], evidence=_sure(stated[1]))
             else:
                 argument = DraftArgument(p, dtype)

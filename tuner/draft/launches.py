@@ -27,19 +27,28 @@ _VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Names of the C++ source that are axes, with the axes' names; `fixed` are constants of it."""
+    """Names of the C++ source that are axes, with the axes' names; `fixed` are constants of it.
+
+    `strides` are parameters that are products of the axes, each with the place that says so.
+    """
 
     names: Mapping[str, str]
     fixed: Mapping[str, Constant] = field(default_factory=dict)
+    strides: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def texts(self, launch: HostLaunch) -> dict[str, str]:
         """Map texts of the launch's own function to axes: what it passes, and what it knows."""
-        return dict(self.names) | {
-            form: self.names[name]
-            for name, text in launch.passed.items()
-            if name in self.names and number(text) is None
-            for form in (text, plain(text))
-        }
+        strides = {name: text for name, (text, _) in self.strides.items()}
+        return (
+            strides
+            | dict(self.names)
+            | {
+                form: self.names[name]
+                for name, text in launch.passed.items()
+                if name in self.names and number(text) is None
+                for form in (text, plain(text))
+            }
+        )
 
 
 def axes_of(launch: HostLaunch, hosts: Sequence[Host]) -> Axes:

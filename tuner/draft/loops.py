@@ -17,6 +17,8 @@ from tuner.source.host import Edit
 from tuner.source.kernels import dtype_of
 from tuner.source.syntax import Node, ancestors, fold, number, parse_tree, part, text_of, walk
 
+# what the parameters are called
+WORK = frozenset(("vec", "items", "unroll"))
 _LOAD_BYTES = 16
 _UNROLLS = (0, 2, 4, 8)
 _ITEMS = (1, 2, 4, 8)
@@ -76,6 +78,7 @@ class _Loops:
     accesses: tuple[Access, ...]
     blocks: frozenset[str]
     has_width: bool
+    has_unroll: bool
     sites: tuple[_Site, ...]
 
     @classmethod
@@ -95,7 +98,8 @@ class _Loops:
         width = named or _WIDE.search(own) is not None
         scope = scope_of(launch, axes, ())
         found = accesses_of(launch.source, kernel)
-        reader = cls(launch, scope, body, found, frozenset(blocks), width, ())
+        unrolled = any(choice.name.startswith("unroll") for choice in choices)
+        reader = cls(launch, scope, body, found, frozenset(blocks), width, unrolled, ())
         return replace(reader, sites=(*reader.loops(), *reader.guards()))
 
     def text(self, node: Node | None) -> str:
@@ -318,7 +322,7 @@ class _Loops:
 
     def aligned(self, index: str, site: _Site) -> tuple[str, ...] | None:
         """List what has to be a multiple of the width for an index to begin at one."""
-        terms = [term for text in _terms(index) for term in self.followed(text, site)]
+        terms = [term for text in terms_of(index) for term in self.followed(text, site)]
         if sum(term == site.variable for term in terms) != 1:
             return None
         found = []
@@ -327,7 +331,7 @@ class _Loops:
                 continue
             if site.variable in IDENTIFIER.findall(term):
                 return None
-            sizes = (self.multiple(factor, site.body[0]) for factor in _split(plain(term), "*"))
+            sizes = (self.multiple(factor, site.body[0]) for factor in factors_of(term))
             known = [size for size in sizes if size is not None]
             numbers = [n for size in known if (n := number(size.strip("()"))) is not None]
             if any(n % _LOAD_BYTES == 0 for n in numbers):
@@ -342,7 +346,7 @@ class _Loops:
         known: Mapping[str, str] = self.known(site.body[0])
         term = plain(term)
         if term != site.variable and term in known:
-            return [each for text in _terms(known[term]) for each in self.followed(text, site)]
+            return [each for text in terms_of(known[term]) for each in self.followed(text, site)]
         return [term]
 
     def items(self, names: Names) -> Iterator[TunableConstant]:
@@ -402,7 +406,7 @@ class _Loops:
             row = above[above.rfind("\n") + 1 :]
             if touches and not inner and "#pragma" not in row and not row.rstrip().endswith(")"):
                 found.append(node.start_byte)
-        if not found or any(choice.startswith("unroll") for choice in self.scope.values.values()):
+        if not found or self.has_unroll:
             return
         name = names.of("unroll")
         edits = []
@@ -490,7 +494,9 @@ def _vectors(
     after = "" if masked[begin : begin + 1] == "\n" else f"\n{inside}  "
     yield Edit(begin, begin, f"{opened}\n{rows}{after}")
     last = "\n".join(f"{inside}{text}" for text in ["}", *stores])
-    lead = "" if masked[:stop].rstrip(" ").endswith("\n") else "\n"
+    before = masked[:stop].rstrip(" ")
+    lead = "" if before.endswith("\n") else "\n"
+    last = last if lead else last[min(stop - len(before), len(inside)) :]
     tail = f"\n{margin}{closed}" if closed else ("\n" if not site.braced else f"\n{margin}")
     yield Edit(stop, stop, f"{lead}{last}{tail}")
 
@@ -507,11 +513,17 @@ def _is_conditional(node: Node, body: Span) -> bool:
     return False
 
 
-def _terms(text: str) -> list[str]:
+def factors_of(text: str) -> list[str]:
+    """Split a product, without casts and parentheses."""
+    return [plain(piece) for piece in _split(plain(text), "*")]
+
+
+def terms_of(text: str) -> list[str]:
+    """Split a sum, without casts and parentheses, all the way down."""
     pieces = [plain(piece) for piece in _split(plain(text), "+")]
     if len(pieces) == 1:
         return pieces
-    return [term for piece in pieces for term in _terms(piece)]
+    return [term for piece in pieces for term in terms_of(piece)]
 
 
 def _split(text: str, sign: str) -> list[str]:

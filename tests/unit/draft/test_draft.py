@@ -291,3 +291,45 @@ def test_blanks_in_comments_do_not_count() -> None:
         "# FILL_IN is a blank\na: 1  # FILL IN: was FILL_IN\nb: FILL_IN\nc: [FILL_IN]  # FILL IN: c"
     )
     assert blanks(text) == [(3, "a value for FILL_IN"), (4, "c")]
+
+
+@pytest.mark.parametrize(
+    ("host", "values", "block"),
+    [
+        ("k<<<1, std::min(n, 1024)>>>(x, n);", "[64, 128, 256, 512, 1024]", "min(n, block_size)"),
+        ("dim3 b(std::min<int>(n, 512)); k<<<1, b>>>(x, n);", None, "min(n, block_size)"),
+        ("k<<<1, threads>>>(x, n);", "[64, 128, 256, 512, 1024]  # threads, line 4", "block_size"),
+        ("switch (threads) { case 128: case 256: case 384: k<<<1, threads>>>(x, n); }",
+         "[128, 256, 384]", "block_size"),
+        ("k<<<1, pick(n)>>>(x, n);", "[64, 128, 256, 512, 1024]", "block_size"),
+    ],
+)  # fmt: skip
+def test_a_block_that_the_host_computes_or_is_handed_is_a_parameter(
+    host: str, values: str | None, block: str
+) -> None:
+    made = snippet(
+        "__global__ void k(float* x, int n)\n"
+        "{ for (int i = threadIdx.x; i < n; i += blockDim.x) x[i] = 1; }\n"
+        f"void f(float* x, int n, int threads)\n{{ {host} }}\n"
+    )
+    assert f"block_size: {values or ''}" in made.space_yaml
+    assert block in str(data(made)["launch"])
+
+
+def test_flags_of_what_is_computed_are_left_out_and_said_so() -> None:
+    made = snippet(
+        "template <bool kCausal, bool kUseSmem>\n__global__ void k(float* x)"
+        " { x[threadIdx.x] = kCausal + kUseSmem; }\n"
+        "void f(float* x) { k<true, true><<<1, 32>>>(x); }\n"
+    )
+    assert made.parameters == ("use_smem",)
+    assert "# kCausal = true (line 1) is left out: it says what is computed" in made.space_yaml
+
+
+def test_a_number_of_elements_in_the_launch_is_the_parameter() -> None:
+    made = snippet(
+        "template <int VEC> __global__ void k(float* x, int n)\n"
+        "{ int i = threadIdx.x; x[i * VEC] = n; }\n"
+        "void f(float* x, int n) { k<4><<<n / 4 / 128, 128>>>(x, n); }\n"
+    )
+    assert "n // vec // 128" in str(data(made)["launch"])

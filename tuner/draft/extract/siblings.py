@@ -11,7 +11,7 @@ from tuner.source.reader import source_text
 from tuner.source.syntax import mask
 
 _SUFFIXES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".h", ".hpp")
-_KERNEL = re.compile(r"\b__global__\b[^;{}]*?\b(\w+)\s*\(")
+_KERNEL = re.compile(r"\b__global__\b[^;{}]*?\b(?!__launch_bounds__)(\w+)\s*\([^;{}]*\{")
 _LAUNCHED = re.compile(r"\b(\w+)\s*(?:<[^;{}()]*>)?\s*<<<|\bcudaLaunch\w*\(\s*&?\w+,\s*&?(\w+)")
 _LAUNCHES = re.compile(r"<<<|[lL]aunch")
 # a header's folder `include` stands beside the sources
@@ -23,7 +23,8 @@ _MAX_BYTES = 1_000_000
 def siblings(path: Path, known: Iterable[Path]) -> tuple[Path, ...]:
     """List what launches the kernels of `path`, or defines those it launches; none of `known`.
 
-    Looked through are its folder, then the folders around it, up to the root of a repository.
+    Looked through are its folder, then those around it, up to the root of a repository or to where
+    its folder `include` is.
     """
     read = {file.resolve() for file in known}
     text = mask(source_text(path))
@@ -49,12 +50,12 @@ def siblings(path: Path, known: Iterable[Path]) -> tuple[Path, ...]:
 
 
 def _folders(path: Path) -> Iterator[Path]:
-    folder = path.resolve().parent
-    for place in (folder, *folder.parents[:_LEVELS]):
-        # as it was named, where that is possible
-        yield path.parent if place == folder else place
-        if (place / ".git").exists():
-            return
+    # as it was named, where that is possible
+    yield path.parent
+    above = path.resolve().parents[: _LEVELS + 1]
+    tops = [n for n, place in enumerate(above) if (place / ".git").exists()]
+    tops = tops or [n + 1 for n, place in enumerate(above[:-1]) if place.name == "include"]
+    yield from above[1 : tops[0] + 1] if tops else ()
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -266,6 +266,16 @@ def written(folder: Path, host: str, kernel: str = KERNEL) -> Extraction:
         "#define VECS(V, ...) { constexpr int vec = V; __VA_ARGS__(); }\n"
         "void run(float* x) { VECS(8, [&] { k<float, vec><<<1, 1>>>(x); }) }",
         "using real = float;\nvoid run(real* x) { k<real, 8><<<1, 1>>>(x); }",
+        # what calls pass says the type
+        "template <typename U> void go(U* x) { k<U, 8><<<1, 1>>>(x); }\n"
+        "void run(void* x) { go(static_cast<float*>(x)); }",
+        # a helper that launches what it is handed, and a lambda that does
+        "template <typename K, typename... A> void launch(K kernel, dim3 g, dim3 b, A&&... a)\n"
+        "{ cudaLaunchConfig_t c; c.gridDim = g; c.blockDim = b;"
+        " cudaLaunchKernelEx(&c, kernel, std::forward<A>(a)...); }\n"
+        "void run(float* x) { launch(k<float, 8>, 1, 32, x); }",
+        "void run(float* x) { auto go = [&](auto kernel) { kernel<<<1, 1>>>(x); };"
+        " go(k<float, 8>); }",
     ],
 )  # fmt: skip
 def test_an_instantiation_is_found_on_the_way_of_the_launch(tmp_path: Path, host: str) -> None:
@@ -280,6 +290,73 @@ def test_of_several_types_bfloat16_comes_first_and_the_others_are_named(tmp_path
     (instance,) = written(tmp_path, host).instances
     assert instance.name == "k<__nv_bfloat16, 4>"
     assert instance.others == ("k<float, 4>", "k<double, 4>", "k<__half, 4>")
+
+
+CASES = " ".join(f"AT_DISPATCH_CASE(at::k{name}, __VA_ARGS__)" for name in ("Float", "BFloat16"))
+LAUNCH = "[&] { k<scalar_t, 4><<<1, 1>>>(x.data_ptr<scalar_t>()); }"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        f"#define CASES(...) {CASES}\n#define EACH(T, N, ...)"
+        f' AT_DISPATCH_SWITCH(T, N, CASES(__VA_ARGS__))\nDO EACH(x.type(), "k", {LAUNCH}); }}',
+        f'DO AT_DISPATCH_SWITCH(x.type(), "k", AT_DISPATCH_CASE(at::kFloat, {LAUNCH})\n'
+        f"AT_DISPATCH_CASE(at::kBFloat16, {LAUNCH})); }}",
+        f'DO AT_DISPATCH_V2(x.type(), "k", AT_WRAP({LAUNCH}), at::kFloat, at::kBFloat16); }}',
+        f"#define GO AT_DISPATCH_CASE(at::kFloat, {LAUNCH})"
+        f" AT_DISPATCH_CASE(at::kBFloat16, {LAUNCH})"
+        '\nDO AT_DISPATCH_SWITCH(x.type(), "k", GO); }',
+    ],
+)
+def test_types_are_those_that_a_switch_of_cases_gives(tmp_path: Path, host: str) -> None:
+    (instance,) = written(
+        tmp_path, host.replace("DO ", "void run(at::Tensor x) { ") + "\n"
+    ).instances
+    assert instance.name == "k<__nv_bfloat16, 4>"
+    assert set(instance.others) <= {"k<float, 4>"}
+
+
+def test_a_switch_gives_its_number_to_what_it_switches_on(tmp_path: Path) -> None:
+    host = (
+        "#define VECS(v, V, ...)"
+        " switch (v) { case 8: { constexpr int V = 8; __VA_ARGS__ break; } }\n"
+        "void run(float* x, int d) { int vec = std::gcd(4, d); int threads = d / vec;"
+        " VECS(vec, VEC, { k<float, VEC><<<1, threads>>>(x); }) }\n"
+    )
+    site = written(tmp_path, host).source.launches[0]
+    assert (site.template_arguments, site.definitions["threads"]) == (("float", "8"), "d / 8")
+
+
+def test_the_launch_may_be_in_a_file_beside_and_so_may_the_kernel(tmp_path: Path) -> None:
+    (tmp_path / "k.cuh").write_text("#pragma once\n" + KERNEL)
+    (tmp_path / "other.cu").write_text("void other() {}\n")
+    launch = "void f(float* x) { k<float, 8><<<2, 64>>>(x); }"
+    (tmp_path / "run.cu").write_text(f'#include "k.cuh"\n{launch}\n')
+    unit = extract(tmp_path / "k.cuh", tmp_path / "unit.cu")
+    assert (unit.names, unit.source.launches[0].block) == (("k<float, 8>",), ("64",))
+    (tmp_path / "one.cu").write_text("__global__ void one(float* x) { x[0] = 1; }\n")
+    launch = "void f(float* x) { one<<<1, 32>>>(x); }"
+    (tmp_path / "go.cu").write_text(f"__global__ void one(float* x);\n{launch}\n")
+    assert extract(tmp_path / "go.cu", tmp_path / "unit.cu").names == ("one",)
+
+
+@pytest.mark.parametrize("asked", ["k<float, 8>", "fp32, 8", "k<fp32, 8>"])
+def test_an_instantiation_may_be_asked_for_in_short(tmp_path: Path, asked: str) -> None:
+    (tmp_path / "k.cu").write_text(KERNEL)
+    unit = extract(tmp_path / "k.cu", tmp_path / "unit.cu", instantiate=(asked,))
+    assert unit.names == ("k<float, 8>",)
+
+
+def test_an_example_has_types_that_fit_and_flags_that_are_off(tmp_path: Path) -> None:
+    kernel = (
+        "template <typename scalar_t, typename packed_t, typename acc_t, typename index_t,"
+        " bool kGelu>\n"
+        "__global__ void k(scalar_t* x) {}\n"
+    )
+    with pytest.raises(KernelError) as told:
+        written(tmp_path, "", kernel)
+    assert "<__nv_bfloat16, __nv_bfloat162, float, int, false>" in (told.value.remedy or "")
 
 
 def test_a_type_may_be_told_by_what_is_passed(tmp_path: Path) -> None:
