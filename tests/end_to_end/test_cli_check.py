@@ -16,6 +16,24 @@ def test_check_counts_configs_and_compiles_a_sample(project, tune) -> None:
     assert done.stdout.splitlines()[-1] == "no mistakes found"
 
 
+def test_check_says_what_the_baseline_does_with_its_arguments(project, tune) -> None:
+    done = tune("check", project.space, "--sample", "1")
+    assert "The baseline, run on the CPU with N=4096:" in done.stdout
+    assert "`out` is written, and not read before; the last of its 4096 elements" in done.stdout
+    found = json.loads(tune("check", project.space, "--json", "--sample", "1").stdout)
+    assert {one["argument"] for one in found["arguments"]} == {"in", "out"}
+    assert found["not_shown"] == []
+    assert "run on the CPU" not in tune("check", project.space, "--no-run").stdout
+
+
+def test_check_refuses_a_shape_that_the_baseline_goes_beyond(project, tune) -> None:
+    project.edit(project.space, "shape: [N], role: input", "shape: [N - 1], role: input")
+    done = tune("check", project.space)
+    assert done.exit_code == 2
+    assert "scale.yaml:10: `in` has 4095 elements, and the kernel reaches 4096" in done.stderr
+    assert "`shape: [N]`" in done.stderr
+
+
 def test_check_prints_the_same_as_json(project, tune) -> None:
     found = json.loads(tune("check", project.space, "--json", "--sample", "2").stdout)
     assert found["combinations"] == 12

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.app.plan import check_signature, read_chosen
+from tuner.app.proof import Proof, prove, require_no_constant_memory, require_right
 from tuner.compiler.base import Compiler
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
@@ -38,7 +39,8 @@ class SpaceCheck:
 
     `searched` counts what `prune` leaves of them, and `sample` holds compiled ones of those.
 
-    `estimated` are the workloads with so many that their number was estimated from random draws.
+    `proofs` say what running the baseline on the CPU showed. `estimated` are the workloads
+    with so many that their number was estimated from random draws.
     A sampled trial is `not_recorded` where the config compiles within the limits: only a device
     could say more.
     """
@@ -51,6 +53,7 @@ class SpaceCheck:
     searched: Mapping[Workload, int]
     sample: tuple[Trial, ...]
     estimated: frozenset[Workload] = frozenset()
+    proofs: tuple[Proof, ...] = ()
 
     @property
     def rejected(self) -> Mapping[str, int]:
@@ -129,11 +132,15 @@ def _check(
     target: DeviceInfo,
     compiler: Compiler,
     sample: int,
+    run: bool,
 ) -> SpaceCheck:
     spec, space = definition.spec, definition.space
     template = Template.load(spec.template, spec.include_dirs)
     template.check(space, spec)
     check_signature(spec)
+    require_no_constant_memory(spec)
+    proofs = prove(spec, operators, target) if run else ()
+    require_right(spec, proofs)
     _check_reference(spec, operators)
     device = UnavailableDevice(target)
     candidate = Candidate("checked", space, template)
@@ -155,7 +162,7 @@ def _check(
         w for each in (allowed, pools) for w, pool in each.items() if not pool.size_is_exact
     )
     version = compiler.version
-    return SpaceCheck(spec, target, version, space.size, valid, searched, trials, estimated)
+    return SpaceCheck(spec, target, version, space.size, valid, searched, trials, estimated, proofs)
 
 
 def _spread(
@@ -177,8 +184,11 @@ def check(
     sample: int = 8,
     operators: Mapping[str, str] | None = None,
     jobs: int | None = None,
+    run: bool = True,
 ) -> SpaceCheck:
     """Check a search space, its template, its kernel and its reference; no GPU is needed.
+
+    Unless `run` is False, the baseline is run on the CPU to prove what each argument is.
 
     The baseline and `sample` configs, spread evenly over the valid ones, are compiled for `target`.
     Raises `InputError` for the first mistake; a config of the sample that does not compile is one
@@ -187,4 +197,4 @@ def check(
     definition, chosen = read_chosen(space, operators)
     info = target_info(target)
     with NvrtcPool(jobs, cache=Cache()) as compiler:
-        return _check(definition, chosen, info, compiler, sample)
+        return _check(definition, chosen, info, compiler, sample, run)

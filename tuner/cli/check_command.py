@@ -29,12 +29,20 @@ if TYPE_CHECKING:
     show_default=True,
     help="Configs to compile, spread evenly over the valid ones; the default config is added.",
 )
+@click.option("--no-run", is_flag=True, help="Don't run the baseline on the CPU.")
 @options.operator(help="Which of the operator's variants to compile; repeatable.")
 @options.as_json
 def command(
-    space: Path, target: str, sample: int, operator: tuple[tuple[str, str], ...], as_json: bool
+    space: Path,
+    target: str,
+    sample: int,
+    no_run: bool,
+    operator: tuple[tuple[str, str], ...],
+    as_json: bool,
 ) -> None:
     """Check SPACE.yaml, its template, its kernel and its reference; no GPU is needed.
+
+    The baseline runs on the CPU, which shows what it reads and writes of each argument.
 
     Any mistake is one message and exit code 2. Configs that break a limit are counted, not
     mistakes: a search rejects them the same way.
@@ -44,7 +52,7 @@ def command(
     from tuner.app.check import check
 
     operators = options.unique(operator, "operator")
-    found = check(space, target=target, sample=sample, operators=operators)
+    found = check(space, target=target, sample=sample, operators=operators, run=not no_run)
     if as_json:
         click.echo(json.dumps(as_object(found)))
         return
@@ -71,6 +79,12 @@ def as_object(found: SpaceCheck) -> dict[str, object]:
             }
             for workload, valid in found.valid.items()
         ],
+        "arguments": [
+            {"workload": str(proof.workload), "argument": one.argument, "shown": one.text}
+            for proof in found.proofs
+            for one in proof.findings
+        ],
+        "not_shown": [proof.open_because for proof in found.proofs if proof.open_because],
         "sample": [_sampled(trial) for trial in found.sample],
         "rejected": dict(found.rejected),
     }
@@ -93,6 +107,7 @@ def as_text(found: SpaceCheck) -> Iterator[RenderableType]:
         left = [f"{about}{found.searched[workload]:,}"] if pruned else []
         valid.add_row(f"{workload}{held_out}", f"{about}{count:,}", *left)
     yield valid
+    yield from _shown(found)
     yield (
         f"\nThe baseline compiles, and of {len(found.sample)} sampled configs "
         f"{_fitting(found)} compile within the limits, for {target.architecture} with "
@@ -106,6 +121,16 @@ def as_text(found: SpaceCheck) -> Iterator[RenderableType]:
         yield "\nno mistakes found"
     else:
         yield "\nno mistakes found, but none of the sampled configs can run: see the reasons above"
+
+
+def _shown(found: SpaceCheck) -> Iterator[str]:
+    for proof in found.proofs:
+        if proof.findings:
+            yield f"\nThe baseline, run on the CPU with {proof.workload}:"
+        for one in proof.findings:
+            yield f"  {found.spec.path.name}:{one.line}: {one.text}"
+        if proof.open_because:
+            yield f"\nNot shown by a run on the CPU: {proof.open_because}"
 
 
 def _fitting(found: SpaceCheck) -> int:

@@ -156,7 +156,7 @@ class _Follower:
         elif parent.type == "pointer_expression" or parent.type in (
             "initializer_list", "return_statement", "field_initializer", "initializer_pair",
         ):  # fmt: skip
-            self.touch(array, node, by=fold(text_of(parent, self.source.masked))[:60])
+            self.note(array, node, by=fold(text_of(parent, self.source.masked))[:60])
 
     def is_same_pointer(self, node: Node, parent: Node) -> bool:
         if parent.type == "conditional_expression":
@@ -175,19 +175,19 @@ class _Follower:
             return
         if parent.type == "assignment_expression" and part(parent, "left") == node:
             plain = text_of(part(parent, "operator"), self.source.masked) == "="
-            self.touch(array, node, reads=not plain, writes=True)
+            self.note(array, node, reads=not plain, writes=True)
         elif parent.type == "update_expression":
-            self.touch(array, node, reads=True, writes=True)
+            self.note(array, node, reads=True, writes=True)
         elif parent.type == "pointer_expression" and not self.is_dereference(parent):
             self.pointer(parent, array, handles, depth)
         elif parent.type == "call_expression":  # a method of the element
-            self.touch(array, node, by=self.called(parent))
+            self.note(array, node, by=self.called(parent))
         elif parent.type == "argument_list":
             self.passed(node, parent, _Handle(array, is_pointer=False), handles, depth)
         elif reference := self.bound_reference(node, parent):
             self.alias(reference, _Handle(array, is_pointer=False), handles, node)
         else:
-            self.touch(array, node, reads=True)
+            self.note(array, node, reads=True)
 
     def bound_reference(self, node: Node, parent: Node) -> Node | None:
         # T& value = x[i];  for (T& value : x[i].values)
@@ -211,7 +211,7 @@ class _Follower:
         if name:
             handles.setdefault(name, handle)
         else:
-            self.touch(handle.array, node, by=fold(text_of(declared, self.source.masked)) or "?")
+            self.note(handle.array, node, by=fold(text_of(declared, self.source.masked)) or "?")
 
     def passed(
         self,
@@ -232,20 +232,20 @@ class _Follower:
             elif "&" in text_of(part(call, "function"), self.source.masked):
                 self.element(call, handle.array, handles, depth)
             else:
-                self.touch(handle.array, node, reads=True)
+                self.note(handle.array, node, reads=True)
         elif known := _known(name, place):
             if handle.is_pointer or _CHANGES.fullmatch(name):
-                self.touch(handle.array, node, reads="r" in known, writes="w" in known)
+                self.note(handle.array, node, reads="r" in known, writes="w" in known)
             else:
-                self.touch(handle.array, node, reads=True)
+                self.note(handle.array, node, reads=True)
         elif not _UNTOUCHED.fullmatch(name):
             self.into(name, place, node, handle, depth)
 
     def constructed(self, node: Node, handle: _Handle) -> None:
         if handle.is_pointer:
-            self.touch(handle.array, node, by="a constructor")
+            self.note(handle.array, node, by="a constructor")
         else:
-            self.touch(handle.array, node, reads=True)
+            self.note(handle.array, node, reads=True)
 
     def into(self, name: str, place: int, node: Node, handle: _Handle, depth: int) -> None:
         found = False
@@ -261,13 +261,13 @@ class _Follower:
         if found:
             return
         if not handle.is_pointer:
-            self.touch(handle.array, node, reads=True)
+            self.note(handle.array, node, reads=True)
         elif _NAMED_LOAD.search(name) and not _NAMED_STORE.search(name):
-            self.touch(handle.array, node, reads=True, by=f"{name}()")
+            self.note(handle.array, node, reads=True, by=f"{name}()")
         elif _NAMED_STORE.search(name) and not _NAMED_LOAD.search(name):
-            self.touch(handle.array, node, writes=True, by=f"{name}()")
+            self.note(handle.array, node, writes=True, by=f"{name}()")
         else:
-            self.touch(handle.array, node, by=f"{name}()")
+            self.note(handle.array, node, by=f"{name}()")
 
     def inside(
         self, function: Node, declared: Node, place: int, node: Node, handle: _Handle, depth: int
@@ -277,13 +277,13 @@ class _Follower:
         by_reference = declarator is not None and declarator.type == "reference_declarator"
         constant = re.search(r"\bconst\b(?!\s*(?:__restrict__\s*)?\w*$)", text) is not None
         if constant or not (handle.is_pointer or by_reference):
-            self.touch(handle.array, node, reads=True)
+            self.note(handle.array, node, reads=True)
             return
         key = (function.start_byte, place, handle)
         if key in self.visited or body is None:
             return
         if depth >= _MAX_DEPTH:
-            self.touch(handle.array, node, by=fold(text))
+            self.note(handle.array, node, by=fold(text))
             return
         self.visited.add(key)
         span = (body.start_byte, body.end_byte)
@@ -319,7 +319,7 @@ class _Follower:
             node = inner
         return ""
 
-    def touch(
+    def note(
         self, array: str, node: Node, *, reads: bool = False, writes: bool = False, by: str = ""
     ) -> None:
         self.touches.append(_Touch(array, node.start_byte, reads, writes, by))

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from tuner.model.errors import SpaceError
-from tuner.model.kernel import Limits
+from tuner.model.kernel import FILLS, Limits
 from tuner.space.yaml import Document, Location, parse
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -89,7 +89,9 @@ class ArgumentModel(StrictModel):
         default=None, description="input, output, inout or scratch"
     )
     fill: str | None = Field(
-        default=None, description="an input's content, `normal`, `uniform(0, 8)` or `indices(T)`"
+        default=None,
+        description="an input's content, `normal`, `uniform(0, 8)` or `indices(T)`",
+        json_schema_extra={"pattern": rf"^\s*({'|'.join(FILLS)})\s*(\(.*\))?\s*$"},
     )
     extreme: ExtremeModel | None = Field(
         default=None,
@@ -242,6 +244,11 @@ class SpaceModel(StrictModel):
     options: list[str] = Field(
         default=[], description="a list of compiler options, `[--use_fast_math]`"
     )
+
+
+def json_schema() -> dict[str, Any]:
+    """Make the JSON Schema of a search space, for editors (docs/search-space.schema.json)."""
+    return SpaceModel.model_json_schema()
 
 
 def validated(document: Document) -> SpaceModel:

@@ -1,0 +1,156 @@
+"""What running the baseline on the CPU proves of roles, shapes and constants."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tuner.app.check import target_info
+from tuner.app.proof import Proof, prove, require_no_constant_memory, require_right
+from tuner.model.errors import SpaceError
+from tuner.model.kernel import KernelSpec
+from tuner.space.load import load_definition
+
+BODY = "y[row * K + c] = x[row * K + c] + w[c];"
+SPACE = """version: 1
+kernel: add
+source: add.cu
+reference: add.py
+template: add.cu.j2
+axes: [T, K]
+arguments:
+  - {name: y, dtype: float32, shape: [T, K], role: output}
+  - {name: x, dtype: float32, shape: [T, K], role: input}
+  - {name: w, dtype: float32, shape: [K], role: input}
+  - {name: i, dtype: int32, shape: [T], role: input}
+  - {name: K, dtype: int32, value: K}
+workloads:
+  tuned: [{T: 3, K: 70}]
+  edge_cases: [{T: 5, K: 33}]
+min_bytes: T * K * 8
+baseline:
+  launch: [{kernel: add, grid: [T], block: [64]}]
+parameters: {block_size: [64]}
+launch: [{kernel: add, grid: [T], block: [block_size]}]
+tolerance: {y: {relative: 1.0e-5}}
+"""
+
+
+def spec(folder: Path, body: str = BODY, before: str = "", **changes: str) -> KernelSpec:
+    source = (
+        f"{before}__global__ void add(float* y, float* x, float* w, int* i, int K) {{\n"
+        f"  int row = blockIdx.x;\n  for (int c = threadIdx.x; c < K; c += blockDim.x) {{\n"
+        f"    {body} }} }}\n"
+    )
+    text = SPACE
+    for name, rest in changes.items():
+        text, count = re.subn(rf"({{name: {name}, dtype: \w+, ).*}}", rf"\1{rest}}}", text)
+        assert count == 1
+    if "x" in changes and "inout" in changes["x"]:
+        text = text.replace("tolerance: {", "tolerance: {x: {relative: 1.0e-5}, ")
+    if "y" in changes and "input" in changes["y"]:
+        text = text.replace("tolerance: {y:", "tolerance: {x:")
+    files = {"add.cu": source, "add.cu.j2": source, "add.yaml": text}
+    files["add.py"] = "def reference(xp, inputs, axes):\n    return {}\n"
+    for name, content in files.items():
+        (folder / name).write_text(content, encoding="utf-8")
+    return load_definition(folder / "add.yaml").spec
+
+
+def proofs(of: KernelSpec) -> tuple[Proof, ...]:
+    return prove(of, {}, target_info("sm_90a"))
+
+
+def mistakes(of: KernelSpec) -> list[str]:
+    return [finding.text for proof in proofs(of) for finding in proof.mistakes]
+
+
+def test_a_right_file_is_proved_on_two_workloads(tmp_path: Path) -> None:
+    first, second = proofs(spec(tmp_path))
+    assert {str(first.workload), str(second.workload)} == {"T=3 K=70", "T=5 K=33"}
+    assert (first.mistakes, first.open_because) == ((), "")
+    told = [finding.text for finding in first.findings]
+    size = 165 if str(first.workload) == "T=5 K=33" else 210
+    assert told[:2] == [
+        f"`y` is written, and not read before; the last of its {size} elements is touched",
+        f"`x` is read and not written; the last of its {size} elements is touched",
+    ]
+    assert told[3].startswith("`i` is not written, and nothing depends on it; none is touched")
+    assert [finding.line for finding in first.findings] == [8, 9, 10, 11]
+
+
+@pytest.mark.parametrize(
+    ("body", "changes", "told"),
+    [
+        ("y[row * K + c] += x[row * K + c];", {}, "`y` is output, and results depend on what it "
+         "held before: `role: inout`"),
+        ("y[row * K + c] = x[row * K + c]; x[row * K + c] = 0;", {},
+         "`x` is input, and the kernel writes it: `role: inout`"),
+        ("y[row * K + c] = 1; x[row * K + c] = 2;", {},
+         "`x` is input, and the kernel writes it: `role: output`"),
+        ("w[c] = x[row * K + c];", {"w": "shape: [K], role: input"},
+         "`y` is output, and the kernel never writes it: `role: input`"),
+        (BODY, {"x": "shape: [T, K], role: inout"},
+         "`x` is inout, and the kernel reads it, and never writes it: `role: input`"),
+        ("if (c > 2) y[row * K + c] = x[row * K + c];", {}, "elements stay as they were"),
+        (BODY, {"y": "shape: [2, T, K], role: output"}, "stay as they were: only the first"),
+    ],
+)  # fmt: skip
+def test_a_wrong_role_is_told_with_the_right_one(
+    tmp_path: Path, body: str, changes: dict[str, str], told: str
+) -> None:
+    assert any(told in text for text in mistakes(spec(tmp_path, body, **changes)))
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "told"),
+    [
+        ("w", "shape: [T], role: input", "in line 4 of add.cu: `shape: [K]`"),
+        ("x", "shape: [K], role: input", "in line 4 of add.cu: `shape: [T, K]`"),
+        ("x", "shape: [T, 33], role: input", "`x` has 99 elements, and the kernel reaches 210"),
+        ("x", "shape: [T, K - 1], role: input", "in line 4 of add.cu: `shape: [T, K]`"),
+    ],
+)
+def test_a_shape_that_is_too_small_is_told_with_the_right_one(
+    tmp_path: Path, name: str, changed: str, told: str
+) -> None:
+    found = mistakes(spec(tmp_path, **{name: changed}))
+    assert any(told in text and f"`{name}`" in text for text in found), found
+
+
+def test_a_shape_that_is_too_large_is_told(tmp_path: Path) -> None:
+    (first, *_) = proofs(spec(tmp_path, w="shape: [T, K], role: input"))
+    told = next(finding.text for finding in first.findings if finding.argument == "w")
+    assert "elements are touched: `shape: [K]`" in told
+
+
+def test_whole_numbers_that_point_somewhere_need_a_fill(tmp_path: Path) -> None:
+    body = "y[row * K + c] = x[i[row] * 5 * K + c];"
+    wrong = mistakes(spec(tmp_path, body, x="shape: [5 * T, K], role: input"))
+    assert any("if `i` hold indices, give them `fill: indices(N)`" in text for text in wrong)
+    right = {"x": "shape: [5 * T, K], role: input", "i": "shape: [T], fill: indices(T)"}
+    assert mistakes(spec(tmp_path, body, **right)) == []
+
+
+def test_what_cannot_run_on_a_cpu_is_left_open_with_the_reason(tmp_path: Path) -> None:
+    body = 'asm volatile("mov.u32 %0, %%clock;" : "=r"(row)); ' + BODY
+    (proof,) = proofs(spec(tmp_path, body))
+    assert proof.findings == ()
+    assert "inline PTX" in proof.open_because
+
+
+def test_all_mistakes_are_one_error_by_line(tmp_path: Path) -> None:
+    of = spec(tmp_path, "y[row * K + c] += x[row * K + c]; w[c] = 0;")
+    with pytest.raises(SpaceError) as caught:
+        require_right(of, proofs(of))
+    assert (caught.value.line, caught.value.path) == (8, of.path)
+    assert "add.yaml:10: `w` is input" in (caught.value.remedy or "")
+
+
+def test_constant_memory_that_nothing_fills_is_a_mistake(tmp_path: Path) -> None:
+    of = spec(tmp_path, "y[row * K + c] = taps[c % 4];", "__constant__ float taps[4];\n")
+    with pytest.raises(SpaceError, match="nothing fills the `__constant__` memory `taps`"):
+        require_no_constant_memory(of)
+    require_no_constant_memory(spec(tmp_path, BODY, "__constant__ float taps[4];\n"))

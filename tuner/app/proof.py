@@ -1,0 +1,339 @@
+"""What running the baseline on the CPU proves of a search space: roles and shapes of arguments."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import combinations
+from math import prod
+
+import numpy as np
+
+from tuner.compiler.cache import Cache
+from tuner.compiler.host import HostCompiler, preload
+from tuner.device.base import CompileTarget, DeviceInfo, Program
+from tuner.device.cpu.probe import BeyondError, Contents, Probe
+from tuner.device.cpu.worker import HostRunError
+from tuner.model.errors import SpaceError, TunerError
+from tuner.model.kernel import FLOAT_DTYPES, Argument, KernelSpec, Workload
+from tuner.source import hide_host_code, read_source
+from tuner.source.uses import constant_memory
+
+LARGEST_BYTES = 32 << 20
+RUN_TIMEOUT_S = 10.0
+# What is not known by then is left open.
+BUDGET_S = 20.0
+_SANITIZERS = ("address",)
+_SEEDS = (1, 2)
+_MOST_GROWTH = 64
+_MULTIPLES = (1, 2, 3, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a run showed of an argument; a `mistake` contradicts the file at `line`."""
+
+    argument: str
+    line: int | None
+    text: str
+    mistake: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was shown on one workload; `open_because` says why nothing was, or not all of it."""
+
+    workload: Workload | None
+    findings: tuple[Finding, ...] = ()
+    open_because: str = ""
+
+    @property
+    def mistakes(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.mistake)
+
+
+def require_right(spec: KernelSpec, proofs: Sequence[Proof]) -> None:
+    """Raise `SpaceError` with all mistakes of the first proof that has any, by line."""
+    wrong = next((proof for proof in proofs if proof.mistakes), None)
+    if wrong is None:
+        return
+    first, *rest = wrong.mistakes
+    listed = "".join(f"\n  {spec.path.name}:{one.line}: {one.text}" for one in rest)
+    raise SpaceError(
+        first.text,
+        path=spec.path,
+        line=first.line,
+        remedy=f"seen when the baseline ran on the CPU with {wrong.workload}"
+        f"{'; and also:' if rest else ''}{listed}",
+    )
+
+
+def prove(spec: KernelSpec, operators: Mapping[str, str], info: DeviceInfo) -> tuple[Proof, ...]:
+    """Run the baseline on the CPU with content of our own, and compare what it does with the file.
+
+    Two workloads are taken where there are two, so that a number that should be an axis shows.
+    Nothing is raised for what cannot be run there: the proof says why.
+    """
+    small = [
+        workload
+        for workload in dict.fromkeys((*spec.workloads, *spec.edge_cases))
+        if spec.footprint_bytes(workload) <= LARGEST_BYTES
+    ]
+    if not small:
+        least = min(map(spec.footprint_bytes, spec.workloads)) >> 20
+        why = f"the smallest workload has {least} MiB; a smaller one among `edge_cases` would do"
+        return (Proof(None, open_because=why),)
+    first = min(small, key=lambda one: (_ambiguous(one), spec.footprint_bytes(one)))
+    others = [workload for workload in small if workload != first]
+    others.sort(key=lambda one: (_alike(one, first), spec.footprint_bytes(one)))
+    proofs: list[Proof] = []
+    for workload in (first, *others[:1]):
+        proofs.append(_proved(spec, operators, info, workload, sizes_only=bool(proofs)))
+        if proofs[-1].open_because or proofs[-1].mistakes:
+            break
+    return tuple(proofs)
+
+
+def _ambiguous(workload: Workload) -> int:
+    # T of 1 hides whether T is a dimension, and equal axes which one it is
+    sizes = [size for size in workload.values.values() if size > 1]
+    return len(workload.values) - len(set(sizes))
+
+
+def _alike(one: Workload, other: Workload) -> int:
+    return sum(size == other.values[axis] for axis, size in one.values.items())
+
+
+def _proved(
+    spec: KernelSpec,
+    operators: Mapping[str, str],
+    info: DeviceInfo,
+    workload: Workload,
+    *,
+    sizes_only: bool,
+) -> Proof:
+    with ExitStack() as stack:
+        try:
+            program = _compiled(spec, operators, info, workload, stack)
+            environment = preload(_SANITIZERS)
+            probe = Probe(spec, operators, workload, environment, RUN_TIMEOUT_S)
+            stack.callback(probe.close)
+            return _Observer(spec, workload, probe, program, sizes_only=sizes_only).proof()
+        except (TunerError, OSError, MemoryError) as error:
+            return Proof(workload, open_because=_first_line(error))
+
+
+def require_no_constant_memory(spec: KernelSpec) -> None:
+    """Raise `SpaceError` where the baseline needs `__constant__` memory that nothing fills."""
+    source = read_source(spec.source)
+    for launch in spec.baseline:
+        for memory in constant_memory(source, source.kernel(launch.kernel)):
+            raise SpaceError(
+                f"nothing fills the `__constant__` memory `{memory.name}`: {memory.declaration}",
+                path=spec.source,
+                line=memory.line,
+                remedy="make it a parameter of the kernel and list it under `arguments`, or give "
+                "it its numbers where it is declared",
+            )
+
+
+def _compiled(
+    spec: KernelSpec,
+    operators: Mapping[str, str],
+    info: DeviceInfo,
+    workload: Workload,
+    stack: ExitStack,
+) -> Program:
+    compiler = HostCompiler(sanitizers=_SANITIZERS, cache=Cache())
+    stack.callback(compiler.close)
+    target = CompileTarget(spec, dict(operators), info)
+    source = hide_host_code(read_source(spec.source))
+    launches = spec.baseline_launches(target.names(workload))
+    result = compiler.submit(target.request(source, launches)).result()
+    if not result.ok:
+        raise TunerError(result.error)
+    return target.program(source, workload, launches, result)
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+class _OutOfTimeError(Exception):
+    pass
+
+
+@dataclass(slots=True)
+class _Observer:
+    spec: KernelSpec
+    workload: Workload
+    probe: Probe
+    program: Program
+    base: Contents | None = None
+    sizes_only: bool = False
+    ends_s: float = field(default_factory=lambda: time.perf_counter() + BUDGET_S)
+
+    def proof(self) -> Proof:
+        """Say all that was found, and what ended it early."""
+        found: list[Finding] = []
+        why = ""
+        first = self.probe.draw(_SEEDS[0])
+        second = self.probe.redraw(first, _SEEDS[1])
+        try:
+            found += self.too_small(first)
+            # What lies beyond an array may be another's: first that has to be right.
+            for argument in self.arrays() if not found else ():
+                found.append(self.shown(argument, first, second))
+        except _OutOfTimeError:
+            why = f"all of it in {BUDGET_S:g} s"
+        except HostRunError as error:
+            why = f"the baseline {error.message}"
+        return Proof(self.workload, tuple(found), why)
+
+    def run(self, contents: Contents) -> Contents:
+        if time.perf_counter() > self.ends_s:
+            raise _OutOfTimeError
+        return self.probe.run(self.program, contents)
+
+    def too_small(self, drawn: Contents) -> list[Finding]:
+        """Grow arrays until no access is beyond one; list those that were too small."""
+        contents, lines = dict(drawn), dict[str, int | None]()
+        while True:
+            try:
+                self.run(contents)
+                break
+            except BeyondError as error:
+                name = error.array
+                if name is None or contents[name].size >= _MOST_GROWTH * drawn[name].size:
+                    named = name or next(iter(drawn))
+                    return [self.finding(named, f"{error.message}{self.hint()}", mistake=True)]
+                lines.setdefault(name, error.line)
+                contents[name] = np.resize(contents[name], 2 * contents[name].size)
+        return [self.beyond(name, line, drawn, contents) for name, line in lines.items()]
+
+    def beyond(self, name: str, line: int | None, drawn: Contents, grown: Contents) -> Finding:
+        touched = self.touched(grown, name)
+        where = f" in line {line} of {self.spec.source.name}" if line else ""
+        text = f"`{name}` has {drawn[name].size} elements, and the kernel reaches {touched}"
+        return self.finding(name, f"{text}{where}{self.shaped(touched)}{self.hint()}", mistake=True)
+
+    def hint(self) -> str:
+        """Name the whole numbers that may be meant to point somewhere."""
+        whole = [
+            f"`{one.name}`"
+            for one in self.arrays()
+            if one.dtype not in FLOAT_DTYPES and one.fill == "normal" and one.role == "input"
+        ]
+        if not whole:
+            return ""
+        return f"; if {', '.join(whole)} hold indices, give them `fill: indices(N)`"
+
+    def shown(self, argument: Argument, first: Contents, second: Contents) -> Finding:
+        """Say what one array is, or what is wrong with it."""
+        name, size = argument.name, first[argument.name].size
+        touched = size
+        if self.fits({**first, name: first[name][: size - 1]}, name):
+            touched = self.touched(first, name)
+        extent = f"the last of its {size} elements is touched"
+        if touched < size:
+            few = f"only the first {touched} of its {size} elements are" if touched else "none is"
+            extent = f"{few} touched{self.shaped(touched)}"
+        if self.sizes_only or np.array_equal(_bits(first[name]), _bits(second[name])):
+            return self.finding(name, f"`{name}`: {extent}")  # or its fill has one content only
+        try:
+            seen = self.seen(name, first, second)
+        except BeyondError as error:
+            text = f"`{name}`: with other content in it, {error.message}{self.hint()}"
+            return self.finding(name, text, mistake=True)
+        wrong, told = _judged(argument, seen)
+        if not wrong:
+            return self.finding(name, f"`{name}` is {told}; {extent}")
+        more = f": {extent}" if wrong.endswith(_KEPT) and touched < size else ""
+        return self.finding(name, f"`{name}` is {wrong}{more}", mistake=True)
+
+    def seen(self, name: str, first: Contents, second: Contents) -> _Seen:
+        """Run the kernel twice with this array's content alone changed, and compare."""
+        if self.base is None:
+            self.base = self.run(first)
+        base, after = self.base, self.run({**first, name: second[name]})
+        own, other = _bits(base[name]), _bits(after[name])
+        kept = (own == _bits(first[name])) & (other == _bits(second[name]))
+        depends = ~kept & (own != other)
+        elsewhere = any(
+            not np.array_equal(_bits(base[one]), _bits(after[one])) for one in base if one != name
+        )
+        return _Seen(not kept.all(), bool(depends.any()) or elsewhere, int(kept.sum()), own.size)
+
+    def touched(self, contents: Contents, name: str) -> int:
+        """Find how many elements are needed from the first to the last that is touched."""
+        low, high = -1, int(contents[name].size)
+        while high - low > 1:
+            middle = (low + high) // 2
+            cut = {**contents, name: contents[name][:middle]}
+            low, high = (low, middle) if self.fits(cut, name) else (middle, high)
+        return high
+
+    def fits(self, contents: Contents, name: str) -> bool:
+        try:
+            self.run(contents)
+        except BeyondError:
+            return False
+        return True
+
+    def shaped(self, size: int) -> str:
+        """Say which axes make so many elements, where some do."""
+        values = self.workload.values
+        if _ambiguous(self.workload):
+            return ""
+        for count in range(1, len(values) + 1):
+            for names in combinations(values, count):
+                for times in _MULTIPLES:
+                    if times * prod(values[name] for name in names) == size > 1:
+                        last = names[-1] if times == 1 else f"{times} * {names[-1]}"
+                        return f": `shape: [{', '.join((*names[:-1], last))}]`"
+        return ""
+
+    def arrays(self) -> list[Argument]:
+        return [argument for argument in self.spec.arguments if not argument.is_scalar]
+
+    def finding(self, name: str, text: str, *, mistake: bool = False) -> Finding:
+        return Finding(name, self.spec.argument(name).line, text, mistake)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    # of one array: whether it was written, whether results depend on it, elements that stayed
+    written: bool
+    read: bool
+    kept: int
+    size: int
+
+
+_KEPT = "stay as they were"
+
+
+def _judged(argument: Argument, seen: _Seen) -> tuple[str, str]:
+    """Say what is wrong with an array's role, or else what it is."""
+    role = argument.role
+    if not seen.written and role in ("output", "inout"):
+        told = "reads it, and never writes it" if seen.read else "never writes it"
+        return f"{role}, and the kernel {told}: `role: input`", ""
+    if seen.written and role == "input":
+        right = "inout" if seen.read or seen.kept else "output"
+        return f"input, and the kernel writes it: `role: {right}`", ""
+    if seen.written and role in ("output", "scratch") and seen.read:
+        return f"{role}, and results depend on what it held before: `role: inout`", ""
+    if role == "output" and seen.kept:
+        return f"output, and {seen.kept} of its {seen.size} elements {_KEPT}", ""
+    if not seen.written:
+        return "", "read and not written" if seen.read else "not written, and nothing depends on it"
+    if role == "inout" and not (seen.read or seen.kept):
+        return "", "written as a whole and not read before: `role: output` would do"
+    return "", "written in place" if role == "inout" else "written, and not read before"
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    # not as floats: NaN differs from itself
+    return array.view(f"u{array.dtype.itemsize}")
