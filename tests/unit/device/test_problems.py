@@ -104,7 +104,7 @@ def test_inputs_whose_rounding_decides_are_those_of_normal(tmp_path: Path) -> No
     sums = array("out", "float32", "T", "output")
     reference = reference_of(problem(tmp_path, "return x.sum(dim=1)", sums))
     assert reference.inputs is not None
-    sizes = {"T": 5, "H": 64}
+    sizes = {"T": 64, "H": 64}
     drawn = reference.inputs(np, np.random.default_rng(1), sizes, "extreme")
     assert np.abs(drawn["x"]).max() < 10
     assert np.abs(reference.inputs(np, np.random.default_rng(1), sizes, "x3")["x"]).max() > 5
