@@ -48,6 +48,12 @@ def require_kernel(kernel: Path) -> None:
         raise KernelError(f"no such kernel file: {kernel}")
     if not kernel.is_file():
         raise KernelError(f"{kernel} is not a file")
+    if kernel.suffix in {".py", ".json"}:
+        raise KernelError(
+            f"{kernel} is no kernel",
+            remedy=f"`tune init {kernel}` drafts from a KernelBench problem or a FlashInfer-trace "
+            "definition; its kernel, the .cu beside it, is what is tuned then",
+        )
     if kernel.suffix in {".yaml", ".yml"}:
         raise KernelError(
             f"{kernel} is a search space, not a kernel",

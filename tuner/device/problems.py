@@ -31,6 +31,9 @@ from tuner.model.kernel import FLOAT_DTYPES, Argument, KernelSpec
 from tuner.process.files import read_regular
 
 Sizes = Mapping[str, int]
+# The largest number of `extreme`: products of two, and sums of some of these, stay in float32's
+# range. Beyond, the order of a sum decides whether it overflows.
+_LARGEST_DRAWN = 2.0**60
 _DRAWN_IN = ("get_inputs", "get_init_inputs")
 _DTYPES = {"float8_e4m3fn": "float8_e4m3"}
 
@@ -383,6 +386,8 @@ class _Judged:
 
     def _draw(self, xp: Any, rng: Any, argument: Argument, kind: str, axes: Sizes) -> Array:
         values = draw_values(xp, rng, argument, kind, argument.dimensions(axes))
+        if argument.dtype in FLOAT_DTYPES:
+            values = xp.clip(values, -_LARGEST_DRAWN, _LARGEST_DRAWN)
         return decode(xp, encode(xp, values, argument.dtype), argument.dtype)
 
     def _is_fair(

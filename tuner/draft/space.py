@@ -92,7 +92,7 @@ _ABSOLUTE = {"float64": 1e-13, "float32": 1e-6, "float16": 1e-6, "bfloat16": 1e-
 # inverse that is rounded in fp32 takes the other one.
 _CODES = 0.02
 # What an absolute tolerance may be of the usual size of an output where that is known.
-_SHARES = (1e-6, 1e-3)
+_LEAST_SHARE, _MOST_SHARE = 1e-5, 1e-3
 # ld.global.v8.b32, from compute capability 10.0 on (PTX ISA 8.8, ld); 16 before
 _WIDEST_LOAD_BYTES = 32
 _VECTOR = re.compile(r"(?:^|_)vec(?:tor)?(?:_|$)|vec_?size")
@@ -279,7 +279,7 @@ def _tolerance(output: DraftArgument, inference: Inference) -> str:
     low, high = _scaled(output)
     relative, absolute = _number(_RELATIVE[dtype]), _number(min(max(bound, low), high))
     if not low <= bound <= high:
-        why += f"; the absolute one {'1.0e-3' if bound > high else '1.0e-6'} of what is usual"
+        why += f"; the absolute one by the outputs' usual size, {output.scale:.2g}"
     elif over:
         why += f"; the absolute one for sums of {terms} terms, over {' and '.join(over)}"
     return f"{{relative: {relative}, absolute: {absolute}}}  # {why}"
@@ -289,8 +289,9 @@ def _scaled(output: DraftArgument) -> tuple[float, float]:
     # what is known of an output's size bounds what is guessed from the number of terms
     if output.scale is None:
         return 0.0, inf
-    low, high = (share * output.scale for share in _SHARES)
-    return low, max(high, SMALLEST_NORMAL[output.dtype or ""])
+    dtype = output.dtype or ""
+    least = min(_LEAST_SHARE, _RELATIVE[dtype])
+    return least * output.scale, max(_MOST_SHARE * output.scale, SMALLEST_NORMAL[dtype])
 
 
 def _summed(output: DraftArgument, inference: Inference) -> tuple[int, Sequence[str]]:

@@ -131,3 +131,75 @@ def test_a_folder_that_cannot_be_made_is_one_message(tune: Tune, kernel: Path) -
     result = tune("init", kernel, "--out", "taken")
     assert result.exit_code == 2
     assert "cannot be written" in result.stderr
+
+
+PROBLEM = """\
+import torch
+
+rows = 64
+columns = 48
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+
+def get_inputs():
+    return [torch.randn(rows, columns)]
+"""
+BODY = "  out[i] = x[i] > 0 ? x[i] : 0;"
+
+
+def test_a_problem_becomes_a_skeleton_and_then_a_checked_search_space(
+    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("relu.py").write_text(PROBLEM)
+    first = tune("init", "relu.py")
+    assert first.stdout.splitlines() == [
+        "wrote relu.cu",
+        "write the kernel's body in relu.cu, line 7; then `tune init relu.py` again drafts its "
+        "search space",
+    ]
+    unfilled = tune("init", "relu.py")
+    assert unfilled.exit_code == 2
+    assert "relu.cu:7: still to fill in: out[i], one element a thread" in unfilled.stderr
+    source = Path("relu.cu").read_text().splitlines()
+    Path("relu.cu").write_text("\n".join([*source[:6], BODY, *source[7:]]))
+    result = tune("init", "relu.py")
+    assert result.exit_code == 0, result.output
+    assert "nothing to fill in" in result.stdout
+    assert "no mistakes found" in tune("check", "search_spaces/relu.yaml").stdout
+
+
+def test_a_kernel_takes_a_problem_of_another_name(
+    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("stated.py").write_text(PROBLEM)
+    Path("k.cu").write_text(
+        "__global__ void k(const float* a, float* b, int columns) {\n"
+        "  for (int c = threadIdx.x; c < columns; c += blockDim.x)\n"
+        "    b[blockIdx.x * columns + c] = fmaxf(a[blockIdx.x * columns + c], 0);\n}\n"
+        "void launch(const float* a, float* b, int rows, int columns) {\n"
+        "  k<<<rows, 128>>>(a, b, columns);\n}\n"
+    )
+    result = tune("init", "k.cu", "--problem", "stated.py")
+    assert "nothing to fill in" in result.stdout, result.output
+    space = Path("search_spaces/k.yaml").read_text()
+    assert 'reference: "../stated.py"' in space
+    assert "{name: x, dtype: float32, shape: [rows, columns], role: input, fill: normal}" in space
+    assert "{name: out, dtype: float32, shape: [rows, columns], role: output}" in space
+
+
+def test_a_kernel_that_does_not_fit_its_problem_is_told(
+    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("k.py").write_text(PROBLEM)
+    Path("k.cu").write_text("__global__ void k(float* a) { a[threadIdx.x] = 0; }\n")
+    result = tune("init", "k.cu")
+    assert result.exit_code == 2
+    assert "k.cu:1: k does not fit k.py: of the problem's inputs x [rows, columns]" in result.stderr
+    assert "give the kernel a parameter for each array of the problem" in result.stderr

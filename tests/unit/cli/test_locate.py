@@ -69,3 +69,11 @@ def test_recordings_are_listed_from_the_tree(tmp_path: Path) -> None:
     touch(tmp_path / "kernels/a/scale.cu")
     touch(tmp_path / "kernels/a/recordings/h200/notes.txt")
     assert find_recordings(tmp_path, ".json.xz") == (first, second)
+
+
+@pytest.mark.parametrize("name", ["softmax.py", "rmsnorm.json"])
+def test_a_problem_is_no_kernel_but_may_become_one(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("")
+    with pytest.raises(KernelError, match="is no kernel") as failed:
+        require_kernel(tmp_path / name)
+    assert "tune init" in str(failed.value)

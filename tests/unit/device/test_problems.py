@@ -1,0 +1,164 @@
+"""Problems of other projects in the judge: what they compute, and what they are asked on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tuner.device.problems import BenchProblem, is_problem, reference_of
+from tuner.device.reference import load_peers
+from tuner.model.errors import KernelError
+from tuner.model.expressions import Expression
+from tuner.model.kernel import Argument, KernelSpec, Tolerance
+
+MODULE = """\
+import torch
+from torch import nn
+
+T = 4
+H = 2 * 3
+
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer = nn.Linear(width, 2)
+
+    def forward(self, x, i):
+        {forward}
+
+
+def get_inputs():
+    return [torch.randn(T, H), torch.randint(0, H, (T,))]
+
+
+def get_init_inputs():
+    return [H]
+"""
+
+
+def array(name: str, dtype: str, shape: str, role: str = "input") -> Argument:
+    extents = tuple(Expression.parse(one) for one in shape.split())
+    return Argument(name, dtype, extents, role)  # type: ignore[arg-type]
+
+
+ARGUMENTS = (
+    array("x", "float32", "T H"),
+    array("i", "int64", "T"),
+    array("layer_weight", "float32", "2 H"),
+    array("layer_bias", "float32", "2"),
+)
+SIZES = {"T": 5, "H": 7}
+
+
+def spec_of(path: Path, *arguments: Argument) -> KernelSpec:
+    one = Expression.parse("1")
+    written = {a.name: Tolerance(1e-5, 1e-6) for a in arguments if a.role == "output"}
+    return KernelSpec(
+        *("k", path.with_suffix(".yaml"), path, path, path, ("T", "H"), arguments),
+        *((), (), one, (), (), written),
+    )
+
+
+def problem(folder: Path, forward: str, *outputs: Argument) -> KernelSpec:
+    path = folder / "k.py"
+    path.write_text(MODULE.format(forward=forward))
+    return spec_of(path, *ARGUMENTS, *outputs)
+
+
+OUT = array("out", "float32", "T 2", "output")
+
+
+def test_a_model_computes_in_float64_with_the_weights_it_is_given(tmp_path: Path) -> None:
+    reference = reference_of(problem(tmp_path, "return self.layer(x.float())", OUT))
+    rng = np.random.default_rng(0)
+    inputs = {a.name: rng.standard_normal(a.dimensions(SIZES)) for a in ARGUMENTS}
+    found = reference.compute(np, inputs, SIZES)["out"]
+    expected = inputs["x"] @ inputs["layer_weight"].T + inputs["layer_bias"]
+    assert found == pytest.approx(expected, rel=1e-14)
+
+
+def test_what_no_fill_could_draw_the_problem_draws_at_the_sizes_asked(tmp_path: Path) -> None:
+    reference = reference_of(problem(tmp_path, "return self.layer(x)", OUT))
+    assert reference.inputs is not None
+    drawn = reference.inputs(np, np.random.default_rng(1), SIZES, "normal")
+    assert list(drawn) == ["i"]
+    assert drawn["i"].shape == (5,)
+    assert set(drawn["i"]) <= {*range(7)}
+    again = reference.inputs(np, np.random.default_rng(1), SIZES, "normal")
+    assert (drawn["i"] == again["i"]).all()
+
+
+def test_inputs_that_pytorch_is_right_on_are_drawn_as_the_kind_says(tmp_path: Path) -> None:
+    out = array("out", "float32", "T H", "output")
+    reference = reference_of(problem(tmp_path, "return torch.relu(x)", out))
+    assert reference.inputs is not None
+    drawn = reference.inputs(np, np.random.default_rng(1), SIZES, "extreme")
+    assert np.abs(drawn["x"]).max() == 2.0**60
+
+
+def test_inputs_whose_rounding_decides_are_those_of_normal(tmp_path: Path) -> None:
+    sums = array("out", "float32", "T", "output")
+    reference = reference_of(problem(tmp_path, "return x.sum(dim=1)", sums))
+    assert reference.inputs is not None
+    sizes = {"T": 64, "H": 64}
+    drawn = reference.inputs(np, np.random.default_rng(1), sizes, "extreme")
+    assert np.abs(drawn["x"]).max() < 10
+    assert np.abs(reference.inputs(np, np.random.default_rng(1), sizes, "x3")["x"]).max() > 5
+
+
+def test_random_numbers_while_it_runs_are_refused(tmp_path: Path) -> None:
+    spec = problem(tmp_path, "return nn.functional.dropout(self.layer(x))", OUT)
+    inputs = {a.name: np.ones(a.dimensions(SIZES)) for a in ARGUMENTS}
+    with pytest.raises(KernelError, match="draws random numbers while it runs"):
+        reference_of(spec).compute(np, inputs, SIZES)
+
+
+def test_a_wrong_shape_names_problem_and_argument(tmp_path: Path) -> None:
+    spec = problem(tmp_path, "return self.layer(x).T", OUT)
+    inputs = {a.name: np.ones(a.dimensions(SIZES)) for a in ARGUMENTS}
+    with pytest.raises(KernelError, match=r"gives shape \(2, 5\) for 'out', which is \(5, 2\)"):
+        reference_of(spec).compute(np, inputs, SIZES)
+
+
+def test_sizes_reach_what_is_computed_from_them_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "k.py"
+    path.write_text(MODULE.format(forward="return x"))
+    found, plain = BenchProblem(path).at({"H": 9}).inputs()
+    assert found["x"].shape == (4, 9)
+    assert plain == {"x": "normal"}
+    assert {name: knob.value for name, knob in BenchProblem(path).knobs.items()} == {"T": 4, "H": 6}
+
+
+def test_a_problem_is_no_reference_file_and_has_no_peers(tmp_path: Path) -> None:
+    spec = problem(tmp_path, "return x", OUT)
+    assert is_problem(spec.reference)
+    assert load_peers(spec.reference) == {}
+
+
+def test_a_definition_runs_its_reference_without_its_roundings(tmp_path: Path) -> None:
+    path = tmp_path / "k.json"
+    shape = {"shape": ["T", "H"], "dtype": "bfloat16"}
+    run = (
+        "import torch\ndef run(x, by):\n    return (x.to(torch.float32) * by).to(torch.bfloat16)\n"
+    )
+    path.write_text(
+        json.dumps(
+            {
+                "name": "k",
+                "axes": {"T": {"type": "var"}, "H": {"type": "const", "value": 7}},
+                "inputs": {"x": shape, "by": {"shape": None, "dtype": "float32"}},
+                "outputs": {"y": shape},
+                "reference": run,
+            }
+        )
+    )
+    by = Argument("by", "float32", value=Expression.parse("1 / 3"))
+    output = array("y", "bfloat16", "T H", "output")
+    spec = spec_of(path, array("x", "bfloat16", "T H"), by, output)
+    x = np.random.default_rng(0).standard_normal((5, 7))
+    found = reference_of(spec).compute(np, {"x": x}, SIZES)["y"]
+    assert found == pytest.approx(x / 3, rel=1e-15)
