@@ -225,7 +225,10 @@ class _Reading:
                     argument = replace(argument, shape=shape, evidence=(*evidence, known))
             elif p.name in self.axes.names:
                 argument = DraftArgument(p, dtype, value=self.axes.names[p.name])
-            elif stated := self.axes.strides.get(p.name) or self.value(p):
+            elif stated := self.axes.strides.get(p.name):
+                evidence = (Evidence(LIKELY, stated[1]),)  # that arrays are contiguous is assumed
+                argument = DraftArgument(p, dtype, value=stated[0], evidence=evidence)
+            elif stated := self.value(p):
                 argument = DraftArgument(p, dtype, value=stated[0], evidence=_sure(stated[1]))
             else:
                 argument = DraftArgument(p, dtype)

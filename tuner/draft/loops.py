@@ -10,6 +10,7 @@ from tuner.draft.choices import PER_THREAD, Names, Proposals, TunableConstant
 from tuner.draft.host_values import HostLaunch, plain
 from tuner.draft.launches import Axes, scope_of
 from tuner.draft.translate import Scope, translate
+from tuner.draft.vectors import VECTOR_TYPE, Pack, Site, vectorized
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import Access, accesses_of, assigned, bare, bounds_at
 from tuner.source.facts import IDENTIFIER, LineIndex, Span, within
@@ -40,26 +41,6 @@ _INDEX = frozenset(
 _STRIDE = frozenset(("B*gridDim.x", "gridDim.x*B"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Site:
-    """Code that runs once for each element: `body`, of the variable that `declared` names.
-
-    `header` is where else the variable is named before the body; `scaled` are the texts that count
-    in elements.
-    """
-
-    variable: str
-    c_type: str
-    declared: Span
-    header: Span
-    scaled: tuple[Span, ...]
-    body: Span
-    braced: bool
-    limit: str
-    over_grid: bool
-    guarded: bool
-
-
 def with_loops(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Proposals:
     """Add what a thread could do at once, where the accesses of the kernel allow it."""
     reader = _Loops.of(launch, axes, proposals.choices)
@@ -79,7 +60,7 @@ class _Loops:
     blocks: frozenset[str]
     has_width: bool
     has_unroll: bool
-    sites: tuple[_Site, ...]
+    sites: tuple[Site, ...]
 
     @classmethod
     def of(
@@ -120,7 +101,7 @@ class _Loops:
             "|".join([r"\bblockDim\.x\b", *map(r"\b{}\b".format, self.blocks)]), "B", text
         )
 
-    def loops(self) -> Iterator[_Site]:
+    def loops(self) -> Iterator[Site]:
         for node in walk(self.body):
             initial, condition = part(node, "initializer"), part(node, "condition")
             update, body = part(node, "update"), part(node, "body")
@@ -138,7 +119,7 @@ class _Loops:
             stride = self.normal(self.text(step), node.start_byte)
             over_grid = first in _INDEX and stride in _STRIDE
             if limited and (over_grid or (first == "threadIdx.x" and stride == "B")):
-                yield _Site(
+                yield Site(
                     variable,
                     self.text(part(initial, "type")),
                     (name.start_byte, name.end_byte),
@@ -151,7 +132,7 @@ class _Loops:
                     guarded=False,
                 )
 
-    def guards(self) -> Iterator[_Site]:
+    def guards(self) -> Iterator[Site]:
         # int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) { ... }
         statements = [node for node in self.body.named_children if node.type != "comment"]
         for place, node in enumerate(statements):
@@ -181,7 +162,7 @@ class _Loops:
             variable = self.text(name)
             limit = next((bound.limit for bound in bounds if bound.what == variable), None)
             if limit is not None:
-                yield _Site(
+                yield Site(
                     variable,
                     self.text(part(node, "type")),
                     (name.start_byte, name.end_byte),
@@ -195,7 +176,7 @@ class _Loops:
                 )
             return
 
-    def is_free(self, site: _Site) -> bool:
+    def is_free(self, site: Site) -> bool:
         """Whether it does not matter which thread runs the body for which element."""
         masked = self.launch.source.masked
         text = masked[slice(*site.body)]
@@ -218,7 +199,7 @@ class _Loops:
         # arrays of a thread's own have room for as many elements as it has now
         return not self.counts(site)
 
-    def counts(self, site: _Site) -> bool:
+    def counts(self, site: Site) -> bool:
         text = self.launch.source.masked[slice(*site.body)]
         outside = self.launch.source.masked[self.body.start_byte : site.body[0]]
         arrays = {a.array for a in self.accesses} | {*self.pointers()}
@@ -253,11 +234,11 @@ class _Loops:
             for pack in packs:
                 constraints |= dict.fromkeys(pack.multiples)
                 smallest.append(pack.bytes_each)
-            edits += _vectors(site, packs, hole, self.launch.source.masked, self.type_name)
+            edits += vectorized(site, packs, hole, self.launch.source.masked, self.type_name)
         if not smallest:
             return
         at = self.launch.kernel.span[0]
-        edits.append(Edit(at, at, _VECTOR.format(name=self.type_name)))
+        edits.append(Edit(at, at, VECTOR_TYPE.format(name=self.type_name)))
         most = _LOAD_BYTES // min(smallest)
         values = tuple(v for v in (1, 2, 4, 8, 16) if v <= most)
         line = LineIndex(self.launch.source.masked).at(self.sites[0].declared[0])
@@ -287,7 +268,7 @@ class _Loops:
             return None if written is None else f"({written})"
         return written
 
-    def packs(self, site: _Site) -> Iterator[_Pack]:
+    def packs(self, site: Site) -> Iterator[Pack]:
         inside = [a for a in self.accesses if site.body[0] <= a.at < site.body[1]]
         nodes = {n.start_byte: n for n in walk(self.body) if n.type == "identifier"}
         groups: dict[tuple[str, str], list[tuple[Access, Node]]] = {}
@@ -314,13 +295,13 @@ class _Loops:
                     found[0][0].reads,
                     tuple((n.start_byte, n.end_byte) for _, n in found),
                 )
-                yield _Pack(
+                yield Pack(
                     f"{IDENTIFIER.findall(text)[0]}_{site.variable}",
                     pointer.c_type, self.text(element), spans, reads, written,
                     DTYPE_BYTES[dtype], multiples,
                 )  # fmt: skip
 
-    def aligned(self, index: str, site: _Site) -> tuple[str, ...] | None:
+    def aligned(self, index: str, site: Site) -> tuple[str, ...] | None:
         """List what has to be a multiple of the width for an index to begin at one."""
         terms = [term for text in terms_of(index) for term in self.followed(text, site)]
         if sum(term == site.variable for term in terms) != 1:
@@ -342,7 +323,7 @@ class _Loops:
             found.append(named[-1])
         return tuple(found)
 
-    def followed(self, term: str, site: _Site) -> list[str]:
+    def followed(self, term: str, site: Site) -> list[str]:
         known: Mapping[str, str] = self.known(site.body[0])
         term = plain(term)
         if term != site.variable and term in known:
@@ -424,81 +405,6 @@ class _Loops:
         declared = part(loop, "initializer", "declarator", "value")
         limit = part(loop, "condition", "right")
         return all(number(self.launch.value(self.text(n))) is not None for n in (declared, limit))
-
-
-@dataclass(frozen=True, slots=True)
-class _Pack:
-    name: str
-    c_type: str
-    element: str
-    spans: tuple[Span, ...]
-    reads: bool
-    writes: bool
-    bytes_each: int
-    multiples: tuple[str, ...]
-
-
-_VECTOR = """template <typename T, int N>
-struct alignas(sizeof(T) * N) {name} {{
-  T values[N];
-}};
-
-"""
-
-
-def _vectors(
-    site: _Site, packs: Sequence[_Pack], hole: str, masked: str, kind: str
-) -> Iterator[Edit]:
-    variable, first, lane = site.variable, f"{site.variable}_first", f"{site.variable}_lane"
-    for match in re.finditer(rf"(?<![\w.]){variable}\b", masked[slice(*site.header)]):
-        at = site.header[0] + match.start()
-        if not any(start <= at < end for start, end in site.scaled):
-            yield Edit(at, at + len(variable), first)
-    yield Edit(*site.declared, first)
-    for start, end in site.scaled:
-        text = masked[start:end]
-        simple = re.fullmatch(r"[\w.]+", text)
-        yield Edit(start, start, "" if simple else "(")
-        yield Edit(end, end, f" * {hole}" if simple else f") * {hole}")
-    loads, stores = [], []
-    for pack in packs:
-        vector = f"{kind}<{pack.c_type}, {hole}>"
-        place = re.sub(rf"(?<![\w.]){variable}\b", first, pack.element)
-        if pack.reads:
-            const = "" if pack.writes else "const "
-            read = f"*reinterpret_cast<const {vector}*>(&{place})"
-            loads.append(f"{const}{vector} {pack.name} = {read};")
-        else:
-            loads.append(f"{vector} {pack.name};")
-        if pack.writes:
-            stores.append(f"*reinterpret_cast<{vector}*>(&{place}) = {pack.name};")
-        for span in pack.spans:
-            yield Edit(*span, f"{pack.name}.values[{lane}]")
-    row = masked[masked.rfind("\n", 0, site.declared[0]) + 1 : site.declared[0]]
-    margin = " " * (len(row) - len(row.lstrip()))
-    inside = margin if site.guarded and not site.braced else f"{margin}  "
-    loop = [
-        *loads,
-        "#pragma unroll",
-        f"for (int {lane} = 0; {lane} < {hole}; ++{lane}) {{",
-        f"  const {site.c_type.removeprefix('const ')} {variable} = {first} + {lane};",
-    ]
-    start, end = site.body
-    wrapped = not site.braced and not site.guarded
-    single = not site.braced and masked[end - 1 : end] == ";"
-    opened = "{" if wrapped or (single and site.guarded) else ""
-    begin = start + 1 if site.braced else start
-    stop = end - 1 if site.braced else end
-    closed = "}" if opened else ""
-    rows = "\n".join(text if text.startswith("#") else f"{inside}{text}" for text in loop)
-    after = "" if masked[begin : begin + 1] == "\n" else f"\n{inside}  "
-    yield Edit(begin, begin, f"{opened}\n{rows}{after}")
-    last = "\n".join(f"{inside}{text}" for text in ["}", *stores])
-    before = masked[:stop].rstrip(" ")
-    lead = "" if before.endswith("\n") else "\n"
-    last = last if lead else last[min(stop - len(before), len(inside)) :]
-    tail = f"\n{margin}{closed}" if closed else ("\n" if not site.braced else f"\n{margin}")
-    yield Edit(stop, stop, f"{lead}{last}{tail}")
 
 
 def _is_conditional(node: Node, body: Span) -> bool:

@@ -31,7 +31,11 @@ class _Index:
 def with_strides(launch: HostLaunch, axes: Axes) -> Axes:
     """Take the strides out of the axes that follow from the others where arrays are contiguous."""
     texts = {p.name: launch.followed(launch.passed.get(p.name, "")) for p in _scalars(launch)}
-    asked = [name for name, text in texts.items() if _NAMED.fullmatch(name) or _ASKED.search(text)]
+    asked = [
+        name
+        for name, text in texts.items()
+        if (_NAMED.fullmatch(name) or _ASKED.search(text)) and not text.strip().isdigit()
+    ]
     if not asked or axes.fixed:
         return axes
     names = {name: axis for name, axis in axes.names.items() if name not in asked}

@@ -201,13 +201,13 @@ def test_a_vector_width_says_how_far_it_may_go() -> None:
 @pytest.mark.parametrize(
     ("host", "told"),
     [
-        ("long s = t.dim() == 3 ? t.stride(0) : 0; k<<<rows, 64>>>(y, y, n, s);", "stride"),
+        ("long s = t.dim() == 3 ? t.stride(0) : 0; k<<<rows, 64>>>(y, y, n, s);", "n"),
         (
             "if (t.defined()) k<<<rows, 64>>>(y, y, n, 0);"
             " else k<<<rows, 64>>>(y, y, n, t.stride(0));",
             "stride",
         ),
-        ("long s = 0; if (t.defined()) s = t.stride(0); k<<<rows, 64>>>(y, y, n, s);", "stride"),
+        ("long s = 0; if (t.defined()) s = t.stride(0); k<<<rows, 64>>>(y, y, n, s);", "n"),
         ("k<<<rows, 64>>>(y, y, n, 0);", "0"),
     ],
 )
