@@ -123,16 +123,23 @@ def test_the_source_itself_is_never_written_over(here: Path) -> None:
     assert "wrote kernels/scale_shift_extracted.cu" in made.output
 
 
-@pytest.mark.parametrize("statement", ["x[0] *= 2;", "x[0] = nobody;"], ids=["right", "wrong"])
-def test_a_plain_source_is_drafted_as_it_is_even_if_it_does_not_compile(
-    here: Path, statement: str
-) -> None:
+def test_a_plain_source_is_drafted_as_it_is(here: Path) -> None:
     plain = here / "plain.cu"
-    plain.write_text(f"__global__ void plain(float* x) {{ {statement} }}\n")
+    plain.write_text("__global__ void plain(float* x) { x[0] *= 2; }\n")
     made = run("init", plain, "--json")
     assert made.exit_code == 0
     assert "left_out" not in json.loads(made.stdout)
     assert not (here / "kernels").exists()
+
+
+def test_a_source_that_does_not_compile_is_one_error_with_its_line(here: Path) -> None:
+    plain = here / "plain.cu"
+    plain.write_text("__global__ void plain(float* x) {\n  x[0] = nobody;\n}\n")
+    told = run("init", plain)
+    assert told.exit_code == 2
+    assert "plain.cu:2:" in told.output
+    assert "nobody" in told.output
+    assert not (here / "search_spaces").exists()
 
 
 def test_a_source_that_cannot_be_extracted_is_one_error(here: Path) -> None:
@@ -140,7 +147,8 @@ def test_a_source_that_cannot_be_extracted_is_one_error(here: Path) -> None:
     assert told.exit_code == 2
     assert "missing.cu:6: 'rows' is defined in no file" in told.output
     assert '"rows.cuh"' in told.output
+    assert [one.name for one in (here / "kernels").iterdir()] == ["missing.cu"], "left to be mended"
     told = run("init", "project/bad/several.cu")
     assert "several.cu: has 2 kernels" in told.output
     assert "several.cu:3: first" in told.output
-    assert not (here / "kernels").exists()
+    assert not (here / "search_spaces").exists()
