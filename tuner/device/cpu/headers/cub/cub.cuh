@@ -7,6 +7,7 @@
 #include "cuda_on_host.h"
 
 #include <algorithm>
+#include <cuda/functional>
 #include <functional>
 
 #define CUB_VERSION 300000
