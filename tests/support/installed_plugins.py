@@ -9,7 +9,8 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,46 @@ class Noting:
     @property
     def shapes(self) -> list[tuple[int, ...]]:
         return [tuple(one.shape) for one in self.tensors]
+
+
+def empty_table(
+    folder: Path,
+    name: str,
+    order: tuple[Any, ...],
+    shapes: Callable[..., tuple[tuple[int, ...], ...]],
+    scalars: tuple[float, ...] = (),
+) -> Any:
+    """Make the table of an operator of rows that has no variants."""
+    from tuner.export.pytorch.runtime import Table
+
+    return Table(
+        name=name,
+        device="NVIDIA H200",
+        capability=(9, 0),
+        axes=("T", "D"),
+        given=(),
+        order=order,
+        read_axes=lambda out, *_: (out[0], out[1]),
+        shapes=shapes,
+        scratch_bytes=lambda rows, width: (),
+        scalars=lambda rows, width: scalars,
+        variants=(),
+        points=(),
+        folder=folder,
+    )
+
+
+@contextmanager
+def registered(table: Any, namespace: str) -> Iterator[Any]:
+    """Register a table's operator with PyTorch, under a name that is free again afterwards."""
+    import torch
+
+    from tuner.export.pytorch.runtime import Operator
+
+    with torch.library._scoped_library(namespace, "FRAGMENT") as library:
+        found = Operator(table)
+        found.register(library)
+        yield found
 
 
 def written(form: str, place: Path, compiler: Compiler, *names: str) -> Path:

@@ -126,10 +126,7 @@ def draft(
         "reference": problem or source.path.with_name(f"{stem}.py"),
         "template": root / "templates" / f"{stem}.cu.j2",
     }
-    start = space_path.resolve().parent
-    files = {
-        key: Path(os.path.relpath(path.resolve(), start)).as_posix() for key, path in paths.items()
-    }
+    files = _seen_from(space_path, paths)
     return Draft(
         kernel=launch.kernel.name,
         default={choice.name: choice.default for choice in proposals.choices},
@@ -146,6 +143,14 @@ def draft(
         },
         notes=() if stated is None else stated.notes,
     )
+
+
+def _seen_from(space: Path, paths: Mapping[str, Path]) -> dict[str, str]:
+    """Write paths as the search space names them."""
+    start = space.resolve().parent
+    return {
+        key: Path(os.path.relpath(path.resolve(), start)).as_posix() for key, path in paths.items()
+    }
 
 
 def draft_source(

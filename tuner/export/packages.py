@@ -13,9 +13,10 @@ from tuner.compiler.base import Compiler
 from tuner.export.flashinfer.package import trace_files
 from tuner.export.folder import with_table, write_folder
 from tuner.export.huggingface.package import kernels_files
-from tuner.export.pytorch.package import OperatorFiles, package_files, template
+from tuner.export.pytorch.package import OperatorFiles, package_files
 from tuner.export.pytorch.replacing import Engine
 from tuner.export.sglang.hooks import ENGINE as SGLANG
+from tuner.export.sources import template
 from tuner.export.vllm.hooks import ENGINE as VLLM
 from tuner.export.winners import Winners
 from tuner.model import TUNER_VERSION

@@ -280,12 +280,14 @@ def _environment() -> Environment:
         variable_start_string="@{",
         variable_end_string="}@",
         line_statement_prefix="//%",
+        trim_blocks=True,
+        lstrip_blocks=True,
         keep_trailing_newline=True,
     )
 
 
 def template(name: str) -> Template:
-    """Load a template of this folder."""
+    """Load a template of an export's file, by its place under tuner/export."""
     return _environment().get_template(name)
 
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from engine_wheels import SGLANG
+from installed_plugins import empty_table, registered
 
 torch = pytest.importorskip("torch")
 
 from tuner.export.pytorch import replacing  # noqa: E402
-from tuner.export.pytorch.runtime import Array, Operator, Scalar, Table  # noqa: E402
+from tuner.export.pytorch.runtime import Array, Operator, Scalar  # noqa: E402
 from tuner.export.sglang.plugin import Plugin  # noqa: E402
 
 SWITCH, ANY_VERSION = "TUNED_SGLANG", "TUNED_SGLANG_ANY_VERSION"
@@ -177,24 +178,14 @@ def operator(tmp_path: Any) -> Iterator[Operator]:
         Array("w", "bfloat16", "input"),
         Scalar("eps", "float32", 1e-6),
     )
-    table = Table(
-        name="rmsnorm",
-        device="NVIDIA H200",
-        capability=(9, 0),
-        axes=("T", "H"),
-        given=(),
-        order=order,
-        read_axes=lambda out, x, w: (out[0], out[1]),
+    table = empty_table(
+        tmp_path,
+        "rmsnorm",
+        order,
         shapes=lambda rows, width: ((rows, width), (rows, width), (width,)),
-        scratch_bytes=lambda rows, width: (),
-        scalars=lambda rows, width: (1e-6,),
-        variants=(),
-        points=(),
-        folder=tmp_path,
+        scalars=(1e-6,),
     )
-    with torch.library._scoped_library("tuned_sglang_test", "FRAGMENT") as library:
-        found = Operator(table)
-        found.register(library)
+    with registered(table, "tuned_sglang_test") as found:
         yield found
 
 

@@ -10,12 +10,12 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from installed_plugins import Noting
+from installed_plugins import Noting, empty_table, registered
 
 torch = pytest.importorskip("torch")
 
 from tuner.export.pytorch import replacing  # noqa: E402
-from tuner.export.pytorch.runtime import Array, Operator, Table  # noqa: E402
+from tuner.export.pytorch.runtime import Array, Operator  # noqa: E402
 from tuner.export.vllm.plugin import Plugin  # noqa: E402
 
 CHOICES = {"GEMMA": "false", "ROUNDED": "false", "ACTIVATION": "silu"}
@@ -291,24 +291,13 @@ def test_a_process_may_load_it_again(
 @pytest.fixture
 def operator(tmp_path: Any) -> Iterator[Operator]:
     """An operator of a package, on a machine without its GPU."""
-    table = Table(
-        name="silu_and_mul",
-        device="NVIDIA H200",
-        capability=(9, 0),
-        axes=("T", "D"),
-        given=(),
-        order=(Array("out", "bfloat16", "output"), Array("x", "bfloat16", "input")),
-        read_axes=lambda out, x: (out[0], out[1]),
+    table = empty_table(
+        tmp_path,
+        "silu_and_mul",
+        (Array("out", "bfloat16", "output"), Array("x", "bfloat16", "input")),
         shapes=lambda rows, width: ((rows, width), (rows, 2 * width)),
-        scratch_bytes=lambda rows, width: (),
-        scalars=lambda rows, width: (),
-        variants=(),
-        points=(),
-        folder=tmp_path,
     )
-    with torch.library._scoped_library("tuned_vllm_test", "FRAGMENT") as library:
-        found = Operator(table)
-        found.register(library)
+    with registered(table, "tuned_vllm_test") as found:
         yield found
 
 

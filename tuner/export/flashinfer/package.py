@@ -22,8 +22,8 @@ from tuner.export.flashinfer.definition import (
     run_text,
 )
 from tuner.export.huggingface.package import capability
-from tuner.export.pytorch.package import OperatorFiles, template
-from tuner.export.sources import Measured, Sources
+from tuner.export.pytorch.package import OperatorFiles
+from tuner.export.sources import Measured, Sources, template
 from tuner.export.winners import Winners
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError

@@ -6,18 +6,15 @@ import ast
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
 from importlib import resources
 from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from tuner.compiler.base import Compiler
 from tuner.device.base import CompileTarget
 from tuner.dispatch.kernels import VariantKernel
 from tuner.dispatch.table import productions
 from tuner.export.scalars import CallerScalar, caller_scalars, fixed_scalars
-from tuner.export.sources import times_of
+from tuner.export.sources import template, times_of
 from tuner.export.winners import Winners
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError
@@ -211,25 +208,6 @@ def described_as(package: str, operators: Sequence[OperatorFiles]) -> dict[str, 
         "kernels": ", ".join(one.kernel for one in described),
         "device": operators[0].winners.measured.device,
     }
-
-
-@cache
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("tuner", "export"),
-        autoescape=False,
-        undefined=StrictUndefined,
-        variable_start_string="@{",
-        variable_end_string="}@",
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-
-
-def template(name: str) -> Template:
-    """Load a template of a package's file, by its place under tuner/export."""
-    return _environment().get_template(name)
 
 
 def python(expression: Expression) -> str:
