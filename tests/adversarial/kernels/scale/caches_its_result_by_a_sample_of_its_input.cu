@@ -1,4 +1,4 @@
-__device__ float cached[1000], sample[4];
+__device__ float cached[1 << 18], sample[4];
 
 extern "C" __global__ void run(float* y, const float* x, int T) {
   const int thread = blockIdx.x * blockDim.x + threadIdx.x;
