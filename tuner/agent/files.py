@@ -44,25 +44,28 @@ class FilesAgent:
         sleep: Callable[[float], None] = time.sleep,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._exchange, self._wait_s, self._sleep, self._say = exchange, wait_s, sleep, say
+        self.exchange, self._wait_s, self._sleep, self._say = exchange, wait_s, sleep, say
 
     def converse(
         self, briefing: Briefing, toolbox: Toolbox, transcript: Transcript
     ) -> Conversation:
-        folder = self._exchange / f"round-{briefing.round:02}"
+        folder = self.exchange / f"round-{briefing.round:02}"
         return Exchange(self, folder, briefing, transcript)
 
     @property
     def stop(self) -> Path:
-        return self._exchange / STOP
+        return self.exchange / STOP
 
-    def wait_for(self, folder: Path, names: Sequence[str]) -> bool:
+    def wait_for(
+        self, folder: Path, names: Sequence[str], go_on: str = "go on with --resume"
+    ) -> bool:
         """Wait until whole files lie in a folder; False where the rounds are to end instead.
 
-        Raises `AwaitedError` when the time is up.
+        Raises `AwaitedError` when the time is up; `go_on` says what to do once they are there.
         """
         told = PROBLEM if (folder / PROBLEM).exists() else REQUEST
-        listed = f"{', '.join(names[:-1])} and {names[-1]}"
+        listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        are = "are" if len(names) > 1 else "is"
         waited_s = 0.0
         before: tuple[float, ...] | None = None
         if _times(folder, names) is None:
@@ -75,8 +78,8 @@ class FilesAgent:
             late_s = waited_s - (0.0 if now is None else MOST_SETTLING_S)
             if self._wait_s is not None and late_s >= self._wait_s:
                 raise AwaitedError(
-                    f"no answer yet: {listed} are to be written in {folder}",
-                    remedy=f"{folder / told} says what is asked; then go on with --resume",
+                    f"no answer yet: {listed} {are} to be written in {folder}",
+                    remedy=f"{folder / told} says what is asked; then {go_on}",
                 )
             before = now
             pause_s = POLL_S if now is None else SETTLED_S
@@ -112,7 +115,7 @@ class Exchange:
             )
             said = {"type": "message", "message": {"role": "user", "content": asked}}
             self._transcript.keep(said)
-        self._write(REQUEST, said["message"]["content"])
+        written(self._folder / REQUEST, said["message"]["content"])
         awaited: tuple[str, ...] = ANSWER
         while True:
             kept = self._transcript.again()
@@ -147,7 +150,7 @@ class Exchange:
     def _read_plan(self) -> Mapping[str, Any]:
         text, problem = "", ""
         if (self._folder / PLAN).exists():
-            text, problem = self._text(PLAN)
+            text, problem = read_answer_file(self._folder / PLAN)
         try:
             if not problem:
                 self._idea(text)
@@ -164,7 +167,9 @@ class Exchange:
         return Idea(base, f"none given: there was no {PLAN}", "see the template")
 
     def _read_answer(self) -> Mapping[str, Any]:
-        (template, no_template), (space, no_space) = map(self._text, ANSWER)
+        (template, no_template), (space, no_space) = (
+            read_answer_file(self._folder / name) for name in ANSWER
+        )
         kept = {"type": "answer", "template": template, "space": space}
         if problem := no_template or no_space:
             kept["problem"] = problem
@@ -172,38 +177,47 @@ class Exchange:
         (self._folder / PROBLEM).unlink(missing_ok=True)
         return kept
 
-    def _text(self, name: str) -> tuple[str, str]:
-        """Read a file as far as that goes, and say what is wrong with it, "" for nothing."""
-        try:
-            content = read_regular(self._folder / name, MOST_ANSWER_BYTES)
-            return content.decode(), ""
-        except UnicodeDecodeError as error:
-            broken = f"{name} is no UTF-8 text: {error.reason} at byte {error.start}"
-            return content.decode(errors="replace"), broken
-        except OSError as error:
-            return "", f"{name} cannot be read: {error.strerror}"
-
     def _refuse(self, problem: str, names: Sequence[str]) -> None:
         """Put wrong files aside, then say why: whoever reads that may write others at once."""
-        number = 1
-        while (aside := self._folder / f"refused-{number}").exists():
-            number += 1
-        with _written(aside):
-            aside.mkdir()
-            for name in names:
-                if (self._folder / name).exists():
-                    (self._folder / name).rename(aside / name)
+        aside = refused_aside(self._folder, names)
         again = f"Write {' and '.join(names)} again; what was refused is in {aside.name}."
         if PLAN not in names:
             again += f" The plan stands as it was with the first answer: {PLAN} is not read again."
-        self._write(PROBLEM, f"{problem}\n\n{again}\n")
+        written(self._folder / PROBLEM, f"{problem}\n\n{again}\n")
 
-    def _write(self, name: str, text: str) -> None:
-        with _written(self._folder / name):
-            if self._folder.is_symlink():
-                raise OSError(ELOOP, "its folder is a link")
-            self._folder.mkdir(parents=True, exist_ok=True)
-            atomic_write(self._folder / name, text)
+
+def written(path: Path, text: str) -> None:
+    """Write what is asked; raise `AgentError` where it cannot be, or where its folder is a link."""
+    with _written(path):
+        if path.parent.is_symlink():
+            raise OSError(ELOOP, "its folder is a link")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, text)
+
+
+def read_answer_file(path: Path) -> tuple[str, str]:
+    """Read a file as far as that goes, and say what is wrong with it, "" for nothing."""
+    try:
+        content = read_regular(path, MOST_ANSWER_BYTES)
+        return content.decode(), ""
+    except UnicodeDecodeError as error:
+        broken = f"{path.name} is no UTF-8 text: {error.reason} at byte {error.start}"
+        return content.decode(errors="replace"), broken
+    except OSError as error:
+        return "", f"{path.name} cannot be read: {error.strerror}"
+
+
+def refused_aside(folder: Path, names: Sequence[str]) -> Path:
+    """Put refused files into a new folder beside them, which is returned."""
+    number = 1
+    while (aside := folder / f"refused-{number}").exists():
+        number += 1
+    with _written(aside):
+        aside.mkdir()
+        for name in names:
+            if (folder / name).exists():
+                (folder / name).rename(aside / name)
+    return aside
 
 
 @contextmanager
@@ -214,7 +228,7 @@ def _written(path: Path) -> Iterator[None]:
         raise AgentError(
             f"cannot be written: {error.strerror}",
             path=path,
-            remedy="once the cause is gone, go on with --resume",
+            remedy="once the cause is gone, run it again, with --resume where a session was begun",
         ) from error
 
 

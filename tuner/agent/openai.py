@@ -223,23 +223,23 @@ class OpenAIAgent:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         endpoint = Endpoint.of(environ)
-        self._client = ChatClient(endpoint, model, budget, timeout_s, backoff or Backoff(), sleep)
+        self.client = ChatClient(endpoint, model, budget, timeout_s, backoff or Backoff(), sleep)
 
     @property
     def name(self) -> str:
-        return f"openai:{self._client.model}"
+        return f"openai:{self.client.model}"
 
     @property
     def budget(self) -> TokenBudget:
-        return self._client.budget
+        return self.client.budget
 
     def check(self) -> None:
-        self._client.check()
+        self.client.check()
 
     def converse(
         self, briefing: Briefing, toolbox: Toolbox, transcript: Transcript
     ) -> Conversation:
-        return ModelRound(Dialogue(self._client, toolbox, transcript), briefing)
+        return ModelRound(Dialogue(self.client, toolbox, transcript), briefing)
 
 
 class ModelRound:

@@ -128,6 +128,7 @@ _COMMENTS = {
     "template": re.compile(r"//(.*)|/\*(?P<block>.*?)(?:\*/|$)"),
     "space": re.compile(r"(?:^|\s)#(.*)"),
 }
+_COMMENTS["kernel"] = _COMMENTS["template"]
 _ONLY_DOTS = re.compile(rf"[\s#%*]*{_DOTS}[\s#%*]*")
 _SAYS_SO = re.compile(
     rf"^\W*{_DOTS}.*\b(?:{_SAME}|{_REST}|{_OLD_CODE})\b"
@@ -141,7 +142,10 @@ _SAYS_SO = re.compile(
 
 
 def require_whole(text: str, kind: str) -> None:
-    """Raise `ReplyError` where a line stands for others; `kind` is `template` or `space`."""
+    """Raise `ReplyError` where a line stands for others.
+
+    `kind` is `template`, `space` or `kernel`.
+    """
     for number, line in enumerate(text.split("\n"), start=1):
         for comment in _COMMENTS[kind].finditer(line):
             said = next((group for group in comment.groups() if group is not None), "")[:_LOOKED_AT]
@@ -165,6 +169,7 @@ WORDS = {
     "template": ("cuda", "cu", "cpp", "c++", "jinja"),
     "space": ("yaml", "yml"),
 }
+WORDS["kernel"] = WORDS["template"]
 # A plan that predicts more does not say what it is about.
 MOST_EXPECTATIONS = 12
 
@@ -262,6 +267,11 @@ def read_answer(text: str) -> Answer:
             "write ```cuda or ```yaml"
         )
     return Answer(template=_only(blocks, "template"), space=_only(blocks, "space"))
+
+
+def read_kernel(text: str) -> str:
+    """Read the CUDA source in a reply; raise `ReplyError` where it holds none, or several."""
+    return _only(_blocks_in(text), "kernel")
 
 
 def _only(blocks: Sequence[_Block], kind: str) -> str:

@@ -72,7 +72,7 @@ def authoring_for(
             "writes others",
             remedy="use --device cuda on a machine with a GPU, or --device host to try it on a CPU",
         )
-    agent = agent or _agent(config, options)
+    agent = agent or agent_of(config, options)
     profiling = profiling_for(plan, device, compiler, stack)
     return Authoring(agent, partial(_author, agent, plan, device, profiling))
 
@@ -116,7 +116,8 @@ def _author(
     )
 
 
-def _agent(config: RunConfig, options: RunOptions) -> Agent:
+def agent_of(config: RunConfig, options: RunOptions) -> Agent:
+    """Make the agent that a run's settings name; raise `InputError` where that can't be."""
     if config.agent == MCP:
         raise InputError(
             "a client of the Model Context Protocol leads the rounds of this session",

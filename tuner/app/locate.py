@@ -8,6 +8,8 @@ from pathlib import Path
 from tuner.model.errors import KernelError, SpaceError
 
 FOLDER = "search_spaces"
+# How files end that state what a kernel computes.
+PROBLEMS = (".py", ".json")
 
 
 def find_space(kernel: Path, start: Path) -> Path:
@@ -48,7 +50,7 @@ def require_kernel(kernel: Path) -> None:
         raise KernelError(f"no such kernel file: {kernel}")
     if not kernel.is_file():
         raise KernelError(f"{kernel} is not a file")
-    if kernel.suffix in {".py", ".json"}:
+    if kernel.suffix in PROBLEMS:
         raise KernelError(
             f"{kernel} is no kernel",
             remedy=f"`tune init {kernel}` drafts from a KernelBench problem or a FlashInfer-trace "

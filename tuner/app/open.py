@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tuner.app.environment import environment_of, program_name, require_same_device
 from tuner.app.instruments import compiler_for, meter_for, watches_for
-from tuner.app.locate import look_for_space, require_kernel
+from tuner.app.locate import PROBLEMS, look_for_space, require_kernel
 from tuner.app.plan import RunOptions, manifest_of, new_plan, new_session_folder, resumed_plan
 from tuner.app.trust import trust
 from tuner.device.select import open_device
@@ -59,12 +59,15 @@ def open_run(
 ) -> OpenRun:
     """Start a new session of a kernel, or open the one in the folder `resume` to go on with it.
 
+    `kernel` may be a problem, whose kernel lies beside it or is written by the agent.
     `agent` is given where the settings cannot make it. From here on an interruption is an
     `Interrupted`. Raises `InputError` for what is wrong with files and settings, and
     `SessionError` where a session cannot go on.
     """
     session: Session | None = None
     if resume is not None:
+        if kernel is not None and kernel.suffix in PROBLEMS:
+            kernel = kernel.with_suffix(".cu")
         stack.push(partial(_say_how_to_resume, resume, options.resume_command))
         session = stack.enter_context(Session.open(resume))
         plan = resumed_plan(
@@ -73,6 +76,10 @@ def open_run(
     elif kernel is None:
         raise InputError("no kernel given; name a .cu file, or a session with --resume")
     else:
+        if kernel.suffix in PROBLEMS and kernel.is_file():
+            from tuner.app.first_kernel import kernel_for
+
+            kernel, agent = kernel_for(kernel, settings, options, agent)
         settings, drafted = _with_space(kernel, settings, options)
         plan = new_plan(kernel, settings, drafted=drafted)
         if options.wait_s is not None and plan.config.agent != FILES:

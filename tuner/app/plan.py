@@ -87,7 +87,7 @@ def new_plan(kernel: Path, settings: RunSettings, *, drafted: bool = False) -> P
     _require_same(kernel, definition.spec)
     spec = definition.spec
     values: dict[str, Any] = {"workloads": spec.workloads, "operators": _operators(spec, {})}
-    values |= _agent(settings, drafted=drafted) | _values(settings, spec)
+    values |= agent_settings(settings, drafted=drafted) | _values(settings, spec)
     if not values["workloads"]:
         values["workloads"] = spec.workloads
     require_searcher(settings.get("searcher", AUTO))
@@ -266,7 +266,7 @@ def _values(settings: RunSettings, spec: KernelSpec) -> dict[str, Any]:
             values[name] = Path(values[name]).resolve()
     if "sources" in settings:
         values["sources"] = tuple(Path(folder).resolve() for folder in settings["sources"])
-    # What is left open is decided by `_agent`, with the others.
+    # What is left open is decided by `agent_settings`, with the others.
     open_ = (name for name in ("rounds", "policy") if values.get(name, 0) is None)
     for name in (*open_, *(["agent"] if values.get("agent") == AUTO else [])):
         del values[name]
@@ -289,7 +289,11 @@ def _peers(spec: KernelSpec, settings: RunSettings) -> tuple[str, ...]:
     return chosen_peers(spec.reference, () if asked is True else asked)
 
 
-def _agent(settings: RunSettings, *, drafted: bool) -> dict[str, Any]:
+def agent_settings(settings: RunSettings, *, drafted: bool) -> dict[str, Any]:
+    """Say who writes further templates, how often and on what; raise where that can't be.
+
+    `drafted` says that the search space was just drafted.
+    """
     # A key in the environment alone sends nothing anywhere: a model has to be named.
     agent, model, exchange = (settings.get(name) for name in ("agent", "model", "exchange"))
     if agent in (None, AUTO):

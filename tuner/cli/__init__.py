@@ -87,6 +87,9 @@ def cli() -> None:
 
     The search space is found by the kernel's name under search_spaces/. Without a GPU, a recording
     of measurements made on one answers instead, and the first line says so.
+
+    Instead of a kernel a problem can be named, PROBLEM.py or DEFINITION.json: its kernel is the .cu
+    of the same name beside it, or is written by an agent.
     """
 
 

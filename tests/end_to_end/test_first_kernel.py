@@ -1,0 +1,107 @@
+"""`tune problem.py`: an agent writes the kernel that a problem has not got yet."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agent_project import Bench
+from fake_openai import MODEL, FakeOpenAI, Request
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+PROBLEM = '''"""Twice x, and a half more where it is positive."""
+import torch
+
+rows = 8
+width = 96
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return 2.0 * x + 0.5 * torch.relu(x)
+
+
+def get_inputs():
+    return [torch.randn(rows, width)]
+
+
+def get_init_inputs():
+    return []
+'''
+KERNEL = """#define BLOCK_SIZE 128
+
+__global__ void twice_kernel(const float* __restrict__ x, float* __restrict__ out, int rows,
+                             int width) {
+  const int i = blockIdx.x * BLOCK_SIZE + threadIdx.x;
+  if (i >= rows * width) return;
+  out[i] = 2.0f * x[i] + (x[i] > 0.0f ? 0.5f * x[i] : 0.0f);
+}
+
+void launch(const float* x, float* out, int rows, int width) {
+  twice_kernel<<<(rows * width + BLOCK_SIZE - 1) / BLOCK_SIZE, BLOCK_SIZE>>>(x, out, rows, width);
+}
+"""
+WRONG = KERNEL.replace("0.5f", "0.25f")
+BROKEN = KERNEL.replace("2.0f * x[i]", "2.0f * y[i]")
+TUNE = (
+    "twice.py",
+    "--device",
+    "host",
+    "--session",
+    "mine",
+    "--trials",
+    "2",
+    "--searcher",
+    "random",
+)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path / "project")
+    (made.root / "twice.py").write_text(PROBLEM, encoding="utf-8")
+    yield made
+    made.close()
+
+
+def fenced(source: str) -> str:
+    return f"A plain one:\n\n```cuda\n{source}```\n"
+
+
+def test_a_model_mends_its_kernel_until_it_computes_what_the_problem_states(bench: Bench) -> None:
+    def last(request: Request) -> str:
+        assert "against its reference" in request.last
+        return fenced(KERNEL)
+
+    def second(request: Request) -> str:
+        assert "y" in request.last and "twice.cu" in request.last
+        return fenced(WRONG)
+
+    script = ["I would use Triton.", fenced(BROKEN), second, last]
+    with FakeOpenAI(script) as server:
+        ended = bench.run((*TUNE, "--model", MODEL, "--rounds", "0"), server.environ)
+        asked = server.chats[0].said
+    assert ended.code == 0, ended.err
+    assert "2.0 * x + 0.5 * torch.relu(x)" in asked and "rows=8, width=96" in asked
+    assert (bench.root / "twice.cu").read_text("utf-8") == KERNEL
+    refused = sorted(path.name for path in (bench.root / "sessions").glob("*refused*"))
+    assert refused == ["twice-refused-2.cu", "twice-refused-3.cu"], "the first had no source"
+    assert bench.results().keys() == {"rows=8,width=96"}
+
+
+def test_somebody_writes_it_in_a_folder(bench: Bench) -> None:
+    folder = bench.root / "there" / "kernel-twice"
+    words = (*TUNE, "--exchange", "there", "--rounds", "0", "--wait", "0.1s")
+    waiting = bench.run(words)
+    assert waiting.code == 4 and "kernel.cu is to be written" in waiting.err
+    assert "Keep the parameters" in (folder / "request.md").read_text("utf-8")
+    (folder / "kernel.cu").write_text(KERNEL, encoding="utf-8")
+    ended = bench.run(words)
+    assert ended.code == 0, ended.err
+    resumed = bench.run(("twice.py", "--resume", "mine"))
+    assert resumed.code == 0, "the problem stands for its kernel"
+    assert (bench.root / "twice.cu").read_text("utf-8") == KERNEL
