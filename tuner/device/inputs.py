@@ -201,6 +201,7 @@ class Prepared:
     given: frozenset[str] = frozenset()  # inputs of which no number changes alone
     twin: tuple[Prepared, Patch] | None = None  # slightly other inputs, and how they differ
     uses: int = 0
+    told: str = ""  # what a verdict calls the kind, where that says too much
 
     @property
     def size_bytes(self) -> int:

@@ -331,7 +331,7 @@ def own_dtype(name: str) -> str:
 
 def _reference(spec: KernelSpec, problem: BenchProblem | Definition) -> Reference:
     judged = _Judged(spec, problem)
-    return Reference(judged.compute, judged.inputs)
+    return Reference(judged.compute, judged.inputs, replaced=lambda: judged.replaced)
 
 
 class _Judged:
@@ -344,6 +344,7 @@ class _Judged:
             a.name: a for a in spec.arguments if a.role in ("input", "inout") and not a.is_scalar
         }
         self._scalars = {a.name: a.value for a in spec.arguments if a.value is not None}
+        self.replaced = False
 
     def compute(
         self, xp: Any, inputs: Mapping[str, Array], axes: Sizes, **operator: str
@@ -375,13 +376,14 @@ class _Judged:
         drawn = posed.drawn(seed)
         given = {n: array_of(xp, one) for n, one in drawn.items() if n in self._arrays}
         given = {n: one.reshape(self._arrays[n].dimensions(axes)) for n, one in given.items()}
+        self.replaced = False
         if fill == NORMAL:
             return given
         others = [argument for name, argument in self._arrays.items() if name not in given]
-        for kind in (fill, NORMAL):
-            mine = {a.name: self._draw(xp, rng, a, kind, axes) for a in others}
-            if kind == NORMAL or self._is_fair(xp, rng, posed, {**given, **mine}, axes):
-                break
+        mine = {a.name: self._draw(xp, rng, a, fill, axes) for a in others}
+        if not (mine and self._is_fair(xp, rng, posed, {**given, **mine}, axes)):
+            self.replaced = True
+            mine = {a.name: self._draw(xp, rng, a, NORMAL, axes) for a in others}
         return {**given, **mine}
 
     def _draw(self, xp: Any, rng: Any, argument: Argument, kind: str, axes: Sizes) -> Array:

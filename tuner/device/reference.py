@@ -39,12 +39,14 @@ class Reference:
 
     `canonical` brings outputs of which several are right into the form that the reference gives;
     `unread` sets what production never reads of a peer's outputs to what the reference gives.
+    `replaced` tells whether the inputs drawn last are ordinary ones, whatever kind was asked for.
     """
 
     compute: ReferenceFunction
     inputs: InputsFunction | None = None
     canonical: CanonicalFunction | None = None
     unread: CanonicalFunction | None = None
+    replaced: Callable[[], bool] = lambda: False
 
 
 def load_reference(path: Path) -> Reference:
@@ -63,8 +65,9 @@ def load_reference(path: Path) -> Reference:
             path=path,
             remedy="define reference(xp, inputs, axes, **operator) -> {output name: array}",
         )
-    own = (getattr(module, name, None) for name in ("inputs", "canonical", "unread"))
-    return Reference(compute, *own)
+    names = ("inputs", "canonical", "unread")
+    inputs, canonical, unread = (getattr(module, name, None) for name in names)
+    return Reference(compute, inputs, canonical, unread)
 
 
 def _imported(path: Path) -> ModuleType:

@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tuner.device.layout import lay_out
 from tuner.device.problems import BenchProblem, is_problem, reference_of
 from tuner.device.reference import load_peers
+from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Expression
-from tuner.model.kernel import Argument, KernelSpec, Tolerance
+from tuner.model.kernel import Argument, KernelSpec, Tolerance, Workload
 
 MODULE = """\
 import torch
@@ -107,7 +109,22 @@ def test_inputs_whose_rounding_decides_are_those_of_normal(tmp_path: Path) -> No
     sizes = {"T": 64, "H": 64}
     drawn = reference.inputs(np, np.random.default_rng(1), sizes, "extreme")
     assert np.abs(drawn["x"]).max() < 10
+    assert reference.replaced()
     assert np.abs(reference.inputs(np, np.random.default_rng(1), sizes, "x3")["x"]).max() > 5
+    assert not reference.replaced()
+
+
+def test_a_verdict_names_no_kind_that_ordinary_inputs_stood_for(tmp_path: Path) -> None:
+    spec = problem(tmp_path, "return x.sum(dim=1)", array("out", "float32", "T", "output"))
+    workload = Workload.of({"T": 64, "H": 64})
+    verifier = Verifier(HostMemory(), spec, {})
+    verifier.open_arena(workload, lay_out(spec, workload.values))
+    told = []
+    for kind in ("extreme", "x3"):
+        verifier.prepare(workload, kind, seed=1)
+        told += verifier.check().input_kinds
+    verifier.close_arena()
+    assert told == ["extreme (ordinary ones in its place)", "x3"]
 
 
 def test_random_numbers_while_it_runs_are_refused(tmp_path: Path) -> None:

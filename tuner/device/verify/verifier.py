@@ -36,6 +36,8 @@ CACHE_SHARE = 16
 # Elements of each input that are changed at first, and the factor by which more are until it shows.
 TOUCHED, TOUCHED_MORE = 1, 8
 MOST_PATCHED = 1 << 16
+# What a verdict says behind a kind of input that a problem has none of: PyTorch is wrong on it.
+ORDINARY_INSTEAD = " (ordinary ones in its place)"
 # How far off a peer may be: production rounds in places where the reference does not.
 PEER_TOLERANCES = 4.0
 PROBE_BYTES = 1 << 29
@@ -369,12 +371,13 @@ class Verifier:
                 # What is timed may be written anew by a product, which has no sums of -0.
                 values = values + 0.0
             inputs[name] = encode(self._xp, values, slot.dtype).reshape(slot.shape)
-        return Prepared(workload, kind, seed, inputs, given=frozenset(coupled))
+        told = f"{kind}{ORDINARY_INSTEAD}" if self._reference.replaced() else kind
+        return Prepared(workload, kind, seed, inputs, given=frozenset(coupled), told=told)
 
     def _checked(self, then: Callable[[], str] = lambda: "", *, peer: bool = False) -> Correctness:
         self._memory.pull()
         self.compute_reference()
-        kind, seed = self._current.kind, self._current.seed
+        kind, seed = self._current.told or self._current.kind, self._current.seed
         # NumPy would warn of what wrong outputs hold; the verdict says it.
         with np.errstate(all="ignore"):
             errors, reason = self._compared(peer)
