@@ -87,7 +87,7 @@ def costs(package: Any, calls: int) -> dict[str, dict[str, float]]:
 
 
 def _bare(operator: Any) -> Callable[[], Any]:
-    (plan,) = operator._plans.values()
+    (plan,) = operator.plans.values()
     (_, config, kernel, parameters), *_ = plan.launches
     launch = operator._driver.launch
     return lambda: launch(config, kernel, parameters, None)

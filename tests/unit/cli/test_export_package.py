@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import subprocess
 import sys
@@ -82,6 +83,73 @@ def test_what_it_says_of_shapes_is_what_the_dispatch_says(
     assert table.read_axes((64, 4096), (64, 4096)) == (64, 4096)
     first, second = next(v for v in table.variants if v.number == 2).launches(2, 4096, h200), None
     assert [one is second for one in first] == [True, False], "the first is made for T > 4"
+
+
+class NotingDriver:
+    """Note the addresses and the scalar of each launch, and its stream."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[Any, ...]] = []
+
+    def load(self, cubin: bytes) -> int:
+        return 1
+
+    def kernel(self, library: int, symbol: str) -> int:
+        return 1
+
+    def set(self, *given: int) -> None:
+        """Nothing is kept of attributes."""
+
+    def launch(self, where: int, kernel: int, parameters: int, extra: None) -> int:
+        out, x, _, _, _, eps, _ = (ctypes.c_void_p * 7).from_address(parameters)
+        places = (ctypes.c_void_p.from_address(one).value for one in (out, x))
+        self.noted.append((*places, ctypes.c_float.from_address(eps).value))
+        return 0
+
+
+def test_its_function_enqueues_usual_calls_itself_and_leaves_others_to_the_operator(
+    tune: Tune,
+    session: Path,
+    tmp_path: Path,
+    imported: Callable[[Path, str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tune("export", session, "--to", tmp_path / "o", "--format", "torch", "--package", "tuned_q")
+    package = imported(tmp_path / "o", "tuned_q")
+    import torch
+    from fake_gpu import FakeTensor, fake_gpu
+
+    gpu, driver, operator = fake_gpu(monkeypatch), NotingDriver(), package.OPERATORS["blend"]
+    for module in ("runtime", "blend_table"):
+        monkeypatch.setattr(sys.modules[f"tuned_q.{module}"], "PLAIN", {FakeTensor})
+    monkeypatch.setattr(operator, "_open_driver", lambda: driver)
+    asked: list[tuple[Any, ...]] = []
+    general = operator._enqueue
+    monkeypatch.setattr(operator, "_enqueue", lambda *one: asked.append(one) or general(*one))
+    refused: list[Any] = []
+    operator.fallback = lambda *given, **_: refused.append(given)
+
+    def arrays(at: int = 4096, **changed: Any) -> tuple[FakeTensor, FakeTensor]:
+        x = FakeTensor(64, 4096, **{"at": at + 256, **changed})
+        return FakeTensor(64, 4096, dtype=torch.float32, at=at), x
+
+    with torch.no_grad():
+        for at, eps in ((4096, 1e-6), (8192, 0.5), (16384, 1e-6)):
+            package.blend(*arrays(at), eps=eps)
+        assert len(asked) == 1, "the first makes the plan"
+        usual = [driver.noted[0], *driver.noted[-1:]]
+        assert [one[:2] for one in usual] == [(4096, 4352), (16384, 16640)]
+        assert {round(one[2], 9) for one in driver.noted} == {1e-6, 0.5}
+        gpu.current = 1
+        package.blend(*arrays())
+        assert (gpu.entered, gpu.current) == ([0], 1), "its device is entered, and left"
+        for changed in ({"at": 4100}, {"dtype": torch.float32}, {"device": 1}):
+            package.blend(*arrays(**changed))
+        strided = arrays()
+        strided[1].contiguous = False
+        package.blend(*strided)
+    assert len(refused) == 4 and len(asked) == 5
+    assert operator.calls[0] == 4
 
 
 @pytest.mark.parametrize(

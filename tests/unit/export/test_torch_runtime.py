@@ -14,6 +14,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from fake_gpu import H200, FakeTensor, fake_gpu  # noqa: E402
+
 from tuner.export.pytorch.driver import Config, Driver, Launch  # noqa: E402
 from tuner.export.pytorch.runtime import (  # noqa: E402
     Array,
@@ -26,13 +28,6 @@ from tuner.export.pytorch.runtime import (  # noqa: E402
     serving,
 )
 
-H200 = SimpleNamespace(
-    name="NVIDIA H200",
-    major=9,
-    minor=0,
-    multi_processor_count=132,
-    shared_memory_per_block_optin=232448,
-)
 NUMBERS = Numbers(132, 232448)
 
 
@@ -115,47 +110,10 @@ class FakeDriver(Driver):
         return self.status
 
 
-class FakeTensor:
-    """As much of a tensor on a GPU as the launcher looks at."""
-
-    def __init__(self, *shape: int, dtype: Any = torch.bfloat16, at: int = 4096, device: int = 0):
-        self.shape, self.dtype, self._at, self._device = torch.Size(shape), dtype, at, device
-        self.device, self.contiguous = f"cuda:{device}", True
-
-    def data_ptr(self) -> int:
-        return self._at
-
-    def get_device(self) -> int:
-        return self._device
-
-    def is_contiguous(self) -> bool:
-        return self.contiguous
-
-
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Two H200s; the first is current."""
-    found = SimpleNamespace(current=0, entered=[], properties=H200)
-
-    class Guard:
-        def __init__(self, device: int) -> None:
-            self.device = device
-
-        def __enter__(self) -> None:
-            found.entered.append(self.device)
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found.properties)
-    monkeypatch.setattr(torch.cuda, "device", Guard)
-    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: found.current, raising=False)
-    monkeypatch.setattr(
-        torch._C, "_cuda_getCurrentRawStream", lambda device: 900 + device, raising=False
-    )
-    empty = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda size, dtype, device: empty(size, dtype=dtype))
-    return found
+    return fake_gpu(monkeypatch)
 
 
 @pytest.fixture
@@ -287,7 +245,7 @@ def test_what_it_is_not_for_goes_to_the_fallback_and_is_said_once(
 def test_an_attempt_is_enqueued_or_not_made(
     operator: Operator, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.export.pytorch.runtime._PLAIN", {FakeTensor})
+    monkeypatch.setattr("tuner.export.pytorch.runtime.PLAIN", {FakeTensor})
     taken: list[Any] = []
     operator.fallback = lambda *given, **_: taken.append(given)
     with torch.no_grad():

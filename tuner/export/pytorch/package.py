@@ -55,6 +55,7 @@ class Described:
     kernel: str
     parameters: str
     passed: str
+    quick: str
     says: str
     axes: str
     choices: str
@@ -93,6 +94,7 @@ class OperatorFiles:
             spec.name,
             ", ".join([*arrays, *(["*", *keywords] if keywords else [])]),
             ", ".join([*arrays, *(f"{name}={name}" for name in passed)]),
+            "" if _given(spec) else ", ".join([*arrays, *passed]),
             f"Enqueue {spec.name} on the current stream; it writes {written}.",
             ", ".join(spec.axes),
             ", ".join(f"{name}={value}" for name, value in self._target.operators.items()),
@@ -160,7 +162,21 @@ class OperatorFiles:
             shapes=_tuple(_tuple(map(size, one.shape)) for one in _arrays(spec)),
             scratch_bytes=_tuple(map(_bytes, _scratch(spec))),
             scalars=_tuple(python(one.value) for one in spec.arguments if one.value is not None),
+            quick=None if given else self._quick(),
         )
+
+    def _quick(self) -> Mapping[str, Any]:
+        """Say what a call takes whose axes all follow from its arrays."""
+        arrays = _arrays(self._spec)
+        scalars = [self._spec.arguments[one.position].name for one in self._scalars]
+        return {
+            "parameters": ", ".join([*(one.name for one in arrays), *scalars]),
+            "arrays": arrays,
+            "types": [f"TYPE_{place}" for place in range(1, len(arrays) + 1)],
+            "scalars": scalars,
+            "places": [f"at_{place}" for place in range(1, len(arrays) + 1)],
+            "elsewhere": " or ".join(f"{a.name}.get_device() != plan.device" for a in arrays[1:]),
+        }
 
     def _argument(self, place: int, one: Argument) -> str:
         if not one.is_scalar:

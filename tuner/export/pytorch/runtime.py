@@ -1,7 +1,8 @@
 """Launch tuned kernels from their cubins on PyTorch's tensors; needs torch and the CUDA driver.
 
-A copy of this file is part of every exported package. `Operator.call` is what a call costs on the
-host: what depends on shapes alone is computed once for them, and kept.
+A copy of this file is part of every exported package. What depends on shapes alone is computed once
+for them, and kept: `Operator.plans`. A usual call is enqueued by its table's `quick`, which is
+written out for its arguments because loops over them take longer; others by `Operator.__call__`.
 """
 
 from __future__ import annotations
@@ -161,6 +162,8 @@ class Plan:
     fixed: list[tuple[str, Any, float]] = field(default_factory=list)
     scratch: list[tuple[Any, int]] = field(default_factory=list)
     variant: int = 0
+    # Where addresses go, in the order of the arrays.
+    addresses: tuple[Any, ...] = ()
     # What the driver reads through addresses.
     kept: list[Any] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -182,7 +185,7 @@ class Operator:
         # Whether a fallback is said to nobody but a debugger.
         self.quiet = False
         self._arrays = tuple(a for a in table.order if isinstance(a, Array) and a.role != "scratch")
-        self._dtypes = tuple(getattr(torch, _TORCH.get(a.dtype, a.dtype)) for a in self._arrays)
+        self.dtypes = tuple(getattr(torch, _TORCH.get(a.dtype, a.dtype)) for a in self._arrays)
         self._lock = threading.Lock()
         self._said: set[str] = set()
         self._registered: Any = None
@@ -192,7 +195,7 @@ class Operator:
 
     def _forget(self) -> None:
         self._driver: Driver | None = None
-        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self.plans: dict[tuple[Any, ...], Plan] = {}
         self._libraries: dict[int, int] = {}
 
     def register(self, library: Any) -> None:
@@ -243,7 +246,7 @@ class Operator:
             return
         graded = torch.is_grad_enabled()
         for one in tensors:
-            if type(one) not in _PLAIN:
+            if type(one) not in PLAIN:
                 self._registered(*tensors, **keywords)
                 return
             if graded and one.requires_grad:
@@ -268,7 +271,7 @@ class Operator:
             return self.fallback is not None
         graded = torch.is_grad_enabled()
         for one in tensors:
-            if type(one) not in _PLAIN or (graded and one.requires_grad):
+            if type(one) not in PLAIN or (graded and one.requires_grad):
                 return False
         given = tuple(keywords.pop(axis) for axis in self.table.given)
         return not self._enqueue(tensors, given, keywords)
@@ -284,7 +287,7 @@ class Operator:
         self, tensors: tuple[Any, ...], given: tuple[int, ...], scalars: dict[str, float]
     ) -> str:
         """Enqueue the variant that serves these shapes, or say why none does."""
-        plan = self._plans.get((tensors[0].get_device(), given, *map(_shape, tensors)))
+        plan = self.plans.get((tensors[0].get_device(), given, *map(_shape, tensors)))
         if plan is None:
             plan = self._planned(tensors, given)
         if plan.why:
@@ -293,11 +296,7 @@ class Operator:
             why = self._filled(plan, tensors, scalars)
             if why:
                 return why
-            if plan.device == torch._C._cuda_getDevice():
-                self._issue(plan)
-            else:
-                with torch.cuda.device(plan.device):
-                    self._issue(plan)
+            self.issue(plan)
         self.calls[plan.variant] += 1
         return ""
 
@@ -318,7 +317,12 @@ class Operator:
             number.value = scalars.get(name, default)
         return _other_value(plan) if plan.fixed else ""
 
-    def _issue(self, plan: Plan) -> None:
+    def issue(self, plan: Plan) -> None:
+        """Launch what a plan holds on its device's current stream; its lock is held."""
+        if plan.device != torch._C._cuda_getDevice():
+            with torch.cuda.device(plan.device):
+                self.issue(plan)
+            return
         assert self._driver is not None
         stream = torch._C._cuda_getCurrentRawStream(plan.device)
         held = []
@@ -337,9 +341,9 @@ class Operator:
     def _planned(self, tensors: Sequence[Any], given: tuple[int, ...]) -> Plan:
         key = (tensors[0].get_device(), given, *map(_shape, tensors))
         with self._lock:
-            if key not in self._plans:
-                self._plans[key] = self._plan(tensors, given)
-            return self._plans[key]
+            if key not in self.plans:
+                self.plans[key] = self._plan(tensors, given)
+            return self.plans[key]
 
     def _plan(self, tensors: Sequence[Any], given: Sequence[int]) -> Plan:
         table, device = self.table, tensors[0].get_device()
@@ -377,7 +381,7 @@ class Operator:
                 if one.role == "scratch":
                     plan.scratch.append((parameters[-1], next(sizes)))
                 else:
-                    plan.arrays.append((self._dtypes[len(plan.arrays)], parameters[-1]))
+                    plan.arrays.append((self.dtypes[len(plan.arrays)], parameters[-1]))
                 continue
             value = next(scalars)
             parameters.append(_SCALARS[one.dtype](value))
@@ -385,6 +389,7 @@ class Operator:
                 plan.defaults.append((one.name, parameters[-1], value))
             if one.name in variant.fixed:
                 plan.fixed.append((one.name, parameters[-1], parameters[-1].value))
+        plan.addresses = tuple(address for _, address in plan.arrays)
         pointers = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
         plan.kept += [parameters, pointers]
         for launch in variant.launches(*axes, numbers):
@@ -411,7 +416,7 @@ class Operator:
         return kernel
 
     def _unsuited(self, tensors: Sequence[Any], device: int) -> str:
-        for one, array, dtype in zip(tensors, self._arrays, self._dtypes, strict=True):
+        for one, array, dtype in zip(tensors, self._arrays, self.dtypes, strict=True):
             if one.dtype is not dtype:
                 return f"{array.name} is {one.dtype}, not {dtype}"
             if one.get_device() != device:
@@ -436,7 +441,12 @@ class Operator:
 # The names that PyTorch gives to types which are called otherwise here.
 _TORCH = {"float8_e4m3": "float8_e4m3fn"}
 _shape = attrgetter("shape")
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+# Types of tensors that have memory of their own.
+PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+# What a table's `quick` asks for in each call.
+is_compiling = torch.compiler.is_compiling
+dispatch_modes = torch._C._len_torch_dispatch_stack
+is_grad_enabled = torch.is_grad_enabled
 
 
 def serving(table: Table, axes: tuple[int, ...], numbers: Numbers) -> Variant | None:
