@@ -28,7 +28,8 @@ from tuner.source.facts import IDENTIFIER, Span
 from tuner.source.host import is_marked
 from tuner.source.syntax import closing, fold, listed, mask, split_list
 
-_DEFINES = re.compile(r"\b(?:struct|class|constexpr|using)\b")
+# what a macro may make outside of functions; `template void launch<T>(...)` says types
+_DEFINES = re.compile(r"\b(?:struct|class|constexpr|using)\b|\btemplate\b(?!\s*<)")
 _LAUNCHES = re.compile(r"<<<|\bcudaLaunch\w*Kernel\w*\s*\(")
 # a function template with its arguments, which may launch
 _LEADS = re.compile(r"(?<!_cast)(?<![\w.])(?!\w*_cast\b)\w+\s*<[^;<>()]*>\s*\(")
@@ -50,12 +51,15 @@ def macros_of(items: Iterable[SourceItem]) -> dict[str, Macro]:
 def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
     """Replace macros that make definitions for the device, and those in host code that launch."""
     macros = macros_of(items)
-    texts = {item.name: item.text[item.lead :] for item in items if item.kind == "macro"}
+    texts: dict[str, str] = {}
     host = {name: macro for name, macro in macros.items() if not is_marked(macro.body)}
     launching = {name: macro for name, macro in host.items() if _LAUNCHES.search(macro.body)}
     leading = {name: macro for name, macro in host.items() if _LEADS.search(macro.body)}
     found: list[SourceItem] = []
     for item in items:
+        if item.kind == "macro" and DEFINE.match(item.code):
+            # as they are defined up to here: another #define may follow, or #undef
+            texts[item.name] = item.text[item.lead :]
         if item.kind == "invocation":
             found += _made(item, texts)
         elif item.kind in ("function", "class") and not is_marked(item.head):
