@@ -9,7 +9,9 @@ from functools import cached_property
 from itertools import chain, islice, product, repeat
 
 from tuner.draft.extract.deduction import Calls, arguments_of
+from tuner.draft.extract.guesses import VECTOR, Guesses, alternatives, in_elements
 from tuner.draft.extract.reading import Macro, dispatched_types, expanded
+from tuner.draft.host_values import names_behind
 from tuner.draft.translate import Scope, translate
 from tuner.model.errors import KernelError
 from tuner.model.kernel import DTYPE_BYTES
@@ -35,11 +37,6 @@ _NAMES = re.compile(r"[A-Za-z_](?:\w|::)*")
 _SPACES = re.compile(r"\s*::\s*")
 _NESTED = re.compile(r">::(?:template\s+)?\w+")
 _PREFERRED = ("bfloat16", "float16")
-# a parameter for a type that is no array's element
-_COMPUTING = re.compile(r"(?i)u|(?:acc|op_?math|compute|real|float).*")
-_COUNTING = re.compile(r"(?i)(?:index|idx|offset|id|int).*")
-_PACKED = re.compile(r"(?i)(?:packed|pack|vec|.*2(?:_t)?$).*")
-_VECTOR = re.compile(r"(?i).*(?:vec|pack|ITEMS|ELTS|ELEMS).*")
 _LOAD_BYTES = 16
 # what users call types
 _SHORT = {
@@ -58,13 +55,17 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A kernel with a text for every template argument; `others` are what the host launches too."""
+    """A kernel with a text for every template argument; `others` are what could be taken, too.
+
+    `guessed` are the template parameters that no launch says, of the kernel or of who launches it.
+    """
 
     kernel: KernelFunction
     arguments: tuple[str, ...]
     site: LaunchSite | None
     environment: Environment
     others: tuple[str, ...] = ()
+    guessed: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -161,6 +162,16 @@ class HostCode:
                 )
         return tuple(found)
 
+    def stated(self, kernel: KernelFunction, site: LaunchSite) -> dict[str, str]:
+        """Say what a launch gives the kernel's template parameters, in the words of its place."""
+        types = self.calls.types_of(site.arguments, site.at)
+        return arguments_of(kernel, site.template_arguments, types)
+
+    @cached_property
+    def guesses(self) -> Guesses:
+        """What could stand for parameters that nobody names."""
+        return Guesses(self.source, self.functions)
+
     @cached_property
     def calls(self) -> Calls:
         """The code as what calls templates."""
@@ -240,28 +251,87 @@ def substituted(text: str, environment: Environment) -> str:
     return re.sub(r"(?<![\w.:])[A-Za-z_]\w*", value, text)
 
 
-def chosen(kernel: KernelFunction, host: HostCode, asked: tuple[str, ...]) -> Instance:
-    """Choose the instantiation; raise `KernelError` that says what to give where none is known."""
+def chosen(
+    kernel: KernelFunction, host: HostCode, asked: tuple[str, ...], place: int = 0
+) -> Instance:
+    """Choose the instantiation: what is asked for, else the best of what is launched, else a guess.
+
+    `place` counts those that are no good. Raises `KernelError` that says what to give where
+    nothing is known.
+    """
     sites = [site for site in host.source.launches if bare_name(site.kernel) == kernel.name]
     site = sites[0] if sites else None
     if not kernel.template:
         environment = host.environments(site.at)[0] if site is not None else {}
         return Instance(kernel, (), site, environment)
     if asked:
-        arguments = _asked(kernel, asked)
-        site = next((s for s in sites if len(s.template_arguments) == len(asked)), site)
-        # what the launch passes for a template parameter stands for what was asked for
-        pairs = zip(site.template_arguments if site is not None else (), arguments, strict=False)
-        own = {text: value for text, value in pairs if IDENTIFIER.fullmatch(text)}
-        return Instance(kernel, arguments, site, own)
+        return _asked_instance(kernel, sites, host, asked)
     launched = [*_launched(kernel, sites, host)]
-    complete = [one for one in launched if "" not in one.arguments]
-    if not complete:
-        raise _unknown(kernel, launched)
+    found = [one for one in launched if "" not in one.arguments]
+    found.sort(key=lambda one: _rank(one, host.source.aliases))
+    found = found or [*_guessed(kernel, launched, host)]
+    if not found:
+        raise _unknown(kernel, launched, host)
+    own = list({one.name: one for one in reversed(found)}.values())[::-1]
+    best = own.pop(min(place, len(own) - 1))
+    return replace(best, others=tuple(one.name for one in own))
 
-    best = min(complete, key=lambda one: _rank(one, host.source.aliases))
-    names = dict.fromkeys(one.name for one in complete)
-    return replace(best, others=tuple(name for name in names if name != best.name))
+
+def _asked_instance(
+    kernel: KernelFunction, sites: Sequence[LaunchSite], host: HostCode, asked: tuple[str, ...]
+) -> Instance:
+    arguments = _asked(kernel, asked, host)
+    site = next((s for s in sites if len(s.template_arguments) == len(asked)), None)
+    site = site or next(iter(sites), None)
+    if site is None:
+        return Instance(kernel, arguments, site, {})
+    # what the launch passes for a template parameter stands for what was asked for
+    stated = host.stated(kernel, site)
+    pairs = zip((stated.get(p.name, "") for p in kernel.template), arguments, strict=False)
+    own = {text: value for text, value in pairs if IDENTIFIER.fullmatch(text)}
+    return Instance(kernel, arguments, site, own)
+
+
+def _guessed(
+    kernel: KernelFunction, launched: Sequence[Instance], host: HostCode
+) -> Iterator[Instance]:
+    # of what is known already the most
+    best = max(launched, key=lambda one: sum(map(bool, one.arguments)), default=None)
+    site = best.site if best is not None else None
+    known = dict(best.environment) if best is not None else {}
+    stated = host.stated(kernel, site) if site is not None else {}
+    around = {
+        parameter.name: (parameter, template)
+        for template in host.templates
+        if site is not None and template.span[0] <= site.at < template.span[1]
+        for parameter in template.template
+        if known.get(parameter.name, parameter.name) == parameter.name
+    }
+    values = best.arguments if best is not None else ("",) * len(kernel.template)
+    lists: dict[str, tuple[str, ...]] = {}
+    for parameter, value in zip(kernel.template, values, strict=True):
+        text = stated.get(parameter.name, "")
+        behind = names_behind([text], site.definitions if site is not None else {})
+        if value:
+            continue
+        if used := [name for name in around if name in behind]:
+            lists |= {name: host.guesses.of(*around[name]) for name in used}
+        else:
+            stated = {**stated, parameter.name: parameter.name}
+            lists[parameter.name] = host.guesses.of(parameter, kernel)
+    for one in alternatives(lists):
+        own = {name: text for name, text in one.items() if not text.endswith(" bytes")}
+        width = _element_bytes(kernel, own.values(), host.source.aliases)
+        own |= {name: in_elements(text, width) for name, text in one.items() if name not in own}
+        made = _instance(kernel, stated, site, {**known, **own}, host)
+        if "" not in made.arguments:
+            yield replace(made, guessed=tuple(lists))
+
+
+def _element_bytes(kernel: KernelFunction, types: Iterable[str], aliases: Mapping[str, str]) -> int:
+    pointed = (p.c_type for p in kernel.parameters if p.pointers)
+    dtypes = (element_dtype(text, aliases) for text in (*types, *pointed))
+    return min((DTYPE_BYTES[dtype] for dtype in dtypes if dtype is not None), default=4)
 
 
 def _rank(one: Instance, aliases: Mapping[str, str]) -> tuple[int, int]:
@@ -274,7 +344,7 @@ def _rank(one: Instance, aliases: Mapping[str, str]) -> tuple[int, int]:
     widths = [
         abs(int(text) * element - _LOAD_BYTES)
         for parameter, text in zip(one.kernel.template, one.arguments, strict=False)
-        if _VECTOR.fullmatch(parameter.name) and text.isdigit()
+        if VECTOR.fullmatch(parameter.name) and text.isdigit()
     ]
     return best * len(dtypes) - places.count(best), sum(widths) if dtypes else 0
 
@@ -313,7 +383,7 @@ def _written(kernel: KernelFunction, arguments: Sequence[str]) -> str:
     return f"{kernel.name}<{', '.join(arguments)}>" if kernel.template else kernel.name
 
 
-def _asked(kernel: KernelFunction, asked: tuple[str, ...]) -> tuple[str, ...]:
+def _asked(kernel: KernelFunction, asked: tuple[str, ...], host: HostCode) -> tuple[str, ...]:
     defaults = [parameter.default for parameter in kernel.template[len(asked) :]]
     stated = (*asked, *(text for text in defaults if text is not None))
     packed = any("..." in parameter.kind for parameter in kernel.template)
@@ -323,7 +393,7 @@ def _asked(kernel: KernelFunction, asked: tuple[str, ...]) -> tuple[str, ...]:
             f"{kernel.name!r} takes {len(kernel.template)}: {_declared(kernel.template)}",
             path=kernel.path,
             line=kernel.line,
-            remedy=f'write it like --instantiate "{_example(kernel, ())}"',
+            remedy=f'write it like --instantiate "{_example(kernel, (), host)}"',
         )
     return stated
 
@@ -332,8 +402,7 @@ def _launched(
     kernel: KernelFunction, sites: Sequence[LaunchSite], host: HostCode
 ) -> Iterator[Instance]:
     for site in sites:
-        types = host.calls.types_of(site.arguments, site.at)
-        stated = arguments_of(kernel, site.template_arguments, types)
+        stated = host.stated(kernel, site)
         for environment in host.environments(site.at):
             yield _instance(kernel, stated, site, environment, host)
     # an explicit instantiation, or what is handed to somebody who launches it
@@ -359,7 +428,7 @@ def _instance(
     return Instance(kernel, tuple(found.values()), site, environment)
 
 
-def _unknown(kernel: KernelFunction, launched: Sequence[Instance]) -> KernelError:
+def _unknown(kernel: KernelFunction, launched: Sequence[Instance], host: HostCode) -> KernelError:
     best = max(launched, key=lambda one: sum(map(bool, one.arguments)), default=None)
     known = best.arguments if best is not None else ("",) * len(kernel.template)
     where = "no launch of it is in the source"
@@ -370,7 +439,7 @@ def _unknown(kernel: KernelFunction, launched: Sequence[Instance]) -> KernelErro
         f"kernel {kernel.name!r} is a template <{_declared(kernel.template)}>, and {where}",
         path=kernel.path,
         line=kernel.line,
-        remedy=f'say which one to tune, such as --instantiate "{_example(kernel, known)}"',
+        remedy=f'say which one to tune, such as --instantiate "{_example(kernel, known, host)}"',
     )
 
 
@@ -378,20 +447,9 @@ def _declared(parameters: Iterable[TemplateParameter]) -> str:
     return ", ".join(f"{parameter.kind} {parameter.name}" for parameter in parameters)
 
 
-def _example(kernel: KernelFunction, known: Sequence[str]) -> str:
+def _example(kernel: KernelFunction, known: Sequence[str], host: HostCode) -> str:
     texts = []
     for p, text in zip(kernel.template, chain(known, repeat("")), strict=False):
-        texts.append(text or p.default or _likely(p))
+        guess = next(iter(host.guesses.of(p, kernel)), f"YOUR_{p.name}")
+        texts.append(text or p.default or in_elements(guess, 2))
     return _written(kernel, texts)
-
-
-def _likely(parameter: TemplateParameter) -> str:
-    name = parameter.name
-    if parameter.kind == "bool":
-        return "false"
-    if not parameter.is_type:
-        return "4096" if re.search(r"(?i)dim|hidden|width", name) else "8"
-    for pattern, text in ((_COUNTING, "int"), (_PACKED, "__nv_bfloat162"), (_COMPUTING, "float")):
-        if pattern.fullmatch(name):
-            return text
-    return "__nv_bfloat16"

@@ -108,6 +108,7 @@ _TYPES = {
     "Float8_e5m2": "__nv_fp8_e5m2",
 }
 STAND_INS = Path(__file__).with_name("stand_ins.h")
+ARITHMETIC = STAND_INS.with_name("arithmetic.h")
 _SCOPES = frozenset(("at", "c10", "cub", "cuda", "cuda_utils", "detail", "memory", "native", "std"))
 # what follows `at::` in device code
 DEVICE_NAMES = tuple(
