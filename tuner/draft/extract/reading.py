@@ -138,6 +138,7 @@ _DISPATCHED = {
     "REDUCED_FLOATING": ("__half", "__nv_bfloat16"),
     "INDEX": ("int", "int64_t"),
 }
+_AND = {"AND_HALF": "__half", "BFLOAT16": "__nv_bfloat16", "BF16": "__nv_bfloat16"}
 DEFINE = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^)]*\))?((?:[^\n\\]|\\\n|\\.)*)", re.MULTILINE
 )
@@ -274,6 +275,8 @@ def dispatched_types(macro: str, arguments: tuple[str, ...]) -> tuple[str, tuple
         types = ("float", *_DISPATCHED["REDUCED_FLOATING"])
     texts = [text for text in arguments if not re.search(r"[.{]", text)]
     more = [_SCALARS[m[1]] for text in texts for m in _SCALAR.finditer(text)]
+    # FLOATING_TYPES_AND_HALF, ..._AND_BFLOAT16
+    more += [name for word, name in _AND.items() if word in macro.upper()]
     name = "index_t" if kind == "INDEX" else "scalar_t"
     return name, tuple(dict.fromkeys((*types, *more)))
 

@@ -98,3 +98,29 @@ def test_what_is_asked_for_stands_for_the_launchers_types_too(tmp_path: Path) ->
     )
     unit = extract(tmp_path / "source.cu", tmp_path / "unit.cu", instantiate=("double",))
     assert unit.source.launches[0].grid == ("n * sizeof(double)",)
+
+
+PLAIN = "template <typename T, int N> __global__ void k(T* x) { x[N] = 0; }\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # a macro that launches is handed to one that chooses types
+        "#define CALL(T, N) k<T, N><<<1, 1>>>(reinterpret_cast<T*>(x));\n"
+        "#define BY_TYPE(TYPE, FN) if (TYPE == kHalf) { FN(__half, 4); } else { FN(float, 2); }\n"
+        "void f(int type, void* x) { BY_TYPE(type, CALL); }\n",
+        # macros over macros over a function that launches
+        "template <typename T, int N> void run(T* x) { k<T, N><<<1, 1>>>(x); }\n"
+        "#define CALL(T, N) run<T, N>((T*)x);\n"
+        "#define CALL_FOUR(T) CALL(T, 4)\n#define CALL_ANY(T) if (n == 4) { CALL_FOUR(T) }\n"
+        "void f(int n, void* x) { CALL_ANY(__half) }\n",
+        # a macro in lower case, without a semicolon
+        "#define make_k(T, n) template __global__ void k<T, n>(T*);\n"
+        "make_k(__half, 4)\nmake_k(float, 2)\n",
+        'void f(at::Tensor x) { AT_DISPATCH_FLOATING_TYPES_AND_HALF(x.type(), "k", ([&] {'
+        " k<scalar_t, 4><<<1, 1>>>(x.data<scalar_t>()); })); }\n",
+    ],
+)
+def test_macros_say_types_however_they_are_nested(tmp_path: Path, text: str) -> None:
+    assert name_of(tmp_path, PLAIN + text) == "k<__half, 4>"
