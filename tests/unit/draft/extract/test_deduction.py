@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,10 @@ def name_of(folder: Path, text: str) -> str:
         "void f(Tensor y, Tensor x, double by) {"
         " run(y.data_ptr<__half>(), x->DATA_PTR<__half>(), float(by)); }",
         "void f(__half* y, float by) { run(&y[0], y, by); }",
+        # a class that is instantiated, whose function launches
+        "template <typename V> struct Runner { void go(V* y, const V* x); };\n"
+        "template <typename V> void Runner<V>::go(V* y, const V* x) { run(y, x, 1.0f); }\n"
+        "template class Runner<__half>;",
         "void f(Buffer y, float by) { const __half* x = y.x(); run<__half>(y.y(), x, by); }",
     ],
 )
@@ -124,3 +129,28 @@ PLAIN = "template <typename T, int N> __global__ void k(T* x) { x[N] = 0; }\n"
 )
 def test_macros_say_types_however_they_are_nested(tmp_path: Path, text: str) -> None:
     assert name_of(tmp_path, PLAIN + text) == "k<__half, 4>"
+
+
+def test_a_value_of_cubs_is_known(tmp_path: Path) -> None:
+    source = (
+        "template <cub::BlockReduceAlgorithm A> __global__ void k(float* x) {}\n"
+        "void f(float* x) { k<cub::BLOCK_REDUCE_RAKING><<<1, 1>>>(x); }\n"
+    )
+    assert name_of(tmp_path, source) == "k<cub::BLOCK_REDUCE_RAKING>"
+
+
+def test_one_source_of_many_launchers_is_read_in_a_moment(tmp_path: Path) -> None:
+    steps = "".join(
+        f"template <typename T, int N> void run{n}(T* x) {{"
+        f" if (N == {n}) run{n - 1}<T, N>(x); else run{n - 1}<T, N + 1>(x); }}\n"
+        for n in range(1, 60)
+    )
+    source = (
+        PLAIN
+        + "template <typename T, int N> void run0(T* x) { k<T, N><<<1, 1>>>(x); }\n"
+        + steps
+        + "void f(__half* x) { run3<__half, 4>(x); }\n"
+    )
+    start = time.monotonic()
+    assert name_of(tmp_path, source).startswith("k<__half, ")
+    assert time.monotonic() - start < 5
