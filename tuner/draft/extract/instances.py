@@ -32,7 +32,7 @@ from tuner.source.syntax import fold, listed, number
 _INVOKED = re.compile(r"\b([A-Z][A-Z0-9_]{3,})\s*(?=\()")
 _GIVEN = re.compile(
     r"\busing\s+(\w+)\s*=\s*([^;{}]+);|\btypedef\s+([\w:]+)\s+(\w+)\s*;"
-    r"|\bconstexpr\s+[\w:\s]+?\b(\w+)\s*=\s*([^;{}]+);"
+    r"|\bconst(?:expr)?\s+[\w:\s]+?\b(\w+)\s*=\s*([^;{}]+);"
 )
 _NAMES = re.compile(r"[A-Za-z_](?:\w|::)*")
 _SPACES = re.compile(r"\s*::\s*")

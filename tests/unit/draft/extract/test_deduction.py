@@ -111,6 +111,9 @@ PLAIN = "template <typename T, int N> __global__ void k(T* x) { x[N] = 0; }\n"
 @pytest.mark.parametrize(
     "text",
     [
+        # a macro that gives a flag a value
+        "#define CHOOSE(c, N, ...) if (c) { const int N = 4; __VA_ARGS__ }\n"
+        "void f(__half* x, bool c) { CHOOSE(c, N, { k<__half, N><<<1, 1>>>(x); }) }\n",
         # a macro that launches is handed to one that chooses types
         "#define CALL(T, N) k<T, N><<<1, 1>>>(reinterpret_cast<T*>(x));\n"
         "#define BY_TYPE(TYPE, FN) if (TYPE == kHalf) { FN(__half, 4); } else { FN(float, 2); }\n"
