@@ -89,7 +89,7 @@ class HostCode:
 
     def _environments(self, at: int, depth: int) -> Iterator[Environment]:
         own = [dict(chain.from_iterable(groups)) for groups in product(*self._dispatched(at))]
-        outside = [*self._called(at, depth)] or [{}]
+        outside = [*islice(self._called(at, depth), _MAX_ENVIRONMENTS)] or [{}]
         for inner, outer in product(own or [{}], outside):
             yield {**outer, **inner}
 
