@@ -108,6 +108,7 @@ _TYPES = {
     "Float8_e5m2": "__nv_fp8_e5m2",
 }
 STAND_INS = Path(__file__).with_name("stand_ins.h")
+ARITHMETIC = STAND_INS.with_name("arithmetic.h")
 _SCOPES = frozenset(("at", "c10", "cub", "cuda", "cuda_utils", "detail", "memory", "native", "std"))
 # what follows `at::` in device code
 DEVICE_NAMES = tuple(
@@ -116,9 +117,11 @@ DEVICE_NAMES = tuple(
 _TYPE = re.compile(rf"(?<![\w:])(?:::\s*)?(?:at|c10|torch)\s*::\s*({'|'.join(_TYPES)})\b")
 # a type in which a framework computes with another
 _COMPUTING = re.compile(
-    r"(?<![\w:])(?:typename\s+)?(?:::\s*)?at\s*::\s*(?:opmath_type|acc_type(?:_device)?"
+    r"(?<![\w:])(?:typename\s+)?(?P<scope>(?:::\s*)?at\s*::\s*)?(?:opmath_type|acc_type(?:_device)?"
     r"|OpMathType|AccumulateType)\s*<\s*(?P<of>[\w:]+)[^<>]*>(?:\s*::\s*type\b)?"
 )
+# a file that may leave `at::` out
+_INSIDE = re.compile(r"\bnamespace\s+at\b")
 _SCALAR = re.compile(
     r"\b(?:at::|torch::)?(?:ScalarType::)?k?(Half|BFloat16|Float|Double|Float8_e4m3fn|Float8_e5m2"
     r"|Int|Long|Short|Char|Byte|Bool)\b"
@@ -134,7 +137,9 @@ _DISPATCHED = {
     "ALL": ("float", "double", "int", "int64_t", "int16_t", "int8_t", "uint8_t"),
     "REDUCED_FLOATING": ("__half", "__nv_bfloat16"),
     "INDEX": ("int", "int64_t"),
+    "FP8": ("__nv_fp8_e4m3",),
 }
+_AND = {"AND_HALF": "__half", "BFLOAT16": "__nv_bfloat16", "BF16": "__nv_bfloat16"}
 DEFINE = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^)]*\))?((?:[^\n\\]|\\\n|\\.)*)", re.MULTILINE
 )
@@ -222,9 +227,11 @@ def replaced(text: str, masked: str, own: frozenset[str]) -> str:
     """Write CUDA's names for frameworks' types and macros that are not `own`; lines stay."""
     pieces, at = [], 0
     found = [(m.span(), _TYPES[m[1]]) for m in _TYPE.finditer(masked)]
+    inside = _INSIDE.search(masked) is not None
     found += [
         (m.span(), "double" if m["of"] == "double" else "float")
         for m in _COMPUTING.finditer(masked)
+        if m["scope"] or inside
     ]
     for (start, end), name in sorted([*found, *_expanded(text, masked, own)]):
         pieces += [text[at:start], name]
@@ -250,7 +257,7 @@ def _expanded(text: str, masked: str, own: frozenset[str]) -> Iterator[tuple[Spa
 
 _DISPATCHES = re.compile(
     r"(AT|\w+?)_DISPATCH_(?:CASE_)?(?:(REDUCED_FLOATING|FLOATING|INTEGRAL|ALL)(?:_AND_HALF)?_TYPES"
-    r"|(INDEX)_TYPES|CASE\b|V2\b)\w*"
+    r"|(INDEX|FP8)_TYPES|CASE\b|V2\b)\w*"
 )
 
 
@@ -269,7 +276,9 @@ def dispatched_types(macro: str, arguments: tuple[str, ...]) -> tuple[str, tuple
         types = ("float", *_DISPATCHED["REDUCED_FLOATING"])
     texts = [text for text in arguments if not re.search(r"[.{]", text)]
     more = [_SCALARS[m[1]] for text in texts for m in _SCALAR.finditer(text)]
-    name = "index_t" if kind == "INDEX" else "scalar_t"
+    # FLOATING_TYPES_AND_HALF, ..._AND_BFLOAT16
+    more += [name for word, name in _AND.items() if word in macro.upper()]
+    name = {"INDEX": "index_t", "FP8": "fp8_t"}.get(kind, "scalar_t")
     return name, tuple(dict.fromkeys((*types, *more)))
 
 
