@@ -107,6 +107,9 @@ _TYPES = {
     "Float8_e4m3fn": "__nv_fp8_e4m3",
     "Float8_e5m2": "__nv_fp8_e5m2",
 }
+_ANNOTATED = re.compile(
+    r"(?<!\])\]((?:\s*\b__(?:host|device|forceinline)__\b)+)\s*(?=[({]|mutable\b)"
+)
 STAND_INS = Path(__file__).with_name("stand_ins.h")
 _SCOPES = frozenset(("at", "c10", "cub", "cuda", "cuda_utils", "detail", "memory", "native", "std"))
 # what follows `at::` in device code
@@ -229,7 +232,16 @@ def replaced(text: str, masked: str, own: frozenset[str]) -> str:
     for (start, end), name in sorted([*found, *_expanded(text, masked, own)]):
         pieces += [text[at:start], name]
         at = end
-    return "".join([*pieces, text[at:]])
+    return _without_annotations("".join([*pieces, text[at:]]))
+
+
+def _without_annotations(text: str) -> str:
+    # `[&] __device__ (int i) {`: NVRTC takes none there, and needs none
+    masked = mask(text)
+    for match in reversed([*_ANNOTATED.finditer(masked)]):
+        start, end = match.span(1)
+        text = text[:start] + "\n" * text.count("\n", start, end) + text[end:]
+    return text
 
 
 def _expanded(text: str, masked: str, own: frozenset[str]) -> Iterator[tuple[Span, str]]:

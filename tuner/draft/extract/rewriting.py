@@ -127,7 +127,8 @@ def _launching(
         text = expanded(macro, arguments, known) + "\n" * lines
         code = code[: match.start()] + text + code[end:]
         at = match.start() + len(text)
-    return replace(item, code=code, text=code, lead=0)
+    # what no macro changes keeps its strings and comments
+    return item if code == item.code else replace(item, code=code, text=code, lead=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ from tuner.source.host import implied_headers, is_marked
 SourcePlace = tuple[Path, int]
 
 _CONSTANT = re.compile(r"\bconst(?:expr|eval)\b")
+# NVRTC takes no function that is for the host alone, not even one that nobody calls
+_HOST_ONLY = re.compile(r"(?<!__device__ )\b__host__\b(?!\s+(?:__\w+__\s+)*__device__)")
 # namespaces of CUDA's own headers
 _DEVICE_SCOPES = frozenset(("cooperative_groups", "cub", "nvcuda", "wmma", "cuda", "ptx"))
 # headers that only some code needs, slow to compile or not there on the CPU
@@ -168,12 +170,12 @@ def _usable(item: SourceItem, marks: frozenset[str]) -> SourceItem | None:
 
 
 def _without_host_members(item: SourceItem, marks: frozenset[str]) -> SourceItem | None:
+    text, code = (_HOST_ONLY.sub("__host__ __device__", text) for text in (item.text, item.code))
     if not says_host(item.code):
-        return item
-    start, end = item.code.find("{", len(item.head)), item.code.rfind("}")
+        return replace(item, text=text, code=code)
+    start, end = code.find("{", len(item.head)), code.rfind("}")
     if start < 0:
         return None
-    text, code = item.text, item.code
     for chunk in reversed(list(chunks(code, start + 1, end))):
         piece = code[chunk.start : chunk.end]
         if chunk.what != "code" or not says_host(piece):

@@ -382,3 +382,43 @@ def test_the_example_in_the_page_on_drafts_is_what_tune_init_says(
     told = CliRunner().invoke(cli, ["init", "csrc/scale.cu"], prog_name="tune")
     assert told.exit_code == 0, told.output
     assert told.output.startswith(found[2])
+
+
+CAPTURING = """\
+#include <torch/extension.h>
+#define LAUNCH(T) scale_kernel<T><<<n / 256, 256>>>(y, x, 2.0f, n)
+
+/* What a kernel gets of a row.
+
+   The host fills it in:
+   one for each launch. */
+struct Divided {
+  static_assert(sizeof(int) == 4, "of 32 bits, \\
+or there is an overflow");
+  __host__ Divided(int by) : by(by) {}
+  __host__ __device__ int operator()(int x) const { return x / by; }
+  int by;
+};
+
+template <typename T>
+__global__ void scale_kernel(T* y, const T* x, float by, int n) {
+  const Divided half(2);
+  auto scaled = [&] __device__(T value) { return static_cast<T>(value * by); };
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (half(i) < n / 2) y[i] = scaled(x[i]);
+}
+
+void run(float* y, const float* x, int n) { LAUNCH(float); }
+"""
+
+
+def test_lambdas_host_constructors_and_messages_are_as_nvrtc_takes_them(
+    pool: NvrtcPool, tmp_path: Path
+) -> None:
+    path = tmp_path / "scale.cu"
+    path.write_text(CAPTURING)
+    unit = extract(path, tmp_path / "unit.cu")
+    assert not error_of(pool, unit)
+    assert "__host__ __device__ Divided(int by)" in unit.unit
+    assert "auto scaled = [&](T value)" in unit.unit
+    assert "/* What a kernel gets of a row." in unit.unit
