@@ -130,7 +130,8 @@ class LaunchSite:
     """A launch in host code, all expressions as text.
 
     `grid` and `block` hold one to three extents. `definitions` are the host variables assigned once
-    before it, with their values; `at` is the launch's offset.
+    before it, with their values; `at` is the launch's offset. `guessed` are the template parameters
+    that it does not say.
     """
 
     kernel: str
@@ -142,6 +143,7 @@ class LaunchSite:
     line: int
     definitions: Mapping[str, str] = field(default_factory=dict)
     at: int = 0
+    guessed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

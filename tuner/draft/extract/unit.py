@@ -11,7 +11,15 @@ from pathlib import Path
 from textwrap import wrap
 
 from tuner.draft.extract.items import SourceItem, chunks, is_function, items_of, says_host
-from tuner.draft.extract.reading import REMOVED, STAND_INS, WRITTEN, Include, Reading, read_all
+from tuner.draft.extract.reading import (
+    ARITHMETIC,
+    REMOVED,
+    STAND_INS,
+    WRITTEN,
+    Include,
+    Reading,
+    read_all,
+)
 from tuner.source.facts import IDENTIFIER
 from tuner.source.host import implied_headers, is_marked
 
@@ -90,10 +98,11 @@ def device_marks(items: Iterable[SourceItem]) -> frozenset[str]:
 
 
 @cache
-def _stand_ins() -> tuple[SourceItem, ...]:
-    reading = read_all(STAND_INS)
-    items = items_of(reading, STAND_INS)
-    return tuple(replace(item, path=Path(STAND_INS.name)) for item in items if item.names)
+def _stand_ins(header: Path = STAND_INS) -> tuple[SourceItem, ...]:
+    reading = read_all(header)
+    items = items_of(reading, header)
+    known = (item for item in items if item.names or item.kind == "function")
+    return tuple(replace(item, path=Path(STAND_INS.name)) for item in known)
 
 
 def _standing_for(items: Sequence[SourceItem], names: Iterable[str]) -> list[SourceItem]:
@@ -106,13 +115,18 @@ def _standing_for(items: Sequence[SourceItem], names: Iterable[str]) -> list[Sou
     def is_used(item: SourceItem) -> bool:
         scope = "".join(item.namespace).rpartition("::")[2]
         wanted = rf"\b(?:{'|'.join(item.names)})\b"
-        if (not scope or scope in inside) and own.isdisjoint(item.names):
-            return re.search(wanted, code) is not None
+        is_inside = (not scope or scope in inside) and own.isdisjoint(item.names)
+        if is_inside and re.search(rf"(?<!::){wanted}", code):
+            return True
         return re.search(rf"\b{scope}\s*::\s*{wanted}", code) is not None
 
-    chosen = {item.key for item in _stand_ins() if is_used(item)}
-    uses = {name for item in _stand_ins() if item.key in chosen for name in item.uses()}
-    return [one for one in _stand_ins() if one.key in chosen or uses.intersection(one.names)]
+    chosen = [item for item in _stand_ins() if is_used(item)]
+    uses = {(name, item.namespace) for item in chosen for name in item.uses()}
+    return [
+        one
+        for one in _stand_ins()
+        if one in chosen or any((name, one.namespace) in uses for name in one.names)
+    ]
 
 
 def needed(
@@ -120,11 +134,13 @@ def needed(
     kernels: Iterable[SourceItem],
     constants: Iterable[str],
     names: Iterable[str],
+    *,
+    mixed: bool = False,
 ) -> list[SourceItem]:
     """List what `kernels` need, in the order of `items`; overloads and specialisations together.
 
     Of `constants` only values are taken; `names` are others, such as a functor. What stands for a
-    framework's names comes first.
+    framework's names comes first, and with `mixed` its arithmetic of 16-bit floats with others.
     """
     items = [*_standing_for(items, names := list(names)), *items]
     marks = device_marks(items)
@@ -153,7 +169,8 @@ def needed(
     directives = (at for at, item in enumerate(items) if item.kind == "directive")
     last = {at: items[at].name.replace(" ", "").rpartition("::")[2] for at in directives}
     found |= {at for at, name in last.items() if name in scopes | _DEVICE_SCOPES}
-    return [usable.get(at, items[at]) for at in sorted(found)]
+    arithmetic = _stand_ins(ARITHMETIC) if mixed else ()
+    return [*arithmetic, *(usable.get(at, items[at]) for at in sorted(found))]
 
 
 def _usable(item: SourceItem, marks: frozenset[str]) -> SourceItem | None:
