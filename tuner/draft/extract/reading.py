@@ -117,7 +117,10 @@ _SCOPES = frozenset(("at", "c10", "cub", "cuda", "cuda_utils", "detail", "memory
 DEVICE_NAMES = tuple(
     sorted({*_TYPES, *IDENTIFIER.findall(mask(STAND_INS.read_text(encoding="utf-8")))} - _SCOPES)
 )
-_TYPE = re.compile(rf"(?<![\w:])(?:::\s*)?(?:at|c10|torch)\s*::\s*({'|'.join(_TYPES)})\b")
+_TYPE = re.compile(
+    r"(?<![\w:])(?:::\s*)?(?:at|c10|torch)\s*::\s*(?:headeronly\s*::\s*)?"
+    rf"({'|'.join(_TYPES)})\b"
+)
 # a type in which a framework computes with another
 _COMPUTING = re.compile(
     r"(?<![\w:])(?:typename\s+)?(?P<scope>(?:::\s*)?at\s*::\s*)?(?:opmath_type|acc_type(?:_device)?"

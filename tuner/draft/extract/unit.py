@@ -22,12 +22,19 @@ from tuner.draft.extract.reading import (
 )
 from tuner.source.facts import IDENTIFIER
 from tuner.source.host import implied_headers, is_marked
+from tuner.source.syntax import fold
 
 SourcePlace = tuple[Path, int]
 
 _CONSTANT = re.compile(r"\bconst(?:expr|eval)\b")
 # NVRTC takes no function that is for the host alone, not even one that nobody calls
 _HOST_ONLY = re.compile(r"(?<!__device__ )\b__host__\b(?!\s+(?:__\w+__\s+)*__device__)")
+# several names of one type
+_SAME_TYPE = {
+    **dict.fromkeys(("half", "__half", "nv_half"), "__half"),
+    **dict.fromkeys(("nv_bfloat16", "__nv_bfloat16"), "__nv_bfloat16"),
+}
+_OF_16_BITS = re.compile(rf"\b({'|'.join(_SAME_TYPE)})\b")
 # namespaces of CUDA's own headers
 _DEVICE_SCOPES = frozenset(("cooperative_groups", "cub", "nvcuda", "wmma", "cuda", "ptx"))
 # headers that only some code needs, slow to compile or not there on the CPU
@@ -170,7 +177,20 @@ def needed(
     last = {at: items[at].name.replace(" ", "").rpartition("::")[2] for at in directives}
     found |= {at for at, name in last.items() if name in scopes | _DEVICE_SCOPES}
     arithmetic = _stand_ins(ARITHMETIC) if mixed else ()
-    return [*arithmetic, *(usable.get(at, items[at]) for at in sorted(found))]
+    return [*arithmetic, *_once(usable.get(at, items[at]) for at in sorted(found))]
+
+
+def _once(items: Iterable[SourceItem]) -> Iterator[SourceItem]:
+    # one definition for CUDA's type and one for PyTorch's are now two for one type
+    heads: set[tuple[str, ...]] = set()
+    for item in items:
+        head = _OF_16_BITS.sub(lambda match: _SAME_TYPE[match[1]], fold(item.head))
+        own = (*item.namespace, *item.conditions, item.kind, head)
+        is_of_them = item.kind in ("class", "function") and _OF_16_BITS.search(head)
+        if is_of_them and item.code.endswith(("}", "};")) and own in heads:
+            continue
+        heads.add(own)
+        yield item
 
 
 def _usable(item: SourceItem, marks: frozenset[str]) -> SourceItem | None:

@@ -11,6 +11,7 @@ from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
 from tuner.compiler.host import HostCompiler
 from tuner.compiler.pool import NvrtcPool
+from tuner.draft.drafting import draft_source
 from tuner.draft.extract.extraction import Extraction, extract
 
 
@@ -216,6 +217,47 @@ def test_a_unit_of_a_framework_compiles_for_the_gpu_and_for_the_cpu(
     for compiler in (pool, host):
         request = CompileRequest(unit.unit, unit.names, "sm_90a")
         assert not compiler.submit(request).result().error, unit.unit
+
+
+COMPUTING = """\
+#include <torch/extension.h>
+#include <cuda_fp16.h>
+
+template <typename T> struct Pair;
+template <> struct Pair<__half> { using Type = __half2; };
+template <> struct Pair<torch::headeronly::Half> { using Type = __half2; };
+
+template <typename scalar_t>
+__global__ void leaky_kernel(scalar_t* y, const scalar_t* x, float slope, int n) {
+  static_assert(sizeof(typename Pair<scalar_t>::Type) == 4, "two of them");
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  scalar_t value = x[i];
+  value += 1;
+  if (value < 0 || !(value > 0.5f)) value = value * slope - 2 * value;
+  y[i] = -value;
+}
+
+void leaky(torch::Tensor y, torch::Tensor x, double slope) {
+  AT_DISPATCH_SWITCH(x.scalar_type(), "leaky", AT_DISPATCH_CASE(at::ScalarType::Half, [&] {
+    leaky_kernel<scalar_t><<<(x.numel() + 255) / 256, 256>>>(
+        y.data_ptr<scalar_t>(), x.data_ptr<scalar_t>(), slope, x.numel());
+  }));
+}
+"""
+
+
+def test_one_of_two_definitions_is_left_where_types_of_pytorch_and_cuda_become_one(
+    pool: NvrtcPool, host: HostCompiler, tmp_path: Path
+) -> None:
+    path = tmp_path / "leaky.cu"
+    path.write_text(COMPUTING)
+    made = draft_source(path, tmp_path, compiler=lambda: pool)
+    assert "instantiation: leaky_kernel<__half>" in made.notes
+    unit = (tmp_path / "kernels/leaky.cu").read_text()
+    for compiler in (pool, host):
+        request = CompileRequest(unit, ("leaky_kernel<__half>",), "sm_90a")
+        assert not compiler.submit(request).result().error
 
 
 def test_only_the_stand_ins_that_a_kernel_uses_come_along(tmp_path: Path) -> None:
