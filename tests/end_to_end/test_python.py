@@ -63,3 +63,17 @@ def test_a_session_is_gone_on_with_only_as_it_began(checkout: Path) -> None:
 def test_the_settings_are_those_of_the_config() -> None:
     decided = {"finalists", "comparison_rounds", "surveyed"}
     assert RunSettings.__optional_keys__ == {one.name for one in fields(RunConfig)} - decided
+
+
+def test_a_draft_is_of_the_kernel_and_the_instantiation_that_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    body = "(T* x, int n) { if (threadIdx.x < n) x[threadIdx.x] = NONE; }\n"
+    Path("csrc").mkdir()
+    Path("csrc/none.h").write_text("#define NONE 0\n")
+    kernels = (f"template <typename T>\n__global__ void {name}{body}" for name in ("one", "two"))
+    Path("k.cu").write_text('#include "none.h"\n' + "".join(kernels))
+    with pytest.raises(InputError, match="left in the draft for two"):
+        tuner.tune("k.cu", kernel="two", instantiate="two<float>", include="csrc")
+    assert "- kernel: two<float>" in Path("search_spaces/k.yaml").read_text()

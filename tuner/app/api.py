@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
@@ -133,8 +133,12 @@ class TuningResult:
 
 
 def tune(
-    kernel: Path | str | None = None,
+    source: Path | str | None = None,
+    /,
     *,
+    kernel: str | None = None,
+    instantiate: str | Sequence[str] = (),
+    include: Path | str | Sequence[Path | str] = (),
     session: Path | str | None = None,
     progress: Callable[[Progress], None] | None = None,
     jobs: int | None = None,
@@ -144,6 +148,8 @@ def tune(
 ) -> TuningResult:
     """Find the best config of a kernel for every workload and prove it against the baseline.
 
+    Where `source` has no search space yet, one is drafted: `kernel` is which of its kernels,
+    `instantiate` the template arguments (`"scale<float, 4>"`), `include` folders of headers.
     `session` is the folder for all that is found; where it holds a session, that is gone on with,
     and the settings must be those it began with. `progress` is called with a snapshot after every
     trial; raising `KeyboardInterrupt` in it stops the run, which the same call resumes. `settings`
@@ -159,10 +165,13 @@ def tune(
         jobs=jobs,
         store=store,
         wait_s=wait_s,
-        command=("tuner.tune", *([] if kernel is None else [str(kernel)])),
+        command=("tuner.tune", *([] if source is None else [str(source)])),
+        kernel=kernel,
+        instantiate=(instantiate,) if isinstance(instantiate, str) else tuple(instantiate),
+        include=tuple(map(Path, [include] if isinstance(include, str | Path) else include)),
     )
     listener = _Listener(progress)
-    path = None if kernel is None else Path(kernel)
+    path = None if source is None else Path(source)
     done = run(path, settings, options, listener, resume=resume)
     return TuningResult(done.folder, done.data, done.failure)
 

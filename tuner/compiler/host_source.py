@@ -42,7 +42,9 @@ def _same_lines(removed: str, replacement: str) -> str:
     return replacement + "".join(kept)
 
 
-_PARENTHESES = r"\((?:[^()]|\((?:[^()]|\((?:[^()])*\))*\))*\)"
+_PARENTHESES = r"\([^()]*\)"
+for _ in range(4):
+    _PARENTHESES = rf"\((?:[^()]|{_PARENTHESES})*\)"
 _ATTRIBUTE = rf"__attribute__\s*{_PARENTHESES}|alignas\s*{_PARENTHESES}"
 _EXTERN = re.compile(
     rf"\bextern\b(?P<before>(?:{_ATTRIBUTE}|[^;{{}}()])*?)\b__shared__\b"

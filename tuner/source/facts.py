@@ -151,7 +151,8 @@ class SourceFile:
     """One CUDA source; `masked` is its text with comments and strings blanked, same offsets.
 
     From `host_from` on, if given, there is host code of other files that says how the kernels are
-    launched, and that is no part of the source.
+    launched, and that is no part of the source. `unlaunched` says template arguments of kernels
+    that nothing launches.
     """
 
     path: Path
@@ -163,6 +164,7 @@ class SourceFile:
     unrolls: tuple[Unroll, ...] = ()
 
     launches: tuple[LaunchSite, ...] = ()
+    unlaunched: tuple[LaunchSite, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     host_from: int | None = None
 

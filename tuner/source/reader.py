@@ -44,7 +44,7 @@ _UNROLL = re.compile(r"unroll\s*\(?\s*([^)\s]*)")
 
 # an inline one need not be named
 _NAMESPACE = re.compile(r"(?<!inline )\bnamespace\b(?P<names>[\w\s:]*)\{")
-_CLASSES = ("class_specifier", "struct_specifier", "union_specifier")
+_CLASSES = ("class_specifier", "struct_specifier", "union_specifier", "enum_specifier")
 _ALIASES = {
     "alias_declaration": ("name", "type"),
     "type_definition": ("declarator", "type"),

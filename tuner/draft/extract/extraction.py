@@ -306,11 +306,14 @@ def _launched(
     whole: SourceFile,
 ) -> SourceFile:
     launches: list[LaunchSite] = []
+    unlaunched: list[LaunchSite] = []
     for instance in instances:
         name = instance.kernel.name
         before = [site for site in whole.launches if bare_name(site.kernel) == name]
         after = [site for site in source.launches if bare_name(site.kernel) == name]
         if instance.site is None or len(after) != len(before):
+            nowhere = LaunchSite(name, instance.arguments, (), (), "0", (), instance.kernel.line)
+            unlaunched.append(replace(nowhere, guessed=instance.guessed))
             continue
         site = after[before.index(instance.site)]
         known = partial(substituted, environment=instance.environment)
@@ -333,7 +336,7 @@ def _launched(
         if (struct := structs.get(name)) is not None:
             own = _with_members(own, struct)
         launches += [own, *(other for other in after if other is not site)]
-    return replace(source, launches=tuple(launches))
+    return replace(source, launches=tuple(launches), unlaunched=tuple(unlaunched))
 
 
 def _with_members(site: LaunchSite, struct: Opened) -> LaunchSite:

@@ -57,7 +57,7 @@ Environment = Mapping[str, str]
 class Instance:
     """A kernel with a text for every template argument; `others` are what could be taken, too.
 
-    `guessed` are the template parameters that no launch says, of the kernel or of who launches it.
+    `guessed` are the kernel's template parameters that no launch says.
     """
 
     kernel: KernelFunction
@@ -325,7 +325,8 @@ def _guessed(
         own |= {name: in_elements(text, width) for name, text in one.items() if name not in own}
         made = _instance(kernel, stated, site, {**known, **own}, host)
         if "" not in made.arguments:
-            yield replace(made, guessed=tuple(lists))
+            pairs = zip(kernel.template, values, strict=True)
+            yield replace(made, guessed=tuple(p.name for p, value in pairs if not value))
 
 
 def _element_bytes(kernel: KernelFunction, types: Iterable[str], aliases: Mapping[str, str]) -> int:

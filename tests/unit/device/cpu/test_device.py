@@ -110,7 +110,7 @@ class TestKernels:
         self, bench: Bench, make_spec: MakeSpec
     ) -> None:
         source = """
-        extern __shared__ __align__(16) unsigned counts[];
+        extern __shared__ __align__(sizeof(unsigned)) unsigned counts[];
         extern "C" __global__ void clear(int* y, const int* x, int n) { y[threadIdx.x] = 0; }
         extern "C" __global__ void run(int* y, const int* x, int n) {
           counts[threadIdx.x] = 0;

@@ -87,6 +87,8 @@ template <unsigned N, class Parent = void>
 struct thread_block_tile : thread_group {
   static_assert(N <= 32 && (N & (N - 1)) == 0, "the CPU has tiles of up to 32 threads alone");
   thread_block_tile() : thread_group((N == 32 ? ~0u : (1u << N % 32) - 1) << lane() / N * N) {}
+  template <class Other>
+  thread_block_tile(const thread_block_tile<N, Other>& other) : thread_group(other) {}
   static unsigned meta_group_rank() { return cuda_on_host::current / N; }
   static unsigned meta_group_size() { return (cuda_on_host::thread_count + N - 1) / N; }
   static constexpr unsigned size() { return N; }

@@ -8,7 +8,7 @@ namespace cg = cooperative_groups;
 extern "C" __global__ void run(int* y) {
   cg::thread_block block = cg::this_thread_block();
   auto tile = cg::tiled_partition<8>(block);
-  auto warp = cg::tiled_partition<32>(block);
+  cg::thread_block_tile<32> warp = cg::tiled_partition<32>(block);
   const int me = block.thread_rank();
   int result = cg::reduce(tile, me, cg::plus<int>()) + 1000 * cg::reduce(warp, me, cg::greater<int>());
   y[me] = result;
