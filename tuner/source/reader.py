@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from tuner.model.errors import KernelError
@@ -87,6 +88,7 @@ def source_text(path: Path) -> str:
         raise KernelError(message, path=path, line=line, remedy="save it as UTF-8") from error
 
 
+@lru_cache(maxsize=4)
 def parse_source(text: str, path: Path) -> SourceFile:
     """Read CUDA source text; `path` is where it came from, for messages."""
     if not text.strip():

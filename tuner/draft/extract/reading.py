@@ -106,6 +106,8 @@ _TYPES = {
     "BFloat16": "__nv_bfloat16",
     "Float8_e4m3fn": "__nv_fp8_e4m3",
     "Float8_e5m2": "__nv_fp8_e5m2",
+    # of other hardware: the name alone is asked for
+    **{name: f"c10::{name}" for name in ("Float8_e4m3fnuz", "Float8_e5m2fnuz")},
 }
 _ANNOTATED = re.compile(
     r"(?<!\])\]((?:\s*\b__(?:host|device|forceinline)__\b)+)\s*(?=[({]|mutable\b)"

@@ -205,10 +205,48 @@ void gelu(GeluParams& params, int rows, cudaStream_t stream) {
 """
 
 
+MADE = """\
+#include <torch/headeronly/util/Float8_e4m3fnuz.h>
+#include <cmath>
+
+template <typename T>
+struct Named {};
+
+#define ALSO(OTHER) static __device__ T of(const OTHER& x) { return static_cast<T>(x); } \\
+  static_assert(true)
+#define NAMED(TYPE, ...)                   \\
+  template <>                              \\
+  struct Named<TYPE> {                     \\
+    using T = TYPE;                        \\
+    static constexpr bool is_named = true; \\
+    __VA_ARGS__                            \\
+  }
+
+NAMED(double);
+NAMED(float, static_assert(true); ALSO(double); ALSO(int););
+#undef NAMED
+
+template <typename T>
+struct Least { static constexpr float value = float{-INFINITY}; };
+template <>
+struct Least<torch::headeronly::Float8_e4m3fnuz> { static constexpr float value = -240.0f; };
+
+__global__ void floor_kernel(float* out, const double* x, int n) {
+  static_assert(Named<double>::is_named && Named<float>::is_named);
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = max(Named<float>::of(x[i]), Least<float>::value);
+}
+
+void floored(float* out, const double* x, int n) {
+  floor_kernel<<<(n + 255) / 256, 256>>>(out, x, n);
+}
+"""
+
+
 @pytest.mark.parametrize(
     "text",
-    [TRAITS, NATIVE, HELPED, OLDER, OVERLAPPED, STATED],
-    ids=["traits", "native", "helped", "older", "overlapped", "stated"],
+    [TRAITS, NATIVE, HELPED, OLDER, OVERLAPPED, STATED, MADE],
+    ids=["traits", "native", "helped", "older", "overlapped", "stated", "made"],
 )
 def test_a_unit_of_a_framework_compiles_for_the_gpu_and_for_the_cpu(
     tmp_path: Path, pool: NvrtcPool, host: HostCompiler, text: str
