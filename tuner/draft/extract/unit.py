@@ -203,7 +203,15 @@ def _usable(item: SourceItem, marks: frozenset[str]) -> SourceItem | None:
     if item.kind == "function" and is_marked(item.head, marks):
         return item
     plain = item.kind != "function" or _CONSTANT.search(item.head) is not None
+    if item.kind == "variable" and "__constant__" not in item.code:
+        # NVRTC takes no mark of a function on a constant, as nvcc does
+        text, code = (_without_marks(text, marks) for text in (item.text, item.code))
+        item = replace(item, text=text, code=code, head=_without_marks(item.head, marks))
     return item if plain and not says_host(item.code) else None
+
+
+def _without_marks(text: str, marks: frozenset[str]) -> str:
+    return re.sub(rf"\b(?:{'|'.join(['__host__ __device__', *marks])})\b *", "", text)
 
 
 def _without_host_members(item: SourceItem, marks: frozenset[str]) -> SourceItem | None:

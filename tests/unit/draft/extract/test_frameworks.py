@@ -222,6 +222,10 @@ struct Named {};
     __VA_ARGS__                            \\
   }
 
+#define EVERYWHERE C10_HOST_DEVICE
+template <typename T>
+EVERYWHERE static constexpr bool is_wide = sizeof(T) > 4;
+
 NAMED(double);
 NAMED(float, static_assert(true); ALSO(double); ALSO(int););
 #undef NAMED
@@ -232,7 +236,7 @@ template <>
 struct Least<torch::headeronly::Float8_e4m3fnuz> { static constexpr float value = -240.0f; };
 
 __global__ void floor_kernel(float* out, const double* x, int n) {
-  static_assert(Named<double>::is_named && Named<float>::is_named);
+  static_assert(Named<double>::is_named && Named<float>::is_named && is_wide<double>);
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) out[i] = max(Named<float>::of(x[i]), Least<float>::value);
 }
