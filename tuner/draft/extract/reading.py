@@ -439,11 +439,15 @@ class _Group:
 
 
 def read_all(
-    path: Path, folders: tuple[Path, ...] = (), siblings: tuple[Path, ...] = ()
+    path: Path,
+    folders: tuple[Path, ...] = (),
+    siblings: tuple[Path, ...] = (),
+    defined: frozenset[str] = frozenset(),
 ) -> Reading:
     """Read a source and its headers; raise `KernelError` for what cannot be read or has no end.
 
-    `siblings` are further files of the project; those that cannot be read are left out.
+    `siblings` are further files of the project; those that cannot be read are left out. `defined`
+    are macros that a build defines.
     """
     for folder in folders:
         if not folder.is_dir():
@@ -452,6 +456,7 @@ def read_all(
             )
     require_cuda(path, source_text(path))
     reading = Reading(folders)
+    reading.macros.update(dict.fromkeys(defined, "1"))
     _read(path, reading, ())
     for sibling in siblings:
         with suppress(KernelError):
@@ -568,6 +573,31 @@ class _Preprocessor:
         elif whole not in self.reading.files:
             _read(found.path, self.reading, chain)
             self.included[at + 1] = found
+
+
+_SWITCH = re.compile(r"#(?:el)?if(?:def)?\s+(?:defined\s*)?\(?\s*([A-Z]\w+)\s*\)?")
+_OTHERS = re.compile(r"ROCM|HIP|AMD|MUSA|SYCL|XPU|CPU|WIN|DEBUG|TEST|PROFIL")
+
+
+def guard_of(name: str, dropped: Sequence[tuple[Path, int, str]]) -> str | None:
+    """Find the macro that a build would define for a name to be there; None where there is none.
+
+    `dropped` are the conditions that do not hold without it.
+    """
+    for path, line, condition in dropped:
+        match = _SWITCH.fullmatch(condition)
+        if match is None or _OTHERS.search(match[1]):
+            continue
+        depth, rows = 0, mask(source_text(path)).split("\n")[line:]
+        for row in rows:
+            directive = _DIRECTIVE.match(row)
+            kind = directive[1] if directive is not None else ""
+            depth += kind.startswith("if") - (kind == "endif")
+            if depth < 0 or (depth == 0 and kind in ("else", "elif")):
+                break
+            if re.search(rf"\b{re.escape(name)}\b", row):
+                return match[1]
+    return None
 
 
 def _cycle(path: Path, chain: tuple[tuple[Path, int], ...]) -> KernelError:

@@ -14,6 +14,7 @@ from tuner.cli import cli
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
+from tuner.draft.drafting import Asked, draft_source
 from tuner.draft.extract.extraction import Extraction, extract, failure
 from tuner.model.errors import KernelError
 
@@ -411,3 +412,37 @@ def test_lambdas_host_constructors_and_messages_are_as_nvrtc_takes_them(
     assert "__host__ __device__ Divided(int by)" in unit.unit
     assert "auto scaled = [&](T value)" in unit.unit
     assert "/* What a kernel gets of a row." in unit.unit
+
+
+GUARDED = """\
+#include <torch/extension.h>
+
+namespace fast {
+#ifdef ENABLE_FAST
+__device__ __forceinline__ float doubled(float x) { return x + x; }
+#endif
+}  // namespace fast
+
+__global__ void twice_kernel(float* y, const float* x) {
+  y[threadIdx.x] = fast::doubled(x[threadIdx.x]);
+}
+#ifdef ENABLE_WIDE
+__global__ void thrice_kernel(float* y, const float* x) { y[threadIdx.x] = 3.0f * x[threadIdx.x]; }
+#endif
+
+void run(float* y, const float* x) {
+  twice_kernel<<<1, 128>>>(y, x);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "macro"), [("twice_kernel", "ENABLE_FAST"), ("thrice_kernel", "ENABLE_WIDE")]
+)
+def test_a_macro_that_guards_what_a_kernel_needs_is_taken_as_defined(
+    pool: NvrtcPool, tmp_path: Path, kernel: str, macro: str
+) -> None:
+    path = tmp_path / "guarded.cu"
+    path.write_text(GUARDED)
+    made = draft_source(path, tmp_path, Asked((kernel,)), compiler=lambda: pool)
+    assert f"{macro} is taken as defined: the kernel needs it" in made.notes
