@@ -356,7 +356,9 @@ def _extracted(
             errors.append(error)
             guards = {guard_of(name, unit.dropped) for name in error.names} - {None, *unit.defined}
             if guards:
+                # what is wrong without it is not what is wrong
                 defined = unit.defined.union(guard for guard in guards if guard is not None)
+                first, errors = None, []
                 continue
             if not mixed and error.is_mixed:
                 mixed = True

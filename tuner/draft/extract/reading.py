@@ -112,6 +112,11 @@ _TYPES = {
 _ANNOTATED = re.compile(
     r"(?<!\])\]((?:\s*\b__(?:host|device|forceinline)__\b)+)\s*(?=[({]|mutable\b)"
 )
+# PyTorch's way from bits to a number, when the type is CUDA's
+_FROM_BITS = re.compile(
+    rf"\b({'|'.join(_TYPES.values())})\s*\(((?:[^,()]|\([^()]*\))*),"
+    r"\s*\1\s*::\s*from_bits\s*\(\s*\)\s*\)"
+)
 STAND_INS = Path(__file__).with_name("stand_ins.h")
 ARITHMETIC = STAND_INS.with_name("arithmetic.h")
 _SCOPES = frozenset(("at", "c10", "cub", "cuda", "cuda_utils", "detail", "memory", "native", "std"))
@@ -242,7 +247,13 @@ def replaced(text: str, masked: str, own: frozenset[str]) -> str:
     for (start, end), name in sorted([*found, *_expanded(text, masked, own)]):
         pieces += [text[at:start], name]
         at = end
-    return _without_annotations("".join([*pieces, text[at:]]))
+    text = _FROM_BITS.sub(_cast_of_bits, "".join([*pieces, text[at:]]))
+    return _without_annotations(text)
+
+
+def _cast_of_bits(match: re.Match[str]) -> str:
+    bits = "uint8_t" if re.search(r"8_e|fp8", match[1]) else "uint16_t"
+    return f"__builtin_bit_cast({match[1]}, static_cast<{bits}>({match[2].strip()}))"
 
 
 def _without_annotations(text: str) -> str:

@@ -238,7 +238,8 @@ struct Least<torch::headeronly::Float8_e4m3fnuz> { static constexpr float value 
 __global__ void floor_kernel(float* out, const double* x, int n) {
   static_assert(Named<double>::is_named && Named<float>::is_named && is_wide<double>);
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) out[i] = max(Named<float>::of(x[i]), Least<float>::value);
+  const c10::Half one = c10::Half(static_cast<uint16_t>(0x3c00), c10::Half::from_bits());
+  if (i < n) out[i] = max(Named<float>::of(x[i]), Least<float>::value) * static_cast<float>(one);
 }
 
 void floored(float* out, const double* x, int n) {
