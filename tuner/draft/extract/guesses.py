@@ -18,7 +18,7 @@ from tuner.source.facts import (
     bare_name,
 )
 from tuner.source.host import is_marked
-from tuner.source.kernels import read_template
+from tuner.source.kernels import dtype_of, read_template
 from tuner.source.syntax import listed
 
 _DATA = ("__nv_bfloat16", "__half", "float")
@@ -26,6 +26,7 @@ _PAIRS = ("__nv_bfloat162", "__half2", "float2")
 # a parameter for a type that is no array's element
 _COMPUTING = re.compile(r"(?i)u|(?:acc|op_?math|compute|real|float).*")
 _COUNTING = re.compile(r"(?i)(?:index|idx|offset|id|int).*")
+_QUANTIZED = re.compile(r"(?i).*(?:fp8|f8|quant).*|q_?(?:t|type)")
 _PACKED = re.compile(r"(?i)packed.*|pack|vec(?:_?t)?|.*2(?:_t)?")
 VECTOR = re.compile(r"(?i).*(?:vec|pack|ITEMS|ELTS|ELEMS).*")
 # bytes of one load, which the element's size divides
@@ -71,6 +72,8 @@ class Guesses:
             return ("false", "true")
         if values := self._enumerators(parameter.kind):
             return values
+        if parameter.kind != "auto" and dtype_of(parameter.kind, self.source.aliases) is None:
+            return ()
         if VECTOR.fullmatch(parameter.name) and "PER_THREAD" not in parameter.name.upper():
             return _LOADS
         name = snake_case(parameter.name).upper()
@@ -83,7 +86,11 @@ class Guesses:
             members = self._used(name, template, values)
             if members:
                 return tuple(self._classes(members))
-        for pattern, texts in ((_COUNTING, ("int", "int64_t")), (_PACKED, _PAIRS)):
+        for pattern, texts in (
+            (_COUNTING, ("int", "int64_t")),
+            (_QUANTIZED, ("__nv_fp8_e4m3", "int8_t")),
+            (_PACKED, _PAIRS),
+        ):
             if pattern.fullmatch(name):
                 return texts
         if values or (_COMPUTING.fullmatch(name) and not is_element):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice, product, repeat
 
-from tuner.draft.extract.deduction import Calls, arguments_of
+from tuner.draft.extract.deduction import Calls, TemplateCall, arguments_of
 from tuner.draft.extract.guesses import VECTOR, Guesses, alternatives, in_elements
 from tuner.draft.extract.reading import Macro, dispatched_types, expanded
 from tuner.draft.host_values import names_behind
@@ -22,6 +22,7 @@ from tuner.source.facts import (
     LaunchSite,
     LineIndex,
     SourceFile,
+    Span,
     TemplateParameter,
     bare_name,
 )
@@ -31,7 +32,7 @@ from tuner.source.syntax import fold, listed, number
 _INVOKED = re.compile(r"\b([A-Z][A-Z0-9_]{3,})\s*(?=\()")
 _GIVEN = re.compile(
     r"\busing\s+(\w+)\s*=\s*([^;{}]+);|\btypedef\s+([\w:]+)\s+(\w+)\s*;"
-    r"|\bconstexpr\s+[\w:\s]+?\b(\w+)\s*=\s*([^;{}]+);"
+    r"|\bconst(?:expr)?\s+[\w:\s]+?\b(\w+)\s*=\s*([^;{}]+);"
 )
 _NAMES = re.compile(r"[A-Za-z_](?:\w|::)*")
 _SPACES = re.compile(r"\s*::\s*")
@@ -88,7 +89,7 @@ class HostCode:
 
     def _environments(self, at: int, depth: int) -> Iterator[Environment]:
         own = [dict(chain.from_iterable(groups)) for groups in product(*self._dispatched(at))]
-        outside = [*self._called(at, depth)] or [{}]
+        outside = [*islice(self._called(at, depth), _MAX_ENVIRONMENTS)] or [{}]
         for inner, outer in product(own or [{}], outside):
             yield {**outer, **inner}
 
@@ -127,7 +128,7 @@ class HostCode:
         for template in self.templates:
             if not template.span[0] <= at < template.span[1]:
                 continue
-            for call in self.calls.of(template):
+            for call in self.calls_of(template):
                 known = self._local(call.at)
                 values = {name: substituted(text, known) for name, text in call.arguments.items()}
                 for outer in self._environments(call.at, depth + 1):
@@ -150,6 +151,12 @@ class HostCode:
         """The templates of functions, then of classes, without parameters."""
         lines = LineIndex(self.source.masked)
         found = [function for function in self.functions if function.template]
+        for function in tuple(found):
+            # `void Runner<T>::run(...)` is a template of its class
+            head = self.source.masked[function.span[0] : function.body[0]]
+            owner = re.search(rf"\b(\w+)\s*<[^<>;{{}}]*>\s*::\s*{function.name}\s*\(", head)
+            if owner is not None:
+                found.append(replace(function, name=owner[1], parameters=()))
         for definition in self.source.definitions:
             text = self.source.masked[slice(*definition.span)]
             template, _ = read_template(text, definition.span[0], lines)
@@ -166,6 +173,17 @@ class HostCode:
         """Say what a launch gives the kernel's template parameters, in the words of its place."""
         types = self.calls.types_of(site.arguments, site.at)
         return arguments_of(kernel, site.template_arguments, types)
+
+    def calls_of(self, template: KernelFunction) -> list[TemplateCall]:
+        """List the uses of a template; on the ways to a launch they are asked for often."""
+        key = template.name, template.span
+        if key not in self._known_calls:
+            self._known_calls[key] = [*self.calls.of(template)]
+        return self._known_calls[key]
+
+    @cached_property
+    def _known_calls(self) -> dict[tuple[str, Span], list[TemplateCall]]:
+        return {}
 
     @cached_property
     def guesses(self) -> Guesses:
@@ -218,7 +236,9 @@ class HostCode:
         return plain if names and all(map(self._is_known, names)) else ""
 
     def _is_known(self, name: str) -> bool:
-        return self._is_defined(name) or element_dtype(name, self.source.aliases) is not None
+        is_cudas = name.startswith(("cub::", "cuda::", "cooperative_groups::"))
+        is_type = element_dtype(name, self.source.aliases) is not None
+        return is_cudas or is_type or self._is_defined(name)
 
     def _is_defined(self, name: str) -> bool:
         return not self.defined.isdisjoint(name.split("::"))
@@ -295,8 +315,12 @@ def _asked_instance(
 def _guessed(
     kernel: KernelFunction, launched: Sequence[Instance], host: HostCode
 ) -> Iterator[Instance]:
-    # of what is known already the most
-    best = max(launched, key=lambda one: sum(map(bool, one.arguments)), default=None)
+    # of what is known already the most, and then the best
+    best = min(
+        launched,
+        key=lambda one: (one.arguments.count(""), _rank(one, host.source.aliases)),
+        default=None,
+    )
     site = best.site if best is not None else None
     known = dict(best.environment) if best is not None else {}
     stated = host.stated(kernel, site) if site is not None else {}
@@ -408,7 +432,7 @@ def _launched(
             yield _instance(kernel, stated, site, environment, host)
     # an explicit instantiation, or what is handed to somebody who launches it
     own = sites[0] if sites else None
-    for call in host.calls.of(kernel):
+    for call in host.calls_of(kernel):
         for environment in host.environments(call.at):
             yield _instance(kernel, call.arguments, own, environment, host)
 

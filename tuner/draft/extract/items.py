@@ -14,7 +14,11 @@ from tuner.source.syntax import closing, closing_angle, fold, mask, split_list, 
 
 _DIRECTIVE = re.compile(r"[ \t]*#(?:[^\n\\]|\\\n|\\.)*")
 _SCOPE = re.compile(r"(?:inline\s+)?namespace\b(?P<name>[^;{}=()]*)\{|extern\s{3,}\{")
-_LONE_MACRO = re.compile(r"[A-Z_][A-Z0-9_]{2,}\s*(?=\()")
+# a macro with its arguments, which nothing but a line's end follows
+_LONE_MACRO = re.compile(
+    r"(?!__|(?:alignas|decltype|requires|explicit|noexcept|static_assert|operator)\b)"
+    r"[A-Za-z_]\w{2,}\s*(?=\()"
+)
 _TEMPLATE = re.compile(r"\s*template\s*(?=<)")
 _REQUIRES = re.compile(r"\s*requires\b")
 _ACCESS = re.compile(r"(?:public|private|protected)\s*:(?!:)")

@@ -150,7 +150,9 @@ _DISPATCHED = {
     "ALL": ("float", "double", "int", "int64_t", "int16_t", "int8_t", "uint8_t"),
     "REDUCED_FLOATING": ("__half", "__nv_bfloat16"),
     "INDEX": ("int", "int64_t"),
+    "FP8": ("__nv_fp8_e4m3",),
 }
+_AND = {"AND_HALF": "__half", "BFLOAT16": "__nv_bfloat16", "BF16": "__nv_bfloat16"}
 DEFINE = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^)]*\))?((?:[^\n\\]|\\\n|\\.)*)", re.MULTILINE
 )
@@ -283,7 +285,7 @@ def _expanded(text: str, masked: str, own: frozenset[str]) -> Iterator[tuple[Spa
 
 _DISPATCHES = re.compile(
     r"(AT|\w+?)_DISPATCH_(?:CASE_)?(?:(REDUCED_FLOATING|FLOATING|INTEGRAL|ALL)(?:_AND_HALF)?_TYPES"
-    r"|(INDEX)_TYPES|CASE\b|V2\b)\w*"
+    r"|(INDEX|FP8)_TYPES|CASE\b|V2\b)\w*"
 )
 
 
@@ -302,7 +304,9 @@ def dispatched_types(macro: str, arguments: tuple[str, ...]) -> tuple[str, tuple
         types = ("float", *_DISPATCHED["REDUCED_FLOATING"])
     texts = [text for text in arguments if not re.search(r"[.{]", text)]
     more = [_SCALARS[m[1]] for text in texts for m in _SCALAR.finditer(text)]
-    name = "index_t" if kind == "INDEX" else "scalar_t"
+    # FLOATING_TYPES_AND_HALF, ..._AND_BFLOAT16
+    more += [name for word, name in _AND.items() if word in macro.upper()]
+    name = {"INDEX": "index_t", "FP8": "fp8_t"}.get(kind, "scalar_t")
     return name, tuple(dict.fromkeys((*types, *more)))
 
 

@@ -57,6 +57,7 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
     host = {name: macro for name, macro in macros.items() if not is_marked(macro.body)}
     launching = {name: macro for name, macro in host.items() if _LAUNCHES.search(macro.body)}
     leading = {name: macro for name, macro in host.items() if _LEADS.search(macro.body)}
+    leading = _all_leading(host, launching | leading)
     found: list[SourceItem] = []
     for item in items:
         if item.kind == "macro" and DEFINE.match(item.code):
@@ -65,11 +66,34 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
         if item.kind == "invocation":
             found += _made(item, texts)
         elif item.kind in ("function", "class") and not is_marked(item.head):
-            found.append(_launching(item, leading | launching, macros))
+            found.append(_launching(item, leading | launching, host))
         else:
             found.append(item)
     # a launch in a macro is one where the macro is used, not where it is defined
     return tuple(item for item in found if item.kind != "macro" or item.name not in launching)
+
+
+def _all_leading(host: Mapping[str, Macro], known: Mapping[str, Macro]) -> dict[str, Macro]:
+    # and macros over them
+    found = dict(known)
+    while True:
+        uses = re.compile(rf"\b(?:{'|'.join(map(re.escape, found))})\s*\(")
+        more = {n: m for n, m in host.items() if n not in found and uses.search(m.body)}
+        if not found or not more:
+            return found
+        found |= more
+
+
+def _handed(code: str, host: Mapping[str, Macro], known: Mapping[str, Macro]) -> dict[str, Macro]:
+    # those of the host that are handed one of `known` and call it: `DISPATCH(type, CALL)`
+    found = {}
+    for name, macro in host.items():
+        for match in re.finditer(rf"\b{name}\s*(?=\()", code) if macro.parameters else ():
+            passed = dict(zip(macro.parameters or (), listed(code, match.end())[0], strict=False))
+            handed = [own for own, text in passed.items() if text in known]
+            if any(re.search(rf"\b{own}\s*\(", macro.body) for own in handed):
+                found[name] = macro
+    return found
 
 
 def _made(item: SourceItem, texts: Mapping[str, str]) -> Iterator[SourceItem]:
@@ -112,11 +136,12 @@ def _laid_out(code: str) -> str:
 
 
 def _launching(
-    item: SourceItem, launching: Mapping[str, Macro], macros: Mapping[str, Macro]
+    item: SourceItem, launching: Mapping[str, Macro], host: Mapping[str, Macro]
 ) -> SourceItem:
     stated = macros_in(item.code)
     own = {n: m for n, m in stated.items() if _LAUNCHES.search(m.body) or _LEADS.search(m.body)}
     known = {**launching, **own}
+    known |= _handed(item.code, {**host, **stated}, known) if known else {}
     if not known:
         return item
     code = item.code

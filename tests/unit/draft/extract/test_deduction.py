@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,10 @@ def name_of(folder: Path, text: str) -> str:
         "void f(Tensor y, Tensor x, double by) {"
         " run(y.data_ptr<__half>(), x->DATA_PTR<__half>(), float(by)); }",
         "void f(__half* y, float by) { run(&y[0], y, by); }",
+        # a class that is instantiated, whose function launches
+        "template <typename V> struct Runner { void go(V* y, const V* x); };\n"
+        "template <typename V> void Runner<V>::go(V* y, const V* x) { run(y, x, 1.0f); }\n"
+        "template class Runner<__half>;",
         "void f(Buffer y, float by) { const __half* x = y.x(); run<__half>(y.y(), x, by); }",
     ],
 )
@@ -98,3 +103,57 @@ def test_what_is_asked_for_stands_for_the_launchers_types_too(tmp_path: Path) ->
     )
     unit = extract(tmp_path / "source.cu", tmp_path / "unit.cu", instantiate=("double",))
     assert unit.source.launches[0].grid == ("n * sizeof(double)",)
+
+
+PLAIN = "template <typename T, int N> __global__ void k(T* x) { x[N] = 0; }\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # a macro that gives a flag a value
+        "#define CHOOSE(c, N, ...) if (c) { const int N = 4; __VA_ARGS__ }\n"
+        "void f(__half* x, bool c) { CHOOSE(c, N, { k<__half, N><<<1, 1>>>(x); }) }\n",
+        # a macro that launches is handed to one that chooses types
+        "#define CALL(T, N) k<T, N><<<1, 1>>>(reinterpret_cast<T*>(x));\n"
+        "#define BY_TYPE(TYPE, FN) if (TYPE == kHalf) { FN(__half, 4); } else { FN(float, 2); }\n"
+        "void f(int type, void* x) { BY_TYPE(type, CALL); }\n",
+        # macros over macros over a function that launches
+        "template <typename T, int N> void run(T* x) { k<T, N><<<1, 1>>>(x); }\n"
+        "#define CALL(T, N) run<T, N>((T*)x);\n"
+        "#define CALL_FOUR(T) CALL(T, 4)\n#define CALL_ANY(T) if (n == 4) { CALL_FOUR(T) }\n"
+        "void f(int n, void* x) { CALL_ANY(__half) }\n",
+        # a macro in lower case, without a semicolon
+        "#define make_k(T, n) template __global__ void k<T, n>(T*);\n"
+        "make_k(__half, 4)\nmake_k(float, 2)\n",
+        'void f(at::Tensor x) { AT_DISPATCH_FLOATING_TYPES_AND_HALF(x.type(), "k", ([&] {'
+        " k<scalar_t, 4><<<1, 1>>>(x.data<scalar_t>()); })); }\n",
+    ],
+)
+def test_macros_say_types_however_they_are_nested(tmp_path: Path, text: str) -> None:
+    assert name_of(tmp_path, PLAIN + text) == "k<__half, 4>"
+
+
+def test_a_value_of_cubs_is_known(tmp_path: Path) -> None:
+    source = (
+        "template <cub::BlockReduceAlgorithm A> __global__ void k(float* x) {}\n"
+        "void f(float* x) { k<cub::BLOCK_REDUCE_RAKING><<<1, 1>>>(x); }\n"
+    )
+    assert name_of(tmp_path, source) == "k<cub::BLOCK_REDUCE_RAKING>"
+
+
+def test_one_source_of_many_launchers_is_read_in_a_moment(tmp_path: Path) -> None:
+    steps = "".join(
+        f"template <typename T, int N> void run{n}(T* x) {{"
+        f" if (N == {n}) run{n - 1}<T, N>(x); else run{n - 1}<T, N + 1>(x); }}\n"
+        for n in range(1, 60)
+    )
+    source = (
+        PLAIN
+        + "template <typename T, int N> void run0(T* x) { k<T, N><<<1, 1>>>(x); }\n"
+        + steps
+        + "void f(__half* x) { run3<__half, 4>(x); }\n"
+    )
+    start = time.monotonic()
+    assert name_of(tmp_path, source).startswith("k<__half, ")
+    assert time.monotonic() - start < 5

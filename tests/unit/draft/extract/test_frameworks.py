@@ -12,7 +12,7 @@ from tuner.compiler.cache import Cache
 from tuner.compiler.host import HostCompiler
 from tuner.compiler.pool import NvrtcPool
 from tuner.draft.drafting import draft_source
-from tuner.draft.extract.extraction import Extraction, extract
+from tuner.draft.extract.extraction import Extraction, extract, failure
 
 
 @pytest.fixture(scope="module")
@@ -340,3 +340,36 @@ def test_a_text_in_a_macro_that_makes_a_kernel_is_kept(tmp_path: Path) -> None:
     unit = extracted(tmp_path, STATED).unit
     assert 'static_assert(128 % 4 == 0, "a width, in fours; not " "");' in unit
     assert 'printf("copied {%d}, of "' in unit
+
+
+MIXED = """#include <c10/cuda/CUDAMathCompat.h>
+#include <torch/extension.h>
+
+template <typename scalar_t>
+__global__ void lerp_kernel(const scalar_t* a, const scalar_t* b, scalar_t* out, float w, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n || a[i] == 0.5f) return;
+  out[i] = a[i] * (1.0f - w) + 2 * b[i] / c10::cuda::compat::exp(w);
+}
+
+void lerp(torch::Tensor a, torch::Tensor b, torch::Tensor out, float w) {
+  AT_DISPATCH_FLOATING_TYPES_AND_HALF(a.type(), "lerp", ([&] {
+    lerp_kernel<scalar_t><<<1, 64>>>(
+        a.data<scalar_t>(), b.data<scalar_t>(), out.data<scalar_t>(), w, a.numel());
+  }));
+}
+"""
+
+
+def test_arithmetic_of_16_bit_floats_with_others_is_added_where_a_unit_needs_it(
+    tmp_path: Path, pool: NvrtcPool, host: HostCompiler
+) -> None:
+    unit = extracted(tmp_path, MIXED)
+    request = CompileRequest(unit.unit, unit.names, "sm_90a")
+    error = pool.submit(request).result().error
+    assert "more than one operator" in error
+    assert failure(unit, error).is_mixed
+    mixed = extract(tmp_path / "source.cu", tmp_path / "unit.cu", mixed=True)
+    for compiler in (pool, host):
+        again = CompileRequest(mixed.unit, mixed.names, "sm_90a")
+        assert not compiler.submit(again).result().error

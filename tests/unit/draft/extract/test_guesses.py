@@ -104,9 +104,12 @@ def test_a_caller_in_another_file_is_better_than_a_guess(tmp_path: Path) -> None
     assert (instance.name, instance.guessed) == ("k<float>", ())
 
 
-def test_where_nothing_can_be_guessed_the_error_says_what_to_give(tmp_path: Path) -> None:
+@pytest.mark.parametrize("template", ["typename... Ts", "Unknown MODE"])
+def test_where_nothing_can_be_guessed_the_error_says_what_to_give(
+    tmp_path: Path, template: str
+) -> None:
     with pytest.raises(KernelError) as told:
-        written(tmp_path, "template <typename... Ts>\n__global__ void k(float* x, Ts... more) {}\n")
+        written(tmp_path, f"template <{template}>\n__global__ void k(float* x) {{}}\n")
     assert "no launch of it" in told.value.message
 
 
