@@ -399,6 +399,7 @@ def _value(node: ast.expr, macros: Mapping[str, str | None], depth: int) -> int 
             return None
 
 
+_LONE_NAME = re.compile(r"^[ \t]*([A-Z][A-Z0-9_]{4,})[ \t]*;?[ \t]*$", re.MULTILINE)
 _DIRECTIVE = re.compile(r"[ \t]*#[ \t]*(\w+)[ \t]*(.*)", re.DOTALL)
 _DEFINE = re.compile(r"(\w+)(\([^)]*\))?[ \t]*(.*)", re.DOTALL)
 _GUARD = re.compile(r"\s*#[ \t]*ifndef[ \t]+(\w+)\s*\n\s*#[ \t]*define[ \t]+\1\b")
@@ -482,9 +483,29 @@ def read_all(
 def _read(path: Path, reading: Reading, chain: tuple[tuple[Path, int], ...]) -> None:
     reader = _Preprocessor(path, reading, chain)
     reader.read()
-    text = "\n".join(reader.lines)
+    text = _with_namespaces("\n".join(reader.lines), reading.macros)
     text = replaced(text, mask(text), frozenset(reading.macros))
     reading.files[path.resolve()] = SourceCode(path, text, mask(text), reader.included)
+
+
+def _with_namespaces(text: str, macros: Mapping[str, str | None]) -> str:
+    """Write out macros alone in a line that open or close namespaces; lines stay."""
+
+    def expansion(match: re.Match[str]) -> str:
+        body = match[1]
+        for _ in range(_MAX_EXPANSIONS):
+            body = re.sub(r"[A-Z_]\w+", lambda name: macros.get(name[0]) or name[0], body)
+        is_scope = re.search(r"\bnamespace\b[^{};]*\{", body) or re.fullmatch(r"[\s}]+", body)
+        if is_scope:
+            return fold(body)
+        # of a header that is not there
+        return "" if "NAMESPACE" in match[1] and match[1] not in macros else match[0]
+
+    pieces, at = [], 0
+    for match in _LONE_NAME.finditer(mask(text)):
+        pieces += [text[at : match.start()], expansion(match)]
+        at = match.end()
+    return "".join([*pieces, text[at:]])
 
 
 class _Preprocessor:

@@ -446,3 +446,32 @@ def test_a_macro_that_guards_what_a_kernel_needs_is_taken_as_defined(
     path.write_text(GUARDED)
     made = draft_source(path, tmp_path, Asked((kernel,)), compiler=lambda: pool)
     assert f"{macro} is taken as defined: the kernel needs it" in made.notes
+
+
+def test_a_macro_may_open_and_close_namespaces(pool: NvrtcPool, tmp_path: Path) -> None:
+    text = """\
+#include <cuda_runtime.h>
+#include "not_there.h"
+#define OPS_ABI_BEGIN inline namespace v1 {
+#define OPS_BEGIN   \\
+  namespace ops {   \\
+  OPS_ABI_BEGIN
+#define OPS_END } }
+
+OPS_BEGIN
+
+THEIR_NAMESPACE_BEGIN
+
+__global__ void twice_kernel(float* y, const float* x) { y[threadIdx.x] = 2.0f * x[threadIdx.x]; }
+
+THEIR_NAMESPACE_END
+
+void run(float* y, const float* x) { twice_kernel<<<1, 128>>>(y, x); }
+
+OPS_END
+"""
+    path = tmp_path / "twice.cu"
+    path.write_text(text)
+    unit = extract(path, tmp_path / "unit.cu")
+    assert unit.names == ("ops::twice_kernel",)
+    assert not error_of(pool, unit)
