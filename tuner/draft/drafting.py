@@ -12,7 +12,7 @@ from tuner.compiler.base import Compiler, CompileRequest
 from tuner.draft.blanks import blanks_in, require_filled
 from tuner.draft.choices import Proposals, propose
 from tuner.draft.extract.extraction import Extraction, NotCompiledError, extract, failure
-from tuner.draft.extract.reading import is_plain, parsed_include
+from tuner.draft.extract.reading import guard_of, is_plain, parsed_include
 from tuner.draft.extract.siblings import siblings
 from tuner.draft.extract.unit import relocated
 from tuner.draft.host_values import Host, HostLaunch, paths_to
@@ -342,11 +342,11 @@ def _extracted(
     """Extract a unit that compiles, with another instantiation where the best one does not."""
     first: Extraction | None = None
     errors: list[NotCompiledError] = []
-    place, mixed = 0, False
+    place, mixed, defined = 0, False, frozenset[str]()
     while True:
         unit = extract(
             path, target, kernels=asked.kernels, instantiate=asked.instantiate,
-            folders=asked.folders, place=place, mixed=mixed,
+            folders=asked.folders, place=place, mixed=mixed, defined=defined,
         )  # fmt: skip
         first = first or unit
         try:
@@ -354,6 +354,12 @@ def _extracted(
         except NotCompiledError as error:
             repeated = any(str(error) == str(known) for known in errors)
             errors.append(error)
+            guards = {guard_of(name, unit.dropped) for name in error.names} - {None, *unit.defined}
+            if guards:
+                # what is wrong without it is not what is wrong
+                defined = unit.defined.union(guard for guard in guards if guard is not None)
+                first, errors = None, []
+                continue
             if not mixed and error.is_mixed:
                 mixed = True
                 continue
@@ -420,6 +426,7 @@ def _notes(unit: Extraction) -> tuple[str, ...]:
         end = f" and {more} more" if more > 0 else ""
         what = "another" if instance.guessed else "another that is launched"
         notes.append(f"--instantiate takes {what}: {', '.join(listed)}{end}")
+    notes += [f"{macro} is taken as defined: the kernel needs it" for macro in sorted(unit.defined)]
     notes += [f"{o.struct} {o.parameter} became one parameter for each member" for o in unit.opened]
     return tuple(notes)
 

@@ -36,7 +36,9 @@ def assigned(
     Those that it counts up, adds to or hands out by address are left out, up to the end of the
     loop around if there is one: they have several.
     """
-    start = max((a for a, b in functions if a <= end < b), default=0)
+    # a function that was not recognized begins after the one before it
+    before = masked.rfind("\n}", 0, end) + 1
+    start = max((a for a, b in functions if a <= end < b), default=before)
     values: dict[str, dict[str, int]] = {}
     for match in _CONSTRUCTED.finditer(masked, start, end):
         close = closing(masked, match.end())

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from tuner.model.errors import KernelError
 from tuner.process.files import read_regular
 from tuner.source.facts import (
+    IDENTIFIER,
     Constant,
     ConstantKind,
     KernelFunction,
@@ -41,6 +43,8 @@ from tuner.source.unsupported import require_closed, require_cuda
 
 _UNROLL = re.compile(r"unroll\s*\(?\s*([^)\s]*)")
 
+# an inline one need not be named
+_NAMESPACE = re.compile(r"(?<!inline )\bnamespace\b(?P<names>[\w\s:]*)\{")
 _CLASSES = ("class_specifier", "struct_specifier", "union_specifier", "enum_specifier")
 _ALIASES = {
     "alias_declaration": ("name", "type"),
@@ -84,6 +88,7 @@ def source_text(path: Path) -> str:
         raise KernelError(message, path=path, line=line, remedy="save it as UTF-8") from error
 
 
+@lru_cache(maxsize=4)
 def parse_source(text: str, path: Path) -> SourceFile:
     """Read CUDA source text; `path` is where it came from, for messages."""
     if not text.strip():
@@ -198,31 +203,31 @@ class _Reader:
         mark = re.compile(rf"\b(?:{marks})\b")
         defines = ("preproc_def", "preproc_function_def")
         directives = [span_of(node) for node in self.nodes if node.type in defines]
-        pieces: list[tuple[Span, Span, tuple[str, ...]]] = []
+        pieces: list[tuple[Span, Span]] = []
         for node in self.nodes:
             body = part(node, "body") if node.type == "function_definition" else None
             start, end = span_of(node)
             if body is not None and mark.search(self.masked, start, body.start_byte):
-                pieces.append(((start, end), (body.start_byte, body.end_byte), _namespace(node)))
+                pieces.append(((start, end), (body.start_byte, body.end_byte)))
         for match in mark.finditer(self.masked):
-            taken = [span for span, _, _ in pieces] + directives
+            taken = [span for span, _ in pieces] + directives
             if not within(match.start(), taken):
                 missed = _scan(self.masked, match.start())
                 if missed is not None:
-                    pieces.append((*missed, ()))
-        for span, body_span, namespace in sorted(pieces):
+                    pieces.append(missed)
+        namespaces = [*_namespaces(self.masked)]
+        for span, body_span in sorted(pieces):
             kernel = read_kernel(self.masked, span, body_span, self.path, self.lines, aliases)
             if kernel is not None:
-                yield replace(kernel, namespace=namespace)
+                around = [names for names, inside in namespaces if within(span[0], [inside])]
+                yield replace(kernel, namespace=tuple(name for names in around for name in names))
 
 
-def _namespace(node: Node) -> tuple[str, ...]:
-    names: list[str] = []
-    for around in ancestors(node):
-        name = part(around, "name")
-        if around.type == "namespace_definition" and name is not None and name.text is not None:
-            names = [*name.text.decode().replace(" ", "").split("::"), *names]
-    return tuple(names)
+def _namespaces(masked: str) -> Iterator[tuple[tuple[str, ...], Span]]:
+    # by their brackets: what the grammar does not know may tear the tree apart
+    for match in _NAMESPACE.finditer(masked):
+        end = closing(masked, match.end() - 1) or len(masked)
+        yield tuple(IDENTIFIER.findall(match["names"])), (match.start(), end)
 
 
 def _scan(masked: str, mark: int) -> tuple[Span, Span] | None:

@@ -25,7 +25,11 @@ _NUMBER = re.compile(r"\b(0[xX][\da-fA-F']+|0[bB][01']+|\d[\d']*)([uUlLzZ]*)\b(?
 
 def mask(text: str) -> str:
     """Blank comments, strings and character literals; offsets and lines stay."""
-    return _HIDDEN.sub(lambda match: re.sub(r"[^\r\n]", " ", match[0]), text)
+    return _HIDDEN.sub(lambda match: _blank(match[0]), text)
+
+
+def _blank(text: str) -> str:
+    return re.sub(r"[^\r\n]", " ", text)
 
 
 def closing(text: str, start: int) -> int | None:
@@ -139,15 +143,22 @@ def integer(literal: str) -> int:
 
 Node = tree_sitter.Node
 _CUDA = tree_sitter.Language(tree_sitter_cuda.language())
-# what the grammar does not know, where it would tear a declaration apart
-_UNPARSED = re.compile(r"\b(?:__align__|__cluster_dims__|__maxnreg__|__block_size__)\s*(?=\()")
+# what the grammar does not know, where it would tear a declaration apart; inline PTX without its
+# strings is no C++ either
+_UNPARSED = re.compile(
+    r"\b(?:__align__|__cluster_dims__|__maxnreg__|__block_size__"
+    r"|(?:asm|__asm__|__asm)(?:\s+(?:volatile|__volatile__))?)\s*(?=\()"
+)
+# where a masked string was the whole of an argument: `static_assert(a,    )`
+_NO_ARGUMENT = re.compile(r"(?:(?<=,)|(?<=\()(?=\s*,))\s*[ \t](?=\s*[,)])")
 
 
 def parse_tree(text: str) -> Node:
     """Parse C++ text so that byte offsets in the tree are character offsets in the text."""
     for match in _UNPARSED.finditer(text):
         end = closing(text, match.end()) or match.end()
-        text = text[: match.start()] + " " * (end - match.start()) + text[end:]
+        text = text[: match.start()] + _blank(text[match.start() : end]) + text[end:]
+    text = _NO_ARGUMENT.sub(lambda match: match[0][:-1] + "0", text)
     # one byte for every character, so that the offsets agree
     return tree_sitter.Parser(_CUDA).parse(text.encode("ascii", "replace")).root_node
 

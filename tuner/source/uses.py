@@ -91,8 +91,6 @@ class _Follower:
             end = closing(masked, match.end() - 1)
             if end is not None:
                 self.asm.append((match.start(), end))
-        for start, end in self.asm:  # without its strings it would tear the code around it apart
-            masked = masked[:start] + " " * (end - start) + masked[end:]
         self.root, self.functions = parse_tree(masked), {}
         for node in walk(self.root):
             if node.type == "function_definition" and part(node, "body"):

@@ -8,6 +8,7 @@ import pytest
 
 from tuner.model.errors import KernelError
 from tuner.source import parse_source, read_source
+from tuner.source.accesses import accesses_of
 from tuner.source.facts import SourceFile
 
 DATA = Path(__file__).parents[1] / "data"
@@ -319,3 +320,31 @@ def test_template_arguments_are_none_of_cuda_launch_kernel_ex() -> None:
     )
     (site,) = parse(text).launches
     assert (site.template_arguments, site.arguments) == (("float", "8"), ("x", "1 < 2"))
+
+
+def test_what_follows_inline_ptx_and_messages_keeps_its_namespace_and_shape() -> None:
+    source = parse(
+        """\
+namespace ops { namespace quant {
+template <typename T> struct Packed { static_assert(sizeof(T) == 2, "of two bytes"); };
+__device__ __forceinline__ int rounded(float x) {
+  int y;
+#if __CUDA_ARCH__ >= 700
+  asm volatile("cvt.rni.s32.f32 %0, %1;" : "=r"(y) : "f"(x));
+#else
+  y = static_cast<int>(x);
+#endif
+  return y;
+}
+__global__ void __launch_bounds__(64)
+    to_int_kernel(const float* x, int* y, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = rounded(x[i]);
+}
+}  // namespace quant
+}  // namespace ops
+"""
+    )
+    assert [kernel.qualified_name for kernel in source.kernels] == ["ops::quant::to_int_kernel"]
+    accesses = {(a.array, a.index) for a in accesses_of(source, source.kernels[0])}
+    assert accesses == {("x", "i"), ("y", "i")}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tuner.draft.extract.instances import HostCode, Instance, asked_for, chosen, substituted
 from tuner.draft.extract.items import SourceItem, items_of
-from tuner.draft.extract.reading import Include, Reading, read_all
+from tuner.draft.extract.reading import Include, Reading, guard_of, read_all
 from tuner.draft.extract.rewriting import Opened, arguments_of, macros_of, opened, written_out
 from tuner.draft.extract.siblings import siblings
 from tuner.draft.extract.unit import (
@@ -52,7 +52,8 @@ class Extraction:
     """One translation unit with what is known of how its kernels are launched.
 
     `source` is the unit followed by the host code, `places` says where each line of it is from.
-    `unread` are the #includes that could hold what is missing.
+    `unread` are the #includes that could hold what is missing, `dropped` the conditions that do not
+    hold, `defined` the macros that a build is taken to define.
     """
 
     source: SourceFile
@@ -61,6 +62,8 @@ class Extraction:
     left_out: tuple[str, ...]
     unread: tuple[tuple[Path, int, Include], ...]
     opened: tuple[Opened, ...]
+    dropped: tuple[tuple[Path, int, str], ...] = ()
+    defined: frozenset[str] = frozenset()
 
     @property
     def unit(self) -> str:
@@ -92,16 +95,22 @@ def extract(
     folders: tuple[Path, ...] = (),
     place: int = 0,
     mixed: bool = False,
+    defined: frozenset[str] = frozenset(),
 ) -> Extraction:
     """Extract the kernels of `path`, as if the unit were the file `target`; nothing is written.
 
     `kernels` chooses, `instantiate` names instantiations (`scale<float, 4>`), `folders` are where
     headers are looked for. What `path` does not say of their launches, other files of its project
     may. `place` counts instantiations that are no good; with `mixed` 16-bit floats and others have
-    the arithmetic of PyTorch's. Raises `KernelError` for what is not there or needs a choice.
+    the arithmetic of PyTorch's; `defined` are macros that a build defines. Raises `KernelError` for
+    what is not there or needs a choice.
     """
-    reading = read_all(path, folders)
-    named = _Asked(kernels, instantiate, place, mixed)
+    reading = read_all(path, folders, (), defined)
+    guards = {guard_of(bare_name(kernel), reading.dropped) for kernel in kernels}
+    if more_defined := {guard for guard in guards if guard is not None} - defined:
+        defined |= more_defined
+        reading = read_all(path, folders, (), defined)
+    named = _Asked(kernels, instantiate, place, mixed, defined)
     alone: Extraction | None = None
     error: KernelError | None = None
     try:
@@ -114,7 +123,7 @@ def extract(
     if others:
         with suppress(KernelError):
             known = dict.fromkeys(reading.files)
-            wider = read_all(path, folders, others)
+            wider = read_all(path, folders, others, defined)
             more = tuple(other for other in others if other.resolve() in wider.files)
             whole = _extracted(path, target, wider, named, more, frozenset(known))
             # a kernel of that name elsewhere is not that of a header which is missing
@@ -132,6 +141,7 @@ class _Asked:
     instantiate: tuple[str, ...]
     place: int
     mixed: bool
+    defined: frozenset[str]
 
 
 def _extracted(
@@ -191,6 +201,8 @@ def _extracted(
         left_out=tuple(left_out(reading, path, items, kept)),
         unread=tuple(reading.unread("missing", "framework")),
         opened=tuple(structs.values()),
+        dropped=tuple(reading.dropped),
+        defined=asked.defined,
     )
 
 
@@ -362,7 +374,9 @@ _NOT_A_TYPE = re.compile(r"this declaration has no storage class|expected a")
 
 
 class NotCompiledError(KernelError):
-    """Report a unit that was extracted and does not compile."""
+    """Report a unit that was extracted and does not compile; `names` are what nothing defines."""
+
+    names: tuple[str, ...] = ()
 
     @property
     def is_mixed(self) -> bool:
@@ -406,7 +420,11 @@ def failure(extraction: Extraction, error: str) -> NotCompiledError:
         message = f"what was extracted does not compile here: {message} (`{row}`)"
         remedy = "write this so that NVRTC takes it, or replace it in the source"
     remedy += f"; this is line {number} of {extraction.source.path}, the unit to mend"
-    return NotCompiledError(message, path=path, line=own_line, remedy=remedy)
+    failed = NotCompiledError(message, path=path, line=own_line, remedy=remedy)
+    if name is not None:
+        # of a namespace that is empty without it, what the kernel takes of it
+        failed.names = (*re.findall(rf"\b{re.escape(name)}\s*::\s*(\w+)", row), name)
+    return failed
 
 
 def _name(message: str, row: str) -> str | None:

@@ -354,6 +354,10 @@ def _item(
         if not code.text[row].strip() or code.masked[row].strip():
             break
         begin = row.start
+    # a blank line in a comment of several lines ends nothing
+    if (ends := code.text.find("*/", begin, start)) >= 0 and "/*" not in code.text[begin:ends]:
+        begin = code.text.rfind("/*", 0, begin)
+        begin = code.text.rfind("\n", 0, begin) + 1
     above = begin if not code.masked[begin:start].strip() else start
     macro = re.match(r"#\s*(?:define|undef)\s+(\w+)", masked)
     head = macro[0] if macro is not None else _head(masked)

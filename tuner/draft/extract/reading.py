@@ -106,7 +106,17 @@ _TYPES = {
     "BFloat16": "__nv_bfloat16",
     "Float8_e4m3fn": "__nv_fp8_e4m3",
     "Float8_e5m2": "__nv_fp8_e5m2",
+    # of other hardware: the name alone is asked for
+    **{name: f"c10::{name}" for name in ("Float8_e4m3fnuz", "Float8_e5m2fnuz")},
 }
+_ANNOTATED = re.compile(
+    r"(?<!\])\]((?:\s*\b__(?:host|device|forceinline)__\b)+)\s*(?=[({]|mutable\b)"
+)
+# PyTorch's way from bits to a number, when the type is CUDA's
+_FROM_BITS = re.compile(
+    rf"\b({'|'.join(_TYPES.values())})\s*\(((?:[^,()]|\([^()]*\))*),"
+    r"\s*\1\s*::\s*from_bits\s*\(\s*\)\s*\)"
+)
 STAND_INS = Path(__file__).with_name("stand_ins.h")
 ARITHMETIC = STAND_INS.with_name("arithmetic.h")
 _SCOPES = frozenset(("at", "c10", "cub", "cuda", "cuda_utils", "detail", "memory", "native", "std"))
@@ -114,7 +124,10 @@ _SCOPES = frozenset(("at", "c10", "cub", "cuda", "cuda_utils", "detail", "memory
 DEVICE_NAMES = tuple(
     sorted({*_TYPES, *IDENTIFIER.findall(mask(STAND_INS.read_text(encoding="utf-8")))} - _SCOPES)
 )
-_TYPE = re.compile(rf"(?<![\w:])(?:::\s*)?(?:at|c10|torch)\s*::\s*({'|'.join(_TYPES)})\b")
+_TYPE = re.compile(
+    r"(?<![\w:])(?:::\s*)?(?:at|c10|torch)\s*::\s*(?:headeronly\s*::\s*)?"
+    rf"({'|'.join(_TYPES)})\b"
+)
 # a type in which a framework computes with another
 _COMPUTING = re.compile(
     r"(?<![\w:])(?:typename\s+)?(?P<scope>(?:::\s*)?at\s*::\s*)?(?:opmath_type|acc_type(?:_device)?"
@@ -236,7 +249,22 @@ def replaced(text: str, masked: str, own: frozenset[str]) -> str:
     for (start, end), name in sorted([*found, *_expanded(text, masked, own)]):
         pieces += [text[at:start], name]
         at = end
-    return "".join([*pieces, text[at:]])
+    text = _FROM_BITS.sub(_cast_of_bits, "".join([*pieces, text[at:]]))
+    return _without_annotations(text)
+
+
+def _cast_of_bits(match: re.Match[str]) -> str:
+    bits = "uint8_t" if re.search(r"8_e|fp8", match[1]) else "uint16_t"
+    return f"__builtin_bit_cast({match[1]}, static_cast<{bits}>({match[2].strip()}))"
+
+
+def _without_annotations(text: str) -> str:
+    # `[&] __device__ (int i) {`: NVRTC takes none there, and needs none
+    masked = mask(text)
+    for match in reversed([*_ANNOTATED.finditer(masked)]):
+        start, end = match.span(1)
+        text = text[:start] + "\n" * text.count("\n", start, end) + text[end:]
+    return text
 
 
 def _expanded(text: str, masked: str, own: frozenset[str]) -> Iterator[tuple[Span, str]]:
@@ -371,6 +399,7 @@ def _value(node: ast.expr, macros: Mapping[str, str | None], depth: int) -> int 
             return None
 
 
+_LONE_NAME = re.compile(r"^[ \t]*([A-Z][A-Z0-9_]{4,})[ \t]*;?[ \t]*$", re.MULTILINE)
 _DIRECTIVE = re.compile(r"[ \t]*#[ \t]*(\w+)[ \t]*(.*)", re.DOTALL)
 _DEFINE = re.compile(r"(\w+)(\([^)]*\))?[ \t]*(.*)", re.DOTALL)
 _GUARD = re.compile(r"\s*#[ \t]*ifndef[ \t]+(\w+)\s*\n\s*#[ \t]*define[ \t]+\1\b")
@@ -426,11 +455,15 @@ class _Group:
 
 
 def read_all(
-    path: Path, folders: tuple[Path, ...] = (), siblings: tuple[Path, ...] = ()
+    path: Path,
+    folders: tuple[Path, ...] = (),
+    siblings: tuple[Path, ...] = (),
+    defined: frozenset[str] = frozenset(),
 ) -> Reading:
     """Read a source and its headers; raise `KernelError` for what cannot be read or has no end.
 
-    `siblings` are further files of the project; those that cannot be read are left out.
+    `siblings` are further files of the project; those that cannot be read are left out. `defined`
+    are macros that a build defines.
     """
     for folder in folders:
         if not folder.is_dir():
@@ -439,6 +472,7 @@ def read_all(
             )
     require_cuda(path, source_text(path))
     reading = Reading(folders)
+    reading.macros.update(dict.fromkeys(defined, "1"))
     _read(path, reading, ())
     for sibling in siblings:
         with suppress(KernelError):
@@ -449,9 +483,29 @@ def read_all(
 def _read(path: Path, reading: Reading, chain: tuple[tuple[Path, int], ...]) -> None:
     reader = _Preprocessor(path, reading, chain)
     reader.read()
-    text = "\n".join(reader.lines)
+    text = _with_namespaces("\n".join(reader.lines), reading.macros)
     text = replaced(text, mask(text), frozenset(reading.macros))
     reading.files[path.resolve()] = SourceCode(path, text, mask(text), reader.included)
+
+
+def _with_namespaces(text: str, macros: Mapping[str, str | None]) -> str:
+    """Write out macros alone in a line that open or close namespaces; lines stay."""
+
+    def expansion(match: re.Match[str]) -> str:
+        body = match[1]
+        for _ in range(_MAX_EXPANSIONS):
+            body = re.sub(r"[A-Z_]\w+", lambda name: macros.get(name[0]) or name[0], body)
+        is_scope = re.search(r"\bnamespace\b[^{};]*\{", body) or re.fullmatch(r"[\s}]+", body)
+        if is_scope:
+            return fold(body)
+        # of a header that is not there
+        return "" if "NAMESPACE" in match[1] and match[1] not in macros else match[0]
+
+    pieces, at = [], 0
+    for match in _LONE_NAME.finditer(mask(text)):
+        pieces += [text[at : match.start()], expansion(match)]
+        at = match.end()
+    return "".join([*pieces, text[at:]])
 
 
 class _Preprocessor:
@@ -555,6 +609,31 @@ class _Preprocessor:
         elif whole not in self.reading.files:
             _read(found.path, self.reading, chain)
             self.included[at + 1] = found
+
+
+_SWITCH = re.compile(r"#(?:el)?if(?:def)?\s+(?:defined\s*)?\(?\s*([A-Z]\w+)\s*\)?")
+_OTHERS = re.compile(r"ROCM|HIP|AMD|MUSA|SYCL|XPU|CPU|WIN|DEBUG|TEST|PROFIL")
+
+
+def guard_of(name: str, dropped: Sequence[tuple[Path, int, str]]) -> str | None:
+    """Find the macro that a build would define for a name to be there; None where there is none.
+
+    `dropped` are the conditions that do not hold without it.
+    """
+    for path, line, condition in dropped:
+        match = _SWITCH.fullmatch(condition)
+        if match is None or _OTHERS.search(match[1]):
+            continue
+        depth, rows = 0, mask(source_text(path)).split("\n")[line:]
+        for row in rows:
+            directive = _DIRECTIVE.match(row)
+            kind = directive[1] if directive is not None else ""
+            depth += kind.startswith("if") - (kind == "endif")
+            if depth < 0 or (depth == 0 and kind in ("else", "elif")):
+                break
+            if re.search(rf"\b{re.escape(name)}\b", row):
+                return match[1]
+    return None
 
 
 def _cycle(path: Path, chain: tuple[tuple[Path, int], ...]) -> KernelError:

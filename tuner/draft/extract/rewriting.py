@@ -111,7 +111,9 @@ def _made(item: SourceItem, texts: Mapping[str, str]) -> Iterator[SourceItem]:
         yield item
         return
     for made in items_in(text, item):
-        lines = f"// {fold(item.code)}\n{_laid_out(made.code)}"
+        # the end of a class that a macro makes is with its user
+        end = ";" if made.kind == "class" and not made.code.endswith(";") else ""
+        lines = f"// {fold(item.code)}\n{_laid_out(made.code)}{end}"
         lines = with_strings(lines, strings)
         lead = lines.index("\n") + 1
         yield replace(made, text=lines, code=mask(lines[lead:]), lead=lead, is_made=True)
@@ -158,7 +160,8 @@ def _launching(
         text = expanded(macro, arguments, known) + "\n" * lines
         code = code[: match.start()] + text + code[end:]
         at = match.start() + len(text)
-    return replace(item, code=code, text=code, lead=0)
+    # what no macro changes keeps its strings and comments
+    return item if code == item.code else replace(item, code=code, text=code, lead=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,20 @@
 
 namespace c10 {
 
+struct Float8_e4m3fnuz {
+  struct from_bits_t {};
+  unsigned char x;
+  static __host__ __device__ constexpr from_bits_t from_bits() { return {}; }
+  __host__ __device__ constexpr Float8_e4m3fnuz(unsigned char bits, from_bits_t) : x(bits) {}
+};
+
+struct Float8_e5m2fnuz {
+  struct from_bits_t {};
+  unsigned char x;
+  static __host__ __device__ constexpr from_bits_t from_bits() { return {}; }
+  __host__ __device__ constexpr Float8_e5m2fnuz(unsigned char bits, from_bits_t) : x(bits) {}
+};
+
 template <typename To, typename From>
 __host__ __device__ __forceinline__ To convert(From value) { return static_cast<To>(value); }
 

@@ -22,10 +22,19 @@ from tuner.draft.extract.reading import (
 )
 from tuner.source.facts import IDENTIFIER
 from tuner.source.host import implied_headers, is_marked
+from tuner.source.syntax import fold
 
 SourcePlace = tuple[Path, int]
 
 _CONSTANT = re.compile(r"\bconst(?:expr|eval)\b")
+# NVRTC takes no function that is for the host alone, not even one that nobody calls
+_HOST_ONLY = re.compile(r"(?<!__device__ )\b__host__\b(?!\s+(?:__\w+__\s+)*__device__)")
+# several names of one type
+_SAME_TYPE = {
+    **dict.fromkeys(("half", "__half", "nv_half"), "__half"),
+    **dict.fromkeys(("nv_bfloat16", "__nv_bfloat16"), "__nv_bfloat16"),
+}
+_OF_16_BITS = re.compile(rf"\b({'|'.join(_SAME_TYPE)})\b")
 # namespaces of CUDA's own headers
 _DEVICE_SCOPES = frozenset(("cooperative_groups", "cub", "nvcuda", "wmma", "cuda", "ptx"))
 # headers that only some code needs, slow to compile or not there on the CPU
@@ -168,7 +177,20 @@ def needed(
     last = {at: items[at].name.replace(" ", "").rpartition("::")[2] for at in directives}
     found |= {at for at, name in last.items() if name in scopes | _DEVICE_SCOPES}
     arithmetic = _stand_ins(ARITHMETIC) if mixed else ()
-    return [*arithmetic, *(usable.get(at, items[at]) for at in sorted(found))]
+    return [*arithmetic, *_once(usable.get(at, items[at]) for at in sorted(found))]
+
+
+def _once(items: Iterable[SourceItem]) -> Iterator[SourceItem]:
+    # one definition for CUDA's type and one for PyTorch's are now two for one type
+    heads: set[tuple[str, ...]] = set()
+    for item in items:
+        head = _OF_16_BITS.sub(lambda match: _SAME_TYPE[match[1]], fold(item.head))
+        own = (*item.namespace, *item.conditions, item.kind, head)
+        is_of_them = item.kind in ("class", "function") and _OF_16_BITS.search(head)
+        if is_of_them and item.code.endswith(("}", "};")) and own in heads:
+            continue
+        heads.add(own)
+        yield item
 
 
 def _usable(item: SourceItem, marks: frozenset[str]) -> SourceItem | None:
@@ -181,16 +203,24 @@ def _usable(item: SourceItem, marks: frozenset[str]) -> SourceItem | None:
     if item.kind == "function" and is_marked(item.head, marks):
         return item
     plain = item.kind != "function" or _CONSTANT.search(item.head) is not None
+    if item.kind == "variable" and "__constant__" not in item.code:
+        # NVRTC takes no mark of a function on a constant, as nvcc does
+        text, code = (_without_marks(text, marks) for text in (item.text, item.code))
+        item = replace(item, text=text, code=code, head=_without_marks(item.head, marks))
     return item if plain and not says_host(item.code) else None
 
 
+def _without_marks(text: str, marks: frozenset[str]) -> str:
+    return re.sub(rf"\b(?:{'|'.join(['__host__ __device__', *marks])})\b *", "", text)
+
+
 def _without_host_members(item: SourceItem, marks: frozenset[str]) -> SourceItem | None:
+    text, code = (_HOST_ONLY.sub("__host__ __device__", text) for text in (item.text, item.code))
     if not says_host(item.code):
-        return item
-    start, end = item.code.find("{", len(item.head)), item.code.rfind("}")
+        return replace(item, text=text, code=code)
+    start, end = code.find("{", len(item.head)), code.rfind("}")
     if start < 0:
         return None
-    text, code = item.text, item.code
     for chunk in reversed(list(chunks(code, start + 1, end))):
         piece = code[chunk.start : chunk.end]
         if chunk.what != "code" or not says_host(piece):

@@ -14,6 +14,7 @@ from tuner.cli import cli
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
+from tuner.draft.drafting import Asked, draft_source
 from tuner.draft.extract.extraction import Extraction, extract, failure
 from tuner.model.errors import KernelError
 
@@ -371,3 +372,106 @@ def test_the_example_in_the_page_on_drafts_is_what_tune_init_says(
     told = CliRunner().invoke(cli, ["init", "csrc/scale.cu"], prog_name="tune")
     assert told.exit_code == 0, told.output
     assert told.output.startswith(found[2])
+
+
+CAPTURING = """\
+#include <torch/extension.h>
+#define LAUNCH(T) scale_kernel<T><<<n / 256, 256>>>(y, x, 2.0f, n)
+
+/* What a kernel gets of a row.
+
+   The host fills it in:
+   one for each launch. */
+struct Divided {
+  static_assert(sizeof(int) == 4, "of 32 bits, \\
+or there is an overflow");
+  __host__ Divided(int by) : by(by) {}
+  __host__ __device__ int operator()(int x) const { return x / by; }
+  int by;
+};
+
+template <typename T>
+__global__ void scale_kernel(T* y, const T* x, float by, int n) {
+  const Divided half(2);
+  auto scaled = [&] __device__(T value) { return static_cast<T>(value * by); };
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (half(i) < n / 2) y[i] = scaled(x[i]);
+}
+
+void run(float* y, const float* x, int n) { LAUNCH(float); }
+"""
+
+
+def test_lambdas_host_constructors_and_messages_are_as_nvrtc_takes_them(
+    pool: NvrtcPool, tmp_path: Path
+) -> None:
+    path = tmp_path / "scale.cu"
+    path.write_text(CAPTURING)
+    unit = extract(path, tmp_path / "unit.cu")
+    assert not error_of(pool, unit)
+    assert "__host__ __device__ Divided(int by)" in unit.unit
+    assert "auto scaled = [&](T value)" in unit.unit
+    assert "/* What a kernel gets of a row." in unit.unit
+
+
+GUARDED = """\
+#include <torch/extension.h>
+
+namespace fast {
+#ifdef ENABLE_FAST
+__device__ __forceinline__ float doubled(float x) { return x + x; }
+#endif
+}  // namespace fast
+
+__global__ void twice_kernel(float* y, const float* x) {
+  y[threadIdx.x] = fast::doubled(x[threadIdx.x]);
+}
+#ifdef ENABLE_WIDE
+__global__ void thrice_kernel(float* y, const float* x) { y[threadIdx.x] = 3.0f * x[threadIdx.x]; }
+#endif
+
+void run(float* y, const float* x) {
+  twice_kernel<<<1, 128>>>(y, x);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "macro"), [("twice_kernel", "ENABLE_FAST"), ("thrice_kernel", "ENABLE_WIDE")]
+)
+def test_a_macro_that_guards_what_a_kernel_needs_is_taken_as_defined(
+    pool: NvrtcPool, tmp_path: Path, kernel: str, macro: str
+) -> None:
+    path = tmp_path / "guarded.cu"
+    path.write_text(GUARDED)
+    made = draft_source(path, tmp_path, Asked((kernel,)), compiler=lambda: pool)
+    assert f"{macro} is taken as defined: the kernel needs it" in made.notes
+
+
+def test_a_macro_may_open_and_close_namespaces(pool: NvrtcPool, tmp_path: Path) -> None:
+    text = """\
+#include <cuda_runtime.h>
+#include "not_there.h"
+#define OPS_ABI_BEGIN inline namespace v1 {
+#define OPS_BEGIN   \\
+  namespace ops {   \\
+  OPS_ABI_BEGIN
+#define OPS_END } }
+
+OPS_BEGIN
+
+THEIR_NAMESPACE_BEGIN
+
+__global__ void twice_kernel(float* y, const float* x) { y[threadIdx.x] = 2.0f * x[threadIdx.x]; }
+
+THEIR_NAMESPACE_END
+
+void run(float* y, const float* x) { twice_kernel<<<1, 128>>>(y, x); }
+
+OPS_END
+"""
+    path = tmp_path / "twice.cu"
+    path.write_text(text)
+    unit = extract(path, tmp_path / "unit.cu")
+    assert unit.names == ("ops::twice_kernel",)
+    assert not error_of(pool, unit)

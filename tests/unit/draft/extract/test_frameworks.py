@@ -11,6 +11,7 @@ from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
 from tuner.compiler.host import HostCompiler
 from tuner.compiler.pool import NvrtcPool
+from tuner.draft.drafting import draft_source
 from tuner.draft.extract.extraction import Extraction, extract, failure
 
 
@@ -204,10 +205,53 @@ void gelu(GeluParams& params, int rows, cudaStream_t stream) {
 """
 
 
+MADE = """\
+#include <torch/headeronly/util/Float8_e4m3fnuz.h>
+#include <cmath>
+
+template <typename T>
+struct Named {};
+
+#define ALSO(OTHER) static __device__ T of(const OTHER& x) { return static_cast<T>(x); } \\
+  static_assert(true)
+#define NAMED(TYPE, ...)                   \\
+  template <>                              \\
+  struct Named<TYPE> {                     \\
+    using T = TYPE;                        \\
+    static constexpr bool is_named = true; \\
+    __VA_ARGS__                            \\
+  }
+
+#define EVERYWHERE C10_HOST_DEVICE
+template <typename T>
+EVERYWHERE static constexpr bool is_wide = sizeof(T) > 4;
+
+NAMED(double);
+NAMED(float, static_assert(true); ALSO(double); ALSO(int););
+#undef NAMED
+
+template <typename T>
+struct Least { static constexpr float value = float{-INFINITY}; };
+template <>
+struct Least<torch::headeronly::Float8_e4m3fnuz> { static constexpr float value = -240.0f; };
+
+__global__ void floor_kernel(float* out, const double* x, int n) {
+  static_assert(Named<double>::is_named && Named<float>::is_named && is_wide<double>);
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  const c10::Half one = c10::Half(static_cast<uint16_t>(0x3c00), c10::Half::from_bits());
+  if (i < n) out[i] = max(Named<float>::of(x[i]), Least<float>::value) * static_cast<float>(one);
+}
+
+void floored(float* out, const double* x, int n) {
+  floor_kernel<<<(n + 255) / 256, 256>>>(out, x, n);
+}
+"""
+
+
 @pytest.mark.parametrize(
     "text",
-    [TRAITS, NATIVE, HELPED, OLDER, OVERLAPPED, STATED],
-    ids=["traits", "native", "helped", "older", "overlapped", "stated"],
+    [TRAITS, NATIVE, HELPED, OLDER, OVERLAPPED, STATED, MADE],
+    ids=["traits", "native", "helped", "older", "overlapped", "stated", "made"],
 )
 def test_a_unit_of_a_framework_compiles_for_the_gpu_and_for_the_cpu(
     tmp_path: Path, pool: NvrtcPool, host: HostCompiler, text: str
@@ -216,6 +260,47 @@ def test_a_unit_of_a_framework_compiles_for_the_gpu_and_for_the_cpu(
     for compiler in (pool, host):
         request = CompileRequest(unit.unit, unit.names, "sm_90a")
         assert not compiler.submit(request).result().error, unit.unit
+
+
+COMPUTING = """\
+#include <torch/extension.h>
+#include <cuda_fp16.h>
+
+template <typename T> struct Pair;
+template <> struct Pair<__half> { using Type = __half2; };
+template <> struct Pair<torch::headeronly::Half> { using Type = __half2; };
+
+template <typename scalar_t>
+__global__ void leaky_kernel(scalar_t* y, const scalar_t* x, float slope, int n) {
+  static_assert(sizeof(typename Pair<scalar_t>::Type) == 4, "two of them");
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  scalar_t value = x[i];
+  value += 1;
+  if (value < 0 || !(value > 0.5f)) value = value * slope - 2 * value;
+  y[i] = -value;
+}
+
+void leaky(torch::Tensor y, torch::Tensor x, double slope) {
+  AT_DISPATCH_SWITCH(x.scalar_type(), "leaky", AT_DISPATCH_CASE(at::ScalarType::Half, [&] {
+    leaky_kernel<scalar_t><<<(x.numel() + 255) / 256, 256>>>(
+        y.data_ptr<scalar_t>(), x.data_ptr<scalar_t>(), slope, x.numel());
+  }));
+}
+"""
+
+
+def test_one_of_two_definitions_is_left_where_types_of_pytorch_and_cuda_become_one(
+    pool: NvrtcPool, host: HostCompiler, tmp_path: Path
+) -> None:
+    path = tmp_path / "leaky.cu"
+    path.write_text(COMPUTING)
+    made = draft_source(path, tmp_path, compiler=lambda: pool)
+    assert "instantiation: leaky_kernel<__half>" in made.notes
+    unit = (tmp_path / "kernels/leaky.cu").read_text()
+    for compiler in (pool, host):
+        request = CompileRequest(unit, ("leaky_kernel<__half>",), "sm_90a")
+        assert not compiler.submit(request).result().error
 
 
 def test_only_the_stand_ins_that_a_kernel_uses_come_along(tmp_path: Path) -> None:
