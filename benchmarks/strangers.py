@@ -42,7 +42,6 @@ TIME_S = 300
 DOUBT = re.compile(r"#.*(?:\bguess|\blikely|\bunsure|\bnot sure)", re.IGNORECASE)
 BLANK = "FILL_IN"
 LAUNCH_KEYS = {"grid": "grid", "block": "block", "shared_memory": "shared"}
-BYTES = {"int8": 1, "uint8": 1, "bool": 1, "float16": 2, "bfloat16": 2, "int64": 8, "uint64": 8}
 
 
 @dataclass(frozen=True)
@@ -260,16 +259,6 @@ def judge_rest(paper: Paper, drafted: Any, case: Case, known: Mapping[str, int])
         return f"nobody knows the axes {', '.join(missing)}"
     pairs = ", ".join(f"{axis}: {known[axis]}" for axis in drafted["axes"])
     paper.mend(paper.at(r"  tuned:"), f"  tuned: [{{{pairs}}}]")
-    at = paper.at(r"min_bytes:")
-    if BLANK in paper.text[at]:
-        sizes = case.expected["sizes"]
-        arrays = [one for one in case.expected["arguments"].values() if "shape" in one]
-        total = sum(
-            math.prod(int(value_of(dim, sizes)) for dim in one["shape"])
-            * BYTES.get(choice(one["dtype"])[0], 4)
-            for one in arrays
-        )
-        paper.mend(at, f"min_bytes: {total}")
     mend_tolerances(paper, case)
     left = [line.strip() for line in paper.text if re.search(rf":.*\b{BLANK}\b", line)]
     return f"left blank: {left[0]}" if left else ""

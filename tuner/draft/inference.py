@@ -10,13 +10,14 @@ from itertools import combinations, permutations
 from math import prod
 
 from tuner.draft.choices import TunableConstant
+from tuner.draft.guesses import enumerators, stated_default, usual
 from tuner.draft.host_values import Host, HostLaunch, Number, plain
 from tuner.draft.indices import Shape, Site, product, undivided
 from tuner.draft.launches import Axes, LaunchDraft, numbers_of
 from tuner.draft.translate import Scope, translate
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import Access, accesses_of, assigned
-from tuner.source.facts import IDENTIFIER, KernelParameter
+from tuner.source.facts import IDENTIFIER, KernelParameter, LineIndex
 from tuner.source.kernels import dtype_of, element_dtype
 from tuner.source.launches import Allocation, allocations_in
 from tuner.source.syntax import number
@@ -231,9 +232,29 @@ class _Reading:
             elif stated := self.value(p):
                 argument = DraftArgument(p, dtype, value=stated[0], evidence=_sure(stated[1]))
             else:
-                argument = DraftArgument(p, dtype)
+                argument = self.guessed(p, dtype)
             found.append(argument)
         return tuple(found)
+
+    def guessed(self, parameter: KernelParameter, dtype: str | None) -> DraftArgument:
+        """Give a number that no launch states a usual value, and say so."""
+        masked = self.launch.source.masked
+        options = enumerators(masked, parameter.c_type) if dtype is None else None
+        if options:
+            name, value = next(iter(options.items()))
+            evidence = (Evidence(GUESSED, f"{name}, one of {', '.join(options)}"),)
+            return DraftArgument(parameter, "int32", value=str(value), evidence=evidence)
+        if dtype is None or not parameter.name:
+            return DraftArgument(parameter, dtype)
+        passed = self.passed.get(parameter.name, "")
+        names = {parameter.name, plain(passed), plain(self.launch.followed(passed))}
+        stated = stated_default(masked, tuple(sorted(names)))
+        if stated is not None:
+            told = f"the default in line {LineIndex(masked).at(stated[1])}"
+            evidence = (Evidence(LIKELY, told),)
+            return DraftArgument(parameter, dtype, value=stated[0], evidence=evidence)
+        evidence = (Evidence(GUESSED, "a usual number, for whoever calls the host code says it"),)
+        return DraftArgument(parameter, dtype, value=usual(parameter.name, dtype), evidence=evidence)
 
     def shapes(
         self, arrays: Sequence[KernelParameter]

@@ -53,11 +53,11 @@ class Axes:
 
 def axes_of(launch: HostLaunch, hosts: Sequence[Host]) -> Axes:
     """Find the axes: whole-number parameters, host variables of the grid, else fixed sizes."""
-    names = Names()
+    names, types = Names(), launch.types()
     arguments, grid = launch.site.arguments, launch.site.grid
     found: dict[str, str] = {}
     for place, p in enumerate(launch.kernel.parameters):
-        if p.name and not p.pointers and p.dtype in INTEGERS:
+        if p.name and not p.pointers and dtype_of(p.c_type, types) in INTEGERS:
             # an offset of 0 is passed as a whole number too
             known = [host.number(text) for text in arguments[place : place + 1] for host in hosts]
             is_size = all(value is None or value.value > 0 for value in known)

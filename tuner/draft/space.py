@@ -123,7 +123,7 @@ def space_yaml(
         sizes_from=sizes_from,
         held_out=_told(inference.held_out),
         edge_cases=_told(inference.edge_cases),
-        min_bytes=_min_bytes(arguments, list(axes.names.values())),
+        min_bytes=_min_bytes(arguments),
         baseline=launch_draft(launch, axes, launch.instance),
         choices=choices,
         most=partial(_most, arguments),
@@ -212,12 +212,11 @@ def _told(workloads: Sequence[Mapping[str, int]]) -> str:
     return ", ".join(f"{{{sizes}}}" for sizes in each)
 
 
-def _min_bytes(arguments: Sequence[DraftArgument], axes: Sequence[str]) -> str:
+def _min_bytes(arguments: Sequence[DraftArgument]) -> str | None:
     arrays = [argument for argument in arguments if argument.role is not None]
     known = (a.dtype is not None and a.shape is not None and a.parameter.name for a in arrays)
     if not arrays or not all(known):
-        what = f"the fewest bytes it must read and write, such as {' * '.join(axes) or 'T * D'} * 4"
-        return f"{BLANK}  {MARK} {what}"
+        return None
     bytes_of: dict[str, int] = {}
     for argument in arrays:
         elements = " * ".join(
