@@ -6,7 +6,10 @@ import re
 
 from tuner.source.syntax import number
 
-_DEFAULT = r"\b(?:float|double|bool|u?int\d*(?:_t)?|long|size_t)\s+(?:{names})\s*=\s*([^,;(){{}}]+?)\s*[,)]"
+_DEFAULT = (
+    r"\b(?:float|double|bool|u?int\d*(?:_t)?|long|size_t)\s+(?:{names})"
+    r"\s*=\s*([^,;(){{}}]+?)\s*[,)]"
+)
 _ENUM = r"\benum\s+(?:class\s+|struct\s+)?(?:{name}\b)?\s*(?::\s*(\w+)\s*)?\{{([^{{}}]*)\}}\s*(\w*)"
 _FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
 # what people take, by the name; none is 0 or 1, which a kernel that forgets it would not show

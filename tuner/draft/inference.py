@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, permutations
@@ -16,10 +17,11 @@ from tuner.draft.indices import Shape, Site, product, undivided
 from tuner.draft.launches import Axes, LaunchDraft, numbers_of
 from tuner.draft.translate import Scope, translate
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.source.accesses import Access, accesses_of, assigned
+from tuner.source.accesses import assigned
 from tuner.source.facts import IDENTIFIER, KernelParameter, LineIndex
 from tuner.source.kernels import dtype_of, element_dtype
 from tuner.source.launches import Allocation, allocations_in
+from tuner.source.reaches import Reach, reaches_of
 from tuner.source.syntax import number
 from tuner.source.uses import ConstantMemory, Use, constant_memory, uses_of
 
@@ -104,6 +106,8 @@ _FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
 # a text as the file states it, and where the source says so
 Stated = tuple[str, str]
 ShapeAndOrigin = tuple[Shape, str]
+# a shape, with how sure an index makes it and which one
+Indexed = tuple[Shape, Stated]
 # how far a guess goes, the surest first
 SURE, LIKELY, GUESSED = CERTAINTIES = ("sure", "likely", "guessed")
 _LONGEST_CODE = 60
@@ -202,9 +206,9 @@ class _Reading:
         self.grid = tuned.grid or ()
         self.block = (tuned.block or ()) if launch.is_found else ()
         self.tunable = {choice.name for choice in choices}
-        self.accesses: dict[str, list[Access]] = {}
-        for access in accesses_of(launch.source, launch.kernel):
-            self.accesses.setdefault(access.array, []).append(access)
+        self.reaches: dict[str, list[Reach]] = {}
+        for reach in reaches_of(launch.source, launch.kernel, self.types):
+            self.reaches.setdefault(reach.array, []).append(reach)
         self.uses = uses_of(launch.source, launch.kernel)
 
     def arguments(self) -> tuple[DraftArgument, ...]:
@@ -254,7 +258,9 @@ class _Reading:
             evidence = (Evidence(LIKELY, told),)
             return DraftArgument(parameter, dtype, value=stated[0], evidence=evidence)
         evidence = (Evidence(GUESSED, "a usual number, for whoever calls the host code says it"),)
-        return DraftArgument(parameter, dtype, value=usual(parameter.name, dtype), evidence=evidence)
+        return DraftArgument(
+            parameter, dtype, value=usual(parameter.name, dtype), evidence=evidence
+        )
 
     def shapes(
         self, arrays: Sequence[KernelParameter]
@@ -264,6 +270,8 @@ class _Reading:
         for parameter in arrays:
             name, numbers = parameter.name, tuple[Evidence, ...]()
             memory, index = self.allocated(parameter), indexed.get(name)
+            if memory is not None and index is not None and index[1][0] == GUESSED:
+                index = None
             if memory is not None:
                 shape, numbers = self.named(memory[0])
                 memory = shape, memory[1]
@@ -274,17 +282,17 @@ class _Reading:
             if memory is None and index is None:
                 continue
             if memory is None or (index is not None and sorted(index[0]) == sorted(memory[0])):
-                shape, origin = index or ((), "")
-                sure = memory is not None
+                shape, (certainty, origin) = index or ((), (GUESSED, ""))
                 also = f"{memory[1]}; " if memory is not None else ""
-                evidence = Evidence(SURE if sure else LIKELY, f"{also}{origin}")
+                evidence = Evidence(SURE if memory is not None else certainty, f"{also}{origin}")
             else:
-                shape, evidence = self.ordered(name, *memory, indexed)
+                known = {n: one for n, one in indexed.items() if one[1][0] != GUESSED}
+                shape, evidence = self.ordered(name, *memory, known)
             shapes[name] = shape, (evidence, *numbers)
         return shapes
 
     def ordered(
-        self, name: str, memory: Shape, origin: str, indexed: Mapping[str, ShapeAndOrigin]
+        self, name: str, memory: Shape, origin: str, indexed: Mapping[str, Indexed]
     ) -> tuple[Shape, Evidence]:
         # rows * cols and cols * rows are the same memory; how far apart elements are tells them
         if not 2 <= len(memory) <= _MOST_ORDERED:
@@ -311,9 +319,7 @@ class _Reading:
         """Find what the indices of an array multiply by, as far as axes say it; and a line."""
         found: set[str] = set()
         line = 0
-        for access in self.accesses.get(name, []):
-            if access.index is None:
-                continue
+        for access in self.reaches.get(name, []):
             own = {s for s in self.site(access).strides(access.index) if IDENTIFIER.search(s)}
             line = line or (access.line if own else 0)
             found |= own
@@ -348,32 +354,55 @@ class _Reading:
         ]
         return found[0] if len(found) == 1 else ()
 
-    def indexed(self, parameter: KernelParameter) -> ShapeAndOrigin | None:
+    def indexed(self, parameter: KernelParameter) -> Indexed | None:
+        """Find the one shape that all indices agree on, or that has all others inside."""
         if dtype_of(parameter.c_type, self.types) is None:
             return None
-        accesses = self.accesses.get(parameter.name, [])
-        telling = [access for access in accesses if access.index != "0"] or accesses
-        shapes = {self.shape(access) for access in telling}
-        shape = shapes.pop() if len(shapes) == 1 else None
-        if shape is None:
+        reaches = self.reaches.get(parameter.name, [])
+        telling = [reach for reach in reaches if reach.index != "0"] or reaches
+        exact = [self.shape(reach) if reach.exact else None for reach in telling]
+        found = [
+            (shape, reach)
+            for shape, reach in (
+                (own or self.spaced(r), r) for own, r in zip(exact, telling, strict=True)
+            )
+            if shape is not None
+        ]
+        if not found:
             return None
-        code = f"{parameter.name}[{telling[0].index}]"
+        shapes = dict(reversed(found))
+        shape = max(shapes, key=lambda one: len(product(one).split(" * ")))
+        whole = Counter(product(shape).split(" * "))
+        if any(Counter(product(one).split(" * ")) - whole for one in shapes):
+            return None
+        reach = shapes[shape]
+        certain = {*exact} == {shape}
+        code = f"{parameter.name}[{reach.index}]"
         code = code if len(code) <= _LONGEST_CODE else f"{code[:_LONGEST_CODE]}..."
-        return shape, f"indexed in line {telling[0].line}: {code}"
+        how = "indexed" if reach.exact else "handed on"
+        return shape, (LIKELY if certain else GUESSED, f"{how} in line {reach.line}: {code}")
 
-    def shape(self, access: Access) -> Shape | None:
-        # the dimensions that an index runs over; no shape may depend on what is tuned
-        if access.index is None:
-            return None
-        shape = tuple(undivided(self.site(access).dimensions(access.index) or ()))
+    def shape(self, reach: Reach) -> Shape | None:
+        return self.untuned(tuple(undivided(self.site(reach).dimensions(reach.index) or ())))
+
+    def spaced(self, reach: Reach) -> Shape | None:
+        """Go by how far apart rows are, or by how many elements are handed on."""
+        site = self.site(reach)
+        return self.untuned(
+            site.counted(reach.index, reach.counts) or site.spaced(reach.index) or ()
+        )
+
+    def untuned(self, shape: Shape) -> Shape | None:
+        # no shape may depend on what is tuned
         named = {name for extent in shape for name in IDENTIFIER.findall(extent)}
         return None if not shape or named & self.tunable else shape
 
-    def site(self, access: Access) -> Site:
+    def site(self, reach: Reach) -> Site:
         body, masked = (self.launch.kernel.body,), self.launch.source.masked
-        variables = assigned(masked, body, access.at, access.loop_end)
+        variables = assigned(masked, body, reach.at, reach.loop_end)
         known = {name: value.text for name, value in variables.items()}
-        return Site(self.scope, self.grid, self.block, access.bounds, known)
+        tuned = frozenset(self.tunable)
+        return Site(self.scope, self.grid, self.block, reach.bounds, known, tuned)
 
     def allocated(self, parameter: KernelParameter) -> ShapeAndOrigin | None:
         dtype = element_dtype(parameter.c_type, self.types)

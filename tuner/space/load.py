@@ -398,7 +398,9 @@ def _tolerances(
 
 def _moved(arguments: Sequence[Argument]) -> Expression:
     # Of a table that indices point into nobody knows how much is read.
-    pointed = {b.text for a in arguments if a.fill in ("indices", "distinct") for b in a.fill_bounds}
+    pointed = {
+        b.text for a in arguments if a.fill in ("indices", "distinct") for b in a.fill_bounds
+    }
     outputs = [a for a in arguments if a.role in ("output", "inout")]
     read = [
         a

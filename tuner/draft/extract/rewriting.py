@@ -234,9 +234,8 @@ def _rewritten(
 def _renamed(kernel: SourceItem, start: int, names: Mapping[str, str]) -> SourceItem:
     taken = {*IDENTIFIER.findall(kernel.code)}
     edits = []
-    for name, other in names.items():
-        while other in taken:
-            other += "_"
+    for name, wanted in names.items():
+        other = next(one for n in range(len(taken) + 1) if (one := wanted + "_" * n) not in taken)
         places = re.finditer(rf"(?<![\w.>]){name}\b", kernel.code[start:])
         edits += [(match.span(), other) for match in places]
     return _edited(kernel, start, sorted(edits))
@@ -247,8 +246,8 @@ def _edited(kernel: SourceItem, start: int, edits: Sequence[tuple[Span, str]]) -
     text, code = kernel.text, kernel.code
     for (first, last), new in reversed(edits):
         code = code[: start + first] + new + code[start + last :]
-        first, last = first + kernel.lead + start, last + kernel.lead + start
-        text = text[:first] + new + text[last:]
+        lead = kernel.lead + start
+        text = text[: lead + first] + new + text[lead + last :]
     return replace(kernel, text=text, code=code)
 
 
