@@ -17,7 +17,7 @@ from tuner.draft.indices import Shape, Site, product, undivided
 from tuner.draft.launches import Axes, LaunchDraft, numbers_of
 from tuner.draft.translate import Scope, translate
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.source.accesses import assigned
+from tuner.source.accesses import assigned, bare
 from tuner.source.facts import IDENTIFIER, KernelParameter, LineIndex
 from tuner.source.kernels import dtype_of, element_dtype
 from tuner.source.launches import Allocation, allocations_in
@@ -468,8 +468,32 @@ class _Reading:
                 f"written, line {written}" if written else f"read, line {read}, and not written",
             )
         told = f"read, line {read}, and written, line {written}"
-        # Its own results may be all that it reads.
-        return use.role, Evidence(LIKELY if written < read else SURE, told)
+        reaches = self.reaches.get(parameter.name, [])
+        if reads_own_results(reaches, self.launch.source.masked):
+            return "output", Evidence(LIKELY, f"{told}: its own results")
+        looped = any(one.writes and one.loop_end for one in reaches)
+        return use.role, Evidence(LIKELY if written < read or looped else SURE, told)
+
+
+def reads_own_results(reaches: Sequence[Reach], masked: str) -> bool:
+    """Tell whether all that is read of an array was written before, as far as indices tell."""
+    written = [one for one in reaches if one.writes and not one.reads]
+    if not written or not all(one.exact for one in reaches):
+        return False
+    first = min(written, key=lambda one: one.at)
+    return all(_is_own(one, first, masked) for one in reaches if one.reads)
+
+
+def _is_own(read: Reach, written: Reach, masked: str) -> bool:
+    if bare(read.index) == bare(written.index):
+        return ";" in masked[written.at : read.at]
+    # of y[k], each y[j] with j < k
+    earlier = (
+        re.sub(rf"(?<![\w.]){re.escape(bound.what)}\b", bound.limit, read.index)
+        for bound in read.bounds
+        if IDENTIFIER.fullmatch(bound.what) and IDENTIFIER.fullmatch(bound.limit)
+    )
+    return any(bare(index) == bare(written.index) for index in earlier)
 
 
 def _sure(origin: str) -> tuple[Evidence, ...]:

@@ -18,6 +18,7 @@ _POINTEE = re.compile(
     r"^(?:const\s+|volatile\s+)*(.+?)(?:\s+const)?\s*\*\s*(?:const|__restrict__)?$"
 )
 _ELEMENT_CALLS = re.compile(r"__ld\w+|__st\w+|atomic\w+")
+_PARTS = ("field_expression", "parenthesized_expression")
 _TESTS = ("==", "!=", "&&", "||")
 _LOOPS = ("for_statement", "while_statement", "do_statement")
 _DECLARED = re.compile(r"\b(?:int|unsigned|auto|size_t|\w+_t|long)\s+(\w+)\s*[=;]")
@@ -38,6 +39,7 @@ class Reach:
     line: int
     loop_end: int = 0
     exact: bool = True
+    reads: bool = True
     writes: bool = False
     counts: tuple[str, ...] = ()
 
@@ -233,7 +235,8 @@ class _Reader:
             called = _name(part(parent.parent, "function"))
             if _ELEMENT_CALLS.fullmatch(called):
                 made = self.reach(parent, place)
-                yield replace(made, writes=not called.startswith("__ld"))
+                reads, writes = not called.startswith("__st"), not called.startswith("__ld")
+                yield replace(made, reads=reads, writes=writes)
                 return
             inside = [*self.inside(called, parent, node, place)]
             others = tuple(self.text(one) for one in parent.named_children if one != node)
@@ -249,17 +252,7 @@ class _Reader:
         return self.text(part(parent, "operator")) in _TESTS
 
     def reach(self, element: Node, place: _Place) -> Reach:
-        around = element.parent
-        while around is not None and around.type in (
-            "field_expression",
-            "parenthesized_expression",
-        ):
-            element, around = around, around.parent
-        left = around is not None and part(around, "left") == element
-        changed = around is not None and around.type in (
-            "assignment_expression",
-            "update_expression",
-        )
+        reads, writes = self.use(element)
         return Reach(
             array=place.array,
             index=place.offset,
@@ -268,9 +261,18 @@ class _Reader:
             line=self.lines.at(element.start_byte),
             loop_end=max((loop.end_byte for loop in self.loops(element)), default=0),
             exact=place.unit is not None and not place.wanders,
-            writes=changed
-            and (left or (around is not None and around.type == "update_expression")),
+            reads=reads,
+            writes=writes,
         )
+
+    def use(self, element: Node) -> tuple[bool, bool]:
+        around = element.parent
+        while around is not None and around.type in _PARTS:
+            element, around = around, around.parent
+        if around is None or around.type == "update_expression":
+            return True, True
+        left = around.type == "assignment_expression" and part(around, "left") == element
+        return (not left or self.text(part(around, "operator")) != "="), left
 
     def inside(self, called: str, listed: Node, node: Node, place: _Place) -> Iterator[Reach]:
         """Follow a pointer into a function of the file; write indices in the caller's names."""

@@ -372,3 +372,23 @@ def test_a_role_says_what_it_is_from(kernel: str, role: str) -> None:
     assert role in argument(
         scaled("void f(float* p, int n) { k<<<1, 64>>>(p, p, 2.f, n); }", kernel), "y"
     )
+
+
+@pytest.mark.parametrize(
+    ("body", "role"),
+    [
+        ("y[i] = 1; y[i] /= 2;", "output"),
+        (
+            "for (int k = 0; k < n; ++k) { for (int j = 0; j < k; ++j) s += y[j]; y[k] = s; }",
+            "output",
+        ),
+        ("y[i] = y[i] + 1;", "inout"),
+        ("s = y[i]; y[i] = s;", "inout"),
+        ("for (int k = 0; k < n; ++k) { s += y[k + 1]; y[k] = s; }", "inout"),
+        ("y[i] = 1; s = y[i + 1];", "inout"),
+    ],
+)
+def test_what_reads_only_its_own_results_is_an_output(body: str, role: str) -> None:
+    text = f"__global__ void k(float* y, int n) {{ float s = 0; int i = threadIdx.x; {body} }}\n"
+    row = argument(f"{text}void f(float* p, int n) {{ k<<<1, 64>>>(p, n); }}", "y")
+    assert f"role: {role}}}" in row
