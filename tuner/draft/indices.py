@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from tuner.draft.host_values import plain
@@ -33,7 +33,8 @@ class Part:
 class Site:
     """What the names in an index mean where it is, and what bounds them there.
 
-    `tuned` are the names of parameters, which size tiles and no array.
+    `tuned` are the names of parameters, which size tiles and no array; `tables` are arrays of whole
+    numbers, each with a name for what its numbers are below.
     """
 
     scope: Scope
@@ -42,6 +43,7 @@ class Site:
     bounds: tuple[Bound, ...]
     variables: Mapping[str, str]
     tuned: frozenset[str] = frozenset()
+    tables: Mapping[str, str] = field(default_factory=dict)
 
     def dimensions(self, text: str, depth: int = 0) -> Shape | None:
         """Find the extents that an index runs over, the outermost first; None if unknown."""
@@ -118,7 +120,7 @@ class Site:
         terms = [self.tiled(part) for part in self.parts(text)]
         terms = [part for part in terms if not self.is_in_tile(part, terms)]
         apart = [part for part in terms if any(map(IDENTIFIER.search, part.by))]
-        known = apart or [part for part in terms if part.extent]
+        known = apart or [part for part in terms if part.extent or self.pointing(part.running)]
         if not known:
             return None
         widest = max((part.by for part in known), key=len)
@@ -138,6 +140,9 @@ class Site:
 
     def outermost(self, terms: Sequence[Part]) -> Shape | None:
         """Find what several terms run over together, the small ones inside steps of a large one."""
+        tables = {self.tables[name] for part in terms if (name := self.pointing(part.running))}
+        if tables:
+            return (tables.pop(),) if len(tables) == 1 else None
         extents = self.dimensions(" + ".join(part.running for part in terms))
         if extents is not None and len(terms) == 1 and not terms[0].extent:
             return extents
@@ -148,6 +153,19 @@ class Site:
             if limit is not None and {*IDENTIFIER.findall(limit)} - self.tuned:
                 whole.add(limit)
         return (whole.pop(),) if len(whole) == 1 else extents
+
+    def pointing(self, text: str) -> str:
+        """Name the array that a term is an element of, directly or through a local pointer."""
+        match = re.match(r"(?:__ldg\s*\(\s*&?\s*)?(\w+)\s*(?:\[|\+)", plain(text))
+        if match is None or ("[" not in text and "__ldg" not in text):
+            return ""
+        behind = {match[1], *IDENTIFIER.findall(self.variables.get(match[1], ""))}
+        found = behind & {*self.tables}
+        return found.pop() if len(found) == 1 else ""
+
+    def pointed(self, text: str) -> set[str]:
+        """List the arrays that say where an index points."""
+        return {name for part in self.parts(text) if (name := self.pointing(part.running))}
 
     def is_in_tile(self, part: Part, terms: Sequence[Part]) -> bool:
         for tile in (Counter(one.by) for one in terms if one.extent):

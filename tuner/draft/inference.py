@@ -12,7 +12,7 @@ from math import prod
 
 from tuner.draft.choices import TunableConstant
 from tuner.draft.guesses import enumerators, stated_default, usual
-from tuner.draft.host_values import Host, HostLaunch, Number, plain
+from tuner.draft.host_values import INTEGERS, Host, HostLaunch, Number, plain
 from tuner.draft.indices import Shape, Site, product, undivided
 from tuner.draft.launches import Axes, LaunchDraft, numbers_of
 from tuner.draft.translate import Scope, translate
@@ -182,7 +182,12 @@ def infer(
     for sizes in reading.sizes:
         distinct.setdefault(tuple((axis, n.value) for axis, n in sizes.items()), sizes)
     memory = constant_memory(launch.source, launch.kernel)
-    return Inference(axes, reading.arguments(), tuple(distinct.values()), memory)
+    arguments = reading.arguments()
+    # what indices are below is an axis of its own where nothing else says it
+    used = {name for a in arguments for e in a.shape or () for name in IDENTIFIER.findall(e)}
+    below = {name: name for name in reading.tables.values() if name in used}
+    axes = replace(axes, names={**axes.names, **below})
+    return Inference(axes, arguments, tuple(distinct.values()), memory)
 
 
 class _Reading:
@@ -210,12 +215,16 @@ class _Reading:
         for reach in reaches_of(launch.source, launch.kernel, self.types):
             self.reaches.setdefault(reach.array, []).append(reach)
         self.uses = uses_of(launch.source, launch.kernel)
+        whole = [p for p in launch.kernel.parameters if p.pointers == 1 and p.name]
+        whole = [p for p in whole if dtype_of(p.c_type, self.types) in INTEGERS]
+        self.tables = {p.name: f"{p.name}_below" for p in whole}
 
     def arguments(self) -> tuple[DraftArgument, ...]:
         parameters = self.launch.kernel.parameters
         absent = {p.name: told for p in parameters if (told := self.absent(p)) is not None}
         arrays = [p for p in parameters if p.name and p.pointers == 1 and p.name not in absent]
         shapes = self.shapes(arrays)
+        fills = self.fills(shapes)
         found = []
         for p in parameters:
             dtype = element_dtype(p.c_type, self.types) if p.pointers < 2 else None
@@ -225,6 +234,10 @@ class _Reading:
             elif p.pointers:
                 role, known = self.role(p)
                 argument = DraftArgument(p, dtype, role, evidence=(known,))
+                if p.name in fills and role in ("input", "inout"):
+                    fill, told = fills[p.name]
+                    known = replace(known, certainty=GUESSED, text=f"{known.text}; {told}")
+                    argument = replace(argument, fill=fill, evidence=(known,))
                 if p.name in shapes:
                     shape, evidence = shapes[p.name]
                     argument = replace(argument, shape=shape, evidence=(*evidence, known))
@@ -239,6 +252,17 @@ class _Reading:
                 argument = self.guessed(p, dtype)
             found.append(argument)
         return tuple(found)
+
+    def fills(self, shapes: Mapping[str, tuple[Shape, object]]) -> dict[str, Stated]:
+        """Find what indices have to be below: the rows of the array that they point into."""
+        found: dict[str, Stated] = {}
+        for name, (shape, _) in shapes.items():
+            for reach in self.reaches.get(name, []):
+                for table in self.site(reach).pointed(reach.index):
+                    plainly = reach.writes and not reach.reads
+                    fill = f"{'distinct' if plainly else 'indices'}({shape[0]})"
+                    found.setdefault(table, (fill, f"points into {name}, line {reach.line}"))
+        return found
 
     def guessed(self, parameter: KernelParameter, dtype: str | None) -> DraftArgument:
         """Give a number that no launch states a usual value, and say so."""
@@ -402,7 +426,7 @@ class _Reading:
         variables = assigned(masked, body, reach.at, reach.loop_end)
         known = {name: value.text for name, value in variables.items()}
         tuned = frozenset(self.tunable)
-        return Site(self.scope, self.grid, self.block, reach.bounds, known, tuned)
+        return Site(self.scope, self.grid, self.block, reach.bounds, known, tuned, self.tables)
 
     def allocated(self, parameter: KernelParameter) -> ShapeAndOrigin | None:
         dtype = element_dtype(parameter.c_type, self.types)
@@ -462,13 +486,17 @@ class _Reading:
             return use.role, Evidence(GUESSED, f"{told}, line {line}")
         if read is None and written is None:
             return use.role, Evidence(GUESSED, "nothing here reads or writes it")
+        reaches = self.reaches.get(parameter.name, [])
+        scattered = [r for r in reaches if r.writes and self.site(r).pointed(r.index)]
+        if read is None and scattered:
+            told = f"written only where others point, line {scattered[0].line}"
+            return "inout", Evidence(GUESSED, told)
         if read is None or written is None:
             return use.role, Evidence(
                 SURE,
                 f"written, line {written}" if written else f"read, line {read}, and not written",
             )
         told = f"read, line {read}, and written, line {written}"
-        reaches = self.reaches.get(parameter.name, [])
         if reads_own_results(reaches, self.launch.source.masked):
             return "output", Evidence(LIKELY, f"{told}: its own results")
         looped = any(one.writes and one.loop_end for one in reaches)

@@ -218,7 +218,9 @@ def _min_bytes(arguments: Sequence[DraftArgument]) -> str | None:
     if not arrays or not all(known):
         return None
     bytes_of: dict[str, int] = {}
-    for argument in arrays:
+    tables = {a.fill.partition("(")[2].rstrip(")") for a in arrays if "(" in a.fill}
+    whole = [a for a in arrays if a.role != "input" or not tables & {*(a.shape or ())}]
+    for argument in whole:
         elements = " * ".join(
             e if e.isidentifier() or e.isdigit() or e.startswith("ceil_div(") else f"({e})"
             for e in argument.shape or ()
@@ -227,8 +229,9 @@ def _min_bytes(arguments: Sequence[DraftArgument]) -> str | None:
         bytes_of[elements] = bytes_of.get(elements, 0) + size
     total = " + ".join(f"{elements} * {size}" for elements, size in bytes_of.items())
     twice = any(argument.role == "inout" for argument in arrays)
+    rest = "" if len(whole) == len(arrays) else "; of a table nobody knows how much"
     what = "read or written once" + (", what is changed in place both" if twice else "")
-    return f"{total}  # every array {what}"
+    return f"{total}  # every array {what}{rest}"
 
 
 def _hints(launch: LaunchDraft) -> dict[str, str]:
@@ -261,6 +264,10 @@ def _constraints(
         factors = [e if simple or e.isidentifier() else f"({e})" for e in tuned.block]
         constraints.append(f"{' * '.join(factors)} <= {MAX_THREADS}")
     constraints += [f"{axes.names[c.name]} == {c.number}" for c in axes.fixed.values()]
+    # the source launches no block for what is left of a division
+    whole = (re.fullmatch(r"(\w+) // (\w+)", extent) for extent in tuned.grid or ())
+    named = {choice.name for choice in choices}
+    constraints += [f"{m[1]} % {m[2]} == 0" for m in whole if m is not None and m[2] in named]
     return list(dict.fromkeys(constraints))
 
 
