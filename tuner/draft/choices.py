@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tuner.draft.host_values import HostLaunch, names_behind
+from tuner.draft.traits import traits_of
 from tuner.model.config import RESERVED_NAMES
 from tuner.model.expressions import Value
-from tuner.source.facts import IDENTIFIER, Span, TemplateParameter, within
+from tuner.source.facts import IDENTIFIER, LineIndex, Span, TemplateParameter, within
 from tuner.source.host import Edit
 from tuner.source.syntax import listed, number
 
@@ -139,6 +140,7 @@ def propose(launch: HostLaunch, axes: Sequence[str]) -> Proposals:
     names = Names(axes)
     reached = launch.source.reachable([launch.kernel])
     choices, left = _constants(launch, reached, names)
+    choices += _members(launch, choices, names)
     template, edits, instance, fixed = _template(launch, choices, names)
     choices += template
     left = (*left, *fixed)
@@ -180,6 +182,25 @@ def _constants(
         edit = Edit(*constant.span, _hole(own))
         choices.append(TunableConstant(own, near, value, note, (edit,), name, block))
     return choices, tuple(left)
+
+
+def _members(
+    launch: HostLaunch, constants: Sequence[TunableConstant], names: Names
+) -> Iterator[TunableConstant]:
+    # numbers of a class that is a template argument
+    traits = traits_of(launch.source.masked, launch.kernel, launch.instance or ())
+    taken = {choice.origin for choice in constants}
+    for member, span in traits.places.items():
+        value = number(traits.numbers[member])
+        if member in taken or value is None or why_fixed(member, value) is not None:
+            continue
+        if not _is_block(member, value) and not PER_THREAD.fullmatch(snake_case(member).upper()):
+            continue
+        own, block = names.of(member), _is_block(member, value)
+        line = LineIndex(launch.source.masked).at(span[0])
+        near = _values_for(member, value, block=block)
+        note, edit = f"{member}, line {line}", Edit(*span, _hole(own))
+        yield TunableConstant(own, near, value, note, (edit,), member, block)
 
 
 def _template(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from tuner.draft.traits import traits_of
 from tuner.draft.translate import Scope, parse_expression, translate
 from tuner.source.accesses import Assigned, assigned
 from tuner.source.facts import (
@@ -152,7 +153,8 @@ class HostLaunch:
             # in the kernel it hides a constant of the host's that has its name
             stated = number(found.get(parameter.name, ""))
             found[parameter.name] = found[parameter.name] if stated is not None else text
-        return found
+        traits = traits_of(self.source.masked, self.kernel, self.instance or ())
+        return {**found, **traits.numbers}
 
     @property
     def names(self) -> frozenset[str]:
@@ -237,7 +239,7 @@ class HostLaunch:
             aliases.pop(parameter.name, None)
             if parameter.is_type and instance is not None:
                 aliases[parameter.name] = instance[index]
-        return aliases
+        return {**aliases, **traits_of(self.source.masked, self.kernel, instance or ()).types}
 
 
 _MAX_DEPTH = 12
