@@ -12,6 +12,9 @@ _DEFAULT = (
 )
 _ENUM = r"\benum\s+(?:class\s+|struct\s+)?(?:{name}\b)?\s*(?::\s*(\w+)\s*)?\{{([^{{}}]*)\}}\s*(\w*)"
 _FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
+_SUM = re.compile(r"\b(\w+)(?:\[[^\]]*\])?\s*\+=\s*([^;]*[\w)\]]\s*\*\s*[\w(][^;]*);")
+# Squares of it, and sums of as many as an array has, are numbers of float32.
+LARGEST = "1.0e+9"
 # what people take, by the name; none is 0 or 1, which a kernel that forgets it would not show
 _USUAL = (
     (r"eps(ilon)?|(.*_)?eps(ilon)?", "1e-06"),
@@ -46,6 +49,16 @@ def usual(name: str, dtype: str) -> str:
         return "1"
     plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).strip("_").lower()
     return next((value for kind, value in _USUAL if re.fullmatch(kind, plain)), _ELSE)
+
+
+def summed_products(masked: str, span: tuple[int, int]) -> tuple[int, bool] | None:
+    """Find where products are summed in float32, and whether they are squares."""
+    for match in _SUM.finditer(masked, *span):
+        declared = rf"\b(?:float\d?|\w*(?:acc|math)\w*)\s+[^;(){{}}]*\b{match[1]}\b"
+        if re.search(declared, masked[span[0] : match.start()], re.IGNORECASE):
+            factors = re.fullmatch(r"(.+?)\s*\*\s*(.+)", match[2].strip(), re.DOTALL)
+            return match.start(), factors is not None and factors[1] == factors[2]
+    return None
 
 
 def enumerators(masked: str, c_type: str) -> dict[str, int] | None:

@@ -11,7 +11,7 @@ from itertools import combinations, permutations
 from math import prod
 
 from tuner.draft.choices import TunableConstant
-from tuner.draft.guesses import enumerators, stated_default, usual
+from tuner.draft.guesses import LARGEST, enumerators, stated_default, summed_products, usual
 from tuner.draft.host_values import INTEGERS, Host, HostLaunch, Number, plain
 from tuner.draft.indices import Shape, Site, product, undivided
 from tuner.draft.launches import Axes, LaunchDraft, numbers_of
@@ -141,6 +141,7 @@ class DraftArgument:
     evidence: tuple[Evidence, ...] = ()
     origin: str = ""
     fill: str = ""
+    extreme: str = ""
     scale: float | None = None
 
     @property
@@ -224,7 +225,7 @@ class _Reading:
         absent = {p.name: told for p in parameters if (told := self.absent(p)) is not None}
         arrays = [p for p in parameters if p.name and p.pointers == 1 and p.name not in absent]
         shapes = self.shapes(arrays)
-        fills = self.fills(shapes)
+        fills, limit = self.fills(shapes), self.limit()
         found = []
         for p in parameters:
             dtype = element_dtype(p.c_type, self.types) if p.pointers < 2 else None
@@ -241,6 +242,8 @@ class _Reading:
                 if p.name in shapes:
                     shape, evidence = shapes[p.name]
                     argument = replace(argument, shape=shape, evidence=(*evidence, known))
+                if dtype in ("float32", "bfloat16") and role in ("input", "inout"):
+                    argument = replace(argument, extreme=limit)
             elif p.name in self.axes.names:
                 argument = DraftArgument(p, dtype, value=self.axes.names[p.name])
             elif stated := self.axes.strides.get(p.name):
@@ -252,6 +255,17 @@ class _Reading:
                 argument = self.guessed(p, dtype)
             found.append(argument)
         return tuple(found)
+
+    def limit(self) -> str:
+        """Say where extreme inputs end, if a right kernel overflows and its reference does not."""
+        masked, span = self.launch.source.masked, self.launch.kernel.body
+        found = summed_products(masked, span)
+        if found is None:
+            return ""
+        at, squares = found
+        what, end = ("squares", f"largest: {LARGEST}, ") if squares else ("products", "")
+        reason = f"a guess: {what} are summed in float32 in line {LineIndex(masked).at(at)}"
+        return f'{{{end}reason: "{reason}"}}'
 
     def fills(self, shapes: Mapping[str, tuple[Shape, object]]) -> dict[str, Stated]:
         """Find what indices have to be below: the rows of the array that they point into."""
@@ -412,9 +426,8 @@ class _Reading:
     def spaced(self, reach: Reach) -> Shape | None:
         """Go by how far apart rows are, or by how many elements are handed on."""
         site = self.site(reach)
-        return self.untuned(
-            site.counted(reach.index, reach.counts) or site.spaced(reach.index) or ()
-        )
+        shape = site.counted(reach.index, reach.counts) or site.spaced(reach.index)
+        return self.untuned(shape or site.dimensions(reach.index) or ())
 
     def untuned(self, shape: Shape) -> Shape | None:
         # no shape may depend on what is tuned

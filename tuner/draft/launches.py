@@ -200,10 +200,13 @@ def _tiles(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, 
     origins = {c.origin: c for c in choices if c.origin is not None and type(c.default) is int}
     found: dict[int, str] = {}
     for match in _TILE.finditer(launch.source.masked, *launch.kernel.body):
-        own = [origins[name] for name in IDENTIFIER.findall(match[1]) if name in origins]
-        if own and len(own) == len(re.findall(r"\w+", match[1])):
+        factors = re.findall(r"\w+", match[1])
+        own = [origins[name] for name in factors if name in origins]
+        plain = [factor for factor in factors if factor.isdigit()]
+        if own and len(own) + len(plain) == len(factors):
             size = prod(c.default for c in own if isinstance(c.default, int))
-            found.setdefault(size, " * ".join(c.name for c in own))
+            text = " * ".join([*(c.name for c in own), *plain])
+            found[size * prod(map(int, plain))] = text if len(factors) == 1 else f"({text})"
     return found
 
 
@@ -213,9 +216,10 @@ def _extents(
     choices: Sequence[TunableConstant],
     tiles: Mapping[int, str] = MappingProxyType({}),
 ) -> tuple[str, ...] | None:
+    defaults = {**scope.defaults, **{text: size for size, text in tiles.items()}}
     own = [_with_literals(scope, choices, axis) for axis in range(len(texts[:3]))]
     translated = [
-        translate(text, replace(one, literals={**tiles, **one.literals}))
+        translate(text, replace(one, literals={**tiles, **one.literals}, defaults=defaults))
         for text, one in zip(texts, own, strict=False)
     ]
     known = tuple(text for text in translated if text is not None)
