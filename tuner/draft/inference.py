@@ -350,7 +350,9 @@ class _Reading:
         """Go by how far apart rows are, or by how many elements are handed on."""
         site = self.site(reach)
         shape = site.counted(reach.index, reach.counts) or site.spaced(reach.index)
-        return self.untuned(shape or site.dimensions(reach.index) or ())
+        if shape is None and reach.index != "0":
+            shape = site.dimensions(reach.index)
+        return self.untuned(shape or ())
 
     def untuned(self, shape: Shape) -> Shape | None:
         # no shape may depend on what is tuned

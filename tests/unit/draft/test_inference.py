@@ -365,7 +365,7 @@ def test_constant_memory_that_only_host_code_fills_is_a_blank(declared: str, bla
         ("if (i < n) y[i] += x[i];", "role: inout}  # likely: indexed in line 2: y[i]; read, line"),
         ("if (i < n) mystery(y, i);", "role: inout}  # FILL IN: the shape of y over the axes; "
          "guessed: handed to mystery(), line 2"),
-        ("if (i < n) store4(y + i);", "guessed: output by the name of store4(), line 2"),
+        ("if (i < n) store4(y + i);", "output by the name of store4(), line 2"),
     ],
 )  # fmt: skip
 def test_a_role_says_what_it_is_from(kernel: str, role: str) -> None:
