@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tuner.draft.host_values import HostLaunch, names_behind
+from tuner.draft.traits import traits_of
 from tuner.model.config import RESERVED_NAMES
 from tuner.model.expressions import Value
-from tuner.source.facts import IDENTIFIER, Span, TemplateParameter, within
+from tuner.source.facts import IDENTIFIER, LineIndex, Span, TemplateParameter, within
 from tuner.source.host import Edit
 from tuner.source.syntax import listed, number
 
@@ -43,6 +44,9 @@ _HOW = re.compile(
     r".*(VEC|SMEM|SHARED|ASYNC|PIPELINE|PREFETCH|CACHE|UNROLL|SWIZZLE|PACK|LDG|HINT|COALESC|STAGE"
     r"|FAST|STREAM|TMA|WARP|BUFFER|PDL).*"
 )
+_PASSED = "the launch passes what is computed with it"
+_ATTRIBUTE = "it needs a launch with `pdl: true`"
+_PDL = re.compile(r"(.*_)?PDL(_.*)?")
 _MEANING = "it says what is computed, as far as its name tells"
 _ASKED = re.compile(
     r"\bblockDim\s*\.\s*([xyz])\b|\b(?:block|cta)\w*\s*\.\s*(?:size|num_threads)\s*\("
@@ -120,6 +124,8 @@ def snake_case(name: str) -> str:
 
 def why_fixed(name: str, value: Value) -> str | None:
     """Say why a constant is not for a tuner to change; None where it may be."""
+    if isinstance(value, bool) and _PDL.fullmatch(snake_case(name).upper()):
+        return _ATTRIBUTE
     if isinstance(value, bool) or _is_switch(name, value):
         return None if _HOW.fullmatch(snake_case(name).upper()) else _MEANING
     for pattern, reason in _FIXED:
@@ -134,6 +140,7 @@ def propose(launch: HostLaunch, axes: Sequence[str]) -> Proposals:
     names = Names(axes)
     reached = launch.source.reachable([launch.kernel])
     choices, left = _constants(launch, reached, names)
+    choices += _members(launch, choices, names)
     template, edits, instance, fixed = _template(launch, choices, names)
     choices += template
     left = (*left, *fixed)
@@ -177,6 +184,25 @@ def _constants(
     return choices, tuple(left)
 
 
+def _members(
+    launch: HostLaunch, constants: Sequence[TunableConstant], names: Names
+) -> Iterator[TunableConstant]:
+    # numbers of a class that is a template argument
+    traits = traits_of(launch.source.masked, launch.kernel, launch.instance or ())
+    taken = {choice.origin for choice in constants}
+    for member, span in traits.places.items():
+        value = number(traits.numbers[member])
+        if member in taken or value is None or why_fixed(member, value) is not None:
+            continue
+        if not _is_block(member, value) and not PER_THREAD.fullmatch(snake_case(member).upper()):
+            continue
+        own, block = names.of(member), _is_block(member, value)
+        line = LineIndex(launch.source.masked).at(span[0])
+        near = _values_for(member, value, block=block)
+        note, edit = f"{member}, line {line}", Edit(*span, _hole(own))
+        yield TunableConstant(own, near, value, note, (edit,), member, block)
+
+
 def _template(
     launch: HostLaunch, constants: list[TunableConstant], names: Names
 ) -> tuple[list[TunableConstant], tuple[Edit, ...], tuple[str, ...] | None, list[str]]:
@@ -186,6 +212,8 @@ def _template(
     if instance is None:
         return [], (), None, []
     left = []
+    passed = names_behind(launch.site.arguments, launch.site.definitions)
+    stated = (*launch.site.template_arguments, *[""] * len(instance))
     named = {choice.origin for choice in constants}
     lifted: dict[int, int | bool] = {}
     for index, (parameter, text) in enumerate(zip(launch.kernel.template, instance, strict=True)):
@@ -193,9 +221,11 @@ def _template(
         if value is None or parameter.is_type or text in named:
             continue
         reason = why_fixed(parameter.name, value if parameter.kind != "bool" else bool(value))
+        if reason is None and passed & {parameter.name, *IDENTIFIER.findall(stated[index])}:
+            reason = _PASSED
         if reason is None:
             lifted[index] = value
-        elif reason == _MEANING:
+        elif reason in (_MEANING, _PASSED, _ATTRIBUTE):
             name = f"{parameter.name} = {launch.value(text)} (line {parameter.line})"
             left.append(f"{name} is left out: {reason}")
     first = next((i for i, text in enumerate(instance) if i in lifted or text in named), None)
@@ -278,16 +308,18 @@ def _limit(
     behind = names_behind(texts, launch.site.definitions)
     texts += [launch.site.definitions.get(name, "") for name in sorted(behind)]
     known = [
-        launch.value(piece)
+        branch
         for text in texts
         for match in _LIMIT.finditer(text)
         for piece in listed(text, match.end())[0]
+        # `small ? 1024 : 256`
+        for branch in re.split(r"\?|(?<!:):(?!:)", launch.value(piece))
     ]
     numbers = {n for piece in known if isinstance(n := number(piece), int) and n > 1}
     limits = {n for n in numbers if _WARP <= n <= MAX_THREADS and n % _WARP == 0}
-    if len(limits) != 1 or not _asked(launch) or any(choice.is_block for choice in choices):
+    if not limits or not _asked(launch) or any(choice.is_block for choice in choices):
         return
-    limit = limits.pop()
+    limit = max(limits)
     near = tuple(v for v in _between(2 * _WARP, MAX_THREADS) if v != limit)
     note = f"the block of the launch, at most so many threads, line {launch.site.line}"
     values = tuple(sorted({*near, limit}))

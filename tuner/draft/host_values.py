@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from tuner.draft.translate import parse_expression
+from tuner.draft.traits import traits_of
+from tuner.draft.translate import Scope, parse_expression, translate
 from tuner.source.accesses import Assigned, assigned
 from tuner.source.facts import (
     IDENTIFIER,
@@ -152,8 +153,11 @@ class HostLaunch:
         """The file's constants, and the template parameters that the instance gives a value."""
         found = {constant.name: constant.value for constant in self.source.constants}
         for parameter, text in zip(self.kernel.template, self.instance or (), strict=False):
-            found.setdefault(parameter.name, text)
-        return found
+            # in the kernel it hides a constant of the host's that has its name
+            stated = number(found.get(parameter.name, ""))
+            found[parameter.name] = found[parameter.name] if stated is not None else text
+        traits = traits_of(self.source.masked, self.kernel, self.instance or ())
+        return {**found, **traits.numbers}
 
     @property
     def names(self) -> frozenset[str]:
@@ -177,7 +181,9 @@ class HostLaunch:
     @property
     def block(self) -> tuple[int, ...]:
         """The block's extents where they are numbers, else nothing."""
-        numbers = [number(self.value(extent)) for extent in self.site.block]
+        scope = Scope(definitions={**self.constants, **self.site.definitions})
+        texts = [self.value(extent) for extent in self.site.block]
+        numbers = [number(translate(text, scope) or text) for text in texts]
         plain = tuple(n for n in numbers if isinstance(n, int) and n > 0)
         return plain if len(plain) == len(numbers) else ()
 
@@ -236,7 +242,7 @@ class HostLaunch:
             aliases.pop(parameter.name, None)
             if parameter.is_type and instance is not None:
                 aliases[parameter.name] = instance[index]
-        return aliases
+        return {**aliases, **traits_of(self.source.masked, self.kernel, instance or ()).types}
 
 
 _MAX_DEPTH = 12

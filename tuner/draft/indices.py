@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from tuner.draft.host_values import plain
 from tuner.draft.translate import Scope, parse_expression, translate
 from tuner.source.accesses import Bound, bare
 from tuner.source.facts import IDENTIFIER
-from tuner.source.syntax import Node, text_of
+from tuner.source.syntax import Node, text_of, walk
 
 _MAX_DEPTH = 12
 _BUILTIN = re.compile(r"(blockIdx|threadIdx)\.([xyz])")
@@ -19,14 +21,29 @@ Shape = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A term of an index: what runs, up to `extent`, and the factors that it is multiplied `by`."""
+
+    by: Shape
+    running: str
+    extent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
-    """What the names in an index mean where it is, and what bounds them there."""
+    """What the names in an index mean where it is, and what bounds them there.
+
+    `tuned` are the names of parameters, which size tiles and no array; `tables` are arrays of whole
+    numbers, each with a name for what its numbers are below.
+    """
 
     scope: Scope
     grid: Shape
     block: Shape
     bounds: tuple[Bound, ...]
     variables: Mapping[str, str]
+    tuned: frozenset[str] = frozenset()
+    tables: Mapping[str, str] = field(default_factory=dict)
 
     def dimensions(self, text: str, depth: int = 0) -> Shape | None:
         """Find the extents that an index runs over, the outermost first; None if unknown."""
@@ -72,12 +89,13 @@ class Site:
                 if within is None:
                     continue
                 minor = (within,) if not rest else self.dimensions(" + ".join(rest), depth + 1)
+                minor = None if minor is None else tuple(n for n in minor if n != "1") or ("1",)
                 factors = sorted(" * ".join(minor).split(" * ")) if minor is not None else []
                 if minor is None or factors != sorted(within.split(" * ")):
                     continue
                 major = self.dimensions(outer, depth + 1)
                 if major is not None:
-                    return (*major, *minor)
+                    return (*major, *(n for n in minor if n != "1"))
         return self.stepped(terms, depth)
 
     def stepped(self, terms: list[str], depth: int) -> Shape | None:
@@ -93,6 +111,140 @@ class Site:
             if minor is not None and " * ".join(minor) in steps:
                 return (whole,)
         return None
+
+    def spaced(self, text: str) -> Shape | None:
+        """Find how far apart what an index runs over is: the outermost extent, then the strides.
+
+        What runs over the innermost need not be known. None where nothing runs over strides.
+        """
+        terms = [self.tiled(part) for part in self.parts(text)]
+        terms = [part for part in terms if not self.is_in_tile(part, terms)]
+        apart = [part for part in terms if any(map(IDENTIFIER.search, part.by))]
+        known = apart or [part for part in terms if part.extent or self.pointing(part.running)]
+        if not known:
+            return None
+        widest = max((part.by for part in known), key=len)
+        named = [Counter(filter(IDENTIFIER.search, part.by)) for part in terms]
+        if any(one - Counter(widest) for one in named):
+            return None
+        outer = self.outermost([part for part in terms if part.by == widest])
+        if outer is None or not all(part.running for part in apart):
+            return None
+        levels = [widest]
+        for by in sorted({part.by for part in apart}, key=lambda by: (-len(by), by)):
+            if len(by) < len(levels[-1]) and not Counter(by) - Counter(levels[-1]):
+                levels.append(by)
+        steps = (Counter(a) - Counter(b) for a, b in pairwise([*levels, ()]))
+        sizes = (" * ".join(step.elements()) for step in steps)
+        return (*outer, *(size for size in sizes if size))
+
+    def outermost(self, terms: Sequence[Part]) -> Shape | None:
+        """Find what several terms run over together, the small ones inside steps of a large one."""
+        tables = {self.tables[name] for part in terms if (name := self.pointing(part.running))}
+        if tables:
+            return (tables.pop(),) if len(tables) == 1 else None
+        extents = self.dimensions(" + ".join(part.running for part in terms))
+        if extents is not None and len(terms) == 1 and not terms[0].extent:
+            return extents
+        whole = {part.extent for part in terms if part.extent}
+        for part in terms:
+            limits = (bound.limit for bound in self.bounds if bound.what == bare(part.running))
+            limit = self.translated(next(limits, ""))
+            if limit is not None and {*IDENTIFIER.findall(limit)} - self.tuned:
+                whole.add(limit)
+        return (whole.pop(),) if len(whole) == 1 else extents
+
+    def pointing(self, text: str) -> str:
+        """Name the array that a term is an element of, directly or through a local pointer."""
+        match = re.match(r"(?:__ldg\s*\(\s*&?\s*)?(\w+)\s*(?:\[|\+)", plain(text))
+        if match is None or ("[" not in text and "__ldg" not in text):
+            return ""
+        behind = {match[1], *IDENTIFIER.findall(self.variables.get(match[1], ""))}
+        found = behind & {*self.tables}
+        return found.pop() if len(found) == 1 else ""
+
+    def pointed(self, text: str) -> set[str]:
+        """List the arrays that say where an index points."""
+        return {name for part in self.parts(text) if (name := self.pointing(part.running))}
+
+    def is_in_tile(self, part: Part, terms: Sequence[Part]) -> bool:
+        for tile in (Counter(one.by) for one in terms if one.extent):
+            further = Counter(part.by) - tile
+            small = all(name in self.tuned or name.isdigit() for name in further)
+            if further and small and not tile - Counter(part.by):
+                return True
+        return False
+
+    def tiled(self, part: Part) -> Part:
+        # blockIdx.x * TILE, where there are ceil_div(n, TILE) blocks
+        match = _BUILTIN.fullmatch(bare(part.running))
+        place = "xyz".index(match[2]) if match is not None and match[1] == "blockIdx" else 3
+        blocks = parse_call(self.grid[place]) if place < len(self.grid) else None
+        if blocks is None or Counter(blocks[1]) - Counter(part.by):
+            return part
+        left = Counter(part.by) - Counter(blocks[1])
+        return replace(part, by=tuple(sorted(left.elements())), extent=blocks[0])
+
+    def counted(self, text: str, counts: Sequence[str]) -> Shape | None:
+        """Go by a number handed on with a place: of `n - i` elements from i on there are n."""
+        for count in counts:
+            told = self.variables.get(plain(count), count)
+            parsed = parse_expression(told)
+            for node in walk(parsed[1]) if parsed is not None else ():
+                sign = node.child_by_field_name("operator")
+                left = node.child_by_field_name("left")
+                if (
+                    parsed is None
+                    or sign is None
+                    or left is None
+                    or node.type != "binary_expression"
+                ):
+                    continue
+                whole = self.translated(text_of(left, parsed[0]))
+                if text_of(sign, parsed[0]) == "-" and whole and IDENTIFIER.search(whole):
+                    outer = self.spaced(text) if text != "0" else ()
+                    return (*outer[:-1], whole) if outer else (whole,)
+        return None
+
+    def parts(self, text: str, by: Shape = (), depth: int = 0) -> Iterator[Part]:
+        """Yield the terms of an index, variables and products of sums written out."""
+        text = plain(text)
+        if depth > _MAX_DEPTH:
+            return
+        bounded = any(bound.what == bare(text) for bound in self.bounds)
+        if text in self.variables and not bounded and self.translated(text) is None:
+            yield from self.parts(self.variables[text], by, depth + 1)
+            return
+        parsed = None if bounded else parse_expression(text)
+        terms = _flat(*parsed, "+") if parsed is not None else [text]
+        for term in terms:
+            if len(terms) > 1:
+                yield from self.parts(term, by, depth + 1)
+                continue
+            factors, running = self.split(term)
+            if len(running) == 1 and factors:
+                yield from self.parts(running[0], (*by, *factors), depth + 1)
+            elif by or running:
+                yield Part(tuple(sorted((*by, *factors))), " * ".join(running))
+
+    def split(self, term: str) -> tuple[list[str], list[str]]:
+        """Split a product into factors that are known and those that run."""
+        parsed = parse_expression(plain(term))
+        factors = (
+            [plain(factor) for factor in _flat(*parsed, "*")] if parsed is not None else [term]
+        )
+        match = re.fullmatch(r"(.+?)\s*/\s*(\d+)", plain(term))
+        if match and len(factors) == 1:
+            known, running = self.split(match[1])
+            return _divided(known, int(match[2])), running
+        known, running = [], []
+        for factor in factors:
+            own = self.translated(factor)
+            if own is None:
+                running.append(factor)
+            elif own != "1":
+                known += own.split(" * ") if re.fullmatch(r"[\w* ]+", own) else [own]
+        return known, running
 
     def strides(self, text: str, by: Shape = (), depth: int = 0) -> Iterator[str]:
         """Yield what the parts of an index are multiplied by, each as a sorted product."""
@@ -124,6 +276,27 @@ def undivided(shape: Shape) -> Iterator[str]:
         if extents and first.endswith(f" // {extents[0]}"):
             first = first.removesuffix(f" // {extents.pop(0)}")
         yield first
+
+
+def parse_call(text: str) -> tuple[str, list[str]] | None:
+    """Read `ceil_div(n, a * b)` or `n // (a * b)`: what is divided, and the factors of by what."""
+    match = re.fullmatch(r"ceil_div\((.+), ([\w* ]+)\)|(\w+) // \(?([\w* ]+)\)?", text)
+    if match is None:
+        return None
+    return match[1] or match[3], (match[2] or match[4]).split(" * ")
+
+
+def _divided(factors: list[str], by: int) -> list[str]:
+    # bytes, of elements of so many each
+    for place, factor in enumerate(factors):
+        if factor.isdigit() and int(factor) % by == 0:
+            left = [str(int(factor) // by)] if int(factor) > by else []
+            return [*factors[:place], *left, *factors[place + 1 :]]
+    last = next((factor for factor in factors if not factor.isdigit()), None)
+    if last is not None:
+        whole = f"({last})" if " " in last else last
+        factors = [f"{whole} // {by}" if factor == last else factor for factor in factors]
+    return factors
 
 
 def _flat(source: str, node: Node, sign: str) -> list[str]:

@@ -2,100 +2,26 @@
 
 from __future__ import annotations
 
-import ast
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, permutations
 from math import prod
 
 from tuner.draft.choices import TunableConstant
-from tuner.draft.host_values import Host, HostLaunch, Number, plain
+from tuner.draft.guesses import LARGEST, enumerators, stated_default, summed_products, usual
+from tuner.draft.host_values import INTEGERS, Host, HostLaunch, Number, plain
 from tuner.draft.indices import Shape, Site, product, undivided
 from tuner.draft.launches import Axes, LaunchDraft, numbers_of
-from tuner.draft.translate import Scope, translate
+from tuner.draft.memory import allocated_shape, pointer_text
+from tuner.draft.translate import Scope
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.source.accesses import Access, accesses_of, assigned
-from tuner.source.facts import IDENTIFIER, KernelParameter
+from tuner.source.accesses import assigned, bare
+from tuner.source.facts import IDENTIFIER, KernelParameter, LineIndex
 from tuner.source.kernels import dtype_of, element_dtype
-from tuner.source.launches import Allocation, allocations_in
-from tuner.source.syntax import number
+from tuner.source.reaches import Reach, reaches_of
 from tuner.source.uses import ConstantMemory, Use, constant_memory, uses_of
-
-_MAX_HOPS = 8
-_POINTER_OF = re.compile(
-    r"(?:thrust\s*::\s*)?raw_pointer_cast\s*\((.*)\)"
-    r"|(.+?)\s*(?:\.|->)\s*(?:data|get|begin|data_ptr)\s*(?:<[^<>]*>)?\s*\(\s*\)"
-    r"|&\s*(.+?)\s*\[\s*0\s*\]"
-)
-
-
-def pointer_text(text: str) -> str:
-    """Strip what only turns a container into a pointer: `x.data()` and the like."""
-    text = plain(text)
-    for _ in range(_MAX_HOPS):
-        match = _POINTER_OF.fullmatch(text)
-        if match is None:
-            break
-        text = plain(next(piece for piece in match.groups() if piece is not None))
-    return text
-
-
-def allocated_shape(
-    host: Host, text: str, axes: Mapping[str, str], element_bytes: int
-) -> tuple[Shape, str] | None:
-    """Find the dimensions of what a pointer in the launch points to, and where they come from."""
-    level, known = 0, dict(axes)
-    for _ in range(_MAX_HOPS):
-        frame = host.path[level]
-        # `int n = COUNT;`: what n is an axis for, COUNT is too
-        values = {n: plain(frame.variables[n].text) for n in known if n in frame.variables}
-        known |= {value: known[n] for n, value in values.items() if IDENTIFIER.fullmatch(value)}
-        text = pointer_text(text)
-        found = allocations_in(host.source, frame.span, dict(frame.variables))
-        memory = [allocation for allocation in found if allocation.target == text]
-        if memory:
-            definitions = {constant.name: constant.value for constant in host.source.constants}
-            definitions |= {name: value.text for name, value in frame.variables.items()}
-            scope = Scope(values=known, definitions=definitions, types=host.source.aliases)
-            shapes = {_extents(one, scope, element_bytes) for one in memory}
-            shape = shapes.pop() if len(shapes) == 1 else None
-            return None if shape is None else (shape, f"{memory[0].how}, line {memory[0].line}")
-        if text in frame.variables:
-            text = frame.variables[text].text
-        elif text in frame.passed and level + 1 < len(host.path):
-            text, level = frame.passed[text], level + 1
-            passed = {name: own for name, own in frame.passed.items() if number(own) is None}
-            known = {plain(own): known[name] for name, own in passed.items() if name in known}
-        else:
-            return None
-    return None
-
-
-def _extents(memory: Allocation, scope: Scope, element_bytes: int) -> Shape | None:
-    size = translate(memory.size, scope)
-    if size is None:
-        return None
-    factors = _factors(ast.parse(size, mode="eval").body)
-    if memory.in_bytes and element_bytes == 1:
-        factors = [factor for factor in factors if factor != "1"] or factors
-    elif memory.in_bytes:
-        leading = memory.size.lstrip("( ").startswith("sizeof")
-        places = list(range(len(factors))) if leading else list(reversed(range(len(factors))))
-        divisible = (i for i in places if factors[i].isdigit() and int(factors[i]) > 0)
-        place = next((i for i in divisible if int(factors[i]) % element_bytes == 0), None)
-        if place is None:
-            return None
-        left = int(factors[place]) // element_bytes
-        factors[place : place + 1] = [str(left)] if left > 1 or len(factors) == 1 else []
-    return tuple(factors) or None
-
-
-def _factors(node: ast.expr) -> list[str]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        return [*_factors(node.left), *_factors(node.right)]
-    return [ast.unparse(node)]
-
 
 _NULL = ("nullptr", "NULL", "0")
 _FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
@@ -103,6 +29,8 @@ _FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
 # a text as the file states it, and where the source says so
 Stated = tuple[str, str]
 ShapeAndOrigin = tuple[Shape, str]
+# a shape, with how sure an index makes it and which one
+Indexed = tuple[Shape, Stated]
 # how far a guess goes, the surest first
 SURE, LIKELY, GUESSED = CERTAINTIES = ("sure", "likely", "guessed")
 _LONGEST_CODE = 60
@@ -136,6 +64,7 @@ class DraftArgument:
     evidence: tuple[Evidence, ...] = ()
     origin: str = ""
     fill: str = ""
+    extreme: str = ""
     scale: float | None = None
 
     @property
@@ -177,7 +106,12 @@ def infer(
     for sizes in reading.sizes:
         distinct.setdefault(tuple((axis, n.value) for axis, n in sizes.items()), sizes)
     memory = constant_memory(launch.source, launch.kernel)
-    return Inference(axes, reading.arguments(), tuple(distinct.values()), memory)
+    arguments = reading.arguments()
+    # what indices are below is an axis of its own where nothing else says it
+    used = {name for a in arguments for e in a.shape or () for name in IDENTIFIER.findall(e)}
+    below = {name: name for name in reading.tables.values() if name in used}
+    axes = replace(axes, names={**axes.names, **below})
+    return Inference(axes, arguments, tuple(distinct.values()), memory)
 
 
 class _Reading:
@@ -201,16 +135,20 @@ class _Reading:
         self.grid = tuned.grid or ()
         self.block = (tuned.block or ()) if launch.is_found else ()
         self.tunable = {choice.name for choice in choices}
-        self.accesses: dict[str, list[Access]] = {}
-        for access in accesses_of(launch.source, launch.kernel):
-            self.accesses.setdefault(access.array, []).append(access)
+        self.reaches: dict[str, list[Reach]] = {}
+        for reach in reaches_of(launch.source, launch.kernel, self.types):
+            self.reaches.setdefault(reach.array, []).append(reach)
         self.uses = uses_of(launch.source, launch.kernel)
+        whole = [p for p in launch.kernel.parameters if p.pointers == 1 and p.name]
+        whole = [p for p in whole if dtype_of(p.c_type, self.types) in INTEGERS]
+        self.tables = {p.name: f"{p.name}_below" for p in whole}
 
     def arguments(self) -> tuple[DraftArgument, ...]:
         parameters = self.launch.kernel.parameters
         absent = {p.name: told for p in parameters if (told := self.absent(p)) is not None}
         arrays = [p for p in parameters if p.name and p.pointers == 1 and p.name not in absent]
         shapes = self.shapes(arrays)
+        fills, limit = self.fills(shapes), self.limit()
         found = []
         for p in parameters:
             dtype = element_dtype(p.c_type, self.types) if p.pointers < 2 else None
@@ -220,9 +158,15 @@ class _Reading:
             elif p.pointers:
                 role, known = self.role(p)
                 argument = DraftArgument(p, dtype, role, evidence=(known,))
+                if p.name in fills and role in ("input", "inout"):
+                    fill, points = fills[p.name]
+                    known = replace(known, certainty=GUESSED, text=f"{known.text}; {points}")
+                    argument = replace(argument, fill=fill, evidence=(known,))
                 if p.name in shapes:
                     shape, evidence = shapes[p.name]
                     argument = replace(argument, shape=shape, evidence=(*evidence, known))
+                if dtype in ("float32", "bfloat16") and role in ("input", "inout"):
+                    argument = replace(argument, extreme=limit)
             elif p.name in self.axes.names:
                 argument = DraftArgument(p, dtype, value=self.axes.names[p.name])
             elif stated := self.axes.strides.get(p.name):
@@ -231,15 +175,60 @@ class _Reading:
             elif stated := self.value(p):
                 argument = DraftArgument(p, dtype, value=stated[0], evidence=_sure(stated[1]))
             else:
-                argument = DraftArgument(p, dtype)
-            found.append(replace(argument, evidence=(*self.guessed(p, dtype), *argument.evidence)))
+                argument = self.guessed(p, dtype)
+            evidence = (*self.guessed_dtype(p, dtype), *argument.evidence)
+            found.append(replace(argument, evidence=evidence))
         return tuple(found)
 
-    def guessed(self, parameter: KernelParameter, dtype: str | None) -> tuple[Evidence, ...]:
+    def guessed_dtype(self, parameter: KernelParameter, dtype: str | None) -> tuple[Evidence, ...]:
         names = [n for n in self.launch.site.guessed if n in IDENTIFIER.findall(parameter.c_type)]
         told = "for no launch says it; `tune init --instantiate` takes another"
         return tuple(
             Evidence(GUESSED, f"dtype {dtype}: {name} is a guess, {told}") for name in names
+        )
+
+    def limit(self) -> str:
+        """Say where extreme inputs end, if a right kernel overflows and its reference does not."""
+        masked, span = self.launch.source.masked, self.launch.kernel.body
+        found = summed_products(masked, span)
+        if found is None:
+            return ""
+        at, squares = found
+        what, end = ("squares", f"largest: {LARGEST}, ") if squares else ("products", "")
+        reason = f"a guess: {what} are summed in float32 in line {LineIndex(masked).at(at)}"
+        return f'{{{end}reason: "{reason}"}}'
+
+    def fills(self, shapes: Mapping[str, tuple[Shape, object]]) -> dict[str, Stated]:
+        """Find what indices have to be below: the rows of the array that they point into."""
+        found: dict[str, Stated] = {}
+        for name, (shape, _) in shapes.items():
+            for reach in self.reaches.get(name, []):
+                for table in self.site(reach).pointed(reach.index):
+                    plainly = reach.writes and not reach.reads
+                    fill = f"{'distinct' if plainly else 'indices'}({shape[0]})"
+                    found.setdefault(table, (fill, f"points into {name}, line {reach.line}"))
+        return found
+
+    def guessed(self, parameter: KernelParameter, dtype: str | None) -> DraftArgument:
+        """Give a number that no launch states a usual value, and say so."""
+        masked = self.launch.source.masked
+        options = enumerators(masked, parameter.c_type) if dtype is None else None
+        if options:
+            name, value = next(iter(options.items()))
+            evidence = (Evidence(GUESSED, f"{name}, one of {', '.join(options)}"),)
+            return DraftArgument(parameter, "int32", value=str(value), evidence=evidence)
+        if dtype is None or not parameter.name:
+            return DraftArgument(parameter, dtype)
+        passed = self.passed.get(parameter.name, "")
+        names = {parameter.name, plain(passed), plain(self.launch.followed(passed))}
+        stated = stated_default(masked, tuple(sorted(names)))
+        if stated is not None:
+            told = f"the default in line {LineIndex(masked).at(stated[1])}"
+            evidence = (Evidence(LIKELY, told),)
+            return DraftArgument(parameter, dtype, value=stated[0], evidence=evidence)
+        evidence = (Evidence(GUESSED, "a usual number, for whoever calls the host code says it"),)
+        return DraftArgument(
+            parameter, dtype, value=usual(parameter.name, dtype), evidence=evidence
         )
 
     def shapes(
@@ -250,6 +239,8 @@ class _Reading:
         for parameter in arrays:
             name, numbers = parameter.name, tuple[Evidence, ...]()
             memory, index = self.allocated(parameter), indexed.get(name)
+            if memory is not None and index is not None and index[1][0] == GUESSED:
+                index = None
             if memory is not None:
                 shape, numbers = self.named(memory[0])
                 memory = shape, memory[1]
@@ -260,17 +251,17 @@ class _Reading:
             if memory is None and index is None:
                 continue
             if memory is None or (index is not None and sorted(index[0]) == sorted(memory[0])):
-                shape, origin = index or ((), "")
-                sure = memory is not None
+                shape, (certainty, origin) = index or ((), (GUESSED, ""))
                 also = f"{memory[1]}; " if memory is not None else ""
-                evidence = Evidence(SURE if sure else LIKELY, f"{also}{origin}")
+                evidence = Evidence(SURE if memory is not None else certainty, f"{also}{origin}")
             else:
-                shape, evidence = self.ordered(name, *memory, indexed)
+                known = {n: one for n, one in indexed.items() if one[1][0] != GUESSED}
+                shape, evidence = self.ordered(name, *memory, known)
             shapes[name] = shape, (evidence, *numbers)
         return shapes
 
     def ordered(
-        self, name: str, memory: Shape, origin: str, indexed: Mapping[str, ShapeAndOrigin]
+        self, name: str, memory: Shape, origin: str, indexed: Mapping[str, Indexed]
     ) -> tuple[Shape, Evidence]:
         # rows * cols and cols * rows are the same memory; how far apart elements are tells them
         if not 2 <= len(memory) <= _MOST_ORDERED:
@@ -297,9 +288,7 @@ class _Reading:
         """Find what the indices of an array multiply by, as far as axes say it; and a line."""
         found: set[str] = set()
         line = 0
-        for access in self.accesses.get(name, []):
-            if access.index is None:
-                continue
+        for access in self.reaches.get(name, []):
             own = {s for s in self.site(access).strides(access.index) if IDENTIFIER.search(s)}
             line = line or (access.line if own else 0)
             found |= own
@@ -334,32 +323,56 @@ class _Reading:
         ]
         return found[0] if len(found) == 1 else ()
 
-    def indexed(self, parameter: KernelParameter) -> ShapeAndOrigin | None:
+    def indexed(self, parameter: KernelParameter) -> Indexed | None:
+        """Find the one shape that all indices agree on, or that has all others inside."""
         if dtype_of(parameter.c_type, self.types) is None:
             return None
-        accesses = self.accesses.get(parameter.name, [])
-        telling = [access for access in accesses if access.index != "0"] or accesses
-        shapes = {self.shape(access) for access in telling}
-        shape = shapes.pop() if len(shapes) == 1 else None
-        if shape is None:
+        reaches = self.reaches.get(parameter.name, [])
+        telling = [reach for reach in reaches if reach.index != "0"] or reaches
+        exact = [self.shape(reach) if reach.exact else None for reach in telling]
+        found = [
+            (shape, reach)
+            for shape, reach in (
+                (own or self.spaced(r), r) for own, r in zip(exact, telling, strict=True)
+            )
+            if shape is not None
+        ]
+        if not found:
             return None
-        code = f"{parameter.name}[{telling[0].index}]"
+        shapes = dict(reversed(found))
+        shape = max(shapes, key=lambda one: len(product(one).split(" * ")))
+        whole = Counter(product(shape).split(" * "))
+        if any(Counter(product(one).split(" * ")) - whole for one in shapes):
+            return None
+        reach = shapes[shape]
+        certain = {*exact} == {shape}
+        code = f"{parameter.name}[{reach.index}]"
         code = code if len(code) <= _LONGEST_CODE else f"{code[:_LONGEST_CODE]}..."
-        return shape, f"indexed in line {telling[0].line}: {code}"
+        how = "indexed" if reach.exact else "handed on"
+        return shape, (LIKELY if certain else GUESSED, f"{how} in line {reach.line}: {code}")
 
-    def shape(self, access: Access) -> Shape | None:
-        # the dimensions that an index runs over; no shape may depend on what is tuned
-        if access.index is None:
-            return None
-        shape = tuple(undivided(self.site(access).dimensions(access.index) or ()))
+    def shape(self, reach: Reach) -> Shape | None:
+        return self.untuned(tuple(undivided(self.site(reach).dimensions(reach.index) or ())))
+
+    def spaced(self, reach: Reach) -> Shape | None:
+        """Go by how far apart rows are, or by how many elements are handed on."""
+        site = self.site(reach)
+        shape = site.counted(reach.index, reach.counts) or site.spaced(reach.index)
+        if shape is None and reach.index != "0":
+            shape = site.dimensions(reach.index)
+        return self.untuned(shape or ())
+
+    def untuned(self, shape: Shape) -> Shape | None:
+        # no shape may depend on what is tuned
         named = {name for extent in shape for name in IDENTIFIER.findall(extent)}
         return None if not shape or named & self.tunable else shape
 
-    def site(self, access: Access) -> Site:
+    def site(self, reach: Reach) -> Site:
         body, masked = (self.launch.kernel.body,), self.launch.source.masked
-        variables = assigned(masked, body, access.at, access.loop_end)
+        variables = assigned(masked, body, reach.at, reach.loop_end)
         known = {name: value.text for name, value in variables.items()}
-        return Site(self.scope, self.grid, self.block, access.bounds, known)
+        tuned = frozenset(self.tunable)
+        return Site(self.scope, self.grid, self.block, reach.bounds, known, tuned, self.tables)
 
     def allocated(self, parameter: KernelParameter) -> ShapeAndOrigin | None:
         dtype = element_dtype(parameter.c_type, self.types)
@@ -419,14 +432,42 @@ class _Reading:
             return use.role, Evidence(GUESSED, f"{told}, line {line}")
         if read is None and written is None:
             return use.role, Evidence(GUESSED, "nothing here reads or writes it")
+        reaches = self.reaches.get(parameter.name, [])
+        scattered = [r for r in reaches if r.writes and self.site(r).pointed(r.index)]
+        if read is None and scattered:
+            told = f"written only where others point, line {scattered[0].line}"
+            return "inout", Evidence(GUESSED, told)
         if read is None or written is None:
             return use.role, Evidence(
                 SURE,
                 f"written, line {written}" if written else f"read, line {read}, and not written",
             )
         told = f"read, line {read}, and written, line {written}"
-        # Its own results may be all that it reads.
-        return use.role, Evidence(LIKELY if written < read else SURE, told)
+        if reads_own_results(reaches, self.launch.source.masked):
+            return "output", Evidence(LIKELY, f"{told}: its own results")
+        looped = any(one.writes and one.loop_end for one in reaches)
+        return use.role, Evidence(LIKELY if written < read or looped else SURE, told)
+
+
+def reads_own_results(reaches: Sequence[Reach], masked: str) -> bool:
+    """Tell whether all that is read of an array was written before, as far as indices tell."""
+    written = [one for one in reaches if one.writes and not one.reads]
+    if not written or not all(one.exact for one in reaches):
+        return False
+    first = min(written, key=lambda one: one.at)
+    return all(_is_own(one, first, masked) for one in reaches if one.reads)
+
+
+def _is_own(read: Reach, written: Reach, masked: str) -> bool:
+    if bare(read.index) == bare(written.index):
+        return ";" in masked[written.at : read.at]
+    # of y[k], each y[j] with j < k
+    earlier = (
+        re.sub(rf"(?<![\w.]){re.escape(bound.what)}\b", bound.limit, read.index)
+        for bound in read.bounds
+        if IDENTIFIER.fullmatch(bound.what) and IDENTIFIER.fullmatch(bound.limit)
+    )
+    return any(bare(index) == bare(written.index) for index in earlier)
 
 
 def _sure(origin: str) -> tuple[Evidence, ...]:

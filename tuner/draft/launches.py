@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
+from types import MappingProxyType
 
 from tuner.draft.choices import (
     PER_THREAD,
@@ -20,6 +22,7 @@ from tuner.source.facts import IDENTIFIER, Constant
 from tuner.source.kernels import dtype_of
 from tuner.source.syntax import number
 
+_TILE = re.compile(r"\bblockIdx\.[xyz]\s*\*\s*(\w+(?:\s*\*\s*\w+)*)\s*(?=[;+)])")
 # memory that has the size which the launch gives it
 _DYNAMIC = re.compile(r"\bextern\b[^;{}]*\b__shared__\b|\b__shared__\b[^;{}=\[]*\bextern\b")
 _VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
@@ -53,11 +56,11 @@ class Axes:
 
 def axes_of(launch: HostLaunch, hosts: Sequence[Host]) -> Axes:
     """Find the axes: whole-number parameters, host variables of the grid, else fixed sizes."""
-    names = Names()
+    names, types = Names(), launch.types()
     arguments, grid = launch.site.arguments, launch.site.grid
     found: dict[str, str] = {}
     for place, p in enumerate(launch.kernel.parameters):
-        if p.name and not p.pointers and p.dtype in INTEGERS:
+        if p.name and not p.pointers and dtype_of(p.c_type, types) in INTEGERS:
             # an offset of 0 is passed as a whole number too
             known = [host.number(text) for text in arguments[place : place + 1] for host in hosts]
             is_size = all(value is None or value.value > 0 for value in known)
@@ -187,15 +190,37 @@ def launch_draft(
         "shared_memory": launch.followed(site.shared),
     }
     shared = translate(site.shared, _with_literals(scope, choices, 0))
-    grid, block = (_extents(texts, scope, choices) for texts in (site.grid, site.block))
+    grid = _extents(site.grid, scope, choices, _tiles(launch, choices))
+    block = _extents(site.block, scope, choices)
     return LaunchDraft(name, grid, block, shared, hints)
 
 
+def _tiles(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, str]:
+    """Map what a block takes, by `blockIdx.x * A * B` in the kernel, to parameters."""
+    origins = {c.origin: c for c in choices if c.origin is not None and type(c.default) is int}
+    found: dict[int, str] = {}
+    for match in _TILE.finditer(launch.source.masked, *launch.kernel.body):
+        factors = re.findall(r"\w+", match[1])
+        own = [origins[name] for name in factors if name in origins]
+        plain = [factor for factor in factors if factor.isdigit()]
+        if own and len(own) + len(plain) == len(factors):
+            size = prod(c.default for c in own if isinstance(c.default, int))
+            text = " * ".join([*(c.name for c in own), *plain])
+            found[size * prod(map(int, plain))] = text if len(factors) == 1 else f"({text})"
+    return found
+
+
 def _extents(
-    texts: Sequence[str], scope: Scope, choices: Sequence[TunableConstant]
+    texts: Sequence[str],
+    scope: Scope,
+    choices: Sequence[TunableConstant],
+    tiles: Mapping[int, str] = MappingProxyType({}),
 ) -> tuple[str, ...] | None:
+    defaults = {**scope.defaults, **{text: size for size, text in tiles.items()}}
+    own = [_with_literals(scope, choices, axis) for axis in range(len(texts[:3]))]
     translated = [
-        translate(text, _with_literals(scope, choices, axis)) for axis, text in enumerate(texts[:3])
+        translate(text, replace(one, literals={**tiles, **one.literals}, defaults=defaults))
+        for text, one in zip(texts, own, strict=False)
     ]
     known = tuple(text for text in translated if text is not None)
     while len(known) > 1 and known[-1] == "1":

@@ -123,7 +123,7 @@ def space_yaml(
         sizes_from=sizes_from,
         held_out=_told(inference.held_out),
         edge_cases=_told(inference.edge_cases),
-        min_bytes=_min_bytes(arguments, list(axes.names.values())),
+        min_bytes=_min_bytes(arguments),
         baseline=launch_draft(launch, axes, launch.instance),
         choices=choices,
         most=partial(_most, arguments),
@@ -181,6 +181,7 @@ def _argument(argument: DraftArgument) -> str:
         missing += [f"the shape of {name} over the axes"] if argument.shape is None else []
         end = f"shape: [{', '.join(argument.shape or (BLANK,))}], role: {argument.role}"
         end += f", fill: {argument.fill}" if argument.fill else ""
+        end += f", extreme: {argument.extreme}" if argument.extreme else ""
     else:
         missing += [f"the value of {name}"] if argument.value is None else []
         end = f"value: {argument.value or BLANK}"
@@ -212,14 +213,15 @@ def _told(workloads: Sequence[Mapping[str, int]]) -> str:
     return ", ".join(f"{{{sizes}}}" for sizes in each)
 
 
-def _min_bytes(arguments: Sequence[DraftArgument], axes: Sequence[str]) -> str:
+def _min_bytes(arguments: Sequence[DraftArgument]) -> str | None:
     arrays = [argument for argument in arguments if argument.role is not None]
     known = (a.dtype is not None and a.shape is not None and a.parameter.name for a in arrays)
     if not arrays or not all(known):
-        what = f"the fewest bytes it must read and write, such as {' * '.join(axes) or 'T * D'} * 4"
-        return f"{BLANK}  {MARK} {what}"
+        return None
     bytes_of: dict[str, int] = {}
-    for argument in arrays:
+    tables = {a.fill.partition("(")[2].rstrip(")") for a in arrays if "(" in a.fill}
+    whole = [a for a in arrays if a.role != "input" or not tables & {*(a.shape or ())}]
+    for argument in whole:
         elements = " * ".join(
             e if e.isidentifier() or e.isdigit() or e.startswith("ceil_div(") else f"({e})"
             for e in argument.shape or ()
@@ -228,8 +230,9 @@ def _min_bytes(arguments: Sequence[DraftArgument], axes: Sequence[str]) -> str:
         bytes_of[elements] = bytes_of.get(elements, 0) + size
     total = " + ".join(f"{elements} * {size}" for elements, size in bytes_of.items())
     twice = any(argument.role == "inout" for argument in arrays)
+    rest = "" if len(whole) == len(arrays) else "; of a table nobody knows how much"
     what = "read or written once" + (", what is changed in place both" if twice else "")
-    return f"{total}  # every array {what}"
+    return f"{total}  # every array {what}{rest}"
 
 
 def _hints(launch: LaunchDraft) -> dict[str, str]:
@@ -262,6 +265,10 @@ def _constraints(
         factors = [e if simple or e.isidentifier() else f"({e})" for e in tuned.block]
         constraints.append(f"{' * '.join(factors)} <= {MAX_THREADS}")
     constraints += [f"{axes.names[c.name]} == {c.number}" for c in axes.fixed.values()]
+    # the source launches no block for what is left of a division
+    whole = (re.fullmatch(r"(\w+) // (\w+)", extent) for extent in tuned.grid or ())
+    named = {choice.name for choice in choices}
+    constraints += [f"{m[1]} % {m[2]} == 0" for m in whole if m is not None and m[2] in named]
     return list(dict.fromkeys(constraints))
 
 

@@ -11,8 +11,9 @@ from tuner.draft.indices import Site
 from tuner.draft.launches import Axes, launch_draft
 from tuner.draft.loops import factors_of, terms_of
 from tuner.draft.translate import Scope, translate
-from tuner.source.accesses import Bound, accesses_of, assigned, bounds_at
+from tuner.source.accesses import Bound, assigned, bounds_at
 from tuner.source.facts import KernelParameter, LineIndex
+from tuner.source.reaches import reaches_of
 from tuner.source.syntax import parse_tree, text_of, walk
 
 _NAMED = re.compile(r"(?i)(?:\w*_)?strides?(?:_\w+)?|(?:\w*_)?pitch|\w+[Ss]tride")
@@ -26,6 +27,8 @@ class _Index:
     terms: tuple[str, ...]
     bounds: tuple[Bound, ...]
     at: int
+    counts: tuple[str, ...] = ()
+    exact: bool = False
 
 
 def with_strides(launch: HostLaunch, axes: Axes) -> Axes:
@@ -75,9 +78,9 @@ class _Strides:
 
     def indices(self) -> Iterator[_Index]:
         kernel, masked = self.launch.kernel, self.launch.source.masked
-        for access in accesses_of(self.launch.source, kernel):
-            if access.index is not None:
-                yield _Index(tuple(terms_of(access.index)), access.bounds, access.at)
+        for reach in reaches_of(self.launch.source, kernel, self.launch.types()):
+            terms = tuple(terms_of(reach.index))
+            yield _Index(terms, reach.bounds, reach.at, reach.counts, reach.exact)
         for node in walk(parse_tree(masked)):
             inside = kernel.body[0] <= node.start_byte < kernel.body[1]
             if not inside or node.type != "identifier" or text_of(node, masked) not in self.asked:
@@ -97,12 +100,16 @@ class _Strides:
         told: dict[str, int] = {}
         for index in indices:
             minor = self.minor(name, index, scope)
-            if not minor:
+            outside = any(s != name and s in factors_of(t) for t in index.terms for s in self.asked)
+            if minor is None or not (minor or index.counts or (index.exact and outside)):
                 continue
             variables = assigned(self.launch.source.masked, (self.launch.kernel.body,), index.at)
             known = {variable: value.text for variable, value in variables.items()}
             site = Site(scope, grid, (), index.bounds, known)
-            shape = site.dimensions(" + ".join(minor), 0)
+            inside = " + ".join(minor) or "0"
+            shape = site.counted(inside, index.counts) or (
+                site.dimensions(inside) if index.exact or minor else None
+            )
             if shape:
                 told.setdefault(_product(shape), lines.at(index.at))
         if len(told) == 1:
@@ -110,18 +117,18 @@ class _Strides:
             return text, f"of a contiguous array, as it is indexed in line {line}"
         return None if told else self.named(name)
 
-    def minor(self, name: str, index: _Index, scope: Scope) -> list[str]:
-        """List the terms that run inside the stride; none where one of them is not known yet."""
+    def minor(self, name: str, index: _Index, scope: Scope) -> list[str] | None:
+        """List the terms that run inside the stride; None where one of them is not known yet."""
         places = [i for i, term in enumerate(index.terms) if name in factors_of(term)]
         if len(places) != 1:
-            return []
+            return None
         inner = []
         for place, term in enumerate(index.terms):
             other = next((s for s in self.asked if s in factors_of(term)), None)
             if place == places[0] or (other and self.is_outside(other, name, place < places[0])):
                 continue
             if other is not None and other not in scope.values:
-                return []
+                return None
             # a pointer is no part of an index
             if term not in {p.name for p in self.launch.kernel.parameters if p.pointers}:
                 inner.append(term)

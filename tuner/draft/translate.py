@@ -133,6 +133,9 @@ class _ExpressionTranslator:
             dividend = self._without_round_up(_field(node, "left"), right)
             if dividend is not None:
                 return f"ceil_div({dividend}, {right})"
+            if left.isdigit() and right.isdigit() and int(right) and int(left) % int(right) == 0:
+                whole = int(left) // int(right)
+                return self.scope.literals.get(whole, str(whole))
         return f"({left} {_WRITTEN.get(sign, sign)} {right})"
 
     def _without_round_up(self, dividend: Node, by: str) -> str | None:

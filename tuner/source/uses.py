@@ -18,6 +18,7 @@ _COPIES = re.compile(r"memcpy|__pipeline_memcpy_async|memcpy_async")
 _UNTOUCHED = re.compile(r"\w*prefetch\w*|__is\w+|sizeof|alignof|decltype")
 # What its name says a function does that the file does not hold: a guess, and told as one.
 _NAMED_LOAD = re.compile(r"load|^ld|_ld|read|fetch|gather", re.IGNORECASE)
+_METHOD = re.compile(r"(?:\.|->)\s*(\w+)\s*$")
 _NAMED_STORE = re.compile(r"store|^st_|_st_|write|scatter", re.IGNORECASE)
 _ASM = re.compile(r"\b(?:asm|__asm__|__asm)\s*(?:volatile|__volatile__)?\s*\(")
 _ASM_STORE = re.compile(r"\bst\.|\.global\.shared")
@@ -221,7 +222,11 @@ class _Follower:
     ) -> None:
         call, place = arguments.parent, arguments.named_children.index(node)
         if call is None or call.type != "call_expression":  # T value(x[i]);
-            self.constructed(node, handle)
+            before = self.source.masked[: arguments.start_byte][-80:]
+            if method := _METHOD.search(before):  # typename Traits::Load(storage).Load(x, values)
+                self.into(method[1], place, node, handle, depth)
+            else:
+                self.constructed(node, handle)
             return
         name = self.called(call)
         if _CASTS.fullmatch(name):

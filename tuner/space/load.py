@@ -152,7 +152,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         tuned=tuned,
         held_out=held_out,
         edge_cases=_workloads(document, model, "edge_cases", (*tuned, *held_out)),
-        min_bytes=expression(document, model.min_bytes, axes, "min_bytes"),
+        min_bytes=optional(document, model.min_bytes, axes, "min_bytes") or _moved(arguments),
         operations=optional(document, model.operations, axes, "operations"),
         baseline=tuple(
             _launch(document, item, names, {}, "baseline", "launch", i)
@@ -394,6 +394,25 @@ def _tolerances(
         name: Tolerance(item.relative or 0.0, item.absolute or 0.0, item.codes)
         for name, item in model.tolerance.items()
     }
+
+
+def _moved(arguments: Sequence[Argument]) -> Expression:
+    # Of a table that indices point into nobody knows how much is read.
+    pointed = {
+        b.text for a in arguments if a.fill in ("indices", "distinct") for b in a.fill_bounds
+    }
+    outputs = [a for a in arguments if a.role in ("output", "inout")]
+    read = [
+        a
+        for a in arguments
+        if a.shape and a.role == "input" and not {size.text for size in a.shape} & pointed
+    ]
+    terms = []
+    for one in (*read, *outputs):
+        dtypes = [one.dtype] if one.dtype_by is None else [*one.dtype_by.dtypes.values()]
+        size = min(DTYPE_BYTES[dtype] for dtype in dtypes) * (2 if one.role == "inout" else 1)
+        terms.append(" * ".join(f"({n})" for n in (*(e.text for e in one.shape), str(size))))
+    return Expression.parse(" + ".join(terms))
 
 
 def _check_sizes(spec: KernelSpec, workload: Workload) -> None:

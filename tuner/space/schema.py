@@ -210,7 +210,11 @@ class SpaceModel(StrictModel):
         description="names, each with what runs before and after, "
         "`{decode: {chain: [{before: [{stream: 16777216, writes: x}]}]}}`",
     )
-    min_bytes: Scalar = Field(description="an expression: the fewest bytes to move, `T * K * 4`")
+    min_bytes: Scalar = Field(
+        default=None,
+        description="an expression: the fewest bytes to move, `T * K * 4`; if left out, every "
+        "array once",
+    )
     operations: Scalar = Field(
         default=None, description="an expression: arithmetic operations, `T * K`"
     )

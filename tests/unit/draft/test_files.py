@@ -43,7 +43,7 @@ def test_the_blanks_are_one_error_with_every_line_and_the_next_command(tmp_path:
         made.require_filled("tune check k.yaml")
     assert info.value.exit_code == 2
     text = str(info.value)
-    assert f"{made.space}:11: the value of a" in text
+    assert f"{made.space}:10: the shape of x" in text
     assert f"{path.with_suffix('.py')}:15: the body of reference()" in text
     assert text.splitlines()[-1].strip() == ("fill in what they ask for, then: tune check k.yaml")
 

@@ -99,16 +99,61 @@ def test_the_memory_asked_for_gives_a_shape(host: str, shape: str | None) -> Non
         ("if (i >= n) return; y[i] = 0;", "[n]"),
         ("if (i < n / 4) for (int j = 0; j < 4; ++j) y[i * 4 + j] = 0;", "[n]"),
         ("if (i < n) for (int j = 0; j < 3; ++j) y[j * n + i] = 0;", "[3, n]"),
-        ("if (i < n) for (int j = 0; j < n; ++j) y[(j * n + i) * 2 + 1] = 0;", None),
+        ("if (i < n) for (int j = 0; j < n; ++j) y[(j * n + i) * 2 + 1] = 0;", "[n, 2 * n]"),
         ("y[i] = 0;", None),
         ("if (i < n) y[i + 1] = 0;", None),
-        ("if (i < n) { y[i] = 0; helper(y); }", None),
-        ("if (i < n) { y[i] = 0; y[i * n] = 0; }", None),
+        ("if (i < n) { y[i] = 0; helper(y); }", "[n]"),
+        ("if (i < n) { y[i] = 0; y[i * n] = 0; }", "[n, n]"),
     ],
 )
 def test_the_index_gives_a_shape_only_where_it_is_bounded(kernel: str, shape: str | None) -> None:
     row = argument(scaled("void f(float* p, int n) { k<<<1, 64>>>(p, p, 2.f, n); }", kernel), "y")
     assert f"shape: {shape or '[FILL_IN]'}" in row
+
+
+ROWS = (
+    "struct alignas(16) Lanes { float lane[4]; };\n"
+    "__device__ void clear(float* row, int cols)"
+    " { for (int c = threadIdx.x; c < cols; c += blockDim.x) row[c] = 0; }\n"
+    "__global__ void k(float* y, int rows, int cols, int stride)\n"
+    "{ const int row = blockIdx.x; %s }\n"
+    "void f(float* p, int m, int n) { k<<<m, 64>>>(p, m, n, n); }\n"
+)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "float* at = y + row * cols; at[threadIdx.x] = 0;",
+        "y += (int64_t)row * cols; unknown(y);",
+        "clear(&y[row * cols], cols);",
+        "clear(y + static_cast<size_t>(row) * stride, cols);",
+        "float4* at = reinterpret_cast<float4*>(y + row * cols); at[threadIdx.x] = {};",
+        "auto* at = (char*)y + row * cols * 4; ((float*)at)[threadIdx.x] = 0;",
+        "y[row * cols + (threadIdx.x * 4 + 1)] = 0;",
+    ],
+)
+def test_rows_that_are_so_far_apart_are_a_shape_whatever_runs_over_one(kernel: str) -> None:
+    assert "shape: [m, cols]" in argument(ROWS % kernel, "y").replace("rows, cols", "m, cols")
+    assert argument(ROWS % kernel, "y").count("FILL_IN") == 0
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "const int left = cols - i; Load(t).Load(y + i, values, left);",
+        "const int left = cols - i > 8 ? 8 : cols - i; Load(t).Load(&(y[i]), values, left);",
+        "store(y + i, values, min(8, cols - i));",
+    ],
+)
+def test_what_is_left_of_an_array_says_how_long_it_is(kernel: str) -> None:
+    assert "shape: [cols]" in argument(ROWS % f"int i = threadIdx.x * 8; {kernel}", "y")
+
+
+def test_a_pointer_that_is_only_compared_is_not_touched() -> None:
+    row = argument(ROWS % "if (y != nullptr && threadIdx.x < cols) y[threadIdx.x] = 0;", "y")
+    assert "shape: [cols]" in row
+    assert "guessed" not in row
 
 
 def test_the_page_on_drafts_shows_what_comes_out() -> None:
@@ -150,17 +195,36 @@ def test_a_size_that_memory_is_asked_for_by_is_no_choice() -> None:
         ("3", "3.0"),
         ("alpha", "0.25"),
         ("EPS", "1e-06"),
-        ("sqrtf(n)", None),
-        ("x.item<float>()", None),
     ],
 )
-def test_a_scalar_has_the_value_that_it_is_passed(passed: str, value: str | None) -> None:
+def test_a_scalar_has_the_value_that_it_is_passed(passed: str, value: str) -> None:
     host = (
         f"#define EPS 1e-6f\nvoid f(float* p, int n) {{ const float alpha = 0.25f; "
         f"k<<<1, 64>>>(p, p, {passed}, n); }}"
     )
-    row = argument(scaled(host), "a")
-    assert f"value: {value or 'FILL_IN'}" in row
+    assert f"value: {value}}}  # sure: " in argument(scaled(host), "a")
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [
+        ("float {}", "0.5}  # guessed: "),
+        ("bool {}", "true}  # guessed: "),
+        ("float epsilon", "1e-06}  # guessed: "),
+        ("double weight_decay", "0.01}  # guessed: "),
+        ("Mode {}", "2}  # guessed: ADD, one of ADD, MULTIPLY"),
+        ("float slope", "0.3}  # likely: the default in line 3"),
+    ],
+)
+def test_a_number_that_only_a_caller_knows_is_guessed(declared: str, value: str) -> None:
+    declared = declared.format("a")
+    name = declared.split()[-1]
+    text = (
+        f"enum Mode {{ ADD = 2, MULTIPLY }};\n__global__ void k(float* y, {declared}, int n)"
+        f" {{ y[0] = {name}; }}\nvoid f(float* p, {declared} {'= 0.3' if name == 'slope' else ''}, "
+        f"int n) {{ k<<<1, 64>>>(p, {name}, n); }}"
+    )
+    assert f"value: {value}" in argument(text, name)
 
 
 def test_a_null_pointer_is_passed_as_zero_and_an_offset_of_zero_is_no_size() -> None:
@@ -301,10 +365,30 @@ def test_constant_memory_that_only_host_code_fills_is_a_blank(declared: str, bla
         ("if (i < n) y[i] += x[i];", "role: inout}  # likely: indexed in line 2: y[i]; read, line"),
         ("if (i < n) mystery(y, i);", "role: inout}  # FILL IN: the shape of y over the axes; "
          "guessed: handed to mystery(), line 2"),
-        ("if (i < n) store4(y + i);", "guessed: output by the name of store4(), line 2"),
+        ("if (i < n) store4(y + i);", "output by the name of store4(), line 2"),
     ],
 )  # fmt: skip
 def test_a_role_says_what_it_is_from(kernel: str, role: str) -> None:
     assert role in argument(
         scaled("void f(float* p, int n) { k<<<1, 64>>>(p, p, 2.f, n); }", kernel), "y"
     )
+
+
+@pytest.mark.parametrize(
+    ("body", "role"),
+    [
+        ("y[i] = 1; y[i] /= 2;", "output"),
+        (
+            "for (int k = 0; k < n; ++k) { for (int j = 0; j < k; ++j) s += y[j]; y[k] = s; }",
+            "output",
+        ),
+        ("y[i] = y[i] + 1;", "inout"),
+        ("s = y[i]; y[i] = s;", "inout"),
+        ("for (int k = 0; k < n; ++k) { s += y[k + 1]; y[k] = s; }", "inout"),
+        ("y[i] = 1; s = y[i + 1];", "inout"),
+    ],
+)
+def test_what_reads_only_its_own_results_is_an_output(body: str, role: str) -> None:
+    text = f"__global__ void k(float* y, int n) {{ float s = 0; int i = threadIdx.x; {body} }}\n"
+    row = argument(f"{text}void f(float* p, int n) {{ k<<<1, 64>>>(p, n); }}", "y")
+    assert f"role: {role}}}" in row

@@ -50,6 +50,27 @@ def refusal(folder: Path, text: str) -> InputError:
     return caught.value
 
 
+MIN_BYTES = "min_bytes: T * K * 2 + T * K * 2 + T * 4\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "bytes_moved"),
+    [
+        ("role: output", "role: output", 72),
+        ("role: output", "role: inout", 104),
+        ("fill: normal}\n  - {name: K", "fill: indices(K)}\n  - {name: K", 40),
+    ],
+)
+def test_without_min_bytes_every_array_counts_once_but_no_table(
+    folder: Path, old: str, new: str, bytes_moved: int
+) -> None:
+    text = changed(MIN_BYTES, "").replace(old, new, 1)
+    if "indices" in new:
+        text = text.replace("float32, shape: [T], role: input", "int32, shape: [T], role: input")
+    spec = load(folder, text).spec
+    assert spec.min_bytes.integer({"T": 2, "K": 8}) == bytes_moved
+
+
 def test_the_complete_example_says_what_it_declares(folder: Path) -> None:
     definition = load(folder, COMPLETE)
     spec, space = definition.spec, definition.space

@@ -212,12 +212,26 @@ def opened(
             known = tuple(replace(one, c_type=_spelled(one.c_type, own)) for one in pointed)
             found = Opened(place, match["name"], match[1], known)
             # do the members' names mean something else in the kernel?
-            names = "|".join(member.name for member in known)
-            texts = (kernel.code[:start] + kernel.code[end:], *pieces[:place], *pieces[place + 1 :])
-            if any(re.search(rf"(?<![\w.>])(?:{names})\b", text) for text in texts):
+            others = (kernel.code[:start], *pieces[:place], *pieces[place + 1 :])
+            taken = {n for text in others for n in _bare(text, known)}
+            inside = _bare(kernel.code[end:], known)
+            if taken or not all(_is_local(name, kernel.code[end:]) for name in inside):
                 return _split(kernel, span, pieces, found), found
-            return (_rewritten(kernel, span, pieces, found),), found
+            return (_rewritten(kernel, span, pieces, found, inside),), found
     return None
+
+
+def _bare(text: str, members: Sequence[StructMember]) -> set[str]:
+    names = "|".join(member.name for member in members)
+    return {match[1] for match in re.finditer(rf"(?<![\w.>])({names})\b", text)}
+
+
+def _is_local(name: str, body: str) -> bool:
+    # `T* name = ...`, and all before it is no use of another thing of that name
+    first = re.search(rf"(?<![\w.>]){name}\b", body)
+    declared = rf"(?:[\w>]\s*[*&]+\s*|[\w>]\s+)(?:__restrict__\s+)?{name}\s*(?:[=;{{\[]|\()"
+    match = re.search(rf"(?<!return)(?<!return ){declared}", body)
+    return first is not None and match is not None and match.start() < first.start() < match.end()
 
 
 def _with_members(pieces: Sequence[str], found: Opened) -> list[str]:
@@ -225,7 +239,17 @@ def _with_members(pieces: Sequence[str], found: Opened) -> list[str]:
     return [*pieces[: found.place], *own, *pieces[found.place + 1 :]]
 
 
-def _rewritten(kernel: SourceItem, span: Span, pieces: list[str], found: Opened) -> SourceItem:
+def _rewritten(
+    kernel: SourceItem, span: Span, pieces: list[str], found: Opened, renamed: set[str]
+) -> SourceItem:
+    """Put the members into the list, and their names into the body where nothing else is used."""
+    kernel = _renamed(kernel, span[1], {name: f"{name}_" for name in renamed})
+    names = "|".join(member.name for member in found.members)
+    member = rf"(?<![\w.>]){found.parameter}\s*\.\s*(?=(?:{names})\b)"
+    body = kernel.code[span[1] :]
+    whole = re.search(rf"(?<![\w.>]){found.parameter}\b", re.sub(member, "", body)) is not None
+    if not whole:
+        kernel = _edited(kernel, span[1], [(m.span(), "") for m in re.finditer(member, body)])
     start, end = span
     brace = kernel.code.index("{", end)
     made = ", ".join(member.name for member in found.members)
@@ -234,7 +258,8 @@ def _rewritten(kernel: SourceItem, span: Span, pieces: list[str], found: Opened)
         f"\n{WRITTEN}{row}" for row in _rows(_with_members(pieces, found), ")")
     )
     const = "const " if re.search(r"\bconst\b|__grid_constant__", pieces[found.place]) else ""
-    inside = f"{{\n{WRITTEN}  {const}{found.struct} {found.parameter}{{{made}}};"
+    built = f"\n{WRITTEN}  {const}{found.struct} {found.parameter}{{{made}}};"
+    inside = f"{{{built}" if whole else "{"
 
     def edited(text: str, lead: int) -> str:
         head = text[: lead + start] + rows + text[lead + end : lead + brace]
@@ -243,6 +268,26 @@ def _rewritten(kernel: SourceItem, span: Span, pieces: list[str], found: Opened)
     head = kernel.code[:start] + rows + kernel.code[end:brace]
     text, code = edited(kernel.text, kernel.lead), edited(kernel.code, 0)
     return replace(kernel, text=text, code=code, head=head)
+
+
+def _renamed(kernel: SourceItem, start: int, names: Mapping[str, str]) -> SourceItem:
+    taken = {*IDENTIFIER.findall(kernel.code)}
+    edits = []
+    for name, wanted in names.items():
+        other = next(one for n in range(len(taken) + 1) if (one := wanted + "_" * n) not in taken)
+        places = re.finditer(rf"(?<![\w.>]){name}\b", kernel.code[start:])
+        edits += [(match.span(), other) for match in places]
+    return _edited(kernel, start, sorted(edits))
+
+
+def _edited(kernel: SourceItem, start: int, edits: Sequence[tuple[Span, str]]) -> SourceItem:
+    # the same in the text, which has comments, and in the code, which has blanks for them
+    text, code = kernel.text, kernel.code
+    for (first, last), new in reversed(edits):
+        code = code[: start + first] + new + code[start + last :]
+        lead = kernel.lead + start
+        text = text[: lead + first] + new + text[lead + last :]
+    return replace(kernel, text=text, code=code)
 
 
 def _parameter_list(kernel: SourceItem) -> Span | None:

@@ -475,3 +475,30 @@ OPS_END
     unit = extract(path, tmp_path / "unit.cu")
     assert unit.names == ("ops::twice_kernel",)
     assert not error_of(pool, unit)
+
+
+STRUCT = """#include <torch/extension.h>
+struct Args { void* out; const void* in; int rows, cols; };
+template <typename T>
+__global__ void copy_rows(Args args) {
+  T* out = reinterpret_cast<T*>(args.out);
+  const T* in = reinterpret_cast<const T*>(args.in);
+  const int c = threadIdx.x;
+  if (c < args.cols) out[blockIdx.x * args.cols + c] = in[blockIdx.x * args.cols + c];
+}
+void run(Args args) { copy_rows<__half><<<args.rows, 64>>>(args); }
+"""
+
+
+def test_members_take_the_place_of_a_struct_and_variables_of_their_names_give_way(
+    pool: NvrtcPool, tmp_path: Path
+) -> None:
+    path = tmp_path / "copy_rows.cu"
+    path.write_text(STRUCT)
+    unit = extract(path, Path("unit.cu"))
+    declared = [p.declaration for p in unit.source.kernel("copy_rows").parameters]
+    assert declared == ["T* out", "const T* in", "int rows", "int cols"]
+    assert "T* out_ = reinterpret_cast<T*>(out);" in unit.unit
+    assert "out_[blockIdx.x * cols + c] = in_[blockIdx.x * cols + c];" in unit.unit
+    assert "args" not in unit.unit.partition("__global__")[2]
+    assert not error_of(pool, unit)

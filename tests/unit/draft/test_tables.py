@@ -1,0 +1,86 @@
+"""Arrays that others point into, and parameters that cannot change alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuner.draft.drafting import draft
+from tuner.source import parse_source
+
+
+def drafted(parameters: str, body: str, host: str = "k<<<n, 64>>>(y, x, at, d)") -> str:
+    text = (
+        f"{parameters}__global__ void k(float* y, const float* x, const int* at, int d)\n"
+        f"{{ {body} }}\n"
+        f"void f(float* y, float* x, int* at, int n, int d) {{ {host}; }}\n"
+    )
+    return draft(parse_source(text, Path("k.cu"))).space_yaml
+
+
+LOOP = "for (int c = threadIdx.x; c < d; c += blockDim.x)"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "const int row = at[blockIdx.x];",
+        "const int64_t row = (int64_t)__ldg(at + blockIdx.x);",
+        "const int* mine = at + blockIdx.x; const int row = mine[0];",
+    ],
+)
+def test_what_indices_point_into_has_an_axis_of_its_own(row: str) -> None:
+    text = drafted("", f"{row} {LOOP} y[blockIdx.x * d + c] = x[row * d + c];")
+    assert "name: x, dtype: float32, shape: [at_below, d], role: input}  # guessed: " in text
+    assert "axes: [d, n, at_below]" in text
+    assert "role: input, fill: indices(at_below)}  # guessed: " in text
+    assert "min_bytes: n * d * 4 + n * 4  #" in text
+
+
+def test_what_is_written_where_others_point_keeps_the_rest() -> None:
+    text = drafted("", f"{LOOP} y[at[blockIdx.x] * d + c] = x[blockIdx.x * d + c];")
+    assert "name: y, dtype: float32, shape: [at_below, d], role: inout}  # guessed: " in text
+    assert "fill: distinct(at_below)}" in text
+
+
+def test_a_tile_of_the_grid_covers_the_array_and_its_size_adapts_the_grid() -> None:
+    body = "const int base = blockIdx.x * TILE * 2; y[base + threadIdx.x] = x[base + threadIdx.x];"
+    text = drafted("constexpr int TILE = 128;\n", body, "k<<<(n + 255) / 256, 64>>>(y, x, at, n)")
+    assert "shape: [d]" in text or "shape: [n]" in text
+
+
+def test_a_product_of_two_numbers_that_sizes_a_tile_adapts_the_grid() -> None:
+    body = (
+        "const int base = blockIdx.x * THREADS * ITEMS;"
+        " for (int i = 0; i < ITEMS; ++i) y[base + i] = x[base + i];"
+    )
+    head = "#define THREADS 256\n#define ITEMS 4\n"
+    text = drafted(head, body, "k<<<(n + 1023) / 1024, THREADS>>>(y, x, at, n)")
+    assert 'grid: ["ceil_div(d, threads * items)"]' in text.partition("\nlaunch:")[2]
+
+
+def test_what_is_passed_as_a_quotient_of_a_parameter_leaves_it_alone() -> None:
+    text = drafted(
+        "template <int VEC> ",
+        f"{LOOP} y[(blockIdx.x * d + c) * VEC] = x[c];",
+        "constexpr int VEC = 4; k<VEC><<<n, 64>>>(y, x, at, d / VEC)",
+    )
+    assert "# VEC = 4 (line 1) is left out: the launch passes what is computed with it" in text
+    assert "shape: [n, d, 4]" in text
+
+
+@pytest.mark.parametrize(
+    ("body", "limited"),
+    [
+        ("float s = 0; s += x[d] * x[d]; y[0] = s;", "largest: 1.0e+9, reason: "),
+        ("float acc[2]; acc[0] += x[d] * x[1]; y[0] = acc[0];", "reason: "),
+        ("float s = 0; s += x[d]; y[0] = s;", ""),
+        ("int s = 0; s += d * d; y[s] = x[s];", ""),
+    ],
+)
+def test_where_products_are_summed_extreme_inputs_end_with_a_reason(
+    body: str, limited: str
+) -> None:
+    row = next(row for row in drafted("", body).splitlines() if "name: x," in row)
+    assert (f'extreme: {{{limited}"a guess: ' in row) is bool(limited)

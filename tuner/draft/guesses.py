@@ -1,0 +1,80 @@
+"""Numbers that no launch states: what the host code has as a default, else what is usual."""
+
+from __future__ import annotations
+
+import re
+
+from tuner.source.syntax import number
+
+_DEFAULT = (
+    r"\b(?:float|double|bool|u?int\d*(?:_t)?|long|size_t)\s+(?:{names})"
+    r"\s*=\s*([^,;(){{}}]+?)\s*[,)]"
+)
+_ENUM = r"\benum\s+(?:class\s+|struct\s+)?(?:{name}\b)?\s*(?::\s*(\w+)\s*)?\{{([^{{}}]*)\}}\s*(\w*)"
+_FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
+_SUM = re.compile(r"\b(\w+)(?:\[[^\]]*\])?\s*\+=\s*([^;]*[\w)\]]\s*\*\s*[\w(][^;]*);")
+# Squares of it, and sums of as many as an array has, are numbers of float32.
+LARGEST = "1.0e+9"
+# what people take, by the name; none is 0 or 1, which a kernel that forgets it would not show
+_USUAL = (
+    (r"eps(ilon)?|(.*_)?eps(ilon)?", "1e-06"),
+    (r"(.*_)?(beta_?1|b1|momentum|mu|ema|decay_rate)", "0.9"),
+    (r"(.*_)?(beta_?2|b2)", "0.999"),
+    (r"lr|(.*_)?learning_rate|step_?size", "0.001"),
+    (r"(.*_)?(decay|wd|lambda)", "0.01"),
+    (r"(.*_)?(min|lower|low)(_.*)?", "-0.5"),
+    (r"(.*_)?(rope_theta|theta_base|base|max_period)", "10000.0"),
+)
+_ELSE = "0.5"
+
+
+def stated_default(masked: str, names: tuple[str, ...]) -> tuple[str, int] | None:
+    """Find `float eps = 1e-6` among a function's parameters; give the number and its offset."""
+    wanted = "|".join(re.escape(name) for name in names if name.isidentifier())
+    if not wanted:
+        return None
+    for match in re.finditer(_DEFAULT.format(names=wanted), masked):
+        if match[1] in ("true", "false"):
+            return match[1], match.start(1)
+        if literal := _FLOAT.fullmatch(match[1]):
+            return literal[1], match.start(1)
+    return None
+
+
+def usual(name: str, dtype: str) -> str:
+    """Give a number, by the name, of a kind that makes a mistake with it show."""
+    if dtype == "bool":
+        return "true"
+    if "int" in dtype:
+        return "1"
+    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).strip("_").lower()
+    return next((value for kind, value in _USUAL if re.fullmatch(kind, plain)), _ELSE)
+
+
+def summed_products(masked: str, span: tuple[int, int]) -> tuple[int, bool] | None:
+    """Find where products are summed in float32, and whether they are squares."""
+    for match in _SUM.finditer(masked, *span):
+        declared = rf"\b(?:float\d?|\w*(?:acc|math)\w*)\s+[^;(){{}}]*\b{match[1]}\b"
+        if re.search(declared, masked[span[0] : match.start()], re.IGNORECASE):
+            factors = re.fullmatch(r"(.+?)\s*\*\s*(.+)", match[2].strip(), re.DOTALL)
+            return match.start(), factors is not None and factors[1] == factors[2]
+    return None
+
+
+def enumerators(masked: str, c_type: str) -> dict[str, int] | None:
+    """Map the names of an enumeration of 32 bits to their numbers; None where there is no such."""
+    name = c_type.rsplit("::", 1)[-1]
+    for match in re.finditer(_ENUM.format(name=re.escape(name)), masked):
+        if name not in (match[3], *re.findall(r"\w+", match[0].partition("{")[0])):
+            continue
+        if match[1] not in (None, "int", "int32_t", "uint32_t", "unsigned"):
+            return None
+        found: dict[str, int] = {}
+        following = 0
+        for piece in match[2].split(","):
+            own, _, stated = (text.strip() for text in piece.partition("="))
+            value = number(stated) if stated else following
+            if own and isinstance(value, int):
+                found[own], following = int(value), int(value) + 1
+        return found or None
+    return None

@@ -1,0 +1,70 @@
+"""What a class that is a kernel's template argument says: its types and its numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tuner.source.facts import KernelFunction, Span
+from tuner.source.syntax import closing, fold, split_list
+
+_TYPE = re.compile(r"\busing\s+(\w+)\s*=\s*(?:typename\s+)?([^;]+);")
+_NUMBER = re.compile(r"\bstatic\s+constexpr\s+(?:const\s+)?[\w:]+\s+(\w+)\s*=\s*([^;]+);")
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """Types by the names that the kernel has for them, and numbers by their bare names.
+
+    `places` are where a number is set to what the template argument says, and nothing else uses it.
+    """
+
+    types: Mapping[str, str] = field(default_factory=dict)
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, Span] = field(default_factory=dict)
+
+
+def traits_of(masked: str, kernel: KernelFunction, instance: tuple[str, ...]) -> Traits:
+    """Read the classes among the template arguments of an instance of a kernel."""
+    types: dict[str, str] = {}
+    numbers: dict[str, str] = {}
+    places: dict[str, Span] = {}
+    for parameter, text in zip(kernel.template, instance, strict=False):
+        match = re.fullmatch(r"(?:\w+\s*::\s*)*(\w+)\s*<(.*)>", text.strip(), re.DOTALL)
+        found = _class(masked, match[1]) if match is not None and parameter.is_type else None
+        if match is None or found is None:
+            continue
+        names, body, start = found
+        passed = [fold(piece) for piece, _ in split_list(match[2], angles=True)]
+        known = dict(zip(names, passed, strict=False))
+        for name, stated in _TYPE.findall(body):
+            known[name] = types[f"{parameter.name}::{name}"] = _said(stated, known)
+        for member in _NUMBER.finditer(body):
+            name, stated = member.groups()
+            if stated.strip() in names and len(re.findall(rf"\b{stated.strip()}\b", body)) == 1:
+                places[name] = (start + member.start(2), start + member.end(2))
+            known[name] = numbers[name] = _said(stated, known)
+    if types:
+        own = _TYPE.findall(masked, *kernel.body)
+        types |= {name: types[of.strip()] for name, of in own if of.strip() in types}
+    return Traits(types, numbers, places)
+
+
+def _class(masked: str, name: str) -> tuple[list[str], str, int] | None:
+    head = rf"\btemplate\s*<([^{{}};]*)>\s*(?:struct|class)\s+{name}\b[^;{{]*(?=\{{)"
+    match = re.search(head, masked)
+    end = closing(masked, match.end()) if match is not None else None
+    if match is None or end is None:
+        return None
+    declared = (piece.partition("=")[0] for piece, _ in split_list(match[1], angles=True))
+    names = [fold(piece).split()[-1] for piece in declared]
+    return names, masked[match.end() : end], match.end()
+
+
+def _said(text: str, known: Mapping[str, str]) -> str:
+    def word(match: re.Match[str]) -> str:
+        own = known.get(match[0], match[0])
+        return own if re.fullmatch(r"[\w:]+", own) or "<" in own else f"({own})"
+
+    return fold(re.sub(r"(?<![\w:])[A-Za-z_]\w*", word, text))
