@@ -286,6 +286,13 @@ PREDEFINED = {
     **dict.fromkeys(("CUB_VERSION", "THRUST_VERSION"), "300000"),
     **{"CCCL_MAJOR_VERSION": "3", "CCCL_MINOR_VERSION": "0", "CCCL_VERSION": "3000000"},
 }
+# What builds for CUDA define: for the platform, and for types that they add to others.
+_PLATFORM_FLAG = re.compile(r"(?:[A-Z0-9]+_)*(?:WITH|USE|ENABLE|HAVE)_CUDA")
+_TYPES_OF_BUILDS = r"(?:BF16|BFLOAT16|FP?16|HALF|FP?8(?:_E\dM\d)?|FP?4(?:_E2M1)?)"
+_TYPE_FLAG = re.compile(
+    rf"(?:[A-Z0-9]+_)*(?:(?:WITH|USE|ENABLE|HAVE)_{_TYPES_OF_BUILDS}"
+    rf"|{_TYPES_OF_BUILDS}_(?:AVAILABLE|ENABLED|SUPPORTED))"
+)
 _DEFINED = re.compile(r"\bdefined\s*(?:\(\s*(\w+)\s*\)|\s(\w+))")
 _NUMBER = re.compile(r"\b(0[xX][\da-fA-F]+|\d+)[uUlL]*\b")
 _OPERATORS: dict[type[ast.operator] | type[ast.cmpop], Callable[[int, int], int]] = {
@@ -390,11 +397,15 @@ class SourceCode:
 
 @dataclass(slots=True)
 class Reading:
-    """All files of a source, itself the last; `dropped` are the conditions that do not hold."""
+    """All files of a source, itself the last; `dropped` are the conditions that do not hold.
+
+    `flags` are names that a build for CUDA defines and no file does.
+    """
 
     folders: tuple[Path, ...]
     files: dict[Path, SourceCode] = field(default_factory=dict)
     dropped: list[tuple[Path, int, str]] = field(default_factory=list)
+    flags: dict[str, tuple[Path, int]] = field(default_factory=dict)
     macros: dict[str, str | None] = field(default_factory=lambda: dict(PREDEFINED))
 
     def unread(self, *origins: str) -> list[tuple[Path, int, Include]]:
@@ -513,7 +524,7 @@ class _Preprocessor:
         if not group.outer or group.is_taken:
             value = False
         else:
-            value = holds(condition, self.reading.macros)
+            value = holds(condition, self.defined(condition, at))
             group.is_taken, group.is_open = value is True, was_open or value is None
         group.live = group.outer and value is not False
         if value is not None:
@@ -524,6 +535,32 @@ class _Preprocessor:
             self.lines[at] = self.lines[at].replace("elif", "if", 1)
         if value is False and group.outer:
             self.reading.dropped.append((self.path, at + 1, f"#{name} {rest}".strip()))
+
+    def defined(self, condition: str, at: int) -> Mapping[str, str | None]:
+        macros = self.reading.macros
+        found = [name for name in IDENTIFIER.findall(condition) if name not in macros]
+        found = [
+            name
+            for name in found
+            if _PLATFORM_FLAG.fullmatch(name)
+            or (_TYPE_FLAG.fullmatch(name) and not self.is_choice(at))
+        ]
+        for name in found:
+            self.reading.flags.setdefault(name, (self.path, at + 1))
+        return {**macros, **dict.fromkeys(found, "1")}
+
+    def is_choice(self, at: int) -> bool:
+        # is it one of several, of which a build chooses one?
+        depth = 0
+        for row in self.masked[at:]:
+            match = _DIRECTIVE.match(row)
+            name = match[1] if match else ""
+            depth += name.startswith("if") - (name == "endif")
+            if depth == 1 and name == "elif":
+                return True
+            if depth <= 0 and name:
+                return name == "elif"
+        return False
 
     def blank(self, at: int, end: int) -> None:
         self.lines[at:end] = [REMOVED] * (end - at)
