@@ -162,10 +162,18 @@ def macros_in(code: str) -> dict[str, Macro]:
 
 
 def expanded(
-    macro: Macro, arguments: Sequence[str], known: Mapping[str, Macro], depth: int = 0
+    macro: Macro,
+    arguments: Sequence[str],
+    known: Mapping[str, Macro],
+    depth: int = 0,
+    *,
+    with_code: bool = False,
 ) -> str:
-    """Expand one use of a macro, and the macros in it; code that is passed is left aside."""
-    passed = [_CODE if "{" in text else text for text in arguments]
+    """Expand one use of a macro, and the macros in it; code that is passed is left aside.
+
+    `with_code` puts it where the macro does.
+    """
+    passed = [_CODE if "{" in text and not with_code else text for text in arguments]
     values: dict[str, str] = {}
     for place, name in enumerate(macro.parameters or ()):
         if name.endswith("..."):
@@ -186,7 +194,8 @@ def expanded(
             continue
         inside, end = listed(text, match.end())
         if end:
-            pieces += [text[at : match.start()], expanded(inner, inside, known, depth + 1)]
+            made = expanded(inner, inside, known, depth + 1, with_code=with_code)
+            pieces += [text[at : match.start()], made]
             at = end
     return "".join([*pieces, text[at:]])
 

@@ -39,6 +39,7 @@ _OWN_TYPE = re.compile(
 _FIELD = re.compile(r"^(?P<type>[\w:\s]+?(?:\s*[*&])*(?:\s*__restrict__)?(?:\s*const)?)\s*$")
 _BOUNDS = re.compile(r"__launch_bounds__\s*(?=\()")
 _VOID = re.compile(r"\bvoid\b")
+_CUDA_NAME = re.compile(r"\b(?:half2?|nv_bfloat162?)\b")
 _MAX_COLUMNS = 110
 
 
@@ -50,12 +51,14 @@ def macros_of(items: Iterable[SourceItem]) -> dict[str, Macro]:
 def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
     """Replace macros that make definitions for the device, and those in host code that launch."""
     macros = macros_of(items)
-    texts = {item.name: item.text[item.lead :] for item in items if item.kind == "macro"}
+    texts: dict[str, str] = {}
     host = {name: macro for name, macro in macros.items() if not is_marked(macro.body)}
     launching = {name: macro for name, macro in host.items() if _LAUNCHES.search(macro.body)}
     leading = {name: macro for name, macro in host.items() if _LEADS.search(macro.body)}
     found: list[SourceItem] = []
     for item in items:
+        if item.kind == "macro" and "define" in item.head:
+            texts[item.name] = item.text[item.lead :]
         if item.kind == "invocation":
             found += _made(item, texts)
         elif item.kind in ("function", "class") and not is_marked(item.head):
@@ -63,7 +66,21 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
         else:
             found.append(item)
     # a launch in a macro is one where the macro is used, not where it is defined
-    return tuple(item for item in found if item.kind != "macro" or item.name not in launching)
+    kept = [item for item in found if item.kind != "macro" or item.name not in launching]
+    return tuple(_once(kept))
+
+
+def _once(items: Iterable[SourceItem]) -> Iterator[SourceItem]:
+    # what is defined for a framework's type and for CUDA's own: they are one here
+    known: set[tuple[str, tuple[str, ...], tuple[str, ...]]] = set()
+    for item in items:
+        if item.kind in ("class", "function") and item.code.rstrip("; \n").endswith("}"):
+            head = _CUDA_NAME.sub(lambda name: f"__{name[0]}", fold(item.head))
+            key = (head, item.namespace, item.conditions)
+            if head and key in known:
+                continue
+            known.add(key)
+        yield item
 
 
 def _made(item: SourceItem, texts: Mapping[str, str]) -> Iterator[SourceItem]:
@@ -75,7 +92,7 @@ def _made(item: SourceItem, texts: Mapping[str, str]) -> Iterator[SourceItem]:
         yield item
         return
     used = without_strings(item.text[item.lead :], strings)
-    text = expanded(macro, listed(used, used.index("("))[0], macros)
+    text = expanded(macro, listed(used, used.index("("))[0], macros, with_code=True)
     text = without_strings(text, strings)
     if not (is_marked(text) or _DEFINES.search(text)):
         yield item
