@@ -169,7 +169,8 @@ def test_what_a_build_for_cuda_defines_is_defined(
 def test_of_types_that_a_build_chooses_from_none_is_taken_for_it(tmp_path: Path) -> None:
     path = tmp_path / "source.cu"
     path.write_text(
-        "#if defined(USE_HALF)\nint half;\n#elif defined(USE_BF16)\nint bf16;\n#else\nint plain;\n#endif\n"
+        "#if defined(USE_HALF)\nint half;\n#elif defined(USE_BF16)\nint bf16;\n"
+        "#else\nint plain;\n#endif\n"
     )
     text = read_all(path).files[path.resolve()].text
     assert text.split() == ["int", "plain;"]
