@@ -164,6 +164,8 @@ def _constants(
         reason = why_fixed(name, value)
         if name in sized:
             reason = reason or "it is a size of the problem"
+        if re.search(rf"#[^\n]*__CUDA_ARCH__[^\n]*\b{name}\b", source.masked):
+            reason = reason or "it is compared with the architecture"
         if often[name] > 1:
             reason = reason or "it is defined more than once"
         if reason is not None:

@@ -15,13 +15,19 @@ from tuner.draft.choices import (
     why_fixed,
 )
 from tuner.draft.host_values import INTEGERS, Host, HostLaunch, Number, names_behind, plain
-from tuner.draft.translate import Scope, translate
+from tuner.draft.translate import Result, Scope, translate
+from tuner.source.accesses import assigned
 from tuner.source.facts import IDENTIFIER, Constant
 from tuner.source.kernels import dtype_of
-from tuner.source.syntax import number
+from tuner.source.launches import functions_of
+from tuner.source.syntax import fold, number
 
 # memory that has the size which the launch gives it
 _DYNAMIC = re.compile(r"\bextern\b[^;{}]*\b__shared__\b|\b__shared__\b[^;{}=\[]*\bextern\b")
+_RETURN = re.compile(r"\breturn\b([^;]*);")
+_MACRO = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([\w\s,]*\))((?:[^\n\\]|\\\n)*)", re.MULTILINE
+)
 _VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
 
 
@@ -159,7 +165,27 @@ def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant])
         definitions={**launch.constants, **launch.site.definitions},
         types=launch.types(),
         defaults={c.name: c.default for c in choices if isinstance(c.default, int)},
+        results=_results(launch),
     )
+
+
+def _results(launch: HostLaunch) -> dict[str, Result]:
+    # functions and macros in the launch that compute their result and do nothing else
+    source = launch.source
+    functions = functions_of(source)
+    spans = tuple(function.span for function in functions)
+    found: dict[str, Result] = {}
+    for function in functions:
+        returns = [*_RETURN.finditer(source.masked, *function.span)]
+        if function.name in launch.names and len(returns) == 1:
+            own = assigned(source.masked, spans, returns[0].start())
+            definitions = {name: variable.text for name, variable in own.items()}
+            found[function.name] = Result(function.parameters, returns[0][1], definitions)
+    for match in _MACRO.finditer(source.masked):
+        parameters = tuple(IDENTIFIER.findall(match[2]))
+        if match[1] in launch.names and not re.search(r"[;{#]", match[3]):
+            found[match[1]] = Result(parameters, fold(match[3].replace("\\\n", " ")))
+    return found
 
 
 def launch_draft(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression
@@ -20,9 +20,22 @@ _CASTS = frozenset(("int", "unsigned", "unsigned int", "size_t", "int64_t", "uin
 _WRITTEN = {"/": "//", "&&": "and", "||": "or"}
 _BINARY = re.compile(r"[-+*/%&|^<>]|[<>=!]=|<<|>>|&&|\|\|")
 _UNARY = {"-": "-", "+": "+", "!": "not "}
+_LIMITS = {
+    "UINT16_MAX": 2**16 - 1, "INT_MAX": 2**31 - 1, "INT32_MAX": 2**31 - 1,
+    "UINT32_MAX": 2**32 - 1, "UINT_MAX": 2**32 - 1,
+}  # fmt: skip
 # a property of the device, the same on all that there are
 _MOST_BLOCKS = re.compile(r"\bmaxGridSize\s*\[\s*([012])\s*\]$")
 _MAX_DEPTH = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a function returns, as C++ text over its `parameters` and its own `definitions`."""
+
+    parameters: tuple[str, ...]
+    text: str
+    definitions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +44,7 @@ class Scope:
 
     `values` maps C++ text to names of the search space, `definitions` C++ names to C++ text;
     `literals` are numbers that stand for a parameter, `defaults` what parameters are in the source.
+    `results` are functions and macros that only compute something.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
@@ -38,6 +52,7 @@ class Scope:
     literals: Mapping[int, str] = field(default_factory=dict)
     types: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, int] = field(default_factory=dict)
+    results: Mapping[str, Result] = field(default_factory=dict)
 
 
 class _UntranslatableError(Exception):
@@ -93,6 +108,8 @@ class _ExpressionTranslator:
                 name = text.rsplit("::", 1)[-1]
                 if name in self.scope.values:
                     return _whole(self.scope.values[name])
+                if name in _LIMITS and name not in self.scope.definitions:
+                    return str(_LIMITS[name])
                 if name not in self.scope.definitions:
                     raise _UntranslatableError
                 return _written(self.scope.definitions[name], self.scope, self.depth + 1)
@@ -169,9 +186,24 @@ class _ExpressionTranslator:
             return self.expression(passed[0])
         if len(passed) == 2 and name.replace("_", "").lower() in _CEIL_DIV:
             name = "ceil_div"
-        elif len(passed) < 2 or name not in ("min", "max"):
+        elif len(passed) >= 2 and name.lower() in ("min", "max"):
+            name = name.lower()
+        elif (result := self.scope.results.get(name)) is not None:
+            return self._result(result, passed)
+        else:
             raise _UntranslatableError
         return f"{name}({', '.join(self.expression(argument) for argument in passed)})"
+
+    def _result(self, result: Result, passed: Sequence[Node]) -> str:
+        if len(passed) != len(result.parameters):
+            raise _UntranslatableError
+        known = zip(result.parameters, map(self.expression, passed), strict=True)
+        scope = replace(
+            self.scope,
+            values={**self.scope.values, **dict(known)},
+            definitions={**self.scope.definitions, **result.definitions},
+        )
+        return f"({_written(result.text, scope, self.depth + 1)})"
 
 
 def _whole(text: str) -> str:

@@ -270,6 +270,28 @@ def test_what_a_launch_does_not_say_is_blank_with_what_the_source_says() -> None
     assert told.count(f"{shared}; the source says p.bytes()") == 2
 
 
+def test_helpers_that_only_compute_something_are_followed() -> None:
+    made = snippet(
+        "#define MIN(a, b) ((a) < (b) ? (a) : (b))\n"
+        "#define UP(n, by) \\\n (((n) + (by) - 1) / (by))\n"
+        "static int blocks_for(long n, int t) {\n const long all = (n + t - 1) / t;\n"
+        " return static_cast<int>(all); }\n"
+        "__global__ void k(float* x, int n) { x[blockIdx.x] = n; }\n"
+        "void f(float* x, int n) {"
+        " k<<<dim3(MIN(blocks_for(n, 64), UINT16_MAX), UP(n, 4)), 64>>>(x, n); }\n"
+    )
+    grid = '["min(ceil_div(n, 64), 65535)", "ceil_div(n, 4)"]'
+    assert made.space_yaml.count(f"grid: {grid}") == 2
+
+
+def test_a_constant_that_is_compared_with_the_architecture_is_no_parameter() -> None:
+    made = snippet(
+        "#define NEWEST 900\n#define TILE 64\n__global__ void k(float* x) {\n"
+        "#if __CUDA_ARCH__ >= NEWEST\n x[TILE] = NEWEST;\n#endif\n}\n"
+    )
+    assert made.parameters == ("tile",)
+
+
 def test_text_that_a_template_would_read_as_its_own_is_spaced_out() -> None:
     made = snippet(
         "/*# heading #*/\n//% not a statement\n/*% nor this %*/\n// mail @{me}@\n#define TILE 8\n"
