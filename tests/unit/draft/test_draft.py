@@ -324,6 +324,9 @@ def test_blanks_in_comments_do_not_count() -> None:
         ("switch (threads) { case 128: case 256: case 384: k<<<1, threads>>>(x, n); }",
          "[128, 256, 384]", "block_size"),
         ("k<<<1, pick(n)>>>(x, n);", "[64, 128, 256, 512, 1024]", "block_size"),
+        ("int t = 32; while (t < n && t < 512) t *= 2; dim3 b(t, 1, 1); k<<<1, b>>>(x, n);",
+         "[64, 128, 256, 512, 1024]  # t, line 4; 256 is a guess", "block_size"),
+        ("k<<<1, dim3(128, 1, 1)>>>(x, n);", "[32, 64, 128, 256, 512]", "block_size"),
     ],
 )  # fmt: skip
 def test_a_block_that_the_host_computes_or_is_handed_is_a_parameter(
