@@ -41,6 +41,7 @@ _DELIMITER = re.compile(r"@\{|\}@|^[ \t]*//%|/\*%|%\*/|/\*#|#\*/", re.MULTILINE)
 # sm_90a has every instruction that a kernel may hold; a draft is for any architecture
 _ARCHITECTURE = "sm_90a"
 _MOST_LISTED = 6
+_MOST_TRIED = 6
 _HOLE = re.compile(r"@\{ (.*?) \}@")
 _NEWER = "--std=c++20"
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
@@ -322,16 +323,7 @@ def _draft_extracted(
     target = folder / "kernels" / f"{stem}.cu"
     if target.resolve() == path.resolve():
         target = target.with_name(f"{stem}_extracted.cu")
-    unit = extract(
-        path, target,
-        kernels=asked.kernels, instantiate=asked.instantiate, folders=asked.folders,
-    )  # fmt: skip
-    try:
-        options = _options(unit, compiler)
-    except NotCompiledError:
-        if force or not target.exists():
-            write_new({target: unit.unit}, force=force)
-        raise
+    unit, options = _extracted(path, target, asked, compiler, force)
     if len(unit.instances) > 1:
         write_new({target: unit.unit}, force=force)
         names = ", ".join(instance.kernel.name for instance in unit.instances)
@@ -342,6 +334,36 @@ def _draft_extracted(
     made = replace(made, space_yaml=relocated(made.space_yaml, unit.places, first))
     done = write_draft(made, force=force, unit={target: unit.unit})
     return replace(done, left_out=unit.left_out, notes=(*done.notes, *_notes(unit)))
+
+
+def _extracted(
+    path: Path, target: Path, asked: Asked, compiler: Compiler, force: bool
+) -> tuple[Extraction, tuple[str, ...]]:
+    """Extract a unit that compiles, with another instantiation where the best one does not."""
+    first: Extraction | None = None
+    errors: list[NotCompiledError] = []
+    place, mixed = 0, False
+    while True:
+        unit = extract(
+            path, target, kernels=asked.kernels, instantiate=asked.instantiate,
+            folders=asked.folders, place=place, mixed=mixed,
+        )  # fmt: skip
+        first = first or unit
+        try:
+            return unit, _options(unit, compiler)
+        except NotCompiledError as error:
+            repeated = any(str(error) == str(known) for known in errors)
+            errors.append(error)
+            if not mixed and error.is_mixed:
+                mixed = True
+                continue
+            place += 1
+            most = min(len(unit.instances[0].others), _MOST_TRIED)
+            if repeated or place > most or len(unit.instances) > 1:
+                break
+    if force or not target.exists():
+        write_new({target: first.unit}, force=force)
+    raise errors[0]
 
 
 def _compiling(
@@ -391,10 +413,13 @@ def _options(unit: Extraction, compiler: Compiler) -> tuple[str, ...]:
 def _notes(unit: Extraction) -> tuple[str, ...]:
     instance = unit.instances[0]
     notes = [f"instantiation: {instance.name}"] if instance.arguments else []
+    if instance.guessed:
+        notes[0] += f"; {', '.join(instance.guessed)}: a guess, for no launch says it"
     if instance.others:
         listed, more = instance.others[:_MOST_LISTED], len(instance.others) - _MOST_LISTED
         end = f" and {more} more" if more > 0 else ""
-        notes.append(f"--instantiate takes another that is launched: {', '.join(listed)}{end}")
+        what = "another" if instance.guessed else "another that is launched"
+        notes.append(f"--instantiate takes {what}: {', '.join(listed)}{end}")
     notes += [f"{o.struct} {o.parameter} became one parameter for each member" for o in unit.opened]
     return tuple(notes)
 

@@ -80,7 +80,10 @@ class HostLaunch:
         sites = [site for site in source.launches if bare_name(site.kernel) == kernel.name]
         found = [cls(source, kernel, site) for site in sites]
         complete = [launch for launch in found if launch.instance is not None]
-        nowhere = LaunchSite(kernel.name, (), (), (), "0", (), kernel.line)
+        nowhere = next(
+            (site for site in source.unlaunched if site.kernel == kernel.name),
+            LaunchSite(kernel.name, (), (), (), "0", (), kernel.line),
+        )
         first = next(iter(complete or found), None)
         return first.with_block() if first else cls(source, kernel, nowhere, is_found=False)
 

@@ -232,8 +232,15 @@ class _Reading:
                 argument = DraftArgument(p, dtype, value=stated[0], evidence=_sure(stated[1]))
             else:
                 argument = DraftArgument(p, dtype)
-            found.append(argument)
+            found.append(replace(argument, evidence=(*self.guessed(p, dtype), *argument.evidence)))
         return tuple(found)
+
+    def guessed(self, parameter: KernelParameter, dtype: str | None) -> tuple[Evidence, ...]:
+        names = [n for n in self.launch.site.guessed if n in IDENTIFIER.findall(parameter.c_type)]
+        told = "for no launch says it; `tune init --instantiate` takes another"
+        return tuple(
+            Evidence(GUESSED, f"dtype {dtype}: {name} is a guess, {told}") for name in names
+        )
 
     def shapes(
         self, arrays: Sequence[KernelParameter]

@@ -130,7 +130,8 @@ class LaunchSite:
     """A launch in host code, all expressions as text.
 
     `grid` and `block` hold one to three extents. `definitions` are the host variables assigned once
-    before it, with their values; `at` is the launch's offset.
+    before it, with their values; `at` is the launch's offset. `guessed` are the template parameters
+    that it does not say.
     """
 
     kernel: str
@@ -142,6 +143,7 @@ class LaunchSite:
     line: int
     definitions: Mapping[str, str] = field(default_factory=dict)
     at: int = 0
+    guessed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,8 @@ class SourceFile:
     """One CUDA source; `masked` is its text with comments and strings blanked, same offsets.
 
     From `host_from` on, if given, there is host code of other files that says how the kernels are
-    launched, and that is no part of the source.
+    launched, and that is no part of the source. `unlaunched` says template arguments of kernels
+    that nothing launches.
     """
 
     path: Path
@@ -161,6 +164,7 @@ class SourceFile:
     unrolls: tuple[Unroll, ...] = ()
 
     launches: tuple[LaunchSite, ...] = ()
+    unlaunched: tuple[LaunchSite, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     host_from: int | None = None
 

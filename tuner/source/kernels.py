@@ -104,7 +104,7 @@ def read_kernel(
     """Read the kernel that `span` holds; None where its head has no name and parameter list."""
     start = span[0]
     head = masked[start : body[0]]
-    template, after = _template(head, start, lines)
+    template, after = read_template(head, start, lines)
     bounds, head = _bounds(head, start, lines)
     close = head.rstrip().rfind(")")
     at = opening(head, close)
@@ -129,7 +129,10 @@ def read_kernel(
     )
 
 
-def _template(head: str, start: int, lines: LineIndex) -> tuple[tuple[TemplateParameter, ...], int]:
+def read_template(
+    head: str, start: int, lines: LineIndex
+) -> tuple[tuple[TemplateParameter, ...], int]:
+    """Read `template <...>` before a definition at an offset; give where it ends, too."""
     match = _TEMPLATE.match(head)
     end = closing_angle(head, match.end()) if match else None
     if match is None or end is None:
@@ -181,12 +184,13 @@ def _parameters(
         return (), True
     if re.search(r"^\s*#", text, re.MULTILINE):
         return (), False
-    read = [_parameter(piece, lines.at(start + at), aliases) for piece, at in pieces]
+    read = [read_parameter(piece, lines.at(start + at), aliases) for piece, at in pieces]
     found = tuple(parameter for parameter in read if parameter is not None)
     return found, len(found) == len(read)
 
 
-def _parameter(text: str, line: int, aliases: Mapping[str, str]) -> KernelParameter | None:
+def read_parameter(text: str, line: int, aliases: Mapping[str, str]) -> KernelParameter | None:
+    """Read one parameter as a function declares it; None where it is no plain one."""
     declared = fold(_ATTRIBUTE.sub(" ", text[: top_level(text, "=")]))
     array = re.search(r"(?:\s*\[[^\]]*\])+$", declared)
     declared = declared[: array.start()] if array else declared

@@ -42,7 +42,7 @@ from tuner.source.unsupported import require_closed, require_cuda
 
 _UNROLL = re.compile(r"unroll\s*\(?\s*([^)\s]*)")
 
-_CLASSES = ("class_specifier", "struct_specifier", "union_specifier")
+_CLASSES = ("class_specifier", "struct_specifier", "union_specifier", "enum_specifier")
 _ALIASES = {
     "alias_declaration": ("name", "type"),
     "type_definition": ("declarator", "type"),

@@ -67,6 +67,11 @@ class Extraction:
         return self.source.own_text
 
     @property
+    def is_stated(self) -> bool:
+        """Whether the source launches all kernels, and says all template arguments."""
+        return all(one.site is not None and not one.guessed for one in self.instances)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The kernels as launches of the unit state them, each with its namespaces."""
         kernels = {kernel.name: kernel for kernel in self.source.kernels}
@@ -85,22 +90,25 @@ def extract(
     kernels: tuple[str, ...] = (),
     instantiate: tuple[str, ...] = (),
     folders: tuple[Path, ...] = (),
+    place: int = 0,
+    mixed: bool = False,
 ) -> Extraction:
     """Extract the kernels of `path`, as if the unit were the file `target`; nothing is written.
 
     `kernels` chooses, `instantiate` names instantiations (`scale<float, 4>`), `folders` are where
     headers are looked for. What `path` does not say of their launches, other files of its project
-    may. Raises `KernelError` for what is not there or needs a choice.
+    may. `place` counts instantiations that are no good; with `mixed` 16-bit floats and others have
+    the arithmetic of PyTorch's. Raises `KernelError` for what is not there or needs a choice.
     """
     reading = read_all(path, folders)
-    named = _Asked(kernels, instantiate)
+    named = _Asked(kernels, instantiate, place, mixed)
     alone: Extraction | None = None
     error: KernelError | None = None
     try:
         alone = _extracted(path, target, reading, named)
     except KernelError as found:
         error = found
-    if alone is not None and all(instance.site is not None for instance in alone.instances):
+    if alone is not None and alone.is_stated:
         return alone
     others = siblings(path, reading.files)
     if others:
@@ -108,7 +116,10 @@ def extract(
             known = dict.fromkeys(reading.files)
             wider = read_all(path, folders, others)
             more = tuple(other for other in others if other.resolve() in wider.files)
-            return _extracted(path, target, wider, named, more, frozenset(known))
+            whole = _extracted(path, target, wider, named, more, frozenset(known))
+            # a kernel of that name elsewhere is not that of a header which is missing
+            if alone is not None or whole.is_stated or not reading.unread("missing"):
+                return whole
     if alone is None and error is not None:
         raise error
     assert alone is not None
@@ -119,6 +130,8 @@ def extract(
 class _Asked:
     kernels: tuple[str, ...]
     instantiate: tuple[str, ...]
+    place: int
+    mixed: bool
 
 
 def _extracted(
@@ -146,7 +159,7 @@ def _extracted(
     defined = {name for item in items if item.kind != "macro" for name in item.names}
     known = frozenset((*defined, "true", "false"))
     host = HostCode(whole, macros_of(items), known, heads_of(whole))
-    instances = tuple(_instance(name, found, host, wanted) for name in names)
+    instances = tuple(_instance(name, found, host, wanted, asked.place) for name in names)
     picked = [item for item in found if item.names[-1] in names]
     arguments = " ".join(text for instance in instances for text in instance.arguments)
     mentioned = {
@@ -154,7 +167,7 @@ def _extracted(
         for site in (instance.site for instance in instances if instance.site is not None)
         for name in names_behind((*site.grid, *site.block, site.shared), site.definitions)
     }
-    kept = needed(items, picked, mentioned, set(IDENTIFIER.findall(arguments)))
+    kept = needed(items, picked, mentioned, set(IDENTIFIER.findall(arguments)), mixed=asked.mixed)
     structs: dict[str, Opened] = {}
     code = "\n".join(item.code for item in kept)
     for kernel in picked:
@@ -236,6 +249,7 @@ def _instance(
     found: Sequence[SourceItem],
     host: HostCode,
     wanted: dict[str, tuple[str, ...]],
+    place: int,
 ) -> Instance:
     item = next(item for item in found if item.names[-1] == name)
     path, line = item.path, item.line
@@ -248,7 +262,7 @@ def _instance(
     if name in wanted and not kernel.template:
         message, remedy = "is no template", f"choose it with --kernel {name}"
         raise KernelError(f"kernel {name!r} {message}", path=path, line=line, remedy=remedy)
-    return chosen(kernel, host, wanted.get(name, ()))
+    return chosen(kernel, host, wanted.get(name, ()), place)
 
 
 def _with_host(
@@ -292,11 +306,14 @@ def _launched(
     whole: SourceFile,
 ) -> SourceFile:
     launches: list[LaunchSite] = []
+    unlaunched: list[LaunchSite] = []
     for instance in instances:
         name = instance.kernel.name
         before = [site for site in whole.launches if bare_name(site.kernel) == name]
         after = [site for site in source.launches if bare_name(site.kernel) == name]
         if instance.site is None or len(after) != len(before):
+            nowhere = LaunchSite(name, instance.arguments, (), (), "0", (), instance.kernel.line)
+            unlaunched.append(replace(nowhere, guessed=instance.guessed))
             continue
         site = after[before.index(instance.site)]
         known = partial(substituted, environment=instance.environment)
@@ -309,6 +326,7 @@ def _launched(
         own = replace(
             site,
             template_arguments=instance.arguments,
+            guessed=instance.guessed,
             grid=tuple(map(stated, site.grid)),
             block=tuple(map(stated, site.block)),
             shared=stated(site.shared),
@@ -318,7 +336,7 @@ def _launched(
         if (struct := structs.get(name)) is not None:
             own = _with_members(own, struct)
         launches += [own, *(other for other in after if other is not site)]
-    return replace(source, launches=tuple(launches))
+    return replace(source, launches=tuple(launches), unlaunched=tuple(unlaunched))
 
 
 def _with_members(site: LaunchSite, struct: Opened) -> LaunchSite:
@@ -345,6 +363,11 @@ _NOT_A_TYPE = re.compile(r"this declaration has no storage class|expected a")
 
 class NotCompiledError(KernelError):
     """Report a unit that was extracted and does not compile."""
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether it is arithmetic of 16-bit floats with others, which PyTorch's types have."""
+        return "more than one operator" in str(self) or "no operator" in str(self)
 
 
 # what a compiler says of text that is no C++, apart from what it does not know

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, islice, product, repeat
 
-from tuner.draft.extract.items import template_end
+from tuner.draft.extract.deduction import Calls, arguments_of
+from tuner.draft.extract.guesses import VECTOR, Guesses, alternatives, in_elements
 from tuner.draft.extract.reading import Macro, dispatched_types, expanded
+from tuner.draft.host_values import names_behind
 from tuner.draft.translate import Scope, translate
 from tuner.model.errors import KernelError
 from tuner.model.kernel import DTYPE_BYTES
@@ -17,12 +20,12 @@ from tuner.source.facts import (
     IDENTIFIER,
     KernelFunction,
     LaunchSite,
+    LineIndex,
     SourceFile,
-    Span,
     TemplateParameter,
     bare_name,
 )
-from tuner.source.kernels import dtype_of, element_dtype
+from tuner.source.kernels import dtype_of, element_dtype, read_template
 from tuner.source.syntax import fold, listed, number
 
 _INVOKED = re.compile(r"\b([A-Z][A-Z0-9_]{3,})\s*(?=\()")
@@ -30,19 +33,10 @@ _GIVEN = re.compile(
     r"\busing\s+(\w+)\s*=\s*([^;{}]+);|\btypedef\s+([\w:]+)\s+(\w+)\s*;"
     r"|\bconstexpr\s+[\w:\s]+?\b(\w+)\s*=\s*([^;{}]+);"
 )
-_ELEMENT = re.compile(
-    r"(?:_cast|data_ptr|mutable_data_ptr|const_data_ptr)\s*<\s*(?:const\s+)?([^<>*]+?)\s*[*>]"
-)
-_CAST = re.compile(r"\(\s*(?:const\s+)?([\w:]+(?:<[^<>]*>)?)\s*\*\s*\)")
 _NAMES = re.compile(r"[A-Za-z_](?:\w|::)*")
 _SPACES = re.compile(r"\s*::\s*")
 _NESTED = re.compile(r">::(?:template\s+)?\w+")
 _PREFERRED = ("bfloat16", "float16")
-# a parameter for a type that is no array's element
-_COMPUTING = re.compile(r"(?i)u|(?:acc|op_?math|compute|real|float).*")
-_COUNTING = re.compile(r"(?i)(?:index|idx|offset|id|int).*")
-_PACKED = re.compile(r"(?i)(?:packed|pack|vec|.*2(?:_t)?$).*")
-_VECTOR = re.compile(r"(?i).*(?:vec|pack|ITEMS|ELTS|ELEMS).*")
 _LOAD_BYTES = 16
 # what users call types
 _SHORT = {
@@ -61,13 +55,17 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A kernel with a text for every template argument; `others` are what the host launches too."""
+    """A kernel with a text for every template argument; `others` are what could be taken, too.
+
+    `guessed` are the kernel's template parameters that no launch says.
+    """
 
     kernel: KernelFunction
     arguments: tuple[str, ...]
     site: LaunchSite | None
     environment: Environment
     others: tuple[str, ...] = ()
+    guessed: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -75,7 +73,7 @@ class Instance:
         return _written(self.kernel, self.arguments)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HostCode:
     """All code with its macros and the names that it defines: says what names mean at a place."""
 
@@ -126,76 +124,77 @@ class HostCode:
     def _called(self, at: int, depth: int) -> Iterator[Environment]:
         if depth >= _MAX_DEPTH:
             return
-        functions = tuple(d.span for d in self.source.definitions if d.kind == "function")
-        around = [
-            (definition.span, definition.name)
-            for definition in self.source.definitions
-            if definition.kind in ("function", "class")
-            and definition.span[0] <= at < definition.span[1]
-        ]
-        for span, name in sorted(around, key=lambda found: found[0]):
-            text = self.source.masked[slice(*span)]
-            head = text[: template_end(text)]
-            pieces = listed(head, head.find("<"))[0] if "<" in head else ()
-            names = (IDENTIFIER.findall(piece.partition("=")[0]) for piece in pieces)
-            parameters = [found[-1] for found in names if found]
-            stated = [*self._stated(name, span), *self._deduced(span, parameters)]
-            for place, arguments in stated if parameters else ():
-                variables = assigned(self.source.masked, functions, place)
-                known = {variable: value.text for variable, value in variables.items()}
-                given = (substituted(text, known) for text in arguments)
-                pairs = zip(parameters, given, strict=False)
-                values = {parameter: text for parameter, text in pairs if text}
-                for outer in self._environments(place, depth + 1):
-                    yield {key: substituted(text, outer) for key, text in values.items()}
+        for template in self.templates:
+            if not template.span[0] <= at < template.span[1]:
+                continue
+            for call in self.calls.of(template):
+                known = self._local(call.at)
+                values = {name: substituted(text, known) for name, text in call.arguments.items()}
+                for outer in self._environments(call.at, depth + 1):
+                    yield {name: substituted(text, outer) for name, text in values.items()}
 
-    def _stated(self, name: str, own: Span) -> Iterator[tuple[int, tuple[str, ...]]]:
-        masked = self.source.masked
-        for match in re.finditer(rf"(?<!struct )(?<!class )\b{re.escape(name)}\s*(?=<)", masked):
-            arguments, end = listed(masked, match.end())
-            if end and not own[0] <= match.start() < own[1]:
-                yield match.start(), arguments
+    def _local(self, at: int) -> dict[str, str]:
+        # variables and types that the function around gives one meaning
+        spans = tuple(d.span for d in self.source.definitions if d.kind == "function")
+        values = assigned(self.source.masked, spans, at)
+        start = max((first for first, last in spans if first <= at < last), default=at)
+        types: dict[str, set[str]] = {}
+        for match in _GIVEN.finditer(self.source.masked, start, at):
+            if name := match[1] or match[4]:
+                types.setdefault(name, set()).add(fold(match[2] or match[3]))
+        only = {name: found.pop() for name, found in types.items() if len(found) == 1}
+        return {name: value.text for name, value in values.items()} | only
 
-    def _deduced(
-        self, own: Span, parameters: Sequence[str]
-    ) -> Iterator[tuple[int, tuple[str, ...]]]:
-        # a call without template arguments: what it passes says them
-        function = next((f for f in self.functions if f.span == own), None)
-        if function is None:
-            return
-        masked = self.source.masked
-        for match in re.finditer(rf"(?<![\w.>])(?:\w+::)*{function.name}\s*(?=\()", masked):
-            passed, end = listed(masked, match.end())
-            if end and not own[0] <= match.start() < own[1]:
-                types = self.passed_types(function, passed, match.start())
-                yield match.start(), tuple(types.get(name, "") for name in parameters)
+    @cached_property
+    def templates(self) -> tuple[KernelFunction, ...]:
+        """The templates of functions, then of classes, without parameters."""
+        lines = LineIndex(self.source.masked)
+        found = [function for function in self.functions if function.template]
+        for definition in self.source.definitions:
+            text = self.source.masked[slice(*definition.span)]
+            template, _ = read_template(text, definition.span[0], lines)
+            if definition.kind == "class" and template:
+                at, span = definition.span[0], definition.span
+                name, path = definition.name, self.source.path
+                body = (span[0], span[1])
+                found.append(
+                    KernelFunction(name, path, lines.at(at), span, body, at, (), template=template)
+                )
+        return tuple(found)
 
-    def passed_types(
-        self, function: KernelFunction, passed: Sequence[str], at: int
-    ) -> dict[str, str]:
-        """Map template parameters of a function to the types that a call's arguments have."""
-        around = [f for f in self.functions if f.span[0] <= at < f.span[1]]
-        declared = {p.name: p.c_type for f in around for p in f.parameters if p.pointers}
-        spans = tuple(f.span for f in self.functions)
-        variables = assigned(self.source.masked, spans, at)
-        found: dict[str, str] = {}
-        for parameter, text in zip(function.parameters, passed, strict=False):
-            whole = variables[text].text if text in variables else text
-            element = _ELEMENT.search(whole) or _CAST.match(whole)
-            c_type = fold(element[1]) if element is not None else declared.get(text)
-            if c_type is not None:
-                found.setdefault(parameter.c_type, c_type)
-        return found
+    def stated(self, kernel: KernelFunction, site: LaunchSite) -> dict[str, str]:
+        """Say what a launch gives the kernel's template parameters, in the words of its place."""
+        types = self.calls.types_of(site.arguments, site.at)
+        return arguments_of(kernel, site.template_arguments, types)
+
+    @cached_property
+    def guesses(self) -> Guesses:
+        """What could stand for parameters that nobody names."""
+        return Guesses(self.source, self.functions)
+
+    @cached_property
+    def calls(self) -> Calls:
+        """The code as what calls templates."""
+        kinds = ("class", "alias")
+        types = frozenset(d.name for d in self.source.definitions if d.kind in kinds)
+        return Calls(self.source.masked, self.functions, types)
 
     def evaluated(
-        self, parameter: TemplateParameter, text: str, site: LaunchSite, environment: Environment
+        self,
+        parameter: TemplateParameter,
+        text: str,
+        definitions: Mapping[str, str],
+        environment: Environment,
     ) -> str:
-        """Say what a template argument of a launch is; "" where that cannot be told."""
+        """Say what a template argument is; "" where that cannot be told.
+
+        `definitions` are the variables where it stands.
+        """
         plain = text
         for _ in range(_MAX_HOPS):
             following = substituted(plain, environment)
-            if following in site.definitions:
-                following = site.definitions[following]
+            if following in definitions:
+                following = definitions[following]
             if following == plain:
                 break
             plain = following
@@ -208,15 +207,18 @@ class HostCode:
             return plain
         constants = {constant.name: constant.value for constant in self.source.constants}
         scope = Scope(
-            definitions={**constants, **site.definitions, **environment},
+            definitions={**constants, **definitions, **environment},
             types={**self.source.aliases, **environment},
         )
         computed = translate(plain, scope)
         if computed is not None and re.fullmatch(r"-?\d+", computed):
             return computed
-        # `ns::op`, `Mode::kFast`: a function, or a value of something that is defined
+        # `ns::op<T>`, `Mode::kFast`: a function, or a value of something that is defined
         names = _NAMES.findall(plain)
-        return plain if names and all(self._is_defined(name) for name in names) else ""
+        return plain if names and all(map(self._is_known, names)) else ""
+
+    def _is_known(self, name: str) -> bool:
+        return self._is_defined(name) or element_dtype(name, self.source.aliases) is not None
 
     def _is_defined(self, name: str) -> bool:
         return not self.defined.isdisjoint(name.split("::"))
@@ -227,8 +229,7 @@ class HostCode:
         # `Traits<T>::Type` is known where Traits and T are
         owners = _NESTED.sub(">", text)
         plain = [name for name in _NAMES.findall(owners) if name not in ("const", "typename")]
-        known = (self._is_defined(name) or element_dtype(name, aliases) for name in plain)
-        if element_dtype(text, aliases) is None and not (plain and all(known)):
+        if element_dtype(text, aliases) is None and not (plain and all(map(self._is_known, plain))):
             return ""
         # what an alias of a plain type stands for: it may be out of sight where it is launched
         following = text
@@ -250,28 +251,88 @@ def substituted(text: str, environment: Environment) -> str:
     return re.sub(r"(?<![\w.:])[A-Za-z_]\w*", value, text)
 
 
-def chosen(kernel: KernelFunction, host: HostCode, asked: tuple[str, ...]) -> Instance:
-    """Choose the instantiation; raise `KernelError` that says what to give where none is known."""
+def chosen(
+    kernel: KernelFunction, host: HostCode, asked: tuple[str, ...], place: int = 0
+) -> Instance:
+    """Choose the instantiation: what is asked for, else the best of what is launched, else a guess.
+
+    `place` counts those that are no good. Raises `KernelError` that says what to give where
+    nothing is known.
+    """
     sites = [site for site in host.source.launches if bare_name(site.kernel) == kernel.name]
     site = sites[0] if sites else None
     if not kernel.template:
         environment = host.environments(site.at)[0] if site is not None else {}
         return Instance(kernel, (), site, environment)
     if asked:
-        arguments = _asked(kernel, asked)
-        site = next((s for s in sites if len(s.template_arguments) == len(asked)), site)
-        # what the launch passes for a template parameter stands for what was asked for
-        pairs = zip(site.template_arguments if site is not None else (), arguments, strict=False)
-        own = {text: value for text, value in pairs if IDENTIFIER.fullmatch(text)}
-        return Instance(kernel, arguments, site, own)
+        return _asked_instance(kernel, sites, host, asked)
     launched = [*_launched(kernel, sites, host)]
-    complete = [one for one in launched if "" not in one.arguments]
-    if not complete:
-        raise _unknown(kernel, launched)
+    found = [one for one in launched if "" not in one.arguments]
+    found.sort(key=lambda one: _rank(one, host.source.aliases))
+    found = found or [*_guessed(kernel, launched, host)]
+    if not found:
+        raise _unknown(kernel, launched, host)
+    own = list({one.name: one for one in reversed(found)}.values())[::-1]
+    best = own.pop(min(place, len(own) - 1))
+    return replace(best, others=tuple(one.name for one in own))
 
-    best = min(complete, key=lambda one: _rank(one, host.source.aliases))
-    names = dict.fromkeys(one.name for one in complete)
-    return replace(best, others=tuple(name for name in names if name != best.name))
+
+def _asked_instance(
+    kernel: KernelFunction, sites: Sequence[LaunchSite], host: HostCode, asked: tuple[str, ...]
+) -> Instance:
+    arguments = _asked(kernel, asked, host)
+    site = next((s for s in sites if len(s.template_arguments) == len(asked)), None)
+    site = site or next(iter(sites), None)
+    if site is None:
+        return Instance(kernel, arguments, site, {})
+    # what the launch passes for a template parameter stands for what was asked for
+    stated = host.stated(kernel, site)
+    pairs = zip((stated.get(p.name, "") for p in kernel.template), arguments, strict=False)
+    own = {text: value for text, value in pairs if IDENTIFIER.fullmatch(text)}
+    return Instance(kernel, arguments, site, own)
+
+
+def _guessed(
+    kernel: KernelFunction, launched: Sequence[Instance], host: HostCode
+) -> Iterator[Instance]:
+    # of what is known already the most
+    best = max(launched, key=lambda one: sum(map(bool, one.arguments)), default=None)
+    site = best.site if best is not None else None
+    known = dict(best.environment) if best is not None else {}
+    stated = host.stated(kernel, site) if site is not None else {}
+    around = {
+        parameter.name: (parameter, template)
+        for template in host.templates
+        if site is not None and template.span[0] <= site.at < template.span[1]
+        for parameter in template.template
+        if known.get(parameter.name, parameter.name) == parameter.name
+    }
+    values = best.arguments if best is not None else ("",) * len(kernel.template)
+    lists: dict[str, tuple[str, ...]] = {}
+    for parameter, value in zip(kernel.template, values, strict=True):
+        text = stated.get(parameter.name, "")
+        behind = names_behind([text], site.definitions if site is not None else {})
+        if value:
+            continue
+        if used := [name for name in around if name in behind]:
+            lists |= {name: host.guesses.of(*around[name]) for name in used}
+        else:
+            stated = {**stated, parameter.name: parameter.name}
+            lists[parameter.name] = host.guesses.of(parameter, kernel)
+    for one in alternatives(lists):
+        own = {name: text for name, text in one.items() if not text.endswith(" bytes")}
+        width = _element_bytes(kernel, own.values(), host.source.aliases)
+        own |= {name: in_elements(text, width) for name, text in one.items() if name not in own}
+        made = _instance(kernel, stated, site, {**known, **own}, host)
+        if "" not in made.arguments:
+            pairs = zip(kernel.template, values, strict=True)
+            yield replace(made, guessed=tuple(p.name for p, value in pairs if not value))
+
+
+def _element_bytes(kernel: KernelFunction, types: Iterable[str], aliases: Mapping[str, str]) -> int:
+    pointed = (p.c_type for p in kernel.parameters if p.pointers)
+    dtypes = (element_dtype(text, aliases) for text in (*types, *pointed))
+    return min((DTYPE_BYTES[dtype] for dtype in dtypes if dtype is not None), default=4)
 
 
 def _rank(one: Instance, aliases: Mapping[str, str]) -> tuple[int, int]:
@@ -284,7 +345,7 @@ def _rank(one: Instance, aliases: Mapping[str, str]) -> tuple[int, int]:
     widths = [
         abs(int(text) * element - _LOAD_BYTES)
         for parameter, text in zip(one.kernel.template, one.arguments, strict=False)
-        if _VECTOR.fullmatch(parameter.name) and text.isdigit()
+        if VECTOR.fullmatch(parameter.name) and text.isdigit()
     ]
     return best * len(dtypes) - places.count(best), sum(widths) if dtypes else 0
 
@@ -323,7 +384,7 @@ def _written(kernel: KernelFunction, arguments: Sequence[str]) -> str:
     return f"{kernel.name}<{', '.join(arguments)}>" if kernel.template else kernel.name
 
 
-def _asked(kernel: KernelFunction, asked: tuple[str, ...]) -> tuple[str, ...]:
+def _asked(kernel: KernelFunction, asked: tuple[str, ...], host: HostCode) -> tuple[str, ...]:
     defaults = [parameter.default for parameter in kernel.template[len(asked) :]]
     stated = (*asked, *(text for text in defaults if text is not None))
     packed = any("..." in parameter.kind for parameter in kernel.template)
@@ -333,7 +394,7 @@ def _asked(kernel: KernelFunction, asked: tuple[str, ...]) -> tuple[str, ...]:
             f"{kernel.name!r} takes {len(kernel.template)}: {_declared(kernel.template)}",
             path=kernel.path,
             line=kernel.line,
-            remedy=f'write it like --instantiate "{_example(kernel, ())}"',
+            remedy=f'write it like --instantiate "{_example(kernel, (), host)}"',
         )
     return stated
 
@@ -342,21 +403,33 @@ def _launched(
     kernel: KernelFunction, sites: Sequence[LaunchSite], host: HostCode
 ) -> Iterator[Instance]:
     for site in sites:
-        texts = [*site.template_arguments[: len(kernel.template)]]
-        deduced = host.passed_types(kernel, site.arguments, site.at)
-        for parameter in kernel.template[len(texts) :]:
-            texts.append(deduced.get(parameter.name) or parameter.default or "")
+        stated = host.stated(kernel, site)
         for environment in host.environments(site.at):
-            found: dict[str, str] = {}
-            arguments = []
-            for parameter, text in zip(kernel.template, texts, strict=True):
-                known = text and host.evaluated(parameter, text, site, {**environment, **found})
-                found[parameter.name] = known
-                arguments.append(known)
-            yield Instance(kernel, tuple(arguments), site, environment)
+            yield _instance(kernel, stated, site, environment, host)
+    # an explicit instantiation, or what is handed to somebody who launches it
+    own = sites[0] if sites else None
+    for call in host.calls.of(kernel):
+        for environment in host.environments(call.at):
+            yield _instance(kernel, call.arguments, own, environment, host)
 
 
-def _unknown(kernel: KernelFunction, launched: Sequence[Instance]) -> KernelError:
+def _instance(
+    kernel: KernelFunction,
+    stated: Mapping[str, str],
+    site: LaunchSite | None,
+    environment: Environment,
+    host: HostCode,
+) -> Instance:
+    found: dict[str, str] = {}
+    known = site.definitions if site is not None else {}
+    for parameter in kernel.template:
+        text = stated.get(parameter.name, "")
+        value = text and host.evaluated(parameter, text, known, {**environment, **found})
+        found[parameter.name] = value
+    return Instance(kernel, tuple(found.values()), site, environment)
+
+
+def _unknown(kernel: KernelFunction, launched: Sequence[Instance], host: HostCode) -> KernelError:
     best = max(launched, key=lambda one: sum(map(bool, one.arguments)), default=None)
     known = best.arguments if best is not None else ("",) * len(kernel.template)
     where = "no launch of it is in the source"
@@ -367,7 +440,7 @@ def _unknown(kernel: KernelFunction, launched: Sequence[Instance]) -> KernelErro
         f"kernel {kernel.name!r} is a template <{_declared(kernel.template)}>, and {where}",
         path=kernel.path,
         line=kernel.line,
-        remedy=f'say which one to tune, such as --instantiate "{_example(kernel, known)}"',
+        remedy=f'say which one to tune, such as --instantiate "{_example(kernel, known, host)}"',
     )
 
 
@@ -375,20 +448,9 @@ def _declared(parameters: Iterable[TemplateParameter]) -> str:
     return ", ".join(f"{parameter.kind} {parameter.name}" for parameter in parameters)
 
 
-def _example(kernel: KernelFunction, known: Sequence[str]) -> str:
+def _example(kernel: KernelFunction, known: Sequence[str], host: HostCode) -> str:
     texts = []
     for p, text in zip(kernel.template, chain(known, repeat("")), strict=False):
-        texts.append(text or p.default or _likely(p))
+        guess = next(iter(host.guesses.of(p, kernel)), f"YOUR_{p.name}")
+        texts.append(text or p.default or in_elements(guess, 2))
     return _written(kernel, texts)
-
-
-def _likely(parameter: TemplateParameter) -> str:
-    name = parameter.name
-    if parameter.kind == "bool":
-        return "false"
-    if not parameter.is_type:
-        return "4096" if re.search(r"(?i)dim|hidden|width", name) else "8"
-    for pattern, text in ((_COUNTING, "int"), (_PACKED, "__nv_bfloat162"), (_COMPUTING, "float")):
-        if pattern.fullmatch(name):
-            return text
-    return "__nv_bfloat16"

@@ -108,6 +108,7 @@ _TYPES = {
     "Float8_e5m2": "__nv_fp8_e5m2",
 }
 STAND_INS = Path(__file__).with_name("stand_ins.h")
+ARITHMETIC = STAND_INS.with_name("arithmetic.h")
 _SCOPES = frozenset(("at", "c10", "cub", "cuda", "cuda_utils", "detail", "memory", "native", "std"))
 # what follows `at::` in device code
 DEVICE_NAMES = tuple(
@@ -116,9 +117,11 @@ DEVICE_NAMES = tuple(
 _TYPE = re.compile(rf"(?<![\w:])(?:::\s*)?(?:at|c10|torch)\s*::\s*({'|'.join(_TYPES)})\b")
 # a type in which a framework computes with another
 _COMPUTING = re.compile(
-    r"(?<![\w:])(?:typename\s+)?(?:::\s*)?at\s*::\s*(?:opmath_type|acc_type(?:_device)?"
+    r"(?<![\w:])(?:typename\s+)?(?P<scope>(?:::\s*)?at\s*::\s*)?(?:opmath_type|acc_type(?:_device)?"
     r"|OpMathType|AccumulateType)\s*<\s*(?P<of>[\w:]+)[^<>]*>(?:\s*::\s*type\b)?"
 )
+# a file that may leave `at::` out
+_INSIDE = re.compile(r"\bnamespace\s+at\b")
 _SCALAR = re.compile(
     r"\b(?:at::|torch::)?(?:ScalarType::)?k?(Half|BFloat16|Float|Double|Float8_e4m3fn|Float8_e5m2"
     r"|Int|Long|Short|Char|Byte|Bool)\b"
@@ -231,9 +234,11 @@ def replaced(text: str, masked: str, own: frozenset[str]) -> str:
     """Write CUDA's names for frameworks' types and macros that are not `own`; lines stay."""
     pieces, at = [], 0
     found = [(m.span(), _TYPES[m[1]]) for m in _TYPE.finditer(masked)]
+    inside = _INSIDE.search(masked) is not None
     found += [
         (m.span(), "double" if m["of"] == "double" else "float")
         for m in _COMPUTING.finditer(masked)
+        if m["scope"] or inside
     ]
     for (start, end), name in sorted([*found, *_expanded(text, masked, own)]):
         pieces += [text[at:start], name]

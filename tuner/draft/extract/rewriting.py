@@ -28,7 +28,8 @@ from tuner.source.facts import IDENTIFIER, Span
 from tuner.source.host import is_marked
 from tuner.source.syntax import closing, fold, listed, mask, split_list
 
-_DEFINES = re.compile(r"\b(?:struct|class|constexpr|using)\b")
+# what a macro may make outside of functions; `template void launch<T>(...)` says types
+_DEFINES = re.compile(r"\b(?:struct|class|constexpr|using)\b|\btemplate\b(?!\s*<)")
 _LAUNCHES = re.compile(r"<<<|\bcudaLaunch\w*Kernel\w*\s*\(")
 # a function template with its arguments, which may launch
 _LEADS = re.compile(r"(?<!_cast)(?<![\w.])(?!\w*_cast\b)\w+\s*<[^;<>()]*>\s*\(")
@@ -37,6 +38,8 @@ _OWN_TYPE = re.compile(
     r"\b(?:using\s+(?P<name>\w+)\s*=\s*(?P<of>[^;]+)|typedef\s+(?P<of_last>[^;{}]+?)\s+(?P<last>\w+)\s*);"
 )
 _FIELD = re.compile(r"^(?P<type>[\w:\s]+?(?:\s*[*&])*(?:\s*__restrict__)?(?:\s*const)?)\s*$")
+# a function in a class, but no pointer to one
+_METHOD = re.compile(r"^[^()=]*[\w=<>+*/\[\]-]\s*\((?!\s*[*&])|\boperator\b")
 _BOUNDS = re.compile(r"__launch_bounds__\s*(?=\()")
 _VOID = re.compile(r"\bvoid\b")
 _CUDA_NAME = re.compile(r"\b(?:half2?|nv_bfloat162?)\b")
@@ -57,7 +60,8 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
     leading = {name: macro for name, macro in host.items() if _LEADS.search(macro.body)}
     found: list[SourceItem] = []
     for item in items:
-        if item.kind == "macro" and "define" in item.head:
+        if item.kind == "macro" and DEFINE.match(item.code):
+            # as they are defined up to here: another #define may follow, or #undef
             texts[item.name] = item.text[item.lead :]
         if item.kind == "invocation":
             found += _made(item, texts)
@@ -179,17 +183,21 @@ def opened(
     pieces = [fold(piece) for piece, _ in split_list(kernel.code[start + 1 : end - 1], angles=True)]
     for place, piece in enumerate(pieces):
         match = re.fullmatch(
-            r"(?:(?:const|__grid_constant__)\s+)*((?:\w+\s*::\s*)*(\w+))(?:\s+const)?"
-            r"(?:\s+__grid_constant__)?\s+(\w+)",
+            r"(?:(?:const|__grid_constant__)\s+)*"
+            r"((?:typename\s+)?(?:\w+\s*::\s*)*(\w+)\s*(?P<given><.*>)?)(?:\s+const)?"
+            r"(?:\s+__grid_constant__)?\s+(?P<name>\w+)",
             piece,
         )
-        members = _members(structs[match[2]], structs) if match and match[2] in structs else ()
-        if match is not None and members:
+        if match is None or match[2] not in structs:
+            continue
+        given = listed(match["given"], 0)[0] if match["given"] else ()
+        members = _members(structs[match[2]], structs, given)
+        if members:
             # a type that the kernel's body names is not known in its head
             own = _own_types(kernel)
-            pointed = (_pointed(member, match[3], conversions) for member in members)
+            pointed = (_pointed(member, match["name"], conversions) for member in members)
             known = tuple(replace(one, c_type=_spelled(one.c_type, own)) for one in pointed)
-            found = Opened(place, match[3], match[1], known)
+            found = Opened(place, match["name"], match[1], known)
             # do the members' names mean something else in the kernel?
             names = "|".join(member.name for member in known)
             texts = (kernel.code[:start] + kernel.code[end:], *pieces[:place], *pieces[place + 1 :])
@@ -212,7 +220,8 @@ def _rewritten(kernel: SourceItem, span: Span, pieces: list[str], found: Opened)
     rows = f"({gone}" + "".join(
         f"\n{WRITTEN}{row}" for row in _rows(_with_members(pieces, found), ")")
     )
-    inside = f"{{\n{WRITTEN}  const {found.struct} {found.parameter}{{{made}}};"
+    const = "const " if re.search(r"\bconst\b|__grid_constant__", pieces[found.place]) else ""
+    inside = f"{{\n{WRITTEN}  {const}{found.struct} {found.parameter}{{{made}}};"
 
     def edited(text: str, lead: int) -> str:
         head = text[: lead + start] + rows + text[lead + end : lead + brace]
@@ -230,12 +239,20 @@ def _parameter_list(kernel: SourceItem) -> Span | None:
     return None if match is None or end is None else (match.end(), end)
 
 
-def _members(struct: SourceItem, structs: Mapping[str, SourceItem]) -> tuple[StructMember, ...]:
-    """List the members in the order of initialization, those of base classes first."""
-    if struct.code.startswith("template"):
+def _members(
+    struct: SourceItem, structs: Mapping[str, SourceItem], given: Sequence[str] = ()
+) -> tuple[StructMember, ...]:
+    """List the members in the order of initialization, those of base classes first.
+
+    `given` are the template arguments of the struct.
+    """
+    head = struct.code[: template_end(struct.code)]
+    pieces = listed(head, head.index("<"))[0] if "<" in head else ()
+    names = [IDENTIFIER.findall(piece.partition("=")[0])[-1] for piece in pieces]
+    if len(names) != len(given):
         return ()
     found: list[StructMember] = []
-    own: dict[str, str] = {}
+    own = dict(zip(names, given, strict=True))
     for base in _bases(struct):
         inherited = _members(structs[base], structs) if base in structs else ()
         if not inherited:
@@ -249,7 +266,10 @@ def _members(struct: SourceItem, structs: Mapping[str, SourceItem]) -> tuple[Str
         if chunk.what != "code" or not piece or re.match(r"(?:static|using|typedef)\b", piece):
             continue
         if is_function(piece.partition("{")[0]) or "(" in piece:
-            return ()
+            # braces initialize what has functions, but nothing that has constructors
+            if not _METHOD.search(piece.partition("{")[0]) or struct.name in function_name(piece):
+                return ()
+            continue
         first = None
         for text, _ in split_list(piece.rstrip(";"), angles=True):
             declared = fold(re.split(r"=|\{", text)[0])

@@ -14,6 +14,8 @@ _SUFFIXES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".h", ".hpp")
 _KERNEL = re.compile(r"\b__global__\b[^;{}]*?\b(?!__launch_bounds__)(\w+)\s*\([^;{}]*\{")
 _LAUNCHED = re.compile(r"\b(\w+)\s*(?:<[^;{}()]*>)?\s*<<<|\bcudaLaunch\w*\(\s*&?\w+,\s*&?(\w+)")
 _LAUNCHES = re.compile(r"<<<|[lL]aunch")
+# a template of the host: whoever calls it may say its arguments
+_TEMPLATE = re.compile(r"\btemplate\s*<[^;{}()]*>\s*(?!__)(?:(?!__)[\w:*&]+\s+[*&]?)+?(\w+)\s*\(")
 # a header's folder `include` stands beside the sources
 _LEVELS = 3
 _MAX_FILES = 400
@@ -21,16 +23,18 @@ _MAX_BYTES = 1_000_000
 
 
 def siblings(path: Path, known: Iterable[Path]) -> tuple[Path, ...]:
-    """List what launches the kernels of `path`, or defines those it launches; none of `known`.
+    """List what launches the kernels of `path`, or calls who does, or defines those it launches.
 
-    Looked through are its folder, then those around it, up to the root of a repository or to where
-    its folder `include` is.
+    None of `known` is among them. Looked through are its folder, then those around it, up to the
+    root of a repository or to where its folder `include` is.
     """
     read = {file.resolve() for file in known}
     text = mask(source_text(path))
     kernels = {match[1] for match in _KERNEL.finditer(text)}
+    callers = {m[1] for m in _TEMPLATE.finditer(text)} - kernels if "<<<" in text else None
     launched = {match[1] or match[2] for match in _LAUNCHED.finditer(text)} - kernels
     names = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(kernels)))})\b")
+    called = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(callers or ())))})\s*[<(]")
     include = re.compile(rf"#\s*include\s*[<\"](?:[^>\"\n]*/)?{re.escape(path.name)}[>\"]")
     for folder in _folders(path):
         found = []
@@ -40,7 +44,8 @@ def siblings(path: Path, known: Iterable[Path]) -> tuple[Path, ...]:
             own = _text(file)
             if kernels:
                 launches = _LAUNCHES.search(own) and names.search(own)
-                uses = bool(launches or include.search(own))
+                calls = callers and called.search(own)
+                uses = bool(launches or calls or include.search(own))
             else:
                 uses = not launched.isdisjoint(m[1] for m in _KERNEL.finditer(mask(own)))
             found += [file] if uses else []

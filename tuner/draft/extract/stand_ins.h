@@ -17,6 +17,74 @@ __host__ __device__ constexpr T div_floor_integer(T a, T b) {
 
 }  // namespace c10
 
+// Functions of float and of double by one name.
+namespace c10::cuda::compat {
+
+template <typename T>
+__device__ __forceinline__ T abs(T x) { return ::abs(x); }
+
+template <typename T>
+__device__ __forceinline__ T ceil(T x) { return ::ceil(x); }
+
+template <typename T>
+__device__ __forceinline__ T cos(T x) { return ::cos(x); }
+
+template <typename T>
+__device__ __forceinline__ T cosh(T x) { return ::cosh(x); }
+
+template <typename T>
+__device__ __forceinline__ T erf(T x) { return ::erf(x); }
+
+template <typename T>
+__device__ __forceinline__ T erfc(T x) { return ::erfc(x); }
+
+template <typename T>
+__device__ __forceinline__ T exp(T x) { return ::exp(x); }
+
+template <typename T>
+__device__ __forceinline__ T floor(T x) { return ::floor(x); }
+
+template <typename T>
+__device__ __forceinline__ T log(T x) { return ::log(x); }
+
+template <typename T>
+__device__ __forceinline__ T log1p(T x) { return ::log1p(x); }
+
+template <typename T>
+__device__ __forceinline__ T rsqrt(T x) { return ::rsqrt(x); }
+
+template <typename T>
+__device__ __forceinline__ T sin(T x) { return ::sin(x); }
+
+template <typename T>
+__device__ __forceinline__ T sqrt(T x) { return ::sqrt(x); }
+
+template <typename T>
+__device__ __forceinline__ T tan(T x) { return ::tan(x); }
+
+template <typename T>
+__device__ __forceinline__ T tanh(T x) { return ::tanh(x); }
+
+template <typename T>
+__device__ __forceinline__ T normcdf(T x) { return ::normcdf(x); }
+
+template <typename T>
+__device__ __forceinline__ T copysign(T x, T y) { return ::copysign(x, y); }
+
+template <typename T>
+__device__ __forceinline__ T fmod(T x, T y) { return ::fmod(x, y); }
+
+template <typename T>
+__device__ __forceinline__ T max(T x, T y) { return ::max(x, y); }
+
+template <typename T>
+__device__ __forceinline__ T min(T x, T y) { return ::min(x, y); }
+
+template <typename T>
+__device__ __forceinline__ T pow(T x, T y) { return ::pow(x, y); }
+
+}  // namespace c10::cuda::compat
+
 namespace at {
 
 template <typename T>

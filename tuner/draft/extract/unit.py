@@ -11,7 +11,15 @@ from pathlib import Path
 from textwrap import wrap
 
 from tuner.draft.extract.items import SourceItem, chunks, is_function, items_of, says_host
-from tuner.draft.extract.reading import REMOVED, STAND_INS, WRITTEN, Include, Reading, read_all
+from tuner.draft.extract.reading import (
+    ARITHMETIC,
+    REMOVED,
+    STAND_INS,
+    WRITTEN,
+    Include,
+    Reading,
+    read_all,
+)
 from tuner.source.facts import IDENTIFIER
 from tuner.source.host import implied_headers, is_marked
 
@@ -88,10 +96,11 @@ def device_marks(items: Iterable[SourceItem]) -> frozenset[str]:
 
 
 @cache
-def _stand_ins() -> tuple[SourceItem, ...]:
-    reading = read_all(STAND_INS)
-    items = items_of(reading, STAND_INS)
-    return tuple(replace(item, path=Path(STAND_INS.name)) for item in items if item.names)
+def _stand_ins(header: Path = STAND_INS) -> tuple[SourceItem, ...]:
+    reading = read_all(header)
+    items = items_of(reading, header)
+    known = (item for item in items if item.names or item.kind == "function")
+    return tuple(replace(item, path=Path(STAND_INS.name)) for item in known)
 
 
 def _standing_for(items: Sequence[SourceItem], names: Iterable[str]) -> list[SourceItem]:
@@ -104,13 +113,18 @@ def _standing_for(items: Sequence[SourceItem], names: Iterable[str]) -> list[Sou
     def is_used(item: SourceItem) -> bool:
         scope = "".join(item.namespace).rpartition("::")[2]
         wanted = rf"\b(?:{'|'.join(item.names)})\b"
-        if (not scope or scope in inside) and own.isdisjoint(item.names):
-            return re.search(wanted, code) is not None
+        is_inside = (not scope or scope in inside) and own.isdisjoint(item.names)
+        if is_inside and re.search(rf"(?<!::){wanted}", code):
+            return True
         return re.search(rf"\b{scope}\s*::\s*{wanted}", code) is not None
 
-    chosen = {item.key for item in _stand_ins() if is_used(item)}
-    uses = {name for item in _stand_ins() if item.key in chosen for name in item.uses()}
-    return [one for one in _stand_ins() if one.key in chosen or uses.intersection(one.names)]
+    chosen = [item for item in _stand_ins() if is_used(item)]
+    uses = {(name, item.namespace) for item in chosen for name in item.uses()}
+    return [
+        one
+        for one in _stand_ins()
+        if one in chosen or any((name, one.namespace) in uses for name in one.names)
+    ]
 
 
 def needed(
@@ -118,11 +132,13 @@ def needed(
     kernels: Iterable[SourceItem],
     constants: Iterable[str],
     names: Iterable[str],
+    *,
+    mixed: bool = False,
 ) -> list[SourceItem]:
     """List what `kernels` need, in the order of `items`; overloads and specialisations together.
 
     Of `constants` only values are taken; `names` are others, such as a functor. What stands for a
-    framework's names comes first.
+    framework's names comes first, and with `mixed` its arithmetic of 16-bit floats with others.
     """
     items = [*_standing_for(items, names := list(names)), *items]
     marks = device_marks(items)
@@ -147,7 +163,8 @@ def needed(
         if not pending:
             pending = _operators(items, usable, found)
             found.update(pending)
-    return _in_order(items, usable, found)
+    arithmetic = _stand_ins(ARITHMETIC) if mixed else ()
+    return [*arithmetic, *_in_order(items, usable, found)]
 
 
 def _in_order(
