@@ -26,7 +26,7 @@ from tuner.draft.extract.reading import (
 )
 from tuner.source.facts import IDENTIFIER, Span
 from tuner.source.host import is_marked
-from tuner.source.syntax import closing, fold, listed, mask, split_list
+from tuner.source.syntax import closing, fold, listed, mask, split_list, top_level
 
 # what a macro may make outside of functions; `template void launch<T>(...)` says types
 _DEFINES = re.compile(r"\b(?:struct|class|constexpr|using)\b|\btemplate\b(?!\s*<)")
@@ -98,7 +98,7 @@ def _made(item: SourceItem, texts: Mapping[str, str]) -> Iterator[SourceItem]:
     used = without_strings(item.text[item.lead :], strings)
     text = expanded(macro, listed(used, used.index("("))[0], macros, with_code=True)
     text = without_strings(text, strings)
-    if not (is_marked(text) or _DEFINES.search(text)):
+    if not (is_marked(text) or _DEFINES.search(text) or text.lstrip().startswith("template")):
         yield item
         return
     for made in items_in(text, item):
@@ -165,6 +165,55 @@ class Opened:
     parameter: str
     struct: str
     members: tuple[StructMember, ...]
+
+
+_VECTOR = re.compile(
+    r"(?:const\s+)?(?P<type>(?P<of>u?(?:char|short|int|long|longlong)|float|double)(?P<size>[1-4])"
+    r"|dim3)(?:\s+const)?\s+(?P<name>\w+)"
+)
+_UNSIGNED = {"longlong": "long long", "ulonglong": "unsigned long long", None: "unsigned int"}
+
+
+def unpacked(kernel: SourceItem) -> tuple[SourceItem, tuple[Opened, ...]]:
+    """Give a kernel one number for each member of CUDA's own vectors, `uint3` or `dim3`."""
+    span = _parameter_list(kernel)
+    if span is None:
+        return kernel, ()
+    found: list[Opened] = []
+    edits: list[tuple[Span, str]] = []
+    more = 0
+    listed_ones = split_list(kernel.code[span[0] + 1 : span[1] - 1], angles=True)
+    for place, (piece, at) in enumerate(listed_ones):
+        start, equals = span[0] + 1 + at, top_level(piece, "=")
+        declared = piece if equals is None else piece[:equals].rstrip()
+        if equals is not None:
+            # what follows may have no default
+            edits.append(((start + len(declared), start + len(piece)), ""))
+        if (match := _VECTOR.fullmatch(declared)) is None:
+            continue
+        of = match["of"]
+        c_type = _UNSIGNED.get(of) or re.sub(r"^u(?=[a-z])", "unsigned ", of)
+        names = [f"{match['name']}_{axis}" for axis in "xyzw"[: int(match["size"] or 3)]]
+        members = tuple(StructMember(c_type, name) for name in names)
+        found.append(Opened(place + more, match["name"], match["type"], members))
+        more += len(members) - 1
+        new = ", ".join(f"{c_type} {name}" for name in names)
+        edits.append(((start, start + len(declared)), new))
+    if not found:
+        return kernel, ()
+    built = ""
+    for one in found:
+        values = ", ".join(member.name for member in one.members)
+        value = f"({values})" if one.struct == "dim3" else f" = {{{values}}}"
+        built += f"\n{WRITTEN}  {one.struct} {one.parameter}{value};"
+    brace = kernel.code.index("{", span[1]) + 1
+    # the same in the text, which has comments, and in the code, which has blanks for them
+    text, code = kernel.text, kernel.code
+    for (first, last), new in reversed([*sorted(edits), ((brace, brace), built)]):
+        code = code[:first] + new + code[last:]
+        text = text[: kernel.lead + first] + new + text[kernel.lead + last :]
+    head = code[: code.index("{", span[0])]
+    return replace(kernel, text=text, code=code, head=head), tuple(found)
 
 
 def opened(
@@ -376,7 +425,9 @@ def _template_arguments(template: str) -> str:
 
 def arguments_of(site_text: str, found: Opened) -> list[str]:
     """Read `Params{.x = a, .y = b}`, or braces in order; `params.x` for what is not told."""
+    built = rf"^(?:make_)?{re.escape(found.struct)}\s*\((.*)\)$"
     inside = re.search(r"\{(.*)\}\s*\)*$", site_text, re.DOTALL)
+    inside = inside or re.search(built, site_text.strip(), re.DOTALL)
     pieces = [fold(piece) for piece, _ in split_list(inside[1])] if inside else []
     named = {
         match[1]: match[2].strip()

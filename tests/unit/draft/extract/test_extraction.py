@@ -371,3 +371,34 @@ def test_the_example_in_the_page_on_drafts_is_what_tune_init_says(
     told = CliRunner().invoke(cli, ["init", "csrc/scale.cu"], prog_name="tune")
     assert told.exit_code == 0, told.output
     assert told.output.startswith(found[2])
+
+
+def test_a_macro_may_make_the_explicit_instantiations(tmp_path: Path) -> None:
+    path = tmp_path / "kit.cu"
+    path.write_text(
+        "template <typename T, typename Id>\n__global__ void rows(T* out, const Id* ids, int n)\n"
+        "{ if (threadIdx.x < n) out[threadIdx.x] = T(ids[threadIdx.x]); }\n"
+        "template <typename T, typename Id>\nvoid run(T* out, const Id* ids, int n)\n"
+        "{ rows<T, Id><<<1, 64>>>(out, ids, n); }\n"
+        "#define RUN_FOR(T, ID) \\\n  template void run<T, ID>(T* out, const ID* ids, int n);\n"
+        "RUN_FOR(float, int64_t)\nRUN_FOR(__half, int64_t)\n#undef RUN_FOR\n"
+    )
+    (instance,) = extract(path, tmp_path / "unit.cu").instances
+    assert (instance.arguments, instance.guessed) == (("__half", "int64_t"), ())
+
+
+def test_a_vector_of_cudas_own_becomes_a_number_for_each_member(tmp_path: Path) -> None:
+    path = tmp_path / "kit.cu"
+    path.write_text(
+        "__global__ void k(float* y, const int2 range = make_int2(0, 4), /* why */\n"
+        "                  uint3 by = {1, 2, 3}, int n = 4) {\n  // what\n"
+        "  if (threadIdx.x < n) y[threadIdx.x] = by.z + range.x;\n}\n"
+        "void f(float* y, int a, int n) { k<<<n, 128>>>(y, make_int2(a, 0), split(n), n); }\n"
+    )
+    unit = extract(path, tmp_path / "unit.cu")
+    declared = [one.declaration for one in unit.source.kernel("k").parameters]
+    assert declared[1:4] == ["int range_x", "int range_y", "unsigned int by_x"]
+    assert "  int2 range = {range_x, range_y};\n" in unit.unit
+    assert unit.source.launches[0].arguments == (
+        ("y", "a", "0", "by.by_x", "by.by_y", "by.by_z", "n")
+    )
