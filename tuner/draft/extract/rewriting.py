@@ -56,7 +56,7 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
     macros = macros_of(items)
     texts: dict[str, str] = {}
     host = {name: macro for name, macro in macros.items() if not is_marked(macro.body)}
-    launching = {name: macro for name, macro in host.items() if _LAUNCHES.search(macro.body)}
+    launching = _launching_macros(host)
     leading = {name: macro for name, macro in host.items() if _LEADS.search(macro.body)}
     found: list[SourceItem] = []
     for item in items:
@@ -72,6 +72,18 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
     # a launch in a macro is one where the macro is used, not where it is defined
     kept = [item for item in found if item.kind != "macro" or item.name not in launching]
     return tuple(_once(kept))
+
+
+def _launching_macros(host: Mapping[str, Macro]) -> dict[str, Macro]:
+    # those that launch, and those that use one of them
+    found = {name: macro for name, macro in host.items() if _LAUNCHES.search(macro.body)}
+    while found:
+        uses = re.compile(rf"\b(?:{'|'.join(map(re.escape, found))})\b")
+        more = {n: m for n, m in host.items() if n not in found and uses.search(m.body)}
+        if not more:
+            break
+        found |= more
+    return found
 
 
 def _once(items: Iterable[SourceItem]) -> Iterator[SourceItem]:

@@ -402,3 +402,16 @@ def test_a_vector_of_cudas_own_becomes_a_number_for_each_member(tmp_path: Path) 
     assert unit.source.launches[0].arguments == (
         ("y", "a", "0", "by.by_x", "by.by_y", "by.by_z", "n")
     )
+
+
+def test_a_macro_may_launch_through_another(tmp_path: Path) -> None:
+    path = tmp_path / "kit.cu"
+    path.write_text(
+        "template <int N>\n__global__ void add(float* x) { x[threadIdx.x] += N; }\n"
+        "#define ADD(N, T) add<N><<<grid, T>>>(x)\n"
+        "#define ADD_OR_NOT(N, T) \\\n  if (some) { \\\n    ADD(N, T); \\\n  }\n"
+        "void run(float* x, bool some, int grid) { ADD_OR_NOT(4, 128); }\n"
+    )
+    unit = extract(path, tmp_path / "unit.cu")
+    assert unit.instances[0].arguments == ("4",)
+    assert unit.source.launches[0].block == ("128",)
