@@ -21,7 +21,10 @@ _WARP = 32
 _LARGEST = 65_536
 _MIN_BLOCKS = (1, 2, 3, 4)
 _FIXED = (
-    (r"(.*_)?WARP_?(SIZE|THREADS|LANES)|WARP|LANES|THREADS_PER_WARP|N_?LANES", "the hardware's warp"),
+    (
+        r"(.*_)?WARP_?(SIZE|THREADS|LANES)|WARP|LANES|THREADS_PER_WARP|N_?LANES",
+        "the hardware's warp",
+    ),
     (r".*MASK.*|FULL_WARP|ALL_LANES", "a mask"),
     (
         r"(.*_)?(MODE|KIND|OP|OPERATION|DTYPE|BITS|ACT|ACTIVATION|ORDER|LAYOUT)",

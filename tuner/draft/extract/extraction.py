@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -50,6 +50,7 @@ from tuner.source.unsupported import require_arguments, require_closed
 _ELEMENT_SIZE = re.compile(
     r"\b(?:at::|c10::)?elementSize\s*\([^()]*(?:\(\))?\)|\b\w+\s*(?:\.|->)\s*(?:element_size|itemsize)\s*\(\s*\)"
 )
+_SPECIALISED = re.compile(r"template\s*<\s*>")
 _CONCEPT = re.compile(r"\bconcept\s+\w+\s*=")
 _STANDARD_CONCEPTS = ("std::floating_point", "std::integral")
 
@@ -167,7 +168,7 @@ def _extracted(
     known = frozenset((*defined, "true", "false"))
     host = HostCode(whole, macros_of(items), known, heads_of(whole))
     instances = tuple(_instance(name, found, host, wanted, asked.place) for name in names)
-    picked = [item for item in found if item.names[-1] in names]
+    picked = [item for name in names for item in _one(name, found)]
     arguments = " ".join(text for instance in instances for text in instance.arguments)
     mentioned = {
         name
@@ -200,6 +201,13 @@ def _extracted(
         unread=tuple(reading.unread("missing", "framework")),
         opened=tuple(one for found in structs.values() for one in found),
     )
+
+
+def _one(name: str, kernels: Sequence[SourceItem]) -> Iterator[SourceItem]:
+    # the first of a name with its specialisations: overloads for other types are other kernels
+    first, *others = (item for item in kernels if item.names[-1] == name)
+    yield first
+    yield from (item for item in others if _SPECIALISED.match(item.code))
 
 
 def _chosen_kernels(

@@ -41,6 +41,8 @@ _ONLY_WITH = {
     "cassert": r"\bassert\b",
     "assert.h": r"\bassert\b",
     "cuda_fp8": r"\b__nv_fp8\w*|\b__NV_\w+|\b__nv_cvt_\w+fp8\w*",
+    "cuda_fp6": r"\b__nv_fp6\w*|\b__nv_cvt_\w+fp6\w*",
+    "cuda_fp4": r"\b__nv_fp4\w*|\b__nv_cvt_\w+fp4\w*",
 }
 _CUB = re.compile(
     r"(Block(?:Reduce|Scan|RadixSort|Load|Store|Exchange|MergeSort)|Warp(?:Reduce|Scan|MergeSort))"
@@ -426,8 +428,11 @@ def left_out(
         yield f"{file}:{line}: code without {flag}: builds for CUDA define it"
     taken = {item.key for item in kept}
     unused: Counter[Path] = Counter()
+    drafted = {item.name for item in kept if item.is_kernel}
     for item in items:
-        if item.key in taken or item.kind in ("directive", "assertion", "using"):
+        if item.is_kernel and item.key not in taken and item.name in drafted:
+            yield f"{item.path}:{item.line}: kernel {item.name}: an overload for other arguments"
+        elif item.key in taken or item.kind in ("directive", "assertion", "using"):
             continue
         if item.path == path and _is_host(item):
             what = f"{item.kind} " if item.kind in ("function", "class") else ""

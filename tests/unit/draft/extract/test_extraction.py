@@ -415,3 +415,18 @@ def test_a_macro_may_launch_through_another(tmp_path: Path) -> None:
     unit = extract(path, tmp_path / "unit.cu")
     assert unit.instances[0].arguments == ("4",)
     assert unit.source.launches[0].block == ("128",)
+
+
+def test_of_overloaded_kernels_the_first_is_drafted_and_the_others_are_told(
+    tmp_path: Path, pool: NvrtcPool
+) -> None:
+    path = tmp_path / "kit.cu"
+    path.write_text(
+        "__global__ void twice(const float* x, float* y) { *y = 2 * *x; }\n"
+        "__global__ void twice(const half* x, half* y) { *y = __hadd(*x, *x); }\n"
+        "template <typename T> void run(const T* x, T* y) { twice<<<1, 64>>>(x, y); }\n"
+        "template void run<half>(const half* x, half* y);\n"
+    )
+    unit = extract(path, tmp_path / "unit.cu")
+    assert error_of(pool, unit) == ""
+    assert f"{path}:2: kernel twice: an overload for other arguments" in unit.left_out
