@@ -41,6 +41,7 @@ _FIELD = re.compile(r"^(?P<type>[\w:\s]+?(?:\s*[*&])*(?:\s*__restrict__)?(?:\s*c
 # a function in a class, but no pointer to one
 _METHOD = re.compile(r"^[^()=]*[\w=<>+*/\[\]-]\s*\((?!\s*[*&])|\boperator\b")
 _BOUNDS = re.compile(r"__launch_bounds__\s*(?=\()")
+_DIRECTIVE = re.compile(r"^[ \t]*#[^\n]*\n", re.MULTILINE)
 _VOID = re.compile(r"\bvoid\b")
 _CUDA_NAME = re.compile(r"\b(?:half2?|nv_bfloat162?)\b")
 _MAX_COLUMNS = 110
@@ -107,7 +108,13 @@ def _made(item: SourceItem, texts: Mapping[str, str]) -> Iterator[SourceItem]:
     if macro is None or macro.parameters is None:
         yield item
         return
-    used = without_strings(item.text[item.lead :], strings)
+
+    def aside(directive: re.Match[str]) -> str:
+        # `#if` in code that a macro is passed
+        strings.append(f"\n{directive[0].strip()}\n")
+        return f" string_literal_{len(strings) - 1} "
+
+    used = without_strings(_DIRECTIVE.sub(aside, item.text[item.lead :]), strings)
     text = expanded(macro, listed(used, used.index("("))[0], macros, with_code=True)
     text = without_strings(text, strings)
     if not (is_marked(text) or _DEFINES.search(text) or text.lstrip().startswith("template")):
