@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from tuner.draft.translate import parse_expression
+from tuner.draft.translate import LIMITS, parse_expression
 from tuner.source.accesses import Assigned, assigned
 from tuner.source.facts import (
     IDENTIFIER,
@@ -234,6 +234,8 @@ class HostLaunch:
         """Follow host variables, then the file's constants."""
         text = self.followed(text)
         values = {c.value for c in self.source.constants if c.name == text}
+        if not values and (limit := LIMITS.get(text.rpartition("::")[2])) is not None:
+            return str(limit)
         return values.pop() if len(values) == 1 else text
 
     def types(self) -> dict[str, str]:

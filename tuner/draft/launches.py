@@ -19,8 +19,8 @@ from tuner.draft.translate import Result, Scope, translate
 from tuner.source.accesses import assigned
 from tuner.source.facts import IDENTIFIER, Constant
 from tuner.source.kernels import dtype_of
-from tuner.source.launches import functions_of
-from tuner.source.syntax import fold, number
+from tuner.source.launches import HostFunction, functions_of
+from tuner.source.syntax import fold, listed, number
 
 # memory that has the size which the launch gives it
 _DYNAMIC = re.compile(r"\bextern\b[^;{}]*\b__shared__\b|\b__shared__\b[^;{}=\[]*\bextern\b")
@@ -180,7 +180,8 @@ def _results(launch: HostLaunch) -> dict[str, Result]:
         if function.name in launch.names and len(returns) == 1:
             own = assigned(source.masked, spans, returns[0].start())
             definitions = {name: variable.text for name, variable in own.items()}
-            found[function.name] = Result(function.parameters, returns[0][1], definitions)
+            defaults = {name: text for name, text in _declared(source.masked, function) if text}
+            found[function.name] = Result(function.parameters, returns[0][1], definitions, defaults)
     for match in _MACRO.finditer(source.masked):
         parameters = tuple(IDENTIFIER.findall(match[2]))
         if match[1] in launch.names and not re.search(r"[;{#]", match[3]):
@@ -215,6 +216,14 @@ def launch_draft(
     shared = translate(site.shared, _with_literals(scope, choices, 0))
     grid, block = (_extents(texts, scope, choices) for texts in (site.grid, site.block))
     return LaunchDraft(name, grid, block, shared, hints)
+
+
+def _declared(masked: str, function: HostFunction) -> Iterator[tuple[str, str]]:
+    # parameters with the text of their defaults
+    head = masked.index(function.name, function.span[0]) + len(function.name)
+    pieces = listed(masked, masked.index("(", head))[0]
+    for name, piece in zip(function.parameters, pieces, strict=False):
+        yield name, piece.partition("=")[2].strip()
 
 
 def _extents(

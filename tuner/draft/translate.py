@@ -20,9 +20,11 @@ _CASTS = frozenset(("int", "unsigned", "unsigned int", "size_t", "int64_t", "uin
 _WRITTEN = {"/": "//", "&&": "and", "||": "or"}
 _BINARY = re.compile(r"[-+*/%&|^<>]|[<>=!]=|<<|>>|&&|\|\|")
 _UNARY = {"-": "-", "+": "+", "!": "not "}
-_LIMITS = {
+# numbers that no file of a project defines
+LIMITS = {
     "UINT16_MAX": 2**16 - 1, "INT_MAX": 2**31 - 1, "INT32_MAX": 2**31 - 1,
     "UINT32_MAX": 2**32 - 1, "UINT_MAX": 2**32 - 1,
+    "CUDA_NUM_THREADS": 1024,  # PyTorch's
 }  # fmt: skip
 # a property of the device, the same on all that there are
 _MOST_BLOCKS = re.compile(r"\bmaxGridSize\s*\[\s*([012])\s*\]$")
@@ -31,11 +33,19 @@ _MAX_DEPTH = 24
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a function returns, as C++ text over its `parameters` and its own `definitions`."""
+    """What a function returns, as C++ text over its `parameters` and its own `definitions`.
+
+    `defaults` are of the last parameters.
+    """
 
     parameters: tuple[str, ...]
     text: str
     definitions: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, str] = field(default_factory=dict)
+
+
+# PyTorch's
+_GET_BLOCKS = Result(("n", "threads"), "(n - 1) / threads + 1", {}, {"threads": "1024"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +118,8 @@ class _ExpressionTranslator:
                 name = text.rsplit("::", 1)[-1]
                 if name in self.scope.values:
                     return _whole(self.scope.values[name])
-                if name in _LIMITS and name not in self.scope.definitions:
-                    return str(_LIMITS[name])
+                if name in LIMITS and name not in self.scope.definitions:
+                    return str(LIMITS[name])
                 if name not in self.scope.definitions:
                     raise _UntranslatableError
                 return _written(self.scope.definitions[name], self.scope, self.depth + 1)
@@ -146,11 +156,30 @@ class _ExpressionTranslator:
         if _BINARY.fullmatch(sign) is None:
             raise _UntranslatableError
         left, right = self.expression(_field(node, "left")), self.expression(_field(node, "right"))
+        if sign == "+" and right == "1":
+            rounded = self._rounded_up(_field(node, "left"))
+            if rounded is not None:
+                return rounded
         if sign == "/":
             dividend = self._without_round_up(_field(node, "left"), right)
             if dividend is not None:
                 return f"ceil_div({dividend}, {right})"
         return f"({left} {_WRITTEN.get(sign, sign)} {right})"
+
+    def _rounded_up(self, node: Node) -> str | None:
+        # the (A - 1) / B of (A - 1) / B + 1
+        while node.type == "parenthesized_expression":
+            node = node.named_children[0]
+        operator = node.child_by_field_name("operator")
+        if operator is None or text_of(operator, self.source) != "/":
+            return None
+        terms = self._terms(_field(node, "left"))
+        if ("-", "1") not in terms:
+            return None
+        terms.remove(("-", "1"))
+        dividend = _sum(terms)
+        by = self.expression(_field(node, "right"))
+        return None if dividend is None else f"ceil_div({dividend}, {by})"
 
     def _without_round_up(self, dividend: Node, by: str) -> str | None:
         # the A of A + divisor - 1, in any order, the divisor a number or a name
@@ -188,19 +217,21 @@ class _ExpressionTranslator:
             name = "ceil_div"
         elif len(passed) >= 2 and name.lower() in ("min", "max"):
             name = name.lower()
-        elif (result := self.scope.results.get(name)) is not None:
+        elif (result := {"GET_BLOCKS": _GET_BLOCKS, **self.scope.results}.get(name)) is not None:
             return self._result(result, passed)
         else:
             raise _UntranslatableError
         return f"{name}({', '.join(self.expression(argument) for argument in passed)})"
 
     def _result(self, result: Result, passed: Sequence[Node]) -> str:
-        if len(passed) != len(result.parameters):
-            raise _UntranslatableError
-        known = zip(result.parameters, map(self.expression, passed), strict=True)
+        known = dict(zip(result.parameters, map(self.expression, passed), strict=False))
+        for name in result.parameters[len(passed) :]:
+            if name not in result.defaults:
+                raise _UntranslatableError
+            known[name] = _written(result.defaults[name], self.scope, self.depth + 1)
         scope = replace(
             self.scope,
-            values={**self.scope.values, **dict(known)},
+            values={**self.scope.values, **known},
             definitions={**self.scope.definitions, **result.definitions},
         )
         return f"({_written(result.text, scope, self.depth + 1)})"

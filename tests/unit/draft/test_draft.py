@@ -274,11 +274,11 @@ def test_helpers_that_only_compute_something_are_followed() -> None:
     made = snippet(
         "#define MIN(a, b) ((a) < (b) ? (a) : (b))\n"
         "#define UP(n, by) \\\n (((n) + (by) - 1) / (by))\n"
-        "static int blocks_for(long n, int t) {\n const long all = (n + t - 1) / t;\n"
+        "static int blocks_for(long n, int t = 64) {\n const long all = (n - 1) / t + 1;\n"
         " return static_cast<int>(all); }\n"
         "__global__ void k(float* x, int n) { x[blockIdx.x] = n; }\n"
         "void f(float* x, int n) {"
-        " k<<<dim3(MIN(blocks_for(n, 64), UINT16_MAX), UP(n, 4)), 64>>>(x, n); }\n"
+        " k<<<dim3(MIN(blocks_for(n), UINT16_MAX), UP(n, 4)), 64>>>(x, n); }\n"
     )
     grid = '["min(ceil_div(n, 64), 65535)", "ceil_div(n, 4)"]'
     assert made.space_yaml.count(f"grid: {grid}") == 2
@@ -290,6 +290,23 @@ def test_a_constant_that_is_compared_with_the_architecture_is_no_parameter() -> 
         "#if __CUDA_ARCH__ >= NEWEST\n x[TILE] = NEWEST;\n#endif\n}\n"
     )
     assert made.parameters == ("tile",)
+
+
+def test_a_helper_of_pytorch_for_the_grid_is_known() -> None:
+    made = snippet(
+        "__global__ void k(float* x, int n) { x[blockIdx.x] = n; }\nvoid f(float* x, int n) {"
+        " k<<<at::cuda::detail::GET_BLOCKS(n), CUDA_NUM_THREADS>>>(x, n); }\n"
+    )
+    assert 'grid: ["ceil_div(n, 1024)"]' in made.space_yaml
+    assert "block: [1024]" in made.space_yaml
+
+
+def test_the_limit_of_a_block_is_on_the_whole_of_it() -> None:
+    made = snippet(
+        "__global__ void k(float* x, int n) { x[threadIdx.x] = n; }\n"
+        "void f(float* x, int n) { dim3 b(n >= 512 ? 512 : n); k<<<1, b>>>(x, n); }\n"
+    )
+    assert '"(512 if n >= 512 else n) <= 1024"' in made.space_yaml
 
 
 def test_text_that_a_template_would_read_as_its_own_is_spaced_out() -> None:
