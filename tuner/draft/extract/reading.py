@@ -243,7 +243,11 @@ def replaced(text: str, masked: str, own: frozenset[str]) -> str:
     for (start, end), name in sorted([*found, *_expanded(text, masked, own)]):
         pieces += [text[at:start], name]
         at = end
-    return "".join([*pieces, text[at:]])
+    return _USING.sub("", "".join([*pieces, text[at:]]))
+
+
+# `using at::Half;`, which `using __half;` is not
+_USING = re.compile(r"\busing\s+(?:__half|__nv_\w+)\s*;")
 
 
 def _expanded(text: str, masked: str, own: frozenset[str]) -> Iterator[tuple[Span, str]]:

@@ -245,6 +245,8 @@ SPECIAL = """\
 #include <cuda_fp16.h>
 #include <torch/extension.h>
 
+using at::Half;
+
 template <typename T, int N>
 struct Wide;
 template <typename To, typename From>
