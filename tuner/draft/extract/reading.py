@@ -33,7 +33,7 @@ _FRAMEWORK = re.compile(
 )
 _HOST = re.compile(
     r"cuda(?:_runtime\w*|_profiler\w*|Typedefs)?\.h|curand\.h|device_launch_parameters\.h"
-    r"|[a-z_]+|(?:stdlib|string|time|unistd|getopt|errno|sys/\w+)\.h"
+    r"|[a-z_]+|(?:std(?:lib|bool|arg|align)|inttypes|string|time|unistd|getopt|errno|sys/\w+)\.h"
 )
 # how far above a file a folder `include` is looked for
 _LEVELS = 5
@@ -417,13 +417,15 @@ class SourceCode:
 class Reading:
     """All files of a source, itself the last; `dropped` are the conditions that do not hold.
 
-    `flags` are names that a build for CUDA defines and no file does.
+    `flags` are names that a build for CUDA defines and no file does, `halves` macros that open or
+    close braces: `KIT_NAMESPACE_BEGIN`.
     """
 
     folders: tuple[Path, ...]
     files: dict[Path, SourceCode] = field(default_factory=dict)
     dropped: list[tuple[Path, int, str]] = field(default_factory=list)
     flags: dict[str, tuple[Path, int]] = field(default_factory=dict)
+    halves: dict[str, Macro] = field(default_factory=dict)
     macros: dict[str, str | None] = field(default_factory=lambda: dict(PREDEFINED))
 
     def unread(self, *origins: str) -> list[tuple[Path, int, Include]]:
@@ -469,9 +471,33 @@ def read_all(
 def _read(path: Path, reading: Reading, chain: tuple[tuple[Path, int], ...]) -> None:
     reader = _Preprocessor(path, reading, chain)
     reader.read()
-    text = "\n".join(reader.lines)
+    text = _whole("\n".join(reader.lines), reading.halves)
     text = replaced(text, mask(text), frozenset(reading.macros))
     reading.files[path.resolve()] = SourceCode(path, text, mask(text), reader.included)
+
+
+def _whole(text: str, halves: Mapping[str, Macro]) -> str:
+    # with macros written out that would leave a definition in pieces
+    if not halves:
+        return text
+    masked, pieces, at = mask(text), [], 0
+    for match in re.finditer(rf"^[ \t]*#.*|\b({'|'.join(halves)})\b[ \t]*", masked, re.MULTILINE):
+        if match[1] is None or match.start() < at:
+            continue
+        macro, end = halves[match[1]], match.end()
+        arguments: tuple[str, ...] = ()
+        if macro.parameters is not None:
+            start, end = end, closing(masked, end) or 0 if masked.startswith("(", end) else 0
+            arguments = listed(text[start:end], 0)[0] if end else ()
+        if end:
+            made = expanded(macro, arguments, halves, with_code=True)
+            pieces += [
+                text[at : match.start()],
+                made,
+                "\n" * masked.count("\n", match.start(), end),
+            ]
+            at = end
+    return "".join([*pieces, text[at:]])
 
 
 class _Preprocessor:
@@ -518,6 +544,8 @@ class _Preprocessor:
             value = defined[3].strip() if not defined[2] else ""
             is_certain = not any(group.is_open for group in self.groups)
             self.reading.macros[defined[1]] = value if is_certain else None
+            if defined[3].count("{") != defined[3].count("}"):
+                self.reading.halves |= macros_in("\n".join(self.masked[at:end]))
         elif name == "undef":
             self.reading.macros.pop(rest, None)
         elif name == "pragma" and rest == "once":

@@ -174,3 +174,16 @@ def test_of_types_that_a_build_chooses_from_none_is_taken_for_it(tmp_path: Path)
     )
     text = read_all(path).files[path.resolve()].text
     assert text.split() == ["int", "plain;"]
+
+
+def test_macros_that_open_or_close_braces_are_written_out(tmp_path: Path) -> None:
+    path = tmp_path / "source.cu"
+    path.write_text(
+        "#define KIT_BEGIN namespace kit { inline namespace v1 {\n#define KIT_END } }\n"
+        "#define TABLE(type, name, n) static const __device__ type name[n] = {\n"
+        "#define TABLE_END() };\n"
+        "KIT_BEGIN\nTABLE(int, powers,\n      2)\n  1, 2\nTABLE_END()\nint after;\nKIT_END\n"
+    )
+    found = list(items_of(read_all(path), path))
+    kept = [(item.names, item.namespace, item.line) for item in found if item.kind != "macro"]
+    assert kept == [(("powers",), ("kit",), 6), (("after",), ("kit",), 10)]
