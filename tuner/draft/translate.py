@@ -208,7 +208,8 @@ class _ExpressionTranslator:
         return [(sign, self.expression(node))]
 
     def _call(self, node: Node) -> str:
-        called = fold(text_of(_field(node, "function"), self.source))
+        # `(std::max)(a, b)`, where max may be a macro
+        called = fold(text_of(_field(node, "function"), self.source)).strip("() ")
         passed = _field(node, "arguments").named_children
         name = called.split("<", 1)[0].rsplit("::", 1)[-1]
         if len(passed) == 1 and (name in _CASTS or called.startswith("static_cast<")):

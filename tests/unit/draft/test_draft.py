@@ -275,12 +275,12 @@ def test_helpers_that_only_compute_something_are_followed() -> None:
         "#define MIN(a, b) ((a) < (b) ? (a) : (b))\n"
         "#define UP(n, by) \\\n (((n) + (by) - 1) / (by))\n"
         "static int blocks_for(long n, int t = 64) {\n const long all = (n - 1) / t + 1;\n"
-        " return static_cast<int>(all); }\n"
+        " return (std::max)(static_cast<int>(all), 1); }\n"
         "__global__ void k(float* x, int n) { x[blockIdx.x] = n; }\n"
         "void f(float* x, int n) {"
         " k<<<dim3(MIN(blocks_for(n), UINT16_MAX), UP(n, 4)), 64>>>(x, n); }\n"
     )
-    grid = '["min(ceil_div(n, 64), 65535)", "ceil_div(n, 4)"]'
+    grid = '["min(max(ceil_div(n, 64), 1), 65535)", "ceil_div(n, 4)"]'
     assert made.space_yaml.count(f"grid: {grid}") == 2
 
 

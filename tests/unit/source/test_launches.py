@@ -77,6 +77,11 @@ def test_allocations_are_found(body: str, target: str | None, size: str, in_byte
         ("int n = 4; scanf(fmt, &n);", {}),
         ("float* d = nullptr; cudaMalloc((void**)&d, 4);", {}),
         ("int n = 4; int m = a & n;", {"n": "4", "m": "a & n"}),
+        (
+            "if (a) { dim3 b(32); f(b); } else { int n = 2; } dim3 b(64); int n = 4;",
+            {"b": "(64)", "n": "4"},
+        ),
+        ("int n; if (a) { n = 2; } else { n = 4; }", {}),
     ],
 )
 def test_a_variable_has_a_value_where_it_keeps_it(body: str, known: dict[str, str]) -> None:
