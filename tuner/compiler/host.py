@@ -31,10 +31,11 @@ from tuner.model.trial import Resources
 _DIAGNOSTIC = re.compile(
     r"^(?P<file>[^:\n]+):(?P<line>\d+)(?::\d+)?: (?:fatal )?error: (?P<text>.*)$"
 )
+_MARKED = re.compile(r"^call to .* declared with attribute error: ")
 _GPU_ONLY = re.compile(
     r"mma\.h|mma_sync|cooperative_groups|cuda/(?:barrier|pipeline|ptx|atomic|std)|cudaTypedefs|wmma|cub"
     r"|nvcuda|cute/|cutlass|__cvta_generic_to_shared|__pipeline_|__cluster|cluster_|tensor_?map"
-    r"|CUtensorMap|__grid_",
+    r"|CUtensorMap|__grid_|inline PTX",
     re.IGNORECASE,
 )
 
@@ -46,7 +47,8 @@ def errors(log: str, request: CompileRequest) -> str:
         match = _DIAGNOSTIC.match(line)
         if match is None:
             continue
-        file, number, text = match["file"], int(match["line"]), match["text"]
+        file, number = match["file"], int(match["line"])
+        text = _MARKED.sub("", match["text"])
         if file == LAUNCH_UNIT:
             kernel = request.kernels[min(number, len(request.kernels)) - 1]
             found.append(f"error: the kernel `{kernel}` cannot be launched: {text}")

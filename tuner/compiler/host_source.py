@@ -148,8 +148,8 @@ class NotOnHostError(Exception):
 def to_host(preprocessed: str) -> str:
     """Rewrite the user's part of a preprocessed unit, every line staying where it is.
 
-    `asm` of nothing but `griddepcontrol` and `prefetch` instructions is dropped; any other raises
-    `NotOnHostError` with its line.
+    `asm` of nothing but `griddepcontrol` and `prefetch` instructions is dropped; any other is an
+    error where a function that is called has it, or raises `NotOnHostError` with its line.
     """
     return "".join(
         _rewritten(text, file, line) if file else text for text, file, line in _parts(preprocessed)
@@ -187,11 +187,14 @@ def _rewritten(text: str, file: str, line: int) -> str:
         elif word[0] == "__noinline__":
             replacement = "__attribute__((noinline))"
         elif word[0] in _ASSEMBLY:
-            end, instructions = _assembly(text, end)
-            if refused := [one for one in instructions if not _HINT.fullmatch(one)]:
-                at = f"{_shown(file)}({_line_at(text, start, line)})"
+            end, instructions, is_statement = _assembly(text, end)
+            refused = [one for one in instructions if not _HINT.fullmatch(one)]
+            number = _line_at(text, start, line)
+            if refused and not is_statement:
+                at = f"{_shown(file)}({number})"
                 raise NotOnHostError(f"{at}: error: inline PTX `{refused[0]}`\n  {REMEDY}")
-            replacement = _same_lines(text[start:end], "(void)0")
+            instead = _where_it_is_called(refused[0], number) if refused else "(void)0"
+            replacement = _same_lines(text[start:end], instead)
         else:
             continue
         pieces += [text[done:start], replacement]
@@ -199,11 +202,19 @@ def _rewritten(text: str, file: str, line: int) -> str:
     return "".join(pieces) + text[done:]
 
 
-def _assembly(text: str, position: int) -> tuple[int, list[str]]:
-    """Return where the statement that `asm` begins ends, and its instructions."""
+def _where_it_is_called(instruction: str, line: int) -> str:
+    # an error of g++'s, but none where nobody calls the function around it
+    plain = re.sub(r"[^\w .,:;%@!\[\]{}()+-]", " ", instruction)
+    name = f"inline_ptx_in_line_{line}"
+    declared = f'void {name}() __attribute__((error("inline PTX `{plain}`")))'
+    return f"do {{ {declared}; {name}(); }} while (0)"
+
+
+def _assembly(text: str, position: int) -> tuple[int, list[str], bool]:
+    """Return where the statement that `asm` begins ends, its instructions, and has it operands."""
     opening = _QUALIFIER.match(text, position)
     if opening is None:
-        return position, ["asm"]
+        return position, ["asm"], False
     depth, in_template, template = 1, True, ""
     for token in TOKEN.finditer(text, opening.end()):
         if token["string"]:
@@ -214,8 +225,9 @@ def _assembly(text: str, position: int) -> tuple[int, list[str]]:
             depth += 1 if token[0] == "(" else -1
         if depth == 0:
             instructions = re.split(r"[;\n]", template)
-            return token.end(), [one.strip() for one in instructions if one.strip()]
-    return len(text), ["asm"]
+            found = [one.strip() for one in instructions if one.strip()]
+            return token.end(), found, not in_template
+    return len(text), ["asm"], False
 
 
 def _shown(file: str) -> str:
@@ -312,7 +324,7 @@ def _bad_assembly(text: str) -> Iterator[tuple[int, str]]:
         for match in () if file else _ASSEMBLY_STATEMENT.finditer(part):
             if not _is_word(part, match.start()):
                 continue
-            _, instructions = _assembly(part, match.end())
+            _, instructions, _ = _assembly(part, match.end())
             if not all(_PLAIN_INSTRUCTION.fullmatch(one) for one in instructions):
                 yield start + match.start(), "`asm` that may name a file is not allowed"
         start += len(part)

@@ -22,7 +22,10 @@ _WARP = 32
 _LARGEST = 65_536
 _MIN_BLOCKS = (1, 2, 3, 4)
 _FIXED = (
-    (r"WARP_?(SIZE|THREADS|LANES)?|LANES|THREADS_PER_WARP|N_?LANES", "the hardware's warp"),
+    (
+        r"(.*_)?WARP_?(SIZE|THREADS|LANES)|WARP|LANES|THREADS_PER_WARP|N_?LANES",
+        "the hardware's warp",
+    ),
     (r".*MASK.*|FULL_WARP|ALL_LANES", "a mask"),
     (
         r"(.*_)?(MODE|KIND|OP|OPERATION|DTYPE|BITS|ACT|ACTIVATION|ORDER|LAYOUT)",
@@ -171,6 +174,8 @@ def _constants(
         reason = why_fixed(name, value)
         if name in sized:
             reason = reason or "it is a size of the problem"
+        if re.search(rf"#[^\n]*__CUDA_ARCH__[^\n]*\b{name}\b", source.masked):
+            reason = reason or "it is compared with the architecture"
         if often[name] > 1:
             reason = reason or "it is defined more than once"
         if reason is not None:

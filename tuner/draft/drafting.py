@@ -29,6 +29,7 @@ from tuner.process.files import read_text
 from tuner.source import hide_host_code, read_source
 from tuner.source.facts import KernelFunction, LineIndex, SourceFile, bare_name
 from tuner.source.host import Edit, apply_edits, host_edits
+from tuner.source.kernels import element_dtype
 from tuner.source.reader import source_text
 from tuner.source.unsupported import require_arguments, require_closed
 from tuner.space.choices import check_names, search_space
@@ -185,6 +186,10 @@ def draft_source(
             return _draft_extracted(path, folder, asked, compiler(), force)
         raise
     kernel = _chosen(source, next(iter(asked.kernels), None))
+    numbers = (p for p in kernel.parameters if not p.pointers and p.dtype is None)
+    if any(element_dtype(p.c_type, source.aliases) for p in numbers):
+        # `float4` as a number: a search space has one for each member
+        return _draft_extracted(path, folder, asked, compiler(), force)
     stem = stem_of(path, asked.kernels, folder)
     made = _compiling(source, kernel.name, folder, compiler(), stem=stem, problem=asked.problem)
     names = (made.launched,) if made.launched is not None else ()

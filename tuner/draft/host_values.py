@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from tuner.draft.traits import traits_of
-from tuner.draft.translate import Scope, parse_expression, translate
+from tuner.draft.translate import LIMITS, Scope, parse_expression, translate
 from tuner.source.accesses import Assigned, assigned
 from tuner.source.facts import (
     IDENTIFIER,
@@ -99,12 +99,16 @@ class HostLaunch:
             and _is_open(name)
             and taken.isdisjoint((name, text))
         ]
-        if not open_ones or len(names) > 2 or self.constants.keys() & {*open_ones}:
+        extents = [name for name in names if name != "1"]
+        is_row = extents == names[:1]
+        if not open_ones or self.constants.keys() & {*open_ones}:
+            return self
+        if not is_row and len(names) > len(_USUAL_PAIR):
             return self
         text = self.source.masked[slice(*self.around)]
         candidates = _candidates(text)
-        usual = (_USUAL,) if len(names) == 1 else _USUAL_PAIR
-        if candidates and len(names) == 1:
+        usual = (_USUAL,) if is_row else _USUAL_PAIR
+        if candidates and is_row:
             usual = (_USUAL if _USUAL in candidates else candidates[len(candidates) // 2],)
         hosts = [Host(self.source, path) for path in paths_to(self)]
         known: dict[str, str] = {}
@@ -180,12 +184,16 @@ class HostLaunch:
 
     @property
     def block(self) -> tuple[int, ...]:
-        """The block's extents where they are numbers, else nothing."""
+        """The block's extents where they are numbers, else nothing; none of 1 at the end."""
         scope = Scope(definitions={**self.constants, **self.site.definitions})
         texts = [self.value(extent) for extent in self.site.block]
         numbers = [number(translate(text, scope) or text) for text in texts]
-        plain = tuple(n for n in numbers if isinstance(n, int) and n > 0)
-        return plain if len(plain) == len(numbers) else ()
+        plain = [n for n in numbers if isinstance(n, int) and n > 0]
+        if len(plain) < len(numbers):
+            return ()
+        while len(plain) > 1 and plain[-1] == 1:
+            plain.pop()
+        return tuple(plain)
 
     @property
     def block_names(self) -> tuple[str, ...]:
@@ -232,6 +240,8 @@ class HostLaunch:
         """Follow host variables, then the file's constants."""
         text = self.followed(text)
         values = {c.value for c in self.source.constants if c.name == text}
+        if not values and (limit := LIMITS.get(text.rpartition("::")[2])) is not None:
+            return str(limit)
         return values.pop() if len(values) == 1 else text
 
     def types(self) -> dict[str, str]:

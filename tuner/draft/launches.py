@@ -17,14 +17,20 @@ from tuner.draft.choices import (
     why_fixed,
 )
 from tuner.draft.host_values import INTEGERS, Host, HostLaunch, Number, names_behind, plain
-from tuner.draft.translate import Scope, translate
+from tuner.draft.translate import Result, Scope, translate
+from tuner.source.accesses import assigned
 from tuner.source.facts import IDENTIFIER, Constant
 from tuner.source.kernels import dtype_of
-from tuner.source.syntax import number
+from tuner.source.launches import HostFunction, functions_of
+from tuner.source.syntax import fold, listed, number
 
 _TILE = re.compile(r"\bblockIdx\.[xyz]\s*\*\s*(\w+(?:\s*\*\s*\w+)*)\s*(?=[;+)])")
 # memory that has the size which the launch gives it
 _DYNAMIC = re.compile(r"\bextern\b[^;{}]*\b__shared__\b|\b__shared__\b[^;{}=\[]*\bextern\b")
+_RETURN = re.compile(r"\breturn\b([^;]*);")
+_MACRO = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([\w\s,]*\))((?:[^\n\\]|\\\n)*)", re.MULTILINE
+)
 _VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
 
 
@@ -162,7 +168,28 @@ def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant])
         definitions={**launch.constants, **launch.site.definitions},
         types=launch.types(),
         defaults={c.name: c.default for c in choices if isinstance(c.default, int)},
+        results=_results(launch),
     )
+
+
+def _results(launch: HostLaunch) -> dict[str, Result]:
+    # functions and macros in the launch that compute their result and do nothing else
+    source = launch.source
+    functions = functions_of(source)
+    spans = tuple(function.span for function in functions)
+    found: dict[str, Result] = {}
+    for function in functions:
+        returns = [*_RETURN.finditer(source.masked, *function.span)]
+        if function.name in launch.names and len(returns) == 1:
+            own = assigned(source.masked, spans, returns[0].start())
+            definitions = {name: variable.text for name, variable in own.items()}
+            defaults = {name: text for name, text in _declared(source.masked, function) if text}
+            found[function.name] = Result(function.parameters, returns[0][1], definitions, defaults)
+    for match in _MACRO.finditer(source.masked):
+        parameters = tuple(IDENTIFIER.findall(match[2]))
+        if match[1] in launch.names and not re.search(r"[;{#]", match[3]):
+            found[match[1]] = Result(parameters, fold(match[3].replace("\\\n", " ")))
+    return found
 
 
 def launch_draft(
@@ -208,6 +235,14 @@ def _tiles(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, 
             text = " * ".join([*(c.name for c in own), *plain])
             found[size * prod(map(int, plain))] = text if len(factors) == 1 else f"({text})"
     return found
+
+
+def _declared(masked: str, function: HostFunction) -> Iterator[tuple[str, str]]:
+    # parameters with the text of their defaults
+    head = masked.index(function.name, function.span[0]) + len(function.name)
+    pieces = listed(masked, masked.index("(", head))[0]
+    for name, piece in zip(function.parameters, pieces, strict=False):
+        yield name, piece.partition("=")[2].strip()
 
 
 def _extents(

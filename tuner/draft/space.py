@@ -262,7 +262,8 @@ def _constraints(
     limited = len(names) == 1 and names[0].startswith("min(") and any(c.is_block for c in choices)
     if tuned.block is not None and not limited and (len(names) > 1 or not {*names} <= numbers):
         simple = len(tuned.block) == 1
-        factors = [e if simple or e.isidentifier() else f"({e})" for e in tuned.block]
+        bare = (e.isidentifier() or (simple and " if " not in e) for e in tuned.block)
+        factors = [e if alone else f"({e})" for e, alone in zip(tuned.block, bare, strict=True)]
         constraints.append(f"{' * '.join(factors)} <= {MAX_THREADS}")
     constraints += [f"{axes.names[c.name]} == {c.number}" for c in axes.fixed.values()]
     # the source launches no block for what is left of a division

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression
@@ -20,9 +20,32 @@ _CASTS = frozenset(("int", "unsigned", "unsigned int", "size_t", "int64_t", "uin
 _WRITTEN = {"/": "//", "&&": "and", "||": "or"}
 _BINARY = re.compile(r"[-+*/%&|^<>]|[<>=!]=|<<|>>|&&|\|\|")
 _UNARY = {"-": "-", "+": "+", "!": "not "}
+# numbers that no file of a project defines
+LIMITS = {
+    "UINT16_MAX": 2**16 - 1, "INT_MAX": 2**31 - 1, "INT32_MAX": 2**31 - 1,
+    "UINT32_MAX": 2**32 - 1, "UINT_MAX": 2**32 - 1,
+    "CUDA_NUM_THREADS": 1024,  # PyTorch's
+}  # fmt: skip
 # a property of the device, the same on all that there are
 _MOST_BLOCKS = re.compile(r"\bmaxGridSize\s*\[\s*([012])\s*\]$")
 _MAX_DEPTH = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a function returns, as C++ text over its `parameters` and its own `definitions`.
+
+    `defaults` are of the last parameters.
+    """
+
+    parameters: tuple[str, ...]
+    text: str
+    definitions: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, str] = field(default_factory=dict)
+
+
+# PyTorch's
+_GET_BLOCKS = Result(("n", "threads"), "(n - 1) / threads + 1", {}, {"threads": "1024"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +54,7 @@ class Scope:
 
     `values` maps C++ text to names of the search space, `definitions` C++ names to C++ text;
     `literals` are numbers that stand for a parameter, `defaults` what parameters are in the source.
+    `results` are functions and macros that only compute something.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
@@ -38,6 +62,7 @@ class Scope:
     literals: Mapping[int, str] = field(default_factory=dict)
     types: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, int] = field(default_factory=dict)
+    results: Mapping[str, Result] = field(default_factory=dict)
 
 
 class _UntranslatableError(Exception):
@@ -93,6 +118,8 @@ class _ExpressionTranslator:
                 name = text.rsplit("::", 1)[-1]
                 if name in self.scope.values:
                     return _whole(self.scope.values[name])
+                if name in LIMITS and name not in self.scope.definitions:
+                    return str(LIMITS[name])
                 if name not in self.scope.definitions:
                     raise _UntranslatableError
                 return _written(self.scope.definitions[name], self.scope, self.depth + 1)
@@ -129,6 +156,10 @@ class _ExpressionTranslator:
         if _BINARY.fullmatch(sign) is None:
             raise _UntranslatableError
         left, right = self.expression(_field(node, "left")), self.expression(_field(node, "right"))
+        if sign == "+" and right == "1":
+            rounded = self._rounded_up(_field(node, "left"))
+            if rounded is not None:
+                return rounded
         if sign == "/":
             dividend = self._without_round_up(_field(node, "left"), right)
             if dividend is not None:
@@ -137,6 +168,21 @@ class _ExpressionTranslator:
                 whole = int(left) // int(right)
                 return self.scope.literals.get(whole, str(whole))
         return f"({left} {_WRITTEN.get(sign, sign)} {right})"
+
+    def _rounded_up(self, node: Node) -> str | None:
+        # the (A - 1) / B of (A - 1) / B + 1
+        while node.type == "parenthesized_expression":
+            node = node.named_children[0]
+        operator = node.child_by_field_name("operator")
+        if operator is None or text_of(operator, self.source) != "/":
+            return None
+        terms = self._terms(_field(node, "left"))
+        if ("-", "1") not in terms:
+            return None
+        terms.remove(("-", "1"))
+        dividend = _sum(terms)
+        by = self.expression(_field(node, "right"))
+        return None if dividend is None else f"ceil_div({dividend}, {by})"
 
     def _without_round_up(self, dividend: Node, by: str) -> str | None:
         # the A of A + divisor - 1, in any order, the divisor a number or a name
@@ -165,16 +211,34 @@ class _ExpressionTranslator:
         return [(sign, self.expression(node))]
 
     def _call(self, node: Node) -> str:
-        called = fold(text_of(_field(node, "function"), self.source))
+        # `(std::max)(a, b)`, where max may be a macro
+        called = fold(text_of(_field(node, "function"), self.source)).strip("() ")
         passed = _field(node, "arguments").named_children
         name = called.split("<", 1)[0].rsplit("::", 1)[-1]
         if len(passed) == 1 and (name in _CASTS or called.startswith("static_cast<")):
             return self.expression(passed[0])
         if len(passed) == 2 and name.replace("_", "").lower() in _CEIL_DIV:
             name = "ceil_div"
-        elif len(passed) < 2 or name not in ("min", "max"):
+        elif len(passed) >= 2 and name.lower() in ("min", "max"):
+            name = name.lower()
+        elif (result := {"GET_BLOCKS": _GET_BLOCKS, **self.scope.results}.get(name)) is not None:
+            return self._result(result, passed)
+        else:
             raise _UntranslatableError
         return f"{name}({', '.join(self.expression(argument) for argument in passed)})"
+
+    def _result(self, result: Result, passed: Sequence[Node]) -> str:
+        known = dict(zip(result.parameters, map(self.expression, passed), strict=False))
+        for name in result.parameters[len(passed) :]:
+            if name not in result.defaults:
+                raise _UntranslatableError
+            known[name] = _written(result.defaults[name], self.scope, self.depth + 1)
+        scope = replace(
+            self.scope,
+            values={**self.scope.values, **known},
+            definitions={**self.scope.definitions, **result.definitions},
+        )
+        return f"({_written(result.text, scope, self.depth + 1)})"
 
 
 def _whole(text: str) -> str:

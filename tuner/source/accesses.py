@@ -12,6 +12,7 @@ from tuner.source.syntax import Node, ancestors, closing, fold, parse_tree, part
 
 _ASSIGNED = re.compile(r"(?<![\w.>])([A-Za-z_][\w.]*)\s*=(?!=)\s*([^;{}]+|\w*\s*\{[^;{}]*\})\s*;")
 _CONSTRUCTED = re.compile(r"\b(?:dim3|cudaLaunchConfig_t)\s+(?:const\s+)?(\w+)\s*(?=[({])")
+_DECLARES = re.compile(r"(?:[*&>]|(?<![\w.])(?!return\b|else\b)\w+)$")
 _NEXT_DECLARATOR = re.compile(r",\s*(?=[A-Za-z_]\w*\s*=(?!=))")
 _CHANGED = re.compile(
     r"(?:\+\+|--)\s*([A-Za-z_]\w*)"
@@ -26,6 +27,19 @@ class Assigned:
 
     text: str
     at: int
+
+
+def _is_visible(masked: str, at: int, start: int, end: int) -> bool:
+    # what a block declares is unknown behind it
+    before = masked[start:at].rstrip()
+    if not _DECLARES.search(before) and not _CONSTRUCTED.match(masked, at):
+        return True
+    depth = 0
+    for character in masked[at:end]:
+        depth += (character == "{") - (character == "}")
+        if depth < 0:
+            return False
+    return True
 
 
 def assigned(
@@ -48,6 +62,11 @@ def assigned(
         for piece in _NEXT_DECLARATOR.split(f"{match[1]} = {match[2]}"):
             name, _, value = piece.partition("=")
             values.setdefault(name.strip(), {}).setdefault(fold(value), match.start())
+    for found in values.values():
+        if len(found) > 1:
+            seen = {text: at for text, at in found.items() if _is_visible(masked, at, start, end)}
+            found.clear()
+            found.update(seen)
     changes = _CHANGED.finditer(masked, start, max(end, loop_end))
     changed = {name for match in changes for name in match.groups()}
     return {

@@ -46,6 +46,11 @@ _DIM3 = re.compile(r"^(?:dim3\s*)?(?=[({])")
 _HEAD = re.compile(r"(\w+)\s*(?=\()")
 _LAMBDA = re.compile(r"\bauto\s*&*\s*(\w+)\s*=\s*\[[^\]]*\]\s*(?=\()")
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+_PART = re.compile(r"(?<![\w.])[A-Za-z_]\w*\.\w+")
+_TYPE = re.compile(r"\b(?!const\b|struct\b)[A-Za-z_]\w*(?=\s*[&*]|\s+\w)")
+_BUILT = re.compile(r"([\w:]*)\s*(?=[{(])")
+_NESTED = re.compile(r"(?<=\{)[^{}]+(?=\})|(?<=\()[^()]+(?=\))")
+_FIELD = re.compile(r"(?:^|(?<=[;{})]))\s*\w[\w:<>\s*&]*?[\s*&](\w+)\s*(?:=[^;]*|\{\})?;")
 _MAX_HOPS = 4
 
 
@@ -120,8 +125,11 @@ class _Finder:
             called = _callee(passed.get(own.kernel, ""), known)
             if called is None:
                 continue
+            for parameter, text in [*passed.items()]:
+                passed |= self.parts(parameter, parameters[parameter], text, known)
 
             def stated(text: str, passed: Mapping[str, str] = passed) -> str:
+                text = _PART.sub(lambda word: passed.get(word[0], word[0]), text)
                 return _WORD.sub(lambda word: passed.get(word[0], word[0]), text)
 
             inside = {n: stated(text) for n, text in own.definitions.items() if n not in passed}
@@ -134,7 +142,27 @@ class _Finder:
             yield site
             yield from self.calls_of_helper(site, depth + 1)
 
-    def helper(self, own: LaunchSite) -> tuple[str, tuple[str, ...], Span] | None:
+    def parts(
+        self, name: str, declared: str, text: str, known: Mapping[str, str]
+    ) -> dict[str, str]:
+        # the members of a struct that is passed: `Config{grid, block}`, or braces alone
+        whole = _resolved(text, known)
+        match = _BUILT.match(whole)
+        if match is None or closing(whole, match.end()) != len(whole):
+            return {}
+        c_type = bare_name(match[1]) or next(iter(_TYPE.findall(declared)), "")
+        struct = re.search(rf"\bstruct\s+{c_type}\s*(?=\{{)", self.masked) if c_type else None
+        end = closing(self.masked, struct.end()) if struct is not None else None
+        if struct is None or end is None:
+            return {}
+        inside = self.masked[struct.end() + 1 : end - 1]
+        while (plain := _NESTED.sub("", inside)) != inside:
+            inside = plain
+        pieces = listed(whole, match.end())[0]
+        fields = [member[1] for member in _FIELD.finditer(inside)]
+        return {f"{name}.{field}": piece for field, piece in zip(fields, pieces, strict=False)}
+
+    def helper(self, own: LaunchSite) -> tuple[str, dict[str, str], Span] | None:
         # the function or lambda around a launch that has what is launched as a parameter
         around = [span for span in self.functions if span[0] <= own.at < span[1]]
         heads = [(span, _HEAD.search(self.masked, *span)) for span in sorted(around)]
@@ -149,7 +177,7 @@ class _Finder:
         for span, match in reversed(heads):
             pieces, end = listed(self.masked, match.end()) if match is not None else ((), 0)
             declared = [text.partition("=")[0].rstrip() for text in pieces if "..." not in text]
-            names = tuple(found[-1] for text in declared if (found := _WORD.findall(text)))
+            names = {found[-1]: text for text in declared if (found := _WORD.findall(text))}
             if match is not None and end and own.kernel in names:
                 return match[1], names, span
         return None

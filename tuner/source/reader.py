@@ -38,6 +38,7 @@ from tuner.source.syntax import (
     span_of,
     text_of,
     walk,
+    without_qualifiers,
 )
 from tuner.source.unsupported import require_closed, require_cuda
 
@@ -93,7 +94,7 @@ def parse_source(text: str, path: Path) -> SourceFile:
     """Read CUDA source text; `path` is where it came from, for messages."""
     if not text.strip():
         raise KernelError("is empty", path=path, remedy="give a file with a __global__ function")
-    masked = mask(text)
+    masked = without_qualifiers(mask(text))
     nodes = tuple(walk(parse_tree(masked)))
     reader = _Reader(path, masked, nodes, LineIndex(text))
     aliases = reader.aliases()

@@ -32,6 +32,15 @@ def _blank(text: str) -> str:
     return re.sub(r"[^\r\n]", " ", text)
 
 
+# `float * PROJECT_RESTRICT x`: two names behind a star, and the first no C++
+_QUALIFIED = re.compile(r"(?<=[*&])\s*\b([A-Z][A-Z0-9_]{3,})(?=\s+[A-Za-z_]\w*\s*[=,;)\[])")
+
+
+def without_qualifiers(masked: str) -> str:
+    """Blank a project's macros for `__restrict__` and its like; offsets and lines stay."""
+    return _QUALIFIED.sub(lambda match: re.sub(r"\S", " ", match[0]), masked)
+
+
 def closing(text: str, start: int) -> int | None:
     """Find the end (exclusive) of the bracket that opens at `start`; None where it never closes."""
     stack: list[str] = []

@@ -270,6 +270,45 @@ def test_what_a_launch_does_not_say_is_blank_with_what_the_source_says() -> None
     assert told.count(f"{shared}; the source says p.bytes()") == 2
 
 
+def test_helpers_that_only_compute_something_are_followed() -> None:
+    made = snippet(
+        "#define MIN(a, b) ((a) < (b) ? (a) : (b))\n"
+        "#define UP(n, by) \\\n (((n) + (by) - 1) / (by))\n"
+        "static int blocks_for(long n, int t = 64) {\n const long all = (n - 1) / t + 1;\n"
+        " return (std::max)(static_cast<int>(all), 1); }\n"
+        "__global__ void k(float* x, int n) { x[blockIdx.x] = n; }\n"
+        "void f(float* x, int n) {"
+        " k<<<dim3(MIN(blocks_for(n), UINT16_MAX), UP(n, 4)), 64>>>(x, n); }\n"
+    )
+    grid = '["min(max(ceil_div(n, 64), 1), 65535)", "ceil_div(n, 4)"]'
+    assert made.space_yaml.count(f"grid: {grid}") == 2
+
+
+def test_a_constant_that_is_compared_with_the_architecture_is_no_parameter() -> None:
+    made = snippet(
+        "#define NEWEST 900\n#define TILE 64\n__global__ void k(float* x) {\n"
+        "#if __CUDA_ARCH__ >= NEWEST\n x[TILE] = NEWEST;\n#endif\n}\n"
+    )
+    assert made.parameters == ("tile",)
+
+
+def test_a_helper_of_pytorch_for_the_grid_is_known() -> None:
+    made = snippet(
+        "__global__ void k(float* x, int n) { x[blockIdx.x] = n; }\nvoid f(float* x, int n) {"
+        " k<<<at::cuda::detail::GET_BLOCKS(n), CUDA_NUM_THREADS>>>(x, n); }\n"
+    )
+    assert 'grid: ["ceil_div(n, 1024)"]' in made.space_yaml
+    assert "block: [1024]" in made.space_yaml
+
+
+def test_the_limit_of_a_block_is_on_the_whole_of_it() -> None:
+    made = snippet(
+        "__global__ void k(float* x, int n) { x[threadIdx.x] = n; }\n"
+        "void f(float* x, int n) { dim3 b(n >= 512 ? 512 : n); k<<<1, b>>>(x, n); }\n"
+    )
+    assert '"(512 if n >= 512 else n) <= 1024"' in made.space_yaml
+
+
 def test_text_that_a_template_would_read_as_its_own_is_spaced_out() -> None:
     made = snippet(
         "/*# heading #*/\n//% not a statement\n/*% nor this %*/\n// mail @{me}@\n#define TILE 8\n"
@@ -302,6 +341,9 @@ def test_blanks_in_comments_do_not_count() -> None:
         ("switch (threads) { case 128: case 256: case 384: k<<<1, threads>>>(x, n); }",
          "[128, 256, 384]", "block_size"),
         ("k<<<1, pick(n)>>>(x, n);", "[64, 128, 256, 512, 1024]", "block_size"),
+        ("int t = 32; while (t < n && t < 512) t *= 2; dim3 b(t, 1, 1); k<<<1, b>>>(x, n);",
+         "[64, 128, 256, 512, 1024]  # t, line 4; 256 is a guess", "block_size"),
+        ("k<<<1, dim3(128, 1, 1)>>>(x, n);", "[32, 64, 128, 256, 512]", "block_size"),
     ],
 )  # fmt: skip
 def test_a_block_that_the_host_computes_or_is_handed_is_a_parameter(

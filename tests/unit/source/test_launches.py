@@ -77,6 +77,11 @@ def test_allocations_are_found(body: str, target: str | None, size: str, in_byte
         ("int n = 4; scanf(fmt, &n);", {}),
         ("float* d = nullptr; cudaMalloc((void**)&d, 4);", {}),
         ("int n = 4; int m = a & n;", {"n": "4", "m": "a & n"}),
+        (
+            "if (a) { dim3 b(32); f(b); } else { int n = 2; } dim3 b(64); int n = 4;",
+            {"b": "(64)", "n": "4"},
+        ),
+        ("int n; if (a) { n = 2; } else { n = 4; }", {}),
     ],
 )
 def test_a_variable_has_a_value_where_it_keeps_it(body: str, known: dict[str, str]) -> None:
@@ -84,3 +89,21 @@ def test_a_variable_has_a_value_where_it_keeps_it(body: str, known: dict[str, st
     (_, main) = functions_of(source)
     found = assigned(source.masked, (main.span,), source.masked.index("last()"))
     assert {name: value.text for name, value in found.items()} == known
+
+
+def test_a_launch_helper_may_take_its_config_in_a_struct() -> None:
+    source = host(
+        "struct Plan {\n dim3 blocks;\n dim3 threads = dim3(1);\n"
+        " size_t bytes;\n cudaStream_t stream;\n"
+        " Plan(const dim3& b, const dim3& t, size_t n, cudaStream_t s)\n"
+        "  : blocks(b), threads(t), bytes(n), stream(s) {}\n};\n"
+        "template <typename K, typename... Args>\n"
+        "void start(K kernel, const Plan& plan, Args&&... args) {\n"
+        " kernel<<<plan.blocks, plan.threads, plan.bytes, plan.stream>>>(args...);\n}\n"
+        "void f(float* x, int n, cudaStream_t s) {\n const dim3 blocks((n + 255) / 256, 2);\n"
+        " const Plan plan = Plan{blocks, 256, 0, s};\n start(k, plan, x);\n}\n"
+        "void g(float* x, int n, cudaStream_t s) { start(k, {n, 128, 64, s}, x); }"
+    )
+    _, first, second = source.launches
+    assert (first.grid, first.block, first.shared) == (("(n + 255) / 256", "2"), ("256",), "0")
+    assert (second.grid, second.block, second.shared) == (("n",), ("128",), "64")

@@ -36,6 +36,7 @@ def use(body: str, before: str = "") -> Use:
         ("inout", "q[i]++;", ""),
         ("inout", "atomicAdd(&q[i], 1.f);", ""),
         ("input", "float v = __ldg(q + i);", ""),
+        ("output", "float * KIT_RESTRICT p = (float *) q; p[i] = 1;", ""),
         ("output", "__stcs(q + i, 1.f);", ""),
         ("inout", "bump(q, i);", BUMP),
         ("output", "put(q + i);", PUT),

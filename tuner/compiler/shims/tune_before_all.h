@@ -1,5 +1,7 @@
 // What nvcc knows without an #include and NVRTC does not; read before every source.
 #pragma once
+// GNU's mark on what its dialect has beyond C++
+#define __extension__
 typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef unsigned long ulong;

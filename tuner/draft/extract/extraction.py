@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +12,14 @@ from pathlib import Path
 from tuner.draft.extract.instances import HostCode, Instance, asked_for, chosen, substituted
 from tuner.draft.extract.items import SourceItem, items_of
 from tuner.draft.extract.reading import Include, Reading, guard_of, read_all
-from tuner.draft.extract.rewriting import Opened, arguments_of, macros_of, opened, written_out
+from tuner.draft.extract.rewriting import (
+    Opened,
+    arguments_of,
+    macros_of,
+    opened,
+    unpacked,
+    written_out,
+)
 from tuner.draft.extract.siblings import siblings
 from tuner.draft.extract.unit import (
     SourcePlace,
@@ -43,6 +50,7 @@ from tuner.source.unsupported import require_arguments, require_closed
 _ELEMENT_SIZE = re.compile(
     r"\b(?:at::|c10::)?elementSize\s*\([^()]*(?:\(\))?\)|\b\w+\s*(?:\.|->)\s*(?:element_size|itemsize)\s*\(\s*\)"
 )
+_SPECIALISED = re.compile(r"template\s*<\s*>")
 _CONCEPT = re.compile(r"\bconcept\s+\w+\s*=")
 _STANDARD_CONCEPTS = ("std::floating_point", "std::integral")
 
@@ -170,7 +178,7 @@ def _extracted(
     known = frozenset((*defined, "true", "false"))
     host = HostCode(whole, macros_of(items), known, heads_of(whole))
     instances = tuple(_instance(name, found, host, wanted, asked.place) for name in names)
-    picked = [item for item in found if item.names[-1] in names]
+    picked = [item for name in names for item in _one(name, found)]
     arguments = " ".join(text for instance in instances for text in instance.arguments)
     mentioned = {
         name
@@ -178,14 +186,15 @@ def _extracted(
         for name in names_behind((*site.grid, *site.block, site.shared), site.definitions)
     }
     kept = needed(items, picked, mentioned, set(IDENTIFIER.findall(arguments)), mixed=asked.mixed)
-    structs: dict[str, Opened] = {}
+    structs: dict[str, tuple[Opened, ...]] = {}
     code = "\n".join(item.code for item in kept)
     for kernel in picked:
-        made = opened(kernel, kept, code)
+        at = kept.index(kernel)
+        kept[at], structs[kernel.names[-1]] = unpacked(kernel)
+        made = opened(kept[at], kept, code)
         if made is not None:
-            at = kept.index(kernel)
             kept[at : at + 1] = made[0]
-            structs[kernel.names[-1]] = made[1]
+            structs[kernel.names[-1]] += (made[1],)
     files = tuple(dict.fromkeys(item.path for item in kept))
     instances = tuple(
         replace(one, arguments=tuple(qualified(text, kept) for text in one.arguments))
@@ -200,10 +209,17 @@ def _extracted(
         instances=instances,
         left_out=tuple(left_out(reading, path, items, kept)),
         unread=tuple(reading.unread("missing", "framework")),
-        opened=tuple(structs.values()),
+        opened=tuple(one for found in structs.values() for one in found),
         dropped=tuple(reading.dropped),
         defined=asked.defined,
     )
+
+
+def _one(name: str, kernels: Sequence[SourceItem]) -> Iterator[SourceItem]:
+    # the first of a name with its specialisations: overloads for other types are other kernels
+    first, *others = (item for item in kernels if item.names[-1] == name)
+    yield first
+    yield from (item for item in others if _SPECIALISED.match(item.code))
 
 
 def _chosen_kernels(
@@ -314,7 +330,7 @@ def _with_types(source: SourceFile, items: Sequence[SourceItem]) -> SourceFile:
 def _launched(
     source: SourceFile,
     instances: Iterable[Instance],
-    structs: dict[str, Opened],
+    structs: Mapping[str, Sequence[Opened]],
     whole: SourceFile,
 ) -> SourceFile:
     launches: list[LaunchSite] = []
@@ -345,7 +361,7 @@ def _launched(
             arguments=tuple(map(stated, site.arguments)),
             definitions={name: stated(text) for name, text in site.definitions.items()},
         )
-        if (struct := structs.get(name)) is not None:
+        for struct in structs.get(name, ()):
             own = _with_members(own, struct)
         launches += [own, *(other for other in after if other is not site)]
     return replace(source, launches=tuple(launches), unlaunched=tuple(unlaunched))

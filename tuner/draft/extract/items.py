@@ -187,7 +187,9 @@ def named(masked: str, head: str) -> tuple[ItemKind, tuple[str, ...]]:
         inside = _class_names(declared) if "{" in declared else ()
         return "alias", (*((last[1],) if last else ()), *inside)
     if CLASS.match(declared) and not is_function_head:
-        return "class", _class_names(declared)
+        # `struct { ... } typedef A;` is a way to say it, too
+        behind = re.search(r"\}\s*typedef\s+(\w+)\s*;?$", declared)
+        return "class", (*_class_names(declared), *(behind.groups() if behind else ()))
     if match := _LONE_MACRO.match(declared):
         end = closing(declared, match.end())
         if end is not None and declared[end:].lstrip()[:1] in ("", ";", "{"):
@@ -351,6 +353,10 @@ def _item(
     begin = code.text.rfind("\n", 0, start) + 1
     while begin > 0:
         row = slice(code.text.rfind("\n", 0, begin - 1) + 1, begin - 1)
+        if code.text[row].endswith("*/"):
+            # a comment of several lines may have blank ones
+            opening = code.text.rfind("/*", 0, row.stop - 1)
+            row = slice(code.text.rfind("\n", 0, opening) + 1, row.stop)
         if not code.text[row].strip() or code.masked[row].strip():
             break
         begin = row.start

@@ -33,7 +33,7 @@ _FRAMEWORK = re.compile(
 )
 _HOST = re.compile(
     r"cuda(?:_runtime\w*|_profiler\w*|Typedefs)?\.h|curand\.h|device_launch_parameters\.h"
-    r"|[a-z_]+|(?:stdlib|string|time|unistd|getopt|errno|sys/\w+)\.h"
+    r"|[a-z_]+|(?:std(?:lib|bool|arg|align)|inttypes|string|time|unistd|getopt|errno|sys/\w+)\.h"
 )
 # how far above a file a folder `include` is looked for
 _LEVELS = 5
@@ -180,10 +180,18 @@ def macros_in(code: str) -> dict[str, Macro]:
 
 
 def expanded(
-    macro: Macro, arguments: Sequence[str], known: Mapping[str, Macro], depth: int = 0
+    macro: Macro,
+    arguments: Sequence[str],
+    known: Mapping[str, Macro],
+    depth: int = 0,
+    *,
+    with_code: bool = False,
 ) -> str:
-    """Expand one use of a macro, and the macros in it; code that is passed is left aside."""
-    passed = [_CODE if "{" in text else text for text in arguments]
+    """Expand one use of a macro, and the macros in it; code that is passed is left aside.
+
+    `with_code` puts it where the macro does.
+    """
+    passed = [_CODE if "{" in text and not with_code else text for text in arguments]
     values: dict[str, str] = {}
     for place, name in enumerate(macro.parameters or ()):
         if name.endswith("..."):
@@ -204,7 +212,8 @@ def expanded(
             continue
         inside, end = listed(text, match.end())
         if end:
-            pieces += [text[at : match.start()], expanded(inner, inside, known, depth + 1)]
+            made = expanded(inner, inside, known, depth + 1, with_code=with_code)
+            pieces += [text[at : match.start()], made]
             at = end
     return "".join([*pieces, text[at:]])
 
@@ -250,7 +259,11 @@ def replaced(text: str, masked: str, own: frozenset[str]) -> str:
         pieces += [text[at:start], name]
         at = end
     text = _FROM_BITS.sub(_cast_of_bits, "".join([*pieces, text[at:]]))
-    return _without_annotations(text)
+    return _USING.sub("", _without_annotations(text))
+
+
+# `using at::Half;`, which `using __half;` is not
+_USING = re.compile(r"\busing\s+(?:__half|__nv_\w+)\s*;")
 
 
 def _cast_of_bits(match: re.Match[str]) -> str:
@@ -323,6 +336,13 @@ PREDEFINED = {
     **dict.fromkeys(("CUB_VERSION", "THRUST_VERSION"), "300000"),
     **{"CCCL_MAJOR_VERSION": "3", "CCCL_MINOR_VERSION": "0", "CCCL_VERSION": "3000000"},
 }
+# What builds for CUDA define: for the platform, and for types that they add to others.
+_PLATFORM_FLAG = re.compile(r"(?:[A-Z0-9]+_)*(?:WITH|USE|ENABLE|HAVE)_CUDA")
+_TYPES_OF_BUILDS = r"(?:BF16|BFLOAT16|FP?16|HALF|FP?8(?:_E\dM\d)?|FP?4(?:_E2M1)?)"
+_TYPE_FLAG = re.compile(
+    rf"(?:[A-Z0-9]+_)*(?:(?:WITH|USE|ENABLE|HAVE)_{_TYPES_OF_BUILDS}"
+    rf"|{_TYPES_OF_BUILDS}_(?:AVAILABLE|ENABLED|SUPPORTED))"
+)
 _DEFINED = re.compile(r"\bdefined\s*(?:\(\s*(\w+)\s*\)|\s(\w+))")
 _NUMBER = re.compile(r"\b(0[xX][\da-fA-F]+|\d+)[uUlL]*\b")
 _OPERATORS: dict[type[ast.operator] | type[ast.cmpop], Callable[[int, int], int]] = {
@@ -428,11 +448,17 @@ class SourceCode:
 
 @dataclass(slots=True)
 class Reading:
-    """All files of a source, itself the last; `dropped` are the conditions that do not hold."""
+    """All files of a source, itself the last; `dropped` are the conditions that do not hold.
+
+    `flags` are names that a build for CUDA defines and no file does, `halves` macros that open or
+    close braces: `KIT_NAMESPACE_BEGIN`.
+    """
 
     folders: tuple[Path, ...]
     files: dict[Path, SourceCode] = field(default_factory=dict)
     dropped: list[tuple[Path, int, str]] = field(default_factory=list)
+    flags: dict[str, tuple[Path, int]] = field(default_factory=dict)
+    halves: dict[str, Macro] = field(default_factory=dict)
     macros: dict[str, str | None] = field(default_factory=lambda: dict(PREDEFINED))
 
     def unread(self, *origins: str) -> list[tuple[Path, int, Include]]:
@@ -483,28 +509,43 @@ def read_all(
 def _read(path: Path, reading: Reading, chain: tuple[tuple[Path, int], ...]) -> None:
     reader = _Preprocessor(path, reading, chain)
     reader.read()
-    text = _with_namespaces("\n".join(reader.lines), reading.macros)
+    text = _whole("\n".join(reader.lines), reading.halves)
+    text = _without_scopes_of_others(text, reading.macros)
     text = replaced(text, mask(text), frozenset(reading.macros))
     reading.files[path.resolve()] = SourceCode(path, text, mask(text), reader.included)
 
 
-def _with_namespaces(text: str, macros: Mapping[str, str | None]) -> str:
-    """Write out macros alone in a line that open or close namespaces; lines stay."""
-
-    def expansion(match: re.Match[str]) -> str:
-        body = match[1]
-        for _ in range(_MAX_EXPANSIONS):
-            body = re.sub(r"[A-Z_]\w+", lambda name: macros.get(name[0]) or name[0], body)
-        is_scope = re.search(r"\bnamespace\b[^{};]*\{", body) or re.fullmatch(r"[\s}]+", body)
-        if is_scope:
-            return fold(body)
-        # of a header that is not there
+def _without_scopes_of_others(text: str, macros: Mapping[str, str | None]) -> str:
+    # macros alone in a line that open or close a namespace, of headers that are not there
+    def kept(match: re.Match[str]) -> str:
         return "" if "NAMESPACE" in match[1] and match[1] not in macros else match[0]
 
     pieces, at = [], 0
     for match in _LONE_NAME.finditer(mask(text)):
-        pieces += [text[at : match.start()], expansion(match)]
+        pieces += [text[at : match.start()], kept(match)]
         at = match.end()
+    return "".join([*pieces, text[at:]])
+
+
+def _whole(text: str, halves: Mapping[str, Macro]) -> str:
+    # with macros written out that would leave a definition in pieces
+    if not halves:
+        return text
+    masked, pieces, at = mask(text), [], 0
+    for match in re.finditer(rf"^[ \t]*#.*|\b({'|'.join(halves)})\b[ \t]*", masked, re.MULTILINE):
+        if match[1] is None or match.start() < at:
+            continue
+        macro, end = halves[match[1]], match.end()
+        arguments: tuple[str, ...] = ()
+        if macro.parameters is not None:
+            start, end = end, closing(masked, end) or 0 if masked.startswith("(", end) else 0
+            arguments = listed(text[start:end], 0)[0] if end else ()
+        if end:
+            made = expanded(macro, arguments, halves, with_code=True)
+            others = {name: one for name, one in halves.items() if name != match[1]}
+            lines = "\n" * masked.count("\n", match.start(), end)
+            pieces += [text[at : match.start()], _whole(made, others), lines]
+            at = end
     return "".join([*pieces, text[at:]])
 
 
@@ -552,6 +593,8 @@ class _Preprocessor:
             value = defined[3].strip() if not defined[2] else ""
             is_certain = not any(group.is_open for group in self.groups)
             self.reading.macros[defined[1]] = value if is_certain else None
+            if defined[3].count("{") != defined[3].count("}"):
+                self.reading.halves |= macros_in("\n".join(self.masked[at:end]))
         elif name == "undef":
             self.reading.macros.pop(rest, None)
         elif name == "pragma" and rest == "once":
@@ -576,7 +619,7 @@ class _Preprocessor:
         if not group.outer or group.is_taken:
             value = False
         else:
-            value = holds(condition, self.reading.macros)
+            value = holds(condition, self.defined(condition, at))
             group.is_taken, group.is_open = value is True, was_open or value is None
         group.live = group.outer and value is not False
         if value is not None:
@@ -587,6 +630,32 @@ class _Preprocessor:
             self.lines[at] = self.lines[at].replace("elif", "if", 1)
         if value is False and group.outer:
             self.reading.dropped.append((self.path, at + 1, f"#{name} {rest}".strip()))
+
+    def defined(self, condition: str, at: int) -> Mapping[str, str | None]:
+        macros = self.reading.macros
+        found = [name for name in IDENTIFIER.findall(condition) if name not in macros]
+        found = [
+            name
+            for name in found
+            if _PLATFORM_FLAG.fullmatch(name)
+            or (_TYPE_FLAG.fullmatch(name) and not self.is_choice(at))
+        ]
+        for name in found:
+            self.reading.flags.setdefault(name, (self.path, at + 1))
+        return {**macros, **dict.fromkeys(found, "1")}
+
+    def is_choice(self, at: int) -> bool:
+        # is it one of several, of which a build chooses one?
+        depth = 0
+        for row in self.masked[at:]:
+            match = _DIRECTIVE.match(row)
+            name = match[1] if match else ""
+            depth += name.startswith("if") - (name == "endif")
+            if depth == 1 and name == "elif":
+                return True
+            if depth <= 0 and name:
+                return name == "elif"
+        return False
 
     def blank(self, at: int, end: int) -> None:
         self.lines[at:end] = [REMOVED] * (end - at)

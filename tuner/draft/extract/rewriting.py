@@ -26,7 +26,7 @@ from tuner.draft.extract.reading import (
 )
 from tuner.source.facts import IDENTIFIER, Span
 from tuner.source.host import is_marked
-from tuner.source.syntax import closing, fold, listed, mask, split_list
+from tuner.source.syntax import closing, fold, listed, mask, split_list, top_level
 
 # what a macro may make outside of functions; `template void launch<T>(...)` says types
 _DEFINES = re.compile(r"\b(?:struct|class|constexpr|using)\b|\btemplate\b(?!\s*<)")
@@ -41,7 +41,9 @@ _FIELD = re.compile(r"^(?P<type>[\w:\s]+?(?:\s*[*&])*(?:\s*__restrict__)?(?:\s*c
 # a function in a class, but no pointer to one
 _METHOD = re.compile(r"^[^()=]*[\w=<>+*/\[\]-]\s*\((?!\s*[*&])|\boperator\b")
 _BOUNDS = re.compile(r"__launch_bounds__\s*(?=\()")
+_DIRECTIVE = re.compile(r"^[ \t]*#[^\n]*\n", re.MULTILINE)
 _VOID = re.compile(r"\bvoid\b")
+_CUDA_NAME = re.compile(r"\b(?:half2?|nv_bfloat162?)\b")
 _MAX_COLUMNS = 110
 
 
@@ -55,7 +57,7 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
     macros = macros_of(items)
     texts: dict[str, str] = {}
     host = {name: macro for name, macro in macros.items() if not is_marked(macro.body)}
-    launching = {name: macro for name, macro in host.items() if _LAUNCHES.search(macro.body)}
+    launching = _launching_macros(host)
     leading = {name: macro for name, macro in host.items() if _LEADS.search(macro.body)}
     leading = _all_leading(host, launching | leading)
     found: list[SourceItem] = []
@@ -70,7 +72,33 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
         else:
             found.append(item)
     # a launch in a macro is one where the macro is used, not where it is defined
-    return tuple(item for item in found if item.kind != "macro" or item.name not in launching)
+    kept = [item for item in found if item.kind != "macro" or item.name not in launching]
+    return tuple(_once(kept))
+
+
+def _launching_macros(host: Mapping[str, Macro]) -> dict[str, Macro]:
+    # those that launch, and those that use one of them
+    found = {name: macro for name, macro in host.items() if _LAUNCHES.search(macro.body)}
+    while found:
+        uses = re.compile(rf"\b(?:{'|'.join(map(re.escape, found))})\b")
+        more = {n: m for n, m in host.items() if n not in found and uses.search(m.body)}
+        if not more:
+            break
+        found |= more
+    return found
+
+
+def _once(items: Iterable[SourceItem]) -> Iterator[SourceItem]:
+    # what is defined for a framework's type and for CUDA's own: they are one here
+    known: set[tuple[str, tuple[str, ...], tuple[str, ...]]] = set()
+    for item in items:
+        if item.kind in ("class", "function") and item.code.rstrip("; \n").endswith("}"):
+            head = _CUDA_NAME.sub(lambda name: f"__{name[0]}", fold(item.head))
+            key = (head, item.namespace, item.conditions)
+            if head and key in known:
+                continue
+            known.add(key)
+        yield item
 
 
 def _all_leading(host: Mapping[str, Macro], known: Mapping[str, Macro]) -> dict[str, Macro]:
@@ -104,10 +132,16 @@ def _made(item: SourceItem, texts: Mapping[str, str]) -> Iterator[SourceItem]:
     if macro is None or macro.parameters is None:
         yield item
         return
-    used = without_strings(item.text[item.lead :], strings)
-    text = expanded(macro, listed(used, used.index("("))[0], macros)
+
+    def aside(directive: re.Match[str]) -> str:
+        # `#if` in code that a macro is passed
+        strings.append(f"\n{directive[0].strip()}\n")
+        return f" string_literal_{len(strings) - 1} "
+
+    used = without_strings(_DIRECTIVE.sub(aside, item.text[item.lead :]), strings)
+    text = expanded(macro, listed(used, used.index("("))[0], macros, with_code=True)
     text = without_strings(text, strings)
-    if not (is_marked(text) or _DEFINES.search(text)):
+    if not (is_marked(text) or _DEFINES.search(text) or text.lstrip().startswith("template")):
         yield item
         return
     for made in items_in(text, item):
@@ -178,6 +212,55 @@ class Opened:
     parameter: str
     struct: str
     members: tuple[StructMember, ...]
+
+
+_VECTOR = re.compile(
+    r"(?:const\s+)?(?P<type>(?P<of>u?(?:char|short|int|long|longlong)|float|double)(?P<size>[1-4])"
+    r"|dim3)(?:\s+const)?\s+(?P<name>\w+)"
+)
+_UNSIGNED = {"longlong": "long long", "ulonglong": "unsigned long long", None: "unsigned int"}
+
+
+def unpacked(kernel: SourceItem) -> tuple[SourceItem, tuple[Opened, ...]]:
+    """Give a kernel one number for each member of CUDA's own vectors, `uint3` or `dim3`."""
+    span = _parameter_list(kernel)
+    if span is None:
+        return kernel, ()
+    found: list[Opened] = []
+    edits: list[tuple[Span, str]] = []
+    more = 0
+    listed_ones = split_list(kernel.code[span[0] + 1 : span[1] - 1], angles=True)
+    for place, (piece, at) in enumerate(listed_ones):
+        start, equals = span[0] + 1 + at, top_level(piece, "=")
+        declared = piece if equals is None else piece[:equals].rstrip()
+        if equals is not None:
+            # what follows may have no default
+            edits.append(((start + len(declared), start + len(piece)), ""))
+        if (match := _VECTOR.fullmatch(declared)) is None:
+            continue
+        of = match["of"]
+        c_type = _UNSIGNED.get(of) or re.sub(r"^u(?=[a-z])", "unsigned ", of)
+        names = [f"{match['name']}_{axis}" for axis in "xyzw"[: int(match["size"] or 3)]]
+        members = tuple(StructMember(c_type, name) for name in names)
+        found.append(Opened(place + more, match["name"], match["type"], members))
+        more += len(members) - 1
+        new = ", ".join(f"{c_type} {name}" for name in names)
+        edits.append(((start, start + len(declared)), new))
+    if not found:
+        return kernel, ()
+    built = ""
+    for one in found:
+        values = ", ".join(member.name for member in one.members)
+        value = f"({values})" if one.struct == "dim3" else f" = {{{values}}}"
+        built += f"\n{WRITTEN}  {one.struct} {one.parameter}{value};"
+    brace = kernel.code.index("{", span[1]) + 1
+    # the same in the text, which has comments, and in the code, which has blanks for them
+    text, code = kernel.text, kernel.code
+    for (first, last), new in reversed([*sorted(edits), ((brace, brace), built)]):
+        code = code[:first] + new + code[last:]
+        text = text[: kernel.lead + first] + new + text[kernel.lead + last :]
+    head = code[: code.index("{", span[0])]
+    return replace(kernel, text=text, code=code, head=head), tuple(found)
 
 
 def opened(
@@ -434,7 +517,9 @@ def _template_arguments(template: str) -> str:
 
 def arguments_of(site_text: str, found: Opened) -> list[str]:
     """Read `Params{.x = a, .y = b}`, or braces in order; `params.x` for what is not told."""
+    built = rf"^(?:make_)?{re.escape(found.struct)}\s*\((.*)\)$"
     inside = re.search(r"\{(.*)\}\s*\)*$", site_text, re.DOTALL)
+    inside = inside or re.search(built, site_text.strip(), re.DOTALL)
     pieces = [fold(piece) for piece, _ in split_list(inside[1])] if inside else []
     named = {
         match[1]: match[2].strip()

@@ -259,3 +259,23 @@ struct Min {
 
 }  // namespace cub
 #endif
+
+// C++17 has these no more, and nvcc's libraries still do.
+#ifndef __CUDA_ON_HOST__
+namespace std {
+
+template <typename Argument, typename Result>
+struct unary_function {
+  typedef Argument argument_type;
+  typedef Result result_type;
+};
+
+template <typename First, typename Second, typename Result>
+struct binary_function {
+  typedef First first_argument_type;
+  typedef Second second_argument_type;
+  typedef Result result_type;
+};
+
+}  // namespace std
+#endif

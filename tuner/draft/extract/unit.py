@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -50,6 +50,8 @@ _ONLY_WITH = {
     "cassert": r"\bassert\b",
     "assert.h": r"\bassert\b",
     "cuda_fp8": r"\b__nv_fp8\w*|\b__NV_\w+|\b__nv_cvt_\w+fp8\w*",
+    "cuda_fp6": r"\b__nv_fp6\w*|\b__nv_cvt_\w+fp6\w*",
+    "cuda_fp4": r"\b__nv_fp4\w*|\b__nv_cvt_\w+fp4\w*",
 }
 _CUB = re.compile(
     r"(Block(?:Reduce|Scan|RadixSort|Load|Store|Exchange|MergeSort)|Warp(?:Reduce|Scan|MergeSort))"
@@ -73,7 +75,7 @@ _STANDARD = {
     "concepts": "same_as integral floating_point convertible_to derived_from signed_integral"
     " unsigned_integral",
     "cstddef": "size_t ptrdiff_t byte nullptr_t",
-    "functional": "plus multiplies minus divides less greater",
+    "functional": "plus multiplies minus divides less greater unary_function binary_function",
     "limits": "numeric_limits",
     "tuple": "tuple make_tuple tie get apply tuple_size_v",
     "utility": "pair make_pair swap exchange declval index_sequence make_index_sequence"
@@ -172,12 +174,8 @@ def needed(
         if not pending:
             pending = _operators(items, usable, found)
             found.update(pending)
-    scopes = {part for at in found for scope in items[at].namespace for part in scope.split("::")}
-    directives = (at for at, item in enumerate(items) if item.kind == "directive")
-    last = {at: items[at].name.replace(" ", "").rpartition("::")[2] for at in directives}
-    found |= {at for at, name in last.items() if name in scopes | _DEVICE_SCOPES}
     arithmetic = _stand_ins(ARITHMETIC) if mixed else ()
-    return [*arithmetic, *_once(usable.get(at, items[at]) for at in sorted(found))]
+    return [*arithmetic, *_once(_in_order(items, usable, found))]
 
 
 def _once(items: Iterable[SourceItem]) -> Iterator[SourceItem]:
@@ -191,6 +189,30 @@ def _once(items: Iterable[SourceItem]) -> Iterator[SourceItem]:
             continue
         heads.add(own)
         yield item
+
+
+def _in_order(
+    items: Sequence[SourceItem], usable: Mapping[int, SourceItem], found: set[int]
+) -> list[SourceItem]:
+    # with the directives for namespaces of what is found, each behind the first that opens its own
+    opened: dict[str, int] = {}
+    for at in sorted(found):
+        parts = "::".join(items[at].namespace).split("::")
+        for end in range(1, len(parts) + 1):
+            opened.setdefault("::".join(parts[:end]), at)
+    places = {at: (at, 0) for at in found}
+    for at, item in enumerate(items):
+        if item.kind != "directive":
+            continue
+        name = item.name.replace(" ", "").removeprefix("::")
+        around = "::".join(item.namespace).split("::")
+        within = ["::".join([*around[:end], name]) for end in range(len(around), 0, -1)]
+        home = next((scope for scope in (*within, name) if scope in opened), None)
+        if home is not None:
+            places[at] = (max(at, opened[home]), 1)
+        elif name.rpartition("::")[2] in _DEVICE_SCOPES and name.partition("::")[0] != "c10":
+            places[at] = (at, 0)
+    return [usable.get(at, items[at]) for at in sorted(places, key=places.__getitem__)]
 
 
 def _usable(item: SourceItem, marks: frozenset[str]) -> SourceItem | None:
@@ -277,7 +299,9 @@ def add_items(text: Text, items: Sequence[SourceItem]) -> None:
     conditions: tuple[str, ...] = ()
     before: SourceItem | None = None
     for item in items:
-        own = namespace if item.kind == "macro" else item.namespace
+        own = item.namespace
+        if item.kind == "macro":
+            own = namespace if item.conditions == conditions else ()
         if item.conditions != conditions or own != namespace:
             _close(text, namespace, conditions)
             text.add("")
@@ -401,11 +425,12 @@ def _standard_library(masked: str) -> tuple[list[str], list[str]]:
     if not own:
         return plain, []
     headers = sorted(set(own.values()))
+    written = {name for item in _stand_ins() if item.namespace == ("std",) for name in item.names}
     return plain, [
         "#ifndef __CUDA_ON_HOST__",
         *(f"#include <cuda/std/{header}>" for header in headers),
         "namespace std {",
-        *(f"using ::cuda::std::{name};" for name in own),
+        *(f"using ::cuda::std::{name};" for name in own if name not in written),
         "}  // namespace std",
         "#else",
         *(f"#include <{header}>" for header in headers),
@@ -429,10 +454,15 @@ def left_out(
         yield f"{file}:{found[0][0]}: #include {what}: {_WHY[origin]}"
     for file, line, condition in reading.dropped:
         yield f"{file}:{line}: {condition}: does not hold here"
+    for flag, (file, line) in reading.flags.items():
+        yield f"{file}:{line}: code without {flag}: builds for CUDA define it"
     taken = {item.key for item in kept}
     unused: Counter[Path] = Counter()
+    drafted = {item.name for item in kept if item.is_kernel}
     for item in items:
-        if item.key in taken or item.kind in ("directive", "assertion", "using"):
+        if item.is_kernel and item.key not in taken and item.name in drafted:
+            yield f"{item.path}:{item.line}: kernel {item.name}: an overload for other arguments"
+        elif item.key in taken or item.kind in ("directive", "assertion", "using"):
             continue
         if item.path == path and _is_host(item):
             what = f"{item.kind} " if item.kind in ("function", "class") else ""

@@ -502,3 +502,62 @@ def test_members_take_the_place_of_a_struct_and_variables_of_their_names_give_wa
     assert "out_[blockIdx.x * cols + c] = in_[blockIdx.x * cols + c];" in unit.unit
     assert "args" not in unit.unit.partition("__global__")[2]
     assert not error_of(pool, unit)
+
+
+def test_a_macro_may_make_the_explicit_instantiations(tmp_path: Path) -> None:
+    path = tmp_path / "kit.cu"
+    path.write_text(
+        "template <typename T, typename Id>\n__global__ void rows(T* out, const Id* ids, int n)\n"
+        "{ if (threadIdx.x < n) out[threadIdx.x] = T(ids[threadIdx.x]); }\n"
+        "template <typename T, typename Id>\nvoid run(T* out, const Id* ids, int n)\n"
+        "{ rows<T, Id><<<1, 64>>>(out, ids, n); }\n"
+        "#define RUN_FOR(T, ID) \\\n  template void run<T, ID>(T* out, const ID* ids, int n);\n"
+        "RUN_FOR(float, int64_t)\nRUN_FOR(__half, int64_t)\n#undef RUN_FOR\n"
+    )
+    (instance,) = extract(path, tmp_path / "unit.cu").instances
+    assert (instance.arguments, instance.guessed) == (("__half", "int64_t"), ())
+
+
+def test_a_vector_of_cudas_own_becomes_a_number_for_each_member(tmp_path: Path) -> None:
+    path = tmp_path / "kit.cu"
+    path.write_text(
+        "__global__ void k(float* y, const int2 range = make_int2(0, 4), /* why */\n"
+        "                  uint3 by = {1, 2, 3}, int n = 4) {\n  // what\n"
+        "  if (threadIdx.x < n) y[threadIdx.x] = by.z + range.x;\n}\n"
+        "void f(float* y, int a, int n) { k<<<n, 128>>>(y, make_int2(a, 0), split(n), n); }\n"
+    )
+    unit = extract(path, tmp_path / "unit.cu")
+    declared = [one.declaration for one in unit.source.kernel("k").parameters]
+    assert declared[1:4] == ["int range_x", "int range_y", "unsigned int by_x"]
+    assert "  int2 range = {range_x, range_y};\n" in unit.unit
+    assert unit.source.launches[0].arguments == (
+        ("y", "a", "0", "by.by_x", "by.by_y", "by.by_z", "n")
+    )
+
+
+def test_a_macro_may_launch_through_another(tmp_path: Path) -> None:
+    path = tmp_path / "kit.cu"
+    path.write_text(
+        "template <int N>\n__global__ void add(float* x) { x[threadIdx.x] += N; }\n"
+        "#define ADD(N, T) add<N><<<grid, T>>>(x)\n"
+        "#define ADD_OR_NOT(N, T) \\\n  if (some) { \\\n    ADD(N, T); \\\n  }\n"
+        "void run(float* x, bool some, int grid) { ADD_OR_NOT(4, 128); }\n"
+    )
+    unit = extract(path, tmp_path / "unit.cu")
+    assert unit.instances[0].arguments == ("4",)
+    assert unit.source.launches[0].block == ("128",)
+
+
+def test_of_overloaded_kernels_the_first_is_drafted_and_the_others_are_told(
+    tmp_path: Path, pool: NvrtcPool
+) -> None:
+    path = tmp_path / "kit.cu"
+    path.write_text(
+        "__global__ void twice(const float* x, float* y) { *y = 2 * *x; }\n"
+        "__global__ void twice(const half* x, half* y) { *y = __hadd(*x, *x); }\n"
+        "template <typename T> void run(const T* x, T* y) { twice<<<1, 64>>>(x, y); }\n"
+        "template void run<half>(const half* x, half* y);\n"
+    )
+    unit = extract(path, tmp_path / "unit.cu")
+    assert error_of(pool, unit) == ""
+    assert f"{path}:2: kernel twice: an overload for other arguments" in unit.left_out

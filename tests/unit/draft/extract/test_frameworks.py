@@ -247,11 +247,98 @@ void floored(float* out, const double* x, int n) {
 }
 """
 
+# what nvcc with a host compiler knows: GNU's dialect, and what C++17 took out of <functional>
+DIALECT = """\
+#include <functional>
+#include <torch/extension.h>
+
+namespace kit {}
+namespace kit::maths {
+using namespace kit;
+}  // namespace kit::maths
+
+namespace kit {
+template <typename To, typename From>
+struct Cast : public std::unary_function<From, To> {
+  __host__ __device__ To operator()(From value) const { return static_cast<To>(value); }
+};
+
+__extension__ typedef struct {
+  __extension__ union {
+    struct { half scale, sum; } parts;
+    half2 both;
+  } head;
+  int8_t codes[32];
+} Block;
+}  // namespace kit
+
+namespace kit::maths {
+__device__ float scaled(const Block& block, int i) {
+  return Cast<float, half>()(block.head.parts.scale) * block.codes[i];
+}
+}  // namespace kit::maths
+
+__global__ void unpack(const kit::Block* blocks, float* out) {
+  out[blockIdx.x * 32 + threadIdx.x] = kit::maths::scaled(blocks[blockIdx.x], threadIdx.x);
+}
+"""
+
+# specialisations that a macro makes, of code that it is passed, for PyTorch's type and CUDA's
+SPECIAL = """\
+#include <cuda_fp16.h>
+#include <torch/extension.h>
+
+using at::Half;
+
+template <typename T, int N>
+struct Wide;
+template <typename To, typename From>
+struct Changed;
+
+#define WIDE(T, N, AS, PARAMETERS...) \\
+  template <PARAMETERS>               \\
+  struct Wide<T, N> {                 \\
+    using Type = AS;                  \\
+  };
+#define CHANGED(TO, FROM, BODY) \\
+  template <>                   \\
+  struct Changed<TO, FROM> {    \\
+    __device__ TO operator()(FROM value) BODY \\
+  };
+
+WIDE(T, 1, T, typename T)
+WIDE(at::Half, 2, half2)
+WIDE(half, 2, half2);
+CHANGED(float2, half2, {
+#if __CUDA_ARCH__ < 530
+  assert(false && "no halves");
+#endif
+  const float2 both = __half22float2(value);
+  return make_float2(both.x, both.y);
+})
+
+#undef WIDE
+#undef CHANGED
+
+template <typename T>
+__global__ void halves(const T* x, float2* out) {
+  using Two = typename Wide<T, 2>::Type;
+  out[threadIdx.x] = Changed<float2, Two>()(reinterpret_cast<const Two*>(x)[threadIdx.x]);
+}
+
+void run(torch::Tensor x, torch::Tensor out) {
+  halves<at::Half><<<1, 256>>>(x.data_ptr<at::Half>(), (float2*)out.data_ptr<float>());
+}
+"""
+
 
 @pytest.mark.parametrize(
     "text",
-    [TRAITS, NATIVE, HELPED, OLDER, OVERLAPPED, STATED, MADE],
-    ids=["traits", "native", "helped", "older", "overlapped", "stated", "made"],
+    [TRAITS, NATIVE, HELPED, OLDER, OVERLAPPED, STATED, MADE, DIALECT, SPECIAL],
+    ids=[
+        *("traits", "native", "helped", "older", "overlapped", "stated"),
+        *("made", "dialect", "special"),
+    ],
 )
 def test_a_unit_of_a_framework_compiles_for_the_gpu_and_for_the_cpu(
     tmp_path: Path, pool: NvrtcPool, host: HostCompiler, text: str

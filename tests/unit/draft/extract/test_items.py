@@ -38,6 +38,7 @@ def items(folder: Path, text: str) -> list[SourceItem]:
         ("struct A;", "class", ("A",)),
         ("enum class Mode : int { kFast, kSlow = 2 };", "class", ("Mode", "kFast", "kSlow")),
         ("typedef struct { int a; } A;", "alias", ("A",)),
+        ("struct { int a; }\ntypedef A;", "class", ("A",)),
         ("typedef float (*op_t)(float);", "alias", ("op_t",)),
         ("using A = B<int>;", "alias", ("A",)),
         ("template <typename T> using A = typename B<T>::type;", "alias", ("A",)),
@@ -73,6 +74,11 @@ def test_namespaces_and_comments_go_with_a_definition(tmp_path: Path) -> None:
     assert (first.namespace, second.namespace) == (("a::b",), ())
     assert first.text == "// what f does\nint f() { return 0; }"
     assert first.line == 6
+
+
+def test_a_comment_with_a_blank_line_stays_whole(tmp_path: Path) -> None:
+    code = "/* of the file */\n\nint a;\n/*\nwhat f does\n\nand why */\nint f() { return 0; }\n"
+    assert items(tmp_path, code)[1].text.startswith("/*\nwhat f does\n\nand why */\nint f()")
 
 
 def test_members_of_something_else_are_no_names_of_their_own(tmp_path: Path) -> None:

@@ -144,3 +144,46 @@ MACROS: dict[str, str | None] = {**PREDEFINED, "WIDTH": "4", "TWICE": "(WIDTH * 
 )
 def test_a_condition_holds_or_not_or_stays_open(condition: str, value: bool | None) -> None:
     assert holds(condition, MACROS) is value
+
+
+@pytest.mark.parametrize(
+    ("condition", "is_read"),
+    [
+        ("#ifdef ENABLE_BF16", True),
+        ("#if defined(KIT_ENABLE_FP8_E4M3)", True),
+        ("#if BF16_AVAILABLE", True),
+        ("#ifndef KIT_WITH_CUDA", False),
+        ("#ifdef ENABLE_TRACING", False),
+        ("#ifdef USE_ROCM", False),
+    ],
+)
+def test_what_a_build_for_cuda_defines_is_defined(
+    tmp_path: Path, condition: str, is_read: bool
+) -> None:
+    path = tmp_path / "source.cu"
+    path.write_text(f"{condition}\nint here;\n#endif\n")
+    reading = read_all(path)
+    assert ("here" in reading.files[path.resolve()].text) == is_read
+
+
+def test_of_types_that_a_build_chooses_from_none_is_taken_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "source.cu"
+    path.write_text(
+        "#if defined(USE_HALF)\nint half;\n#elif defined(USE_BF16)\nint bf16;\n"
+        "#else\nint plain;\n#endif\n"
+    )
+    text = read_all(path).files[path.resolve()].text
+    assert text.split() == ["int", "plain;"]
+
+
+def test_macros_that_open_or_close_braces_are_written_out(tmp_path: Path) -> None:
+    path = tmp_path / "source.cu"
+    path.write_text(
+        "#define KIT_BEGIN namespace kit { inline namespace v1 {\n#define KIT_END } }\n"
+        "#define TABLE(type, name, n) static const __device__ type name[n] = {\n"
+        "#define TABLE_END() };\n"
+        "KIT_BEGIN\nTABLE(int, powers,\n      2)\n  1, 2\nTABLE_END()\nint after;\nKIT_END\n"
+    )
+    found = list(items_of(read_all(path), path))
+    kept = [(item.names, item.namespace, item.line) for item in found if item.kind != "macro"]
+    assert kept == [(("powers",), ("kit",), 6), (("after",), ("kit",), 10)]
