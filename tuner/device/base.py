@@ -59,6 +59,10 @@ class Program:
     def key(self) -> str:
         """What a recording is keyed by: source, options, architecture, launches and workload."""
         launches = list(map(asdict, self.launches))
+        for launch in launches:
+            # What takes all arguments is keyed as it was before a launch could name its own.
+            if not launch["arguments"]:
+                del launch["arguments"]
         content = json.dumps([self.source_key, self.workload.key, launches], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:24]
 

@@ -79,12 +79,13 @@ class Slot:
 class Layout:
     """All arrays of one workload in one allocation, and the scalars beside them.
 
-    `order` lists the kernel's parameters: a slot's name, or a scalar's dtype and value.
+    `order` lists the arguments: a slot's name, or a scalar's dtype and value; `names` are theirs.
     """
 
     slots: tuple[Slot, ...]
     order: tuple[str | tuple[str, float], ...]
     total_bytes: int
+    names: tuple[str, ...] = ()
 
     @property
     def guards(self) -> tuple[tuple[int, int], ...]:
@@ -103,6 +104,10 @@ class Layout:
         """Return the byte range of the pages that a slot of a layout by pages has to itself."""
         first = slot.offset // PAGE_BYTES * PAGE_BYTES
         return first, _align(slot.offset + slot.size_bytes, PAGE_BYTES)
+
+    def places(self, arguments: tuple[str, ...]) -> list[int]:
+        """Find in `order` what a launch takes; without names all there is."""
+        return [self.names.index(name) for name in arguments] or [*range(len(self.order))]
 
     def with_role(self, *roles: Role) -> tuple[Slot, ...]:
         return tuple(slot for slot in self.slots if slot.role in roles)
@@ -180,7 +185,8 @@ def lay_out(spec: KernelSpec, names: Mapping[str, Value], *, by_pages: bool = Fa
         slots.append(Slot(argument.name, argument.dtype, shape, argument.role, offset, size))
         end = offset + size
     order = tuple(_parameter(spec, argument, names) for argument in spec.arguments)
-    return Layout(tuple(slots), order, _align(end + max(GUARD_BYTES, unit), unit))
+    names_ = tuple(argument.name for argument in spec.arguments)
+    return Layout(tuple(slots), order, _align(end + max(GUARD_BYTES, unit), unit), names_)
 
 
 def _parameter(

@@ -252,4 +252,5 @@ def _launch(
         cluster=sizes(model.cluster),
         pdl=single(model.pdl),
         when=single(model.when),
+        arguments=tuple(model.arguments or ()),
     )

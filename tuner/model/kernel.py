@@ -142,7 +142,10 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A resolved launch: plain numbers, ready for the driver."""
+    """A resolved launch: plain numbers, ready for the driver.
+
+    `arguments` names what the kernel takes, in its order; where it is empty, all there are.
+    """
 
     kernel: str
     grid: Dim3
@@ -150,6 +153,7 @@ class Launch:
     shared_bytes: int = 0
     cluster: Dim3 | None = None
     pdl: bool = False
+    arguments: tuple[str, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -158,7 +162,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """A launch as the file states it: expressions over axes and parameters."""
+    """A launch as the file states it: expressions over axes and parameters.
+
+    `arguments` are as in `Launch`.
+    """
 
     kernel: str
     grid: tuple[Expression, ...]
@@ -168,6 +175,7 @@ class LaunchSpec:
     pdl: Expression | None = None
     when: Expression | None = None
     line: int | None = None
+    arguments: tuple[str, ...] = ()
 
     def expressions(self) -> tuple[Expression, ...]:
         optional = (self.shared_memory, self.pdl, self.when)
@@ -184,6 +192,7 @@ class LaunchSpec:
             shared_bytes=self.shared_memory.integer(names) if self.shared_memory else 0,
             cluster=_dim3(self.cluster, names) if self.cluster else None,
             pdl=bool(self.pdl and self.pdl.evaluate(names)),
+            arguments=self.arguments,
         )
 
 
@@ -287,6 +296,15 @@ class KernelSpec:
             path=self.path,
             remedy="arguments: " + ", ".join(found),
         )
+
+    def taken(self, launch: Launch | LaunchSpec) -> tuple[Argument, ...]:
+        """List the arguments that a launch takes, in the order of its kernel's parameters."""
+        return tuple(map(self.argument, launch.arguments)) or self.arguments
+
+    def places(self, launch: Launch | LaunchSpec) -> tuple[int, ...]:
+        """Find what a launch takes among the arguments; empty where it takes all as they stand."""
+        names = [argument.name for argument in self.arguments]
+        return tuple(map(names.index, launch.arguments))
 
     def footprint_bytes(self, workload: Workload) -> int:
         names = workload.values

@@ -80,6 +80,7 @@ def load_definition(path: Path, operators: Mapping[str, str] | None = None) -> D
     check_names(document, model)
     space = search_space(document, model)
     spec = _spec(document, model, space)
+    _check_written(document, spec)
     chosen = Definition(spec, space).chosen(operators or {})
     spec, space = chosen.spec, chosen.space
     groups = {"tuned": spec.tuned, "held_out": spec.held_out, "edge_cases": spec.edge_cases}
@@ -155,11 +156,11 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         min_bytes=expression(document, model.min_bytes, axes, "min_bytes"),
         operations=optional(document, model.operations, axes, "operations"),
         baseline=tuple(
-            _launch(document, item, names, {}, "baseline", "launch", i)
+            _launch(document, item, arguments, names, {}, "baseline", "launch", i)
             for i, item in enumerate(model.baseline.launch)
         ),
         launch=tuple(
-            _launch(document, item, names | set(space.names), defined, "launch", i)
+            _launch(document, item, arguments, names | set(space.names), defined, "launch", i)
             for i, item in enumerate(model.launch)
         ),
         tolerances=_tolerances(document, model, arguments),
@@ -344,6 +345,7 @@ def _workloads(
 def _launch(
     document: Document,
     item: LaunchModel,
+    arguments: tuple[Argument, ...],
     names: Names,
     defined: Mapping[str, Expression],
     *here: str | int,
@@ -370,7 +372,35 @@ def _launch(
         pdl=single(item.pdl, "pdl"),
         when=single(item.when, "when"),
         line=document.line(*here),
+        arguments=_taken(document, item, arguments, *here),
     )
+
+
+def _taken(
+    document: Document, item: LaunchModel, arguments: tuple[Argument, ...], *here: str | int
+) -> tuple[str, ...]:
+    declared = [argument.name for argument in arguments]
+    taken = item.arguments or []
+    for i, name in enumerate(taken):
+        if name not in declared or name in taken[:i]:
+            what = "stands there twice" if name in declared else "is not declared"
+            near = get_close_matches(name, set(declared) - set(taken), n=1)
+            remedy = f"did you mean `{near[0]}`? " if near else ""
+            remedy += f"arguments: {', '.join(declared)}"
+            message = f"`{name}`, an argument of `{item.kernel}`, {what}"
+            raise document.error(message, *here, "arguments", i, remedy=remedy)
+    return tuple(taken)
+
+
+def _check_written(document: Document, spec: KernelSpec) -> None:
+    """Raise `SpaceError` where no launch takes an output."""
+    for launches, here in ((spec.baseline, ("baseline", "launch")), (spec.launch, ("launch",))):
+        taken = {argument.name for launch in launches for argument in spec.taken(launch)}
+        for argument in spec.arguments:
+            if argument.role in ("output", "inout") and argument.name not in taken:
+                message = f"no launch takes the {argument.role} `{argument.name}`"
+                remedy = "name it among the `arguments` of the launch that writes it"
+                raise document.error(message, *here, remedy=remedy)
 
 
 def _tolerances(

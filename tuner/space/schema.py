@@ -126,6 +126,11 @@ class LaunchModel(StrictModel):
     )
     cluster: Sizes | None = Field(default=None, description="a list of 1 to 3 expressions, `[4]`")
     pdl: Scalar = Field(default=None, description="true, false or an expression")
+    arguments: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        description="the arguments that this kernel takes, in its order, `[out, partial, T]`",
+    )
     when: Scalar = Field(default=None, description="an expression, `T > 16`")
 
 

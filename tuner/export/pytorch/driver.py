@@ -19,7 +19,10 @@ _CAPTURE_RELAXED = 2
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch: `cluster` is None for none, `shared_bytes` are the dynamic ones."""
+    """One kernel launch: `cluster` is None for none, `shared_bytes` are the dynamic ones.
+
+    `arguments` are the places of those that it takes in the table's order; empty for all.
+    """
 
     kernel: str
     grid: tuple[int, ...]
@@ -27,6 +30,7 @@ class Launch:
     cluster: tuple[int, ...] | None
     shared_bytes: int
     programmatic: bool
+    arguments: tuple[int, ...] = ()
 
 
 class _Dimensions(ctypes.Structure):

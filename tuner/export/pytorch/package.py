@@ -102,7 +102,8 @@ class OperatorFiles:
     def _built(self, number: int, kernel: VariantKernel) -> Built:
         spec, reach = self._spec, self._dispatch.applicability(kernel)
         names = tuple(dict.fromkeys(launch.kernel for launch in reach.launches))
-        fixed = fixed_scalars(self._scalars, kernel.source, names, reach.choices)
+        kernels = [(one.kernel, spec.places(one)) for one in reach.launches]
+        fixed = fixed_scalars(self._scalars, kernel.source, kernels, reach.choices)
         made = tuple(Launch(name, (1, 1, 1), (1, 1, 1)) for name in names)
         result = self._compiler.submit(self._target.request(kernel.source, made)).result()
         if not result.ok:
@@ -126,7 +127,7 @@ class OperatorFiles:
             {kernel: result.lowered[kernel] for kernel in names},
             max((one.static_shared_bytes for one in result.resources.values()), default=0),
             tuple(one for one in dict.fromkeys(conditions) if one != "True") or ("True",),
-            tuple(text for text in map(_launch, reach.launches) if text),
+            tuple(text for one in reach.launches if (text := _launch(one, spec.places(one)))),
             tuple(spec.arguments[one.position].name for one in fixed),
         )
 
@@ -284,7 +285,7 @@ def _is(node: ast.expr, value: object) -> bool:
     )
 
 
-def _launch(spec: LaunchSpec) -> str:
+def _launch(spec: LaunchSpec, places: tuple[int, ...]) -> str:
     cluster = _tuple(map(size, spec.cluster)) if spec.cluster else "None"
     shared = size(spec.shared_memory) if spec.shared_memory else "0"
     programmatic = python(spec.pdl) if spec.pdl else "False"
@@ -292,7 +293,8 @@ def _launch(spec: LaunchSpec) -> str:
     if when == "False":
         return ""
     grid, block = (_tuple(map(size, one)) for one in (spec.grid, spec.block))
-    made = f'Launch("{spec.kernel}", {grid}, {block}, {cluster}, {shared}, {programmatic})'
+    parts = [f'"{spec.kernel}"', grid, block, cluster, shared, programmatic]
+    made = f"Launch({', '.join([*parts, *([str(places)] if places else [])])})"
     return made if when == "True" else f"{made} if {when} else None"
 
 

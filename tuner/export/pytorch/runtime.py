@@ -385,10 +385,12 @@ class Operator:
                 plan.defaults.append((one.name, parameters[-1], value))
             if one.name in variant.fixed:
                 plan.fixed.append((one.name, parameters[-1], parameters[-1].value))
-        pointers = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
-        plan.kept += [parameters, pointers]
+        plan.kept.append(parameters)
         for launch in variant.launches(*axes, numbers):
             if launch is not None:
+                taken = [parameters[place] for place in launch.arguments] or parameters
+                pointers = (ctypes.c_void_p * len(taken))(*map(ctypes.addressof, taken))
+                plan.kept.append(pointers)
                 config = configured(launch, plan.kept)
                 place = ctypes.addressof(config), self._kernel(variant, launch, device)
                 plan.launches.append((config, *place, ctypes.addressof(pointers)))
