@@ -296,7 +296,9 @@ class _Observer:
         return ""
 
     def arrays(self) -> list[Argument]:
-        return [argument for argument in self.spec.arguments if not argument.is_scalar]
+        spec = self.spec
+        taken = {argument.name for launch in spec.baseline for argument in spec.taken(launch)}
+        return [one for one in spec.arguments if one.name in taken and not one.is_scalar]
 
     def finding(self, name: str, text: str, *, mistake: bool = False) -> Finding:
         return Finding(name, self.spec.argument(name).line, text, mistake)

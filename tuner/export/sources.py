@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import log
 from pathlib import Path
@@ -69,7 +69,8 @@ class LaunchCode:
 class VariantSource:
     """One variant as its template needs it; number 0 is the baseline.
 
-    `conditions` are on the shape, the device and the scalars that are `fixed` in the source.
+    `conditions` are on the shape, the device and the scalars that are `fixed` in the source;
+    `scratch` has the bytes of what a config sizes.
     """
 
     number: int
@@ -79,6 +80,7 @@ class VariantSource:
     conditions: tuple[str, ...] = ()
     static_bytes: int = 0
     fixed: tuple[str, ...] = ()
+    scratch: Mapping[str, str] = field(default_factory=dict)
 
     def any_launch(self, before: str) -> str:
         """Write a condition that holds where a launch is made; `before` begins their names."""
@@ -137,7 +139,12 @@ class Sources:
                 {FORWARD_DECLARED[a.dtype] for a in self._arrays if a.dtype in FORWARD_DECLARED}
             ),
             pointers=self._arrays,
-            scratches=[self._scratch(one) for one in self._arrays if one.role == "scratch"],
+            scratches=[
+                {"name": one.name, "bytes": self._bytes(one, one.shape)}
+                for one in self._arrays
+                if one.role == "scratch" and not self.spec.is_sized(one)
+            ],
+            sized=[one.name for one in self.spec.sized],
         )
 
     def variant(self, one: VariantSource) -> str:
@@ -196,11 +203,11 @@ class Sources:
         axes = (f"{before_axes}std::int64_t {axis}" for axis in self._names.values())
         return ", ".join([*arrays, *axes, "cudaStream_t stream"])
 
-    def _scratch(self, argument: Argument) -> Mapping[str, str]:
+    def _bytes(self, argument: Argument, shape: Sequence[Expression]) -> str:
         text = str(DTYPE_BYTES[argument.dtype])
-        for dimension in argument.shape:
+        for dimension in shape:
             text = f"product({text}, {integer(dimension, self._names)})"
-        return {"name": argument.name, "bytes": text}
+        return text
 
     def _scalar(self, argument: Argument) -> Mapping[str, str]:
         assert argument.value is not None
@@ -251,6 +258,7 @@ class Sources:
             tuple(map(self._launch, reach.launches)),
             self._conditions(reach),
             reach.static_bytes,
+            scratch={a.name: self._bytes(a, reach.scratch[a.name]) for a in self.spec.sized},
         )
         return self._for_defaults(unit, reach.launches, reach.choices)
 

@@ -35,6 +35,10 @@ DTYPE_BYTES: dict[str, int] = {
 }
 FLOAT_DTYPES = frozenset(name for name in DTYPE_BYTES if "float" in name)
 
+# A config whose scratch is larger is over a limit: no operator is worth it, and it has to be timed
+# beside copies of itself.
+MOST_SCRATCH_BYTES = 1 << 30
+
 # what constraints and launches may ask of the device and of the launch after the kernel's; whoever
 # evaluates them supplies the values
 DEVICE_NAMES = frozenset(
@@ -306,9 +310,33 @@ class KernelSpec:
         names = [argument.name for argument in self.arguments]
         return tuple(map(names.index, launch.arguments))
 
+    def is_sized(self, argument: Argument) -> bool:
+        """Tell whether a config chooses the argument's shape; only scratch can have such a one."""
+        known = {*self.axes, *(one.name for one in self.operators)}
+        return any(dimension.names - known for dimension in argument.shape)
+
+    @property
+    def sized(self) -> tuple[Argument, ...]:
+        """The scratch whose shape a config chooses."""
+        return tuple(argument for argument in self.arguments if self.is_sized(argument))
+
+    def scratch_refusal(self, names: Mapping[str, Value]) -> str:
+        """Say what is wrong with a config's scratch, "" where nothing is."""
+        total = 0
+        for argument in self.sized:
+            shape = argument.dimensions(names)
+            if min(shape) < 1:
+                return f"its scratch `{argument.name}` has the shape {shape}"
+            total += argument.size_bytes(names)
+        if total <= MOST_SCRATCH_BYTES:
+            return ""
+        return f"its scratch takes {total:,} bytes, and the most is {MOST_SCRATCH_BYTES:,}"
+
     def footprint_bytes(self, workload: Workload) -> int:
+        """Add up all arrays, but for scratch whose shape a config chooses."""
         names = workload.values
-        return sum(a.size_bytes(names) for a in self.arguments if not a.is_scalar)
+        arrays = (a for a in self.arguments if not a.is_scalar and not self.is_sized(a))
+        return sum(argument.size_bytes(names) for argument in arrays)
 
     def surroundings_of(self, workload: Workload) -> Surroundings | None:
         """Return what the operator's time is measured in; None where it is measured alone."""

@@ -242,6 +242,7 @@ def expected_line(name: str, text: str, old: str, new: str) -> int:
         "argument twice": "{name: y, dtype: bfloat16, shape: [T, K], role: input",
         "no output": "arguments:",
         "output that no launch takes": "  launch: [",
+        "scratch of a config for the baseline": "  launch: [",
         "workload twice": "  tuned:",
         "workload breaks a constraint": "  held_out:",
     }

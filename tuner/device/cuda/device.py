@@ -121,7 +121,7 @@ class CudaDevice(VerifiedDevice):
 
     def energy(self, program: Program, *, seconds: float) -> EnergyWindow | Outcome:
         def attempt() -> EnergyWindow | Outcome:
-            self._enter(program.workload)
+            self._enter(program)
             self._ask("prepare", program.workload, NORMAL, fresh_seed())
             window = self._metered.energy(program, seconds)
             verdict = self._verified_again(program)
@@ -265,6 +265,9 @@ class CudaRunner(RestartingWorker[Child]):
         except (ChildDiedError, WorkerError):
             self._drop_worker()
             raise
+
+    def _fit(self, worker: Child, arena: Arena) -> None:
+        worker.call("fit", arena.layout, timeout_s=RUN_TIMEOUT_S)
 
     def _unmap(self, worker: Child) -> None:
         worker.call("detach", timeout_s=RUN_TIMEOUT_S)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from itertools import count, pairwise
-from math import inf
+from math import inf, prod
 from statistics import median
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
 from tuner.device.inputs import NONFINITE, NORMAL, ORDINARY, input_kinds_for
-from tuner.device.layout import Arena, Patch, lay_out
+from tuner.device.layout import Arena, Layout, Patch, lay_out
 from tuner.device.timing import FINALS, SEARCH, WALL_RATIO, TimingPolicy
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.kernel import KernelSpec, Workload
@@ -127,7 +127,13 @@ class RestartingWorker(ABC, Generic[_W]):
         `surroundings` are those of the workload whose memory it is.
         """
         if self._arena is not arena:
-            self.detach()
+            if self._attached and self._arena is not None and arena.shares(self._arena):
+                try:
+                    self._fit(self._live_worker(), arena)
+                except (ChildTimeoutError, ChildDiedError, WorkerError):
+                    self._drop_worker()  # nothing ran in it: another one maps the memory
+            else:
+                self.detach()
             self._arena, self._surroundings = arena, surroundings
         with self._blamed_on_the_program():
             self._ready_worker()
@@ -151,6 +157,10 @@ class RestartingWorker(ABC, Generic[_W]):
 
     @abstractmethod
     def _map(self, worker: _W, arena: Arena) -> None: ...
+
+    def _fit(self, worker: _W, arena: Arena) -> None:
+        """Take another layout of what is mapped."""
+        self._map(worker, arena)
 
     @abstractmethod
     def _unmap(self, worker: _W) -> None: ...
@@ -220,6 +230,8 @@ class VerifiedDevice:
         self._input_kinds = input_kinds_for(spec)
         self._opened: Workload | None = None
         self._arena: Arena | None = None
+        # Bytes that there are for scratch whose size a config chooses.
+        self._rooms: dict[str, int] = {}
 
     def run(
         self,
@@ -234,7 +246,7 @@ class VerifiedDevice:
 
     def verify(self, program: Program) -> Outcome:
         def attempt() -> Outcome:
-            self._enter(program.workload)
+            self._enter(program)
             return _outcome(self._verdict(program, full_verification=True))
 
         return self._outcome_of(program, attempt)
@@ -274,7 +286,7 @@ class VerifiedDevice:
         self, programs: Sequence[Program], stretches: Iterable[int]
     ) -> tuple[Rows, dict[int, str]]:
         """Give the times of all rounds, and what was wrong with the results of which program."""
-        self._enter(programs[0].workload)
+        self._enter(*programs)
         rows: list[tuple[float, ...]] = []
         faults: dict[int, str] = {}
         judge = self._judge(faults, programs)
@@ -300,7 +312,7 @@ class VerifiedDevice:
         self, program: Program, incumbent_us: float | None, full_verification: bool
     ) -> Outcome:
         policy = FINALS if full_verification else SEARCH
-        self._enter(program.workload)
+        self._enter(program)
         before = self._verdict(program, full_verification)
         if not before.passed:
             return _outcome(before)
@@ -402,17 +414,51 @@ class VerifiedDevice:
         with _blamed_on_verifier():
             return self._verifier.call(method, *arguments, timeout_s=VERIFIER_TIMEOUT_S)
 
-    def _enter(self, workload: Workload) -> None:
-        if self._opened != workload:
-            self._opened = None
-            # The worker lets go first: the verifier may not free what another process has mapped.
-            self._runner.detach()
-            layout = lay_out(self._spec, workload.values, by_pages=self._runner.by_pages)
-            self._arena = self._ask("open_arena", workload, layout)
-            self._ask("prepare", workload, NORMAL, fresh_seed())
-            self._opened = workload
+    def _enter(self, *programs: Program) -> None:
+        """Open the memory of a workload, or lay it out anew for scratch that these programs size.
+
+        Programs that are compared have the largest of each: they take turns, and what one left
+        there is spoiled before the next.
+        """
+        workload, anew = programs[0].workload, self._opened != programs[0].workload
+        self._rooms = {} if anew else self._rooms
+        layout = lay_out(
+            self._spec,
+            workload.values,
+            by_pages=self._runner.by_pages,
+            scratch=_largest(programs),
+            rooms=self._rooms,
+        )
+        if anew or self._arena is None or layout.total_bytes != self._arena.layout.total_bytes:
+            self._open(workload, layout)
+        elif layout != self._arena.layout:
+            self._arena = self._ask("fit", layout)
         assert self._arena is not None
         self._runner.attach(self._arena, self._spec.surroundings_of(workload))
+
+    def _open(self, workload: Workload, layout: Layout) -> None:
+        sized = {slot.name: slot.size_bytes for slot in layout.slots if slot.sized}
+        needed = {name: max(size, self._rooms.get(name, 0)) for name, size in sized.items()}
+        grown, self._opened, self._rooms = self._opened == workload, None, {}
+        # The worker lets go first: the verifier may not free what another process has mapped.
+        self._runner.detach()
+        try:
+            self._arena = self._ask("open_arena", workload, layout)
+            self._ask("prepare", workload, NORMAL, fresh_seed())
+        except MemoryError as error:
+            if not grown:
+                raise
+            reason = f"its scratch of {sum(sized.values()):,} bytes finds no room: {error}"
+            raise RunFailedError(Status.RESOURCE_LIMIT, reason) from error
+        self._opened, self._rooms = workload, needed
+
+
+def _largest(programs: Sequence[Program]) -> dict[str, tuple[int, ...]]:
+    """Take the largest shape of each scratch that configs size."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in (one for program in programs for one in program.scratch):
+        shapes[name] = max(shape, shapes.get(name, ()), key=prod) if name in shapes else shape
+    return shapes
 
 
 def fresh_seed() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from multiprocessing import shared_memory
 from typing import Any
 
@@ -152,6 +153,13 @@ class Verifier:
         """Allocate the shared memory for one workload; the previous workload's is released."""
         self.close_arena()
         self._arena = self._memory.open(workload.key, layout)
+        self._guards = self._xp.asarray(layout.guards)
+        return self._arena
+
+    def fit(self, layout: Layout) -> Arena:
+        """Lay the same memory out for scratch of another size; what comes next prepares it."""
+        assert self._arena is not None
+        self._arena = replace(self._arena, layout=layout)
         self._guards = self._xp.asarray(layout.guards)
         return self._arena
 

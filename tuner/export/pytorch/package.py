@@ -46,6 +46,7 @@ class Built:
     fits: tuple[str, ...]
     launches: tuple[str, ...]
     fixed: tuple[str, ...]
+    scratch_bytes: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,7 @@ class OperatorFiles:
             tuple(one for one in dict.fromkeys(conditions) if one != "True") or ("True",),
             tuple(text for one in reach.launches if (text := _launch(one, spec.places(one)))),
             tuple(spec.arguments[one.position].name for one in fixed),
+            _tuple(_bytes(a, reach.scratch[a.name]) for a in _scratch(spec)) if spec.sized else "",
         )
 
     def _table(self) -> str:
@@ -159,7 +161,9 @@ class OperatorFiles:
             shape_parameters=", ".join([*(f"{one.name}_" for one in _arrays(spec)), *given]),
             axes_read=_tuple(axes[axis] for axis in spec.axes),
             shapes=_tuple(_tuple(map(size, one.shape)) for one in _arrays(spec)),
-            scratch_bytes=_tuple(map(_bytes, _scratch(spec))),
+            scratch_bytes=_tuple(
+                "0" if spec.is_sized(one) else _bytes(one, one.shape) for one in _scratch(spec)
+            ),
             scalars=_tuple(python(one.value) for one in spec.arguments if one.value is not None),
         )
 
@@ -313,8 +317,8 @@ def _scratch(spec: KernelSpec) -> list[Argument]:
     return [one for one in spec.arguments if one.role == "scratch"]
 
 
-def _bytes(one: Argument) -> str:
-    sizes = (f"({size(dimension)})" for dimension in one.shape)
+def _bytes(one: Argument, shape: Sequence[Expression]) -> str:
+    sizes = (f"({size(dimension)})" for dimension in shape)
     return " * ".join([str(DTYPE_BYTES[one.dtype]), *sizes])
 
 

@@ -117,6 +117,8 @@ class Variant:
     launches: Callable[..., Sequence[Launch | None]]
     # Scalars whose defaults are in the code: it is wrong for every other value.
     fixed: tuple[str, ...] = ()
+    # Of all scratch, where the variant has a size of its own.
+    scratch_bytes: Callable[..., tuple[int, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -369,7 +371,8 @@ class Operator:
 
     def _made(self, variant: Variant, axes: tuple[int, ...], numbers: Numbers, device: int) -> Plan:
         plan = Plan(device, variant=variant.number)
-        scalars, sizes = iter(self.table.scalars(*axes)), iter(self.table.scratch_bytes(*axes))
+        scalars = iter(self.table.scalars(*axes))
+        sizes = iter((variant.scratch_bytes or self.table.scratch_bytes)(*axes))
         parameters: list[Any] = []
         for one in self.table.order:
             if isinstance(one, Array):
@@ -386,14 +389,17 @@ class Operator:
             if one.name in variant.fixed:
                 plan.fixed.append((one.name, parameters[-1], parameters[-1].value))
         plan.kept.append(parameters)
+        used: set[int] = set()
         for launch in variant.launches(*axes, numbers):
             if launch is not None:
                 taken = [parameters[place] for place in launch.arguments] or parameters
                 pointers = (ctypes.c_void_p * len(taken))(*map(ctypes.addressof, taken))
                 plan.kept.append(pointers)
+                used |= set(map(id, taken))
                 config = configured(launch, plan.kept)
                 place = ctypes.addressof(config), self._kernel(variant, launch, device)
                 plan.launches.append((config, *place, ctypes.addressof(pointers)))
+        plan.scratch = [one for one in plan.scratch if id(one[0]) in used]
         return plan
 
     def _kernel(self, variant: Variant, launch: Launch, device: int) -> int:
