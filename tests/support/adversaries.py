@@ -10,6 +10,7 @@ from typing import Literal
 
 from operators import (
     ACCUMULATE,
+    COUNTED_ENERGY,
     ENERGY,
     LOOSE_SCALE,
     SCALE,
@@ -33,6 +34,7 @@ Check = Literal[
     "input kinds",
     "zero rows",
     "poison",
+    "zeroed",
     "guards",
     "inputs",
     "second launch",
@@ -273,6 +275,19 @@ MEMORY = (
         "expected",
         STAGED_ENERGY,
         launches=STAGED_ENERGY.launches[::-1],
+    ),
+    # All that it computes is right, in the first call; in others, too, where it counts on.
+    Adversary(
+        "leaves a counter at one",
+        "zeroed",
+        r"left scratch done\[23\] = \d+, expected 0",
+        COUNTED_ENERGY,
+    ),
+    Adversary(
+        "counts on from call to call",
+        "zeroed",
+        r"left scratch done\[0\] = \d+, expected 0",
+        COUNTED_ENERGY,
     ),
     Adversary(
         "reads dynamic shared memory that nobody wrote",

@@ -135,6 +135,20 @@ STAGED_ENERGY = Operator(
     (launch(24, 8, kernel="gather"), launch(1, 32, kernel="finish")),
     reference="energy",
 )
+COUNTED_ENERGY = Operator(
+    "counted_energy",
+    (
+        array("y", "float32", "T", "output"),
+        array("partial", "float32", "T 8", "scratch"),
+        array("done", "uint32", "T", "scratch", zeroed=True),
+        array("x", "float16", "T D"),
+        *axes("T", "D"),
+    ),
+    Tolerance(2e-5, 0.0),
+    rows(24, 1000),
+    (launch(24 * 8, 32),),
+    reference="energy",
+)
 UNIT_ROWS = Operator(
     "unit_rows",
     (array("y", "float32", "T D", "output"), array("x", "float16", "T D"), *axes("T", "D")),

@@ -233,6 +233,9 @@ class _Observer:
     def shown(self, argument: Argument, first: Contents, second: Contents) -> Finding:
         """Say what one array is, or what is wrong with it."""
         name, size = argument.name, first[argument.name].size
+        if argument.zeroed and self.run(first)[name].any():
+            text = f"`{name}` is `zeroed`, and the kernel does not leave it all zeros"
+            return self.finding(name, text, mistake=True)
         touched = size
         if self.fits({**first, name: first[name][: size - 1]}, name):
             touched = self.touched(first, name)

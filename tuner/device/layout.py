@@ -69,6 +69,7 @@ class Slot:
     """One array's place: bytes from the start of the allocation.
 
     A config chose the size of a `sized` one, which may have room behind it for another config's.
+    A `zeroed` one is all zeros between calls.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Slot:
     offset: int
     size_bytes: int
     sized: bool = False
+    zeroed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,15 @@ class Layout:
     def places(self, arguments: tuple[str, ...]) -> list[int]:
         """Find in `order` what a launch takes; without names all there is."""
         return [self.names.index(name) for name in arguments] or [*range(len(self.order))]
+
+    @property
+    def spoiled(self) -> tuple[Slot, ...]:
+        """What a kernel has yet to write, and may hold anything before."""
+        return tuple(s for s in self.with_role("output", "scratch") if not s.zeroed)
+
+    @property
+    def zeroed(self) -> tuple[Slot, ...]:
+        return tuple(slot for slot in self.slots if slot.zeroed)
 
     def with_role(self, *roles: Role) -> tuple[Slot, ...]:
         return tuple(slot for slot in self.slots if slot.role in roles)
@@ -213,7 +224,7 @@ def lay_out(
         first = _align(end + max(GUARD_BYTES, unit), unit)
         offset = first + (room - _align(size) if by_pages else 0)
         what = (argument.name, argument.dtype, shape, argument.role)
-        slots.append(Slot(*what, offset, size, sized))
+        slots.append(Slot(*what, offset, size, sized, argument.zeroed))
         end = first + room
     order = tuple(_parameter(spec, argument, names) for argument in spec.arguments)
     total_bytes = _align(end + max(GUARD_BYTES, unit), unit)

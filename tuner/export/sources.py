@@ -145,6 +145,7 @@ class Sources:
                 if one.role == "scratch" and not self.spec.is_sized(one)
             ],
             sized=[one.name for one in self.spec.sized],
+            zeroed=[one.name for one in self._arrays if one.zeroed],
         )
 
     def variant(self, one: VariantSource) -> str:

@@ -117,7 +117,8 @@ class Argument:
 
     `fill_bounds` are the expressions in parentheses behind `fill`, as N in `indices(N)`.
     `nonfinite` says that the operator defines what NaN and infinities in this input give;
-    `deterministic` is False for an output whose bits may differ from run to run.
+    `deterministic` is False for an output whose bits may differ from run to run. `zeroed` scratch
+    is all zeros before the first call, and has to be after each.
     """
 
     name: str
@@ -132,6 +133,7 @@ class Argument:
     dtype_by: DtypeChoice | None = None
     fill_bounds: tuple[Expression, ...] = ()
     extreme: ExtremeLimit | None = None
+    zeroed: bool = False
 
     @property
     def is_scalar(self) -> bool:

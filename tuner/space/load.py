@@ -255,6 +255,7 @@ def _argument(
         deterministic=item.deterministic is not False,
         dtype_by=dtype_by,
         fill_bounds=bounds,
+        zeroed=bool(item.zeroed),
         extreme=None if limit is None else ExtremeLimit(limit.reason, limit.largest),
     )
 
@@ -342,6 +343,9 @@ def _check_content(
     elif item.deterministic is not None and not (written and item.shape):
         message, key = f"`{item.name}` is not written by the kernel", "deterministic"
         remedy = "`deterministic` is for an array of role output or inout: delete it"
+    elif item.zeroed is not None and role != "scratch":
+        message, key = f"`{item.name}` is not scratch", "zeroed"
+        remedy = "`zeroed` is for counters and the like, of role scratch: delete it"
     else:
         return
     raise document.error(message, "arguments", i, key, remedy=remedy)

@@ -104,6 +104,9 @@ class ArgumentModel(StrictModel):
     deterministic: bool | None = Field(
         default=None, description="false where an output's bits may differ from run to run"
     )
+    zeroed: bool | None = Field(
+        default=None, description="true for scratch that is all zeros before and after each call"
+    )
     value: Scalar = Field(default=None, description="a scalar's value, `K`")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,13 +38,15 @@ class Bench:
     def spec(self) -> KernelSpec:
         return self.definition.spec
 
-    def program(self, splits: int, replace: str = "", by: str = "") -> Program:
+    def program(
+        self, splits: int, replace: str = "", by: str = "", *, finish: str = "launch"
+    ) -> Program:
         text = (FOLDER / "weighted_sum.cu.j2").read_text("utf-8").replace(replace, by)
         template = Template.from_text(text, FOLDER / "weighted_sum.cu.j2")
         one = self.evaluator
         candidate = Candidate(INITIAL, self.definition.space, template)
         made = Evaluator(one.spec, candidate, {}, one.compiler, one.device)
-        config = {**(self.definition.space.default or {}), "splits": splits}
+        config = {**(self.definition.space.default or {}), "splits": splits, "finish": finish}
         return made.program(WORKLOAD, Config.of(config))
 
 
@@ -105,10 +108,9 @@ def test_who_writes_beyond_its_own_scratch_is_caught_where_another_config_has_mo
 ) -> None:
     device = bench.evaluator.device
     assert device.verify(bench.program(4)).status is Status.CORRECT
-    beyond = "+ row] = partial[(part + 1) * 32 + row] = sum;"
-    outcome = device.verify(bench.program(1, "+ row] = sum;", beyond))
+    outcome = device.verify(bench.program(1, "partial[part * rows", "partial[32 + part * rows"))
     assert outcome.status is Status.INCORRECT
-    assert outcome.reason.endswith("wrote outside its buffers (after partial)")
+    assert outcome.reason.endswith("wrote outside its buffers (before done)")
     assert device.verify(bench.program(1)).status is Status.CORRECT
 
 
@@ -130,6 +132,31 @@ def test_a_config_with_too_much_scratch_is_over_a_limit(bench: Bench) -> None:
 
 
 def test_what_no_config_sizes_counts_as_before(bench: Bench) -> None:
-    assert bench.spec.footprint_bytes(WORKLOAD) == 4 * (5 + 5 * 1024 + 1024)
+    assert bench.spec.footprint_bytes(WORKLOAD) == 4 * (5 + 5 * 1024 + 1024 + 5)
     names = {**WORKLOAD.values, "splits": 0, "threads": 32}
     assert bench.spec.scratch_refusal(names) == "its scratch `partial` has the shape (0, 32)"
+
+
+def test_counters_that_are_zero_again_after_each_call_serve_the_next(bench: Bench) -> None:
+    evaluator = bench.evaluator
+    last = bench.program(4, finish="last")
+    outcome = evaluator.device.run(last, full_verification=True)
+    assert outcome.status is Status.CORRECT, outcome.reason
+    programs = [evaluator.baseline_program(WORKLOAD), last, bench.program(2, finish="last")]
+    assert evaluator.device.compare(programs, rounds=6).faults == ("", "", "")
+
+
+def test_who_leaves_a_counter_is_told_which_and_harms_nobody_else(bench: Bench) -> None:
+    device = bench.evaluator.device
+    outcome = device.verify(bench.program(2, "done[row] = 0;", "done[row] = 7;", finish="last"))
+    assert outcome.status is Status.INCORRECT
+    # It was called a few times before.
+    assert re.search(r"left scratch done\[0\] = (7|9|11), expected 0", outcome.reason)
+    outcome = device.verify(bench.program(2, finish="last"))
+    assert outcome.status is Status.CORRECT, outcome.reason
+
+
+def test_zeroed_scratch_is_told_from_what_may_hold_anything(bench: Bench) -> None:
+    layout = lay_out(bench.spec, WORKLOAD.values)
+    assert [slot.name for slot in layout.zeroed] == ["done"]
+    assert [slot.name for slot in layout.spoiled] == ["out", "partial"]

@@ -30,14 +30,15 @@ extern "C" cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int)
 }
 extern "C" cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void*, void** a) {
   std::printf("%u,%u", c->gridDim.x, c->gridDim.y);
-  for (int i = 0; i < 3; ++i) std::printf(" %p", *static_cast<void**>(a[i]));
-  std::printf(" %d\\n", *static_cast<int*>(a[c->gridDim.y > 1 ? 3 : 2]));
+  const int arrays = c->gridDim.y > 1 ? 5 : 2;
+  for (int i = 0; i < arrays; ++i) std::printf(" %p", *static_cast<void**>(a[i]));
+  std::printf(" %d\\n", *static_cast<int*>(a[arrays]));
   return cudaSuccess;
 }
 int main() {
   const auto at = [](long place) { return reinterpret_cast<float*>(place); };
   std::printf("%d %zu\\n", weighted_sum_variant(24, 4096), weighted_sum_partial_bytes(24, 4096));
-  return weighted_sum(at(1), at(2), at(3), at(4), 24, 4096, nullptr);
+  return weighted_sum(at(1), at(2), at(3), at(4), nullptr, 24, 4096, nullptr);
 }
 """
 
@@ -64,10 +65,9 @@ def test_the_header_gives_each_launch_its_own_and_says_what_the_variant_needs(
     command += ["-x", "c++", *sources, "main.cpp", "-o", "main"]
     subprocess.run(command, cwd=folder, check=True)
     printed = subprocess.run([folder / "main"], check=True, capture_output=True, text=True).stdout
-    # 2 splits of 32 rows of float32; partial, x, w and K, then partial, out and T.
-    assert printed.splitlines()[:2] == ["1 256", "24,2 0x4 0x2 0x3 4096"]
-    assert printed.splitlines()[2].startswith("1,1 0x4 0x1 ")
-    assert printed.splitlines()[2].endswith(" 24")
+    # 2 splits of 32 rows of float32; out, partial, done, x, w and K, then partial, out and T.
+    first, second = "24,2 0x1 0x4 (nil) 0x2 0x3 4096", "1,1 0x4 0x1 24"
+    assert printed.splitlines() == ["1 256", first, second]
 
 
 @pytest.fixture
@@ -86,11 +86,11 @@ def table(session: Path, tmp_path: Path, compiler) -> ModuleType:
 
 def test_the_package_has_the_places_of_each_launchs_arguments(table) -> None:
     (variant,) = table.variants
-    assert variant.scratch_bytes(24, 4096) == (256,)
-    assert table.scratch_bytes(24, 4096) == (0,)
+    assert variant.scratch_bytes(24, 4096) == (256, 96)
+    assert table.scratch_bytes(24, 4096) == (0, 96)
     first, second = variant.launches(24, 4096, None)
     names = [one.name for one in table.order]
-    assert [names[place] for place in first.arguments] == ["partial", "x", "w", "K"]
+    assert [names[place] for place in first.arguments] == ["out", "partial", "done", "x", "w", "K"]
     assert [names[place] for place in second.arguments] == ["partial", "out", "T"]
 
 

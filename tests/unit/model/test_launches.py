@@ -62,5 +62,5 @@ def test_each_launch_is_compared_with_its_own_kernels_parameters(spec: KernelSpe
     with pytest.raises(KernelError, match="another order") as caught:
         check_signature(replace(spec, baseline=(wrong,)))
     assert "out, x, w, K" in str(caught.value.remedy)
-    with pytest.raises(KernelError, match="6 arguments, but kernel 'weighted_sum'"):
+    with pytest.raises(KernelError, match="7 arguments, but kernel 'weighted_sum'"):
         check_signature(replace(spec, baseline=(replace(launch, arguments=()),)))

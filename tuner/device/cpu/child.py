@@ -44,7 +44,8 @@ class AttachRequest:
     `parameters` lists the kernel's: an offset into the memory, or a scalar's bytes in hex. A run
     finds `outputs` spoiled and `restored` as they were renewed. In the kernel's process `readable`
     are pages that it cannot write and `closed` pages that it cannot touch. `compared` are the
-    ranges whose bits no run may leave otherwise than the one before.
+    ranges whose bits no run may leave otherwise than the one before, `zeroed` those that are zero
+    before a program's first run, and that it has to leave so.
     """
 
     total_bytes: int
@@ -55,6 +56,7 @@ class AttachRequest:
     readable: Sequence[Sequence[int]]
     closed: Sequence[Sequence[int]]
     compared: Sequence[Sequence[int]]
+    zeroed: Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,9 @@ class Probe:
         arguments = tuple(a if a.is_scalar else replace(a, role="inout") for a in spec.arguments)
         self._spec = replace(spec, arguments=arguments)
         self._operators, self._workload = dict(operators), workload
-        self._written = [a.name for a in spec.arguments if a.role in ("output", "scratch")]
+        self._written = [
+            a.name for a in spec.arguments if a.role in ("output", "scratch") and not a.zeroed
+        ]
         self._layout = lay_out(self._spec, workload.values, by_pages=True)
         self._rooms: dict[str, int] = {}
         self._memory = SharedMemory()

@@ -249,11 +249,12 @@ def _attach(layout: Layout, compared: frozenset[str]) -> AttachRequest:
         total_bytes=layout.total_bytes,
         parameters=parameters,
         guards=layout.guards,
-        outputs=ranges(layout.with_role("output", "scratch")),
+        outputs=ranges(layout.spoiled),
         restored=ranges(layout.with_role("inout")),
         readable=[layout.pages(slot) for slot in layout.with_role("input")],
         closed=[(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True)],
         compared=ranges(one for one in layout.with_role("output") if one.name in compared),
+        zeroed=ranges(layout.zeroed),
     )
 
 

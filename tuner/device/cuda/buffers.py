@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import resource_tracker, shared_memory
 from typing import Any, Literal, Protocol
@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from cuda.bindings import driver
 
 from tuner.device.cuda.driver import TURNS, Issuer, LaunchArguments, PtxKernel, allocate, call
-from tuner.device.layout import Arena, fill_byte
+from tuner.device.layout import Arena, Slot, fill_byte
 from tuner.device.timing import Rotation
 from tuner.model.errors import WorkerError
 
@@ -229,7 +229,14 @@ class Buffers:
         if self._pristine:
             base, size_bytes = self._all
             call(driver.cuMemcpyDtoDAsync, base, self._pristine, size_bytes, self._stream)
-        for slot in self._arena.layout.with_role("output", "scratch"):
+        self._fill(self._arena.layout.spoiled, byte)
+
+    def zero(self) -> None:
+        """Enqueue what makes scratch zero that kernels have to leave so, for another program."""
+        self._fill(self._arena.layout.zeroed, 0)
+
+    def _fill(self, slots: Sequence[Slot], byte: int) -> None:
+        for slot in slots:
             first, width = self.base + slot.offset, slot.size_bytes
             if self.sets > FEW_SETS:
                 shape = (width, self.sets)

@@ -249,7 +249,7 @@ def _run(job: Job, written_only: bool, stream: Any, note: Callable[..., None]) -
 def _fill(job: Job, placed: list[Slot], written_only: bool) -> None:
     with Path(job.arena).open("rb") as file:
         for source, target in zip(job.layout.slots, placed, strict=True):
-            if written_only and source.role in ("output", "scratch"):
+            if written_only and source in job.layout.spoiled:
                 continue
             file.seek(source.offset)
             content = (ctypes.c_char * source.size_bytes)()

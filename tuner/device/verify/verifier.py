@@ -185,10 +185,12 @@ class Verifier:
     def poison(self) -> None:
         """Spoil every output and renew the guards, keeping the inputs: a second run can follow."""
         self._poison = fill_byte(nan=self._current.kind != NONFINITE, other_than=self._poison)
-        for slot in self._layout.with_role("output", "scratch"):
+        for slot in self._layout.spoiled:
             self._bytes(slot)[...] = self._poison
         for slot in self._layout.with_role("inout"):
             self._view(slot)[...] = self._current.inputs[slot.name]
+        for slot in self._layout.zeroed:
+            self._bytes(slot)[...] = 0
         self._guard = fill_byte(other_than=self._guard)
         for start, stop in self._layout.guards:
             self._memory.data[start:stop] = self._guard
@@ -415,6 +417,7 @@ class Verifier:
             return ()
         kept = self._current.inputs
         pairs = [(self._bytes(s), kept[s.name]) for s in self._layout.with_role("input")]
+        pairs += [(b, self._xp.zeros_like(b)) for b in map(self._bytes, self._layout.zeroed)]
         compared = [
             Output(stored[s.name], expected[s.name], s.dtype, tolerances[s.name]) for s in outputs
         ]
@@ -475,6 +478,13 @@ class Verifier:
         for slot in self._layout.with_role("input"):
             if not self._equal_bits(slot, self._current.inputs[slot.name]):
                 return f"changed its input {slot.name!r}"
+        for slot in self._layout.zeroed:
+            if bool(self._bytes(slot).any()):
+                values = decode(self._xp, self._view(slot), slot.dtype).reshape(-1)
+                # A float's -0 is other bits, and equal to 0.
+                first = int((self._bytes(slot) != 0).argmax()) // storage_dtype(slot.dtype).itemsize
+                where = ", ".join(map(str, np.unravel_index(first, slot.shape)))
+                return f"left scratch {slot.name}[{where}] = {float(values[first]):g}, expected 0"
         return ""
 
     def _changed_output(self) -> str:

@@ -169,7 +169,8 @@ class OperatorFiles:
 
     def _argument(self, place: int, one: Argument) -> str:
         if not one.is_scalar:
-            return f'Array("{one.name}", "{one.dtype}", "{one.role}")'
+            zeroed = ", zeroed=True" if one.zeroed else ""
+            return f'Array("{one.name}", "{one.dtype}", "{one.role}"{zeroed})'
         given = [f", {_default(s, one)}" for s in self._scalars if s.position == place]
         return f'Scalar("{one.name}", "{one.dtype}"{"".join(given)})'
 

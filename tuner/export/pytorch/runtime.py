@@ -28,6 +28,7 @@ from .driver import (
     Config,
     Driver,
     Launch,
+    ZeroedMemory,
     configured,
 )
 
@@ -71,11 +72,15 @@ def whole(value: float) -> int:
 
 @dataclass(frozen=True)
 class Array:
-    """An array argument; `role` is input, output, inout or scratch."""
+    """An array argument; `role` is input, output, inout or scratch.
+
+    `zeroed` scratch is all zeros before a call and after it.
+    """
 
     name: str
     dtype: str
     role: str
+    zeroed: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,8 @@ class Plan:
     defaults: list[tuple[str, Any, float]] = field(default_factory=list)
     # Of these the ones that the code has written in, with what they come out as.
     fixed: list[tuple[str, Any, float]] = field(default_factory=list)
-    scratch: list[tuple[Any, int]] = field(default_factory=list)
+    # Places for addresses, bytes, and the names of what has to be zeros.
+    scratch: list[tuple[Any, int, str]] = field(default_factory=list)
     variant: int = 0
     # What the driver reads through addresses.
     kept: list[Any] = field(default_factory=list)
@@ -324,7 +330,10 @@ class Operator:
         assert self._driver is not None
         stream = torch._C._cuda_getCurrentRawStream(plan.device)
         held = []
-        for address, size_bytes in plan.scratch:
+        for address, size_bytes, zeroed in plan.scratch:
+            if zeroed:
+                address.value = self._zeroed.address(zeroed, size_bytes, plan.device, stream)
+                continue
             # PyTorch gives it to nobody else before this stream is past the launches.
             one = torch.empty(size_bytes, dtype=torch.uint8, device=f"cuda:{plan.device}")
             held.append(one)
@@ -378,7 +387,8 @@ class Operator:
             if isinstance(one, Array):
                 parameters.append(ctypes.c_void_p())
                 if one.role == "scratch":
-                    plan.scratch.append((parameters[-1], next(sizes)))
+                    name = one.name if one.zeroed else ""
+                    plan.scratch.append((parameters[-1], next(sizes), name))
                 else:
                     plan.arrays.append((self._dtypes[len(plan.arrays)], parameters[-1]))
                 continue
@@ -405,6 +415,7 @@ class Operator:
     def _kernel(self, variant: Variant, launch: Launch, device: int) -> int:
         if self._driver is None:
             self._driver = self._open_driver()
+            self._zeroed = ZeroedMemory(self._driver)
         driver = self._driver
         if variant.number not in self._libraries:
             cubin = (self.table.folder / variant.cubin).read_bytes()
