@@ -17,6 +17,7 @@ from operators import (
     SOFTMAX,
     STAGED_ENERGY,
     UNIT_ROWS,
+    WEIGHTED,
     Kernel,
     Operator,
     launch,
@@ -35,6 +36,7 @@ Check = Literal[
     "zero rows",
     "poison",
     "zeroed",
+    "late writer",
     "guards",
     "inputs",
     "second launch",
@@ -319,6 +321,14 @@ MEMORY = (
 )
 
 CONCURRENCY = (
+    # Nothing comes before a kernel on the host. Its weights it may read: they are constant.
+    Adversary(
+        "reads an input before it waits",
+        "late writer",
+        "griddepcontrol.wait",
+        WEIGHTED,
+        only="cuda",
+    ),
     Adversary(
         "reads what another warp has yet to write",
         "order of threads",

@@ -15,6 +15,7 @@ from operators import (
     SCALE,
     STAGED_ENERGY,
     TO_FP8,
+    WEIGHTED,
     Kernel,
     Operator,
     launch,
@@ -45,6 +46,7 @@ UNUSUAL = (
         "lets the last block of a row finish it", STAGED_ENERGY, (_CLEARED, launch(24 * 8, 32))
     ),
     Unusual("counts in scratch that stays zero", COUNTED_ENERGY),
+    Unusual("loads its constant weights before it waits", WEIGHTED),
     Unusual("takes its rows from a queue", STAGED_ENERGY, (_CLEARED, launch(3, 32))),
     Unusual("writes codes of eight bits that may differ by one", QUANTIZE),
     Unusual("saturates eight-bit floats", TO_FP8),

@@ -75,6 +75,8 @@ def stable_text(task: KernelTask) -> str:
 
 def _argument(argument: Argument, sized: bool) -> list[str]:
     notes = argument.role + ", sized by your parameters of these names" * sized
+    if argument.constant:
+        notes += ", constant: may be read before griddepcontrol.wait"
     if argument.zeroed:
         notes += ", all zeros before the first call: leave zeros behind in every call"
     if argument.value is not None:

@@ -69,7 +69,7 @@ class Slot:
     """One array's place: bytes from the start of the allocation.
 
     A config chose the size of a `sized` one, which may have room behind it for another config's.
-    A `zeroed` one is all zeros between calls.
+    A `zeroed` one is all zeros between calls, a `constant` one written by nobody near them.
     """
 
     name: str
@@ -80,6 +80,7 @@ class Slot:
     size_bytes: int
     sized: bool = False
     zeroed: bool = False
+    constant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,16 @@ class Layout:
         edges = [0]
         for slot in self.slots:
             edges += [slot.offset, slot.offset + slot.size_bytes]
+        edges.append(self.total_bytes)
+        return tuple(zip(edges[::2], edges[1::2], strict=True))
+
+    @property
+    def changing(self) -> tuple[tuple[int, int], ...]:
+        """Byte ranges that hold no constant input."""
+        edges = [0]
+        for slot in self.slots:
+            if slot.constant:
+                edges += [slot.offset, slot.offset + slot.size_bytes]
         edges.append(self.total_bytes)
         return tuple(zip(edges[::2], edges[1::2], strict=True))
 
@@ -224,7 +235,7 @@ def lay_out(
         first = _align(end + max(GUARD_BYTES, unit), unit)
         offset = first + (room - _align(size) if by_pages else 0)
         what = (argument.name, argument.dtype, shape, argument.role)
-        slots.append(Slot(*what, offset, size, sized, argument.zeroed))
+        slots.append(Slot(*what, offset, size, sized, argument.zeroed, argument.constant))
         end = first + room
     order = tuple(_parameter(spec, argument, names) for argument in spec.arguments)
     total_bytes = _align(end + max(GUARD_BYTES, unit), unit)

@@ -146,6 +146,7 @@ class Sources:
             ],
             sized=[one.name for one in self.spec.sized],
             zeroed=[one.name for one in self._arrays if one.zeroed],
+            constants=", ".join(self.spec.constants),
         )
 
     def variant(self, one: VariantSource) -> str:

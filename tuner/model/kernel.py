@@ -118,7 +118,8 @@ class Argument:
     `fill_bounds` are the expressions in parentheses behind `fill`, as N in `indices(N)`.
     `nonfinite` says that the operator defines what NaN and infinities in this input give;
     `deterministic` is False for an output whose bits may differ from run to run. `zeroed` scratch
-    is all zeros before the first call, and has to be after each.
+    is all zeros before the first call, and has to be after each. Nothing that may still run when
+    the kernel begins has written a `constant` input, such as a model's weights.
     """
 
     name: str
@@ -134,6 +135,7 @@ class Argument:
     fill_bounds: tuple[Expression, ...] = ()
     extreme: ExtremeLimit | None = None
     zeroed: bool = False
+    constant: bool = False
 
     @property
     def is_scalar(self) -> bool:
@@ -286,6 +288,11 @@ class KernelSpec:
     def deterministic(self) -> frozenset[str]:
         """The arguments whose bits may not differ between runs on the same inputs."""
         return frozenset(one.name for one in self.arguments if one.deterministic)
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """The inputs that a programmatic launch may read before it waits."""
+        return tuple(one.name for one in self.arguments if one.constant)
 
     @property
     def extreme_limits(self) -> dict[str, ExtremeLimit]:

@@ -256,6 +256,7 @@ def _argument(
         dtype_by=dtype_by,
         fill_bounds=bounds,
         zeroed=bool(item.zeroed),
+        constant=bool(item.constant),
         extreme=None if limit is None else ExtremeLimit(limit.reason, limit.largest),
     )
 
@@ -343,6 +344,9 @@ def _check_content(
     elif item.deterministic is not None and not (written and item.shape):
         message, key = f"`{item.name}` is not written by the kernel", "deterministic"
         remedy = "`deterministic` is for an array of role output or inout: delete it"
+    elif item.constant is not None and not (role == "input" and item.shape):
+        message, key = f"`{item.name}` is not an input array", "constant"
+        remedy = "`constant` is for weights and the like, of role input: delete it"
     elif item.zeroed is not None and role != "scratch":
         message, key = f"`{item.name}` is not scratch", "zeroed"
         remedy = "`zeroed` is for counters and the like, of role scratch: delete it"

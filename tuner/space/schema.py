@@ -107,6 +107,9 @@ class ArgumentModel(StrictModel):
     zeroed: bool | None = Field(
         default=None, description="true for scratch that is all zeros before and after each call"
     )
+    constant: bool | None = Field(
+        default=None, description="true for an input that never changes, as a model's weights"
+    )
     value: Scalar = Field(default=None, description="a scalar's value, `K`")
 
 

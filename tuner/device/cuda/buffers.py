@@ -345,8 +345,9 @@ Probe = Literal["none", "late writer", "eager successor"]
 class LateWriter:
     """Stand for the launch that makes a kernel's inputs while the kernel may already run.
 
-    What the next launch of the stream finds in memory is stale until this one ends. A programmatic
-    launch that reads before `griddepcontrol.wait` computes on that; what it writes is overwritten.
+    What the next launch of the stream finds in memory is stale until this one ends, but for
+    constant inputs. A programmatic launch that reads before `griddepcontrol.wait` computes on that;
+    what it writes is overwritten.
     """
 
     def __init__(self, multiprocessors: int) -> None:
@@ -362,7 +363,9 @@ class LateWriter:
         if not (copy := self._spare.of(size_bytes)):
             return False
         call(driver.cuMemcpyDtoDAsync, copy, address, size_bytes, stream)
-        call(driver.cuMemsetD8Async, address, _STALE, size_bytes, stream)
+        # What is constant was written long ago; writing it anew changes nothing.
+        for start, end in arena.layout.changing:
+            call(driver.cuMemsetD8Async, address + start, _STALE, end - start, stream)
         self.issue(stream, address, copy, size_bytes)
         return True
 
@@ -399,7 +402,8 @@ class EagerSuccessor:
     def before(self, arena: MappedArena, stream: Any) -> bool:
         """Keep the inputs and enqueue a launch that lasts; False without inputs, or room."""
         # The largest first: a kernel reads it for the longest time.
-        slots = sorted(arena.layout.with_role("input"), key=lambda slot: -slot.size_bytes)
+        inputs = (slot for slot in arena.layout.with_role("input") if not slot.constant)
+        slots = sorted(inputs, key=lambda slot: -slot.size_bytes)
         copy = self._spare.of(arena.layout.total_bytes) if slots else 0
         if not copy:
             return False

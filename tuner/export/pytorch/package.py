@@ -94,7 +94,7 @@ class OperatorFiles:
             spec.name,
             ", ".join([*arrays, *(["*", *keywords] if keywords else [])]),
             ", ".join([*arrays, *(f"{name}={name}" for name in passed)]),
-            f"Enqueue {spec.name} on the current stream; it writes {written}.",
+            f"Enqueue {spec.name} on the current stream; it writes {written}.{_held(spec)}",
             ", ".join(spec.axes),
             ", ".join(f"{name}={value}" for name, value in self._target.operators.items()),
             self.winners.measured.date,
@@ -301,6 +301,12 @@ def _launch(spec: LaunchSpec, places: tuple[int, ...]) -> str:
     parts = [f'"{spec.kernel}"', grid, block, cluster, shared, programmatic]
     made = f"Launch({', '.join([*parts, *([str(places)] if places else [])])})"
     return made if when == "True" else f"{made} if {when} else None"
+
+
+def _held(spec: KernelSpec) -> str:
+    if not spec.constants:
+        return ""
+    return f" No launch before it that may still run writes {', '.join(spec.constants)}."
 
 
 def _default(scalar: CallerScalar, argument: Argument) -> str:
