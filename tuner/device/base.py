@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -68,6 +69,14 @@ class Program:
         known = [self.source_key, self.workload.key, launches, *scratch]
         content = json.dumps(known, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:24]
+
+
+def largest_scratch(programs: Sequence[Program]) -> dict[str, tuple[int, ...]]:
+    """Take the largest shape of each scratch whose shape configs choose."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in (one for program in programs for one in program.scratch):
+        shapes[name] = max(shape, shapes.get(name, shape), key=prod)
+    return shapes
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from itertools import count, pairwise
-from math import inf, prod
+from math import inf
 from statistics import median
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
+from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program, largest_scratch
 from tuner.device.inputs import NONFINITE, NORMAL, ORDINARY, input_kinds_for
 from tuner.device.layout import Arena, Layout, Patch, lay_out
 from tuner.device.timing import FINALS, SEARCH, WALL_RATIO, TimingPolicy
+from tuner.device.verify.outputs import merged, told
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.surroundings import Surroundings
@@ -360,7 +361,7 @@ class VerifiedDevice:
             said = self._runner.run_once(program, next(orders))
             verdicts.append(self._ask("check_again"))
         last: Correctness = verdicts[-1]
-        return _merged(verdicts) if last.passed else replace(last, reason=last.reason + said)
+        return merged(verdicts) if last.passed else replace(last, reason=last.reason + said)
 
     def _peer_verdict(self, program: Program) -> Correctness:
         """Check a peer with every kind of input; only ordinary ones decide, the rest is told.
@@ -375,7 +376,7 @@ class VerifiedDevice:
             if not verdict.passed and kind in ORDINARY:
                 return replace(verdict, reason=verdict.reason + said)
             verdicts.append(verdict)
-        return _told(verdicts)
+        return told(verdicts)
 
     def _run_with_reference(
         self, program: Program, order: int, known: bool, *, nan: bool = True
@@ -426,7 +427,7 @@ class VerifiedDevice:
             self._spec,
             workload.values,
             by_pages=self._runner.by_pages,
-            scratch=_largest(programs),
+            scratch=largest_scratch(programs),
             rooms=self._rooms,
         )
         if anew or self._arena is None or layout.total_bytes != self._arena.layout.total_bytes:
@@ -451,14 +452,6 @@ class VerifiedDevice:
             reason = f"its scratch of {sum(sized.values()):,} bytes finds no room: {error}"
             raise RunFailedError(Status.RESOURCE_LIMIT, reason) from error
         self._opened, self._rooms = workload, needed
-
-
-def _largest(programs: Sequence[Program]) -> dict[str, tuple[int, ...]]:
-    """Take the largest shape of each scratch that configs size."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, shape in (one for program in programs for one in program.scratch):
-        shapes[name] = max(shape, shapes.get(name, ()), key=prod) if name in shapes else shape
-    return shapes
 
 
 def fresh_seed() -> int:
@@ -502,27 +495,6 @@ def _once_more_if_killed(workload: Workload, attempt: Callable[[], _T]) -> _T:
             remedy="leave the workload out, or free the memory: checking it takes its arguments "
             "twice and float64 copies of them",
         ) from error
-
-
-def _merged(verdicts: Sequence[Correctness]) -> Correctness:
-    worst: dict[str, float] = {}
-    kinds: dict[str, None] = {}
-    for verdict in verdicts:
-        kinds |= dict.fromkeys(verdict.input_kinds)
-        worst |= {name: max(error, worst.get(name, 0.0)) for name, error in verdict.errors}
-    return Correctness(True, tuple(kinds), tuple(worst.items()))
-
-
-def _told(verdicts: Sequence[Correctness]) -> Correctness:
-    """Merge what a peer did on all kinds of input; the reason says what it fails besides."""
-    passed, failed = ([v for v in verdicts if v.passed is which] for which in (True, False))
-    merged = _merged(passed)
-    worst = max((error for _, error in merged.errors), default=0.0)
-    notes = [f"is off by up to {worst:.2f} times the tolerance"] * (worst > 1.0)
-    if failed:
-        kinds = ", ".join(kind for one in failed for kind in one.input_kinds)
-        notes.append(f"fails {kinds}: {failed[0].reason}")
-    return replace(merged, reason="; ".join(notes))
 
 
 def _stretches(rounds: int) -> Sequence[int]:

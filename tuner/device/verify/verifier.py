@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from multiprocessing import shared_memory
 from typing import Any
 
 import numpy as np
@@ -30,10 +28,6 @@ from tuner.model.errors import KernelError
 from tuner.model.kernel import COUPLED_FILLS, FLOAT_DTYPES, KernelSpec, Workload
 from tuner.model.trial import Correctness
 
-# Smaller allocations share a block of this size, and an IPC handle opens the whole block.
-BLOCK_BYTES = 2 << 20
-# One in so many bytes of a GPU's memory holds inputs and references for use again.
-CACHE_SHARE = 16
 # Elements of each input that are changed at first, and the factor by which more are until it shows.
 TOUCHED, TOUCHED_MORE = 1, 8
 MOST_PATCHED = 1 << 16
@@ -70,65 +64,6 @@ class HostMemory:
 
     def synchronize(self) -> None:
         """Wait for the array library's work."""
-
-
-class CudaMemory(HostMemory):
-    """Memory of one GPU, shared by CUDA IPC, or through host memory where there is none."""
-
-    def __init__(self, ordinal: int) -> None:
-        import cupy
-
-        cupy.cuda.Device(ordinal).use()
-        super().__init__(cupy, cupy.cuda.Device(ordinal).mem_info[1] // CACHE_SHARE)
-        self._host: shared_memory.SharedMemory | None = None
-
-    def open(self, key: str, layout: Layout) -> Arena:
-        self.close()
-        cupy = self.xp
-        # Not from CuPy's pool: an IPC handle covers a whole cudaMalloc allocation.
-        blocks = -(-layout.total_bytes // BLOCK_BYTES)
-        try:
-            memory = cupy.cuda.Memory(blocks * BLOCK_BYTES)
-        except cupy.cuda.runtime.CUDARuntimeError as error:
-            wanted = f"{layout.total_bytes / 1e9:.3g} GB on the GPU"
-            raise MemoryError(f"{wanted}: {error}") from error
-        self.data = cupy.ndarray(
-            (layout.total_bytes,), cupy.uint8, memptr=cupy.cuda.MemoryPointer(memory, 0)
-        )
-        try:
-            handle = bytes(cupy.cuda.runtime.ipcGetMemHandle(memory.ptr))
-            return Arena(key, layout, handle, None)
-        except cupy.cuda.runtime.CUDARuntimeError:
-            # Some containers and virtual machines have no CUDA IPC: go through host memory.
-            self._host = shared_memory.SharedMemory(create=True, size=layout.total_bytes)
-            return Arena(key, layout, None, self._host.name)
-
-    def close(self) -> None:
-        self.data = None
-        if self._host is not None:
-            self._host.close()
-            self._host.unlink()
-            self._host = None
-        self.xp.get_default_memory_pool().free_all_blocks()
-
-    def push(self) -> None:
-        if self._host is not None:
-            self.data.get(out=np.ndarray(self.data.shape, np.uint8, self._host.buf))
-        self.synchronize()
-
-    def pull(self) -> None:
-        if self._host is not None:
-            self.data.set(np.ndarray(self.data.shape, np.uint8, self._host.buf))
-
-    def synchronize(self) -> None:
-        self.xp.cuda.Stream.null.synchronize()
-
-
-def cuda_verifier(ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> Verifier:
-    # CuPy compiles a reduction by CUB for 1.4 s when it first meets it, an own one for 0.1 s: in a
-    # first run that is more time than all else that is verified.
-    os.environ.setdefault("CUPY_ACCELERATORS", "")
-    return Verifier(CudaMemory(ordinal), spec, operators)
 
 
 class Verifier:
