@@ -11,11 +11,11 @@ import pytest
 from silu_kernels import LAUNCH, WORKLOAD, silu
 
 from tuner.device.base import Program
-from tuner.device.cuda.device import CudaDevice
+from tuner.device.cuda.device import CudaDevice, CudaMemory
 from tuner.device.cuda.worker import CudaWorker
 from tuner.device.layout import lay_out
 from tuner.device.timing import SEARCH
-from tuner.device.verify.verifier import CudaMemory, Verifier
+from tuner.device.verify.verifier import Verifier
 from tuner.model.errors import KernelError
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Status

@@ -10,12 +10,14 @@ from typing import Literal
 
 from operators import (
     ACCUMULATE,
+    COUNTED_ENERGY,
     ENERGY,
     LOOSE_SCALE,
     SCALE,
     SOFTMAX,
     STAGED_ENERGY,
     UNIT_ROWS,
+    WEIGHTED,
     Kernel,
     Operator,
     launch,
@@ -33,6 +35,8 @@ Check = Literal[
     "input kinds",
     "zero rows",
     "poison",
+    "zeroed",
+    "late writer",
     "guards",
     "inputs",
     "second launch",
@@ -274,6 +278,19 @@ MEMORY = (
         STAGED_ENERGY,
         launches=STAGED_ENERGY.launches[::-1],
     ),
+    # All that it computes is right, in the first call; in others, too, where it counts on.
+    Adversary(
+        "leaves a counter at one",
+        "zeroed",
+        r"left scratch done\[23\] = \d+, expected 0",
+        COUNTED_ENERGY,
+    ),
+    Adversary(
+        "counts on from call to call",
+        "zeroed",
+        r"left scratch done\[0\] = \d+, expected 0",
+        COUNTED_ENERGY,
+    ),
     Adversary(
         "reads dynamic shared memory that nobody wrote",
         "poison",
@@ -304,6 +321,14 @@ MEMORY = (
 )
 
 CONCURRENCY = (
+    # Nothing comes before a kernel on the host. Its weights it may read: they are constant.
+    Adversary(
+        "reads an input before it waits",
+        "late writer",
+        "griddepcontrol.wait",
+        WEIGHTED,
+        only="cuda",
+    ),
     Adversary(
         "reads what another warp has yet to write",
         "order of threads",

@@ -28,8 +28,13 @@ def choices(kernel: str) -> list[Mapping[str, str]]:
 
 
 def write_operator_session(folder: Path, kernel: str, operators: Mapping[str, str]) -> Path:
+    """Write a session of one of our operators."""
+    return write_session_of(folder, SPACES / f"{kernel}.yaml", operators)
+
+
+def write_session_of(folder: Path, path: Path, operators: Mapping[str, str]) -> Path:
     """Write a session in which the default config won on the largest workload that it is for."""
-    definition = load_definition(SPACES / f"{kernel}.yaml", operators)
+    definition = load_definition(path, operators)
     spec = definition.spec
     made = manifest(
         kernel=spec.name,

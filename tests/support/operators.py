@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.model.expressions import Expression
@@ -133,6 +133,32 @@ STAGED_ENERGY = Operator(
     Tolerance(2e-5, 0.0),
     rows(24, 1000),
     (launch(24, 8, kernel="gather"), launch(1, 32, kernel="finish")),
+    reference="energy",
+)
+WEIGHTED = Operator(
+    "weighted",
+    (
+        array("y", "float32", "T", "output"),
+        array("x", "float32", "T"),
+        array("w", "float32", "T", constant=True),
+        *axes("T"),
+    ),
+    Tolerance(1e-6, 1e-30),
+    Workload.of({"T": 1000}),
+    (replace(launch(8, 128), pdl=True),),
+)
+COUNTED_ENERGY = Operator(
+    "counted_energy",
+    (
+        array("y", "float32", "T", "output"),
+        array("partial", "float32", "T 8", "scratch"),
+        array("done", "uint32", "T", "scratch", zeroed=True),
+        array("x", "float16", "T D"),
+        *axes("T", "D"),
+    ),
+    Tolerance(2e-5, 0.0),
+    rows(24, 1000),
+    (launch(24 * 8, 32),),
     reference="energy",
 )
 UNIT_ROWS = Operator(

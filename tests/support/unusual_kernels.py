@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from operators import (
     ACCUMULATE,
     COLUMN_ENERGY,
+    COUNTED_ENERGY,
     ENERGY,
     HISTOGRAM,
     LOGARITHM,
@@ -14,6 +15,7 @@ from operators import (
     SCALE,
     STAGED_ENERGY,
     TO_FP8,
+    WEIGHTED,
     Kernel,
     Operator,
     launch,
@@ -43,6 +45,8 @@ UNUSUAL = (
     Unusual(
         "lets the last block of a row finish it", STAGED_ENERGY, (_CLEARED, launch(24 * 8, 32))
     ),
+    Unusual("counts in scratch that stays zero", COUNTED_ENERGY),
+    Unusual("loads its constant weights before it waits", WEIGHTED),
     Unusual("takes its rows from a queue", STAGED_ENERGY, (_CLEARED, launch(3, 32))),
     Unusual("writes codes of eight bits that may differ by one", QUANTIZE),
     Unusual("saturates eight-bit floats", TO_FP8),

@@ -63,7 +63,7 @@ def stable_text(task: KernelTask) -> str:
     return prompt(
         "stable",
         task=task,
-        arguments=map(_argument, task.spec.arguments),
+        arguments=[_argument(one, task.spec.is_sized(one)) for one in task.spec.arguments],
         workloads=_workloads(task),
         own=OWN_SECTIONS,
         needed=NEEDED_SECTIONS,
@@ -73,8 +73,12 @@ def stable_text(task: KernelTask) -> str:
     )
 
 
-def _argument(argument: Argument) -> list[str]:
-    notes: str = argument.role
+def _argument(argument: Argument, sized: bool) -> list[str]:
+    notes = argument.role + ", sized by your parameters of these names" * sized
+    if argument.constant:
+        notes += ", constant: may be read before griddepcontrol.wait"
+    if argument.zeroed:
+        notes += ", all zeros before the first call: leave zeros behind in every call"
     if argument.value is not None:
         return [argument.name, argument.dtype, f"= {argument.value.text}", "scalar"]
     if argument.nonfinite:

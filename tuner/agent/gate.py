@@ -186,7 +186,8 @@ def find_mismatch(
     source = parse_source(evaluator.render(workload, config).source, plan.template.path)
     for launch in spec.candidate_launches({**names, **config}):
         try:
-            check_arguments(spec, source.kernel(launch.kernel))
+            taken = replace(spec, arguments=spec.taken(launch))
+            check_arguments(taken, source.kernel(launch.kernel))
         except KernelError as error:
             return error
     return None

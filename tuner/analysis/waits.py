@@ -7,7 +7,7 @@ source shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.analysis.sass import Function, Instruction, class_of, find_nvdisasm, read
@@ -21,6 +21,9 @@ _ACCESSES = frozenset(
         *("async_copy", "bulk_copy", "atomic", "texture"),
     ]
 )
+# Of these, what reads alone, with the directions of a bulk copy that end in shared memory.
+_READS = frozenset({"global_load", "generic_load", "async_copy", "texture"})
+_BULK_READS = ("UTMALDG", "UBLKCP.S.G")
 _NEVER = frozenset({"!PT", "!UPT"})
 _ALWAYS = frozenset({"", "PT", "UPT"})
 _ENDS = frozenset({"EXIT", "RET", "KILL"})
@@ -43,18 +46,36 @@ class BeforeWait:
     triggers: bool
 
     @property
+    def writes(self) -> tuple[Instruction, ...]:
+        """The accesses that are more than reads."""
+        return tuple(
+            one
+            for one in self.accesses
+            if class_of(one) not in _READS and not one.opcode.startswith(_BULK_READS)
+        )
+
+    @property
     def problem(self) -> str:
         """Word what is wrong, with the first of the accesses; "" where nothing is."""
-        if not self.accesses:
-            return ""
-        named = ", ".join(f"{one.opcode} at {one.offset:#x}" for one in self.accesses[:_MOST_NAMED])
-        more = len(self.accesses) - _MOST_NAMED
-        named += f" and {more} more" if more > 0 else ""
-        return (
-            f"its machine code touches global memory before griddepcontrol.wait: {named}; use what "
-            "`launder_after_wait` returns after the wait, and store nothing before it "
-            "(docs/templates.md)"
-        )
+        return _worded(self.accesses)
+
+    @property
+    def problem_beside_constants(self) -> str:
+        """Word what is wrong where reads may be of constant inputs."""
+        return _worded(self.writes)
+
+
+def _worded(wrong: Sequence[Instruction]) -> str:
+    if not wrong:
+        return ""
+    named = ", ".join(f"{one.opcode} at {one.offset:#x}" for one in wrong[:_MOST_NAMED])
+    more = len(wrong) - _MOST_NAMED
+    named += f" and {more} more" if more > 0 else ""
+    return (
+        f"its machine code touches global memory before griddepcontrol.wait: {named}; use what "
+        "`launder_after_wait` returns after the wait, and store nothing before it "
+        "(docs/templates.md)"
+    )
 
 
 def before_wait(text: str, symbol: str) -> BeforeWait | None:

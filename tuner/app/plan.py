@@ -218,8 +218,8 @@ def check_signature(spec: KernelSpec) -> None:
     from tuner.source import check_arguments, read_source
 
     source = read_source(spec.source)
-    for name in dict.fromkeys(launch.kernel for launch in spec.baseline):
-        check_arguments(spec, source.kernel(name))
+    for launch in spec.baseline:
+        check_arguments(replace(spec, arguments=spec.taken(launch)), source.kernel(launch.kernel))
 
 
 def require_searcher(name: str) -> None:

@@ -233,6 +233,9 @@ class _Observer:
     def shown(self, argument: Argument, first: Contents, second: Contents) -> Finding:
         """Say what one array is, or what is wrong with it."""
         name, size = argument.name, first[argument.name].size
+        if argument.zeroed and self.run(first)[name].any():
+            text = f"`{name}` is `zeroed`, and the kernel does not leave it all zeros"
+            return self.finding(name, text, mistake=True)
         touched = size
         if self.fits({**first, name: first[name][: size - 1]}, name):
             touched = self.touched(first, name)
@@ -296,7 +299,9 @@ class _Observer:
         return ""
 
     def arrays(self) -> list[Argument]:
-        return [argument for argument in self.spec.arguments if not argument.is_scalar]
+        spec = self.spec
+        taken = {argument.name for launch in spec.baseline for argument in spec.taken(launch)}
+        return [one for one in spec.arguments if one.name in taken and not one.is_scalar]
 
     def finding(self, name: str, text: str, *, mistake: bool = False) -> Finding:
         return Finding(name, self.spec.argument(name).line, text, mistake)

@@ -304,7 +304,7 @@ def write_report(data: ReportData, folder: Path) -> None:
 def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bool) -> None:
     """Print the results, what an agent tried, and where everything is."""
     from tuner.report.sections.search import early_end_lines, space_lines
-    from tuner.report.sections.summary import extremes_left_out, headline
+    from tuner.report.sections.summary import constant_inputs, extremes_left_out, headline
     from tuner.report.sections.surroundings import disagreements, surroundings_lines
     from tuner.report.terminal import results_table
 
@@ -330,6 +330,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         f"{missing} trials had no answer in the recording" if missing else "",
         *(() if data.results else why_none),
         f"extremes       left out: {less}" if (less := extremes_left_out(data)) else "",
+        f"constant       {held}" if (held := constant_inputs(data)) else "",
         *space_lines(data),
         *early_end_lines(data),
         *(f"surroundings   {line}" for line in surroundings_lines(data)),

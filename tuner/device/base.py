@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -44,7 +45,7 @@ class Program:
     `source_key` is `compiler.base.source_key`; `lowered` maps a launch's kernel name to the
     symbol in `cubin`. `config` is what the source was rendered for, None for the baseline. `peer`
     names an installed implementation of the operator (tuner/device/peers.py), which has no cubin
-    and no launches.
+    and no launches. `scratch` has the shapes that the config chose, by the argument's name.
     """
 
     source_key: str
@@ -54,13 +55,28 @@ class Program:
     lowered: Mapping[str, str] = field(default_factory=dict)
     config: Config | None = None
     peer: str = ""
+    scratch: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @property
     def key(self) -> str:
         """What a recording is keyed by: source, options, architecture, launches and workload."""
         launches = list(map(asdict, self.launches))
-        content = json.dumps([self.source_key, self.workload.key, launches], sort_keys=True)
+        for launch in launches:
+            # What takes all arguments is keyed as it was before a launch could name its own.
+            if not launch["arguments"]:
+                del launch["arguments"]
+        scratch = [self.scratch] if self.scratch else []
+        known = [self.source_key, self.workload.key, launches, *scratch]
+        content = json.dumps(known, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:24]
+
+
+def largest_scratch(programs: Sequence[Program]) -> dict[str, tuple[int, ...]]:
+    """Take the largest shape of each scratch whose shape configs choose."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in (one for program in programs for one in program.scratch):
+        shapes[name] = max(shape, shapes.get(name, shape), key=prod)
+    return shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,12 +319,29 @@ class CompileTarget:
         config: Config | None = None,
     ) -> Program:
         """Make what a device runs of a compiled source."""
-        key = self._source_key(source)
-        return Program(key, workload, launches, result.cubin, result.lowered, config)
+        key, scratch = self._source_key(source), self.scratch(workload, config)
+        code = (result.cubin, result.lowered)
+        return Program(key, workload, launches, *code, config, scratch=scratch)
 
-    def key(self, source: str, workload: Workload, launches: tuple[Launch, ...]) -> str:
+    def scratch(
+        self, workload: Workload, config: Config | None
+    ) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Compute the shapes of scratch that a config chooses; the baseline takes none of it."""
+        if config is None:
+            return ()
+        names = {**self.names(workload), **config}
+        return tuple((one.name, one.dimensions(names)) for one in self.spec.sized)
+
+    def key(
+        self,
+        source: str,
+        workload: Workload,
+        launches: tuple[Launch, ...],
+        config: Config | None = None,
+    ) -> str:
         """Compute what a recording keys the program by, without compiling."""
-        return Program(self._source_key(source), workload, launches).key
+        scratch = self.scratch(workload, config)
+        return Program(self._source_key(source), workload, launches, scratch=scratch).key
 
     def _source_key(self, source: str) -> str:
         return source_key(source, self.options, self.device.architecture, self._include_dirs)

@@ -6,14 +6,15 @@ import ctypes
 import mmap
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tuner.model.errors import KernelError
-from tuner.model.kernel import FLOAT_DTYPES, Argument, KernelSpec, Role
+from tuner.model.kernel import DTYPE_BYTES, FLOAT_DTYPES, Argument, KernelSpec, Role
 
 if TYPE_CHECKING:
     from tuner.model.expressions import Value
@@ -65,7 +66,11 @@ SCALARS: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One array's place: bytes from the start of the allocation."""
+    """One array's place: bytes from the start of the allocation.
+
+    A config chose the size of a `sized` one, which may have room behind it for another config's.
+    A `zeroed` one is all zeros between calls, a `constant` one written by nobody near them.
+    """
 
     name: str
     dtype: str
@@ -73,18 +78,22 @@ class Slot:
     role: Role
     offset: int
     size_bytes: int
+    sized: bool = False
+    zeroed: bool = False
+    constant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """All arrays of one workload in one allocation, and the scalars beside them.
 
-    `order` lists the kernel's parameters: a slot's name, or a scalar's dtype and value.
+    `order` lists the arguments: a slot's name, or a scalar's dtype and value; `names` are theirs.
     """
 
     slots: tuple[Slot, ...]
     order: tuple[str | tuple[str, float], ...]
     total_bytes: int
+    names: tuple[str, ...] = ()
 
     @property
     def guards(self) -> tuple[tuple[int, int], ...]:
@@ -96,13 +105,43 @@ class Layout:
         return tuple(zip(edges[::2], edges[1::2], strict=True))
 
     @property
+    def changing(self) -> tuple[tuple[int, int], ...]:
+        """Byte ranges that hold no constant input."""
+        edges = [0]
+        for slot in self.slots:
+            if slot.constant:
+                edges += [slot.offset, slot.offset + slot.size_bytes]
+        edges.append(self.total_bytes)
+        return tuple(zip(edges[::2], edges[1::2], strict=True))
+
+    @property
     def footprint_bytes(self) -> int:
-        return sum(slot.size_bytes for slot in self.slots)
+        """What every config touches: scratch that a config sizes counts for nothing."""
+        return sum(slot.size_bytes for slot in self.slots if not slot.sized)
+
+    @property
+    def set_bytes(self) -> int:
+        """What a copy of all arrays takes, about."""
+        sized = any(slot.sized for slot in self.slots)
+        return self.total_bytes if sized else self.footprint_bytes
 
     def pages(self, slot: Slot) -> tuple[int, int]:
         """Return the byte range of the pages that a slot of a layout by pages has to itself."""
         first = slot.offset // PAGE_BYTES * PAGE_BYTES
         return first, _align(slot.offset + slot.size_bytes, PAGE_BYTES)
+
+    def places(self, arguments: tuple[str, ...]) -> list[int]:
+        """Find in `order` what a launch takes; without names all there is."""
+        return [self.names.index(name) for name in arguments] or [*range(len(self.order))]
+
+    @property
+    def spoiled(self) -> tuple[Slot, ...]:
+        """What a kernel has yet to write, and may hold anything before."""
+        return tuple(s for s in self.with_role("output", "scratch") if not s.zeroed)
+
+    @property
+    def zeroed(self) -> tuple[Slot, ...]:
+        return tuple(slot for slot in self.slots if slot.zeroed)
 
     def with_role(self, *roles: Role) -> tuple[Slot, ...]:
         return tuple(slot for slot in self.slots if slot.role in roles)
@@ -116,6 +155,10 @@ class Arena:
     layout: Layout
     ipc_handle: bytes | None
     host_name: str | None
+
+    def shares(self, other: Arena) -> bool:
+        """Tell whether it is the same memory, laid out otherwise at most."""
+        return self == replace(other, layout=self.layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +196,20 @@ def fill_byte(*, nan: bool = True, other_than: int | None = None) -> int:
             return byte
 
 
-def lay_out(spec: KernelSpec, names: Mapping[str, Value], *, by_pages: bool = False) -> Layout:
+def lay_out(
+    spec: KernelSpec,
+    names: Mapping[str, Value],
+    *,
+    by_pages: bool = False,
+    scratch: Mapping[str, tuple[int, ...]] | None = None,
+    rooms: Mapping[str, int] | None = None,
+) -> Layout:
     """Place every array argument of `spec` for the axes in `names`.
 
     `by_pages` gives each array pages of its own that it fills to the end, with at least one page
-    between two arrays: whoever maps them may close what lies between.
+    between two arrays: whoever maps them may close what lies between. `scratch` has the shapes that
+    a config chose, else one element each; `rooms` are bytes to keep for them at least, so that
+    layouts for several configs differ in nothing else.
     """
     slots: list[Slot] = []
     end = 0
@@ -165,7 +217,11 @@ def lay_out(spec: KernelSpec, names: Mapping[str, Value], *, by_pages: bool = Fa
     for argument in spec.arguments:
         if argument.is_scalar:
             continue
-        shape = argument.dimensions(names)
+        sized = spec.is_sized(argument)
+        if sized:
+            shape = (scratch or {}).get(argument.name, (1,) * len(argument.shape))
+        else:
+            shape = argument.dimensions(names)
         if min(shape, default=1) < 1:
             listed = " ".join(f"{name}={value}" for name, value in names.items())
             raise KernelError(
@@ -174,13 +230,16 @@ def lay_out(spec: KernelSpec, names: Mapping[str, Value], *, by_pages: bool = Fa
                 line=argument.line,
                 remedy="every dimension must be 1 or more: change the shape or the workload",
             )
-        size = argument.size_bytes(names)
+        size = DTYPE_BYTES[argument.dtype] * prod(shape)
+        room = _align(max(size, (rooms or {}).get(argument.name, 0)), unit)
         first = _align(end + max(GUARD_BYTES, unit), unit)
-        offset = first + (-_align(size) % unit)
-        slots.append(Slot(argument.name, argument.dtype, shape, argument.role, offset, size))
-        end = offset + size
+        offset = first + (room - _align(size) if by_pages else 0)
+        what = (argument.name, argument.dtype, shape, argument.role)
+        slots.append(Slot(*what, offset, size, sized, argument.zeroed, argument.constant))
+        end = first + room
     order = tuple(_parameter(spec, argument, names) for argument in spec.arguments)
-    return Layout(tuple(slots), order, _align(end + max(GUARD_BYTES, unit), unit))
+    total_bytes = _align(end + max(GUARD_BYTES, unit), unit)
+    return Layout(tuple(slots), order, total_bytes, tuple(one.name for one in spec.arguments))
 
 
 def _parameter(

@@ -85,12 +85,15 @@ class Rotation:
 def rotation(
     policy: TimingPolicy,
     footprint_bytes: int,
+    set_bytes: int,
     l2_bytes: int,
     free_bytes: int,
     *,
     in_place: bool = False,
 ) -> Rotation:
     """Choose enough sets to cover the L2 several times, inside half of the free memory.
+
+    A call touches at least `footprint_bytes` of a set, which takes `set_bytes`.
 
     A kernel that writes its inputs (`in_place`) meets each set once a replay: the second call
     would work on the first one's results, and none of them could be verified.
@@ -100,7 +103,7 @@ def rotation(
     wanted = ceil(policy.l2_multiple * l2_bytes / footprint_bytes)
     if in_place:
         wanted = max(wanted, min(policy.min_calls, ceil(IN_PLACE_BYTES / footprint_bytes)))
-    affordable = max(1, free_bytes // 2 // footprint_bytes)
+    affordable = max(1, free_bytes // 2 // set_bytes)
     sets = max(1, min(max(wanted, 2), affordable, policy.max_sets))
     return Rotation(sets, once=in_place or policy.min_calls <= sets < wanted)
 
@@ -116,12 +119,14 @@ def between_neighbours(policy: TimingPolicy) -> TimingPolicy:
     )
 
 
-def chain_rotation(policy: TimingPolicy, footprint_bytes: int, free_bytes: int) -> Rotation:
+def chain_rotation(
+    policy: TimingPolicy, footprint_bytes: int, set_bytes: int, free_bytes: int
+) -> Rotation:
     """Choose the places of a chain's calls: each is used once, so that none is in the L2.
 
     Large arrays take few: their calls are long beside what a chain varies by.
     """
-    affordable = max(1, free_bytes // 2 // footprint_bytes)
+    affordable = max(1, free_bytes // 2 // set_bytes)
     wanted = max(FEWEST_LINKS, CHAIN_BYTES // footprint_bytes)
     return Rotation(min(policy.links, wanted, affordable), once=True, chain=True)
 

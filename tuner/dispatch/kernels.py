@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, log
 from pathlib import Path
 from typing import TypeVar
@@ -36,7 +36,7 @@ class Applicability:
     `written` are the axes that the source depends on, and `shapes` the values of these for which
     it is the right one. `conditions` and `launches` have no parameters left in them.
     `static_bytes` is the shared memory that the code takes by itself, `choices` are those of the
-    operator that the template wrote into it.
+    operator that the template wrote into it, `scratch` the shapes of all scratch.
     """
 
     written: tuple[str, ...]
@@ -45,6 +45,7 @@ class Applicability:
     launches: tuple[LaunchSpec, ...]
     static_bytes: int = 0
     choices: tuple[str, ...] = ()
+    scratch: Mapping[str, tuple[Expression, ...]] = field(default_factory=dict)
 
     def holds(self, names: Mapping[str, Value]) -> bool:
         """Tell whether the kernel may run; `names` holds the axes and the device's numbers."""
@@ -98,6 +99,7 @@ class _Read:
     space: SearchSpace
     launches: tuple[tuple[LaunchModel, int | None], ...]
     choices: Mapping[str, Sequence[str]]
+    scratch: tuple[tuple[str, Sequence[object], int | None], ...]
 
 
 class VariantRenderer:
@@ -149,6 +151,12 @@ class VariantRenderer:
                 _launch(model, read, line, {**self._operators, **config})
                 for model, line in read.launches
             ),
+            scratch={
+                name: tuple(
+                    _chosen(size, read, line, {**self._operators, **config}) for size in sizes
+                )
+                for name, sizes, line in read.scratch
+            },
             static_bytes=static_bytes,
             choices=tuple(
                 name
@@ -201,6 +209,11 @@ class VariantRenderer:
                     (one, document.line("launch", i)) for i, one in enumerate(model.launch)
                 ),
                 choices=model.operator,
+                scratch=tuple(
+                    (one.name, one.shape or (), document.line("arguments", i))
+                    for i, one in enumerate(model.arguments)
+                    if one.role == "scratch"
+                ),
             )
         return self._read[name]
 
@@ -228,15 +241,21 @@ def device_numbers(environment: Mapping[str, str]) -> dict[str, Value]:
     }
 
 
+def _chosen(
+    value: object, read: _Read, line: int | None, config: Mapping[str, Value]
+) -> Expression:
+    """Read an expression of a candidate's space with a config in it."""
+    defined = {one.name: one.expression for one in read.space.derived}
+    text = value if isinstance(value, bool | int | float) else str(value)
+    parsed = Expression.parse(text, path=read.template.path, line=line)
+    return substitute(parsed.define(defined), config)
+
+
 def _launch(
     model: LaunchModel, read: _Read, line: int | None, config: Mapping[str, Value]
 ) -> LaunchSpec:
-    defined = {one.name: one.expression for one in read.space.derived}
-
     def chosen(value: object) -> Expression:
-        text = value if isinstance(value, bool | int | float) else str(value)
-        parsed = Expression.parse(text, path=read.template.path, line=line)
-        return substitute(parsed.define(defined), config)
+        return _chosen(value, read, line, config)
 
     def single(value: object) -> Expression | None:
         return None if value is None else chosen(value)
@@ -252,4 +271,5 @@ def _launch(
         cluster=sizes(model.cluster),
         pdl=single(model.pdl),
         when=single(model.when),
+        arguments=tuple(model.arguments or ()),
     )

@@ -117,6 +117,7 @@ def _document(sources: Sources, winners: Winners) -> dict[str, Any]:
         "operators": dict(measured.operators),
         "axes": list(spec.axes),
         "scalars": {one.name: one.value for one in sources.scalars},
+        **({"constants": list(spec.constants)} if spec.constants else {}),
         "tune": TUNER_VERSION,
         "choice": {"within": table.choice.within, "max_variants": table.choice.most},
         "variants": [

@@ -125,6 +125,7 @@ def _described(one: Winners) -> Mapping[str, object]:
     return {
         "operators": dict(one.measured.operators),
         "axes": list(one.spec.axes),
+        **({"constants": list(one.spec.constants)} if one.spec.constants else {}),
         "device": one.measured.device,
         "architecture": one.measured.architecture,
         "measured": one.measured.date,

@@ -14,7 +14,7 @@ from tuner.model.errors import InputError
 from tuner.model.expressions import Value
 from tuner.model.kernel import Argument, KernelSpec
 from tuner.source import parse_source, read_source
-from tuner.source.facts import IDENTIFIER, KernelFunction, SourceFile
+from tuner.source.facts import IDENTIFIER, KernelFunction, KernelParameter, SourceFile
 
 _LARGEST = 2**63 - 1
 
@@ -45,10 +45,14 @@ def caller_scalars(spec: KernelSpec) -> tuple[CallerScalar, ...]:
 
     Raises `InputError` for a number that its type cannot hold.
     """
-    kernel = _kernel(read_source(spec.source), spec.baseline[0].kernel)
-    parameters = enumerate(kernel.parameters if kernel else ())
+    source = read_source(spec.source)
     # An optional pointer is a scalar of 0.
-    pointers = {position for position, one in parameters if one.pointers}
+    pointers = {
+        position
+        for launch in spec.baseline
+        for position, one in _parameters(source, launch.kernel, spec.places(launch))
+        if one.pointers
+    }
     return tuple(
         CallerScalar(
             cpp_name(one.name),
@@ -64,19 +68,22 @@ def caller_scalars(spec: KernelSpec) -> tuple[CallerScalar, ...]:
 
 
 def fixed_scalars(
-    scalars: Sequence[CallerScalar], source: str, kernels: Sequence[str], written: Collection[str]
+    scalars: Sequence[CallerScalar],
+    source: str,
+    kernels: Sequence[tuple[str, Sequence[int]]],
+    written: Collection[str],
 ) -> tuple[CallerScalar, ...]:
     """Name the scalars whose default is in a source, so that it is wrong for every other value.
 
     That is where no launched kernel names the parameter in its body, and where the default was
     computed from a choice that is `written` into the source, or named in it. What cannot be told
-    counts as fixed.
+    counts as fixed. `kernels` have the positions of the arguments that they take, none for all.
     """
     if not scalars:
         return ()
     parsed = parse_source(source, Path("variant.cu"))
     macros = {*written, *IDENTIFIER.findall(parsed.masked)}
-    read = {at for name in kernels for at in _positions_read(parsed, name)}
+    read = {at for name, places in kernels for at in _positions_read(parsed, name, places)}
     return tuple(one for one in scalars if one.position not in read or one.choices & macros)
 
 
@@ -101,10 +108,19 @@ def _kernel(parsed: SourceFile, name: str) -> KernelFunction | None:
     return found if found.parameters_known else None
 
 
-def _positions_read(parsed: SourceFile, name: str) -> Iterator[int]:
+def _parameters(
+    parsed: SourceFile, name: str, places: Sequence[int]
+) -> Sequence[tuple[int, KernelParameter]]:
+    """List a kernel's parameters, each with the position of the argument that it is."""
+    kernel = _kernel(parsed, name)
+    parameters = kernel.parameters if kernel else ()
+    return list(zip(places or range(len(parameters)), parameters, strict=False))
+
+
+def _positions_read(parsed: SourceFile, name: str, places: Sequence[int]) -> Iterator[int]:
     kernel = _kernel(parsed, name)
     words = {*IDENTIFIER.findall(parsed.masked, *kernel.body)} if kernel else set()
-    return (at for at, one in enumerate(kernel.parameters if kernel else ()) if one.name in words)
+    return (at for at, one in _parameters(parsed, name, places) if one.name in words)
 
 
 def _named(argument: Argument) -> frozenset[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import log
 from pathlib import Path
@@ -57,18 +57,20 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class LaunchCode:
-    """A launch in C++: `when` is empty where it is always made."""
+    """A launch in C++: `when` is empty where it is always made, `taken` where it takes all."""
 
     kernel: str
     geometry: str
     when: str
+    taken: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class VariantSource:
     """One variant as its template needs it; number 0 is the baseline.
 
-    `conditions` are on the shape, the device and the scalars that are `fixed` in the source.
+    `conditions` are on the shape, the device and the scalars that are `fixed` in the source;
+    `scratch` has the bytes of what a config sizes.
     """
 
     number: int
@@ -78,6 +80,7 @@ class VariantSource:
     conditions: tuple[str, ...] = ()
     static_bytes: int = 0
     fixed: tuple[str, ...] = ()
+    scratch: Mapping[str, str] = field(default_factory=dict)
 
     def any_launch(self, before: str) -> str:
         """Write a condition that holds where a launch is made; `before` begins their names."""
@@ -136,18 +139,28 @@ class Sources:
                 {FORWARD_DECLARED[a.dtype] for a in self._arrays if a.dtype in FORWARD_DECLARED}
             ),
             pointers=self._arrays,
-            scratches=[self._scratch(one) for one in self._arrays if one.role == "scratch"],
+            scratches=[
+                {"name": one.name, "bytes": self._bytes(one, one.shape)}
+                for one in self._arrays
+                if one.role == "scratch" and not self.spec.is_sized(one)
+            ],
+            sized=[one.name for one in self.spec.sized],
+            zeroed=[one.name for one in self._arrays if one.zeroed],
+            constants=", ".join(self.spec.constants),
         )
 
     def variant(self, one: VariantSource) -> str:
         space = f"{self.spec.name}_v{one.number}_code"
         passed = {scalar.position for scalar in self.scalars}
         own = list(enumerate(self.spec.arguments))
-        computed = [self._scalar(one) for at, one in own if one.is_scalar and at not in passed]
-        arguments = (
-            f"&tune_{one.name}" if one.is_scalar and at not in passed else f"&{cpp_name(one.name)}"
-            for at, one in own
-        )
+        taken = {name for launch in one.launches for name in launch.taken}
+        if not all(launch.taken for launch in one.launches):
+            taken = {argument.name for _, argument in own}
+        computed = {a.name: a for at, a in own if a.is_scalar and at not in passed}
+        places = {
+            a.name: f"&tune_{a.name}" if a.name in computed else f"&{cpp_name(a.name)}"
+            for _, a in own
+        }
         return template("variant.cu.j2").render(
             **self._common(),
             variant=one,
@@ -158,10 +171,16 @@ class Sources:
                 [*self._names.values(), *(cpp_name(one.name) for one in self.spec.arguments)],
             ),
             space=space,
-            definition_parameters=self._parameters("[[maybe_unused]] "),
-            scalar_parameters="".join(f", {one.kind} {one.name}" for one in self.scalars),
-            computed=computed,
-            arguments=", ".join(arguments),
+            definition_parameters=self._parameters("[[maybe_unused]] ", taken),
+            scalar_parameters="".join(
+                f", {_unless(self.spec.arguments[s.position].name in taken)}{s.kind} {s.name}"
+                for s in self.scalars
+            ),
+            computed=[self._scalar(a) for name, a in computed.items() if name in taken],
+            taken=[
+                ", ".join(places[name] for name in launch.taken or places)
+                for launch in one.launches
+            ],
         )
 
     def _common(self) -> Mapping[str, str]:
@@ -177,19 +196,20 @@ class Sources:
             "architecture": self._measured.architecture,
         }
 
-    def _parameters(self, before_axes: str) -> str:
+    def _parameters(self, before_axes: str, taken: Collection[str] | None = None) -> str:
         arrays = (
+            f"{_unless(taken is None or a.name in taken)}"
             f"{'const ' * (a.role == 'input')}{ARRAY_TYPES[a.dtype]}* {cpp_name(a.name)}"
             for a in self._arrays
         )
         axes = (f"{before_axes}std::int64_t {axis}" for axis in self._names.values())
         return ", ".join([*arrays, *axes, "cudaStream_t stream"])
 
-    def _scratch(self, argument: Argument) -> Mapping[str, str]:
+    def _bytes(self, argument: Argument, shape: Sequence[Expression]) -> str:
         text = str(DTYPE_BYTES[argument.dtype])
-        for dimension in argument.shape:
+        for dimension in shape:
             text = f"product({text}, {integer(dimension, self._names)})"
-        return {"name": argument.name, "bytes": text}
+        return text
 
     def _scalar(self, argument: Argument) -> Mapping[str, str]:
         assert argument.value is not None
@@ -213,7 +233,7 @@ class Sources:
         self, one: VariantSource, launches: Sequence[LaunchSpec], choices: Sequence[str]
     ) -> VariantSource:
         """Add conditions on the scalars of which a source holds the default."""
-        kernels = [launch.kernel for launch in launches]
+        kernels = [(launch.kernel, self.spec.places(launch)) for launch in launches]
         fixed = fixed_scalars(self.scalars, one.source, kernels, choices)
         conditions = (*one.conditions, *(scalar.is_default for scalar in fixed))
         return replace(one, conditions=conditions, fixed=tuple(scalar.name for scalar in fixed))
@@ -240,6 +260,7 @@ class Sources:
             tuple(map(self._launch, reach.launches)),
             self._conditions(reach),
             reach.static_bytes,
+            scratch={a.name: self._bytes(a, reach.scratch[a.name]) for a in self.spec.sized},
         )
         return self._for_defaults(unit, reach.launches, reach.choices)
 
@@ -268,7 +289,11 @@ class Sources:
         parts = (dimensions(spec.grid, "1"), dimensions(spec.block, "1"), cluster)
         when = truth(spec.when, known) if spec.when else "true"
         geometry = f"Launch{{{', '.join(parts)}, {shared}, {programmatic}}}"
-        return LaunchCode(spec.kernel, geometry, "" if when == "true" else when)
+        return LaunchCode(spec.kernel, geometry, "" if when == "true" else when, spec.arguments)
+
+
+def _unless(used: bool) -> str:
+    return "" if used else "[[maybe_unused]] "
 
 
 @cache

@@ -35,6 +35,10 @@ DTYPE_BYTES: dict[str, int] = {
 }
 FLOAT_DTYPES = frozenset(name for name in DTYPE_BYTES if "float" in name)
 
+# A config whose scratch is larger is over a limit: no operator is worth it, and it has to be timed
+# beside copies of itself.
+MOST_SCRATCH_BYTES = 1 << 30
+
 # what constraints and launches may ask of the device and of the launch after the kernel's; whoever
 # evaluates them supplies the values
 DEVICE_NAMES = frozenset(
@@ -113,7 +117,9 @@ class Argument:
 
     `fill_bounds` are the expressions in parentheses behind `fill`, as N in `indices(N)`.
     `nonfinite` says that the operator defines what NaN and infinities in this input give;
-    `deterministic` is False for an output whose bits may differ from run to run.
+    `deterministic` is False for an output whose bits may differ from run to run. `zeroed` scratch
+    is all zeros before the first call, and has to be after each. Nothing that may still run when
+    the kernel begins has written a `constant` input, such as a model's weights.
     """
 
     name: str
@@ -128,6 +134,8 @@ class Argument:
     dtype_by: DtypeChoice | None = None
     fill_bounds: tuple[Expression, ...] = ()
     extreme: ExtremeLimit | None = None
+    zeroed: bool = False
+    constant: bool = False
 
     @property
     def is_scalar(self) -> bool:
@@ -142,7 +150,10 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A resolved launch: plain numbers, ready for the driver."""
+    """A resolved launch: plain numbers, ready for the driver.
+
+    `arguments` names what the kernel takes, in its order; where it is empty, all there are.
+    """
 
     kernel: str
     grid: Dim3
@@ -150,6 +161,7 @@ class Launch:
     shared_bytes: int = 0
     cluster: Dim3 | None = None
     pdl: bool = False
+    arguments: tuple[str, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -158,7 +170,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """A launch as the file states it: expressions over axes and parameters."""
+    """A launch as the file states it: expressions over axes and parameters.
+
+    `arguments` are as in `Launch`.
+    """
 
     kernel: str
     grid: tuple[Expression, ...]
@@ -168,6 +183,7 @@ class LaunchSpec:
     pdl: Expression | None = None
     when: Expression | None = None
     line: int | None = None
+    arguments: tuple[str, ...] = ()
 
     def expressions(self) -> tuple[Expression, ...]:
         optional = (self.shared_memory, self.pdl, self.when)
@@ -184,6 +200,7 @@ class LaunchSpec:
             shared_bytes=self.shared_memory.integer(names) if self.shared_memory else 0,
             cluster=_dim3(self.cluster, names) if self.cluster else None,
             pdl=bool(self.pdl and self.pdl.evaluate(names)),
+            arguments=self.arguments,
         )
 
 
@@ -273,6 +290,11 @@ class KernelSpec:
         return frozenset(one.name for one in self.arguments if one.deterministic)
 
     @property
+    def constants(self) -> tuple[str, ...]:
+        """The inputs that a programmatic launch may read before it waits."""
+        return tuple(one.name for one in self.arguments if one.constant)
+
+    @property
     def extreme_limits(self) -> dict[str, ExtremeLimit]:
         """The inputs whose extremes the file limits or leaves out."""
         return {one.name: one.extreme for one in self.arguments if one.extreme is not None}
@@ -288,9 +310,42 @@ class KernelSpec:
             remedy="arguments: " + ", ".join(found),
         )
 
+    def taken(self, launch: Launch | LaunchSpec) -> tuple[Argument, ...]:
+        """List the arguments that a launch takes, in the order of its kernel's parameters."""
+        return tuple(map(self.argument, launch.arguments)) or self.arguments
+
+    def places(self, launch: Launch | LaunchSpec) -> tuple[int, ...]:
+        """Find what a launch takes among the arguments; empty where it takes all as they stand."""
+        names = [argument.name for argument in self.arguments]
+        return tuple(map(names.index, launch.arguments))
+
+    def is_sized(self, argument: Argument) -> bool:
+        """Tell whether a config chooses the argument's shape; only scratch can have such a one."""
+        known = {*self.axes, *(one.name for one in self.operators)}
+        return any(dimension.names - known for dimension in argument.shape)
+
+    @property
+    def sized(self) -> tuple[Argument, ...]:
+        """The scratch whose shape a config chooses."""
+        return tuple(argument for argument in self.arguments if self.is_sized(argument))
+
+    def scratch_refusal(self, names: Mapping[str, Value]) -> str:
+        """Say what is wrong with a config's scratch, "" where nothing is."""
+        total = 0
+        for argument in self.sized:
+            shape = argument.dimensions(names)
+            if min(shape) < 1:
+                return f"its scratch `{argument.name}` has the shape {shape}"
+            total += argument.size_bytes(names)
+        if total <= MOST_SCRATCH_BYTES:
+            return ""
+        return f"its scratch takes {total:,} bytes, and the most is {MOST_SCRATCH_BYTES:,}"
+
     def footprint_bytes(self, workload: Workload) -> int:
+        """Add up all arrays, but for scratch whose shape a config chooses."""
         names = workload.values
-        return sum(a.size_bytes(names) for a in self.arguments if not a.is_scalar)
+        arrays = (a for a in self.arguments if not a.is_scalar and not self.is_sized(a))
+        return sum(argument.size_bytes(names) for argument in arrays)
 
     def surroundings_of(self, workload: Workload) -> Surroundings | None:
         """Return what the operator's time is measured in; None where it is measured alone."""

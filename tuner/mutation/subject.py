@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache, cached_property
 from pathlib import Path
@@ -127,7 +127,9 @@ class MutationSubject:
         return self._target.request(text, self.launches(workload))
 
     def program(self, text: str, workload: Workload, result: CompileResult) -> Program:
-        return self._target.program(text, workload, self.launches(workload), result)
+        program: Program = self._target.program(text, workload, self.launches(workload), result)
+        # Without the config itself: what a recording knows by that is the kernel as it was.
+        return replace(program, scratch=self._target.scratch(workload, self.config))
 
     @cached_property
     def _target(self) -> CompileTarget:

@@ -50,12 +50,14 @@ class Declared:
     """What the search space says of the verification.
 
     `varying` names the outputs whose bits may differ between runs; `extremes` says of inputs how
-    far their extremes go, and why no further.
+    far their extremes go, and why no further, and `constants` the inputs that nobody may write
+    near the kernel.
     """
 
     edge_cases: tuple[Workload, ...] = ()
     varying: tuple[str, ...] = ()
     extremes: Mapping[str, str] = field(default_factory=dict)
+    constants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +305,7 @@ def _with_spec(data: ReportData, spec: KernelSpec) -> ReportData:
             spec.edge_cases,
             varying=tuple(one.name for one in spec.arguments if not one.deterministic),
             extremes={name: str(limit) for name, limit in spec.extreme_limits.items()},
+            constants=spec.constants,
         ),
     )
 

@@ -101,6 +101,7 @@ def json_of(data: ReportData) -> dict[str, object]:
         "rounds": [_json_round(one) for one in data.rounds],
         **energy,
         **({"extremes": dict(declared.extremes)} if declared and declared.extremes else {}),
+        **({"constants": list(declared.constants)} if declared and declared.constants else {}),
     }
 
 

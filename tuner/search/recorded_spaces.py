@@ -169,7 +169,7 @@ def _rendered(
         launches = spec.candidate_launches({**names, **config})
         written = {**workload.values, **operators, **config}
         source = template.render(written, definition.space.derived).source
-        program = recorded.programs.get(target.key(source, workload, launches))
+        program = recorded.programs.get(target.key(source, workload, launches, config))
         unrecorded = Outcome(Status.RESOURCE_LIMIT, _UNRECORDED)
         found = program.outcome() if program else unrecorded
         where = INITIAL, workload, config

@@ -131,6 +131,7 @@ def _derived(model: SpaceModel, defined: Mapping[str, Expression]) -> tuple[Deri
     written = (model.derived.values(), model.constraints, model.prune)
     texts = [*(str(text) for group in written for text in group)]
     texts += (str(launch.model_dump()) for launch in model.launch)
+    texts += (str(argument.shape) for argument in model.arguments)
     words = set(_IDENTIFIER.findall("\n".join(texts)))
     return tuple(Derived(name, one, name in words) for name, one in defined.items())
 

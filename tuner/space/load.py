@@ -80,6 +80,7 @@ def load_definition(path: Path, operators: Mapping[str, str] | None = None) -> D
     check_names(document, model)
     space = search_space(document, model)
     spec = _spec(document, model, space)
+    _check_taken(document, spec)
     chosen = Definition(spec, space).chosen(operators or {})
     spec, space = chosen.spec, chosen.space
     groups = {"tuned": spec.tuned, "held_out": spec.held_out, "edge_cases": spec.edge_cases}
@@ -129,7 +130,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
     axes = frozenset({*model.axes, *model.operator})
     names = axes | DEVICE_NAMES
     defined = {one.name: one.expression for one in space.derived}
-    arguments = _arguments(document, model, axes)
+    arguments = _arguments(document, model, axes, space)
     folders = [_resolved(document.path.parent / folder) for folder in model.include]
     for i, path in enumerate(folders):
         if not path.is_dir():
@@ -155,11 +156,11 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         min_bytes=optional(document, model.min_bytes, axes, "min_bytes") or _moved(arguments),
         operations=optional(document, model.operations, axes, "operations"),
         baseline=tuple(
-            _launch(document, item, names, {}, "baseline", "launch", i)
+            _launch(document, item, arguments, names, {}, "baseline", "launch", i)
             for i, item in enumerate(model.baseline.launch)
         ),
         launch=tuple(
-            _launch(document, item, names | set(space.names), defined, "launch", i)
+            _launch(document, item, arguments, names | set(space.names), defined, "launch", i)
             for i, item in enumerate(model.launch)
         ),
         tolerances=_tolerances(document, model, arguments),
@@ -195,10 +196,12 @@ def _file(document: Document, text: str, key: str) -> Path:
     return path
 
 
-def _arguments(document: Document, model: SpaceModel, axes: Names) -> tuple[Argument, ...]:
+def _arguments(
+    document: Document, model: SpaceModel, axes: Names, space: SearchSpace
+) -> tuple[Argument, ...]:
     arguments: list[Argument] = []
     for i, item in enumerate(model.arguments):
-        argument = _argument(document, model, item, axes, i)
+        argument = _argument(document, model, item, axes, space, i)
         if argument.name in {other.name for other in arguments}:
             message = f"the argument `{argument.name}` is listed twice"
             remedy = "an argument is listed once; written in place, its role is inout"
@@ -212,7 +215,12 @@ def _arguments(document: Document, model: SpaceModel, axes: Names) -> tuple[Argu
 
 
 def _argument(
-    document: Document, model: SpaceModel, item: ArgumentModel, axes: Names, i: int
+    document: Document,
+    model: SpaceModel,
+    item: ArgumentModel,
+    axes: Names,
+    space: SearchSpace,
+    i: int,
 ) -> Argument:
     here = ("arguments", i)
     name, role = item.name, item.role or "input"
@@ -234,12 +242,11 @@ def _argument(
         raise document.error(f"the scalar `{name}` cannot be {role}", *here, "role", remedy=remedy)
     _check_content(document, item, role, dtypes, i)
     fill, bounds = _fill(document, item, dtypes, axes, i)
-    sizes = enumerate(item.shape or ())
     limit = item.extreme
     return Argument(
         name=name,
         dtype=dtypes[0],
-        shape=tuple(expression(document, size, axes, *here, "shape", n) for n, size in sizes),
+        shape=_shape(document, item, axes, space, i),
         role=role,
         fill=fill,
         value=optional(document, item.value, axes, *here, "value"),
@@ -248,8 +255,32 @@ def _argument(
         deterministic=item.deterministic is not False,
         dtype_by=dtype_by,
         fill_bounds=bounds,
+        zeroed=bool(item.zeroed),
+        constant=bool(item.constant),
         extreme=None if limit is None else ExtremeLimit(limit.reason, limit.largest),
     )
+
+
+def _shape(
+    document: Document, item: ArgumentModel, axes: Names, space: SearchSpace, i: int
+) -> tuple[Expression, ...]:
+    defined = {one.name: one.expression for one in space.derived}
+    known = {*axes, *space.names, *defined}
+    sizes = []
+    for n, size in enumerate(item.shape or ()):
+        here = ("arguments", i, "shape", n)
+        written = expression(document, size, known, *here)
+        sizes.append(written.define(defined))
+        of_config, of_device = written.names - axes, sizes[-1].names & DEVICE_NAMES
+        if of_device:
+            message = f"the shape of `{item.name}` depends on `{min(of_device)}`"
+            remedy = "a number of the device cannot size an array: use an axis or a parameter"
+            raise document.error(message, *here, remedy=remedy)
+        if of_config and item.role != "scratch":
+            message = f"the shape of `{item.name}` depends on `{min(of_config)}`, which is tuned"
+            remedy = f"only scratch may; others go by the axes: {', '.join(sorted(axes))}"
+            raise document.error(message, *here, remedy=remedy)
+    return tuple(sizes)
 
 
 def _fill(
@@ -313,6 +344,12 @@ def _check_content(
     elif item.deterministic is not None and not (written and item.shape):
         message, key = f"`{item.name}` is not written by the kernel", "deterministic"
         remedy = "`deterministic` is for an array of role output or inout: delete it"
+    elif item.constant is not None and not (role == "input" and item.shape):
+        message, key = f"`{item.name}` is not an input array", "constant"
+        remedy = "`constant` is for weights and the like, of role input: delete it"
+    elif item.zeroed is not None and role != "scratch":
+        message, key = f"`{item.name}` is not scratch", "zeroed"
+        remedy = "`zeroed` is for counters and the like, of role scratch: delete it"
     else:
         return
     raise document.error(message, "arguments", i, key, remedy=remedy)
@@ -344,6 +381,7 @@ def _workloads(
 def _launch(
     document: Document,
     item: LaunchModel,
+    arguments: tuple[Argument, ...],
     names: Names,
     defined: Mapping[str, Expression],
     *here: str | int,
@@ -370,7 +408,40 @@ def _launch(
         pdl=single(item.pdl, "pdl"),
         when=single(item.when, "when"),
         line=document.line(*here),
+        arguments=_taken(document, item, arguments, *here),
     )
+
+
+def _taken(
+    document: Document, item: LaunchModel, arguments: tuple[Argument, ...], *here: str | int
+) -> tuple[str, ...]:
+    declared = [argument.name for argument in arguments]
+    taken = item.arguments or []
+    for i, name in enumerate(taken):
+        if name not in declared or name in taken[:i]:
+            what = "stands there twice" if name in declared else "is not declared"
+            near = get_close_matches(name, set(declared) - set(taken), n=1)
+            remedy = f"did you mean `{near[0]}`? " if near else ""
+            remedy += f"arguments: {', '.join(declared)}"
+            message = f"`{name}`, an argument of `{item.kernel}`, {what}"
+            raise document.error(message, *here, "arguments", i, remedy=remedy)
+    return tuple(taken)
+
+
+def _check_taken(document: Document, spec: KernelSpec) -> None:
+    """Raise `SpaceError` where no launch takes an output, or the baseline what a config sizes."""
+    for i, launch in enumerate(spec.baseline):
+        for argument in filter(spec.is_sized, spec.taken(launch)):
+            message = f"the baseline takes `{argument.name}`, whose shape a config chooses"
+            remedy = "list the `arguments` of this launch without it: the baseline has no config"
+            raise document.error(message, "baseline", "launch", i, remedy=remedy)
+    for launches, here in ((spec.baseline, ("baseline", "launch")), (spec.launch, ("launch",))):
+        taken = {argument.name for launch in launches for argument in spec.taken(launch)}
+        for argument in spec.arguments:
+            if argument.role in ("output", "inout") and argument.name not in taken:
+                message = f"no launch takes the {argument.role} `{argument.name}`"
+                remedy = "name it among the `arguments` of the launch that writes it"
+                raise document.error(message, *here, remedy=remedy)
 
 
 def _tolerances(
@@ -417,7 +488,7 @@ def _moved(arguments: Sequence[Argument]) -> Expression:
 
 def _check_sizes(spec: KernelSpec, workload: Workload) -> None:
     for argument in spec.arguments:
-        for size in argument.shape:
+        for size in () if spec.is_sized(argument) else argument.shape:
             _check_positive(size, workload)
         if argument.value is not None:
             argument.value.evaluate(workload.values)

@@ -104,6 +104,12 @@ class ArgumentModel(StrictModel):
     deterministic: bool | None = Field(
         default=None, description="false where an output's bits may differ from run to run"
     )
+    zeroed: bool | None = Field(
+        default=None, description="true for scratch that is all zeros before and after each call"
+    )
+    constant: bool | None = Field(
+        default=None, description="true for an input that never changes, as a model's weights"
+    )
     value: Scalar = Field(default=None, description="a scalar's value, `K`")
 
 
@@ -126,6 +132,11 @@ class LaunchModel(StrictModel):
     )
     cluster: Sizes | None = Field(default=None, description="a list of 1 to 3 expressions, `[4]`")
     pdl: Scalar = Field(default=None, description="true, false or an expression")
+    arguments: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        description="the arguments that this kernel takes, in its order, `[out, partial, T]`",
+    )
     when: Scalar = Field(default=None, description="an expression, `T > 16`")
 
 

@@ -98,6 +98,12 @@ class _Reader:
             message = f"`{name}` is no array that the operator {what}"
             remedy = f"one of {', '.join(one.name for one in usable)}"
             raise self._document.error(message, *here, remedy=remedy)
+        if side == "before" and self._arguments[name].constant:
+            message = f"`{name}` is `constant`, and this neighbour writes it"
+            remedy = (
+                "a constant input is written by nobody near the operator: delete one of the two"
+            )
+            raise self._document.error(message, *here, remedy=remedy)
         dtype = self._arguments[name].dtype
         if kind == "gemm" and dtype != "bfloat16":
             message = f"a `gemm` is of bfloat16, and `{name}` is {dtype}"

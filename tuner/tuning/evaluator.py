@@ -90,6 +90,9 @@ class Evaluator:
         if not launches:
             trial = Trial(name, workload, config, Status.LAUNCH, "no launch's `when` is true")
             return Pending(workload, config, started_s, trial)
+        if refused := self.spec.scratch_refusal({**names, **config}):
+            trial = Trial(name, workload, config, Status.RESOURCE_LIMIT, refused)
+            return Pending(workload, config, started_s, trial)
         rendered = self.render(workload, config)
         compilation = self.compiler.submit(self._target.request(rendered.source, launches))
         return Pending(workload, config, started_s, None, rendered, launches, compilation)
@@ -161,7 +164,7 @@ class Evaluator:
 
     def key(self, workload: Workload, config: Config) -> str:
         launches = self.spec.candidate_launches({**self.names(workload), **config})
-        return self._target.key(self.render(workload, config).source, workload, launches)
+        return self._target.key(self.render(workload, config).source, workload, launches, config)
 
     def request(self, workload: Workload, config: Config) -> CompileRequest:
         launches = self.spec.candidate_launches({**self.names(workload), **config})

@@ -114,7 +114,8 @@ class Verification:
         for pair, made in [(pair, self._started(*pair)) for pair in wanted]:
             evaluator = self.candidates.evaluator(pair[1].candidate)
             ready = evaluator.ready(made) if isinstance(made, Pending) else made
-            outcome = _waits(ready) if isinstance(ready, Program) else None
+            constants = self.plan.spec.constants
+            outcome = _waits(ready, constants) if isinstance(ready, Program) else None
             if outcome is not None:
                 self._keep(MACHINE_CODE, *pair, outcome)
 
@@ -159,8 +160,12 @@ class Verification:
             self._failed.add(variant)
 
 
-def _waits(program: Program) -> Outcome | None:
-    """Judge the machine code of programmatic launches; None where there are none."""
+def _waits(program: Program, constants: Sequence[str]) -> Outcome | None:
+    """Judge the machine code of programmatic launches; None where there are none.
+
+    Where some inputs are constant, reads before the wait may be of these: of which they are, the
+    code does not say.
+    """
     kernels = dict.fromkeys(launch.kernel for launch in program.launches if launch.pdl)
     if not kernels:
         return None
@@ -170,8 +175,11 @@ def _waits(program: Program) -> Outcome | None:
         found = before_wait(text, program.lowered[kernel])
         if found is None:
             unread = "not read: nvdisasm gave no text"
-        elif found.problem:
-            return Outcome(Status.INCORRECT, f"{kernel}: {found.problem}")
+        elif problem := found.problem_beside_constants if constants else found.problem:
+            return Outcome(Status.INCORRECT, f"{kernel}: {problem}")
+        elif found.accesses:
+            unread = f"{found.accesses[0].opcode} at {found.accesses[0].offset:#x} reads before "
+            unread += f"the wait: whether only of {', '.join(constants)}, the code does not say"
         elif found.unclear:
             unread = f"not read to the end: {found.unclear[0].opcode} jumps to an unknown place"
     return Outcome(Status.NOT_RECORDED, unread) if unread else Outcome(Status.CORRECT)

@@ -56,6 +56,14 @@ def test_a_load_hoisted_above_the_wait_is_named(find: Find) -> None:
     assert "launder_after_wait" in found.problem
 
 
+def test_reads_may_be_of_constants_and_writes_may_not(find: Find) -> None:
+    found = find("const float first = in[i];", f"{LAUNDER} out[i] = first;")
+    assert found.problem_beside_constants == ""
+    found = find("out[i] = in[i];")
+    assert "touches global memory before griddepcontrol.wait: STG" in found.problem_beside_constants
+    assert "LDG" not in found.problem_beside_constants
+
+
 def test_prefetches_and_shared_memory_may_come_before(find: Find) -> None:
     before = """
       __shared__ float room[256];

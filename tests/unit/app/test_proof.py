@@ -154,3 +154,22 @@ def test_constant_memory_that_nothing_fills_is_a_mistake(tmp_path: Path) -> None
     with pytest.raises(SpaceError, match="nothing fills the `__constant__` memory `taps`"):
         require_no_constant_memory(of)
     require_no_constant_memory(spec(tmp_path, BODY, "__constant__ float taps[4];\n"))
+
+
+def test_zeroed_scratch_is_zeros_before_and_has_to_be_after(tmp_path: Path) -> None:
+    zeroed = "shape: [T], role: scratch, zeroed: true"
+    uses = f"{BODY} if (c == 0) {{ i[row] += 1; y[row * K] += i[row]; %s }}"
+    left = mistakes(spec(tmp_path, uses % "", i=zeroed))
+    assert left == ["`i` is `zeroed`, and the kernel does not leave it all zeros"]
+    assert mistakes(spec(tmp_path, uses % "i[row] = 0;", i=zeroed)) == []
+
+
+def test_what_the_baseline_does_not_take_is_not_looked_at(tmp_path: Path) -> None:
+    one = spec(tmp_path)
+    text = one.path.read_text("utf-8").replace("block: [64]}", "block: [64], arguments: [y, x]}", 1)
+    one.path.write_text(text, encoding="utf-8")
+    source = one.source.read_text("utf-8").replace(", float* w, int* i, int K", "")
+    source = source.replace("x[row * K + c] + w[c]", "x[row * K + c]").replace("K", "32")
+    one.source.write_text(source, encoding="utf-8")
+    found = proofs(load_definition(one.path).spec)
+    assert {finding.argument for proof in found for finding in proof.findings} == {"y", "x"}

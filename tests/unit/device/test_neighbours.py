@@ -23,6 +23,8 @@ class Driver:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.launched: list[tuple[tuple[int, ...], list[int]]] = []
+        # Places and bytes.
+        self.stale: list[tuple[int, int]] = []
         self.overwritten: list[list[int]] = []
         self.copied: list[tuple[int, ...]] = []
         self.full = False
@@ -33,6 +35,8 @@ class Driver:
             self.launched.append((arguments[1:8], numbers_at(arguments[9], 4)))
         elif function.__name__ == "cuLaunchKernelEx":
             self.overwritten.append(numbers_at(arguments[2], 2))
+        elif function.__name__ == "cuMemsetD8Async":
+            self.stale.append((arguments[0], arguments[2]))
         elif function.__name__ == "cuMemcpyDtoDAsync":
             self.copied.append(arguments[:3])
         return 1
@@ -49,10 +53,10 @@ def numbers_at(address: int, count: int) -> list[int]:
     return [ctypes.c_uint64.from_address(pointer).value for pointer in pointers]
 
 
-def arena(size_bytes: int) -> Any:
+def arena(size_bytes: int, *, constant: bool = False) -> Any:
     slots = (
         Slot("out", "float32", (8,), "output", 256, 32),
-        Slot("w", "float32", (1,), "input", 512, 4),
+        Slot("w", "float32", (1,), "input", 512, 4, constant=constant),
         Slot("x", "float32", (8,), "input", 768, 32),
     )
     return SimpleNamespace(base=BASE, layout=Layout(slots, (), size_bytes))
@@ -80,6 +84,16 @@ def test_what_the_memory_holds_is_copied_made_stale_and_written_late(driver: Dri
     ]
     values = [BASE, FIRST_COPY, 1 << 20, DELAY_NS]
     assert driver.launched == [((33, 1, 1, ptx.THREADS, 1, 1, 0), values)]
+
+
+def test_constants_are_neither_stale_nor_overwritten_and_all_else_is(driver: Driver) -> None:
+    memory = arena(1 << 20, constant=True)
+    assert LateWriter(132).before(memory, "stream")
+    assert driver.stale == [(BASE, 512), (BASE + 516, (1 << 20) - 516)]
+    successor = EagerSuccessor(LateWriter(132))
+    assert successor.before(memory, "stream")
+    successor.after("stream")
+    assert driver.overwritten == [[BASE + 768, 32]]
 
 
 def test_the_copy_is_kept_until_it_is_too_small_or_closed(driver: Driver) -> None:

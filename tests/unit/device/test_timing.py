@@ -49,7 +49,7 @@ HOT = TimingPolicy(l2_multiple=0.0)
 def test_the_rotating_buffers_cover_the_l2_or_are_used_once_a_replay(
     policy: TimingPolicy, footprint: int, free: int, chosen: Rotation
 ) -> None:
-    assert rotation(policy, footprint, L2, free) == chosen
+    assert rotation(policy, footprint, footprint, L2, free) == chosen
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_the_warm_up_ends_when_the_clocks_are_steady(
 
 @given(footprint=st.integers(1, 1 << 36), l2=st.integers(1, 1 << 28), free=st.integers(0, 1 << 38))
 def test_buffers_cover_the_l2_or_are_used_once(footprint: int, l2: int, free: int) -> None:
-    chosen = rotation(SEARCH, footprint, l2, free)
+    chosen = rotation(SEARCH, footprint, footprint, l2, free)
     assert 1 <= chosen.sets <= MAX_CALLS
     scarce = chosen.sets < SEARCH.min_calls
     assert chosen.once or scarce or chosen.sets * footprint >= SEARCH.l2_multiple * l2
@@ -107,7 +107,7 @@ POLICY = TimingPolicy(min_samples=5, max_samples=20, target_error=0.01)
     ids=["as many as asked", "half of the memory", "one at least"],
 )
 def test_every_call_of_a_chain_has_a_place_of_its_own(footprint: int, free: int, sets: int) -> None:
-    chosen = chain_rotation(FINALS, footprint, free)
+    chosen = chain_rotation(FINALS, footprint, footprint, free)
     assert chosen == Rotation(sets, once=True, chain=True)
     assert calls_per_replay(FINALS, chosen, expected_us=1.0) == sets
 

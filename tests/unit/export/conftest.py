@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,3 +139,16 @@ def model_round(note) -> Callable[[int], Noted]:
         )
 
     return write
+
+
+@pytest.fixture
+def cuda_headers() -> Path:
+    """CUDA's headers from its wheels, or from the toolkit."""
+    found = importlib.util.find_spec("nvidia")
+    places = (found.submodule_search_locations if found else None) or ()
+    folders = (folder for place in places for folder in Path(place).glob("cu*/include"))
+    folders = chain(folders, Path("/usr/local").glob("cuda*/include"))
+    wheels = next((one for one in folders if (one / "crt" / "host_defines.h").is_file()), None)
+    if wheels is None:
+        pytest.skip("needs nvidia-cuda-nvcc")
+    return wheels

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -51,18 +50,6 @@ def made(tmp_path: Path) -> Iterator[Made]:
     with Session.open(folder, read_only=True) as session:
         dispatch = SessionDispatch(session, SetSelection())
         yield Made(spec, dispatch, Sources(spec, dispatch, measured))
-
-
-@pytest.fixture
-def cuda_headers() -> Path:
-    """CUDA's headers from its wheels."""
-    found = importlib.util.find_spec("nvidia")
-    places = (found.submodule_search_locations if found else None) or ()
-    folders = (folder for place in places for folder in Path(place).glob("cu*/include"))
-    wheels = next((one for one in folders if (one / "crt" / "host_defines.h").is_file()), None)
-    if wheels is None:
-        pytest.skip("needs nvidia-cuda-nvcc")
-    return wheels
 
 
 def write(made: Made, folder: Path, *, without_device_code: bool = False) -> list[str]:

@@ -106,14 +106,14 @@ KERNEL = "__global__ void run(float* out, float eps) {{ {} }}"
 )
 def test_a_parameter_that_no_kernel_names_is_fixed(body, fixed):
     (_, eps) = caller_scalars(load_definition(SPACES / "fused_qk_norm_rope.yaml").spec)
-    found = fixed_scalars([replace(eps, position=1)], KERNEL.format(body), ["run"], ())
+    found = fixed_scalars([replace(eps, position=1)], KERNEL.format(body), [("run", ())], ())
     assert bool(found) is fixed
 
 
 def test_parameters_that_cannot_be_read_count_as_fixed():
     (eps,) = caller_scalars(load_definition(SPACES / "rmsnorm.yaml").spec)
     source = "#define ALL float* out, float eps\n__global__ void run(ALL) { out[0] = eps; }"
-    assert fixed_scalars([eps], source, ["run"], ()) == (eps,)
+    assert fixed_scalars([eps], source, [("run", ())], ()) == (eps,)
 
 
 @pytest.mark.parametrize(("angles", "names"), [("table", ["theta"]), ("computed", [])])
@@ -127,7 +127,7 @@ def test_a_table_in_the_code_is_for_one_base_only(angles, names):
     workload = spec.tuned[0]
     kernel = renderer.of(workload, Variant(INITIAL, Config.of({**space.default, "angles": angles})))
     reach = renderer.applicability(kernel, workload, [])
-    launched = [one.kernel for one in reach.launches]
+    launched = [(one.kernel, ()) for one in reach.launches]
     fixed = fixed_scalars(caller_scalars(spec), kernel.source, launched, reach.choices)
     assert [one.name for one in fixed] == names
 

@@ -76,6 +76,8 @@ class FakeDriver(Driver):
         self.launched: list[dict[str, Any]] = []
         self.launch = self._launch  # type: ignore[assignment]
         self.status = 0
+        # Captures by the streams that take part in them.
+        self.captures: dict[int, int] = {}
 
     def load(self, cubin: bytes) -> int:
         self.said.append(("load", cubin))
@@ -84,6 +86,13 @@ class FakeDriver(Driver):
     def kernel(self, library: int, symbol: str) -> int:
         self.said.append(("kernel", library, symbol))
         return 5
+
+    def zeros(self, size_bytes: int) -> int:
+        self.said.append(("zeros", size_bytes))
+        return len(self.said) << 20
+
+    def capture(self, stream: int) -> int:
+        return self.captures.get(stream, 0)
 
     def set(self, kernel: int, attribute: int, value: int, device: int) -> None:
         self.said.append(("set", kernel, attribute, value, device))
@@ -362,3 +371,80 @@ def test_there_is_no_derivative(registered: Operator) -> None:
     with torch.no_grad():
         registered(out, wanted)
         assert torch.equal(out, 2.0 * wanted)
+
+
+@pytest.fixture
+def counting(gpu: SimpleNamespace, driver: FakeDriver, tmp_path: Path) -> Operator:
+    """The operator with zeros for scratch."""
+    made = table(tmp_path)
+    order = [replace(a, zeroed=True) if a.name == "room" else a for a in made.order]
+    return Operator(replace(made, order=tuple(order)), driver=lambda: driver)
+
+
+def rooms(driver: FakeDriver) -> list[int]:
+    return [made["values"][3] for made in driver.launched]
+
+
+def test_zeros_are_made_once_for_a_stream_and_for_each_capture_of_it(
+    counting: Operator, driver: FakeDriver
+) -> None:
+    def call(rows: int = 16) -> None:
+        counting.call((FakeTensor(rows, 8), FakeTensor(rows, 8)))
+
+    call()
+    call(rows=64)
+    for number in (7, 7, 8):
+        driver.captures[900] = number
+        call()
+    driver.captures.clear()
+    call()
+    own, again, captured, same, other, after = rooms(driver)
+    assert own == again == after
+    assert captured == same
+    assert len({own, captured, other}) == 3
+    assert [one for one in driver.said if one[0] == "zeros"] == [("zeros", 4096)] * 3
+
+
+def test_more_zeros_are_made_where_a_shape_needs_more(
+    counting: Operator, driver: FakeDriver
+) -> None:
+    wide = replace(counting.table, scratch_bytes=lambda rows, width: (1000 * rows,))
+    operator = Operator(wide, driver=lambda: driver)
+    for rows in (1, 16, 8):
+        operator.call((FakeTensor(rows, 8), FakeTensor(rows, 8)))
+    small, large, between = rooms(driver)
+    assert small != large == between
+    assert [one for one in driver.said if one[0] == "zeros"] == [("zeros", 4096), ("zeros", 16384)]
+
+
+def test_a_launch_is_given_the_arguments_of_its_own(counting: Operator, driver: FakeDriver) -> None:
+    own = Launch("scale", (1,), (32,), None, 0, False, (3, 0))
+    (variant,) = counting.table.variants
+    variants = (replace(variant, launches=lambda *_: (own,)),)
+    operator = Operator(replace(counting.table, variants=variants), driver=lambda: driver)
+    read: list[list[int]] = []
+
+    def note(where: int, kernel: int, parameters: int, extra: None) -> int:
+        pointers = (ctypes.c_void_p * 2).from_address(parameters)
+        read.append([ctypes.c_uint64.from_address(one).value for one in pointers])
+        return 0
+
+    driver.launch = note
+    operator.call((FakeTensor(16, 8, at=4096), FakeTensor(16, 8, at=8192)))
+    ((scratch, out),) = read
+    assert out == 4096
+    assert scratch not in (0, 4096, 8192)
+
+
+def test_zeros_are_made_beside_what_is_being_captured() -> None:
+    driver, said = object.__new__(Driver), list[str]()
+
+    def note(name: str, *_: object) -> None:
+        said.append(name)
+
+    driver.call = note  # type: ignore[method-assign]
+    driver.zeros(64)
+    exchange = "cuThreadExchangeStreamCaptureMode"
+    assert [said[0], said[-1]] == [exchange, exchange]
+    made = ["cuMemAlloc_v2", "cuStreamCreate", "cuMemsetD8Async", "cuStreamSynchronize"]
+    assert said[1:-1] == [*made, "cuStreamDestroy_v2"]

@@ -262,6 +262,8 @@ def expected_line(name: str, text: str, old: str, new: str) -> int:
         "missing key": "version: 1",
         "argument twice": "{name: y, dtype: bfloat16, shape: [T, K], role: input",
         "no output": "arguments:",
+        "output that no launch takes": "  launch: [",
+        "scratch of a config for the baseline": "  launch: [",
         "workload twice": "  tuned:",
         "workload breaks a constraint": "  held_out:",
     }

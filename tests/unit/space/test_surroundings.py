@@ -27,10 +27,11 @@ def load(tmp_path: Path):
         before: str = "{stream: 65536, writes: x}",
         after: str = "{stream: 8, reads: y}",
         name: str = "decode",
+        complete: str = COMPLETE,
     ) -> KernelSpec:
         text = f"surroundings:\n  {name}:\n    chain:\n      - before:\n          - {before}\n"
         text += f"        after: [{after}]\n"
-        (tmp_path / "space.yaml").write_text(COMPLETE + text, encoding="utf-8")
+        (tmp_path / "space.yaml").write_text(complete + text, encoding="utf-8")
         return load_definition(tmp_path / "space.yaml").spec
 
     return load
@@ -57,6 +58,13 @@ def test_a_wrong_neighbour_is_told_with_its_line(load, before: str, words: list[
         load(before)
     assert all(word in str(caught.value) for word in words), caught.value
     assert caught.value.line == LINE
+
+
+def test_a_neighbour_cannot_write_what_is_constant(load) -> None:
+    held = COMPLETE.replace("shape: [T], role: input", "shape: [T], constant: true, role: input")
+    assert held != COMPLETE
+    with pytest.raises(SpaceError, match="`scale` is `constant`, and this neighbour writes it"):
+        load("{stream: 8, writes: scale}", complete=held)
 
 
 def test_what_runs_after_cannot_write(load) -> None:

@@ -230,6 +230,25 @@ def test_machine_code_that_cannot_be_read_is_not_called_right(
     }
 
 
+def test_reads_before_the_wait_are_left_open_where_an_input_is_constant(
+    programmatic, compiler, listener, make_session
+):
+    arguments = [
+        replace(one, constant=one.role == "input" and not one.is_scalar)
+        for one in programmatic.spec.arguments
+    ]
+    spec = replace(programmatic.spec, arguments=tuple(arguments))
+    held = replace(programmatic, spec=spec)
+    options = {"compiler": compiler, "listener": listener, "device": SimulatedDevice(by_block)}
+    with make_session(held) as session:
+        tune(held, session=session, **options)
+        checks = [check for check in session.checks() if check.kind == MACHINE_CODE]
+    left_open = {check.config["block"]: check.reason for check in checks if check.passed is None}
+    assert left_open.keys() == {32}
+    assert "reads before the wait: whether only of" in left_open[32]
+    assert not [check for check in checks if check.passed is False]
+
+
 def test_launches_that_are_not_programmatic_have_no_machine_code_read(plan, make_session, run):
     with make_session(plan) as session:
         run(session, OddDevice())

@@ -44,7 +44,8 @@ class AttachRequest:
     `parameters` lists the kernel's: an offset into the memory, or a scalar's bytes in hex. A run
     finds `outputs` spoiled and `restored` as they were renewed. In the kernel's process `readable`
     are pages that it cannot write and `closed` pages that it cannot touch. `compared` are the
-    ranges whose bits no run may leave otherwise than the one before.
+    ranges whose bits no run may leave otherwise than the one before, `zeroed` those that are zero
+    before a program's first run, and that it has to leave so.
     """
 
     total_bytes: int
@@ -55,6 +56,7 @@ class AttachRequest:
     readable: Sequence[Sequence[int]]
     closed: Sequence[Sequence[int]]
     compared: Sequence[Sequence[int]]
+    zeroed: Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +66,18 @@ class DetachRequest:
 
 @dataclass(frozen=True, slots=True)
 class LaunchCall:
-    """One launch: the library's function, grid, block and dynamic shared memory."""
+    """One launch: the library's function, grid, block, dynamic shared memory and parameters.
+
+    `arguments` are places in `AttachRequest.parameters`; `named` says that they are the launch's
+    own.
+    """
 
     function: str
     grid: Sequence[int]
     block: Sequence[int]
     shared_bytes: int
+    arguments: Sequence[int]
+    named: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,33 +306,40 @@ class _LoadedLibrary:
             ctypes.c_void_p(work.base + item) if isinstance(item, int) else _scalar(item)
             for item in work.attach.parameters
         ]
-        count = len(self._values)
-        self._pointers = (ctypes.c_void_p * count)(*map(ctypes.addressof, self._values))
-        self._sizes = (ctypes.c_uint * count)(*map(ctypes.sizeof, self._values))
+        # What records point to.
+        self._kept: list[object] = []
         guards = [Range(work.base + start, end - start) for start, end in work.attach.guards]
         self._guards = (Range * len(guards))(*guards)
         self._launches = [
             (library[call.function], self._record(call, work.load.launch_timeout_s))
             for call in work.load.calls
         ]
+        self._calls = work.load.calls
 
     def run(self, order: int) -> tuple[int, str]:
-        for function, record in self._launches:
+        for number, (function, record) in enumerate(self._launches):
             record.order = order
             code = function(ctypes.byref(record))
             if code != LaunchEnd.DONE:
-                return code & 0xFFFFFFFF, self._message.value.decode(errors="replace")
+                # A parameter's number means little where every launch has parameters of its own.
+                where = f", in launch {number + 1}" if self._calls[number].named else ""
+                message = self._message.value.decode(errors="replace")
+                return code & 0xFFFFFFFF, f"{message}{where}"
         return LaunchEnd.DONE, ""
 
     def _record(self, call: LaunchCall, timeout_s: float) -> LaunchRecord:
+        values = [self._values[place] for place in call.arguments]
+        pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        sizes = (ctypes.c_uint * len(values))(*map(ctypes.sizeof, values))
+        self._kept += [pointers, sizes]
         return LaunchRecord(
             grid=tuple(call.grid),
             block=tuple(call.block),
             shared_bytes=call.shared_bytes,
-            arguments=len(self._values),
+            arguments=len(values),
             timeout_s=timeout_s,
-            values=ctypes.addressof(self._pointers),
-            sizes=ctypes.addressof(self._sizes),
+            values=ctypes.addressof(pointers),
+            sizes=ctypes.addressof(sizes),
             message=ctypes.addressof(self._message),
             message_bytes=MESSAGE_BYTES,
             guards=ctypes.addressof(self._guards),

@@ -19,7 +19,9 @@ from tuner.model.kernel import KernelSpec, Workload
 Contents = Mapping[str, Array]
 _GUARD = 0x5A
 _MOST_GAP_BYTES = 1 << 20
-_BEYOND = re.compile(r"(\d+) bytes from the start of parameter (\d+), beyond its end")
+_BEYOND = re.compile(
+    r"(\d+) bytes from the start of parameter (\d+), beyond its end(?:.*, in launch (\d+)$)?"
+)
 _LINE = re.compile(r"\((\d+)\): (?:read|write|misaligned)")
 
 
@@ -52,7 +54,9 @@ class Probe:
         arguments = tuple(a if a.is_scalar else replace(a, role="inout") for a in spec.arguments)
         self._spec = replace(spec, arguments=arguments)
         self._operators, self._workload = dict(operators), workload
-        self._written = [a.name for a in spec.arguments if a.role in ("output", "scratch")]
+        self._written = [
+            a.name for a in spec.arguments if a.role in ("output", "scratch") and not a.zeroed
+        ]
         self._layout = lay_out(self._spec, workload.values, by_pages=True)
         self._rooms: dict[str, int] = {}
         self._memory = SharedMemory()
@@ -99,7 +103,7 @@ class Probe:
         try:
             self._worker.run(program, 0, _GUARD)
         except HostRunError as error:
-            raise self._beyond(error) or error from error
+            raise self._beyond(error, program) or error from error
         finally:
             found = {n: data[span].view(contents[n].dtype).copy() for n, span in spans.items()}
             del data
@@ -120,12 +124,14 @@ class Probe:
             end = offset + room + min(room, _MOST_GAP_BYTES)
         return replace(self._layout, slots=tuple(slots), total_bytes=_pages(end + PAGE_BYTES))
 
-    def _beyond(self, error: HostRunError) -> BeyondError | None:
+    def _beyond(self, error: HostRunError, program: Program) -> BeyondError | None:
         found, line = _BEYOND.search(error.message), _LINE.search(error.message)
         at = int(line[1]) if line else None
         if found is None:
             return BeyondError(error.message, None, 0, at) if "outside" in error.message else None
-        argument = self._spec.arguments[int(found[2]) - 1]
+        launch = program.launches[int(found[3] or 1) - 1]
+        arguments = self._spec.taken(launch) if found[3] else self._spec.arguments
+        argument = arguments[int(found[2]) - 1]
         return BeyondError(error.message, argument.name, int(found[1]), at)
 
 

@@ -84,6 +84,8 @@ class _Server:
         self._renewed: list[bytes] = []
         self._variants: list[list[tuple[int, int]]] = [[], []]  # places and bytes
         self._children: dict[int, _ForkedChild] = {}
+        # The program that ran last.
+        self._last: int | None = None
 
     def hello(self) -> ServerHello:
         """Learn from a child without a program what is limited, and how long a command takes."""
@@ -140,6 +142,7 @@ class _Server:
             case RenewRequest():
                 assert self._attach is not None
                 assert self._memory is not None
+                self._last = None
                 self._renewed = [self._memory[start:end] for start, end in self._attach.restored]
                 self._variants = [
                     list(zip(request.offsets, bytes.fromhex(variant), strict=True))
@@ -153,6 +156,7 @@ class _Server:
                 return self._commanded(program, 0, request.timeout_s)
             case RunRequest(program=program):
                 self._fill(request.fill, request.variant)
+                self._zero(program)
                 return self._commanded(program, request.order, request.timeout_s)
             case UnloadRequest():
                 self._end(request.program)
@@ -168,6 +172,13 @@ class _Server:
             self._memory[start:end] = content
         for offset, value in self._variants[variant]:
             self._memory[offset] = value
+
+    def _zero(self, program: int) -> None:
+        """Give another program the zeros that the last one may not have left."""
+        assert self._attach is not None
+        for start, end in self._attach.zeroed if program != self._last else ():
+            ctypes.memset(self._base + start, 0, end - start)
+        self._last = program
 
     def _unmap(self) -> None:
         self.end_all()

@@ -101,6 +101,7 @@ class HostWorker(ChildProcess):
         self.limits = tuple(hello.limits)
         self._handshake_us, self.noise_us = hello.handshake_us, hello.noise_us
         self._memory: mmap.mmap | None = None
+        self._layout: Layout | None = None
         self._written: list[slice] = []
         self._patch = UNCHANGED
         self._loaded: dict[_Key, int] = {}
@@ -122,6 +123,7 @@ class HostWorker(ChildProcess):
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+        self._layout = arena.layout
         written = arena.layout.with_role("output", "scratch", "inout")
         self._written = [slice(*arena.layout.pages(slot)) for slot in written]
 
@@ -187,8 +189,12 @@ class HostWorker(ChildProcess):
         self._count += 1
         if any(launch.cluster is not None for launch in program.launches):
             raise HostRunError("thread block clusters can't run on the `host` device")
+        assert self._layout is not None
         calls = [
-            LaunchCall(program.lowered[one.kernel], one.grid, one.block, one.shared_bytes)
+            LaunchCall(
+                *(program.lowered[one.kernel], one.grid, one.block, one.shared_bytes),
+                *(self._layout.places(one.arguments), bool(one.arguments)),
+            )
             for one in program.launches
         ]
         limit_s = self._launch_timeout_s
@@ -243,11 +249,12 @@ def _attach(layout: Layout, compared: frozenset[str]) -> AttachRequest:
         total_bytes=layout.total_bytes,
         parameters=parameters,
         guards=layout.guards,
-        outputs=ranges(layout.with_role("output", "scratch")),
+        outputs=ranges(layout.spoiled),
         restored=ranges(layout.with_role("inout")),
         readable=[layout.pages(slot) for slot in layout.with_role("input")],
         closed=[(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True)],
         compared=ranges(one for one in layout.with_role("output") if one.name in compared),
+        zeroed=ranges(layout.zeroed),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import resource_tracker, shared_memory
 from typing import Any, Literal, Protocol
@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from cuda.bindings import driver
 
 from tuner.device.cuda.driver import TURNS, Issuer, LaunchArguments, PtxKernel, allocate, call
-from tuner.device.layout import Arena, fill_byte
+from tuner.device.layout import Arena, Slot, fill_byte
 from tuner.device.timing import Rotation
 from tuner.model.errors import WorkerError
 
@@ -229,7 +229,14 @@ class Buffers:
         if self._pristine:
             base, size_bytes = self._all
             call(driver.cuMemcpyDtoDAsync, base, self._pristine, size_bytes, self._stream)
-        for slot in self._arena.layout.with_role("output", "scratch"):
+        self._fill(self._arena.layout.spoiled, byte)
+
+    def zero(self) -> None:
+        """Enqueue what makes scratch zero that kernels have to leave so, for another program."""
+        self._fill(self._arena.layout.zeroed, 0)
+
+    def _fill(self, slots: Sequence[Slot], byte: int) -> None:
+        for slot in slots:
             first, width = self.base + slot.offset, slot.size_bytes
             if self.sets > FEW_SETS:
                 shape = (width, self.sets)
@@ -338,8 +345,9 @@ Probe = Literal["none", "late writer", "eager successor"]
 class LateWriter:
     """Stand for the launch that makes a kernel's inputs while the kernel may already run.
 
-    What the next launch of the stream finds in memory is stale until this one ends. A programmatic
-    launch that reads before `griddepcontrol.wait` computes on that; what it writes is overwritten.
+    What the next launch of the stream finds in memory is stale until this one ends, but for
+    constant inputs. A programmatic launch that reads before `griddepcontrol.wait` computes on that;
+    what it writes is overwritten.
     """
 
     def __init__(self, multiprocessors: int) -> None:
@@ -355,7 +363,9 @@ class LateWriter:
         if not (copy := self._spare.of(size_bytes)):
             return False
         call(driver.cuMemcpyDtoDAsync, copy, address, size_bytes, stream)
-        call(driver.cuMemsetD8Async, address, _STALE, size_bytes, stream)
+        # What is constant was written long ago; writing it anew changes nothing.
+        for start, end in arena.layout.changing:
+            call(driver.cuMemsetD8Async, address + start, _STALE, end - start, stream)
         self.issue(stream, address, copy, size_bytes)
         return True
 
@@ -392,7 +402,8 @@ class EagerSuccessor:
     def before(self, arena: MappedArena, stream: Any) -> bool:
         """Keep the inputs and enqueue a launch that lasts; False without inputs, or room."""
         # The largest first: a kernel reads it for the longest time.
-        slots = sorted(arena.layout.with_role("input"), key=lambda slot: -slot.size_bytes)
+        inputs = (slot for slot in arena.layout.with_role("input") if not slot.constant)
+        slots = sorted(inputs, key=lambda slot: -slot.size_bytes)
         copy = self._spare.of(arena.layout.total_bytes) if slots else 0
         if not copy:
             return False

@@ -15,6 +15,7 @@ from tuner.device.base import Counted, LaunchCounts, Program
 from tuner.device.cuda.tool_process import (
     Ended,
     Job,
+    Scratch,
     ToolProcess,
     draw_arena,
     environment,
@@ -140,7 +141,7 @@ class NsightCompute:
         self._folder = TemporaryDirectory(prefix="tuner-counters-", ignore_cleanup_errors=True)
         place = Path(self._folder.name)
         self._arena, self._file = place / "arena", place / "report.ncu-rep"
-        self._drawn: tuple[Workload, Layout] | None = None
+        self._drawn: tuple[tuple[Workload, Scratch], Layout] | None = None
         self._refusal: str | None = None
 
     def refusal(self) -> str:
@@ -152,10 +153,10 @@ class NsightCompute:
         """Count each launch of a call once; the same call ran before, on the same inputs."""
         if reason := self.refusal():
             return Counted(reason=reason)
-        workload = program.workload
-        if self._drawn is None or self._drawn[0] != workload:
-            layout = draw_arena(workload, self._spec, self._operators, self._arena)
-            self._drawn = workload, layout
+        needed = program.workload, program.scratch
+        if self._drawn is None or self._drawn[0] != needed:
+            layout = draw_arena(*needed, self._spec, self._operators, self._arena)
+            self._drawn = needed, layout
         job = Job(program, self._drawn[1], str(self._arena))
         wanted = list(names)
         for _ in range(MOST_ATTEMPTS):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from multiprocessing import shared_memory
 from shutil import which
 from statistics import median
 from typing import Any
 
+import numpy as np
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
@@ -27,7 +30,7 @@ from tuner.device.cuda.sanitizer import (
 )
 from tuner.device.cuda.worker import CudaWorker
 from tuner.device.inputs import NORMAL
-from tuner.device.layout import UNCHANGED, Arena, Patch
+from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
 from tuner.device.reference import PeerError
 from tuner.device.timing import ASIDE, FINALS, TimingPolicy
 from tuner.device.verify.verified_device import (
@@ -40,7 +43,7 @@ from tuner.device.verify.verified_device import (
     fresh_seed,
     unless_killed,
 )
-from tuner.device.verify.verifier import cuda_verifier
+from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.hardware import architecture_for
 from tuner.model.kernel import KernelSpec
@@ -121,7 +124,7 @@ class CudaDevice(VerifiedDevice):
 
     def energy(self, program: Program, *, seconds: float) -> EnergyWindow | Outcome:
         def attempt() -> EnergyWindow | Outcome:
-            self._enter(program.workload)
+            self._enter(program)
             self._ask("prepare", program.workload, NORMAL, fresh_seed())
             window = self._metered.energy(program, seconds)
             verdict = self._verified_again(program)
@@ -266,6 +269,9 @@ class CudaRunner(RestartingWorker[Child]):
             self._drop_worker()
             raise
 
+    def _fit(self, worker: Child, arena: Arena) -> None:
+        worker.call("fit", arena.layout, timeout_s=RUN_TIMEOUT_S)
+
     def _unmap(self, worker: Child) -> None:
         worker.call("detach", timeout_s=RUN_TIMEOUT_S)
 
@@ -340,3 +346,68 @@ def _gpu_state(uuid: str) -> dict[str, str]:
         return {}
     values = [value.strip() for value in answer.stdout.split(",")]
     return dict(zip((f"gpu_{field}" for field in fields), values, strict=False))
+
+
+# Smaller allocations share a block of this size, and an IPC handle opens the whole block.
+BLOCK_BYTES = 2 << 20
+# One in so many bytes of a GPU's memory holds inputs and references for use again.
+CACHE_SHARE = 16
+
+
+class CudaMemory(HostMemory):
+    """Memory of one GPU, shared by CUDA IPC, or through host memory where there is none."""
+
+    def __init__(self, ordinal: int) -> None:
+        import cupy
+
+        cupy.cuda.Device(ordinal).use()
+        super().__init__(cupy, cupy.cuda.Device(ordinal).mem_info[1] // CACHE_SHARE)
+        self._host: shared_memory.SharedMemory | None = None
+
+    def open(self, key: str, layout: Layout) -> Arena:
+        self.close()
+        cupy = self.xp
+        # Not from CuPy's pool: an IPC handle covers a whole cudaMalloc allocation.
+        blocks = -(-layout.total_bytes // BLOCK_BYTES)
+        try:
+            memory = cupy.cuda.Memory(blocks * BLOCK_BYTES)
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            wanted = f"{layout.total_bytes / 1e9:.3g} GB on the GPU"
+            raise MemoryError(f"{wanted}: {error}") from error
+        self.data = cupy.ndarray(
+            (layout.total_bytes,), cupy.uint8, memptr=cupy.cuda.MemoryPointer(memory, 0)
+        )
+        try:
+            handle = bytes(cupy.cuda.runtime.ipcGetMemHandle(memory.ptr))
+            return Arena(key, layout, handle, None)
+        except cupy.cuda.runtime.CUDARuntimeError:
+            # Some containers and virtual machines have no CUDA IPC: go through host memory.
+            self._host = shared_memory.SharedMemory(create=True, size=layout.total_bytes)
+            return Arena(key, layout, None, self._host.name)
+
+    def close(self) -> None:
+        self.data = None
+        if self._host is not None:
+            self._host.close()
+            self._host.unlink()
+            self._host = None
+        self.xp.get_default_memory_pool().free_all_blocks()
+
+    def push(self) -> None:
+        if self._host is not None:
+            self.data.get(out=np.ndarray(self.data.shape, np.uint8, self._host.buf))
+        self.synchronize()
+
+    def pull(self) -> None:
+        if self._host is not None:
+            self.data.set(np.ndarray(self.data.shape, np.uint8, self._host.buf))
+
+    def synchronize(self) -> None:
+        self.xp.cuda.Stream.null.synchronize()
+
+
+def cuda_verifier(ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> Verifier:
+    # CuPy compiles a reduction by CUB for 1.4 s when it first meets it, an own one for 0.1 s: in a
+    # first run that is more time than all else that is verified.
+    os.environ.setdefault("CUPY_ACCELERATORS", "")
+    return Verifier(CudaMemory(ordinal), spec, operators)

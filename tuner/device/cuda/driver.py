@@ -121,8 +121,14 @@ class LaunchArguments:
             else SCALARS[item[0]](item[1])
             for item in layout.order
         ]
-        self._pointers = (ctypes.c_void_p * len(self._values))(*map(ctypes.addressof, self._values))
-        self.address = ctypes.addressof(self._pointers)
+        self._pointers: dict[tuple[str, ...], ctypes.Array[ctypes.c_void_p]] = {}
+
+    def address(self, taken: tuple[str, ...] = ()) -> int:
+        """Return where the driver reads what a launch takes: all, or the arguments of its own."""
+        if taken not in self._pointers:
+            values = [self._values[place] for place in self.layout.places(taken)]
+            self._pointers[taken] = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        return ctypes.addressof(self._pointers[taken])
 
 
 class Issuer(Protocol):
@@ -151,13 +157,17 @@ class Launcher:
         isolated: bool = False,
     ) -> None:
         self._launches = [
-            (_launch_config(launch, stream, isolated), program.functions[launch.kernel])
+            (
+                _launch_config(launch, stream, isolated),
+                program.functions[launch.kernel],
+                launch.arguments,
+            )
             for launch in launches
         ]
 
     def issue(self, arguments: LaunchArguments) -> None:
-        for config, function in self._launches:
-            (status,) = driver.cuLaunchKernelEx(config, function, arguments.address, 0)
+        for config, function, taken in self._launches:
+            (status,) = driver.cuLaunchKernelEx(config, function, arguments.address(taken), 0)
             if status != driver.CUresult.CUDA_SUCCESS:
                 raise CudaError(
                     f"cuLaunchKernelEx: {status.name}", sticky=status.name not in REFUSALS

@@ -216,6 +216,8 @@ class Replays:
     ) -> None:
         self.buffers, self._stream, self._neighbours = buffers, stream, neighbours
         self._scrub, self._shared, self._patch, self._results = scrub, shared, patch, results
+        # The program's graph that ran last.
+        self._last: Graph | None = None
 
     def run(
         self, graphs: Sequence[Graph], kept: Sequence[tuple[int, Issuer] | None] = ()
@@ -231,6 +233,11 @@ class Replays:
             call(driver.cuEventRecord, first, self._stream)
             for position, (graph, (start, stop)) in enumerate(zip(graphs, pairs, strict=True)):
                 self.buffers.spoil(fill_byte())
+                if not kept or kept[position] is not None:
+                    # Between replays of one program nothing is reset: it has to leave zeros.
+                    if graph is not self._last:
+                        self.buffers.zero()
+                    self._last = graph
                 variants = self._patch.apply(self.buffers, self._stream)
                 if self._neighbours is not None:
                     self._neighbours.plant(self.buffers.arguments)

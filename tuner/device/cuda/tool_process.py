@@ -41,6 +41,8 @@ from tuner.model.kernel import KernelSpec, Workload
 
 # The tool needs registers, shared memory and memory of its own.
 SHORTAGES = ("CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES")
+# Shapes that a config chose, as a program has them.
+Scratch = tuple[tuple[str, tuple[int, ...]], ...]
 _PACKAGE_FOLDER = str(Path(__file__).resolve().parents[3])
 
 
@@ -151,20 +153,24 @@ def jobs_of(
     programs: Sequence[Program], spec: KernelSpec, operators: Mapping[str, str], folder: Path
 ) -> list[Job]:
     """Draw the arrays of every workload into a file each, and give each program its own."""
-    arenas: dict[Workload, tuple[Layout, str]] = {}
+    arenas: dict[tuple[Workload, Scratch], tuple[Layout, str]] = {}
     for program in programs:
-        workload = program.workload
-        if workload not in arenas:
+        needed = program.workload, program.scratch
+        if needed not in arenas:
             path = folder / f"arena-{len(arenas)}"
-            arenas[workload] = draw_arena(workload, spec, operators, path), str(path)
-    return [Job(program, *arenas[program.workload]) for program in programs]
+            arenas[needed] = draw_arena(*needed, spec, operators, path), str(path)
+    return [Job(program, *arenas[program.workload, program.scratch]) for program in programs]
 
 
 def draw_arena(
-    workload: Workload, spec: KernelSpec, operators: Mapping[str, str], path: Path
+    workload: Workload,
+    scratch: Scratch,
+    spec: KernelSpec,
+    operators: Mapping[str, str],
+    path: Path,
 ) -> Layout:
     """Write fresh inputs of a workload to a file, with outputs poisoned."""
-    layout = lay_out(spec, workload.values)
+    layout = lay_out(spec, workload.values, scratch=dict(scratch))
     memory = HostMemory()
     verifier = Verifier(memory, spec, operators)
     verifier.open_arena(workload, layout)
@@ -243,7 +249,7 @@ def _run(job: Job, written_only: bool, stream: Any, note: Callable[..., None]) -
 def _fill(job: Job, placed: list[Slot], written_only: bool) -> None:
     with Path(job.arena).open("rb") as file:
         for source, target in zip(job.layout.slots, placed, strict=True):
-            if written_only and source.role in ("output", "scratch"):
+            if written_only and source in job.layout.spoiled:
                 continue
             file.seek(source.offset)
             content = (ctypes.c_char * source.size_bytes)()

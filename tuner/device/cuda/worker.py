@@ -44,7 +44,7 @@ from tuner.device.cuda.neighbour_memory import NeighbourMemory
 from tuner.device.cuda.neighbours import Neighbours, Surrounded
 from tuner.device.cuda.peers import PeerHome, PeerLaunchers
 from tuner.device.cuda.replays import DevicePatch, Replays, Results
-from tuner.device.layout import UNCHANGED, Arena, Patch
+from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
 from tuner.device.timing import (
     FINALS,
     SECOND_LOOKS,
@@ -133,6 +133,13 @@ class CudaWorker:
         """Map the verifier's memory; `surroundings` are what is timed there is timed in."""
         self.detach()
         self._arena, self._surroundings = MappedArena(arena), surroundings
+
+    def fit(self, layout: Layout) -> None:
+        """Take another layout of what is mapped: only the size of scratch differs.
+
+        Copies of the arrays stay as they are, for all places but the ends of scratch are the same.
+        """
+        self._mapped.layout = layout
 
     def detach(self) -> None:
         self._forget_graph()
@@ -441,9 +448,10 @@ class CudaWorker:
         in_place = bool(layout.with_role("inout"))
         if in_place:
             free_bytes //= 2  # they are kept twice
+        sizes = layout.footprint_bytes, layout.set_bytes
         if chain:
-            return chain_rotation(policy, layout.footprint_bytes, free_bytes)
-        return rotation(policy, layout.footprint_bytes, l2_bytes, free_bytes, in_place=in_place)
+            return chain_rotation(policy, *sizes, free_bytes)
+        return rotation(policy, *sizes, l2_bytes, free_bytes, in_place=in_place)
 
     def _graph(
         self, launcher: Issuer, policy: TimingPolicy, replays: Replays, guess_us: float | None

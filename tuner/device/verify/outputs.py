@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, nan
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from tuner.device.layout import LARGEST, Array, code_distance, decode, encode, storage_dtype
 from tuner.model.kernel import FLOAT_DTYPES, Tolerance
+from tuner.model.trial import Correctness
 
 # Keeps the float64 temporaries of one comparison near 128 MB each.
 CHUNK_ELEMENTS = 1 << 24
@@ -390,3 +391,25 @@ def _counting(word: str, kernel: str) -> Any:
     import cupy
 
     return cupy.RawModule(code=f"#define WORD {word}\n{_UNTOUCHED}").get_function(kernel)
+
+
+def merged(verdicts: Sequence[Correctness]) -> Correctness:
+    """Merge verdicts that all passed: every kind of input, and the largest errors."""
+    worst: dict[str, float] = {}
+    kinds: dict[str, None] = {}
+    for verdict in verdicts:
+        kinds |= dict.fromkeys(verdict.input_kinds)
+        worst |= {name: max(error, worst.get(name, 0.0)) for name, error in verdict.errors}
+    return Correctness(True, tuple(kinds), tuple(worst.items()))
+
+
+def told(verdicts: Sequence[Correctness]) -> Correctness:
+    """Merge what a peer did on all kinds of input; the reason says what it fails besides."""
+    passed, failed = ([v for v in verdicts if v.passed is which] for which in (True, False))
+    whole = merged(passed)
+    worst = max((error for _, error in whole.errors), default=0.0)
+    notes = [f"is off by up to {worst:.2f} times the tolerance"] * (worst > 1.0)
+    if failed:
+        kinds = ", ".join(kind for one in failed for kind in one.input_kinds)
+        notes.append(f"fails {kinds}: {failed[0].reason}")
+    return replace(whole, reason="; ".join(notes))

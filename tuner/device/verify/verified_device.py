@@ -12,10 +12,11 @@ from math import inf
 from statistics import median
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
+from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program, largest_scratch
 from tuner.device.inputs import NONFINITE, NORMAL, ORDINARY, input_kinds_for
-from tuner.device.layout import Arena, Patch, lay_out
+from tuner.device.layout import Arena, Layout, Patch, lay_out
 from tuner.device.timing import FINALS, SEARCH, WALL_RATIO, TimingPolicy
+from tuner.device.verify.outputs import merged, told
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.surroundings import Surroundings
@@ -127,7 +128,13 @@ class RestartingWorker(ABC, Generic[_W]):
         `surroundings` are those of the workload whose memory it is.
         """
         if self._arena is not arena:
-            self.detach()
+            if self._attached and self._arena is not None and arena.shares(self._arena):
+                try:
+                    self._fit(self._live_worker(), arena)
+                except (ChildTimeoutError, ChildDiedError, WorkerError):
+                    self._drop_worker()  # nothing ran in it: another one maps the memory
+            else:
+                self.detach()
             self._arena, self._surroundings = arena, surroundings
         with self._blamed_on_the_program():
             self._ready_worker()
@@ -151,6 +158,10 @@ class RestartingWorker(ABC, Generic[_W]):
 
     @abstractmethod
     def _map(self, worker: _W, arena: Arena) -> None: ...
+
+    def _fit(self, worker: _W, arena: Arena) -> None:
+        """Take another layout of what is mapped."""
+        self._map(worker, arena)
 
     @abstractmethod
     def _unmap(self, worker: _W) -> None: ...
@@ -220,6 +231,8 @@ class VerifiedDevice:
         self._input_kinds = input_kinds_for(spec)
         self._opened: Workload | None = None
         self._arena: Arena | None = None
+        # Bytes that there are for scratch whose size a config chooses.
+        self._rooms: dict[str, int] = {}
 
     def run(
         self,
@@ -234,7 +247,7 @@ class VerifiedDevice:
 
     def verify(self, program: Program) -> Outcome:
         def attempt() -> Outcome:
-            self._enter(program.workload)
+            self._enter(program)
             return _outcome(self._verdict(program, full_verification=True))
 
         return self._outcome_of(program, attempt)
@@ -274,7 +287,7 @@ class VerifiedDevice:
         self, programs: Sequence[Program], stretches: Iterable[int]
     ) -> tuple[Rows, dict[int, str]]:
         """Give the times of all rounds, and what was wrong with the results of which program."""
-        self._enter(programs[0].workload)
+        self._enter(*programs)
         rows: list[tuple[float, ...]] = []
         faults: dict[int, str] = {}
         judge = self._judge(faults, programs)
@@ -300,7 +313,7 @@ class VerifiedDevice:
         self, program: Program, incumbent_us: float | None, full_verification: bool
     ) -> Outcome:
         policy = FINALS if full_verification else SEARCH
-        self._enter(program.workload)
+        self._enter(program)
         before = self._verdict(program, full_verification)
         if not before.passed:
             return _outcome(before)
@@ -348,7 +361,7 @@ class VerifiedDevice:
             said = self._runner.run_once(program, next(orders))
             verdicts.append(self._ask("check_again"))
         last: Correctness = verdicts[-1]
-        return _merged(verdicts) if last.passed else replace(last, reason=last.reason + said)
+        return merged(verdicts) if last.passed else replace(last, reason=last.reason + said)
 
     def _peer_verdict(self, program: Program) -> Correctness:
         """Check a peer with every kind of input; only ordinary ones decide, the rest is told.
@@ -363,7 +376,7 @@ class VerifiedDevice:
             if not verdict.passed and kind in ORDINARY:
                 return replace(verdict, reason=verdict.reason + said)
             verdicts.append(verdict)
-        return _told(verdicts)
+        return told(verdicts)
 
     def _run_with_reference(
         self, program: Program, order: int, known: bool, *, nan: bool = True
@@ -402,17 +415,43 @@ class VerifiedDevice:
         with _blamed_on_verifier():
             return self._verifier.call(method, *arguments, timeout_s=VERIFIER_TIMEOUT_S)
 
-    def _enter(self, workload: Workload) -> None:
-        if self._opened != workload:
-            self._opened = None
-            # The worker lets go first: the verifier may not free what another process has mapped.
-            self._runner.detach()
-            layout = lay_out(self._spec, workload.values, by_pages=self._runner.by_pages)
-            self._arena = self._ask("open_arena", workload, layout)
-            self._ask("prepare", workload, NORMAL, fresh_seed())
-            self._opened = workload
+    def _enter(self, *programs: Program) -> None:
+        """Open the memory of a workload, or lay it out anew for scratch that these programs size.
+
+        Programs that are compared have the largest of each: they take turns, and what one left
+        there is spoiled before the next.
+        """
+        workload, anew = programs[0].workload, self._opened != programs[0].workload
+        self._rooms = {} if anew else self._rooms
+        layout = lay_out(
+            self._spec,
+            workload.values,
+            by_pages=self._runner.by_pages,
+            scratch=largest_scratch(programs),
+            rooms=self._rooms,
+        )
+        if anew or self._arena is None or layout.total_bytes != self._arena.layout.total_bytes:
+            self._open(workload, layout)
+        elif layout != self._arena.layout:
+            self._arena = self._ask("fit", layout)
         assert self._arena is not None
         self._runner.attach(self._arena, self._spec.surroundings_of(workload))
+
+    def _open(self, workload: Workload, layout: Layout) -> None:
+        sized = {slot.name: slot.size_bytes for slot in layout.slots if slot.sized}
+        needed = {name: max(size, self._rooms.get(name, 0)) for name, size in sized.items()}
+        grown, self._opened, self._rooms = self._opened == workload, None, {}
+        # The worker lets go first: the verifier may not free what another process has mapped.
+        self._runner.detach()
+        try:
+            self._arena = self._ask("open_arena", workload, layout)
+            self._ask("prepare", workload, NORMAL, fresh_seed())
+        except MemoryError as error:
+            if not grown:
+                raise
+            reason = f"its scratch of {sum(sized.values()):,} bytes finds no room: {error}"
+            raise RunFailedError(Status.RESOURCE_LIMIT, reason) from error
+        self._opened, self._rooms = workload, needed
 
 
 def fresh_seed() -> int:
@@ -456,27 +495,6 @@ def _once_more_if_killed(workload: Workload, attempt: Callable[[], _T]) -> _T:
             remedy="leave the workload out, or free the memory: checking it takes its arguments "
             "twice and float64 copies of them",
         ) from error
-
-
-def _merged(verdicts: Sequence[Correctness]) -> Correctness:
-    worst: dict[str, float] = {}
-    kinds: dict[str, None] = {}
-    for verdict in verdicts:
-        kinds |= dict.fromkeys(verdict.input_kinds)
-        worst |= {name: max(error, worst.get(name, 0.0)) for name, error in verdict.errors}
-    return Correctness(True, tuple(kinds), tuple(worst.items()))
-
-
-def _told(verdicts: Sequence[Correctness]) -> Correctness:
-    """Merge what a peer did on all kinds of input; the reason says what it fails besides."""
-    passed, failed = ([v for v in verdicts if v.passed is which] for which in (True, False))
-    merged = _merged(passed)
-    worst = max((error for _, error in merged.errors), default=0.0)
-    notes = [f"is off by up to {worst:.2f} times the tolerance"] * (worst > 1.0)
-    if failed:
-        kinds = ", ".join(kind for one in failed for kind in one.input_kinds)
-        notes.append(f"fails {kinds}: {failed[0].reason}")
-    return replace(merged, reason="; ".join(notes))
 
 
 def _stretches(rounds: int) -> Sequence[int]:

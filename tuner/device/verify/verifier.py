@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing import shared_memory
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,10 +28,6 @@ from tuner.model.errors import KernelError
 from tuner.model.kernel import COUPLED_FILLS, FLOAT_DTYPES, KernelSpec, Workload
 from tuner.model.trial import Correctness
 
-# Smaller allocations share a block of this size, and an IPC handle opens the whole block.
-BLOCK_BYTES = 2 << 20
-# One in so many bytes of a GPU's memory holds inputs and references for use again.
-CACHE_SHARE = 16
 # Elements of each input that are changed at first, and the factor by which more are until it shows.
 TOUCHED, TOUCHED_MORE = 1, 8
 MOST_PATCHED = 1 << 16
@@ -73,65 +68,6 @@ class HostMemory:
         """Wait for the array library's work."""
 
 
-class CudaMemory(HostMemory):
-    """Memory of one GPU, shared by CUDA IPC, or through host memory where there is none."""
-
-    def __init__(self, ordinal: int) -> None:
-        import cupy
-
-        cupy.cuda.Device(ordinal).use()
-        super().__init__(cupy, cupy.cuda.Device(ordinal).mem_info[1] // CACHE_SHARE)
-        self._host: shared_memory.SharedMemory | None = None
-
-    def open(self, key: str, layout: Layout) -> Arena:
-        self.close()
-        cupy = self.xp
-        # Not from CuPy's pool: an IPC handle covers a whole cudaMalloc allocation.
-        blocks = -(-layout.total_bytes // BLOCK_BYTES)
-        try:
-            memory = cupy.cuda.Memory(blocks * BLOCK_BYTES)
-        except cupy.cuda.runtime.CUDARuntimeError as error:
-            wanted = f"{layout.total_bytes / 1e9:.3g} GB on the GPU"
-            raise MemoryError(f"{wanted}: {error}") from error
-        self.data = cupy.ndarray(
-            (layout.total_bytes,), cupy.uint8, memptr=cupy.cuda.MemoryPointer(memory, 0)
-        )
-        try:
-            handle = bytes(cupy.cuda.runtime.ipcGetMemHandle(memory.ptr))
-            return Arena(key, layout, handle, None)
-        except cupy.cuda.runtime.CUDARuntimeError:
-            # Some containers and virtual machines have no CUDA IPC: go through host memory.
-            self._host = shared_memory.SharedMemory(create=True, size=layout.total_bytes)
-            return Arena(key, layout, None, self._host.name)
-
-    def close(self) -> None:
-        self.data = None
-        if self._host is not None:
-            self._host.close()
-            self._host.unlink()
-            self._host = None
-        self.xp.get_default_memory_pool().free_all_blocks()
-
-    def push(self) -> None:
-        if self._host is not None:
-            self.data.get(out=np.ndarray(self.data.shape, np.uint8, self._host.buf))
-        self.synchronize()
-
-    def pull(self) -> None:
-        if self._host is not None:
-            self.data.set(np.ndarray(self.data.shape, np.uint8, self._host.buf))
-
-    def synchronize(self) -> None:
-        self.xp.cuda.Stream.null.synchronize()
-
-
-def cuda_verifier(ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> Verifier:
-    # CuPy compiles a reduction by CUB for 1.4 s when it first meets it, an own one for 0.1 s: in a
-    # first run that is more time than all else that is verified.
-    os.environ.setdefault("CUPY_ACCELERATORS", "")
-    return Verifier(CudaMemory(ordinal), spec, operators)
-
-
 class Verifier:
     """Prepare inputs in a shared arena, and verify what a kernel made of them.
 
@@ -157,6 +93,13 @@ class Verifier:
         self._guards = self._xp.asarray(layout.guards)
         return self._arena
 
+    def fit(self, layout: Layout) -> Arena:
+        """Lay the same memory out for scratch of another size; what comes next prepares it."""
+        assert self._arena is not None
+        self._arena = replace(self._arena, layout=layout)
+        self._guards = self._xp.asarray(layout.guards)
+        return self._arena
+
     def close_arena(self) -> None:
         self._prepared = self._arena = None
         self._variants = ()
@@ -179,10 +122,12 @@ class Verifier:
     def poison(self) -> None:
         """Spoil every output and renew the guards, keeping the inputs: a second run can follow."""
         self._poison = fill_byte(nan=self._current.kind != NONFINITE, other_than=self._poison)
-        for slot in self._layout.with_role("output", "scratch"):
+        for slot in self._layout.spoiled:
             self._bytes(slot)[...] = self._poison
         for slot in self._layout.with_role("inout"):
             self._view(slot)[...] = self._current.inputs[slot.name]
+        for slot in self._layout.zeroed:
+            self._bytes(slot)[...] = 0
         self._guard = fill_byte(other_than=self._guard)
         for start, stop in self._layout.guards:
             self._memory.data[start:stop] = self._guard
@@ -410,6 +355,7 @@ class Verifier:
             return ()
         kept = self._current.inputs
         pairs = [(self._bytes(s), kept[s.name]) for s in self._layout.with_role("input")]
+        pairs += [(b, self._xp.zeros_like(b)) for b in map(self._bytes, self._layout.zeroed)]
         compared = [
             Output(stored[s.name], expected[s.name], s.dtype, tolerances[s.name]) for s in outputs
         ]
@@ -470,6 +416,13 @@ class Verifier:
         for slot in self._layout.with_role("input"):
             if not self._equal_bits(slot, self._current.inputs[slot.name]):
                 return f"changed its input {slot.name!r}"
+        for slot in self._layout.zeroed:
+            if bool(self._bytes(slot).any()):
+                values = decode(self._xp, self._view(slot), slot.dtype).reshape(-1)
+                # A float's -0 is other bits, and equal to 0.
+                first = int((self._bytes(slot) != 0).argmax()) // storage_dtype(slot.dtype).itemsize
+                where = ", ".join(map(str, np.unravel_index(first, slot.shape)))
+                return f"left scratch {slot.name}[{where}] = {float(values[first]):g}, expected 0"
         return ""
 
     def _changed_output(self) -> str:

@@ -245,6 +245,7 @@ def binding(problem: Problem, spec: KernelSpec, measured: Measured) -> str:
             if one.argument.role == "inout"
         ],
         scratch=[(name, known[name]) for name in scratch],
+        zeroed=[one.name for one in arrays if one.zeroed],
         passed=", ".join([*pointers, *names.values(), "tuned_stream"]),
         axes=", ".join(names.values()),
     )

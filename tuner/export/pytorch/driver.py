@@ -6,6 +6,7 @@ A copy of this file is part of every exported package.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +16,17 @@ PORTABLE_CLUSTER_BLOCKS = 8
 _CLUSTER_DIMENSION, _PROGRAMMATIC_SERIALIZATION = 4, 6
 MAX_DYNAMIC_SHARED, NON_PORTABLE_CLUSTER = 8, 14
 _CAPTURE_RELAXED = 2
+# Of cuda.h: CUstreamCaptureStatus, CUstream_flags.
+_CAPTURING, _NON_BLOCKING = 1, 1
+_LEAST_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch: `cluster` is None for none, `shared_bytes` are the dynamic ones."""
+    """One kernel launch: `cluster` is None for none, `shared_bytes` are the dynamic ones.
+
+    `arguments` are the places of those that it takes in the table's order; empty for all.
+    """
 
     kernel: str
     grid: tuple[int, ...]
@@ -27,6 +34,7 @@ class Launch:
     cluster: tuple[int, ...] | None
     shared_bytes: int
     programmatic: bool
+    arguments: tuple[int, ...] = ()
 
 
 class _Dimensions(ctypes.Structure):
@@ -85,6 +93,32 @@ class Driver:
         )
         return found.value or 0
 
+    def zeros(self, size_bytes: int) -> int:
+        """Allocate on the current device and zero, also while this thread captures a graph.
+
+        What is captured is not done yet: so the memory is neither the graph's nor zeroed by it.
+        """
+        mode, place = ctypes.c_int(_CAPTURE_RELAXED), ctypes.c_uint64()
+        own = ctypes.c_void_p()
+        self.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+        try:
+            self.call("cuMemAlloc_v2", ctypes.byref(place), ctypes.c_size_t(size_bytes))
+            self.call("cuStreamCreate", ctypes.byref(own), ctypes.c_uint(_NON_BLOCKING))
+            amount = ctypes.c_ubyte(0), ctypes.c_size_t(size_bytes)
+            self.call("cuMemsetD8Async", place, *amount, own)
+            self.call("cuStreamSynchronize", own)
+            self.call("cuStreamDestroy_v2", own)
+        finally:
+            self.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+        return place.value
+
+    def capture(self, stream: int) -> int:
+        """Name the capture that a stream takes part in, 0 where it takes part in none."""
+        status, number = ctypes.c_int(), ctypes.c_uint64()
+        asked = (ctypes.byref(status), ctypes.byref(number), None, None, None)
+        self.call("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream), *asked)
+        return number.value if status.value == _CAPTURING else 0
+
     def set(self, kernel: int, attribute: int, value: int, device: int) -> None:
         """Set an attribute of a kernel on one device."""
         numbers = (ctypes.c_int(attribute), ctypes.c_int(value))
@@ -101,6 +135,33 @@ class Driver:
         text = ctypes.c_char_p()
         self._library.cuGetErrorName(ctypes.c_int(status), ctypes.byref(text))
         return (text.value or b"unknown error").decode()
+
+
+class ZeroedMemory:
+    """Memory that kernels find all zeros and leave so: one piece for each stream of a device.
+
+    Calls of one stream take turns. A graph may run beside others, whatever stream captured it: so
+    each stream has another piece for each capture. No piece is given back, for nobody says when a
+    graph is gone.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        # Places and bytes, by name, device, stream and capture.
+        self._pieces: dict[tuple[str, int, int, int], tuple[int, int]] = {}
+        self._lock = threading.Lock()
+
+    def address(self, name: str, size_bytes: int, device: int, stream: int) -> int:
+        """Return where a call on the current device finds its zeros."""
+        key = name, device, stream, self._driver.capture(stream)
+        with self._lock:
+            place, held = self._pieces.get(key, (0, 0))
+            if held < size_bytes:
+                # Few sizes: what was there before is in use until launches have ended.
+                held = max(_LEAST_BYTES, 1 << (size_bytes - 1).bit_length())
+                place = self._driver.zeros(held)
+                self._pieces[key] = place, held
+        return place
 
 
 def configured(launch: Launch, kept: list[Any]) -> Config:

@@ -46,6 +46,7 @@ class Built:
     fits: tuple[str, ...]
     launches: tuple[str, ...]
     fixed: tuple[str, ...]
+    scratch_bytes: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class OperatorFiles:
             ", ".join([*arrays, *(["*", *keywords] if keywords else [])]),
             ", ".join([*arrays, *(f"{name}={name}" for name in passed)]),
             "" if _given(spec) else ", ".join([*arrays, *passed]),
-            f"Enqueue {spec.name} on the current stream; it writes {written}.",
+            f"Enqueue {spec.name} on the current stream; it writes {written}.{_held(spec)}",
             ", ".join(spec.axes),
             ", ".join(f"{name}={value}" for name, value in self._target.operators.items()),
             self.winners.measured.date,
@@ -104,7 +105,8 @@ class OperatorFiles:
     def _built(self, number: int, kernel: VariantKernel) -> Built:
         spec, reach = self._spec, self._dispatch.applicability(kernel)
         names = tuple(dict.fromkeys(launch.kernel for launch in reach.launches))
-        fixed = fixed_scalars(self._scalars, kernel.source, names, reach.choices)
+        kernels = [(one.kernel, spec.places(one)) for one in reach.launches]
+        fixed = fixed_scalars(self._scalars, kernel.source, kernels, reach.choices)
         made = tuple(Launch(name, (1, 1, 1), (1, 1, 1)) for name in names)
         result = self._compiler.submit(self._target.request(kernel.source, made)).result()
         if not result.ok:
@@ -128,8 +130,9 @@ class OperatorFiles:
             {kernel: result.lowered[kernel] for kernel in names},
             max((one.static_shared_bytes for one in result.resources.values()), default=0),
             tuple(one for one in dict.fromkeys(conditions) if one != "True") or ("True",),
-            tuple(text for text in map(_launch, reach.launches) if text),
+            tuple(text for one in reach.launches if (text := _launch(one, spec.places(one)))),
             tuple(spec.arguments[one.position].name for one in fixed),
+            _tuple(_bytes(a, reach.scratch[a.name]) for a in _scratch(spec)) if spec.sized else "",
         )
 
     def _table(self) -> str:
@@ -160,7 +163,9 @@ class OperatorFiles:
             shape_parameters=", ".join([*(f"{one.name}_" for one in _arrays(spec)), *given]),
             axes_read=_tuple(axes[axis] for axis in spec.axes),
             shapes=_tuple(_tuple(map(size, one.shape)) for one in _arrays(spec)),
-            scratch_bytes=_tuple(map(_bytes, _scratch(spec))),
+            scratch_bytes=_tuple(
+                "0" if spec.is_sized(one) else _bytes(one, one.shape) for one in _scratch(spec)
+            ),
             scalars=_tuple(python(one.value) for one in spec.arguments if one.value is not None),
             quick=None if given else self._quick(),
         )
@@ -180,7 +185,8 @@ class OperatorFiles:
 
     def _argument(self, place: int, one: Argument) -> str:
         if not one.is_scalar:
-            return f'Array("{one.name}", "{one.dtype}", "{one.role}")'
+            zeroed = ", zeroed=True" if one.zeroed else ""
+            return f'Array("{one.name}", "{one.dtype}", "{one.role}"{zeroed})'
         given = [f", {_default(s, one)}" for s in self._scalars if s.position == place]
         return f'Scalar("{one.name}", "{one.dtype}"{"".join(given)})'
 
@@ -300,7 +306,7 @@ def _is(node: ast.expr, value: object) -> bool:
     )
 
 
-def _launch(spec: LaunchSpec) -> str:
+def _launch(spec: LaunchSpec, places: tuple[int, ...]) -> str:
     cluster = _tuple(map(size, spec.cluster)) if spec.cluster else "None"
     shared = size(spec.shared_memory) if spec.shared_memory else "0"
     programmatic = python(spec.pdl) if spec.pdl else "False"
@@ -308,8 +314,15 @@ def _launch(spec: LaunchSpec) -> str:
     if when == "False":
         return ""
     grid, block = (_tuple(map(size, one)) for one in (spec.grid, spec.block))
-    made = f'Launch("{spec.kernel}", {grid}, {block}, {cluster}, {shared}, {programmatic})'
+    parts = [f'"{spec.kernel}"', grid, block, cluster, shared, programmatic]
+    made = f"Launch({', '.join([*parts, *([str(places)] if places else [])])})"
     return made if when == "True" else f"{made} if {when} else None"
+
+
+def _held(spec: KernelSpec) -> str:
+    if not spec.constants:
+        return ""
+    return f" No launch before it that may still run writes {', '.join(spec.constants)}."
 
 
 def _default(scalar: CallerScalar, argument: Argument) -> str:
@@ -327,8 +340,8 @@ def _scratch(spec: KernelSpec) -> list[Argument]:
     return [one for one in spec.arguments if one.role == "scratch"]
 
 
-def _bytes(one: Argument) -> str:
-    sizes = (f"({size(dimension)})" for dimension in one.shape)
+def _bytes(one: Argument, shape: Sequence[Expression]) -> str:
+    sizes = (f"({size(dimension)})" for dimension in shape)
     return " * ".join([str(DTYPE_BYTES[one.dtype]), *sizes])
 
 

@@ -29,6 +29,7 @@ from .driver import (
     Config,
     Driver,
     Launch,
+    ZeroedMemory,
     configured,
 )
 
@@ -72,11 +73,15 @@ def whole(value: float) -> int:
 
 @dataclass(frozen=True)
 class Array:
-    """An array argument; `role` is input, output, inout or scratch."""
+    """An array argument; `role` is input, output, inout or scratch.
+
+    `zeroed` scratch is all zeros before a call and after it.
+    """
 
     name: str
     dtype: str
     role: str
+    zeroed: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,8 @@ class Variant:
     launches: Callable[..., Sequence[Launch | None]]
     # Scalars whose defaults are in the code: it is wrong for every other value.
     fixed: tuple[str, ...] = ()
+    # Of all scratch, where the variant has a size of its own.
+    scratch_bytes: Callable[..., tuple[int, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -160,7 +167,8 @@ class Plan:
     defaults: list[tuple[str, Any, float]] = field(default_factory=list)
     # Of these the ones that the code has written in, with what they come out as.
     fixed: list[tuple[str, Any, float]] = field(default_factory=list)
-    scratch: list[tuple[Any, int]] = field(default_factory=list)
+    # Places for addresses, bytes, and the names of what has to be zeros.
+    scratch: list[tuple[Any, int, str]] = field(default_factory=list)
     variant: int = 0
     # Where addresses go, in the order of the arrays.
     addresses: tuple[Any, ...] = ()
@@ -326,7 +334,10 @@ class Operator:
         assert self._driver is not None
         stream = torch._C._cuda_getCurrentRawStream(plan.device)
         held = []
-        for address, size_bytes in plan.scratch:
+        for address, size_bytes, zeroed in plan.scratch:
+            if zeroed:
+                address.value = self._zeroed.address(zeroed, size_bytes, plan.device, stream)
+                continue
             # PyTorch gives it to nobody else before this stream is past the launches.
             one = torch.empty(size_bytes, dtype=torch.uint8, device=f"cuda:{plan.device}")
             held.append(one)
@@ -373,13 +384,15 @@ class Operator:
 
     def _made(self, variant: Variant, axes: tuple[int, ...], numbers: Numbers, device: int) -> Plan:
         plan = Plan(device, variant=variant.number)
-        scalars, sizes = iter(self.table.scalars(*axes)), iter(self.table.scratch_bytes(*axes))
+        scalars = iter(self.table.scalars(*axes))
+        sizes = iter((variant.scratch_bytes or self.table.scratch_bytes)(*axes))
         parameters: list[Any] = []
         for one in self.table.order:
             if isinstance(one, Array):
                 parameters.append(ctypes.c_void_p())
                 if one.role == "scratch":
-                    plan.scratch.append((parameters[-1], next(sizes)))
+                    name = one.name if one.zeroed else ""
+                    plan.scratch.append((parameters[-1], next(sizes), name))
                 else:
                     plan.arrays.append((self.dtypes[len(plan.arrays)], parameters[-1]))
                 continue
@@ -390,18 +403,24 @@ class Operator:
             if one.name in variant.fixed:
                 plan.fixed.append((one.name, parameters[-1], parameters[-1].value))
         plan.addresses = tuple(address for _, address in plan.arrays)
-        pointers = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
-        plan.kept += [parameters, pointers]
+        plan.kept.append(parameters)
+        used: set[int] = set()
         for launch in variant.launches(*axes, numbers):
             if launch is not None:
+                taken = [parameters[place] for place in launch.arguments] or parameters
+                pointers = (ctypes.c_void_p * len(taken))(*map(ctypes.addressof, taken))
+                plan.kept.append(pointers)
+                used |= set(map(id, taken))
                 config = configured(launch, plan.kept)
                 place = ctypes.addressof(config), self._kernel(variant, launch, device)
                 plan.launches.append((config, *place, ctypes.addressof(pointers)))
+        plan.scratch = [one for one in plan.scratch if id(one[0]) in used]
         return plan
 
     def _kernel(self, variant: Variant, launch: Launch, device: int) -> int:
         if self._driver is None:
             self._driver = self._open_driver()
+            self._zeroed = ZeroedMemory(self._driver)
         driver = self._driver
         if variant.number not in self._libraries:
             cubin = (self.table.folder / variant.cubin).read_bytes()

@@ -238,6 +238,7 @@ def verification_facts(data: ReportData) -> tuple[tuple[str, str], ...]:
     return (
         ("Inputs of finalists and baseline", _input_kinds(data)),
         *((("Extremes left out", less),) if (less := extremes_left_out(data)) else ()),
+        *((("Constant inputs", held),) if (held := constant_inputs(data)) else ()),
         ("Equal bits in two runs", determinism),
         (
             "Edge cases",
@@ -255,6 +256,14 @@ def extremes_left_out(data: ReportData) -> str:
     """Say which extreme inputs the search space leaves out and why; nothing where it does not."""
     told = data.declared.extremes if data.declared is not None else {}
     return "; ".join(f"{name}: {limit}" for name, limit in told.items())
+
+
+def constant_inputs(data: ReportData) -> str:
+    """Name the inputs that a kernel may read before it waits; nothing where there are none."""
+    names = data.declared.constants if data.declared is not None else ()
+    if not names:
+        return ""
+    return f"{', '.join(names)}: nothing that may still run when the kernel begins may write them"
 
 
 def verification_notes(data: ReportData) -> tuple[str, ...]:

@@ -1,0 +1,5 @@
+"""Every element with its weight."""
+
+
+def reference(xp, inputs, axes):
+    return {"y": inputs["x"] * inputs["w"]}

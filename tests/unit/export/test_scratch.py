@@ -1,0 +1,103 @@
+"""Launches with arguments of their own and scratch that configs size, in every export."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from operator_sessions import write_session_of
+
+from tuner.export.dispatch import export_dispatch
+from tuner.export.packages import export_package
+from tuner.export.winners import winners_of
+
+SPACE = Path(__file__).parents[2] / "support" / "weighted_sum" / "weighted_sum.yaml"
+MAIN = """\
+#include <cstdio>
+#include "weighted_sum.h"
+extern "C" cudaError_t cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
+extern "C" cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = 1024;
+  return cudaSuccess;
+}
+extern "C" cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+extern "C" cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void*, void** a) {
+  std::printf("%u,%u", c->gridDim.x, c->gridDim.y);
+  const int arrays = c->gridDim.y > 1 ? 5 : 2;
+  for (int i = 0; i < arrays; ++i) std::printf(" %p", *static_cast<void**>(a[i]));
+  std::printf(" %d\\n", *static_cast<int*>(a[arrays]));
+  return cudaSuccess;
+}
+int main() {
+  const auto at = [](long place) { return reinterpret_cast<float*>(place); };
+  std::printf("%d %zu\\n", weighted_sum_variant(24, 4096), weighted_sum_partial_bytes(24, 4096));
+  return weighted_sum(at(1), at(2), at(3), at(4), nullptr, 24, 4096, nullptr);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_session_of(tmp_path_factory.mktemp("session") / "one", SPACE, {})
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_the_header_gives_each_launch_its_own_and_says_what_the_variant_needs(
+    session: Path, tmp_path: Path, cuda_headers: Path
+) -> None:
+    folder = tmp_path / "out"
+    export_dispatch(session, folder, None, None)
+    for unit in folder.glob("variants/*.cu"):
+        text = unit.read_text().replace("__global__", "").replace("__shfl_xor_sync", "stub")
+        names = "[[maybe_unused]] static struct { int x, y, z; } threadIdx, blockIdx, gridDim;\n"
+        names += "[[maybe_unused]] static float stub(unsigned, float a, int) { return a; }\n"
+        unit.write_text(text.replace("#include", f"{names}#include", 1))
+    (folder / "main.cpp").write_text(MAIN)
+    command = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-isystem{cuda_headers}"]
+    sources = [str(one.relative_to(folder)) for one in sorted(folder.glob("variants/*.cu"))]
+    command += ["-x", "c++", *sources, "main.cpp", "-o", "main"]
+    subprocess.run(command, cwd=folder, check=True)
+    printed = subprocess.run([folder / "main"], check=True, capture_output=True, text=True).stdout
+    # 2 splits of 32 rows of float32; out, partial, done, x, w and K, then partial, out and T.
+    first, second = "24,2 0x1 0x4 (nil) 0x2 0x3 4096", "1,1 0x4 0x1 24"
+    assert printed.splitlines() == ["1 256", first, second]
+
+
+@pytest.fixture
+def table(session: Path, tmp_path: Path, compiler) -> ModuleType:
+    pytest.importorskip("torch")
+    export_package([winners_of(session, None, None)], tmp_path / "out", compiler, "summed")
+    place = tmp_path / "out" / "summed" / "__init__.py"
+    found = importlib.util.spec_from_file_location("summed", place)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules["summed"] = module
+    found.loader.exec_module(module)
+    return module.OPERATORS["weighted_sum"].table
+
+
+def test_the_package_has_the_places_of_each_launchs_arguments(table) -> None:
+    (variant,) = table.variants
+    assert variant.scratch_bytes(24, 4096) == (256, 96)
+    assert table.scratch_bytes(24, 4096) == (0, 96)
+    first, second = variant.launches(24, 4096, None)
+    names = [one.name for one in table.order]
+    assert [names[place] for place in first.arguments] == ["out", "partial", "done", "x", "w", "K"]
+    assert [names[place] for place in second.arguments] == ["partial", "out", "T"]
+
+
+def test_the_trace_set_allocates_what_the_variant_needs(
+    session: Path, tmp_path: Path, compiler
+) -> None:
+    form = "flashinfer-trace"
+    export_package([winners_of(session, None, None)], tmp_path / "out", compiler, "one", form)
+    solution = next((tmp_path / "out").rglob("*_tune.json"))
+    assert "weighted_sum_partial_bytes(T, K)" in solution.read_text()
