@@ -6,12 +6,15 @@ import hashlib
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from functools import cache as once
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 
 from tuner.process.files import read_regular
 
+# Found by every source, without a folder of the user's: `<tune/tensor.h>`.
+OWN = Path(__file__).with_name("include")
 # What the compiler calls the source in its messages.
 UNIT_NAME = "kernel.cu"
 
@@ -193,3 +196,10 @@ def _content(path: Path) -> tuple[str, tuple[str, ...]]:
 def _read(path: Path, _changed_ns: int, _size: int) -> tuple[str, tuple[str, ...]]:
     data = read_regular(path)
     return hashlib.sha256(data).hexdigest(), tuple(_NAMED.findall(data.decode(errors="replace")))
+
+
+@once
+def own_headers() -> dict[str, str]:
+    """Read our headers for kernels, by the name that a source includes them by."""
+    files = sorted(path for path in OWN.rglob("*.h"))
+    return {path.relative_to(OWN).as_posix(): path.read_text("utf-8") for path in files}
