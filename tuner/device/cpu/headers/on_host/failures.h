@@ -44,6 +44,17 @@ void misaligned(const void* address, size_t alignment, int line) {
   give_up(kSanitizer);
 }
 
+// What a kernel did wrong at a line of its own.
+[[noreturn]] static void fault(int line, const char* format, ...) {
+  char what[600];
+  va_list rest;
+  va_start(rest, format);
+  vsnprintf(what, sizeof what, format, rest);
+  va_end(rest);
+  say("kernel.cu(%d): %s, by %s", line, what, thread_name());
+  give_up(kSanitizer);
+}
+
 int refuse(const char* format, unsigned a, unsigned b, unsigned c) {
   say(format, a, b, c);
   return kRefused;
