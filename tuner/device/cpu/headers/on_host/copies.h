@@ -9,7 +9,7 @@ namespace cuda_on_host {
 constexpr unsigned kWindowStart = 1024, kWindowBytes = 256 * 1024;
 constexpr unsigned char kNotLanded = 0xFF;
 
-struct Place {
+struct SharedPart {
   unsigned start, bytes;
   unsigned char* memory;
 };
@@ -18,7 +18,7 @@ static unsigned char proxy_view[kWindowBytes];
 static bool publish_wanted, asynchronous_used;
 
 // The block's `index`th piece of shared memory: the dynamic one, then the statics.
-static bool next_place(unsigned& index, Place& place) {
+static bool next_place(unsigned& index, SharedPart& place) {
   if (index == 0) {
     place = {kWindowStart, active->shared_bytes, dynamic_shared};
     ++index;
@@ -38,7 +38,7 @@ static bool next_place(unsigned& index, Place& place) {
 
 unsigned window_of(const void* pointer, int line) {
   const unsigned char* const wanted = static_cast<const unsigned char*>(pointer);
-  Place place;
+  SharedPart place;
   for (unsigned i = 0; next_place(i, place);)
     if (wanted >= place.memory && wanted <= place.memory + place.bytes)
       return place.start + static_cast<unsigned>(wanted - place.memory);
@@ -48,7 +48,7 @@ unsigned window_of(const void* pointer, int line) {
 unsigned char* shared_at(unsigned address, unsigned bytes, unsigned alignment, const char* what, int line) {
   if (address % alignment)
     fault(line, "%s: the address %u in shared memory is no multiple of %u", what, address, alignment);
-  Place place;
+  SharedPart place;
   for (unsigned i = 0; next_place(i, place);)
     if (address >= place.start && address - place.start + bytes <= place.bytes)
       return place.memory + (address - place.start);
@@ -58,7 +58,7 @@ unsigned char* shared_at(unsigned address, unsigned bytes, unsigned alignment, c
 static void publish() {
   if (!publish_wanted) return;
   publish_wanted = false;
-  Place place;
+  SharedPart place;
   for (unsigned i = 0; next_place(i, place);) memcpy(proxy_view + place.start, place.memory, place.bytes);
 }
 

@@ -84,11 +84,14 @@ static void describe_block(char* text, size_t size) {
   if (used >= 2) text[used - 2] = 0;
 }
 
+static void describe_wait(char* text, size_t size);
+
 [[noreturn]] static void give_up_stuck(const char* what) {
-  char places[600];
+  char places[600], lacks[200];
   describe_block(places, sizeof places);
-  say("%s in block (%u,%u,%u): of its %u threads %s", what, blockIdx.x, blockIdx.y, blockIdx.z,
-      thread_count, places);
+  describe_wait(lacks, sizeof lacks);
+  say("%s in block (%u,%u,%u): of its %u threads %s%s", what, blockIdx.x, blockIdx.y, blockIdx.z,
+      thread_count, places, lacks);
   give_up(kStuck);
 }
 
