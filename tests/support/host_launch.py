@@ -39,7 +39,7 @@ def launch(
     entry: int = 0,
     environment: dict[str, str] | None = None,
 ) -> Launched:
-    """Run a kernel of `library`: buffers are a ctypes name and contents, or a length for 0, 1, 2, ..."""
+    """Run a kernel of `library`; buffers are a ctypes name with contents, or a length for 0, 1."""
     with tempfile.NamedTemporaryFile(suffix=".so") as file:
         file.write(library)
         file.flush()

@@ -132,6 +132,10 @@ REMEDY = (
     "the `host` device can't run this: provide a substitute under `#ifdef __CUDA_ON_HOST__`, or "
     "verify on a GPU"
 )
+PTX_REMEDY = (
+    "write it with a function of <tune/tensor.h> or <tune/wgmma.h>, which the `host` device runs, "
+    "give it a substitute under `#ifdef __CUDA_ON_HOST__`, or verify on a GPU"
+)
 
 _ASSEMBLY = frozenset({"asm", "__asm__", "__asm"})
 _QUALIFIER = re.compile(r"\s*(?:\b(?:volatile|__volatile__|inline|goto)\b\s*)*\(")
@@ -188,7 +192,12 @@ def _rewritten(text: str, file: str, line: int) -> str:
             end, instructions = _assembly(text, end)
             if refused := [one for one in instructions if not _HINT.fullmatch(one)]:
                 at = f"{_shown(file)}({_line_at(text, start, line)})"
-                raise NotOnHostError(f"{at}: error: inline PTX `{refused[0]}`\n  {REMEDY}")
+                # Before the instruction there may be a bracket and registers.
+                told = next(
+                    (one for one in refused if not one.startswith((".reg", "{"))), refused[0]
+                )
+                problem = f"inline PTX `{told}` can't run on the CPU"
+                raise NotOnHostError(f"{at}: error: {problem}\n  {PTX_REMEDY}")
             replacement = _same_lines(text[start:end], "(void)0")
         else:
             continue

@@ -154,6 +154,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         edge_cases=_workloads(document, model, "edge_cases", (*tuned, *held_out)),
         min_bytes=expression(document, model.min_bytes, axes, "min_bytes"),
         operations=optional(document, model.operations, axes, "operations"),
+        peak=_peak(document, model),
         baseline=tuple(
             _launch(document, item, names, {}, "baseline", "launch", i)
             for i, item in enumerate(model.baseline.launch)
@@ -394,6 +395,13 @@ def _tolerances(
         name: Tolerance(item.relative or 0.0, item.absolute or 0.0, item.codes)
         for name, item in model.tolerance.items()
     }
+
+
+def _peak(document: Document, model: SpaceModel) -> str:
+    if model.peak and model.operations is None:
+        remedy = "say with `operations:` how many there are, or leave `peak` out"
+        raise document.error("`peak` without `operations`", "peak", remedy=remedy)
+    return model.peak or ""
 
 
 def _check_sizes(spec: KernelSpec, workload: Workload) -> None:
