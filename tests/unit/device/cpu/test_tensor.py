@@ -163,6 +163,18 @@ def test_semaphores_count(part: Callable[..., list[Any]]) -> None:
     assert part("semaphores", ("c_uint32", [1, 0, 0]))[0] == [9, 6, 9]
 
 
+def test_the_example_of_the_documentation_is_right(library: Library, tmp_path: Path) -> None:
+    page = Path(__file__).parents[4] / "docs" / "tensor-cores.md"
+    text = page.read_text("utf-8").split("```cuda\n")[1].split("```")[0]
+    (tmp_path / "example.cu").write_text(text, "utf-8")
+    x, w = (np.hstack([operand(rows, "bf16", seed) for seed in range(4)]) for rows in (16, 8))
+    codes = (("c_uint16", one.view(np.uint16).ravel().tolist()) for one in (x, w))
+    compiled = library(str(tmp_path / "example.cu"), ("tile",))
+    end = launch(compiled, ("c_float", 128), *codes)
+    assert end.message == ""
+    np.testing.assert_allclose(np.reshape(end.buffers[0], (16, 8)), product(x, w), atol=1e-4)
+
+
 MISTAKES = (
     *("none", "no_wait", "wrong_parity", "too_few_bytes", "reused_early", "no_wgmma_fence"),
     *("no_store_fence", "no_init_fence", "wrong_swizzle", "no_commit", "ends_early"),
