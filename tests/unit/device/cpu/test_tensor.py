@@ -175,6 +175,25 @@ def test_the_example_of_the_documentation_is_right(library: Library, tmp_path: P
     np.testing.assert_allclose(np.reshape(end.buffers[0], (16, 8)), product(x, w), atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", ["half", "nv_bfloat16"])
+@pytest.mark.parametrize(("a_major", "b_major"), [("row", "col"), ("col", "row")])
+def test_wmma_multiplies(library: Library, dtype: str, a_major: str, b_major: str) -> None:
+    kernels = tuple(
+        f"multiply<{t}, {a}_major, {b}_major>"
+        for t in ("half", "nv_bfloat16")
+        for a, b in (("row", "col"), ("col", "row"))
+    )
+    kind = "f16" if dtype == "half" else "bf16"
+    a, b = operand(16, kind, 1), operand(16, kind, 2)
+    codes = (("c_uint16", one.view(np.uint16).ravel().tolist()) for one in (a, b))
+    at = kernels.index(f"multiply<{dtype}, {a_major}_major, {b_major}_major>")
+    end = launch(library("wmma.cu", kernels), ("c_float", 256), *codes, entry=at)
+    assert end.message == ""
+    left, right = a if a_major == "row" else a.T, b.T if b_major == "col" else b
+    wanted = 2 + 2 * (left.astype(np.float64) @ right.astype(np.float64))
+    np.testing.assert_allclose(np.reshape(end.buffers[0], (16, 16)), wanted, atol=1e-4)
+
+
 MISTAKES = (
     *("none", "no_wait", "wrong_parity", "too_few_bytes", "reused_early", "no_wgmma_fence"),
     *("no_store_fence", "no_init_fence", "wrong_swizzle", "no_commit", "ends_early"),
