@@ -30,15 +30,16 @@ class Launched:
 
 def launch(
     library: bytes,
-    *buffers: tuple[str, int],
+    *buffers: tuple[str, int | list[Any]],
     grid: tuple[int, int, int] = (1, 1, 1),
     block: tuple[int, int, int] = (32, 1, 1),
     shared_bytes: int = 0,
     order: int = 0,
     times: int = 1,
+    entry: int = 0,
     environment: dict[str, str] | None = None,
 ) -> Launched:
-    """Run the first kernel of `library` on buffers (ctypes name, length) that hold 0, 1, 2, ..."""
+    """Run a kernel of `library`; buffers are a ctypes name with contents, or a length for 0, 1."""
     with tempfile.NamedTemporaryFile(suffix=".so") as file:
         file.write(library)
         file.flush()
@@ -50,6 +51,7 @@ def launch(
             "shared_bytes": shared_bytes,
             "order": order,
             "times": times,
+            "entry": entry,
         }
         done = subprocess.run(
             [sys.executable, "-S", __file__],
@@ -66,13 +68,15 @@ def launch(
 
 def _run(wanted: dict[str, Any]) -> dict[str, Any]:
     memory, starts, guards, views = [], [], [], []
-    for name, length in wanted["buffers"]:
+    for name, given in wanted["buffers"]:
         kind = getattr(ctypes, name)
+        contents = given if isinstance(given, list) else range(given)
+        length = len(contents)
         size = length * ctypes.sizeof(kind)
         block = (ctypes.c_char * (size + 3 * GUARD_BYTES))()
         first = -(-ctypes.addressof(block) // GUARD_BYTES) * GUARD_BYTES + GUARD_BYTES
         view = (kind * length).from_address(first)
-        view[:] = [kind(i).value for i in range(length)]
+        view[:] = [kind(one).value for one in contents]
         ctypes.memset(first - GUARD_BYTES, PATTERN, GUARD_BYTES)
         memory.append(block)
         views.append(view)
@@ -100,7 +104,7 @@ def _run(wanted: dict[str, Any]) -> dict[str, Any]:
         ctypes.addressof(zones),
         len(guards),
     )
-    entry = ctypes.CDLL(wanted["library"])["cuda_on_host_entry_0"]
+    entry = ctypes.CDLL(wanted["library"])[f"cuda_on_host_entry_{wanted['entry']}"]
     codes = [entry(ctypes.byref(record)) for _ in range(wanted["times"])]
     buffers = [list(view) for view in views]
     return {"code": max(codes), "message": message.value.decode(), "buffers": buffers}

@@ -188,6 +188,8 @@ def _row(
     used = "-" if resources is None or resources.registers is None else f"{resources.registers}"
     if resources is not None and resources.spills:
         used += ", spills"
+    if resources is not None and resources.serialized_wgmma:
+        used += ", wgmma serialized"
     if resources is not None and resources.static_shared_bytes:
         used += f", {resources.static_shared_bytes} B shared"
     share = f"{percent(occupancy.share)} ({occupancy.limiter})" if occupancy else "-"

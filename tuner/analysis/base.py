@@ -81,7 +81,8 @@ class ProfileSubject:
     `program` is compiled with line information; line i + 1 of its source came from line
     `lines[i]` of the template. `time_us` is None where nothing was timed on a GPU. `resources`
     and `occupancy` are those of the first launch. `traffic_bytes` and `operations` are what the
-    operator needs at least. `surroundings` names what the time was measured in, "" for alone.
+    operator needs at least, and `peak` what the operations are done in, "" where that is not
+    declared. `surroundings` names what the time was measured in, "" for alone.
     """
 
     program: Program
@@ -91,6 +92,7 @@ class ProfileSubject:
     time_us: float | None
     traffic_bytes: int
     operations: int | None = None
+    peak: str = ""
     surroundings: str = ""
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast, get_args
 
 from tuner.analysis.base import Bottleneck, Profile
 from tuner.analysis.metrics import MEMORY_THROUGHPUT, SM_THROUGHPUT, counter
+from tuner.model.hardware import Peak, operations_per_clock
 from tuner.model.statistics import floor_us
 
 # From this share of what the hardware can do on, a kernel counts as bound by it: where Nsight
@@ -25,11 +27,6 @@ IDLE = 0.2
 # The peak is known to about a factor of 2 (clocks, dual issue): a theory that is closer is none.
 CLEAR = 2.0
 CLOCK_GHZ = 1.7
-# FP32 results a clock and multiprocessor: CUDA C++ Programming Guide, arithmetic throughput.
-_FP32_LANES = {(7, 5): 64, (8, 0): 64}
-_FP32_LANES_SINCE = 128
-# Dense 16-bit tensor throughput over FP32 is 16 on an A100, 15 on an H200 (NVIDIA's data sheets).
-_TENSOR_FACTOR = 16
 # However near the roofline, findings stay ranked.
 _LEAST_ROOM = 0.05
 
@@ -89,17 +86,28 @@ def memory_us(profile: Profile) -> float | None:
 
 
 def compute_us(profile: Profile) -> float | None:
-    """Estimate the time (us) of the declared operations at the peak of FP32, or of tensor cores.
+    """Estimate the time (us) of the declared operations at the declared peak.
 
-    Tensor cores where the machine code uses them.
+    Where none is declared, or the device has none: that of 16-bit tensor cores where the machine
+    code uses them, else of FP32.
     """
-    operations = profile.subject.operations
+    operations, device = profile.subject.operations, profile.device
     if operations is None:
         return None
-    lanes = _FP32_LANES.get(profile.device.compute_capability, _FP32_LANES_SINCE)
-    factor = _TENSOR_FACTOR if profile.count("tensor") else 1
-    gflops = 2 * lanes * profile.device.multiprocessors * CLOCK_GHZ * factor
-    return operations / (gflops * 1e3)
+    seen: Peak = "fp16" if profile.count("tensor") else "fp32"
+    asked = (profile.subject.peak, seen, "fp32")
+    rates = (peak_gflops(device.compute_capability, device.multiprocessors, one) for one in asked)
+    return operations / (next(filter(None, rates)) * 1e3)
+
+
+def peak_gflops(
+    compute_capability: tuple[int, int], multiprocessors: int, peak: str
+) -> float | None:
+    """Estimate the most that a device does in a type, at 1.7 GHz; None for a type it hasn't."""
+    if peak not in get_args(Peak):
+        return None
+    each = operations_per_clock(compute_capability, cast(Peak, peak))
+    return None if each is None else each * multiprocessors * CLOCK_GHZ
 
 
 def theory(profile: Profile) -> Bottleneck | None:

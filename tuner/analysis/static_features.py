@@ -175,7 +175,7 @@ _IS_STORE = np.array([name in _STORES for name in CLASSES])
 
 
 _NUMBERS = (
-    "launches blocks warps waves traffic_bytes registers spill_bytes stack_bytes "
+    "launches blocks warps waves traffic_bytes registers spill_bytes stack_bytes serialized_wgmma "
     "static_shared_bytes dynamic_shared_bytes barriers threads cluster_blocks programmatic "
     "occupancy resident_blocks active_warps last_wave evenness loads_in_flight_bytes "
     "load_bits_max load_bits_mean store_bits_max store_bits_mean loaded_bytes stored_bytes "
@@ -240,6 +240,7 @@ def _of_launch(
         "registers": used.registers or 0,
         "spill_bytes": used.spill_store_bytes + used.spill_load_bytes,
         "stack_bytes": used.stack_bytes,
+        "serialized_wgmma": bool(used.serialized_wgmma),
         "static_shared_bytes": used.static_shared_bytes,
         "dynamic_shared_bytes": launch.shared_bytes,
         "barriers": used.barriers,

@@ -369,7 +369,8 @@ def _require_unchanged(directory: Path, manifest: Manifest, spec: KernelSpec) ->
         changed = [str(path) for path, sha in files.items() if file_sha(path) != sha]
         # Sessions of earlier versions don't say.
         if manifest.headers_sha not in ("", _headers_sha(spec)):
-            changed.append("what they include from " + ", ".join(map(str, spec.include_dirs)))
+            folders = ", ".join(map(str, spec.include_dirs)) or "<tune/...>"
+            changed.append(f"what they include from {folders}")
     except OSError as error:
         message = f"a file of it cannot be read: {error.filename}: {error.strerror}"
         raise SessionError(message, path=directory) from error

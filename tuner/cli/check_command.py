@@ -157,8 +157,10 @@ def _outcome(trial: Trial) -> str:
     if resources is None or occupancy is None:
         return f"{trial.status}: {trial.reason}"
     spilled = _spilled(trial)
+    serialized = ", wgmma serialized" if resources.serialized_wgmma else ""
     return (
         f"{resources.registers} registers, {f'{spilled} bytes spilled' if spilled else 'no spills'}"
+        f"{serialized}"
         f", occupancy {occupancy.share:.0%} limited by {occupancy.limiter}"
     )
 

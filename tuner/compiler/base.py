@@ -109,6 +109,13 @@ _USED = (
     re.compile(r"used (\d+) barriers"),
     re.compile(r"(\d+) bytes smem"),
 )
+# Remarks C7509 to C7519, by their words: the numbers changed between versions.
+_SERIALIZED = re.compile(
+    r"wgmma\.mma_async instructions are serialized due to (?P<why>.+?)"
+    r" in the function '(?P<by>[^']+)'"
+    r"|(?P<wait>wgmma\.wait_group is injected)\b.*? by compiler (?P<to>.+?)"
+    r" in function '(?P<for>[^']+)'"
+)
 _PTXAS = re.compile(r"ptxas\b")
 _PTXAS_ERROR = re.compile(r"\b(?:error|fatal)\s*:")
 _DIAGNOSTIC = re.compile(r"(?:^|: )(?:catastrophic |internal )?error\b", re.MULTILINE)
@@ -118,14 +125,18 @@ _SUMMARY = re.compile(r"^\d+ (?:catastrophic )?errors? detected in |^Compilation
 def ptxas_resources(log: str) -> dict[str, Resources]:
     """Read `ptxas -v`: the resources of every kernel in `log`, by its lowered name.
 
-    Spills of functions that were not inlined count for every kernel: the report doesn't say
-    which kernel calls them.
+    Spills and serialized multiplies of functions that were not inlined count for every kernel: the
+    report doesn't say which kernel calls them.
     """
     frames: dict[str, tuple[int, int, int]] = {}
     used: dict[str, str] = {}
+    serialized: dict[str, str] = {}
     entry = function = ""
     for line in log.splitlines():
-        if match := _ENTRY.search(line):
+        if match := _SERIALIZED.search(line):
+            why = match["why"] or f"{match['wait']} {match['to']}"
+            serialized.setdefault(match["by"] or match["for"], " ".join(why.split()))
+        elif match := _ENTRY.search(line):
             entry = match[1]
         elif match := _PROPERTIES.search(line):
             function = match[1]
@@ -134,6 +145,7 @@ def ptxas_resources(log: str) -> dict[str, Resources]:
         elif _USED[0].search(line):
             used[entry] = line
     called = [frame for name, frame in frames.items() if name not in used]
+    elsewhere = next((why for name, why in serialized.items() if name not in used), "")
     resources = {}
     for name, line in used.items():
         registers, barriers, shared = (
@@ -142,7 +154,8 @@ def ptxas_resources(log: str) -> dict[str, Resources]:
         stack, stores, loads = frames.get(name, (0, 0, 0))
         stores += sum(frame[1] for frame in called)
         loads += sum(frame[2] for frame in called)
-        resources[name] = Resources(registers, stores, loads, shared, stack, barriers)
+        why = serialized.get(name, elsewhere)
+        resources[name] = Resources(registers, stores, loads, shared, stack, barriers, why)
     return resources
 
 

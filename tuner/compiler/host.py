@@ -23,7 +23,14 @@ from pathlib import Path
 
 from tuner.compiler.base import CompileRequest, CompileResult, shortened
 from tuner.compiler.cache import Cache, cache_key
-from tuner.compiler.host_source import LAUNCH_UNIT, REMEDY, NotOnHostError, refusal, to_host
+from tuner.compiler.host_source import (
+    LAUNCH_UNIT,
+    PTX_REMEDY,
+    REMEDY,
+    NotOnHostError,
+    refusal,
+    to_host,
+)
 from tuner.compiler.includes import UNIT_NAME, include_digest, refused_include
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.trial import Resources
@@ -55,7 +62,7 @@ def errors(log: str, request: CompileRequest) -> str:
         else:
             found.append(f"{UNIT_NAME if file == UNIT_NAME else file}({number}): error: {text}")
         if _GPU_ONLY.search(text):
-            found.append(f"  {REMEDY}")
+            found.append(f"  {PTX_REMEDY if 'inline PTX' in found[-1] else REMEDY}")
     return shortened("\n".join(found) or log.strip() or "g++ failed without a message")
 
 

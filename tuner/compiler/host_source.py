@@ -134,6 +134,10 @@ REMEDY = (
     "the `host` device can't run this: provide a substitute under `#ifdef __CUDA_ON_HOST__`, or "
     "verify on a GPU"
 )
+PTX_REMEDY = (
+    "write it with a function of <tune/tensor.h> or <tune/wgmma.h>, which the `host` device runs, "
+    "give it a substitute under `#ifdef __CUDA_ON_HOST__`, or verify on a GPU"
+)
 
 _ASSEMBLY = frozenset({"asm", "__asm__", "__asm"})
 _QUALIFIER = re.compile(r"\s*(?:\b(?:volatile|__volatile__|inline|goto)\b\s*)*\(")
@@ -190,10 +194,14 @@ def _rewritten(text: str, file: str, line: int) -> str:
             end, instructions, is_statement = _assembly(text, end)
             refused = [one for one in instructions if not _HINT.fullmatch(one)]
             number = _line_at(text, start, line)
+            # Before the instruction there may be a bracket and registers.
+            told = next((one for one in refused if not one.startswith((".reg", "{"))), "")
+            told = told or next(iter(refused), "")
             if refused and not is_statement:
                 at = f"{_shown(file)}({number})"
-                raise NotOnHostError(f"{at}: error: inline PTX `{refused[0]}`\n  {REMEDY}")
-            instead = _where_it_is_called(refused[0], number) if refused else "(void)0"
+                problem = f"inline PTX `{told}` can't run on the CPU"
+                raise NotOnHostError(f"{at}: error: {problem}\n  {PTX_REMEDY}")
+            instead = _where_it_is_called(told, number) if refused else "(void)0"
             replacement = _same_lines(text[start:end], instead)
         else:
             continue
@@ -206,7 +214,8 @@ def _where_it_is_called(instruction: str, line: int) -> str:
     # an error of g++'s, but none where nobody calls the function around it
     plain = re.sub(r"[^\w .,:;%@!\[\]{}()+-]", " ", instruction)
     name = f"inline_ptx_in_line_{line}"
-    declared = f'void {name}() __attribute__((error("inline PTX `{plain}`")))'
+    told = f"inline PTX `{plain}` can't run on the CPU"
+    declared = f'void {name}() __attribute__((error("{told}")))'
     return f"do {{ {declared}; {name}(); }} while (0)"
 
 

@@ -6,12 +6,15 @@ import hashlib
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from functools import cache as once
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 
 from tuner.process.files import read_regular
 
+# Found by every source, without a folder of the user's: `<tune/tensor.h>`.
+OWN = Path(__file__).with_name("include")
 # What the compiler calls the source in its messages.
 UNIT_NAME = "kernel.cu"
 
@@ -174,9 +177,10 @@ def include_digest(source: str, include_dirs: tuple[str, ...]) -> str:
 def header_digest(source: str, include_dirs: Iterable[Path | str]) -> str:
     """Hash the same files by what they hold and what they are called, wherever they lie.
 
-    "" where there is none. Directives of templates (`//% include "words.cuh"`) count as well.
+    "" where there is none. Directives of templates (`//% include "words.cuh"`) count as well, and
+    so do our own headers.
     """
-    folders = tuple(map(str, include_dirs))
+    folders = (*map(str, include_dirs), str(OWN))
     found = set()
     for _, path in _reached(source, folders):
         name = next(path.relative_to(one) for one in folders if path.is_relative_to(one))
@@ -193,3 +197,29 @@ def _content(path: Path) -> tuple[str, tuple[str, ...]]:
 def _read(path: Path, _changed_ns: int, _size: int) -> tuple[str, tuple[str, ...]]:
     data = read_regular(path)
     return hashlib.sha256(data).hexdigest(), tuple(_NAMED.findall(data.decode(errors="replace")))
+
+
+_OWN_INCLUDE = re.compile(
+    r"^[ \t]*#[ \t]*include[ \t]*[<\"](tune/\w+\.h)[>\"][^\n]*$", re.MULTILINE
+)
+
+
+def with_own_headers(source: str) -> str:
+    """Put our headers in the place of their directives, each once: for who has no `tune`."""
+    texts, given = own_headers(), set[str]()
+
+    def text(match: re.Match[str]) -> str:
+        name = match[1]
+        if name in given or name not in texts:
+            return "" if name in given else match[0]
+        given.add(name)
+        return _OWN_INCLUDE.sub(text, texts[name].replace("#pragma once\n", ""))
+
+    return _OWN_INCLUDE.sub(text, source)
+
+
+@once
+def own_headers() -> dict[str, str]:
+    """Read our headers for kernels, by the name that a source includes them by."""
+    files = sorted(path for path in OWN.rglob("*.h"))
+    return {path.relative_to(OWN).as_posix(): path.read_text("utf-8") for path in files}

@@ -19,7 +19,7 @@ from cuda import pathfinder
 from cuda.bindings import nvrtc
 
 from tuner.compiler.base import normalized
-from tuner.compiler.includes import UNIT_NAME
+from tuner.compiler.includes import UNIT_NAME, own_headers
 from tuner.process.child import connected
 from tuner.process.confinement import confine_compiler, forget_environment, limit_compiler
 from tuner.process.protocol import Message, receive, send
@@ -120,6 +120,7 @@ def _headers(folders: list[Path]) -> dict[str, str]:
     own = Path(__file__).with_name("shims")
     files = (path for path in own.rglob("*") if path.is_file())
     found = {path.relative_to(own).as_posix(): path.read_text(encoding="utf-8") for path in files}
+    found |= own_headers()
     for name in _DECLARING:
         path = next((folder / name for folder in folders if (folder / name).is_file()), None)
         if path is not None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from tuner.compiler.includes import with_own_headers
 from tuner.dispatch.kernels import Applicability, VariantKernel
 from tuner.dispatch.table import (
     DispatchTable,
@@ -223,7 +224,7 @@ class Sources:
         return {"type": kind, "local": f"tune_{argument.name}", "text": text}
 
     def _baseline(self) -> VariantSource:
-        source = hide_host_code(read_source(self.spec.source))
+        source = with_own_headers(hide_host_code(read_source(self.spec.source)))
         launches = tuple(map(self._launch, self.spec.baseline))
         return self._for_defaults(
             VariantSource(0, "the baseline", source, launches), self.spec.baseline, ()
@@ -256,7 +257,7 @@ class Sources:
         unit = VariantSource(
             number,
             str(kernel.variant),
-            kernel.source,
+            with_own_headers(kernel.source),
             tuple(map(self._launch, reach.launches)),
             self._conditions(reach),
             reach.static_bytes,

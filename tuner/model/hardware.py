@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from math import prod
+from typing import Literal
 
 from tuner.model.errors import DeviceError
 from tuner.model.expressions import ceil_div
@@ -68,6 +69,28 @@ _LIMITS = {
     )
 }
 COMPUTE_CAPABILITIES = tuple(_LIMITS)
+Peak = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
+# Dense operations (two for a multiply-add) of 16-bit floats a clock and multiprocessor: the data
+# sheets' rate over multiprocessors and boost clock, of T4, A100, A40, AGX Orin, L40S, H100 SXM,
+# B200, B300, Thor, RTX PRO 6000 and GB10. GeForce has half of it where it sums in float32.
+_TENSOR_FP16 = dict(
+    zip(
+        COMPUTE_CAPABILITIES,
+        (1024, 2048, 1024, 2048, 1024, 4096, 8192, 8192, 8192, 1024, 1024),
+        strict=True,
+    )
+)
+# What the other types do in the time of one of 16 bits, and from which generation on.
+_TENSOR_TYPES: dict[Peak, tuple[float, tuple[int, int]]] = {
+    "fp16": (1.0, (7, 5)),
+    "bf16": (1.0, (8, 0)),
+    "tf32": (0.5, (8, 0)),
+    "int8": (2.0, (7, 5)),
+    "fp8": (2.0, (8, 9)),
+}
+# FP32 results a clock and multiprocessor: CUDA C++ Programming Guide, arithmetic throughput.
+_FP32_LANES = {(7, 5): 64, (8, 0): 64}
+_FP32_LANES_SINCE = 128
 # Of the generation's best known product, for constraints that ask without a device: T4, A100,
 # RTX 3090, AGX Orin, RTX 4090, H200, B200, B300, AGX Thor, RTX 5090, GB10.
 MULTIPROCESSORS = dict(
@@ -95,6 +118,16 @@ def architecture_for(compute_capability: tuple[int, int]) -> str:
     limits_for(compute_capability)
     major, minor = compute_capability
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+
+
+def operations_per_clock(compute_capability: tuple[int, int], peak: Peak) -> float | None:
+    """Look up the dense operations a clock and multiprocessor; None for a type it lacks."""
+    if peak == "fp32":
+        return 2.0 * _FP32_LANES.get(compute_capability, _FP32_LANES_SINCE)
+    factor, since = _TENSOR_TYPES[peak]
+    if compute_capability < since or compute_capability not in _TENSOR_FP16:
+        return None
+    return factor * _TENSOR_FP16[compute_capability]
 
 
 def occupancy(limits: DeviceLimits, resources: Resources, launch: Launch) -> Occupancy | None:
@@ -217,6 +250,10 @@ def _by_user(
         yield (
             f"spills {resources.spill_store_bytes} bytes of stores and "
             f"{resources.spill_load_bytes} of loads where `spills: forbid`"
+        )
+    if allowed.serialized_wgmma == "forbid" and resources.serialized_wgmma:
+        yield (
+            f"wgmma is serialized ({resources.serialized_wgmma}) where `serialized_wgmma: forbid`"
         )
     registers, most = resources.registers, allowed.max_registers
     if most is not None and registers is not None and registers > most:

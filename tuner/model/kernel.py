@@ -225,6 +225,7 @@ class Limits:
     max_shared_bytes: int | None = None
     min_occupancy: float | None = None
     spills: Literal["allow", "forbid"] = "allow"
+    serialized_wgmma: Literal["allow", "forbid"] = "allow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +275,7 @@ class KernelSpec:
     limits: Limits = Limits()
     operators: tuple[Operator, ...] = ()
     operations: Expression | None = None
+    peak: str = ""
     include_dirs: tuple[Path, ...] = ()
     compile_options: tuple[str, ...] = ()
     edge_cases: tuple[Workload, ...] = ()

@@ -40,6 +40,8 @@ class Resources:
     """What the compiler reports for one kernel, per thread or per block.
 
     `registers` is None where the kernel is compiled for a CPU, which has other ones.
+    `serialized_wgmma` is the reason that ptxas gives for making warpgroup multiplies wait for each
+    other, "" where they may overlap.
     """
 
     registers: int | None
@@ -48,6 +50,7 @@ class Resources:
     static_shared_bytes: int = 0
     stack_bytes: int = 0
     barriers: int = 0
+    serialized_wgmma: str = ""
 
     @property
     def spills(self) -> bool:

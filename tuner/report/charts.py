@@ -166,8 +166,12 @@ def roofline(
     traffic_bytes: Mapping[str, int],
     operations: Mapping[str, int],
     streaming_gbps: float,
+    compute_roof: tuple[str, float] | None = None,
 ) -> Markup:
-    """Draw rate against arithmetic intensity, both logarithmic, under the memory roof."""
+    """Draw rate against arithmetic intensity, both logarithmic, under the roofs.
+
+    That of the declared peak (its name and GFLOP/s) is drawn where the memory's reaches it.
+    """
     keys = [one.workload.key for one in results]
     intensities = [operations[key] / traffic_bytes[key] for key in keys]
     gflops = [_per_ns(operations[one.workload.key], one) for one in results]
@@ -183,6 +187,7 @@ def roofline(
         x_ticks=log_ticks(low, high),
         y_ticks=log_ticks(y.low, y.high),
         streaming_gbps=streaming_gbps,
+        compute_roof=compute_roof if compute_roof and compute_roof[1] < ceiling else None,
     )
 
 

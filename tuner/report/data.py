@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tuner.analysis.roofline import peak_gflops
 from tuner.model.energy import Objective
 from tuner.model.errors import ExpressionError, InputError, SessionError, TunerError
 from tuner.model.expressions import Expression
@@ -97,7 +99,7 @@ class ReportData:
     that did not use their budget up. `pruned` says what each search left out as slow, None that
     nothing was to be left out. `dispatch` says which variant serves which shape, `peers` what
     became of each peer on each workload, `surroundings` by their names what runs before and after
-    the operator there.
+    the operator there. `compute_roof` is the declared peak and its GFLOP/s.
     """
 
     kernel: str
@@ -113,6 +115,7 @@ class ReportData:
     streaming_gbps: float | None = None
     traffic_bytes: Mapping[str, int] = field(default_factory=dict)
     operations: Mapping[str, int] = field(default_factory=dict)
+    compute_roof: tuple[str, float] | None = None
     dynamic_shared_bytes: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
@@ -293,6 +296,16 @@ def _with_rounds(data: ReportData, session: Session) -> ReportData:
     return replace(data, author=author_of(session), rounds=told, profiles=found)
 
 
+def _compute_roof(peak: str, environment: Mapping[str, str]) -> tuple[str, float] | None:
+    known = re.fullmatch(r"sm_(\d+)(\d)a?", environment.get("architecture", ""))
+    multiprocessors = environment.get("multiprocessors", "")
+    if not peak or known is None or not multiprocessors.isdecimal():
+        return None
+    capability = int(known[1]), int(known[2])
+    gflops = peak_gflops(capability, int(multiprocessors), peak)
+    return None if gflops is None else (peak, gflops)
+
+
 def _with_spec(data: ReportData, spec: KernelSpec) -> ReportData:
     operations, workloads = spec.operations, [result.workload for result in data.results]
     return replace(
@@ -300,6 +313,7 @@ def _with_spec(data: ReportData, spec: KernelSpec) -> ReportData:
         baseline_source=read_text(spec.source),
         traffic_bytes={w.key: spec.min_bytes.integer(w.values) for w in workloads},
         operations={w.key: operations.integer(w.values) for w in workloads} if operations else {},
+        compute_roof=_compute_roof(spec.peak, data.environment),
         surroundings={one.name: str(one) for one in spec.surroundings},
         declared=Declared(
             spec.edge_cases,

@@ -81,7 +81,9 @@ def _result_parts(data: ReportData) -> Mapping[str, object]:
         "unpaired": sum(not result.paired for result in data.results),
         "speedup_chart": None if data.on_cpu else charts.speedups(speedups),
         "throughput_chart": charts.throughputs(placed, traffic, streaming) if placed else None,
-        "roofline_chart": charts.roofline(known, traffic, operations, streaming) if known else None,
+        "roofline_chart": charts.roofline(known, traffic, operations, streaming, data.compute_roof)
+        if known
+        else None,
     }
 
 

@@ -243,6 +243,7 @@ def _row(trial: Trial, elapsed_s: float) -> dict[str, object]:
         "stopped_early": None if measurement is None else measurement.stopped_early,
         "registers": None if resources is None else resources.registers,
         "spill_store_bytes": None if resources is None else resources.spill_store_bytes,
+        "serialized_wgmma": None if resources is None else resources.serialized_wgmma,
         "static_shared_bytes": None if resources is None else resources.static_shared_bytes,
         "occupancy": None if occupancy is None else occupancy.share,
         "limited_by": None if occupancy is None else occupancy.limiter,

@@ -155,6 +155,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         edge_cases=_workloads(document, model, "edge_cases", (*tuned, *held_out)),
         min_bytes=optional(document, model.min_bytes, axes, "min_bytes") or _moved(arguments),
         operations=optional(document, model.operations, axes, "operations"),
+        peak=_peak(document, model),
         baseline=tuple(
             _launch(document, item, arguments, names, {}, "baseline", "launch", i)
             for i, item in enumerate(model.baseline.launch)
@@ -484,6 +485,13 @@ def _moved(arguments: Sequence[Argument]) -> Expression:
         size = min(DTYPE_BYTES[dtype] for dtype in dtypes) * (2 if one.role == "inout" else 1)
         terms.append(" * ".join(f"({n})" for n in (*(e.text for e in one.shape), str(size))))
     return Expression.parse(" + ".join(terms))
+
+
+def _peak(document: Document, model: SpaceModel) -> str:
+    if model.peak and model.operations is None:
+        remedy = "say with `operations:` how many there are, or leave `peak` out"
+        raise document.error("`peak` without `operations`", "peak", remedy=remedy)
+    return model.peak or ""
 
 
 def _check_sizes(spec: KernelSpec, workload: Workload) -> None:

@@ -186,6 +186,9 @@ class LimitsModel(StrictModel):
     )
     min_occupancy: Share | None = Field(default=None, description="a share from 0 to 1, `0.5`")
     spills: Literal["allow", "forbid"] = Field(default="allow", description="allow or forbid")
+    serialized_wgmma: Literal["allow", "forbid"] = Field(
+        default="allow", description="allow or forbid"
+    )
 
 
 class ToleranceModel(StrictModel):
@@ -228,6 +231,10 @@ class SpaceModel(StrictModel):
     )
     operations: Scalar = Field(
         default=None, description="an expression: arithmetic operations, `T * K`"
+    )
+    peak: Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8"] | None = Field(
+        default=None,
+        description="what the operations are done in: fp32, tf32, fp16, bf16, fp8 or int8",
     )
     baseline: BaselineModel = Field(description="the launch of the source, `launch: [...]`")
     parameters: dict[str, list[Scalar]] = Field(
@@ -442,7 +449,7 @@ def _require_no_looser_limits(original: Document, answer: Document) -> None:
         return
     for name in (field.name for field in fields(Limits)):
         before, after = limits.get(name), asked.get(name)
-        if name == "spills":
+        if name in ("spills", "serialized_wgmma"):
             looser = before == "forbid" and after != "forbid"
         elif not isinstance(before, int | float) or not isinstance(after, int | float):
             looser = before is not None

@@ -53,6 +53,7 @@ class Profiling:
             time_us=trial.time_us if self._timed else None,
             traffic_bytes=spec.min_bytes.integer(workload.values),
             operations=spec.operations.integer(workload.values) if spec.operations else None,
+            peak=spec.peak,
             surroundings=around.name if around else "",
         )
         profile = self._profiler.profile(subject)

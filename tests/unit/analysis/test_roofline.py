@@ -9,7 +9,15 @@ from profiles import MB, code, launch, profile
 
 from tuner.analysis.base import Bottleneck, Profile
 from tuner.analysis.metrics import MEMORY_THROUGHPUT, SM_THROUGHPUT
-from tuner.analysis.roofline import bound_of, room
+from tuner.analysis.roofline import (
+    CLOCK_GHZ,
+    bound_of,
+    compute_us,
+    peak_gflops,
+    room,
+    theory,
+)
+from tuner.device.simulated import H200_LIKE
 
 # At 2 x 128 x 132 operations a clock and 1.7 GHz: 100 us.
 OPERATIONS_100_US = round(57.4464e6 * 100)
@@ -72,6 +80,52 @@ def test_tensor_instructions_raise_the_peak() -> None:
     operations = 4 * OPERATIONS_100_US
     assert bound_of(profile(operations=operations)) is Bottleneck.COMPUTE
     assert bound_of(profile(operations=operations, codes=TENSOR_CODE)) is Bottleneck.MEMORY
+
+
+@pytest.mark.parametrize(
+    ("peak", "kind"),
+    [
+        ("fp32", Bottleneck.COMPUTE),
+        ("tf32", Bottleneck.COMPUTE),
+        ("bf16", None),
+        ("fp8", Bottleneck.MEMORY),
+    ],
+)
+def test_a_declared_peak_stands_whatever_the_code_uses(peak: str, kind: Bottleneck | None) -> None:
+    given = profile(operations=16 * OPERATIONS_100_US)
+    for codes in ((), TENSOR_CODE):
+        declared = replace(given, subject=replace(given.subject, peak=peak), codes=codes)
+        assert theory(declared) is kind
+
+
+def test_a_peak_that_the_device_lacks_is_left_out() -> None:
+    assert peak_gflops((8, 0), 108, "fp8") is None
+    ampere = replace(H200_LIKE, compute_capability=(8, 0))
+    given = replace(profile(operations=OPERATIONS_100_US), device=ampere)
+    declared = replace(given, subject=replace(given.subject, peak="fp8"))
+    assert compute_us(declared) == compute_us(given)
+
+
+# Dense rates of the data sheets in TFLOP/s, at the clocks that those hold for.
+@pytest.mark.parametrize(
+    ("capability", "multiprocessors", "ghz", "peak", "tflops"),
+    [
+        ((7, 5), 40, 1.59, "fp16", 65),
+        ((8, 0), 108, 1.41, "bf16", 312),
+        ((8, 0), 108, 1.41, "tf32", 156),
+        ((8, 9), 142, 2.52, "fp8", 733),
+        ((9, 0), 132, 1.83, "bf16", 989),
+        ((9, 0), 132, 1.83, "fp8", 1979),
+        ((10, 0), 148, 1.85, "bf16", 2250),
+        ((12, 0), 188, 2.617, "fp16", 503.8),
+    ],
+)
+def test_peaks_are_those_of_the_data_sheets(
+    capability: tuple[int, int], multiprocessors: int, ghz: float, peak: str, tflops: float
+) -> None:
+    found = peak_gflops(capability, multiprocessors, peak)
+    assert found is not None
+    assert found / CLOCK_GHZ * ghz / 1e3 == pytest.approx(tflops, rel=0.02)
 
 
 def test_the_memory_bounds_no_cost_between_neighbours() -> None:

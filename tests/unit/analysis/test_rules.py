@@ -146,6 +146,13 @@ FIRES = [
         ),
     ),
     (
+        "serialized_wgmma",
+        profile(
+            resources=Resources(168, serialized_wgmma="insufficient register resources"),
+            codes=[code({"tensor": 32}, lines={"tensor": 31})],
+        ),
+    ),
+    (
         "divergence",
         profile(counters={ACTIVE_THREADS: 9.6}, codes=[code({"branch": 9}, lines={"branch": 18})]),
     ),
@@ -207,6 +214,7 @@ QUIET = [
     ),
     ("launch_overhead", "one launch, untimed", profile(launches=[launch(pdl=False)])),
     ("register_spills", "none", profile(codes=[code({"fp32": 9})])),
+    ("serialized_wgmma", "none", profile(codes=[code({"tensor": 32})])),
     ("occupancy", "half", profile(occupancy=Occupancy(0.5, 4, "registers"))),
     ("occupancy", "all blocks are resident", profile(occupancy=LOW, launches=[launch(264)])),
     ("occupancy", "busy schedulers", profile(occupancy=LOW, counters={ISSUED: 70.0})),

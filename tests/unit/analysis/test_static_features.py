@@ -75,11 +75,12 @@ def test_active_warps_are_those_of_the_fullest_multiprocessor(blocks: int, warps
 
 
 def test_what_the_compiler_and_the_launch_say() -> None:
-    resources = Resources(64, 8, 12, static_shared_bytes=1024, stack_bytes=16, barriers=1)
+    resources = Resources(64, 8, 12, 1024, 16, 1, "insufficient register resources")
     found = known(resources, launch(threads=100, shared_bytes=2048, cluster=(2, 1, 1), pdl=True))
     expected = {
         "spill_bytes": 20,
         "stack_bytes": 16,
+        "serialized_wgmma": 1,
         "static_shared_bytes": 1024,
         "dynamic_shared_bytes": 2048,
         "barriers": 1,

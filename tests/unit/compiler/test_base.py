@@ -100,6 +100,33 @@ ptxas         .     8 bytes stack frame, 4 bytes spill stores, 8 bytes spill loa
     assert found["_Z3fooILi8EEvPf"].spill_store_bytes == 16
 
 
+@pytest.mark.parametrize(
+    ("remark", "why"),
+    [
+        (
+            "(C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due "
+            "to non wgmma instructions reading accumulator registers of  a wgmma between start and "
+            "end of the pipeline stage in the function 'bar' in line 12",
+            "non wgmma instructions reading accumulator registers of a wgmma between start and "
+            "end of the pipeline stage",
+        ),
+        (
+            "(C7517) wgmma.wait_group is injected in around line 88 by compiler to allow use of "
+            "registers defined by GMMA in function 'bar'",
+            "wgmma.wait_group is injected to allow use of registers defined by GMMA",
+        ),
+    ],
+)
+def test_reads_why_multiplies_are_serialized(remark: str, why: str) -> None:
+    found = ptxas_resources(f"ptxas info    : {remark}\n{LOG}")
+
+    assert found["bar"].serialized_wgmma == why
+    assert found["_Z3fooILi8EEvPf"].serialized_wgmma == ""
+
+    called = ptxas_resources(f"ptxas info    : {remark}\n".replace("'bar'", "'help'") + LOG)
+    assert [used.serialized_wgmma for used in called.values()] == [why, why]
+
+
 def test_keeps_errors_and_drops_the_rest() -> None:
     log = """\
 "kernel.cu": creating precompiled header file "/somewhere/kernel_0.pch"

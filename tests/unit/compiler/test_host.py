@@ -408,3 +408,11 @@ def test_what_a_link_of_such_a_name_leads_to_stays(temporary: Path) -> None:
     left = {path.name for path in temporary.iterdir()}
     assert left == {"mine", f"{PREFIX}file", f"{PREFIX}link"}
     assert (temporary / "mine" / "notes").exists()
+
+
+def test_inline_ptx_is_refused_with_its_line_the_reason_and_the_remedy(compiled: Compiled) -> None:
+    ptx = "{\\n\\t.reg .pred p;\\n\\tmma.sync.aligned.m16n8k16 %0;\\n\\t}"
+    error = compiled(KERNEL.format(f'\nasm volatile("{ptx}" :: "r"(1));')).error
+    assert "(2): error: inline PTX `mma.sync.aligned.m16n8k16 %0` can't run on the CPU" in error
+    assert "<tune/tensor.h>" in error
+    assert "`#ifdef __CUDA_ON_HOST__`" in error

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from recordings import recording
 
+from tuner.compiler.base import CompileResult
 from tuner.device.base import Program
 from tuner.device.recorded.recording import (
     VERSION,
+    RecordedCompilation,
     RecordedDevice,
     RecordedFinals,
     RecordedProgram,
@@ -27,7 +29,7 @@ from tuner.device.recorded.recording import (
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import Launch, Workload
 from tuner.model.surroundings import Link, Neighbour, Surroundings
-from tuner.model.trial import Status
+from tuner.model.trial import Resources, Status
 
 RECORDING = recording(
     operators={"ACTIVATION": "gelu"},
@@ -312,3 +314,13 @@ def test_another_choice_of_the_operator_is_refused(
 ) -> None:
     with pytest.raises(DeviceError, match=f"recorded with ACTIVATION=silu, {words}"):
         RecordedDevice(path, "example", operators)
+
+
+def test_what_the_compiler_said_comes_back_and_older_files_say_less() -> None:
+    used = Resources(168, 8, 4, 1024, 16, 2, "insufficient register resources")
+    kept = RecordedCompilation.of(CompileResult(resources={"k": used}))
+    assert RecordedCompilation.model_validate_json(kept.model_dump_json()).result().resources == {
+        "k": used
+    }
+    older = RecordedCompilation.model_validate({"resources": {"k": [168, 8, 4, 1024, 16, 2]}})
+    assert older.result().resources == {"k": replace(used, serialized_wgmma="")}

@@ -142,6 +142,7 @@ def test_refuses_clusters_where_the_generation_has_none():
     ("limits", "words"),
     [
         (Limits(spills="forbid"), "spills 16 bytes of stores and 24 of loads"),
+        (Limits(serialized_wgmma="forbid"), "wgmma is serialized (too few registers) where"),
         (Limits(max_registers=64), "80 registers, over `max_registers: 64`"),
         (Limits(max_shared_bytes=1000), "over `max_shared_bytes: 1000`"),
         (
@@ -151,7 +152,9 @@ def test_refuses_clusters_where_the_generation_has_none():
     ],
 )
 def test_refuses_what_the_user_forbids(limits, words):
-    resources = Resources(80, 16, 24, static_shared_bytes=2048)
+    resources = Resources(
+        80, 16, 24, static_shared_bytes=2048, serialized_wgmma="too few registers"
+    )
     assert refusal(HOPPER, resources, FINE, Limits()) is None
     assert words in refusal(HOPPER, resources, FINE, limits)
 

@@ -64,6 +64,14 @@ def test_a_rate_over_the_streaming_rate_stays_on_the_chart():
     assert "streaming 4,000 GB/s" in texts(root)
 
 
+@pytest.mark.parametrize(("gflops", "drawn"), [(1000.0, True), (900_000.0, False)])
+def test_a_peak_is_drawn_where_the_memory_reaches_it(gflops: float, drawn: bool) -> None:
+    results, known = [timed(1, 1.0, 0.5)], {"T=1,D=1": 1000}
+    root = parsed(charts.roofline(results, known, known, 4000.0, ("bf16", gflops)))
+    assert ("bf16 1 TFLOP/s" in texts(root)) is drawn
+    assert len(of_class(root, "roof")) == 1 + drawn
+
+
 def test_the_pictures_of_charts(golden):
     results = [timed(t, 1.0 / t, 0.5 / t) for t in (1, 2, 3)]
     bytes_, operations = ({f"T={t},D=1": count for t in (1, 2, 3)} for count in (200, 100))

@@ -282,6 +282,8 @@ def _resources(resources: Resources, launch: Launch, info: DeviceInfo) -> Iterat
         else "no spills"
     )
     yield f"- registers: {resources.registers} a thread, {spills}, stack {resources.stack_bytes} B"
+    if resources.serialized_wgmma:
+        yield f"- wgmma is serialized: {resources.serialized_wgmma}"
     share = occupancy(limits_for(info.compute_capability), resources, launch)
     assert share is not None
     yield (

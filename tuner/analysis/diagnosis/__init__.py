@@ -33,6 +33,7 @@ RULES: tuple[Rule, ...] = (
         frozenset({Bottleneck.COMPUTE, Bottleneck.LATENCY, Bottleneck.TAIL}),
         execution.tensor_cores,
     ),
+    Rule("serialized_wgmma", _ALL, execution.serialized_wgmma),
     Rule("divergence", _RUNS_LONG, execution.divergence),
     Rule("l2_hit_rate", frozenset({Bottleneck.MEMORY, Bottleneck.LATENCY}), memory.l2_hit_rate),
     Rule("instruction_mix", _RUNS_LONG, execution.instruction_mix),

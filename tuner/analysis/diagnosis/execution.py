@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from tuner.analysis.base import Bottleneck, Profile
 from tuner.analysis.diagnosis.advice import OCCUPANCY, OVERHEADS, STALLS, TOPICS, finding
@@ -49,6 +50,8 @@ MIN_BARRIER_STALL = 0.3  # KernelPro
 MIN_INSTRUCTIONS_PER_BARRIER = 64
 MANY_BARRIERS = 8
 TENSOR_CORES_WEIGHT = 1.0 - 1.0 / 1.31  # KernelPro, table 9
+# Ours: multiplies that overlap nothing, as a spill in an innermost loop.
+SERIALIZED_WGMMA_WEIGHT = 1.0 - 1.0 / 1.44
 # Ours: a quarter of the lanes idle. Fewer are remainders of rows and guards.
 MIN_ACTIVE_THREADS = 0.75
 # Ours: one kind of overhead that takes as long as all else together.
@@ -221,7 +224,9 @@ def tensor_cores(profile: Profile) -> Finding | None:
     arithmetic = profile.count("fp32") + profile.count("fp16")
     if not operations or not arithmetic or profile.count("tensor"):
         return None
-    if theory(profile) is not Bottleneck.COMPUTE:
+    # What they are declared to be done in is not what this code does them in.
+    as_written = replace(profile, subject=replace(profile.subject, peak=""))
+    if theory(as_written) is not Bottleneck.COMPUTE:
         return None
     line = profile.line_of("fp32") or profile.line_of("fp16")
     return finding(
@@ -230,6 +235,21 @@ def tensor_cores(profile: Profile) -> Finding | None:
         f"{arithmetic} floating-point ones (machine code{at(line)}).",
         (round(operations / max(least, 1)), "operations a byte"),
         TENSOR_CORES_WEIGHT,
+        line,
+    )
+
+
+def serialized_wgmma(profile: Profile) -> Finding | None:
+    """Fire where ptxas made warpgroup multiplies wait for each other, with its reason."""
+    why = profile.subject.resources.serialized_wgmma
+    if not why:
+        return None
+    line = profile.line_of("tensor")
+    return finding(
+        "serialized_wgmma",
+        f"The compiler serialized the warpgroup multiplies: {why}.",
+        (profile.count("tensor"), "tensor instructions"),
+        SERIALIZED_WGMMA_WEIGHT,
         line,
     )
 

@@ -83,15 +83,19 @@ class RecordedWorkload(Kept):
         return None if configs is None else [Config.of(json.loads(text)) for text in configs]
 
 
+_Used = tuple[int | None, int, int, int, int, int]
+_UsedAndSerialized = tuple[int | None, int, int, int, int, int, str]
+
+
 class RecordedCompilation(Kept):
     """What the compiler said of one source: an error, or what each of its kernels uses.
 
-    `resources` has the fields of `Resources`, in their order.
+    `resources` has the fields of `Resources`, in their order; older ones lack the last.
     """
 
     error: str = ""
     timed_out: bool = False
-    resources: dict[str, tuple[int | None, int, int, int, int, int]] = Field(default_factory=dict)
+    resources: dict[str, _Used | _UsedAndSerialized] = Field(default_factory=dict)
 
     @classmethod
     def of(cls, result: CompileResult) -> RecordedCompilation:

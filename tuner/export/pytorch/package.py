@@ -10,6 +10,7 @@ from importlib import resources
 from typing import Any
 
 from tuner.compiler.base import Compiler
+from tuner.compiler.includes import with_own_headers
 from tuner.device.base import CompileTarget
 from tuner.dispatch.kernels import VariantKernel
 from tuner.dispatch.table import productions
@@ -116,7 +117,7 @@ class OperatorFiles:
             )
         name = f"{spec.name}_v{number}"
         self.files[f"cubins/{name}.cubin"] = result.cubin
-        self.files[f"sources/{name}.cu"] = kernel.source
+        self.files[f"sources/{name}.cu"] = with_own_headers(kernel.source)
         shapes = (
             " and ".join(f"{a} == {size}" for a, size in zip(reach.written, one, strict=True))
             for one in reach.shapes

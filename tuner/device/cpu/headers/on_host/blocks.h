@@ -44,28 +44,43 @@ static bool pass() {
   const bool random = random_order();
   if (random) draw_turns();
   bool moved = false, missed = false;
+  land_one(failed_tests > thread_count);
   for (unsigned turn = 0; turn < thread_count; ++turn) {
     if (random && turn % 32 == 0) missed = moved && random_below(4) == 0;
     const unsigned i = thread_at(turn);
-    if (missed || threads[i].state > State::ready) continue;
+    Thread& thread = threads[i];
+    if (thread.state == State::waiting && thread.done(thread)) thread.state = State::ready;
+    if (missed || thread.state > State::ready) continue;
     moved = true;
     resume(i);
   }
+  publish();
   return moved;
+}
+
+static bool waits_forever() {
+  for (unsigned i = 0; i < thread_count; ++i)
+    if (threads[i].state == State::waiting) return true;
+  return false;
 }
 
 static void run_block() {
   for (unsigned i = 0; i < thread_count; ++i) threads[i].state = State::unstarted;
   alive = thread_count;
   at_barrier = votes = 0;
+  begin_copies();
+  begin_meetings();
+  begin_multiplies();
   while (alive) {
     const bool moved = pass();
     if (alive && at_barrier == alive) {
       release_barrier();
-    } else if (!moved && !release_warps()) {
-      give_up_stuck(at_barrier ? "divergent barrier" : "divergent warp operation");
+    } else if (!moved && !release_warps() && !land_one(true)) {
+      give_up_stuck(waits_forever() ? "a wait that never ends"
+                    : at_barrier ? "divergent barrier" : "divergent warp operation");
     }
   }
+  check_nothing_in_flight();
 }
 
 static void run_grid() {

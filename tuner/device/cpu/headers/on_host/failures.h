@@ -44,6 +44,17 @@ void misaligned(const void* address, size_t alignment, int line) {
   give_up(kSanitizer);
 }
 
+// What a kernel did wrong at a line of its own.
+[[noreturn]] static void fault(int line, const char* format, ...) {
+  char what[600];
+  va_list rest;
+  va_start(rest, format);
+  vsnprintf(what, sizeof what, format, rest);
+  va_end(rest);
+  say("kernel.cu(%d): %s, by %s", line, what, thread_name());
+  give_up(kSanitizer);
+}
+
 int refuse(const char* format, unsigned a, unsigned b, unsigned c) {
   say(format, a, b, c);
   return kRefused;
@@ -73,11 +84,14 @@ static void describe_block(char* text, size_t size) {
   if (used >= 2) text[used - 2] = 0;
 }
 
+static void describe_wait(char* text, size_t size);
+
 [[noreturn]] static void give_up_stuck(const char* what) {
-  char places[600];
+  char places[600], lacks[200];
   describe_block(places, sizeof places);
-  say("%s in block (%u,%u,%u): of its %u threads %s", what, blockIdx.x, blockIdx.y, blockIdx.z,
-      thread_count, places);
+  describe_wait(lacks, sizeof lacks);
+  say("%s in block (%u,%u,%u): of its %u threads %s%s", what, blockIdx.x, blockIdx.y, blockIdx.z,
+      thread_count, places, lacks);
   give_up(kStuck);
 }
 

@@ -29,6 +29,8 @@ static size_t main_bytes;
 // A grid that was given up leaves fibers in the middle of a thread.
 static bool fibers_left = true;
 
+static void end_of_copies();
+
 static void release_stacks() {
   if (!stacks) return;
 #ifdef ON_HOST_ADDRESS
@@ -91,6 +93,7 @@ static void fiber_main() {
 #endif
   for (;;) {
     run_thread();
+    end_of_copies();
     threads[current].state = State::exited;
     suspend();
   }

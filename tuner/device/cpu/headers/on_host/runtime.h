@@ -1,15 +1,19 @@
 // The part of the runtime that is compiled once and linked to every kernel.
 #pragma once
 
-#include "../cuda_on_host.h"
+#include "asynchronous.h"
+#include "fp8.h"
 
 #include <algorithm>
+#include <array>
 #include <cfenv>
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <deque>
+#include <vector>
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <ucontext.h>
@@ -46,6 +50,12 @@ const Launch* active;
 #include "shared_memory.h"
 
 #include "warps.h"
+
+#include "mbarriers.h"
+
+#include "copies.h"
+
+#include "matrices.h"
 
 #include "blocks.h"
 

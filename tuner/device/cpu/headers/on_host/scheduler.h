@@ -11,7 +11,7 @@ namespace cuda_on_host {
 
 constexpr unsigned kMaxThreads = 1024;
 
-enum class State : unsigned char { unstarted, ready, at_barrier, in_warp, exited };
+enum class State : unsigned char { unstarted, ready, at_barrier, in_warp, waiting, exited };
 
 struct Fiber;
 struct Thread;
@@ -26,6 +26,7 @@ struct Thread {
   unsigned mask, source;
   unsigned long long value, result;
   Finish finish;
+  bool (*done)(const Thread&);  // whether what it waits for has happened
 };
 
 extern Thread threads[kMaxThreads];
