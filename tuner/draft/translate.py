@@ -11,7 +11,7 @@ from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.kernels import dtype_of
-from tuner.source.syntax import Node, fold, number, parse_tree, text_of, walk
+from tuner.source.syntax import Node, fold, listed, number, parse_tree, text_of, walk
 
 # without underscores, in lower case
 _CEIL_DIV = frozenset(("ceildiv", "cdiv", "divup", "divceil", "divroundup"))
@@ -28,6 +28,7 @@ LIMITS = {
 }  # fmt: skip
 # a property of the device, the same on all that there are
 _MOST_BLOCKS = re.compile(r"\bmaxGridSize\s*\[\s*([012])\s*\]$")
+_DIM3 = re.compile(r"(?:dim3\s*)?[({]")
 _MAX_DEPTH = 24
 
 
@@ -148,8 +149,20 @@ class _ExpressionTranslator:
                 return str(2**31 - 1 if match[1] == "0" else 2**16 - 1)
             case "call_expression":
                 return self._call(node)
+            case "field_expression" if (extent := self._extent(text)) is not None:
+                return _written(extent, self.scope, self.depth + 1)
             case _:
                 raise _UntranslatableError
+
+    def _extent(self, text: str) -> str | None:
+        # `block.x`, where `dim3 block(256)`
+        owner, _, axis = text.partition(".")
+        match = _DIM3.match(self.scope.definitions.get(owner, ""))
+        if match is None or axis not in ("x", "y", "z"):
+            return None
+        pieces, end = listed(match.string, match.end() - 1)
+        place = "xyz".index(axis)
+        return (*pieces, "1", "1", "1")[place] if end else None
 
     def _binary(self, node: Node) -> str:
         sign = text_of(_field(node, "operator"), self.source)

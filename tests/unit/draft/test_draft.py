@@ -375,3 +375,16 @@ def test_a_number_of_elements_in_the_launch_is_the_parameter() -> None:
         "void f(float* x, int n) { k<4><<<n / 4 / 128, 128>>>(x, n); }\n"
     )
     assert "n // vec // 128" in str(data(made)["launch"])
+
+
+@pytest.mark.parametrize("block", ["dim3 threads(256);", "dim3 threads{256, 1};"])
+def test_a_grid_may_ask_the_block_for_its_extents(block: str) -> None:
+    made = snippet(
+        "__global__ void k(float* x, int n) {\n"
+        "  const int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "  if (i < n) x[i] = 2.0f * x[i];\n}\n"
+        f"void run(float* x, int n) {{ {block}\n"
+        "  k<<<(n + threads.x - 1) / threads.x, threads>>>(x, n); }\n"
+    )
+    assert 'grid: ["ceil_div(n, 256)"]' in made.space_yaml
+    assert "grid: [FILL_IN]" not in made.space_yaml
