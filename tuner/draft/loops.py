@@ -292,7 +292,8 @@ class _Loops:
             dtype = dtype_of(pointer.c_type, self.launch.types())
             if dtype is not None:
                 reads, spans = (
-                    found[0][0].reads,
+                    # `x[i] = x[i] * a` reads after it names what it writes
+                    any(access.reads for access, _ in found),
                     tuple((n.start_byte, n.end_byte) for _, n in found),
                 )
                 yield Pack(

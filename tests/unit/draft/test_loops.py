@@ -98,3 +98,8 @@ def test_the_width_follows_from_the_smallest_element() -> None:
 def test_a_kernel_that_has_its_width_gets_no_other() -> None:
     body = f"{GUARDED} if (i < n / 4) ((float4*)y)[i] = reinterpret_cast<const float4*>(x)[i];"
     assert drafted(body).parameters == ("block_size",)
+
+
+def test_what_an_assignment_names_and_reads_is_loaded() -> None:
+    template = drafted(f"{GUARDED} if (i < n) y[i] = y[i] * 2 + x[i];").template
+    assert "y_i = *reinterpret_cast<const Vector<float, @{ vec }@>*>(&y[i_first]);" in template

@@ -451,7 +451,7 @@ class Reading:
     """All files of a source, itself the last; `dropped` are the conditions that do not hold.
 
     `flags` are names that a build for CUDA defines and no file does, `halves` macros that open or
-    close braces: `KIT_NAMESPACE_BEGIN`.
+    close braces: `KIT_NAMESPACE_BEGIN`. `pending` are the files around the one that is being read.
     """
 
     folders: tuple[Path, ...]
@@ -459,6 +459,7 @@ class Reading:
     dropped: list[tuple[Path, int, str]] = field(default_factory=list)
     flags: dict[str, tuple[Path, int]] = field(default_factory=dict)
     halves: dict[str, Macro] = field(default_factory=dict)
+    pending: set[Path] = field(default_factory=set)
     macros: dict[str, str | None] = field(default_factory=lambda: dict(PREDEFINED))
 
     def unread(self, *origins: str) -> list[tuple[Path, int, Include]]:
@@ -508,11 +509,14 @@ def read_all(
 
 def _read(path: Path, reading: Reading, chain: tuple[tuple[Path, int], ...]) -> None:
     reader = _Preprocessor(path, reading, chain)
+    whole = path.resolve()
+    reading.pending.add(whole)
     reader.read()
+    reading.pending.remove(whole)
     text = _whole("\n".join(reader.lines), reading.halves)
     text = _without_scopes_of_others(text, reading.macros)
     text = replaced(text, mask(text), frozenset(reading.macros))
-    reading.files[path.resolve()] = SourceCode(path, text, mask(text), reader.included)
+    reading.files[whole] = SourceCode(path, text, mask(text), reader.included)
 
 
 def _without_scopes_of_others(text: str, macros: Mapping[str, str | None]) -> str:
@@ -670,8 +674,8 @@ class _Preprocessor:
             return
         chain = (*self.chain, (self.path, at + 1))
         whole = found.path.resolve()
-        start = next((i for i, (path, _) in enumerate(chain) if path.resolve() == whole), None)
-        if start is not None:
+        if whole in self.reading.pending:
+            start = next(i for i, (path, _) in enumerate(chain) if path.resolve() == whole)
             text = mask(source_text(found.path))
             if not _ONCE.search(text) and not _GUARD.match(text):
                 raise _cycle(found.path, chain[start:])
