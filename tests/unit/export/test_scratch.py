@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 import subprocess
 import sys
@@ -101,3 +102,18 @@ def test_the_trace_set_allocates_what_the_variant_needs(
     export_package([winners_of(session, None, None)], tmp_path / "out", compiler, "one", form)
     solution = next((tmp_path / "out").rglob("*_tune.json"))
     assert "weighted_sum_partial_bytes(T, K)" in solution.read_text()
+
+
+def test_every_export_says_what_is_constant_and_what_has_to_be_zeros(
+    session: Path, tmp_path: Path, compiler
+) -> None:
+    export_dispatch(session, tmp_path / "cpp", None, None)
+    header = (tmp_path / "cpp" / "weighted_sum.h").read_text()
+    assert "// Constant: w. A variant may read them before the launches in front of it" in header
+    assert "provides as `done`, which have to be" in header
+    assert json.loads((tmp_path / "cpp" / "dispatch.json").read_text())["constants"] == ["w"]
+    export_package([winners_of(session, None, None)], tmp_path / "torch", compiler, "summed")
+    text = (tmp_path / "torch" / "summed" / "__init__.py").read_text()
+    assert "No launch before it that may still run writes w." in text
+    table = (tmp_path / "torch" / "summed" / "weighted_sum_table.py").read_text()
+    assert 'Array("done", "int32", "scratch", zeroed=True)' in table
