@@ -277,3 +277,10 @@ def test_a_wait_that_never_ends_says_what_it_lacks(library: Library) -> None:
     end, _ = gemm(compiled, "wgmma", (16, 64, 64), MISTAKES.index("wrong_parity"))
     assert "128 wait at mbarrier_wait" in end.message
     assert "lacks 1 arrivals and 0 bytes" in end.message
+
+
+def test_a_copy_is_of_the_thread_that_asked_for_it(library: Library) -> None:
+    compiled = library("gemm_wgmma.cu", ("gemm",))
+    end, _ = gemm(compiled, "wgmma", (16, 64, 64), MISTAKES.index("too_few_bytes"))
+    assert "2048 bytes more land than the mbarrier" in end.message
+    assert "by thread (128,0,0)" in end.message

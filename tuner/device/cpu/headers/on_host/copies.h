@@ -85,6 +85,7 @@ struct Load {
   Corner corner;
   std::array<unsigned char, 16> value;
   int line;
+  uint3 thread;
 };
 static std::vector<Load> in_flight;
 
@@ -128,6 +129,7 @@ static void walk_box(const TensorMap& map, const Corner& corner, unsigned start,
 static void land(size_t index) {
   const Load load = in_flight[index];
   in_flight.erase(in_flight.begin() + static_cast<std::ptrdiff_t>(index));
+  threadIdx = load.thread;  // for messages; no thread runs now
   if (load.corner.rank) {
     const unsigned char zeros[16] = {};
     walk_box(load.map, load.corner, load.to, [&](unsigned at, const unsigned char* element) {
@@ -154,21 +156,22 @@ static void send(const Load& load, unsigned alignment, const char* what) {
     fault(load.line, "%s: no fence_mbarrier_init since its mbarrier was initialized (line %d)", what, barrier.line);
   spoil(load.to, load.bytes, alignment, what, load.line);
   in_flight.push_back(load);
+  in_flight.back().thread = threadIdx;
 }
 
 void load_range(unsigned to, const void* from, unsigned bytes, unsigned barrier, int line) {
   if (bytes % 16 || reinterpret_cast<uintptr_t>(from) % 16)
     fault(line, "bulk_load: %u bytes from %p: both must be multiples of 16", bytes, from);
-  send({to, bytes, barrier, static_cast<const unsigned char*>(from), {}, {}, {}, line}, 16, "bulk_load");
+  send({to, bytes, barrier, static_cast<const unsigned char*>(from), {}, {}, {}, line, {}}, 16, "bulk_load");
 }
 
 void load_box(unsigned to, const TensorMap& map, Corner corner, unsigned barrier, int line) {
   check_map(map, corner.rank, line);
-  send({to, box_bytes(map), barrier, nullptr, map, corner, {}, line}, 128, "tensor_load");
+  send({to, box_bytes(map), barrier, nullptr, map, corner, {}, line, {}}, 128, "tensor_load");
 }
 
 void store_late(unsigned to, float4 value, unsigned barrier, int line) {
-  Load load = {to, 16, barrier, nullptr, {}, {}, {}, line};
+  Load load = {to, 16, barrier, nullptr, {}, {}, {}, line, {}};
   memcpy(load.value.data(), &value, sizeof value);
   send(load, 16, "cluster_store_async");
 }
@@ -301,9 +304,10 @@ static void begin_copies() {
 }
 
 static void check_nothing_in_flight() {
-  if (!in_flight.empty())
-    fault(in_flight[0].line, "block (%u,%u,%u) ends before this copy into its shared memory has landed",
-          blockIdx.x, blockIdx.y, blockIdx.z);
+  if (in_flight.empty()) return;
+  threadIdx = in_flight[0].thread;
+  fault(in_flight[0].line, "block (%u,%u,%u) ends before this copy into its shared memory has landed",
+        blockIdx.x, blockIdx.y, blockIdx.z);
 }
 
 }  // namespace cuda_on_host
