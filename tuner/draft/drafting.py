@@ -11,8 +11,9 @@ from pathlib import Path
 from tuner.compiler.base import Compiler, CompileRequest
 from tuner.draft.blanks import blanks_in, require_filled
 from tuner.draft.choices import Proposals, propose
+from tuner.draft.extract.conditions import guard_of
 from tuner.draft.extract.extraction import Extraction, NotCompiledError, extract, failure
-from tuner.draft.extract.reading import guard_of, is_plain, parsed_include
+from tuner.draft.extract.reading import is_plain, parsed_include
 from tuner.draft.extract.siblings import siblings
 from tuner.draft.extract.unit import relocated
 from tuner.draft.host_values import Host, HostLaunch, paths_to

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from tuner.draft.extract.conditions import guard_of
 from tuner.draft.extract.instances import HostCode, Instance, asked_for, chosen, substituted
 from tuner.draft.extract.items import SourceItem, items_of
-from tuner.draft.extract.reading import Include, Reading, guard_of, read_all
+from tuner.draft.extract.reading import Include, Reading, read_all
 from tuner.draft.extract.rewriting import (
     Opened,
     arguments_of,

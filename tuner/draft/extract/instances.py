@@ -10,7 +10,7 @@ from itertools import chain, islice, product, repeat
 
 from tuner.draft.extract.deduction import Calls, TemplateCall, arguments_of
 from tuner.draft.extract.guesses import VECTOR, Guesses, alternatives, in_elements
-from tuner.draft.extract.reading import Macro, dispatched_types, expanded
+from tuner.draft.extract.names import Macro, dispatched_types, expanded
 from tuner.draft.host_values import names_behind
 from tuner.draft.translate import Scope, translate
 from tuner.model.errors import KernelError

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from tuner.draft.extract.reading import DEVICE_NAMES, Reading, SourceCode
+from tuner.draft.extract.names import DEVICE_NAMES
+from tuner.draft.extract.reading import Reading, SourceCode
 from tuner.source.facts import IDENTIFIER
 from tuner.source.syntax import closing, closing_angle, fold, mask, split_list, top_level
 

@@ -14,16 +14,15 @@ from tuner.draft.extract.items import (
     items_in,
     template_end,
 )
-from tuner.draft.extract.reading import (
+from tuner.draft.extract.names import (
     DEFINE,
-    REMOVED,
-    WRITTEN,
     Macro,
     expanded,
     macros_in,
     with_strings,
     without_strings,
 )
+from tuner.draft.extract.reading import REMOVED, WRITTEN
 from tuner.source.facts import IDENTIFIER, Span
 from tuner.source.host import is_marked
 from tuner.source.syntax import closing, fold, listed, mask, split_list, top_level

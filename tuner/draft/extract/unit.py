@@ -11,10 +11,9 @@ from pathlib import Path
 from textwrap import wrap
 
 from tuner.draft.extract.items import SourceItem, chunks, is_function, items_of, says_host
+from tuner.draft.extract.names import ARITHMETIC, STAND_INS
 from tuner.draft.extract.reading import (
-    ARITHMETIC,
     REMOVED,
-    STAND_INS,
     WRITTEN,
     Include,
     Reading,
