@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from shutil import copytree
 
@@ -42,6 +43,9 @@ def fill_in(space: Path, values: dict[str, str]) -> None:
         elif "FILL_IN" in code:
             value = next(value for piece, value in values.items() if piece in code)
             code = code.replace("FILL_IN", value)
+        elif "# guessed: a usual number" in line:
+            for value in (value for piece, value in values.items() if piece in code):
+                code = re.sub(r"value: [^}]+", f"value: {value}", code)
         lines.append(code + mark + comment)
     space.write_text("\n".join(lines) + "\n")
 

@@ -91,6 +91,7 @@ def _device(settings: RunSettings) -> str:
 def _written(stated: Statement, agent: Agent, device: str, options: RunOptions) -> str:
     from tuner.agent.first_kernel import first_kernel, request_for, writer_of
     from tuner.draft.problems.kernel import skeleton
+    from tuner.draft.space import write
 
     problem, name = stated.path, stated.path.stem
     writer = writer_of(agent, name)
@@ -108,9 +109,7 @@ def _written(stated: Statement, agent: Agent, device: str, options: RunOptions) 
     def refused(attempt: int, source: str, reason: str) -> None:
         options.say(f"attempt {attempt}: refused: {reason.splitlines()[0]}")
         if source:
-            place = REFUSED / f"{name}-refused-{attempt}.cu"
-            place.parent.mkdir(exist_ok=True)
-            place.write_text(source, encoding="utf-8")
+            write(REFUSED / f"{name}-refused-{attempt}.cu", source)
 
     sizes = [
         ", ".join(f"{axis}={size}" for axis, size in one.items())
@@ -126,11 +125,12 @@ def _check(source: str, problem: Path, device: str, options: RunOptions) -> None
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
     from tuner.draft.drafting import Asked, draft_source, require_one
+    from tuner.draft.space import write
 
     with TemporaryDirectory() as made:
         folder = Path(made).resolve()
         kernel = folder / f"{problem.stem}.cu"
-        kernel.write_text(source, encoding="utf-8")
+        write(kernel, source)
         try:
             with NvrtcPool(1, cache=Cache()) as pool:
                 asked = Asked(problem=problem.resolve())

@@ -183,7 +183,9 @@ def header_digest(source: str, include_dirs: Iterable[Path | str]) -> str:
     folders = (*map(str, include_dirs), str(OWN))
     found = set()
     for _, path in _reached(source, folders):
-        name = next(path.relative_to(one) for one in folders if path.is_relative_to(one))
+        # What lies outside of them is refused when it is compiled.
+        own = (path.relative_to(one) for one in folders if path.is_relative_to(one))
+        name = next(own, path)
         found.add(f"{_content(path)[0]} {name.as_posix()}")
     return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest() if found else ""
 
