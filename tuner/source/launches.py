@@ -293,8 +293,21 @@ def _extents(name: str, known: Mapping[str, str], *, named: bool = False) -> tup
     if f"{text}.x" in known:
         return tuple(known[f"{text}.{axis}"] for axis in "xyz" if f"{text}.{axis}" in known)
     if match and closing(text, match.end()) == len(text):
-        return listed(text, match.end())[0]
-    return (text,) if text else ()
+        return _assigned_again(name, listed(text, match.end())[0], known)
+    return _assigned_again(name, (text,), known) if text else ()
+
+
+def _assigned_again(
+    name: str, extents: tuple[str, ...], known: Mapping[str, str]
+) -> tuple[str, ...]:
+    # `block.x = 32 * ((block.x + 31) / 32);` behind `dim3 block(width);`
+    found = list(extents)
+    for place, axis in enumerate("xyz"):
+        member = f"{name.strip()}.{axis}"
+        if (text := known.get(member)) is not None:
+            found += ["1"] * (place + 1 - len(found))
+            found[place] = re.sub(rf"\b{re.escape(member)}\b", f"({found[place]})", text)
+    return tuple(found)
 
 
 _MALLOC = re.compile(r"\bcuda(?:Malloc(?:Managed|Async|Host)?|HostAlloc)\s*(?:<[^<>()]*>)?(?=\()")

@@ -358,6 +358,16 @@ def test_a_block_that_the_host_computes_or_is_handed_is_a_parameter(
     assert block in str(data(made)["launch"])
 
 
+def test_a_block_that_is_guessed_says_so_in_the_launch_of_the_source() -> None:
+    made = snippet(
+        "__global__ void k(float* x, int n)\n"
+        "{ for (int i = threadIdx.x; i < n; i += blockDim.x) x[i] = 1; }\n"
+        "void f(float* x, int n) { k<<<1, pick(n)>>>(x, n); }\n"
+    )
+    assert "block: [256]  # guessed: the source says pick(n)\n" in made.space_yaml
+    assert "block: [block_size]\n" in made.space_yaml
+
+
 def test_flags_of_what_is_computed_are_left_out_and_said_so() -> None:
     made = snippet(
         "template <bool kCausal, bool kUseSmem>\n__global__ void k(float* x)"

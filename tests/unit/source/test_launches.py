@@ -107,3 +107,13 @@ def test_a_launch_helper_may_take_its_config_in_a_struct() -> None:
     _, first, second = source.launches
     assert (first.grid, first.block, first.shared) == (("(n + 255) / 256", "2"), ("256",), "0")
     assert (second.grid, second.block, second.shared) == (("n",), ("128",), "64")
+
+
+def test_an_extent_that_is_assigned_again_is_what_it_is_then() -> None:
+    source = host(
+        "void f(float* x, int n) {\n dim3 grid(n);\n grid.y = 3;\n dim3 block(min(n, 1024));\n"
+        " block.x = 32 * ((block.x + 31) / 32);\n k<<<grid, block>>>(x);\n}"
+    )
+    (site,) = source.launches
+    assert site.grid == ("n", "3")
+    assert site.block == ("32 * (((min(n, 1024)) + 31) / 32)",)
