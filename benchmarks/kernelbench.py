@@ -50,7 +50,7 @@ def verified(space: Path) -> str:
     """Verify the baseline on every edge case, on the CPU; return the first reason against it."""
     definition = load_definition(space)
     spec = definition.spec
-    device = HostDevice(spec, {})
+    device = HostDevice(spec, {}, run_timeout_s=60.0)
     try:
         compiler = HostCompiler(cache=Cache(space.parent / "host"))
         candidate = Candidate("baseline", definition.space, Template.load(spec.template, ()))
