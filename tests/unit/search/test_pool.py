@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from searches import make_space
 
@@ -25,17 +27,30 @@ def configs_of(pool: Pool) -> list[tuple[tuple[type, Value], ...]]:
     return [tuple(exact(value) for value in config.values()) for config in pool]
 
 
+def sides_of(tree: ast.expr) -> Iterator[Expression]:
+    if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And):
+        for value in tree.values:
+            yield from sides_of(value)
+    else:
+        yield Expression.parse(ast.unparse(tree))
+
+
 def by_evaluation(
     space: SearchSpace, names: dict[str, Value]
 ) -> list[tuple[tuple[type, Value], ...]]:
-    """Every combination that no constraint excludes; raises where one cannot be evaluated."""
+    """Every combination that no constraint excludes; raises where one cannot be evaluated.
+
+    Both sides of an `and` count as constraints, so that a false one excludes what the other one
+    cannot be evaluated for.
+    """
     valid = []
+    sides = [side for constraint in space.constraints for side in sides_of(constraint.tree)]
     for values in product(*(p.values for p in space.parameters)):
         config = dict(zip(space.names, values, strict=True))
         verdicts = []
-        for constraint in space.constraints:
+        for side in sides:
             try:
-                verdicts.append(bool(constraint.evaluate({**names, **config})))
+                verdicts.append(bool(side.evaluate({**names, **config})))
             except ExpressionError as error:
                 verdicts.append(error)
         if False in verdicts:
@@ -83,6 +98,7 @@ NUMBERS = st.one_of(st.integers(-5, 5), st.sampled_from([0.25, -1.5, True, False
 
 
 @settings(max_examples=250, deadline=None)
+@example(names=["a"], constraints=["((a + 'row') and b)"], axes={"T": 0, "K": 0}, chunk=1)
 @given(
     names=st.lists(st.sampled_from(list(PARAMETERS)), min_size=1, max_size=5, unique=True),
     constraints=st.lists(CONSTRAINTS, max_size=3),
