@@ -171,15 +171,15 @@ def main():
     for name in asked.surroundings:
         with tempfile.TemporaryDirectory() as folder:
             device, runs[name] = run(space, workloads, name, asked, folder)
-    content = {
-        "kernel": asked.kernel,
-        "seed": asked.seed,
-        "workloads": [workload.key for workload in workloads],
-        "cores": os.cpu_count(),
-        "runs": runs,
-        "environment": {"device": device},
-    }
-    write_result(asked.out, content)
+        content = {
+            "kernel": asked.kernel,
+            "seed": asked.seed,
+            "workloads": [workload.key for workload in workloads],
+            "cores": os.cpu_count(),
+            "runs": runs,
+            "environment": {"device": device},
+        }
+        write_result(asked.out, content)
     print(json.dumps({name: run["wall_s"] for name, run in runs.items()}))
 
 
