@@ -16,7 +16,7 @@ from tuner.model.hardware import limits_for
 from tuner.model.kernel import Launch, LaunchSpec, Workload
 from tuner.model.trial import Variant
 from tuner.session.records import CandidateRecord
-from tuner.space.choices import bound_space, search_space
+from tuner.space.choices import bound_derived, bound_space, search_space
 from tuner.space.schema import LaunchModel, validated
 from tuner.space.template import Template
 from tuner.space.yaml import parse
@@ -190,10 +190,10 @@ class VariantRenderer:
         """Render a variant, with `others` in the place of some of the operator's choices."""
         read = self._candidate(variant.candidate)
         operators = {**self._operators, **(others or {})}
-        space = bound_space(read.space, operators) if others else read.space
+        derived = bound_derived(read.space.derived, operators) if others else read.space.derived
         try:
             names = {**axes, **operators, **variant.config}
-            return read.template.render(names, space.derived).source
+            return read.template.render(names, derived).source
         except InputError:
             return None
 

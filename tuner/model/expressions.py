@@ -125,7 +125,7 @@ class Expression:
 
     def bind(self, values: Mapping[str, Value]) -> Expression:
         """Give some names their values for good; what was bound before is bound anew."""
-        if not values:
+        if self.unbound is None and not self.names & values.keys():
             return self
         unbound = self.unbound or self.tree
         tree = _Folded(values).visit(deepcopy(unbound))
@@ -187,10 +187,9 @@ class Expression:
 
 def free_names(tree: ast.expr) -> frozenset[str]:
     """Return the names that an expression needs; those of functions are none of them."""
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    return frozenset(
-        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called
-    )
+    nodes = list(ast.walk(tree))
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    return frozenset(n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in called)
 
 
 def substitute(constraint: Expression, names: Mapping[str, Value]) -> Expression:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -264,10 +264,13 @@ def bound_space(space: SearchSpace, operators: Mapping[str, str]) -> SearchSpace
         space,
         constraints=_all(space.constraints, operators),
         prune=_all(space.prune, operators),
-        derived=tuple(
-            replace(one, expression=one.expression.bind(operators)) for one in space.derived
-        ),
+        derived=bound_derived(space.derived, operators),
     )
+
+
+def bound_derived(derived: Iterable[Derived], operators: Mapping[str, str]) -> tuple[Derived, ...]:
+    """Put a choice of operators into derived names."""
+    return tuple(replace(one, expression=one.expression.bind(operators)) for one in derived)
 
 
 def _surroundings(one: SurroundingsSpec, operators: Mapping[str, str]) -> SurroundingsSpec:

@@ -57,7 +57,6 @@ _LOOP = frozenset({"first", "index", "index0", "last", "length", "revindex", "re
 # A line of output starts with the line of the template that it came from, between these two.
 _MARKS = "\x02\x03"
 _MARK = re.compile(f"{_MARKS[0]}([0-9]+){_MARKS[1]}")
-_LEADING = re.compile(f"(?:{_MARK.pattern})+")
 # What a template can do wrong while it renders.
 _FAILURES = (
     jinja2.TemplateError,
@@ -395,18 +394,18 @@ def _mark(line: int) -> str:
 
 def _unmarked(marked: str) -> Rendered:
     lines: list[int] = []
-    current = 1
-    pieces = marked.split("\n")
-    for piece in pieces:
-        if leading := _LEADING.match(piece):
-            current = int(leading[1])
-        lines.append(current)
+    first, *rest = _MARK.split(marked)
+    current, starts = 1, True
+    for number, text in zip(("1", *rest[::2]), (first, *rest[1::2]), strict=True):
         # A line that starts inside a value has no mark: it belongs to the last one before.
-        for mark in _MARK.finditer(piece):
-            current = int(mark[1])
-    if not _MARK.sub("", pieces[-1]):
-        lines.pop()
-    return Rendered(_MARK.sub("", marked), tuple(lines))
+        current = int(number)
+        if not text:
+            continue
+        ends = text.count("\n")
+        inside = ends - 1 if text.endswith("\n") else ends
+        lines += [current] * (starts + inside)
+        starts = inside < ends
+    return Rendered("".join((first, *rest[1::2])), tuple(lines))
 
 
 @dataclass(slots=True)
