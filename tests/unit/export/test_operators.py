@@ -101,6 +101,8 @@ def exported(folder: Path, session: Path) -> Path:
 def recorded_session(folder: Path, spec: KernelSpec) -> Path:
     command = [sys.executable, "-m", "tuner", str(spec.source), "--device", "recorded"]
     options = ["--trials", "20", "--quiet", "--session", str(folder)]
+    for workload in spec.tuned[:: max(1, len(spec.tuned) // 3)]:
+        options += ["--workload", workload.key]
     subprocess.run([*command, *options], cwd=ROOT, check=True, capture_output=True)
     return folder
 
