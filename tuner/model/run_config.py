@@ -24,9 +24,8 @@ class RunConfig:
     variants is the smallest within `variants_within` of each best, or the best `max_variants`.
     `peers` names what the finals compare with besides the baseline. `surveyed` configs are measured
     on each workload whatever the search tries. `surroundings` are those that times are measured in:
-    `auto` for the file's own of each workload, `alone`, or the name of some.
-    on each workload whatever the search tries. Without `prune` the search tries configs that the
-    space's `prune` leaves out as slow.
+    `auto` for the file's own of each workload, `alone`, or the name of some. Without `prune` the
+    search tries configs that the space's `prune` leaves out as slow.
     """
 
     space: Path
