@@ -34,17 +34,18 @@ struct Sums {
 };
 //% endif
 
-// 16 bytes that come in this order: what is asked for before a wait stays before it.
+// 16 bytes, asked for where it is written: a load through the read-only path (ld.global.nc) may be
+// moved past the wait for the launches before.
 __device__ __forceinline__ uint4 load_weight(const __nv_bfloat16* from, tune::u64 policy) {
 #ifdef __CUDA_ON_HOST__
   return *reinterpret_cast<const uint4*>(from);
 #else
   uint4 word;
   if constexpr (kStreaming) {
-    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+    asm volatile("ld.global.L1::no_allocate.L2::cache_hint.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                  : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w) : "l"(from), "l"(policy));
   } else {
-    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w) : "l"(from));
   }
   return word;
