@@ -30,7 +30,9 @@ def inputs(xp, rng, axes, fill, SCALES="token"):
         return drawn
     of_x = (rows, 1) if token else (depth // BLOCK, -(-rows // 4) * 4)
     # A row's scale is one power of two for all of K.
-    choice = (rng.random((rows, 1) if token else (1, of_x[1]), dtype=xp.float32) * 4).astype(xp.int32)
+    choice = (rng.random((rows, 1) if token else (1, of_x[1]), dtype=xp.float32) * 4).astype(
+        xp.int32
+    )
     scales = xp.asarray(ROW_SCALES, dtype=xp.float32)[xp.minimum(choice, 3)]
     x = xp.minimum(xp.abs(rng.standard_normal((rows, depth), dtype=xp.float32)) * 150, 448)
     w = xp.minimum(xp.abs(rng.standard_normal((columns, depth), dtype=xp.float32)) * 150, 448)
