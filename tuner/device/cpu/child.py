@@ -66,7 +66,7 @@ class DetachRequest:
 
 @dataclass(frozen=True, slots=True)
 class LaunchCall:
-    """One launch: the library's function, grid, block, dynamic shared memory and parameters.
+    """One launch: the library's function, grid, block, cluster, shared memory, parameters.
 
     `arguments` are places in `AttachRequest.parameters`; `named` says that they are the launch's
     own.
@@ -75,6 +75,7 @@ class LaunchCall:
     function: str
     grid: Sequence[int]
     block: Sequence[int]
+    cluster: Sequence[int]
     shared_bytes: int
     arguments: Sequence[int]
     named: bool = False
@@ -173,6 +174,7 @@ class LaunchRecord(ctypes.Structure):
     _fields_ = (
         ("grid", ctypes.c_uint * 3),
         ("block", ctypes.c_uint * 3),
+        ("cluster", ctypes.c_uint * 3),
         ("shared_bytes", ctypes.c_uint),
         ("arguments", ctypes.c_uint),
         ("order", ctypes.c_uint),
@@ -335,6 +337,7 @@ class _LoadedLibrary:
         return LaunchRecord(
             grid=tuple(call.grid),
             block=tuple(call.block),
+            cluster=tuple(call.cluster),
             shared_bytes=call.shared_bytes,
             arguments=len(values),
             timeout_s=timeout_s,

@@ -187,13 +187,11 @@ class HostWorker(ChildProcess):
         if fault := elf_fault(program.cubin):
             raise HostRunError(f"the compiled kernel {fault}")
         self._count += 1
-        if any(launch.cluster is not None for launch in program.launches):
-            raise HostRunError("thread block clusters can't run on the `host` device")
         assert self._layout is not None
         calls = [
             LaunchCall(
-                *(program.lowered[one.kernel], one.grid, one.block, one.shared_bytes),
-                *(self._layout.places(one.arguments), bool(one.arguments)),
+                *(program.lowered[one.kernel], one.grid, one.block, one.cluster or (1, 1, 1)),
+                *(one.shared_bytes, self._layout.places(one.arguments), bool(one.arguments)),
             )
             for one in program.launches
         ]
