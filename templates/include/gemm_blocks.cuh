@@ -20,7 +20,7 @@ constexpr bool kEarlyLoads = @{ early == "loads" }@;
 constexpr bool kPrefetch = @{ early == "l2" }@;
 
 constexpr int kWarps = kWarpsN * kWarpsK;
-constexpr int kThreads = kWarp * (kWarps + @{ 1 if path == "bulk" else 0 }@);
+constexpr int kThreads = kWarp * (kWarps + @{ 1 if path in ["bulk", "wgmma"] else 0 }@);
 constexpr int kAllStages = kDepth / kTileK;
 constexpr int kGroup = kTileN % 4 == 0 ? 4 : 1;  // columns that a thread adds up and stores
 constexpr int kGroups = kTileN / kGroup;         // of a token, in a block
@@ -112,6 +112,8 @@ __device__ __forceinline__ void keep_tiles(float* parts,
 //% endif
 //% if path in ["registers", "dots"]
 //% include "gemm_direct.cuh"
+//% elif path == "wgmma"
+//% include "gemm_wgmma.cuh"
 //% else
 //% include "gemm_staged.cuh"
 //% endif

@@ -47,9 +47,11 @@ class TestOnTheCpu(KernelChecks):
         for having in (
             {"path": "registers", "split": 1, "token_memory": "registers"},
             {"path": "registers", "reduction": "last", "token_memory": "shared", "tokens": 16},
+            {"path": "registers", "reduction": "cluster", "split": 3, "tokens": 8},
             {"path": "dots", "split": 1, "token_memory": "registers", "tokens": 4},
             {"path": "dots", "reduction": "last", "token_memory": "shared", "tokens": 4},
-            {"path": "copies", "split": 1, "tokens": 8, "tile_n": 32},
+            {"path": "copies", "reduction": "cluster", "split": 4, "tokens": 8, "tile_n": 32},
+            {"path": "wgmma", "reduction": "cluster", "split": 2, "tokens": 16, "tile_n": 64},
             {"path": "bulk", "reduction": "last", "tokens": 16, "tile_n": 32},
         )
     )

@@ -45,6 +45,7 @@ NAMED = {
     "void per_token_group_quant_flat_kernel<Trait<1>>(...)": "per_token_group_quant",
     "void dequantize_weights<__nv_bfloat16>(...)": "awq_dequantize",
     "fused_add_rmsnorm_v3_code": "fused_add_rmsnorm",
+    "void (anonymous namespace)::hopper_bf16_gemv_kernel<4096, 1, 2, 8>(...)": "gemm_small_m",
 }
 KINDS = {
     GEMM: "GEMM",
@@ -129,6 +130,10 @@ def test_every_rule_gives_the_axes_and_choices_of_the_search_space(operator: str
                 ("", "32", "8", "8", "128") + ("",) * 4 + ("True",),
             ),
             {"T": 3, "Q": 32, "G": 8, "D": 128},
+        ),
+        (
+            Call("aten::mm", ((3, 4096), (4096, 6144)), types=("c10::BFloat16",) * 2),
+            {"M": 3, "N": 6144, "K": 4096},
         ),
         (Call("triton_poi_fused_mul_silu_0", ((3, 16), (3, 8), ())), {"T": 3, "D": 8}),
         (Call("sgl_kernel::moe_sum_reduce", ((3, 8, 64), (3, 64))), {"T": 3, "K": 8, "H": 64}),
