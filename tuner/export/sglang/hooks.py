@@ -364,6 +364,7 @@ ONLY = {
 }
 # Of choices that none of the hooks is for.
 WHY_NOT = {
+    "gemm_fp8": "no hook is for its products in fp8 yet",
     "gemm_small_m": "its linear layers call PyTorch, whatever their shape",
     "fused_add_rmsnorm": "it normalizes the sum before it is rounded, as ROUNDED=false does",
     "per_token_group_quant": "what it calls is that of QUANT=fp8 and FUSED=false",
