@@ -23,6 +23,7 @@ from tuner.export.pytorch.adapting import (
 )
 from tuner.export.pytorch.replacing import ORIGINAL, Engine, Hook, Tuned
 
+MOST_ROWS = 128  # of gemm_small_m; with more, as in prefill, there is nothing to ask
 THETAS = {"theta_1e6": 1.0e6, "theta_5e5": 5.0e5}
 
 
@@ -124,6 +125,56 @@ def moe_sum_compiled(
 
 def _moe_sum_reduce(original: Any, y: Any, x: Any, scale: float = 0.0) -> None:
     original(x, y, scale)
+
+
+def linear(
+    tuned: Tuned,
+    method: Any,
+    layer: Any,
+    x: torch.Tensor,
+    bias: torch.Tensor | None = None,
+) -> Any:
+    """Multiply rows by a layer's weights, which nothing writes while a model runs."""
+    if bias is not None:
+        return ORIGINAL
+    return _product(tuned, x, layer.weight)
+
+
+def fused_a_gemm(
+    tuned: Tuned,
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
+    output: torch.Tensor | None = None,
+    backend: Any = None,
+) -> Any:
+    """Multiply rows by weights that come transposed."""
+    return _product(tuned, mat_a, mat_b.t(), output)
+
+
+def router_gemm(
+    tuned: Tuned,
+    hidden_states: torch.Tensor,
+    router_weights: torch.Tensor,
+    out_dtype: torch.dtype | None = None,
+    output: torch.Tensor | None = None,
+) -> Any:
+    """Multiply rows by a router's weights; without `output` it allocates one of `out_dtype`."""
+    asked = output.dtype if output is not None else out_dtype
+    if (asked == torch.float32) != (tuned.choices["OUT"] == "fp32"):
+        return ORIGINAL
+    return _product(tuned, hidden_states, router_weights, output)
+
+
+def _product(
+    tuned: Tuned, x: torch.Tensor, w: torch.Tensor, out: torch.Tensor | None = None
+) -> Any:
+    if x.dim() < 2 or not x.is_contiguous() or x.numel() > MOST_ROWS * x.shape[-1]:
+        return ORIGINAL
+    rows = x.view(-1, x.shape[-1])
+    if out is None:
+        dtype = torch.float32 if tuned.choices["OUT"] == "fp32" else x.dtype
+        out = x.new_empty(*x.shape[:-1], w.shape[0], dtype=dtype)
+    return out if tuned.serves(out.view(len(rows), -1), rows, w) else ORIGINAL
 
 
 def per_token_quant_fp8(
@@ -278,6 +329,8 @@ def _has_all_experts() -> bool:
 _ACTIVATIONS = "sglang.kernels.ops.activation.activation"
 _FP8 = "sglang.kernels.ops.quantization.fp8_kernel"
 _MOE = "sglang.srt.layers.moe"
+_UNQUANTIZED = "sglang.srt.layers.quantization.unquant"
+_GEMM = "sglang.kernels.ops.gemm"
 
 HOOKS = (
     Hook("rmsnorm", "sgl_kernel.rmsnorm", rmsnorm, {"GEMMA": "false"}, _rmsnorm),
@@ -321,6 +374,9 @@ HOOKS = (
         moe_align_block_size,
     ),
     Hook("topk_softmax", f"{_MOE}.topk.fused_topk", fused_topk),
+    Hook("gemm_small_m", f"{_UNQUANTIZED}.UnquantizedLinearMethod.apply", linear, {"OUT": "bf16"}),
+    Hook("gemm_small_m", f"{_GEMM}.fused_a_gemm.dsv3_fused_a_gemm", fused_a_gemm, {"OUT": "bf16"}),
+    Hook("gemm_small_m", f"{_GEMM}.dsv3_router_gemm.dsv3_router_gemm", router_gemm),
     Hook(
         "per_token_quant_fp8",
         "sglang.kernels.ops.quantization.sgl_per_token_quant_fp8",
@@ -357,6 +413,7 @@ ONLY = {
     "merge_state": "attention over a cached prefix (DeepSeek's prefill) and trees of drafts",
     "moe_align_block_size": "MoE in Triton, experts not spread over GPUs (no expert parallelism)",
     "topk_softmax": "routers by softmax without groups (Qwen3 MoE; DeepSeek-V3's is another)",
+    "gemm_small_m": "linear layers of up to 128 tokens in bf16; routers of DeepSeek-V3 in float32",
     "per_token_quant_fp8": "weights in fp8 with a scale a channel",
     "per_token_group_quant": "weights in fp8 by blocks (DeepSeek-V3)",
     "awq_dequantize": "`--quantization awq`; SGLang chooses Marlin by itself",
@@ -364,7 +421,6 @@ ONLY = {
 }
 # Of choices that none of the hooks is for.
 WHY_NOT = {
-    "gemm_small_m": "its linear layers call PyTorch, whatever their shape",
     "fused_add_rmsnorm": "it normalizes the sum before it is rounded, as ROUNDED=false does",
     "per_token_group_quant": "what it calls is that of QUANT=fp8 and FUSED=false",
 }
