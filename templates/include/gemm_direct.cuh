@@ -36,7 +36,7 @@ struct Sums {
 
 // 16 bytes, asked for where it is written: a load through the read-only path (ld.global.nc) may be
 // moved past the wait for the launches before.
-__device__ __forceinline__ uint4 load_weight(const __nv_bfloat16* from, tune::u64 policy) {
+__device__ __forceinline__ uint4 load_weight(const @{ element }@* from, tune::u64 policy) {
 #ifdef __CUDA_ON_HOST__
   return *reinterpret_cast<const uint4*>(from);
 #else
@@ -52,7 +52,7 @@ __device__ __forceinline__ uint4 load_weight(const __nv_bfloat16* from, tune::u6
 #endif
 }
 
-__device__ __forceinline__ uint4 load_token(const __nv_bfloat16* from) {
+__device__ __forceinline__ uint4 load_token(const @{ element }@* from) {
 #ifdef __CUDA_ON_HOST__
   return *reinterpret_cast<const uint4*>(from);
 #else
@@ -91,7 +91,7 @@ __device__ __forceinline__ void load(Weights& weights, const Task& task, const P
 }
 
 __device__ __forceinline__ void load(Tokens& tokens, const Task& task, const Place& place,
-                                     const __nv_bfloat16* staged, int stage) {
+                                     const @{ element }@* staged, int stage) {
 #pragma unroll
   for (int p = 0; p < kPieces; ++p) {
 #pragma unroll
@@ -140,6 +140,34 @@ __device__ __forceinline__ void keep(float* parts, const Sums& sums, int warp, i
   }
 }
 
+//% elif scales == "block"
+// Adds up 128 of K at most before the scales of those are multiplied in. `scales`: of the first token,
+// where the warp's part of the stage begins.
+__device__ __forceinline__ void multiply(Sums& sums, const Weights& weights, const Tokens& tokens,
+                                         const float* scales) {
+  constexpr int kTogether = kPieces < 2 ? 1 : 2;
+#pragma unroll
+  for (int p = 0; p < kPieces; p += kTogether) {
+#pragma unroll
+    for (int t = 0; t < kThreadTokens; ++t) {
+      const float2 scale = scales_of(scales + p / kTogether * kTokens, t);
+#pragma unroll
+      for (int r = 0; r < kThreadRows / 2; ++r) {
+        float fresh[4] = {};
+#pragma unroll
+        for (int q = p; q < p + kTogether; ++q) {
+          const uint4 upper = weights.words[q][2 * r];
+          const uint4 lower = weights.words[q][2 * r + 1];
+          const uint4 x = tokens.words[q][t];
+          tune::mma<@{ operand }@>(fresh, {upper.x, lower.x, upper.y, lower.y}, {x.x, x.y});
+          tune::mma<@{ operand }@>(fresh, {upper.z, lower.z, upper.w, lower.w}, {x.z, x.w});
+        }
+        add_scaled(sums.values[r][t], fresh, scale);
+      }
+    }
+  }
+}
+
 //% else
 __device__ __forceinline__ void multiply(Sums& sums, const Weights& weights, const Tokens& tokens) {
 #pragma unroll
@@ -153,13 +181,15 @@ __device__ __forceinline__ void multiply(Sums& sums, const Weights& weights, con
 #pragma unroll
       for (int t = 0; t < kThreadTokens; ++t) {
         const uint4 x = tokens.words[p][t];
-        tune::mma<tune::bf16>(sums.values[r][t], first, {x.x, x.y});
-        tune::mma<tune::bf16>(sums.values[r][t], second, {x.z, x.w});
+        tune::mma<@{ operand }@>(sums.values[r][t], first, {x.x, x.y});
+        tune::mma<@{ operand }@>(sums.values[r][t], second, {x.z, x.w});
       }
     }
   }
 }
 
+//% endif
+//% if path != "dots"
 __device__ __forceinline__ void keep(float* parts, const Sums& sums, int warp, int lane, int tokens) {
   keep_tiles(parts, sums.values, warp / kWarpsK * kWarpRows, warp % kWarpsK, lane, tokens);
 }
@@ -170,7 +200,7 @@ __device__ __forceinline__ void add_products(unsigned char* work, float* parts, 
   const int warp = threadIdx.x / kWarp;
   const Place place = place_of(warp, lane);
   const tune::u64 policy = kStreaming ? tune::l2_evict_first() : 0;
-  const __nv_bfloat16* staged = reinterpret_cast<const __nv_bfloat16*>(work);
+  const @{ element }@* staged = reinterpret_cast<const @{ element }@*>(work);
 
   Weights weights[kStages];
   Tokens tokens[kStagedTokens ? 1 : kStages];
@@ -181,6 +211,9 @@ __device__ __forceinline__ void add_products(unsigned char* work, float* parts, 
     }
   }
   wait_for_inputs();
+//% if scales != "none"
+  stage_scales(task);
+//% endif
   if constexpr (kStagedTokens) {
     const int vectors = task.stages * (kTileK / 8);
     for (int i = threadIdx.x; i < task.tokens * vectors; i += kThreads) {
@@ -201,8 +234,14 @@ __device__ __forceinline__ void add_products(unsigned char* work, float* parts, 
     tune::cp_async_wait<0>();
     __syncthreads();
   }
+//% if scales == "block"
+  if constexpr (!kStagedTokens) __syncthreads();
+//% endif
 
   Sums sums = {};
+//% if scales == "block"
+  const int depth = warp % kWarpsK * kPieces * kPieceDepth;
+//% endif
 #pragma unroll 1
   for (int first = 0; first < task.stages; first += kStages) {
 #pragma unroll
@@ -211,7 +250,11 @@ __device__ __forceinline__ void add_products(unsigned char* work, float* parts, 
       if (stage >= task.stages) break;
       Tokens& x = tokens[kStagedTokens ? 0 : s];
       if constexpr (kStagedTokens) load(x, task, place, staged, stage);
+//% if scales == "block"
+      multiply(sums, weights[s], x, task.scales + (stage * kTileK + depth) / kScaleDepth * kTokens);
+//% else
       multiply(sums, weights[s], x);
+//% endif
       if (stage + kStages < task.stages) {
         load(weights[s], task, place, stage + kStages, policy);
         if constexpr (!kStagedTokens) load(x, task, place, staged, stage + kStages);

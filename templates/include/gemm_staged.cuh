@@ -40,12 +40,28 @@ __device__ __forceinline__ void multiply(Sums& sums, tune::u32 stage, int row, i
       tune::ldmatrix(a, stage + ((row + r * 16 + lane % 16) * kPitch + k + lane / 16 * 8) * 2);
 #pragma unroll
       for (int t = 0; t < kTokenTiles; ++t) {
-        tune::mma<tune::bf16>(sums.values[r][t], a, b[t]);
+        tune::mma<@{ operand }@>(sums.values[r][t], a, b[t]);
       }
     }
   }
 }
 
+//% if scales == "block"
+// A stage is 128 of K: then its scales are multiplied in.
+__device__ __forceinline__ void multiply_scaled(Sums& sums, tune::u32 stage, int row, int k_warp, int lane,
+                                                const float* scales) {
+  static_assert(kTileK == kScaleDepth);
+  Sums fresh = {};
+  multiply(fresh, stage, row, k_warp, lane);
+#pragma unroll
+  for (int t = 0; t < kTokenTiles; ++t) {
+    const float2 scale = scales_of(scales, t);
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) add_scaled(sums.values[r][t], fresh.values[r][t], scale);
+  }
+}
+
+//% endif
 __device__ __forceinline__ tune::u32 stage_at(tune::u32 work, int stage) {
   return work + stage % kStages * kStageBytes;
 }
@@ -57,7 +73,7 @@ __device__ __forceinline__ void copy_weights(tune::u32 work, tune::u32 full, con
   const tune::u32 to = stage_at(work, stage);
   const tune::u32 barrier = full + stage % kStages * 8;
   for (int row = threadIdx.x % kWarp; row < kTileN; row += kWarp) {
-    const __nv_bfloat16* from = task.weights(row) + stage * kTileK;
+    const @{ element }@* from = task.weights(row) + stage * kTileK;
     if constexpr (kStreaming) {
       tune::bulk_load(to + row * kPitch * 2, from, kTileK * 2, barrier, policy);
     } else {
@@ -127,9 +143,18 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
   if (warp == kWarps) {
     copy_all(work, full, empty, task);
   } else {
+//% if scales != "none"
+    wait_for_inputs();
+    stage_scales(task);
+    tune::named_barrier_sync(1, kWarps * kWarp);
+//% endif
     for (int s = 0; s < task.stages; ++s) {
       tune::mbarrier_wait(full + s % kStages * 8, s / kStages & 1);
+//% if scales == "block"
+      multiply_scaled(sums, stage_at(work, s), row, warp % kWarpsK, lane, task.scales + s * kTokens);
+//% else
       multiply(sums, stage_at(work, s), row, warp % kWarpsK, lane);
+//% endif
       __syncwarp();
       if (lane == 0) tune::mbarrier_arrive(empty + s % kStages * 8);
     }
@@ -159,7 +184,7 @@ __device__ __forceinline__ void copy_tokens(tune::u32 work, const Task& task, in
     const int token = i / (kTileK / 8);
     const int k = i % (kTileK / 8) * 8;
     const int row = min(token, task.tokens - 1);
-    const __nv_bfloat16* from = task.x + static_cast<size_t>(row) * kDepth + stage * kTileK + k;
+    const @{ element }@* from = task.x + static_cast<size_t>(row) * kDepth + stage * kTileK + k;
     tune::cp_async<16>(to + (token * kPitch + k) * 2, from, token < task.tokens ? 16 : 0);
   }
 }
@@ -174,6 +199,9 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
     for (int s = 0; s < kAhead && s < task.stages; ++s) copy_weights(work, task, s);
   }
   wait_for_inputs();
+//% if scales != "none"
+  stage_scales(task);
+//% endif
   for (int s = 0; s < kAhead; ++s) {  // the first group holds the early weights of all
     if (s < task.stages) {
       if constexpr (!kEarlyLoads) copy_weights(work, task, s);
@@ -190,7 +218,11 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
       copy_tokens(work, task, s + kAhead);
     }
     tune::cp_async_commit();
+//% if scales == "block"
+    multiply_scaled(sums, stage_at(work, s), row, warp % kWarpsK, lane, task.scales + s * kTokens);
+//% else
     multiply(sums, stage_at(work, s), row, warp % kWarpsK, lane);
+//% endif
   }
   tune::cp_async_wait<0>();
   __syncthreads();

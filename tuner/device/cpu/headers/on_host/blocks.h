@@ -45,6 +45,7 @@ void arrive_at_cluster(const char* name, bool whole_warps, int line) {
   Thread& thread = threads[current];
   if (thread.arrived) fault(line, "%s, and no cluster_wait since this thread last arrived", name);
   thread.arrived = cluster_phase + 1;
+  cluster_used = true;
   ++cluster_arrivals;
 }
 
@@ -177,6 +178,7 @@ static void run_grid() {
   const dim3& size = cluster_dim;
   const unsigned wide = gridDim.x / size.x, high = gridDim.y / size.y;
   const BlockOrder order(1ull * wide * high * (gridDim.z / size.z));
+  cluster_used = false;
   open_dynamic_shared();
   check_static_size();  // of variables outside all functions; the others register later
   for (unsigned long long turn = 0; turn < order.count; ++turn) {
@@ -186,6 +188,10 @@ static void run_grid() {
     spoil_shared();
     run_cluster();
   }
+  if (cluster_blocks == 1 || cluster_used) return;
+  say("launched in clusters of %u, and no code for clusters ran: what `__CUDA_ON_HOST__` puts in its place can't be"
+      " verified", cluster_blocks);
+  give_up(kRefused);
 }
 
 }  // namespace cuda_on_host

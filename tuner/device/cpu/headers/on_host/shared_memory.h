@@ -242,7 +242,10 @@ unsigned char* shared_at(unsigned address, unsigned bytes, unsigned alignment, c
   fault(line, "%s: %u bytes at the address %u lie outside of shared memory", what, bytes, address);
 }
 
+static bool cluster_used;  // arrived at its barrier, or looked for another block
+
 static void require_peer(unsigned rank, int line) {
+  cluster_used = true;
   if (rank >= cluster_blocks)
     fault(line, "shared memory of block %u of a cluster that has %u", rank, cluster_blocks);
 }
