@@ -1,5 +1,7 @@
 """The float64 reference of gemm_fp8, codes and scales whose sums are near 1, and its peers."""
 
+from functools import cache
+
 BLOCK = 128  # of K, and of columns, under a scale
 # Of the rows of x in `extreme`: their sums stay between the smallest and the largest floats.
 ROW_SCALES = (2.0**-60, 2.0**-10, 1.0, 2.0**50)
@@ -19,8 +21,8 @@ def reference(xp, inputs, axes, SCALES="token"):
 def inputs(xp, rng, axes, fill, SCALES="token"):
     """Draw scales of w as its quantization gives them, so that sums of K products are about 1.
 
-    For `extreme` codes have one sign, all of x and each row of w, and scales of x differ by powers of
-    two: where large numbers cancel, what is left depends on the order of the sum.
+    For `extreme` codes have one sign, all of x and each row of w, and scales of x differ by powers
+    of two: where large numbers cancel, what is left depends on the order of the sum.
     """
     rows, columns, depth = axes["M"], axes["N"], axes["K"]
     token = SCALES == "token"
@@ -57,6 +59,26 @@ def pytorch(tensors, axes, SCALES="token"):
     return {"out": out}
 
 
+@cache
+def compiled():
+    import torch
+
+    def linear(x, w, of_x, of_w):
+        return torch._scaled_mm(
+            x, w.t(), of_x, of_w.t(), out_dtype=torch.bfloat16, use_fast_accum=True
+        )
+
+    return torch.compile(linear, dynamic=False, mode="max-autotune-no-cudagraphs")
+
+
+def torch_compile(tensors, axes, SCALES="token"):
+    """The best that PyTorch's compiler finds, its own Triton kernels among them."""
+    if SCALES == "block":
+        raise NotImplementedError("a scale a row alone")
+    x, w, of_x, of_w = (tensors[name] for name in ("x", "w", "x_scale", "w_scale"))
+    return {"out": compiled()(x, w, of_x, of_w)}
+
+
 def sgl_aot(tensors, axes, SCALES="token"):
     """SGLang's prebuilt CUTLASS kernels."""
     import torch
@@ -88,4 +110,9 @@ def production(axes, SCALES="token"):
     return "sgl-aot" if SCALES == "token" else "deep-gemm"
 
 
-peers = {"pytorch": pytorch, "sgl-aot": sgl_aot, "deep-gemm": deep_gemm}
+peers = {
+    "pytorch": pytorch,
+    "torch.compile": torch_compile,
+    "sgl-aot": sgl_aot,
+    "deep-gemm": deep_gemm,
+}

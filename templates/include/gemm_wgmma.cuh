@@ -2,7 +2,7 @@
 // maps say, into kStages places in shared memory; the weights are the 64-row operand.
 #include <tune/wgmma.h>
 
-constexpr int kBoxDepth = 64;  // of K: rows of 128 bytes, which are swizzled
+constexpr int kBoxDepth = 64;  // elements of K: rows of 128 bytes, which are swizzled
 constexpr int kBoxes = kTileK / kBoxDepth;
 constexpr int kWeightBytes = kTileN * kBoxDepth * 2;  // of a box
 constexpr int kTokenBytes = kTokens * kBoxDepth * 2;
@@ -32,7 +32,8 @@ __device__ __forceinline__ void copy_weights(tune::u32 work, tune::u32 full, con
   for (int box = 0; box < kBoxes; ++box) {
     const tune::u32 to = stage_at(work, stage) + box * kWeightBytes;
     const int k = boxes.k + stage * kTileK + box * kBoxDepth;
-//% set place = "k, 0, boxes.column / 2" if epilogue == "silu" else "k, boxes.column"
+//% set at = "2 * k" if scales != "none" else "k"
+//% set place = at ~ (", 0, boxes.column / 2" if epilogue == "silu" else ", boxes.column")
 //% set load = "tune::tensor_load_3d" if epilogue == "silu" else "tune::tensor_load_2d"
     if constexpr (kStreaming) {
       @{ load }@(to, boxes.weights, @{ place }@, barrier, policy);
@@ -46,8 +47,8 @@ __device__ __forceinline__ void copy_tokens(tune::u32 work, tune::u32 full, cons
                                             int stage) {
   for (int box = 0; box < kBoxes; ++box) {
     const tune::u32 to = stage_at(work, stage) + kBoxes * kWeightBytes + box * kTokenBytes;
-    tune::tensor_load_2d(to, boxes.tokens, boxes.k + stage * kTileK + box * kBoxDepth, 0,
-                         full + stage % kStages * 8);
+    const int k = boxes.k + stage * kTileK + box * kBoxDepth;
+    tune::tensor_load_2d(to, boxes.tokens, @{ "2 * k" if scales != "none" else "k" }@, 0, full + stage % kStages * 8);
   }
 }
 
@@ -75,6 +76,49 @@ __device__ __forceinline__ void copy_all(tune::u32 work, tune::u32 full, tune::u
   }
 }
 
+//% if scales != "none"
+// Multiplies a stage; warpgroups that share K take turns along its boxes. Of sums of e4m3 the tensor
+// cores keep about 14 bits, so those of a box, 128 of K, are added up in float32.
+__device__ __forceinline__ void multiply(float (&sums)[kRowTiles][kTokens / 2], tune::u32 stage, int row,
+                                         int k_group, const float* scales) {
+#pragma unroll
+  for (int turn = 0; turn < kBoxes / kWarpsK; ++turn) {
+    const int box = turn * kWarpsK + k_group;
+    const tune::u32 weights = stage + box * kWeightBytes + row * 128;
+    const tune::u32 tokens = stage + kBoxes * kWeightBytes + box * kTokenBytes;
+    float fresh[kRowTiles][kTokens / 2];
+    tune::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kBoxDepth; k += 16) {
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+        tune::wgmma<@{ operand }@>(fresh[r], tune::matrix_descriptor<128>(weights + r * 64 * 128 + k * 2),
+                                tune::matrix_descriptor<128>(tokens + k * 2), k > 0);
+      }
+    }
+    tune::wgmma_commit();
+    tune::wgmma_wait<0>();
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; i += 4) {
+//% if scales == "block"
+      const float2 scale = scales_of(scales + box * kTokens, i / 4);
+//% endif
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+        for (int j = i; j < i + 4; ++j) {
+//% if scales == "block"
+          sums[r][j] = fmaf(fresh[r][j], j % 2 == 0 ? scale.x : scale.y, sums[r][j]);
+//% else
+          sums[r][j] += fresh[r][j];
+//% endif
+        }
+      }
+    }
+  }
+}
+
+//% else
 // Begins to multiply a stage; warpgroups that share K take turns along its boxes.
 __device__ __forceinline__ void multiply(float (&sums)[kRowTiles][kTokens / 2], tune::u32 stage, int row,
                                          int k_group, bool add) {
@@ -87,13 +131,14 @@ __device__ __forceinline__ void multiply(float (&sums)[kRowTiles][kTokens / 2], 
     for (int k = 0; k < kBoxDepth; k += 16) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
-        tune::wgmma<tune::bf16>(sums[r], tune::matrix_descriptor<128>(weights + r * 64 * 128 + k * 2),
+        tune::wgmma<@{ operand }@>(sums[r], tune::matrix_descriptor<128>(weights + r * 64 * 128 + k * 2),
                                 tune::matrix_descriptor<128>(tokens + k * 2), add || turn > 0 || k > 0);
       }
     }
   }
 }
 
+//% endif
 __device__ __forceinline__ void add_products(unsigned char* memory, float* parts, const Task& task,
                                              const Boxes& boxes) {
   __shared__ tune::u64 barriers[2 * kStages];
@@ -113,11 +158,26 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
     tune::fence_mbarrier_init();
   }
   __syncthreads();
+//% if scales != "none"
+  float sums[kRowTiles][kTokens / 2] = {};
+//% else
   float sums[kRowTiles][kTokens / 2];
+//% endif
   if (warp == kWarps) {
     if (lane == 0) copy_all(work, full, empty, boxes, task.stages);
     __syncwarp();
   } else {
+//% if scales != "none"
+    wait_for_inputs();
+    stage_scales(task);
+    tune::named_barrier_sync(1, kWarps * kWarp);
+    for (int s = 0; s < task.stages; ++s) {
+      tune::mbarrier_wait(full + s % kStages * 8, s / kStages & 1);
+      multiply(sums, stage_at(work, s), row, k_group, task.scales + s * kBoxes * kTokens);
+      if (lane == 0) tune::mbarrier_arrive(empty + s % kStages * 8);
+    }
+  }
+//% else
     for (int s = 0; s < task.stages; ++s) {
       tune::mbarrier_wait(full + s % kStages * 8, s / kStages & 1);
       tune::wgmma_fence();
@@ -129,6 +189,7 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
     tune::wgmma_wait<0>();
     wait_for_inputs();  // the results are written to memory that others may still use
   }
+//% endif
   __syncthreads();
   if (warp == kWarps) return;
 #pragma unroll

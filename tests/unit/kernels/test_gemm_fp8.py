@@ -66,6 +66,7 @@ class TestOnTheCpu(KernelChecks):
             {"path": "registers", "split": 2, "reduction": "cluster", "tokens": 8},
             {"path": "copies", "split": 3, "reduction": "cluster", "tokens": 16, "tile_n": 64},
             {"path": "bulk", "reduction": "last", "tokens": 8, "tile_n": 64},
+            {"path": "wgmma", "split": 3, "reduction": "cluster", "tokens": 16, "tile_n": 64},
         )
     )
     workload = {"M": 3, "N": 72, "K": 512}

@@ -46,6 +46,7 @@ NAMED = {
     "void dequantize_weights<__nv_bfloat16>(...)": "awq_dequantize",
     "fused_add_rmsnorm_v3_code": "fused_add_rmsnorm",
     "void (anonymous namespace)::hopper_bf16_gemv_kernel<4096, 1, 2, 8>(...)": "gemm_small_m",
+    "void deep_gemm::sm90_fp8_gemm_1d2d_impl<2112u, 7168u, 1u>(...)": "gemm_fp8",
 }
 KINDS = {
     GEMM: "GEMM",
@@ -134,6 +135,13 @@ def test_every_rule_gives_the_axes_and_choices_of_the_search_space(operator: str
         (
             Call("aten::mm", ((3, 4096), (4096, 6144)), types=("c10::BFloat16",) * 2),
             {"M": 3, "N": 6144, "K": 4096},
+        ),
+        (
+            Call(
+                "sglang::deep_gemm_fp8_fp8_bf16_nt",
+                ((3, 7168), (3, 56), (2112, 7168), (17, 56), (3, 2112)),
+            ),
+            {"M": 3, "N": 2112, "K": 7168},
         ),
         (Call("triton_poi_fused_mul_silu_0", ((3, 16), (3, 8), ())), {"T": 3, "D": 8}),
         (Call("sgl_kernel::moe_sum_reduce", ((3, 8, 64), (3, 64))), {"T": 3, "K": 8, "H": 64}),

@@ -421,6 +421,8 @@ ONLY = {
 }
 # Of choices that none of the hooks is for.
 WHY_NOT = {
+    "gemm_fp8": "no hook is for its products in fp8 yet",
+    "gate_up_silu": "its products and its activations are two functions",
     "fused_add_rmsnorm": "it normalizes the sum before it is rounded, as ROUNDED=false does",
     "per_token_group_quant": "what it calls is that of QUANT=fp8 and FUSED=false",
 }
