@@ -151,6 +151,36 @@ def test_other_linear_layers_are_sglangs(tuned: Tuned, operator: Noting, x: Any,
     assert not operator.tensors
 
 
+class UnquantizedLinearMethod:
+    """What SGLang calls that of layers in bf16."""
+
+
+def mlp(**other: Any) -> SimpleNamespace:
+    method, weight = UnquantizedLinearMethod(), torch.zeros(32, 8, dtype=BF16)
+    first = SimpleNamespace(**{"weight": weight, "bias": None, "quant_method": method, **other})
+    return SimpleNamespace(gate_up_proj=first, down_proj=lambda x, **batch: ((x, batch), None))
+
+
+def test_a_gated_mlp_goes_on_with_its_last_product(tuned: Tuned, operator: Noting) -> None:
+    x = torch.zeros(2, 8, dtype=BF16)
+    out, batch = hooks.llama_mlp(tuned, mlp(), x)
+    assert operator.shapes == [(2, 16), (2, 8), (32, 8)]
+    assert (out.data_ptr(), batch) == (operator.tensors[0].data_ptr(), {})
+    _, batch = hooks.qwen_mlp(tuned, mlp(), x, "of this step")
+    assert batch == {"forward_batch": "of this step"}
+
+
+@pytest.mark.parametrize(
+    "other", [{"quant_method": None}, {"bias": torch.zeros(32)}], ids=["quantized", "with a bias"]
+)
+def test_other_gated_mlps_are_sglangs(tuned: Tuned, operator: Noting, other: Any) -> None:
+    x = torch.zeros(2, 8, dtype=BF16)
+    for adapter in (hooks.llama_mlp, hooks.qwen_mlp):
+        assert adapter(tuned, mlp(**other), x) is ORIGINAL
+        assert adapter(tuned, mlp(), torch.zeros(129, 8, dtype=BF16)) is ORIGINAL
+    assert not operator.tensors
+
+
 def test_deepseeks_first_projections_have_their_weights_transposed(
     tuned: Tuned, operator: Noting
 ) -> None:
@@ -295,6 +325,7 @@ SERVED: dict[str, Callable[[Tuned], Any]] = {
     "moe_sum_reduce": lambda t: hooks.moe_sum_reduce(t, V, X, 1.0),
     "moe_align_block_size": lambda t: hooks.moe_align_block_size(t, IDS, 16, 8),
     "topk_softmax": routed,
+    "gate_up_silu": lambda t: hooks.llama_mlp(t, mlp(), torch.zeros(2, 8, dtype=BF16)),
     "gemm_small_m": lambda t: hooks.linear(t, None, layer(16, 8), torch.zeros(2, 8, dtype=BF16)),
     "per_token_quant_fp8": lambda t: hooks.per_token_quant_fp8(t, X, X, S[:, :1].contiguous()),
     "per_token_group_quant": group,

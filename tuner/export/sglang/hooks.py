@@ -140,6 +140,31 @@ def linear(
     return _product(tuned, x, layer.weight)
 
 
+def llama_mlp(tuned: Tuned, mlp: Any, x: torch.Tensor, forward_batch: Any = None) -> Any:
+    """Do the first products of a gated MLP and its activation in one, then the last product."""
+    gated = _gated(tuned, mlp.gate_up_proj, x)
+    return gated if gated is ORIGINAL else mlp.down_proj(gated)[0]
+
+
+def qwen_mlp(tuned: Tuned, mlp: Any, x: torch.Tensor, forward_batch: Any = None) -> Any:
+    """Do the same for Qwen's, whose last product knows of the batch."""
+    gated = _gated(tuned, mlp.gate_up_proj, x)
+    if gated is ORIGINAL:
+        return ORIGINAL
+    return mlp.down_proj(gated, forward_batch=forward_batch)[0]
+
+
+def _gated(tuned: Tuned, layer: Any, x: torch.Tensor) -> Any:
+    # What wraps a layer, for LoRA, has no such method of its own.
+    method = type(getattr(layer, "quant_method", None)).__name__
+    if method != "UnquantizedLinearMethod" or layer.bias is not None:
+        return ORIGINAL
+    if x.dim() != 2 or len(x) > MOST_ROWS:
+        return ORIGINAL
+    out = x.new_empty(len(x), len(layer.weight) // 2)
+    return out if tuned.serves(out, x, layer.weight) else ORIGINAL
+
+
 def fused_a_gemm(
     tuned: Tuned,
     mat_a: torch.Tensor,
@@ -377,6 +402,8 @@ HOOKS = (
     Hook("gemm_small_m", f"{_UNQUANTIZED}.UnquantizedLinearMethod.apply", linear, {"OUT": "bf16"}),
     Hook("gemm_small_m", f"{_GEMM}.fused_a_gemm.dsv3_fused_a_gemm", fused_a_gemm, {"OUT": "bf16"}),
     Hook("gemm_small_m", f"{_GEMM}.dsv3_router_gemm.dsv3_router_gemm", router_gemm),
+    Hook("gate_up_silu", "sglang.srt.models.llama.LlamaMLP.forward", llama_mlp),
+    Hook("gate_up_silu", "sglang.srt.models.qwen2.Qwen2MLP.forward", qwen_mlp),
     Hook(
         "per_token_quant_fp8",
         "sglang.kernels.ops.quantization.sgl_per_token_quant_fp8",
@@ -413,6 +440,7 @@ ONLY = {
     "merge_state": "attention over a cached prefix (DeepSeek's prefill) and trees of drafts",
     "moe_align_block_size": "MoE in Triton, experts not spread over GPUs (no expert parallelism)",
     "topk_softmax": "routers by softmax without groups (Qwen3 MoE; DeepSeek-V3's is another)",
+    "gate_up_silu": "the gated MLP of Llama and Qwen in bf16, for up to 128 tokens",
     "gemm_small_m": "linear layers of up to 128 tokens in bf16; routers of DeepSeek-V3 in float32",
     "per_token_quant_fp8": "weights in fp8 with a scale a channel",
     "per_token_group_quant": "weights in fp8 by blocks (DeepSeek-V3)",
@@ -422,7 +450,6 @@ ONLY = {
 # Of choices that none of the hooks is for.
 WHY_NOT = {
     "gemm_fp8": "no hook is for its products in fp8 yet",
-    "gate_up_silu": "its products and its activations are two functions",
     "fused_add_rmsnorm": "it normalizes the sum before it is rounded, as ROUNDED=false does",
     "per_token_group_quant": "what it calls is that of QUANT=fp8 and FUSED=false",
 }
