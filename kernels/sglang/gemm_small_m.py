@@ -15,8 +15,8 @@ def reference(xp, inputs, axes, OUT="bf16"):
 def inputs(xp, rng, axes, fill):
     """Draw w as models have it, so that sums of K products are about 1 for every K.
 
-    For `extreme` a row of x has one sign and a scale of its own, and a row of w one sign: where large
-    numbers cancel, what is left depends on the order of the sum.
+    For `extreme` a row of x has one sign and a scale of its own, and a row of w one sign: where
+    large numbers cancel, what is left depends on the order of the sum.
     """
     columns, depth = axes["N"], axes["K"]
     w = rng.standard_normal((columns, depth), dtype=xp.float32) * depth**-0.5

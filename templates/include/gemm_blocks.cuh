@@ -1,7 +1,12 @@
 /*# What GEMMs for few tokens share. Who includes it sets `element`, what K is counted in, 16 bits; `operand`,
     the tensor cores' type; `depth` and `stage_depth`, K and the depth of a stage in elements; and `scales`:
-    none, token (of a token and of a column) or block (of 128 of K). #*/
+    none, token (of a token and of a column) or block (of 128 of K); and `epilogue`: none, or silu, of columns
+    that come in pairs: the gate and what it is multiplied with. #*/
+//% if epilogue == "silu"
+constexpr int kColumns = @{ 2 * D }@;  // a gate and its partner side by side, as they never lie in memory
+//% else
 constexpr int kColumns = @{ N }@;
+//% endif
 constexpr int kDepth = @{ depth }@;
 constexpr bool kDots = @{ path == "dots" }@;
 constexpr int kTokens = @{ tokens }@;  // that a block has room for
@@ -54,8 +59,10 @@ struct fp32 {
 };
 
 //% endif
-struct alignas(sizeof(OUT::Number) * kGroup) Stored {
-  OUT::Number values[kGroup];
+constexpr int kStored = @{ "kGroup / 2" if epilogue == "silu" else "kGroup" }@;  // of a group
+
+struct alignas(sizeof(OUT::Number) * kStored) Stored {
+  OUT::Number values[kStored];
 };
 
 // What a block has to do: some columns of out, and stages of K.
@@ -74,7 +81,11 @@ struct Task {
   // A row past the last one is the last: what comes of it is not stored.
   __device__ __forceinline__ const @{ element }@* weights(int row) const {
     const int n = kColumns % kTileN == 0 ? column + row : min(column + row, kColumns - 1);
+//% if epilogue == "silu"
+    return w + static_cast<size_t>(n % 2 * (kColumns / 2) + n / 2) * kDepth;
+//% else
     return w + static_cast<size_t>(n) * kDepth;
+//% endif
   }
 };
 
@@ -145,11 +156,18 @@ __device__ __forceinline__ void store(OUT::Number* out, const Task& task, int gr
     const float column_scale = task.scales[group % kGroups * kGroup + i];
     stored.values[i] = OUT::number(sum.values[i] * scale * column_scale);
   }
+//% elif epilogue == "silu"
+#pragma unroll
+  for (int i = 0; i < kStored; ++i) {
+    const float gate = sum.values[2 * i];
+    stored.values[i] = OUT::number(gate / (1.0f + __expf(-gate)) * sum.values[2 * i + 1]);
+  }
 //% else
 #pragma unroll
   for (int i = 0; i < kGroup; ++i) stored.values[i] = OUT::number(sum.values[i]);
 //% endif
-  const size_t at = static_cast<size_t>(group / kGroups) * kColumns + column;
+  constexpr int kWidth = kColumns / (kGroup / kStored);  // of out
+  const size_t at = static_cast<size_t>(group / kGroups) * kWidth + column / (kGroup / kStored);
   *reinterpret_cast<Stored*>(out + at) = stored;
 }
 

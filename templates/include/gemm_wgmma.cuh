@@ -32,10 +32,13 @@ __device__ __forceinline__ void copy_weights(tune::u32 work, tune::u32 full, con
   for (int box = 0; box < kBoxes; ++box) {
     const tune::u32 to = stage_at(work, stage) + box * kWeightBytes;
     const int k = boxes.k + stage * kTileK + box * kBoxDepth;
+//% set at = "2 * k" if scales != "none" else "k"
+//% set place = at ~ (", 0, boxes.column / 2" if epilogue == "silu" else ", boxes.column")
+//% set load = "tune::tensor_load_3d" if epilogue == "silu" else "tune::tensor_load_2d"
     if constexpr (kStreaming) {
-      tune::tensor_load_2d(to, boxes.weights, @{ "2 * k" if scales != "none" else "k" }@, boxes.column, barrier, policy);
+      @{ load }@(to, boxes.weights, @{ place }@, barrier, policy);
     } else {
-      tune::tensor_load_2d(to, boxes.weights, @{ "2 * k" if scales != "none" else "k" }@, boxes.column, barrier);
+      @{ load }@(to, boxes.weights, @{ place }@, barrier);
     }
   }
 }

@@ -51,7 +51,7 @@ class TestOnTheCpu(KernelChecks):
             {"path": "dots", "split": 1, "token_memory": "registers", "tokens": 4},
             {"path": "dots", "reduction": "last", "token_memory": "shared", "tokens": 4},
             {"path": "copies", "reduction": "cluster", "split": 4, "tokens": 8, "tile_n": 32},
-            {"path": "wgmma", "reduction": "cluster", "split": 2, "tokens": 16, "tile_n": 64},
+            {"path": "wgmma", "reduction": "cluster", "split": 2, "tokens": 32, "tile_n": 64},
             {"path": "bulk", "reduction": "last", "tokens": 16, "tile_n": 32},
         )
     )
