@@ -33,6 +33,7 @@ def launch(
     *buffers: tuple[str, int | list[Any]],
     grid: tuple[int, int, int] = (1, 1, 1),
     block: tuple[int, int, int] = (32, 1, 1),
+    cluster: tuple[int, int, int] = (1, 1, 1),
     shared_bytes: int = 0,
     order: int = 0,
     times: int = 1,
@@ -48,6 +49,7 @@ def launch(
             "buffers": buffers,
             "grid": grid,
             "block": block,
+            "cluster": cluster,
             "shared_bytes": shared_bytes,
             "order": order,
             "times": times,
@@ -93,6 +95,7 @@ def _run(wanted: dict[str, Any]) -> dict[str, Any]:
     record = LaunchRecord(
         tuple(wanted["grid"]),
         tuple(wanted["block"]),
+        tuple(wanted["cluster"]),
         wanted["shared_bytes"],
         count,
         wanted["order"],

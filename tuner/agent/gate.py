@@ -187,7 +187,7 @@ def find_mismatch(
     for launch in spec.candidate_launches({**names, **config}):
         try:
             taken = replace(spec, arguments=spec.taken(launch))
-            check_arguments(taken, source.kernel(launch.kernel))
+            check_arguments(taken, source.kernel(launch.kernel), len(launch.maps))
         except KernelError as error:
             return error
     return None

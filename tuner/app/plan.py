@@ -219,7 +219,8 @@ def check_signature(spec: KernelSpec) -> None:
 
     source = read_source(spec.source)
     for launch in spec.baseline:
-        check_arguments(replace(spec, arguments=spec.taken(launch)), source.kernel(launch.kernel))
+        taken = replace(spec, arguments=spec.taken(launch))
+        check_arguments(taken, source.kernel(launch.kernel), len(launch.maps))
 
 
 def require_searcher(name: str) -> None:

@@ -300,7 +300,7 @@ class _Observer:
 
     def arrays(self) -> list[Argument]:
         spec = self.spec
-        taken = {argument.name for launch in spec.baseline for argument in spec.taken(launch)}
+        taken = {argument.name for launch in spec.baseline for argument in spec.reached(launch)}
         return [one for one in spec.arguments if one.name in taken and not one.is_scalar]
 
     def finding(self, name: str, text: str, *, mistake: bool = False) -> Finding:

@@ -98,7 +98,10 @@ _FRAMES = ("-g1", "-fno-omit-frame-pointer")
 _ADDRESS = ("-fsanitize=address", "--param=asan-use-after-return=0", *_FRAMES)
 _SANITIZING = {"address": _ADDRESS, "undefined": _UNDEFINED}
 SANITIZERS = tuple(_SANITIZING)
-_RUNTIME_ONLY = ("-fPIC", "-O2", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-w")
+# A switch of fibers keeps no register that its caller holds to be untouched, whatever g++ sees.
+_RUNTIME_ONLY = (
+    *("-fPIC", "-O2", "-fno-ipa-ra", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-w"),
+)
 
 # -Dname, -Uname and the language version mean the same to g++; the rest is for NVRTC alone.
 _SHARED_OPTION = re.compile(r"-[DU].*")

@@ -63,8 +63,9 @@ class Program:
         launches = list(map(asdict, self.launches))
         for launch in launches:
             # What takes all arguments is keyed as it was before a launch could name its own.
-            if not launch["arguments"]:
-                del launch["arguments"]
+            for name in ("arguments", "maps"):
+                if not launch[name]:
+                    del launch[name]
         scratch = [self.scratch] if self.scratch else []
         known = [self.source_key, self.workload.key, launches, *scratch]
         content = json.dumps(known, sort_keys=True)

@@ -125,6 +125,9 @@ class Layout:
         sized = any(slot.sized for slot in self.slots)
         return self.total_bytes if sized else self.footprint_bytes
 
+    def slot(self, name: str) -> Slot:
+        return next(slot for slot in self.slots if slot.name == name)
+
     def pages(self, slot: Slot) -> tuple[int, int]:
         """Return the byte range of the pages that a slot of a layout by pages has to itself."""
         first = slot.offset // PAGE_BYTES * PAGE_BYTES

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,7 +25,7 @@ from tuner.model.trial import Status
 from tuner.process.files import read_regular
 
 ReferenceFunction = Callable[..., Mapping[str, Array]]
-InputsFunction = Callable[[Any, Any, Mapping[str, int], str], Mapping[str, Array]]
+InputsFunction = Callable[..., Mapping[str, Array]]
 CanonicalFunction = Callable[[Any, Mapping[str, Array], Mapping[str, int]], Mapping[str, Array]]
 PeerFunction = Callable[..., Mapping[str, Any] | None]
 
@@ -48,12 +49,24 @@ class Reference:
     unread: CanonicalFunction | None = None
     replaced: Callable[[], bool] = lambda: False
 
+    def drawn(
+        self, xp: Any, rng: Any, axes: Mapping[str, int], fill: str, operators: Mapping[str, str]
+    ) -> Mapping[str, Array]:
+        """Draw the reference's own inputs, with the operator's choices that it asks for by name."""
+        if self.inputs is None:
+            return {}
+        wanted = signature(self.inputs).parameters
+        return self.inputs(
+            xp, rng, axes, fill, **{name: operators[name] for name in wanted if name in operators}
+        )
+
 
 def load_reference(path: Path) -> Reference:
     """Import a kernel's reference file; raise `KernelError`, with the line, where it cannot serve.
 
     The file defines `reference(xp, inputs, axes, **operator)` and may define
-    `inputs(xp, rng, axes, fill)`, which returns values for the arguments it names,
+    `inputs(xp, rng, axes, fill)`, which returns values for the arguments it names (and takes the
+    operator's choices that it has parameters for),
     `canonical(xp, outputs, axes)`, which returns stored outputs in the reference's order, and
     `unread(xp, outputs, axes)`, the same for what production never reads of a peer's outputs.
     """

@@ -11,6 +11,7 @@ from typing import Literal
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Expression, Value
 from tuner.model.surroundings import Surroundings, SurroundingsSpec
+from tuner.model.tensor_maps import TensorMap, TensorMapSpec
 
 Role = Literal["input", "output", "inout", "scratch"]
 Dim3 = tuple[int, int, int]
@@ -152,7 +153,8 @@ class Argument:
 class Launch:
     """A resolved launch: plain numbers, ready for the driver.
 
-    `arguments` names what the kernel takes, in its order; where it is empty, all there are.
+    `arguments` names what the kernel takes, in its order; where it is empty, all there are. Its
+    parameters for `maps` come after them.
     """
 
     kernel: str
@@ -162,6 +164,7 @@ class Launch:
     cluster: Dim3 | None = None
     pdl: bool = False
     arguments: tuple[str, ...] = ()
+    maps: tuple[TensorMap, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -172,7 +175,7 @@ class Launch:
 class LaunchSpec:
     """A launch as the file states it: expressions over axes and parameters.
 
-    `arguments` are as in `Launch`.
+    `arguments` and `maps` are as in `Launch`.
     """
 
     kernel: str
@@ -184,10 +187,12 @@ class LaunchSpec:
     when: Expression | None = None
     line: int | None = None
     arguments: tuple[str, ...] = ()
+    maps: tuple[TensorMapSpec, ...] = ()
 
     def expressions(self) -> tuple[Expression, ...]:
-        optional = (self.shared_memory, self.pdl, self.when)
-        return (*self.grid, *self.block, *self.cluster, *(one for one in optional if one))
+        optional = (one for one in (self.shared_memory, self.pdl, self.when) if one)
+        mapped = (expression for one in self.maps for expression in one.expressions())
+        return (*self.grid, *self.block, *self.cluster, *optional, *mapped)
 
     def resolve(self, names: Mapping[str, Value]) -> Launch | None:
         """Evaluate every expression; None where `when` is false."""
@@ -201,6 +206,7 @@ class LaunchSpec:
             cluster=_dim3(self.cluster, names) if self.cluster else None,
             pdl=bool(self.pdl and self.pdl.evaluate(names)),
             arguments=self.arguments,
+            maps=tuple(one.resolve(names) for one in self.maps),
         )
 
 
@@ -321,6 +327,13 @@ class KernelSpec:
         names = [argument.name for argument in self.arguments]
         return tuple(map(names.index, launch.arguments))
 
+    def reached(self, launch: LaunchSpec) -> tuple[Argument, ...]:
+        """List the arguments that a launch takes, and those that it takes by a tensor map alone."""
+        taken = self.taken(launch)
+        names = {argument.name for argument in taken}
+        mapped = dict.fromkeys(one.of for one in launch.maps if one.of not in names)
+        return (*taken, *map(self.argument, mapped))
+
     def is_sized(self, argument: Argument) -> bool:
         """Tell whether a config chooses the argument's shape; only scratch can have such a one."""
         known = {*self.axes, *(one.name for one in self.operators)}
@@ -342,6 +355,12 @@ class KernelSpec:
         if total <= MOST_SCRATCH_BYTES:
             return ""
         return f"its scratch takes {total:,} bytes, and the most is {MOST_SCRATCH_BYTES:,}"
+
+    def map_refusal(self, launches: Sequence[LaunchSpec], names: Mapping[str, Value]) -> str:
+        """Say what is wrong with the tensor maps of these launches, "" where nothing is."""
+        made = (one for one in launches if one.when is None or one.when.evaluate(names))
+        found = (one.refusal(names) for launch in made for one in launch.maps)
+        return next((": ".join(refused) for refused in found if refused), "")
 
     def footprint_bytes(self, workload: Workload) -> int:
         """Add up all arrays, but for scratch whose shape a config chooses."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tuner.model.errors import KernelError
@@ -230,15 +230,18 @@ def _outside_angles(text: str) -> str:
     return "".join(kept)
 
 
-def check_arguments(spec: KernelSpec, kernel: KernelFunction) -> None:
+def check_arguments(spec: KernelSpec, kernel: KernelFunction, maps: int = 0) -> None:
     """Raise `KernelError` where the declared arguments cannot be the kernel's parameters.
 
-    What the source leaves open (template types, unknown typedefs, macros in the list) is accepted.
+    Behind them it takes so many tensor maps. What the source leaves open (template types, unknown
+    typedefs, macros in the list) is accepted.
     """
     if not kernel.parameters_known:
         return
     arguments, parameters = spec.arguments, kernel.parameters
     where = f"kernel {kernel.name!r} ({kernel.path}:{kernel.line})"
+    _check_maps(spec, where, parameters, len(parameters) - maps)
+    parameters = parameters[: len(parameters) - maps] if maps else parameters
     declared, own = [a.name for a in arguments], [p.name for p in parameters]
     line = arguments[0].line if arguments else None
     if len(arguments) != len(parameters):
@@ -258,6 +261,25 @@ def check_arguments(spec: KernelSpec, kernel: KernelFunction) -> None:
                 line=argument.line,
                 remedy=found[1],
             )
+
+
+def _check_maps(
+    spec: KernelSpec, where: str, parameters: Sequence[KernelParameter], first: int
+) -> None:
+    for place, parameter in enumerate(parameters):
+        named = parameter.c_type.endswith("TensorMap") and not parameter.pointers
+        if place < first and named:
+            message = f"{where} takes the tensor map `{parameter.name}`, and its launch has none"
+            remedy = f"give the launch `maps: [{{of: {parameter.name}, box: [64, 64]}}]`"
+            if first < len(parameters):
+                message = f"{where} takes the tensor map `{parameter.name}` before others"
+                remedy = "tensor maps are the last parameters, in the order of the launch's `maps`"
+        elif place >= first and not named and (parameter.pointers or parameter.dtype):
+            message = f"{where} takes `{parameter.declaration}` where its launch has a tensor map"
+            remedy = f"make it `const __grid_constant__ tune::TensorMap {parameter.name}`"
+        else:
+            continue
+        raise KernelError(message, path=spec.path, remedy=remedy)
 
 
 def _mismatch(argument: Argument, parameter: KernelParameter) -> tuple[str, str] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,8 +21,9 @@ from tuner.model.config import (
 )
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Expression, Value
-from tuner.model.kernel import DEVICE_NAMES, Argument, KernelSpec, LaunchSpec
+from tuner.model.kernel import DEVICE_NAMES, DTYPE_BYTES, Argument, KernelSpec, LaunchSpec
 from tuner.model.surroundings import LinkSpec, SurroundingsSpec
+from tuner.model.tensor_maps import TensorMapSpec
 from tuner.space.schema import SpaceModel
 from tuner.space.yaml import Document
 
@@ -246,13 +247,14 @@ def bound(
     spec: KernelSpec, space: SearchSpace, operators: Mapping[str, str]
 ) -> tuple[KernelSpec, SearchSpace]:
     """Put a choice of operators into every expression and dtype; a choice made before gives way."""
+    arguments = tuple(_argument(argument, operators) for argument in spec.arguments)
     bound_spec = replace(
         spec,
-        arguments=tuple(_argument(argument, operators) for argument in spec.arguments),
+        arguments=arguments,
         min_bytes=spec.min_bytes.bind(operators),
         operations=spec.operations and spec.operations.bind(operators),
-        baseline=tuple(_launch(launch, operators) for launch in spec.baseline),
-        launch=tuple(_launch(launch, operators) for launch in spec.launch),
+        baseline=tuple(_launch(launch, operators, arguments) for launch in spec.baseline),
+        launch=tuple(_launch(launch, operators, arguments) for launch in spec.launch),
         surroundings=tuple(_surroundings(one, operators) for one in spec.surroundings),
     )
     return bound_spec, bound_space(space, operators)
@@ -297,7 +299,10 @@ def _argument(argument: Argument, operators: Mapping[str, str]) -> Argument:
     )
 
 
-def _launch(launch: LaunchSpec, operators: Mapping[str, str]) -> LaunchSpec:
+def _launch(
+    launch: LaunchSpec, operators: Mapping[str, str], arguments: Sequence[Argument]
+) -> LaunchSpec:
+    dtypes = {argument.name: argument.dtype for argument in arguments}
     return replace(
         launch,
         grid=_all(launch.grid, operators),
@@ -306,6 +311,21 @@ def _launch(launch: LaunchSpec, operators: Mapping[str, str]) -> LaunchSpec:
         shared_memory=launch.shared_memory and launch.shared_memory.bind(operators),
         pdl=launch.pdl and launch.pdl.bind(operators),
         when=launch.when and launch.when.bind(operators),
+        maps=tuple(_tensor_map(one, operators, dtypes[one.of]) for one in launch.maps),
+    )
+
+
+def _tensor_map(one: TensorMapSpec, operators: Mapping[str, str], dtype: str) -> TensorMapSpec:
+    return replace(
+        one,
+        dtype=dtype,
+        element_bytes=DTYPE_BYTES[dtype],
+        own_shape=_all(one.own_shape, operators),
+        shape=_all(one.shape, operators),
+        strides=_all(one.strides, operators),
+        box=_all(one.box, operators),
+        swizzle=one.swizzle and one.swizzle.bind(operators),
+        l2_promotion=one.l2_promotion and one.l2_promotion.bind(operators),
     )
 
 

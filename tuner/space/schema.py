@@ -123,6 +123,30 @@ class WorkloadsModel(StrictModel):
     edge_cases: list[dict[str, Size]] = Field(default=[], description=_workloads(127))
 
 
+class TensorMapModel(StrictModel):
+    of: str = Field(description="the array, `w`")
+    box: list[Scalar] = Field(
+        min_length=2, max_length=3, description="a box's sizes, outermost first, `[TILE_N, 64]`"
+    )
+    swizzle: Scalar = Field(default=None, description="0, 32, 64 or 128 bytes, or an expression")
+    shape: list[Scalar] | None = Field(
+        default=None,
+        min_length=2,
+        max_length=3,
+        description="the view's sizes, outermost first, where it isn't the array's own shape, "
+        "`[K // 64, N, 64]`",
+    )
+    strides: list[Scalar] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=2,
+        description="of all dimensions but the last the elements from one to the next, `[64, K]`",
+    )
+    l2_promotion: Scalar = Field(
+        default=None, description="0, 64, 128 or 256 bytes that the L2 fetches, or an expression"
+    )
+
+
 class LaunchModel(StrictModel):
     kernel: str = Field(description="a function, `scale_rows` or `scale_rows<8>`")
     grid: Sizes = Field(description="a list of 1 to 3 expressions, `[T]`")
@@ -136,6 +160,12 @@ class LaunchModel(StrictModel):
         default=None,
         min_length=1,
         description="the arguments that this kernel takes, in its order, `[out, partial, T]`",
+    )
+    maps: list[TensorMapModel] | None = Field(
+        default=None,
+        min_length=1,
+        description="tensor maps that it takes after the arguments, "
+        "`[{of: w, box: [64, 64], swizzle: 128}]`",
     )
     when: Scalar = Field(default=None, description="an expression, `T > 16`")
 

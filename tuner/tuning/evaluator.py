@@ -86,6 +86,9 @@ class Evaluator:
                 name, workload, config, Status.CONSTRAINT, f"invalid: constraint `{broken.text}`"
             )
             return Pending(workload, config, started_s, trial)
+        if refused := self.spec.map_refusal(self.spec.launch, {**names, **config}):
+            trial = Trial(name, workload, config, Status.RESOURCE_LIMIT, refused)
+            return Pending(workload, config, started_s, trial)
         launches = self.spec.candidate_launches({**names, **config})
         if not launches:
             trial = Trial(name, workload, config, Status.LAUNCH, "no launch's `when` is true")
@@ -248,6 +251,8 @@ class Evaluator:
         return result
 
     def _baseline(self, workload: Workload) -> tuple[Program, Resources, Occupancy | None]:
+        if refused := self.spec.map_refusal(self.spec.baseline, self.names(workload)):
+            raise KernelError(f"the baseline on {workload}: {refused}", path=self.spec.path)
         launches = self.spec.baseline_launches(self.names(workload))
         if not launches:
             raise KernelError(

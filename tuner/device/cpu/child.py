@@ -25,6 +25,9 @@ TOKEN_BYTES = 16
 COMMAND = struct.Struct(f"={TOKEN_BYTES}sI")
 ANSWER = struct.Struct(f"={TOKEN_BYTES}sII{MESSAGE_BYTES}s")
 
+# Of `TensorMap` in headers/on_host/asynchronous.h.
+MAP_ALIGNMENT, MAP_ADDRESS_AT = 64, 8
+
 
 class LaunchEnd(IntEnum):
     """How a launch ended; equal to `Code` in headers/on_host/launch.h."""
@@ -66,18 +69,21 @@ class DetachRequest:
 
 @dataclass(frozen=True, slots=True)
 class LaunchCall:
-    """One launch: the library's function, grid, block, dynamic shared memory and parameters.
+    """One launch: the library's function, grid, block, cluster, shared memory, parameters.
 
     `arguments` are places in `AttachRequest.parameters`; `named` says that they are the launch's
-    own.
+    own. After them come `maps`: each an offset into the memory and the `TensorMap` of
+    headers/on_host/asynchronous.h in hex, without the address.
     """
 
     function: str
     grid: Sequence[int]
     block: Sequence[int]
+    cluster: Sequence[int]
     shared_bytes: int
     arguments: Sequence[int]
     named: bool = False
+    maps: Sequence[tuple[int, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +179,7 @@ class LaunchRecord(ctypes.Structure):
     _fields_ = (
         ("grid", ctypes.c_uint * 3),
         ("block", ctypes.c_uint * 3),
+        ("cluster", ctypes.c_uint * 3),
         ("shared_bytes", ctypes.c_uint),
         ("arguments", ctypes.c_uint),
         ("order", ctypes.c_uint),
@@ -302,7 +309,8 @@ class _LoadedLibrary:
         if hasattr(libc, "on_exit"):
             libc.on_exit(libc._exit, None)
         self._message = ctypes.create_string_buffer(MESSAGE_BYTES)
-        self._values = [
+        self._base = work.base
+        self._values: list[Any] = [
             ctypes.c_void_p(work.base + item) if isinstance(item, int) else _scalar(item)
             for item in work.attach.parameters
         ]
@@ -329,12 +337,14 @@ class _LoadedLibrary:
 
     def _record(self, call: LaunchCall, timeout_s: float) -> LaunchRecord:
         values = [self._values[place] for place in call.arguments]
+        values += (_tensor_map(self._base + offset, text) for offset, text in call.maps)
         pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         sizes = (ctypes.c_uint * len(values))(*map(ctypes.sizeof, values))
-        self._kept += [pointers, sizes]
+        self._kept += [values, pointers, sizes]
         return LaunchRecord(
             grid=tuple(call.grid),
             block=tuple(call.block),
+            cluster=tuple(call.cluster),
             shared_bytes=call.shared_bytes,
             arguments=len(values),
             timeout_s=timeout_s,
@@ -350,3 +360,13 @@ class _LoadedLibrary:
 def _scalar(hexadecimal: str) -> ctypes.Array[ctypes.c_char]:
     content = bytes.fromhex(hexadecimal)
     return ctypes.create_string_buffer(content, len(content))
+
+
+def _tensor_map(address: int, hexadecimal: str) -> ctypes.Array[ctypes.c_char]:
+    content = bytes.fromhex(hexadecimal)
+    room = ctypes.create_string_buffer(len(content) + MAP_ALIGNMENT)
+    first = -ctypes.addressof(room) % MAP_ALIGNMENT
+    made = (ctypes.c_char * len(content)).from_buffer(room, first)
+    made.raw = content
+    ctypes.c_uint64.from_buffer(made, MAP_ADDRESS_AT).value = address
+    return made

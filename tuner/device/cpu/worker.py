@@ -32,6 +32,7 @@ from tuner.device.cpu.child import (
 from tuner.device.layout import SCALARS, UNCHANGED, Arena, Layout, Patch, Slot
 from tuner.model.errors import TunerError, WorkerError
 from tuner.model.kernel import Launch
+from tuner.model.tensor_maps import TensorMap
 from tuner.process.child import ChildProcess
 
 START_TIMEOUT_S = 60.0
@@ -187,13 +188,12 @@ class HostWorker(ChildProcess):
         if fault := elf_fault(program.cubin):
             raise HostRunError(f"the compiled kernel {fault}")
         self._count += 1
-        if any(launch.cluster is not None for launch in program.launches):
-            raise HostRunError("thread block clusters can't run on the `host` device")
         assert self._layout is not None
         calls = [
             LaunchCall(
-                *(program.lowered[one.kernel], one.grid, one.block, one.shared_bytes),
-                *(self._layout.places(one.arguments), bool(one.arguments)),
+                *(program.lowered[one.kernel], one.grid, one.block, one.cluster or (1, 1, 1)),
+                *(one.shared_bytes, self._layout.places(one.arguments), bool(one.arguments)),
+                [(self._layout.slot(each.of).offset, _tensor_map(each)) for each in one.maps],
             )
             for one in program.launches
         ]
@@ -256,6 +256,20 @@ def _attach(layout: Layout, compared: frozenset[str]) -> AttachRequest:
         compared=ranges(one for one in layout.with_role("output") if one.name in compared),
         zeroed=ranges(layout.zeroed),
     )
+
+
+# As `TensorMap` in headers/on_host/asynchronous.h, where the innermost dimension is the first.
+_MAP = struct.Struct("=QQIIII5Q4Q5I4x")
+_MAP_MAGIC = 0x70616D726F736E74
+
+
+def _tensor_map(one: TensorMap) -> str:
+    def padded(sizes: Sequence[int], count: int) -> list[int]:
+        return [*reversed(sizes), *[0] * (count - len(sizes))]
+
+    sizes, strides, box = padded(one.shape, 5), padded(one.strides, 4), padded(one.box, 5)
+    kind = (len(one.shape), one.element_bytes, one.swizzle, 0)
+    return _MAP.pack(_MAP_MAGIC, 0, *kind, *sizes, *strides, *box).hex()
 
 
 _HEADER = struct.Struct("<4sBBBB8xHHIQQQIHHHHHH")

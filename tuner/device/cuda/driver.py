@@ -13,6 +13,7 @@ from cuda.bindings import driver
 from tuner.device.layout import SCALARS, Layout
 from tuner.model.errors import WorkerError
 from tuner.model.kernel import Launch
+from tuner.model.tensor_maps import TensorMap
 
 # The driver refused before anything ran: the context is as good as before.
 REFUSALS = frozenset(
@@ -29,6 +30,8 @@ REFUSALS = frozenset(
     }
 )
 PORTABLE_CLUSTER_BLOCKS = 8
+# Of a CUtensorMap.
+MAP_BYTES = 128
 
 
 class CudaError(WorkerError):
@@ -109,26 +112,62 @@ class LoadedProgram:
         call(driver.cuModuleUnload, self._module)
 
 
+# What a launch takes: arguments of its own, and tensor maps.
+_Taken = tuple[tuple[str, ...], tuple[TensorMap, ...]]
+
+
+def encoded(one: TensorMap, address: int) -> ctypes.Array[ctypes.c_char]:
+    """Encode a tensor map of an array at an address, as a kernel takes it by value."""
+    whole, half = driver.cuuint64_t, driver.cuuint32_t
+    sizes = ((whole, one.shape), (whole, one.strides), (half, one.box), (half, (1,) * len(one.box)))
+    kind, swizzle, l2_promotion = one.codes
+    made = call(
+        driver.cuTensorMapEncodeTiled,
+        driver.CUtensorMapDataType(kind),
+        len(one.shape),
+        address,
+        *([number(each) for each in reversed(listed)] for number, listed in sizes),
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        driver.CUtensorMapSwizzle(swizzle),
+        driver.CUtensorMapL2promotion(l2_promotion),
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    content = ctypes.create_string_buffer(MAP_BYTES)
+    ctypes.memmove(content, made.getPtr(), MAP_BYTES)
+    return content
+
+
 class LaunchArguments:
     """A kernel's parameters for one place in memory, in the form that the driver reads."""
 
     def __init__(self, layout: Layout, base: int) -> None:
         self.layout, self.base = layout, base
         offsets = {slot.name: slot.offset for slot in layout.slots}
-        self._values = [
+        self._values: list[Any] = [
             ctypes.c_void_p(base + offsets[item])
             if isinstance(item, str)
             else SCALARS[item[0]](item[1])
             for item in layout.order
         ]
-        self._pointers: dict[tuple[str, ...], ctypes.Array[ctypes.c_void_p]] = {}
+        self._pointers: dict[_Taken, ctypes.Array[ctypes.c_void_p]] = {}
+        self._maps: dict[TensorMap, ctypes.Array[ctypes.c_char]] = {}
 
-    def address(self, taken: tuple[str, ...] = ()) -> int:
-        """Return where the driver reads what a launch takes: all, or the arguments of its own."""
-        if taken not in self._pointers:
+    def address(self, taken: tuple[str, ...] = (), maps: tuple[TensorMap, ...] = ()) -> int:
+        """Return where the driver reads what a launch takes: all, or the arguments of its own.
+
+        After them come tensor maps of arrays here.
+        """
+        if (taken, maps) not in self._pointers:
             values = [self._values[place] for place in self.layout.places(taken)]
-            self._pointers[taken] = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-        return ctypes.addressof(self._pointers[taken])
+            values += map(self._encoded, maps)
+            pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+            self._pointers[taken, maps] = pointers
+        return ctypes.addressof(self._pointers[taken, maps])
+
+    def _encoded(self, one: TensorMap) -> ctypes.Array[ctypes.c_char]:
+        if one not in self._maps:
+            self._maps[one] = encoded(one, self.base + self.layout.slot(one.of).offset)
+        return self._maps[one]
 
 
 class Issuer(Protocol):
@@ -160,14 +199,14 @@ class Launcher:
             (
                 _launch_config(launch, stream, isolated),
                 program.functions[launch.kernel],
-                launch.arguments,
+                (launch.arguments, launch.maps),
             )
             for launch in launches
         ]
 
     def issue(self, arguments: LaunchArguments) -> None:
         for config, function, taken in self._launches:
-            (status,) = driver.cuLaunchKernelEx(config, function, arguments.address(taken), 0)
+            (status,) = driver.cuLaunchKernelEx(config, function, arguments.address(*taken), 0)
             if status != driver.CUresult.CUDA_SUCCESS:
                 raise CudaError(
                     f"cuLaunchKernelEx: {status.name}", sticky=status.name not in REFUSALS

@@ -291,10 +291,8 @@ class Verifier:
     def _drawn(self, workload: Workload, kind: str, seed: int) -> Prepared:
         rng = generator(self._xp, seed)
         slots = {slot.name: slot for slot in self._layout.with_role("input", "inout")}
-        given: Mapping[str, Array] = {}
-        if self._reference.inputs is not None:
-            with blamed_on(self._spec.reference, f"`inputs` fails on {workload}"):
-                given = self._reference.inputs(self._xp, rng, workload.values, kind)
+        with blamed_on(self._spec.reference, f"`inputs` fails on {workload}"):
+            given = self._reference.drawn(self._xp, rng, workload.values, kind, self._operators)
         for name, values in given.items():
             if name in slots and tuple(values.shape) == slots[name].shape:
                 continue

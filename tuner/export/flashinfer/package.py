@@ -197,10 +197,9 @@ class _Traced:
 
         These are floats that are not normally distributed, and integers with a range.
         """
-        rng, given = generator(np, SEED), dict[str, Array]()
-        if self._reference.inputs is not None:
-            with blamed_on(self.spec.reference, f"`inputs` fails on {workload}"):
-                given = {**self._reference.inputs(np, rng, workload.values, NORMAL)}
+        rng, operators = generator(np, SEED), self._measured.operators
+        with blamed_on(self.spec.reference, f"`inputs` fails on {workload}"):
+            given = self._reference.drawn(np, rng, workload.values, NORMAL, operators)
         found: dict[str, tuple[str, Array]] = {}
         for one in problem.inputs:
             argument, values = one.argument, given.get(one.argument.name)

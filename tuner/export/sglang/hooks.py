@@ -23,6 +23,7 @@ from tuner.export.pytorch.adapting import (
 )
 from tuner.export.pytorch.replacing import ORIGINAL, Engine, Hook, Tuned
 
+MOST_ROWS = 128  # of a product; with more, as in prefill, there is nothing to ask
 THETAS = {"theta_1e6": 1.0e6, "theta_5e5": 5.0e5}
 
 
@@ -124,6 +125,129 @@ def moe_sum_compiled(
 
 def _moe_sum_reduce(original: Any, y: Any, x: Any, scale: float = 0.0) -> None:
     original(x, y, scale)
+
+
+def fp8_scaled_mm(
+    tuned: Tuned,
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
+    scales_a: torch.Tensor,
+    scales_b: torch.Tensor,
+    out_dtype: Any,
+    bias: torch.Tensor | None = None,
+) -> Any:
+    """Multiply rows by weights, which SGLang passes transposed, with a scale for each of both."""
+    w, scales = mat_b.t(), (scales_a, scales_b)
+    wanted = (mat_a.shape[0], w.shape[0])
+    one_each = tuple(one.numel() for one in scales) == wanted
+    if bias is not None or not one_each or len(mat_a) > MOST_ROWS:
+        return ORIGINAL
+    if not are_whole(*scales) or not are_whole(mat_a, w):
+        return ORIGINAL
+    out = torch.empty(wanted, device=mat_a.device, dtype=out_dtype)
+    columns = (one.view(-1, 1) for one in scales)
+    return out if tuned.serves(out, mat_a, w, *columns) else ORIGINAL
+
+
+def _fp8_scaled_mm(original: Any, out: Any, x: Any, w: Any, x_scale: Any, w_scale: Any) -> None:
+    out.copy_(original(x, w.t(), x_scale, w_scale, out.dtype, None))
+
+
+def fp8_blocks_mm(
+    tuned: Tuned,
+    A: torch.Tensor,  # noqa: N803 - SGLang's names
+    B: torch.Tensor,  # noqa: N803
+    As: torch.Tensor,  # noqa: N803
+    Bs: torch.Tensor,  # noqa: N803
+    block_size: list[int],
+    output_dtype: Any,
+) -> Any:
+    """Multiply with block scales, those of the rows by column as DeepGEMM has them."""
+    rows, depth = A.shape[0], A.shape[-1]
+    padded = -(-rows // 4) * 4
+    by_column = As.shape == (rows, depth // GROUP) and As.stride() == (1, padded)
+    if A.dim() != 2 or rows > MOST_ROWS or not by_column:
+        return ORIGINAL
+    if list(block_size) != [GROUP, GROUP] or depth % GROUP:
+        return ORIGINAL
+    out = torch.empty((rows, B.shape[0]), device=A.device, dtype=output_dtype)
+    scales = As.as_strided((depth // GROUP, padded), (padded, 1))
+    return out if tuned.serves(out, A, B, scales, Bs) else ORIGINAL
+
+
+def linear(
+    tuned: Tuned,
+    method: Any,
+    layer: Any,
+    x: torch.Tensor,
+    bias: torch.Tensor | None = None,
+) -> Any:
+    """Multiply rows by a layer's weights, which nothing writes while a model runs."""
+    if bias is not None:
+        return ORIGINAL
+    return _product(tuned, x, layer.weight)
+
+
+def llama_mlp(tuned: Tuned, mlp: Any, x: torch.Tensor, forward_batch: Any = None) -> Any:
+    """Do the first products of a gated MLP and its activation in one, then the last product."""
+    gated = _gated(tuned, mlp.gate_up_proj, x)
+    return gated if gated is ORIGINAL else mlp.down_proj(gated)[0]
+
+
+def qwen_mlp(tuned: Tuned, mlp: Any, x: torch.Tensor, forward_batch: Any = None) -> Any:
+    """Do the same for Qwen's, whose last product knows of the batch."""
+    gated = _gated(tuned, mlp.gate_up_proj, x)
+    if gated is ORIGINAL:
+        return ORIGINAL
+    return mlp.down_proj(gated, forward_batch=forward_batch)[0]
+
+
+def _gated(tuned: Tuned, layer: Any, x: torch.Tensor) -> Any:
+    # What wraps a layer, for LoRA, has no such method of its own.
+    method = type(getattr(layer, "quant_method", None)).__name__
+    if method != "UnquantizedLinearMethod" or layer.bias is not None:
+        return ORIGINAL
+    if x.dim() != 2 or len(x) > MOST_ROWS:
+        return ORIGINAL
+    out = x.new_empty(len(x), len(layer.weight) // 2)
+    return out if tuned.serves(out, x, layer.weight) else ORIGINAL
+
+
+def fused_a_gemm(
+    tuned: Tuned,
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
+    output: torch.Tensor | None = None,
+    backend: Any = None,
+) -> Any:
+    """Multiply rows by weights that come transposed."""
+    return _product(tuned, mat_a, mat_b.t(), output)
+
+
+def router_gemm(
+    tuned: Tuned,
+    hidden_states: torch.Tensor,
+    router_weights: torch.Tensor,
+    out_dtype: torch.dtype | None = None,
+    output: torch.Tensor | None = None,
+) -> Any:
+    """Multiply rows by a router's weights; without `output` it allocates one of `out_dtype`."""
+    asked = output.dtype if output is not None else out_dtype
+    if (asked == torch.float32) != (tuned.choices["OUT"] == "fp32"):
+        return ORIGINAL
+    return _product(tuned, hidden_states, router_weights, output)
+
+
+def _product(
+    tuned: Tuned, x: torch.Tensor, w: torch.Tensor, out: torch.Tensor | None = None
+) -> Any:
+    if x.dim() < 2 or not x.is_contiguous() or x.numel() > MOST_ROWS * x.shape[-1]:
+        return ORIGINAL
+    rows = x.view(-1, x.shape[-1])
+    if out is None:
+        dtype = torch.float32 if tuned.choices["OUT"] == "fp32" else x.dtype
+        out = x.new_empty(*x.shape[:-1], w.shape[0], dtype=dtype)
+    return out if tuned.serves(out.view(len(rows), -1), rows, w) else ORIGINAL
 
 
 def per_token_quant_fp8(
@@ -278,6 +402,8 @@ def _has_all_experts() -> bool:
 _ACTIVATIONS = "sglang.kernels.ops.activation.activation"
 _FP8 = "sglang.kernels.ops.quantization.fp8_kernel"
 _MOE = "sglang.srt.layers.moe"
+_UNQUANTIZED = "sglang.srt.layers.quantization.unquant"
+_GEMM = "sglang.kernels.ops.gemm"
 
 HOOKS = (
     Hook("rmsnorm", "sgl_kernel.rmsnorm", rmsnorm, {"GEMMA": "false"}, _rmsnorm),
@@ -321,6 +447,15 @@ HOOKS = (
         moe_align_block_size,
     ),
     Hook("topk_softmax", f"{_MOE}.topk.fused_topk", fused_topk),
+    Hook("gemm_small_m", f"{_UNQUANTIZED}.UnquantizedLinearMethod.apply", linear, {"OUT": "bf16"}),
+    Hook("gemm_small_m", f"{_GEMM}.fused_a_gemm.dsv3_fused_a_gemm", fused_a_gemm, {"OUT": "bf16"}),
+    Hook("gemm_small_m", f"{_GEMM}.dsv3_router_gemm.dsv3_router_gemm", router_gemm),
+    Hook("gate_up_silu", "sglang.srt.models.llama.LlamaMLP.forward", llama_mlp),
+    Hook("gate_up_silu", "sglang.srt.models.qwen2.Qwen2MLP.forward", qwen_mlp),
+    Hook(
+        "gemm_fp8", "sgl_kernel.fp8_scaled_mm", fp8_scaled_mm, {"SCALES": "token"}, _fp8_scaled_mm
+    ),
+    Hook("gemm_fp8", f"{_FP8}.w8a8_block_fp8_matmul_deepgemm", fp8_blocks_mm, {"SCALES": "block"}),
     Hook(
         "per_token_quant_fp8",
         "sglang.kernels.ops.quantization.sgl_per_token_quant_fp8",
@@ -357,6 +492,9 @@ ONLY = {
     "merge_state": "attention over a cached prefix (DeepSeek's prefill) and trees of drafts",
     "moe_align_block_size": "MoE in Triton, experts not spread over GPUs (no expert parallelism)",
     "topk_softmax": "routers by softmax without groups (Qwen3 MoE; DeepSeek-V3's is another)",
+    "gemm_fp8": "linear layers in fp8, with a scale a channel or by blocks in DeepGEMM",
+    "gate_up_silu": "the gated MLP of Llama and Qwen in bf16, for up to 128 tokens",
+    "gemm_small_m": "linear layers of up to 128 tokens in bf16; routers of DeepSeek-V3 in float32",
     "per_token_quant_fp8": "weights in fp8 with a scale a channel",
     "per_token_group_quant": "weights in fp8 by blocks (DeepSeek-V3)",
     "awq_dequantize": "`--quantization awq`; SGLang chooses Marlin by itself",

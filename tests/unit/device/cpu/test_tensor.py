@@ -284,3 +284,78 @@ def test_a_copy_is_of_the_thread_that_asked_for_it(library: Library) -> None:
     end, _ = gemm(compiled, "wgmma", (16, 64, 64), MISTAKES.index("too_few_bytes"))
     assert "2048 bytes more land than the mbarrier" in end.message
     assert "by thread (128,0,0)" in end.message
+
+
+CLUSTERS = ("by_loads", "by_pointers", "by_stores")
+CLUSTER_MISTAKES = (
+    *("none", "no_first_sync", "no_last_sync", "one_block_waits", "twice", "unarrived"),
+    *("rank_too_high", "plain_wait", "no_wait", "diverged"),
+)
+
+
+def over_clusters(
+    compiled: bytes, kernel: str, broken: str = "none", threads: int = 64, **more: Any
+) -> tuple[Launched, bool]:
+    """Add up six blocks in clusters of three; return the end, and whether the sums are right."""
+    x = np.random.default_rng(6).integers(0, 9, (6, threads)).astype(np.float32)
+    buffers = ("c_float", 6), ("c_float", x.ravel().tolist())
+    shape = {"grid": (6, 1, 1), "cluster": (3, 1, 1), "block": (threads, 1, 1)}
+    more = {**shape, "shared_bytes": 16 * threads, "entry": CLUSTERS.index(kernel), **more}
+    end = launch(compiled, *buffers, ("c_int", [CLUSTER_MISTAKES.index(broken)]), **more)
+    return end, end.buffers[0] == x.reshape(2, -1).sum(1).repeat(3).tolist()
+
+
+@pytest.mark.parametrize("kernel", CLUSTERS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_blocks_of_a_cluster_reach_each_other(
+    library: Library, kernel: str, order: int
+) -> None:
+    end, right = over_clusters(library("clusters.cu", CLUSTERS), kernel, order=order, times=2)
+    assert (end.code, end.message, right) == (LaunchEnd.DONE, "", True)
+
+
+@pytest.mark.parametrize("kernel", CLUSTERS)
+def test_clusters_are_right_under_the_sanitizers(library: Library, kernel: str) -> None:
+    both = ("address", "undefined")
+    compiled = library("clusters.cu", CLUSTERS, both)
+    end, right = over_clusters(compiled, kernel, environment=preload(both), order=3)
+    assert (end.code, end.message, right) == (LaunchEnd.DONE, "", True)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("kernel", "broken", "says"),
+    [
+        ("by_loads", "no_first_sync", "of the cluster has not begun: nothing waited for it"),
+        ("by_loads", "no_last_sync", "of the cluster has ended: nothing waited for it"),
+        ("by_loads", "one_block_waits", "a cluster's barrier that not all threads reach"),
+        ("by_loads", "twice", "no cluster_wait since this thread last arrived"),
+        ("by_loads", "unarrived", "this thread has not arrived"),
+        ("by_loads", "rank_too_high", "shared memory of block 3 of a cluster that has 3"),
+        ("by_loads", "diverged", "divergent warp operation in a cluster of 3 blocks"),
+        ("by_pointers", "no_first_sync", "of the cluster, which has not begun"),
+        ("by_pointers", "no_last_sync", "of the cluster, which has ended"),
+        ("by_stores", "plain_wait", "where only one of its own block can be"),
+    ],
+)
+def test_mistakes_with_clusters_are_told(
+    library: Library, kernel: str, broken: str, says: str, order: int
+) -> None:
+    end, _ = over_clusters(library("clusters.cu", CLUSTERS), kernel, broken, order=order)
+    assert says in end.message
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_another_block_sends_lands_late(library: Library, order: int) -> None:
+    end, right = over_clusters(
+        library("clusters.cu", CLUSTERS), "by_stores", "no_wait", order=order
+    )
+    assert (end.code, right) == (LaunchEnd.DONE, False)
+
+
+def test_a_cluster_that_no_code_uses_is_refused(library: Library) -> None:
+    at, pair = PARTS.index("semaphores"), (2, 1, 1)
+    compiled = library("tensor_parts.cu", PARTS)
+    end = launch(compiled, ("c_uint32", [1, 0, 0]), entry=at, grid=pair, cluster=pair)
+    assert end.code == LaunchEnd.REFUSED
+    assert "launched in clusters of 2, and no code for clusters ran" in end.message

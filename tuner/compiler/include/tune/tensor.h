@@ -261,6 +261,13 @@ TUNE_SM90 u32 cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
+// Blocks of the cluster.
+TUNE_SM90 u32 cluster_size() {
+  TUNE_NEEDS_SM90;
+  u32 blocks;
+  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+  return blocks;
+}
 TUNE_SM90 void cluster_arrive() {
   TUNE_NEEDS_SM90;
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");

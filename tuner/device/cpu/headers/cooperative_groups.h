@@ -1,6 +1,6 @@
-// Cooperative groups: a block, tiles of a warp, and the lanes that are active together.
+// Cooperative groups: a cluster, a block, tiles of a warp, and the lanes that are active together.
 //
-// Not here: groups over several blocks (clusters, `grid.sync()`) and tiles of more than a warp.
+// Not here: `grid.sync()` and tiles of more than a warp.
 #pragma once
 
 #include "cuda_on_host.h"
@@ -18,6 +18,37 @@ struct thread_block {
   static dim3 dim_threads() { return blockDim; }
 };
 inline thread_block this_thread_block() { return {}; }
+
+struct cluster_group {
+  struct arrival_token {};
+  static void sync(ON_HOST_LINE) {
+    cuda_on_host::arrive_at_cluster("cluster.sync", false, line);
+    cuda_on_host::wait_for_cluster("cluster.sync", line);
+  }
+  static arrival_token barrier_arrive(ON_HOST_LINE) {
+    cuda_on_host::arrive_at_cluster("barrier_arrive", false, line);
+    return {};
+  }
+  static void barrier_wait(ON_HOST_LINE) { cuda_on_host::wait_for_cluster("barrier_wait", line); }
+  static void barrier_wait(arrival_token&&, ON_HOST_LINE) { barrier_wait(line); }
+  static unsigned block_rank() { return cuda_on_host::block_rank; }
+  static unsigned num_blocks() { return cuda_on_host::cluster_blocks; }
+  static dim3 dim_blocks() { return cuda_on_host::cluster_dim; }
+  static dim3 group_dim() { return cuda_on_host::cluster_dim; }
+  static dim3 block_index() {
+    const uint3& first = cuda_on_host::cluster_first;
+    return {blockIdx.x - first.x, blockIdx.y - first.y, blockIdx.z - first.z};
+  }
+  static unsigned thread_rank() { return block_rank() * cuda_on_host::thread_count + cuda_on_host::current; }
+  static unsigned num_threads() { return num_blocks() * cuda_on_host::thread_count; }
+  static unsigned size() { return num_threads(); }
+  template <class T>
+  static T* map_shared_rank(T* pointer, int rank, ON_HOST_LINE) {
+    return static_cast<T*>(cuda_on_host::peer_of(pointer, static_cast<unsigned>(rank), line));
+  }
+  static unsigned query_shared_rank(const void* pointer, ON_HOST_LINE) { return cuda_on_host::rank_of(pointer, line); }
+};
+inline cluster_group this_cluster() { return {}; }
 
 struct grid_group {
   static unsigned long long block_rank() {

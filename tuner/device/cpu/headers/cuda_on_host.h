@@ -1,6 +1,6 @@
 // CUDA C++ for a C++17 compiler: what a kernel needs to run on the CPU, one fiber per thread.
 //
-// The kernel's blocks run one after another. `__shared__`, `__noinline__` and `asm` are handled in
+// The kernel's blocks run one after another, those of a cluster together. `__shared__`, `__noinline__` and `asm` are handled in
 // the preprocessed source, by the compile step: they can't be written as macros.
 #pragma once
 

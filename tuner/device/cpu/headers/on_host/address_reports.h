@@ -77,7 +77,10 @@ static void on_address_error(const char* report) {
   if (!near_variable(reinterpret_cast<const unsigned char*>(address), where, sizeof where) &&
       !near_parameter(address, where, sizeof where))
     snprintf(where, sizeof where, "%s at %p", kind && *kind ? kind : "an illegal address", address);
-  if (bytes) {
+  char peer[200];
+  if (describe_peer(address, peer, sizeof peer)) {
+    say("%s: an address %s, by %s", place, peer, thread_name());
+  } else if (bytes) {
     say("%s: %s of %zu bytes outside the memory it may use: %s, by %s", place,
         __asan_get_report_access_type() ? "write" : "read", bytes, where, thread_name());
   } else {

@@ -58,6 +58,8 @@ void meet(unsigned number, unsigned wanted, bool wait, int line);
 void load_range(unsigned to, const void* from, unsigned bytes, unsigned barrier, int line);
 void load_box(unsigned to, const TensorMap& map, Corner corner, unsigned barrier, int line);
 void store_late(unsigned to, float4 value, unsigned barrier, int line);
+float4 load_from_peer(unsigned mapped, int line);
+unsigned map_to_peer(unsigned address, unsigned rank, int line);
 void store_range(void* to, unsigned from, unsigned bytes, int line);
 void store_box(const TensorMap& map, unsigned from, Corner corner, int line);
 void commit_stores();

@@ -5,76 +5,32 @@
 
 namespace cuda_on_host {
 
-// Descriptors of matrices hold 18 bits of an address.
-constexpr unsigned kWindowStart = 1024, kWindowBytes = 256 * 1024;
 constexpr unsigned char kNotLanded = 0xFF;
 
-struct SharedPart {
-  unsigned start, bytes;
-  unsigned char* memory;
-};
-
-static unsigned char proxy_view[kWindowBytes];
-static bool publish_wanted, asynchronous_used;
-
-// The block's `index`th piece of shared memory: the dynamic one, then the statics.
-static bool next_place(unsigned& index, SharedPart& place) {
-  if (index == 0) {
-    place = {kWindowStart, active->shared_bytes, dynamic_shared};
-    ++index;
-    return true;
-  }
-  while (index <= variable_count) {
-    const Variable& one = variables[index++ - 1];
-    if (one.user && one.user != run_thread) continue;
-    // As far from a multiple of 1024 as it is here: swizzles look at the address.
-    const unsigned end = place.start + place.bytes + 15;
-    const unsigned low = static_cast<unsigned>(reinterpret_cast<uintptr_t>(one.value) - end) & 1023;
-    place = {end + low, static_cast<unsigned>(one.bytes), one.value};
-    return place.start + place.bytes <= kWindowBytes;
-  }
-  return false;
-}
-
-unsigned window_of(const void* pointer, int line) {
-  const unsigned char* const wanted = static_cast<const unsigned char*>(pointer);
-  SharedPart place;
-  for (unsigned i = 0; next_place(i, place);)
-    if (wanted >= place.memory && wanted <= place.memory + place.bytes)
-      return place.start + static_cast<unsigned>(wanted - place.memory);
-  fault(line, "shared_address of %p, which is not in shared memory", pointer);
-}
-
-unsigned char* shared_at(unsigned address, unsigned bytes, unsigned alignment, const char* what, int line) {
-  if (address % alignment)
-    fault(line, "%s: the address %u in shared memory is no multiple of %u", what, address, alignment);
-  SharedPart place;
-  for (unsigned i = 0; next_place(i, place);)
-    if (address >= place.start && address - place.start + bytes <= place.bytes)
-      return place.memory + (address - place.start);
-  fault(line, "%s: %u bytes at the address %u lie outside of shared memory", what, bytes, address);
-}
+static PerBlock<unsigned char[kWindowBytes]> proxy_view;
+static PerBlock<bool> publish_wanted, proxy_used;
 
 static void publish() {
-  if (!publish_wanted) return;
-  publish_wanted = false;
+  if (!*publish_wanted) return;
+  *publish_wanted = false;
+  *proxy_used = true;
   SharedPart place;
-  for (unsigned i = 0; next_place(i, place);) memcpy(proxy_view + place.start, place.memory, place.bytes);
+  for (unsigned i = 0; next_place(i, place);) memcpy(*proxy_view + place.start, memory_of(here, place), place.bytes);
 }
 
 void fence_asynchronous() {
-  publish_wanted = true;
-  for (Mbarrier& one : mbarriers) one.fenced = true;
+  *publish_wanted = true;
+  for (Mbarrier& one : *mbarriers) one.fenced = true;
 }
 
 static void put(unsigned to, const void* from, unsigned bytes, int line) {
   memcpy(shared_at(to, bytes, 1, "a copy", line), from, bytes);
-  memcpy(proxy_view + to, from, bytes);
+  memcpy(*proxy_view + to, from, bytes);
 }
 
 static void spoil(unsigned to, unsigned bytes, unsigned alignment, const char* what, int line) {
   memset(shared_at(to, bytes, alignment, what, line), kNotLanded, bytes);
-  memset(proxy_view + to, kNotLanded, bytes);
+  memset(*proxy_view + to, kNotLanded, bytes);
 }
 
 // A load that completes on an mbarrier: of a range, a box or, into a peer, of 16 bytes.
@@ -87,7 +43,7 @@ struct Load {
   int line;
   uint3 thread;
 };
-static std::vector<Load> in_flight;
+static PerBlock<std::vector<Load>> in_flight;  // into its own memory
 
 static void check_map(const TensorMap& map, unsigned rank, int line) {
   if (map.magic != kTensorMap) fault(line, "this is no tensor map of the `host` device");
@@ -127,8 +83,8 @@ static void walk_box(const TensorMap& map, const Corner& corner, unsigned start,
 }
 
 static void land(size_t index) {
-  const Load load = in_flight[index];
-  in_flight.erase(in_flight.begin() + static_cast<std::ptrdiff_t>(index));
+  const Load load = (*in_flight)[index];
+  in_flight->erase(in_flight->begin() + static_cast<std::ptrdiff_t>(index));
   threadIdx = load.thread;  // for messages; no thread runs now
   if (load.corner.rank) {
     const unsigned char zeros[16] = {};
@@ -143,20 +99,20 @@ static void land(size_t index) {
 
 // Let a load land that nothing waits for yet (`must`: something does); say whether one did.
 static bool land_one(bool must) {
-  if (in_flight.empty() || (!must && (!random_order() || random_below(4)))) return false;
-  const unsigned count = static_cast<unsigned>(in_flight.size());
+  if (in_flight->empty() || (!must && (!random_order() || random_below(4)))) return false;
+  const unsigned count = static_cast<unsigned>(in_flight->size());
   land(random_order() ? random_below(count) : active->order == 0 ? count - 1 : 0);
   return true;
 }
 
 static void send(const Load& load, unsigned alignment, const char* what) {
-  asynchronous_used = true;
+  *proxy_used = true;
   Mbarrier& barrier = mbarrier_at(load.barrier, what, load.line);
   if (!barrier.fenced)
     fault(load.line, "%s: no fence_mbarrier_init since its mbarrier was initialized (line %d)", what, barrier.line);
   spoil(load.to, load.bytes, alignment, what, load.line);
-  in_flight.push_back(load);
-  in_flight.back().thread = threadIdx;
+  in_flight->push_back(load);
+  in_flight->back().thread = threadIdx;
 }
 
 void load_range(unsigned to, const void* from, unsigned bytes, unsigned barrier, int line) {
@@ -171,14 +127,24 @@ void load_box(unsigned to, const TensorMap& map, Corner corner, unsigned barrier
 }
 
 void store_late(unsigned to, float4 value, unsigned barrier, int line) {
-  Load load = {to, 16, barrier, nullptr, {}, {}, {}, line, {}};
+  const char* const what = "cluster_store_async";
+  if (to / kWindowBytes != barrier / kWindowBytes) fault(line, "%s into one block, with the mbarrier of another", what);
+  Visit visit(to, what, line);
+  Load load = {visit.address, 16, barrier % kWindowBytes, nullptr, {}, {}, {}, line, {}};
   memcpy(load.value.data(), &value, sizeof value);
-  send(load, 16, "cluster_store_async");
+  send(load, 16, what);
+}
+
+float4 load_from_peer(unsigned mapped, int line) {
+  Visit visit(mapped, "cluster_load", line);
+  float4 value;
+  memcpy(&value, shared_at(visit.address, 16, 16, "cluster_load", line), sizeof value);
+  return value;
 }
 
 // Refuse to read what a copy has yet to write: more than NaN, a sentence.
 static void require_landed(unsigned address, unsigned bytes, const char* what, int line) {
-  for (const Load& one : in_flight)
+  for (const Load& one : *in_flight)
     if (address < one.to + one.bytes && one.to < address + bytes)
       fault(line, "%s reads shared memory that the copy of line %d is still to write: nothing waited for its mbarrier",
             what, one.line);
@@ -202,39 +168,44 @@ struct Store {
 template <class T>
 struct Groups {
   std::vector<T> open;
-  std::deque<std::vector<T>> committed;
+  std::vector<std::vector<T>> committed;
 
   void commit() {
     committed.push_back(std::move(open));
     open.clear();
   }
+  // Call `each` for all but the last `pending` groups, and forget those.
+  template <class Each>
+  void complete(unsigned pending, Each each) {
+    while (committed.size() > pending) {
+      for (T& one : committed.front()) each(one);
+      committed.erase(committed.begin());
+    }
+  }
 };
-static Groups<Piece> pieces[kMaxThreads];
-static Groups<Store> stores[kMaxThreads];
+static PerBlock<std::vector<Groups<Piece>>> pieces;
+static PerBlock<std::vector<Groups<Store>>> stores;
 
 void copy_of_thread(unsigned to, const void* from, unsigned bytes, unsigned from_bytes, int line) {
   if (from_bytes > bytes) fault(line, "cp_async of %u bytes from %u", bytes, from_bytes);
   if (reinterpret_cast<uintptr_t>(from) % bytes) misaligned(from, bytes, line);
   memset(shared_at(to, bytes, bytes, "cp_async", line), kNotLanded, bytes);
-  asynchronous_used = true;
-  pieces[current].open.push_back({to, bytes, from_bytes, from, line});
+  mine(pieces).open.push_back({to, bytes, from_bytes, from, line});
 }
 
-void commit_copies() { pieces[current].commit(); }
+void commit_copies() { mine(pieces).commit(); }
 
 void wait_for_copies(unsigned pending) {
-  auto& groups = pieces[current].committed;
-  for (; groups.size() > pending; groups.pop_front())
-    for (const Piece& one : groups.front()) {
-      unsigned char* const to = shared_at(one.to, one.bytes, one.bytes, "cp_async", one.line);
-      memcpy(to, one.from, one.from_bytes);
-      memset(to + one.from_bytes, 0, one.bytes - one.from_bytes);
-    }
+  mine(pieces).complete(pending, [](const Piece& one) {
+    unsigned char* const to = shared_at(one.to, one.bytes, one.bytes, "cp_async", one.line);
+    memcpy(to, one.from, one.from_bytes);
+    memset(to + one.from_bytes, 0, one.bytes - one.from_bytes);
+  });
 }
 
 static void store(const Store& one) {
-  asynchronous_used = true;
-  stores[current].open.push_back(one);
+  *proxy_used = true;
+  mine(stores).open.push_back(one);
 }
 
 void store_range(void* to, unsigned from, unsigned bytes, int line) {
@@ -250,13 +221,13 @@ void store_box(const TensorMap& map, unsigned from, Corner corner, int line) {
   store({from, box_bytes(map), nullptr, map, corner, false, {}, line});
 }
 
-void commit_stores() { stores[current].commit(); }
+void commit_stores() { mine(stores).commit(); }
 
 static void read_source(Store& one) {
   if (one.read) return;
   publish();
   require_landed(one.from, one.bytes, "a store", one.line);
-  one.held.assign(proxy_view + one.from, proxy_view + one.from + one.bytes);
+  one.held.assign(*proxy_view + one.from, *proxy_view + one.from + one.bytes);
   one.read = true;
 }
 
@@ -272,41 +243,38 @@ static void write_out(Store& one) {
 }
 
 void wait_for_stores(unsigned pending, bool written) {
-  auto& groups = stores[current].committed;
-  for (size_t i = 0; i + pending < groups.size(); ++i)
-    for (Store& one : groups[i]) read_source(one);
-  for (; written && groups.size() > pending; groups.pop_front())
-    for (Store& one : groups.front()) write_out(one);
+  Groups<Store>& groups = mine(stores);
+  for (size_t i = 0; i + pending < groups.committed.size(); ++i)
+    for (Store& one : groups.committed[i]) read_source(one);
+  if (written) groups.complete(pending, write_out);
 }
 
 // A thread ends: what it has read of its stores is written some time, and the rest is a mistake.
 static void end_of_copies() {
-  if (!asynchronous_used) return;
-  Groups<Store>& mine = stores[current];
-  for (const Store& one : mine.open) fault(one.line, "a bulk store that is never committed");
-  for (auto& group : mine.committed)
-    for (Store& one : group) {
-      if (!one.read) fault(one.line, "a bulk store that still reads as its thread ends: nothing waited for it");
-      write_out(one);
-    }
-  mine.committed.clear();
+  if (stores->empty()) return;
+  Groups<Store>& groups = mine(stores);
+  for (const Store& one : groups.open) fault(one.line, "a bulk store that is never committed");
+  groups.complete(0, [](Store& one) {
+    if (!one.read) fault(one.line, "a bulk store that still reads as its thread ends: nothing waited for it");
+    write_out(one);
+  });
 }
 
 static void begin_copies() {
-  publish_wanted = false;
-  mbarriers.clear();
-  if (!asynchronous_used) return;
-  asynchronous_used = false;
-  memset(proxy_view, unwritten(), sizeof proxy_view);
-  in_flight.clear();
-  for (auto& one : pieces) one = {};
-  for (auto& one : stores) one = {};
+  *publish_wanted = false;
+  mbarriers->clear();
+  in_flight->clear();
+  pieces->clear();
+  stores->clear();
+  if (!*proxy_used) return;
+  *proxy_used = false;
+  memset(*proxy_view, unwritten(), sizeof *proxy_view);
 }
 
 static void check_nothing_in_flight() {
-  if (in_flight.empty()) return;
-  threadIdx = in_flight[0].thread;
-  fault(in_flight[0].line, "block (%u,%u,%u) ends before this copy into its shared memory has landed",
+  if (in_flight->empty()) return;
+  threadIdx = in_flight->front().thread;
+  fault(in_flight->front().line, "block (%u,%u,%u) ends before this copy into its shared memory has landed",
         blockIdx.x, blockIdx.y, blockIdx.z);
 }
 

@@ -63,7 +63,7 @@ int refuse(const char* format, unsigned a, unsigned b, unsigned c) {
 // Where the threads are, as "32 have ended, 96 wait at __syncthreads (line 12)".
 static void describe_block(char* text, size_t size) {
   size_t used = 0;
-  const unsigned ended = thread_count - alive;
+  const unsigned ended = thread_count - *alive;
   text[0] = 0;
   if (ended) used += snprintf(text, size, "%u have ended, ", ended);
   bool told[kMaxThreads] = {};
@@ -86,8 +86,23 @@ static void describe_block(char* text, size_t size) {
 
 static void describe_wait(char* text, size_t size);
 
+static void turn_to(unsigned rank);
+
 [[noreturn]] static void give_up_stuck(const char* what) {
-  char places[600], lacks[200];
+  char places[600], lacks[200] = "";
+  size_t used = 0;
+  for (unsigned rank = 0; cluster_blocks > 1 && rank < cluster_blocks && used + 100 < sizeof places; ++rank) {
+    turn_to(rank);
+    used += snprintf(places + used, sizeof places - used, "%s(%u,%u,%u) ", rank ? "; of " : "", blockIdx.x,
+                     blockIdx.y, blockIdx.z);
+    describe_block(places + used, sizeof places - used);
+    used = strlen(places);
+    if (!*lacks) describe_wait(lacks, sizeof lacks);
+  }
+  if (used) {
+    say("%s in a cluster of %u blocks of %u threads: of %s%s", what, cluster_blocks, thread_count, places, lacks);
+    give_up(kStuck);
+  }
   describe_block(places, sizeof places);
   describe_wait(lacks, sizeof lacks);
   say("%s in block (%u,%u,%u): of its %u threads %s%s", what, blockIdx.x, blockIdx.y, blockIdx.z,

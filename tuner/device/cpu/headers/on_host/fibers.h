@@ -9,6 +9,7 @@ namespace cuda_on_host {
 
 constexpr size_t kStackBytes = 256 * 1024, kGuardBytes = 4096;
 constexpr size_t kFiberBytes = kStackBytes + kGuardBytes;
+constexpr unsigned kMaxFibers = kMaxBlocks * kMaxThreads;
 
 struct Fiber {
   void* context[5];
@@ -18,9 +19,10 @@ struct Fiber {
   bool started;
 };
 
-static Fiber fibers[kMaxThreads];
-static Fiber* free_fibers[kMaxThreads];
-static unsigned free_count, alive;
+static Fiber fibers[kMaxFibers];
+static Fiber* free_fibers[kMaxFibers];
+static unsigned stack_count, free_count;
+static PerBlock<unsigned> alive;
 static char* stacks;
 static void* scheduler[5];
 static void (*run_thread)();
@@ -30,13 +32,16 @@ static size_t main_bytes;
 static bool fibers_left = true;
 
 static void end_of_copies();
+static void load_block();
+static void leave_cluster(Thread& thread);
 
 static void release_stacks() {
   if (!stacks) return;
 #ifdef ON_HOST_ADDRESS
-  __asan_unpoison_memory_region(stacks, kMaxThreads * kFiberBytes);
+  __asan_unpoison_memory_region(stacks, stack_count * kFiberBytes);
 #endif
-  munmap(stacks, kMaxThreads * kFiberBytes);
+  munmap(stacks, stack_count * kFiberBytes);
+  stacks = nullptr;
 }
 
 struct Cleanup {
@@ -44,25 +49,29 @@ struct Cleanup {
 };
 static Cleanup cleanup;
 
-static bool prepare_stacks() {
+static bool prepare_stacks(unsigned wanted) {
+  if (wanted > stack_count) release_stacks();
   if (!stacks) {
-    void* memory = mmap(nullptr, kMaxThreads * kFiberBytes, PROT_READ | PROT_WRITE,
+    stack_count = std::max(wanted, kMaxThreads);
+    void* memory = mmap(nullptr, stack_count * kFiberBytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) stack_count = 0;
     if (memory == MAP_FAILED) return false;
     stacks = static_cast<char*>(memory);
-    for (unsigned i = 0; i < kMaxThreads; ++i)
+    for (unsigned i = 0; i < stack_count; ++i)
       mprotect(stacks + i * kFiberBytes, kGuardBytes, PROT_NONE);
+    fibers_left = true;
   }
   if (!fibers_left) return true;
 #ifdef ON_HOST_ADDRESS
-  __asan_unpoison_memory_region(stacks, kMaxThreads * kFiberBytes);
+  __asan_unpoison_memory_region(stacks, stack_count * kFiberBytes);
 #endif
-  for (unsigned i = 0; i < kMaxThreads; ++i) {
+  for (unsigned i = 0; i < stack_count; ++i) {
     fibers[i].stack = stacks + i * kFiberBytes + kGuardBytes;
     fibers[i].started = false;
-    free_fibers[kMaxThreads - 1 - i] = &fibers[i];
+    free_fibers[stack_count - 1 - i] = &fibers[i];
   }
-  free_count = kMaxThreads;
+  free_count = stack_count;
   return true;
 }
 
@@ -132,10 +141,12 @@ static void resume(unsigned index) {
   thread.state = State::ready;
   current = index;
   threadIdx = thread.index;
+  load_block();
   enter(thread.fiber);
   if (thread.state == State::exited) {
     free_fibers[free_count++] = thread.fiber;
-    --alive;
+    leave_cluster(thread);
+    --*alive;
   }
 }
 

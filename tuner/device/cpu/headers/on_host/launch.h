@@ -13,7 +13,7 @@ struct Range {
 // What the worker passes, in ctypes; keep equal to child.py. The order of blocks and threads
 // is 0 for ascending, 1 for descending, and else the seed of a random one.
 struct Launch {
-  unsigned grid[3], block[3];
+  unsigned grid[3], block[3], cluster[3];
   unsigned shared_bytes, arguments, order;
   double timeout_s;
   void* const* values;

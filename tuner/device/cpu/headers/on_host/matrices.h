@@ -160,18 +160,21 @@ struct Sums {
   bool known;  // they are what the last multiply left
   float value[128];
 };
-static std::vector<Sums> sums[kMaxThreads];
-static Groups<Multiply> multiplies[kMaxThreads];
-static bool fenced[kMaxThreads], multiplies_used;
+struct Multiplies {
+  std::vector<Sums> sums;
+  Groups<Multiply> groups;
+  bool fenced;
+};
+static PerBlock<std::vector<Multiplies>> multiplies;
 
 static Sums& sums_of(const Multiply& one) {
-  for (Sums& known : sums[current])
+  auto& sums = mine(multiplies).sums;
+  for (Sums& known : sums)
     if (known.d == one.d && (known.count == one.columns / 2 || known.pending)) return known;
-  auto& mine = sums[current];
-  for (size_t i = mine.size(); i-- > 0;)
-    if (mine[i].d == one.d) mine.erase(mine.begin() + static_cast<std::ptrdiff_t>(i));
-  mine.push_back({one.d, one.columns / 2, 0, false, {}});
-  return mine.back();
+  for (size_t i = sums.size(); i-- > 0;)
+    if (sums[i].d == one.d) sums.erase(sums.begin() + static_cast<std::ptrdiff_t>(i));
+  sums.push_back({one.d, one.columns / 2, 0, false, {}});
+  return sums.back();
 }
 
 struct Descriptor {
@@ -200,14 +203,14 @@ static Row shared_row(const Descriptor& of, unsigned row, const Multiply& one) {
   for (unsigned half = 0; half < 2; ++half) {
     const unsigned at = chunk(of, row, half);
     shared_at(at, 16, 16, "wgmma", one.line);
-    memcpy(words + 4 * half, proxy_view + at, 16);
+    memcpy(words + 4 * half, *proxy_view + at, 16);
   }
   return row_of(words, one.type);
 }
 
 // Both when it is asked for and when it is done: it may read at either time.
 static void require_operands(const Multiply& one) {
-  if (current % 32 || in_flight.empty()) return;
+  if (current % 32 || in_flight->empty()) return;
   const unsigned long long bits[] = {one.a, one.b};
   const unsigned rows[] = {one.from_shared ? 64u : 0u, static_cast<unsigned>(one.columns)};
   for (int which = 0; which < 2; ++which) {
@@ -220,71 +223,58 @@ static void require_operands(const Multiply& one) {
 static void multiply_now(const Multiply& one) {
   publish();
   require_operands(one);
-  Sums& mine = sums_of(one);
+  Sums& sums = sums_of(one);
   const unsigned warp = current / 32 % 4, lane = current % 32;
   Row a[2];
   for (unsigned half = 0; half < 2; ++half)
     a[half] = one.from_shared ? shared_row(descriptor_of(one.a, one.line), warp * 16 + lane / 4 + half * 8, one)
                               : row_of(one.rows[half], one.type);
   const Descriptor b = descriptor_of(one.b, one.line);
-  for (int i = 0; i < mine.count; i += 4)
+  for (int i = 0; i < sums.count; i += 4)
     for (int pair = 0; pair < 2; ++pair) {
       const Row column = shared_row(b, i * 2 + lane % 4 * 2 + pair, one);
       for (int half = 0; half < 2; ++half) {
-        float& d = mine.value[i + 2 * half + pair];
+        float& d = sums.value[i + 2 * half + pair];
         const double before = one.accumulate ? static_cast<double>(d) : 0.0;
         d = static_cast<float>(before + product(a[half], column, one.type));
       }
     }
-  if (--mine.pending) return;
-  memcpy(mine.d, mine.value, sizeof(float) * mine.count);
-  mine.known = true;
+  if (--sums.pending) return;
+  memcpy(sums.d, sums.value, sizeof(float) * sums.count);
+  sums.known = true;
 }
 
 void multiply_later(const Multiply& one) {
   if (thread_count < 128) fault(one.line, "wgmma needs a warpgroup of 128 threads, and the block has %u", thread_count);
-  multiplies_used = true;
   require_operands(one);
-  Sums& mine = sums_of(one);
-  const size_t bytes = sizeof(float) * mine.count;
-  if (!mine.pending) {
-    const bool untouched = mine.known && !memcmp(one.d, mine.value, bytes);
-    if (!fenced[current] && !untouched)
+  Sums& sums = sums_of(one);
+  const size_t bytes = sizeof(float) * sums.count;
+  if (!sums.pending) {
+    const bool untouched = sums.known && !memcmp(one.d, sums.value, bytes);
+    if (!mine(multiplies).fenced && !untouched)
       fault(one.line, "wgmma on registers that other instructions wrote: no wgmma_fence stands between");
-    memcpy(mine.value, one.d, bytes);
+    memcpy(sums.value, one.d, bytes);
     memset(static_cast<void*>(one.d), kNotLanded, bytes);
   }
-  ++mine.pending;
-  multiplies[current].open.push_back(one);
+  ++sums.pending;
+  mine(multiplies).groups.open.push_back(one);
 }
 
 void fence_multiplies(int line) {
   in_whole_warp("wgmma_fence", finish_sync, nullptr, line);
-  fenced[current] = true;
+  mine(multiplies).fenced = true;
 }
 
 void commit_multiplies(int line) {
   in_whole_warp("wgmma_commit", finish_sync, nullptr, line);
-  multiplies[current].commit();
+  mine(multiplies).groups.commit();
 }
 
 void wait_for_multiplies(unsigned pending, int line) {
   in_whole_warp("wgmma_wait", finish_sync, nullptr, line);
-  fenced[current] = false;
-  auto& groups = multiplies[current].committed;
-  for (; groups.size() > pending; groups.pop_front())
-    for (const Multiply& one : groups.front()) multiply_now(one);
+  mine(multiplies).fenced = false;
+  mine(multiplies).groups.complete(pending, multiply_now);
   in_whole_warp("wgmma_wait", finish_sync, nullptr, line);
-}
-
-static void begin_multiplies() {
-  if (!multiplies_used) return;
-  multiplies_used = false;
-  for (unsigned i = 0; i < kMaxThreads; ++i) {
-    multiplies[i] = {};
-    sums[i].clear();
-    fenced[i] = false;
-  }
 }
 
 }  // namespace cuda_on_host

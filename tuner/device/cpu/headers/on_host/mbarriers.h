@@ -9,23 +9,24 @@ struct Mbarrier {
   bool fenced;
   int line;
 };
-static std::vector<Mbarrier> mbarriers;
+static PerBlock<std::vector<Mbarrier>> mbarriers;
 // Tests of mbarriers that failed since anything last happened to one.
 static unsigned failed_tests;
 constexpr unsigned kMostFailedTests = 1000000;
 constexpr unsigned long long kMbarrierMark = 0x72656972726162ff;
 
 static Mbarrier* find_mbarrier(unsigned address) {
-  for (Mbarrier& one : mbarriers)
+  for (Mbarrier& one : *mbarriers)
     if (one.address == address) return &one;
   return nullptr;
 }
 
 static Mbarrier& mbarrier_at(unsigned address, const char* what, int line) {
+  const unsigned char* const storage = shared_at(address, 8, 8, what, line);
   Mbarrier* const found = find_mbarrier(address);
   if (!found) fault(line, "%s: no mbarrier was initialized at the address %u", what, address);
   unsigned long long held;
-  memcpy(&held, shared_at(address, 8, 8, what, line), sizeof held);
+  memcpy(&held, storage, sizeof held);
   if (held != kMbarrierMark)
     fault(line, "%s: something else was written over the mbarrier at the address %u", what, address);
   return *found;
@@ -35,12 +36,12 @@ void init_mbarrier(unsigned address, unsigned arrivals, int line) {
   memcpy(shared_at(address, 8, 8, "mbarrier_init", line), &kMbarrierMark, sizeof kMbarrierMark);
   if (arrivals < 1 || arrivals >= 1u << 20) fault(line, "mbarrier_init for %u arrivals", arrivals);
   drop_mbarrier(address, line);
-  mbarriers.push_back({address, arrivals, arrivals, 0, 0, false, line});
+  mbarriers->push_back({address, arrivals, arrivals, 0, 0, false, line});
 }
 
 void drop_mbarrier(unsigned address, int) {
   Mbarrier* const found = find_mbarrier(address);
-  if (found) mbarriers.erase(mbarriers.begin() + (found - mbarriers.data()));
+  if (found) mbarriers->erase(mbarriers->begin() + (found - mbarriers->data()));
 }
 
 static void settle(Mbarrier& one, int line) {
@@ -116,12 +117,12 @@ static void describe_wait(char* text, size_t size) {
 struct Meeting {
   unsigned wanted, here, rounds;
 };
-static Meeting meetings[16];
+static PerBlock<Meeting[16]> meetings;
 
 void meet(unsigned number, unsigned wanted, bool wait, int line) {
   if (number < 1 || number > 15) fault(line, "named barrier %u: there are 1 to 15, and 0 is __syncthreads", number);
   if (wanted == 0 || wanted % 32) fault(line, "a named barrier of %u threads: whole warps meet", wanted);
-  Meeting& one = meetings[number];
+  Meeting& one = (*meetings)[number];
   if (one.here && one.wanted != wanted)
     fault(line, "named barrier %u of %u threads, where others said %u", number, wanted, one.wanted);
   one.wanted = wanted;
@@ -133,11 +134,11 @@ void meet(unsigned number, unsigned wanted, bool wait, int line) {
   }
   if (wait)
     wait_until(
-        "named_barrier_sync", [](const Thread& t) { return meetings[t.value].rounds != t.source; }, line);
+        "named_barrier_sync", [](const Thread& t) { return (*meetings)[t.value].rounds != t.source; }, line);
 }
 
 static void begin_meetings() {
-  for (Meeting& one : meetings) one = {};
+  for (Meeting& one : *meetings) one = {};
   failed_tests = 0;
 }
 

@@ -21,7 +21,16 @@ static int check_launch(const Launch* launch, const unsigned* sizes, unsigned wa
   if (launch->shared_bytes > kMaxSharedBytes)
     return refuse("%u bytes of dynamic shared memory: at most %u are possible",
                   launch->shared_bytes, kMaxSharedBytes, 0);
-  if (!prepare_stacks()) return refuse("no memory for the stacks of %u threads", kMaxThreads, 0, 0);
+  const unsigned(&c)[3] = launch->cluster;
+  if (c[0] == 0 || c[1] == 0 || c[2] == 0 || 1ull * c[0] * c[1] * c[2] > kMaxBlocks)
+    return refuse("a cluster of (%u,%u,%u) blocks: 1 to 8 are possible", c[0], c[1], c[2]);
+  if (g[0] % c[0] || g[1] % c[1] || g[2] % c[2])
+    return refuse("the grid is no multiple of the cluster of (%u,%u,%u) blocks", c[0], c[1], c[2]);
+  cluster_dim = dim3(c[0], c[1], c[2]);
+  cluster_blocks = c[0] * c[1] * c[2];
+  const unsigned stacks_wanted = cluster_blocks * b[0] * b[1] * b[2];
+  if (!prepare_stacks(stacks_wanted) || !prepare_areas())
+    return refuse("no memory for the stacks of %u threads", stacks_wanted, 0, 0);
   return kDone;
 }
 
@@ -55,8 +64,9 @@ int run(const Launch* launch, void (*thread)(), const unsigned* sizes, unsigned 
   thread_count = b[0] * b[1] * b[2];
   gridDim = dim3(launch->grid[0], launch->grid[1], launch->grid[2]);
   blockDim = dim3(b[0], b[1], b[2]);
-  for (unsigned i = 0; i < thread_count; ++i)
-    threads[i].index = {i % b[0], i / b[0] % b[1], i / b[0] / b[1]};
+  for (unsigned rank = 0; rank < cluster_blocks; ++rank)
+    for (unsigned i = 0; i < thread_count; ++i)
+      all_threads[rank][i].index = {i % b[0], i / b[0] % b[1], i / b[0] / b[1]};
   watch_guards(true);
   bool ended;
   {

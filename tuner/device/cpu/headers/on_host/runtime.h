@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <deque>
 #include <vector>
 #include <sys/mman.h>
 #include <sys/time.h>
@@ -36,9 +35,27 @@ void __sanitizer_finish_switch_fiber(void*, const void**, size_t*);
 #endif
 
 namespace cuda_on_host {
-Thread threads[kMaxThreads];
+static Thread all_threads[kMaxBlocks][kMaxThreads];
+Thread* threads = all_threads[0];
 unsigned thread_count, current;
 const Launch* active;
+dim3 cluster_dim;
+uint3 cluster_first;
+unsigned cluster_blocks, block_rank;
+
+// What each block of a cluster has of its own. `here` is the block that is looked at.
+static unsigned here;
+template <class T>
+struct PerBlock {
+  T of[kMaxBlocks];
+  T& operator*() { return of[here]; }
+  T* operator->() { return &of[here]; }
+};
+template <class T>
+static T& mine(PerBlock<std::vector<T>>& of) {
+  if (of->size() < thread_count) of->resize(thread_count);
+  return (*of)[current];
+}
 }  // namespace cuda_on_host
 
 #include "fibers.h"

@@ -9,7 +9,8 @@ constexpr int warpSize = 32;
 
 namespace cuda_on_host {
 
-constexpr unsigned kMaxThreads = 1024;
+// Of clusters, the largest that every GPU with clusters has.
+constexpr unsigned kMaxThreads = 1024, kMaxBlocks = 8;
 
 enum class State : unsigned char { unstarted, ready, at_barrier, in_warp, waiting, exited };
 
@@ -27,19 +28,28 @@ struct Thread {
   unsigned long long value, result;
   Finish finish;
   bool (*done)(const Thread&);  // whether what it waits for has happened
+  unsigned votes, voters;       // what the last barrier counted: for how many it held, of how many
+  unsigned arrived;             // 1 + the phase of the cluster's barrier that it has to wait for
 };
 
-extern Thread threads[kMaxThreads];
+extern Thread* threads;  // of the block whose turn it is
 extern unsigned thread_count, current;
 extern unsigned char dynamic_shared[];
-// What the last barrier that was released counted: of how many threads, for how many it held.
-extern unsigned barrier_threads, barrier_votes;
+// The blocks of a cluster, along each axis; its first block, and the rank of the one that runs.
+extern dim3 cluster_dim;
+extern uint3 cluster_first;
+extern unsigned cluster_blocks, block_rank;
 
 void say(const char* format, ...);
 [[noreturn]] void give_up(Code code);
 void wait_at_barrier(const char* name, int predicate, int line);
 // Let the other threads of the block go on: for loops that wait for one of them.
 void let_others_run();
+void arrive_at_cluster(const char* name, bool whole_warps, int line);
+void wait_for_cluster(const char* name, int line);
+// Where another block of the cluster has what this one has at `pointer`.
+void* peer_of(const void* pointer, unsigned rank, int line);
+unsigned rank_of(const void* pointer, int line);
 [[noreturn]] void trap(const char* what, int line);
 [[noreturn]] void misaligned(const void* address, size_t alignment, int line);
 long long ticks();
@@ -57,15 +67,16 @@ inline void __syncthreads(ON_HOST_LINE) {
 }
 inline int __syncthreads_count(int predicate, ON_HOST_LINE) {
   cuda_on_host::wait_at_barrier("__syncthreads_count", predicate, line);
-  return static_cast<int>(cuda_on_host::barrier_votes);
+  return static_cast<int>(cuda_on_host::threads[cuda_on_host::current].votes);
 }
 inline int __syncthreads_or(int predicate, ON_HOST_LINE) {
   cuda_on_host::wait_at_barrier("__syncthreads_or", predicate, line);
-  return cuda_on_host::barrier_votes != 0;
+  return cuda_on_host::threads[cuda_on_host::current].votes != 0;
 }
 inline int __syncthreads_and(int predicate, ON_HOST_LINE) {
   cuda_on_host::wait_at_barrier("__syncthreads_and", predicate, line);
-  return cuda_on_host::barrier_votes == cuda_on_host::barrier_threads;
+  const cuda_on_host::Thread& mine = cuda_on_host::threads[cuda_on_host::current];
+  return mine.votes == mine.voters;
 }
 inline long long clock64() { return cuda_on_host::ticks(); }
 inline void __nanosleep(unsigned int) { cuda_on_host::let_others_run(); }

@@ -7,7 +7,9 @@ namespace cuda_on_host {
 static void describe_address(const char* address, char* text, size_t size) {
   const unsigned count = active->guard_count;
   const Range* const guards = active->guards;
-  int used = snprintf(text, size, " %p", static_cast<const void*>(address));
+  int used = snprintf(text, size, " ");
+  if (describe_peer(address, text + used, size - static_cast<size_t>(used))) return;
+  used = snprintf(text, size, " %p", static_cast<const void*>(address));
   if (!count || address < guards[0].start ||
       address >= guards[count - 1].start + guards[count - 1].bytes)
     return;

@@ -120,25 +120,21 @@ inline void named_barrier_arrive(u32 number, u32 threads, ON_HOST_LINE) {
 inline void griddepcontrol_wait() {}
 inline void griddepcontrol_launch_dependents() {}
 
-// Launches with clusters are refused here, so a block is alone in its own.
-inline u32 cluster_rank() { return 0; }
-inline void cluster_arrive() {}
-inline void cluster_wait(ON_HOST_LINE) { cuda_on_host::wait_at_barrier("cluster_wait", 0, line); }
-inline void cluster_sync(ON_HOST_LINE) { cuda_on_host::wait_at_barrier("cluster_sync", 0, line); }
-inline u32 map_shared(u32 address, u32 rank, ON_HOST_LINE) {
-  if (rank) cuda_on_host::trap("maps shared memory of a block that its cluster doesn't have", line);
-  return address;
+inline u32 cluster_rank() { return cuda_on_host::block_rank; }
+inline u32 cluster_size() { return cuda_on_host::cluster_blocks; }
+inline void cluster_arrive(ON_HOST_LINE) { cuda_on_host::arrive_at_cluster("cluster_arrive", true, line); }
+inline void cluster_wait(ON_HOST_LINE) { cuda_on_host::wait_for_cluster("cluster_wait", line); }
+inline void cluster_sync(ON_HOST_LINE) {
+  cuda_on_host::arrive_at_cluster("cluster_sync", true, line);
+  cuda_on_host::wait_for_cluster("cluster_sync", line);
 }
-inline float4 cluster_load(u32 mapped, ON_HOST_LINE) {
-  float4 value;
-  memcpy(&value, cuda_on_host::shared_at(mapped, 16, 16, "cluster_load", line), sizeof value);
-  return value;
-}
+inline u32 map_shared(u32 address, u32 rank, ON_HOST_LINE) { return cuda_on_host::map_to_peer(address, rank, line); }
+inline float4 cluster_load(u32 mapped, ON_HOST_LINE) { return cuda_on_host::load_from_peer(mapped, line); }
 inline void cluster_store_async(u32 mapped, float4 value, u32 barrier, ON_HOST_LINE) {
   cuda_on_host::store_late(mapped, value, barrier, line);
 }
 
-// Blocks run one after another: what waits for a later one waits forever.
+// Clusters run one after another: what waits for a later one waits forever.
 inline u32 atomic_add_acq_rel(u32* address, u32 value, ON_HOST_LINE) {
   return atomicAdd(address, value, line);
 }

@@ -1,0 +1,50 @@
+/*# The kernel of GEMMs without scales; who includes it sets what gemm_blocks.cuh wants, and `kernel`, a name. #*/
+//% include "gemm_blocks.cuh"
+extern "C" __global__ void __launch_bounds__(kThreads)
+    @{ kernel }@(OUT::Number* out, const __nv_bfloat16* x, const __nv_bfloat16* w, float* partial,
+                 tune::u32* done, int M, int N, int K
+//% if path == "wgmma"
+                 , const __grid_constant__ tune::TensorMap wmap,
+                 const __grid_constant__ tune::TensorMap xmap
+//% endif
+    ) {
+  extern __shared__ __align__(1024) unsigned char work[];
+  float* parts = reinterpret_cast<float*>(work + kPartsAt);
+  const int rank = blockIdx.x % kSplit;
+  const int first = kAllStages * rank / kSplit;
+  const int stages = kAllStages * (rank + 1) / kSplit - first;
+  const int column = blockIdx.x / kSplit * kTileN;
+  const Task task = {x + first * kTileK, w + first * kTileK, column, stages, M};
+  if constexpr (kProgrammatic && kEarlyTrigger) tune::griddepcontrol_launch_dependents();
+//% if split > 1 and reduction == "cluster"
+  __shared__ tune::u64 arrived;
+  const tune::u32 barrier = tune::shared_address(&arrived);
+  if (threadIdx.x == 0) {
+    tune::mbarrier_init(barrier, 1);
+    tune::fence_mbarrier_init();
+    tune::mbarrier_arrive_expect_tx(barrier, (M * kGroups - rank + kSplit - 1) / kSplit * kSplit * 16);
+  }
+  __syncwarp();
+  tune::cluster_arrive();
+//% endif
+  if constexpr (kPrefetch) {
+    for (int row = threadIdx.x; row < kTileN; row += kThreads) {
+      tune::bulk_prefetch(task.weights(row), min(kStages, stages) * kTileK * 2);
+    }
+  }
+//% if path == "wgmma"
+  add_products(work, parts, task, {wmap, xmap, column, first * kTileK});
+//% else
+  add_products(work, parts, task);
+//% endif
+  __syncthreads();
+//% if split == 1
+  for (int group = threadIdx.x; group < M * kGroups; group += kThreads) {
+    store(out, task, group, block_sum(parts, group));
+  }
+//% elif reduction == "cluster"
+  reduce_in_cluster(out, parts, work + kReceivedAt, barrier, task, rank);
+//% else
+  reduce_by_last(out, parts, partial, done, task, rank);
+//% endif
+}

@@ -1,0 +1,232 @@
+// Products of weights and rows of x that wait in shared memory, kStages of them: copied by all
+// threads, 16 bytes at a time, or by a warp of its own, a row at a time.
+constexpr int kPitch = kTileK + 8;  // eight rows of a matrix lie in different banks
+constexpr int kStageRows = kTileN + kTokens;
+constexpr int kStageBytes = kStageRows * kPitch * 2;
+constexpr int kWorkBytes = kStages * kStageBytes;
+constexpr int kRowTiles = kTileN / kWarpsN / 16;
+constexpr int kTokenTiles = kTokens / 8;
+static_assert(kTileN % (16 * kWarpsN) == 0 && kTokens % 8 == 0);
+static_assert(kTileK % (16 * kWarpsK) == 0 && kStages >= 2);
+
+struct Sums {
+  float values[kRowTiles][kTokenTiles][4];
+};
+
+// Multiplies a stage; warps that share K take turns along it.
+__device__ __forceinline__ void multiply(Sums& sums, tune::u32 stage, int row, int k_warp, int lane) {
+  const tune::u32 tokens = stage + kTileN * kPitch * 2;
+#pragma unroll
+  for (int step = 0; step < kTileK / 16 / kWarpsK; ++step) {
+    const int k = (step * kWarpsK + k_warp) * 16;
+    unsigned b[kTokenTiles][2];
+    if constexpr (kTokenTiles == 1) {
+      tune::ldmatrix(b[0], tokens + (lane % 8 * kPitch + k + lane / 8 % 2 * 8) * 2);
+    } else {
+#pragma unroll
+      for (int t = 0; t < kTokenTiles; t += 2) {
+        const int token = t * 8 + lane / 16 * 8 + lane % 8;
+        unsigned both[4];
+        tune::ldmatrix(both, tokens + (token * kPitch + k + lane / 8 % 2 * 8) * 2);
+        b[t][0] = both[0];
+        b[t][1] = both[1];
+        b[t + 1][0] = both[2];
+        b[t + 1][1] = both[3];
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+      unsigned a[4];
+      tune::ldmatrix(a, stage + ((row + r * 16 + lane % 16) * kPitch + k + lane / 16 * 8) * 2);
+#pragma unroll
+      for (int t = 0; t < kTokenTiles; ++t) {
+        tune::mma<@{ operand }@>(sums.values[r][t], a, b[t]);
+      }
+    }
+  }
+}
+
+//% if scales == "block"
+// A stage is 128 of K: then its scales are multiplied in.
+__device__ __forceinline__ void multiply_scaled(Sums& sums, tune::u32 stage, int row, int k_warp, int lane,
+                                                const float* scales) {
+  static_assert(kTileK == kScaleDepth);
+  Sums fresh = {};
+  multiply(fresh, stage, row, k_warp, lane);
+#pragma unroll
+  for (int t = 0; t < kTokenTiles; ++t) {
+    const float2 scale = scales_of(scales, t);
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) add_scaled(sums.values[r][t], fresh.values[r][t], scale);
+  }
+}
+
+//% endif
+__device__ __forceinline__ tune::u32 stage_at(tune::u32 work, int stage) {
+  return work + stage % kStages * kStageBytes;
+}
+
+//% if path == "bulk"
+
+__device__ __forceinline__ void copy_weights(tune::u32 work, tune::u32 full, const Task& task,
+                                             int stage, tune::u64 policy) {
+  const tune::u32 to = stage_at(work, stage);
+  const tune::u32 barrier = full + stage % kStages * 8;
+  for (int row = threadIdx.x % kWarp; row < kTileN; row += kWarp) {
+    const @{ element }@* from = task.weights(row) + stage * kTileK;
+    if constexpr (kStreaming) {
+      tune::bulk_load(to + row * kPitch * 2, from, kTileK * 2, barrier, policy);
+    } else {
+      tune::bulk_load(to + row * kPitch * 2, from, kTileK * 2, barrier);
+    }
+  }
+}
+
+__device__ __forceinline__ void copy_tokens(tune::u32 work, tune::u32 full, const Task& task,
+                                            int stage) {
+  const tune::u32 to = stage_at(work, stage) + kTileN * kPitch * 2;
+  for (int token = threadIdx.x % kWarp; token < kTokens; token += kWarp) {
+    const int row = min(token, task.tokens - 1);
+    tune::bulk_load(to + token * kPitch * 2, task.x + static_cast<size_t>(row) * kDepth + stage * kTileK,
+                    kTileK * 2, full + stage % kStages * 8);
+  }
+}
+
+// The copying warp: a stage at a time, once the others have read what was there.
+__device__ __forceinline__ void copy_all(tune::u32 work, tune::u32 full, tune::u32 empty,
+                                         const Task& task) {
+  const tune::u64 policy = kStreaming ? tune::l2_evict_first() : 0;
+  const bool leader = threadIdx.x % kWarp == 0;
+  const int early = min(kStages, task.stages);
+  if (leader) {
+    for (int s = 0; s < early; ++s) {
+      tune::mbarrier_arrive_expect_tx(full + s * 8, kStageRows * kTileK * 2);
+    }
+  }
+  __syncwarp();
+  if constexpr (kEarlyLoads) {
+    for (int s = 0; s < early; ++s) copy_weights(work, full, task, s, policy);
+  }
+  wait_for_inputs();
+  for (int s = 0; s < early; ++s) {
+    if constexpr (!kEarlyLoads) copy_weights(work, full, task, s, policy);
+    copy_tokens(work, full, task, s);
+  }
+  for (int s = early; s < task.stages; ++s) {
+    tune::mbarrier_wait(empty + s % kStages * 8, (s / kStages & 1) ^ 1);
+    if (leader) {
+      tune::mbarrier_arrive_expect_tx(full + s % kStages * 8, kStageRows * kTileK * 2);
+    }
+    __syncwarp();
+    copy_weights(work, full, task, s, policy);
+    copy_tokens(work, full, task, s);
+  }
+}
+
+__device__ __forceinline__ void add_products(unsigned char* memory, float* parts, const Task& task) {
+  __shared__ tune::u64 barriers[2 * kStages];
+  const tune::u32 work = tune::shared_address(memory);
+  const tune::u32 full = tune::shared_address(barriers);
+  const tune::u32 empty = full + 8 * kStages;
+  const int lane = threadIdx.x % kWarp;
+  const int warp = threadIdx.x / kWarp;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) {
+      tune::mbarrier_init(full + s * 8, 1);
+      tune::mbarrier_init(empty + s * 8, kWarps);
+    }
+    tune::fence_mbarrier_init();
+  }
+  __syncthreads();
+  Sums sums = {};
+  const int row = warp / kWarpsK * (kTileN / kWarpsN);
+  if (warp == kWarps) {
+    copy_all(work, full, empty, task);
+  } else {
+//% if scales != "none"
+    wait_for_inputs();
+    stage_scales(task);
+    tune::named_barrier_sync(1, kWarps * kWarp);
+//% endif
+    for (int s = 0; s < task.stages; ++s) {
+      tune::mbarrier_wait(full + s % kStages * 8, s / kStages & 1);
+//% if scales == "block"
+      multiply_scaled(sums, stage_at(work, s), row, warp % kWarpsK, lane, task.scales + s * kTokens);
+//% else
+      multiply(sums, stage_at(work, s), row, warp % kWarpsK, lane);
+//% endif
+      __syncwarp();
+      if (lane == 0) tune::mbarrier_arrive(empty + s % kStages * 8);
+    }
+    wait_for_inputs();  // the results are written to memory that others may still use
+  }
+  __syncthreads();
+  if (warp < kWarps) {
+    keep_tiles(parts, sums.values, row, warp % kWarpsK, lane, task.tokens);
+  }
+}
+
+//% else
+
+__device__ __forceinline__ void copy_weights(tune::u32 work, const Task& task, int stage) {
+  const tune::u32 to = stage_at(work, stage);
+#pragma unroll 8
+  for (int i = threadIdx.x; i < kTileN * (kTileK / 8); i += kThreads) {
+    const int row = i / (kTileK / 8);
+    const int k = i % (kTileK / 8) * 8;
+    tune::cp_async<16>(to + (row * kPitch + k) * 2, task.weights(row) + stage * kTileK + k);
+  }
+}
+
+__device__ __forceinline__ void copy_tokens(tune::u32 work, const Task& task, int stage) {
+  const tune::u32 to = stage_at(work, stage) + kTileN * kPitch * 2;
+  for (int i = threadIdx.x; i < kTokens * (kTileK / 8); i += kThreads) {
+    const int token = i / (kTileK / 8);
+    const int k = i % (kTileK / 8) * 8;
+    const int row = min(token, task.tokens - 1);
+    const @{ element }@* from = task.x + static_cast<size_t>(row) * kDepth + stage * kTileK + k;
+    tune::cp_async<16>(to + (token * kPitch + k) * 2, from, token < task.tokens ? 16 : 0);
+  }
+}
+
+__device__ __forceinline__ void add_products(unsigned char* memory, float* parts, const Task& task) {
+  const tune::u32 work = tune::shared_address(memory);
+  const int lane = threadIdx.x % kWarp;
+  const int warp = threadIdx.x / kWarp;
+  const int row = warp / kWarpsK * (kTileN / kWarpsN);
+  constexpr int kAhead = kStages - 1;
+  if constexpr (kEarlyLoads) {
+    for (int s = 0; s < kAhead && s < task.stages; ++s) copy_weights(work, task, s);
+  }
+  wait_for_inputs();
+//% if scales != "none"
+  stage_scales(task);
+//% endif
+  for (int s = 0; s < kAhead; ++s) {  // the first group holds the early weights of all
+    if (s < task.stages) {
+      if constexpr (!kEarlyLoads) copy_weights(work, task, s);
+      copy_tokens(work, task, s);
+    }
+    tune::cp_async_commit();
+  }
+  Sums sums = {};
+  for (int s = 0; s < task.stages; ++s) {
+    tune::cp_async_wait<kAhead - 1>();
+    __syncthreads();
+    if (s + kAhead < task.stages) {
+      copy_weights(work, task, s + kAhead);
+      copy_tokens(work, task, s + kAhead);
+    }
+    tune::cp_async_commit();
+//% if scales == "block"
+    multiply_scaled(sums, stage_at(work, s), row, warp % kWarpsK, lane, task.scales + s * kTokens);
+//% else
+    multiply(sums, stage_at(work, s), row, warp % kWarpsK, lane);
+//% endif
+  }
+  tune::cp_async_wait<0>();
+  __syncthreads();
+  keep_tiles(parts, sums.values, row, warp % kWarpsK, lane, task.tokens);
+}
+
+//% endif

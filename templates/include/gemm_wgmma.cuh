@@ -1,0 +1,204 @@
+// Products on Hopper's tensor cores by warpgroups: a warp of its own copies boxes of 64 of K, as tensor
+// maps say, into kStages places in shared memory; the weights are the 64-row operand.
+#include <tune/wgmma.h>
+
+constexpr int kBoxDepth = 64;  // elements of K: rows of 128 bytes, which are swizzled
+constexpr int kBoxes = kTileK / kBoxDepth;
+constexpr int kWeightBytes = kTileN * kBoxDepth * 2;  // of a box
+constexpr int kTokenBytes = kTokens * kBoxDepth * 2;
+constexpr int kStageBytes = kBoxes * (kWeightBytes + kTokenBytes);
+constexpr int kWorkBytes = kStages * kStageBytes;
+constexpr int kGroupWarps = 4;
+constexpr int kGroupsN = kWarpsN / kGroupWarps;  // warpgroups side by side over the columns
+constexpr int kRowTiles = kTileN / kGroupsN / 64;
+static_assert(kWarpsN % kGroupWarps == 0 && kTileN % (64 * kGroupsN) == 0 && kTokens % 8 == 0);
+static_assert(kTileK % (kBoxDepth * kWarpsK) == 0 && kStages >= 2 && kWeightBytes % 1024 == 0);
+
+// Where the boxes of a block's stages come from.
+struct Boxes {
+  const tune::TensorMap& weights;
+  const tune::TensorMap& tokens;
+  int column;  // of out
+  int k;       // at the first stage
+};
+
+__device__ __forceinline__ tune::u32 stage_at(tune::u32 work, int stage) {
+  return work + stage % kStages * kStageBytes;
+}
+
+__device__ __forceinline__ void copy_weights(tune::u32 work, tune::u32 full, const Boxes& boxes,
+                                             int stage, tune::u64 policy) {
+  const tune::u32 barrier = full + stage % kStages * 8;
+  for (int box = 0; box < kBoxes; ++box) {
+    const tune::u32 to = stage_at(work, stage) + box * kWeightBytes;
+    const int k = boxes.k + stage * kTileK + box * kBoxDepth;
+//% set at = "2 * k" if scales != "none" else "k"
+//% set place = at ~ (", 0, boxes.column / 2" if epilogue == "silu" else ", boxes.column")
+//% set load = "tune::tensor_load_3d" if epilogue == "silu" else "tune::tensor_load_2d"
+    if constexpr (kStreaming) {
+      @{ load }@(to, boxes.weights, @{ place }@, barrier, policy);
+    } else {
+      @{ load }@(to, boxes.weights, @{ place }@, barrier);
+    }
+  }
+}
+
+__device__ __forceinline__ void copy_tokens(tune::u32 work, tune::u32 full, const Boxes& boxes,
+                                            int stage) {
+  for (int box = 0; box < kBoxes; ++box) {
+    const tune::u32 to = stage_at(work, stage) + kBoxes * kWeightBytes + box * kTokenBytes;
+    const int k = boxes.k + stage * kTileK + box * kBoxDepth;
+    tune::tensor_load_2d(to, boxes.tokens, @{ "2 * k" if scales != "none" else "k" }@, 0, full + stage % kStages * 8);
+  }
+}
+
+// One thread copies: a stage at a time, once the warpgroups have read what was there.
+__device__ __forceinline__ void copy_all(tune::u32 work, tune::u32 full, tune::u32 empty,
+                                         const Boxes& boxes, int stages) {
+  const tune::u64 policy = kStreaming ? tune::l2_evict_first() : 0;
+  const int early = min(kStages, stages);
+  tune::tensor_prefetch_map(boxes.weights);
+  tune::tensor_prefetch_map(boxes.tokens);
+  for (int s = 0; s < early; ++s) {
+    tune::mbarrier_arrive_expect_tx(full + s * 8, kStageBytes);
+    if constexpr (kEarlyLoads) copy_weights(work, full, boxes, s, policy);
+  }
+  wait_for_inputs();
+  for (int s = 0; s < early; ++s) {
+    if constexpr (!kEarlyLoads) copy_weights(work, full, boxes, s, policy);
+    copy_tokens(work, full, boxes, s);
+  }
+  for (int s = early; s < stages; ++s) {
+    tune::mbarrier_wait(empty + s % kStages * 8, (s / kStages & 1) ^ 1);
+    tune::mbarrier_arrive_expect_tx(full + s % kStages * 8, kStageBytes);
+    copy_weights(work, full, boxes, s, policy);
+    copy_tokens(work, full, boxes, s);
+  }
+}
+
+//% if scales != "none"
+// Multiplies a stage; warpgroups that share K take turns along its boxes. Of sums of e4m3 the tensor
+// cores keep about 14 bits, so those of a box, 128 of K, are added up in float32.
+__device__ __forceinline__ void multiply(float (&sums)[kRowTiles][kTokens / 2], tune::u32 stage, int row,
+                                         int k_group, const float* scales) {
+#pragma unroll
+  for (int turn = 0; turn < kBoxes / kWarpsK; ++turn) {
+    const int box = turn * kWarpsK + k_group;
+    const tune::u32 weights = stage + box * kWeightBytes + row * 128;
+    const tune::u32 tokens = stage + kBoxes * kWeightBytes + box * kTokenBytes;
+    float fresh[kRowTiles][kTokens / 2];
+    tune::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kBoxDepth; k += 16) {
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+        tune::wgmma<@{ operand }@>(fresh[r], tune::matrix_descriptor<128>(weights + r * 64 * 128 + k * 2),
+                                tune::matrix_descriptor<128>(tokens + k * 2), k > 0);
+      }
+    }
+    tune::wgmma_commit();
+    tune::wgmma_wait<0>();
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; i += 4) {
+//% if scales == "block"
+      const float2 scale = scales_of(scales + box * kTokens, i / 4);
+//% endif
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+        for (int j = i; j < i + 4; ++j) {
+//% if scales == "block"
+          sums[r][j] = fmaf(fresh[r][j], j % 2 == 0 ? scale.x : scale.y, sums[r][j]);
+//% else
+          sums[r][j] += fresh[r][j];
+//% endif
+        }
+      }
+    }
+  }
+}
+
+//% else
+// Begins to multiply a stage; warpgroups that share K take turns along its boxes.
+__device__ __forceinline__ void multiply(float (&sums)[kRowTiles][kTokens / 2], tune::u32 stage, int row,
+                                         int k_group, bool add) {
+#pragma unroll
+  for (int turn = 0; turn < kBoxes / kWarpsK; ++turn) {
+    const int box = turn * kWarpsK + k_group;
+    const tune::u32 weights = stage + box * kWeightBytes + row * 128;
+    const tune::u32 tokens = stage + kBoxes * kWeightBytes + box * kTokenBytes;
+#pragma unroll
+    for (int k = 0; k < kBoxDepth; k += 16) {
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+        tune::wgmma<@{ operand }@>(sums[r], tune::matrix_descriptor<128>(weights + r * 64 * 128 + k * 2),
+                                tune::matrix_descriptor<128>(tokens + k * 2), add || turn > 0 || k > 0);
+      }
+    }
+  }
+}
+
+//% endif
+__device__ __forceinline__ void add_products(unsigned char* memory, float* parts, const Task& task,
+                                             const Boxes& boxes) {
+  __shared__ tune::u64 barriers[2 * kStages];
+  const tune::u32 work = tune::shared_address(memory);
+  const tune::u32 full = tune::shared_address(barriers);
+  const tune::u32 empty = full + 8 * kStages;
+  const int lane = threadIdx.x % kWarp;
+  const int warp = threadIdx.x / kWarp;
+  const int group = warp / kGroupWarps;
+  const int k_group = group % kWarpsK;
+  const int row = group / kWarpsK * (kTileN / kGroupsN);
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) {
+      tune::mbarrier_init(full + s * 8, 1);
+      tune::mbarrier_init(empty + s * 8, kWarps);
+    }
+    tune::fence_mbarrier_init();
+  }
+  __syncthreads();
+//% if scales != "none"
+  float sums[kRowTiles][kTokens / 2] = {};
+//% else
+  float sums[kRowTiles][kTokens / 2];
+//% endif
+  if (warp == kWarps) {
+    if (lane == 0) copy_all(work, full, empty, boxes, task.stages);
+    __syncwarp();
+  } else {
+//% if scales != "none"
+    wait_for_inputs();
+    stage_scales(task);
+    tune::named_barrier_sync(1, kWarps * kWarp);
+    for (int s = 0; s < task.stages; ++s) {
+      tune::mbarrier_wait(full + s % kStages * 8, s / kStages & 1);
+      multiply(sums, stage_at(work, s), row, k_group, task.scales + s * kBoxes * kTokens);
+      if (lane == 0) tune::mbarrier_arrive(empty + s % kStages * 8);
+    }
+  }
+//% else
+    for (int s = 0; s < task.stages; ++s) {
+      tune::mbarrier_wait(full + s % kStages * 8, s / kStages & 1);
+      tune::wgmma_fence();
+      multiply(sums, stage_at(work, s), row, k_group, s > 0);
+      tune::wgmma_commit();
+      tune::wgmma_wait<1>();  // the stage before has been read
+      if (s > 0 && lane == 0) tune::mbarrier_arrive(empty + (s - 1) % kStages * 8);
+    }
+    tune::wgmma_wait<0>();
+    wait_for_inputs();  // the results are written to memory that others may still use
+  }
+//% endif
+  __syncthreads();
+  if (warp == kWarps) return;
+#pragma unroll
+  for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; ++i) {
+      const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      const int to = row + r * 64 + warp % kGroupWarps * 16 + lane / 4 + i / 2 % 2 * 8;
+      if (token < task.tokens) part(parts, k_group, token, to) = sums[r][i];
+    }
+  }
+}

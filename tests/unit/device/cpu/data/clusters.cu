@@ -1,0 +1,76 @@
+// Sums over the blocks of a cluster, by each way of reaching another block's shared memory; `broken`
+// makes a mistake. y[cluster] is what the cluster's threads add up to.
+#include <cooperative_groups.h>
+#include <tune/tensor.h>
+
+using u32 = unsigned int;
+
+enum Mistake { none, no_first_sync, no_last_sync, one_block_waits, twice, unarrived, rank_too_high, plain_wait, no_wait, diverged };
+
+// Every block reads all of the others.
+__global__ void by_loads(float* y, const float* x, const int* broken) {
+  extern __shared__ float4 mine[];
+  const u32 rank = tune::cluster_rank(), threads = blockDim.x;
+  const float value = x[blockIdx.x * threads + threadIdx.x];
+  mine[threadIdx.x] = make_float4(value, 0, 0, 0);
+  if (*broken == one_block_waits && rank == 1) __syncthreads_or(threadIdx.x != 0 && __syncthreads_or(0));
+  if (*broken == twice) tune::cluster_arrive();
+  if (*broken == unarrived) tune::cluster_wait();
+  if (*broken == diverged && threadIdx.x % 32 == 3) tune::cluster_arrive(), tune::cluster_wait();
+  if (*broken != no_first_sync) tune::cluster_sync();
+  float sum = 0;
+  const u32 count = tune::cluster_size() + (*broken == rank_too_high);
+  for (u32 peer = 0; peer < count; ++peer)
+    for (u32 i = 0; i < threads; ++i)
+      sum += tune::cluster_load(tune::map_shared(tune::shared_address(mine + i), (rank + peer) % count)).x;
+  if (*broken != no_last_sync) tune::cluster_sync();
+  if (threadIdx.x == 0) y[blockIdx.x] = sum;
+}
+
+// As `by_loads`, through pointers and a variable that is met after the blocks have begun.
+__global__ void by_pointers(float* y, const float* x, const int* broken) {
+  const auto cluster = cooperative_groups::this_cluster();
+  const u32 threads = blockDim.x;
+  float sum = 0;
+  for (int twice = 0; twice < 2; ++twice) {
+    __shared__ float mine[64];
+    mine[threadIdx.x] = x[blockIdx.x * threads + threadIdx.x];
+    if (*broken != no_first_sync) cluster.sync();
+    for (u32 peer = 0; peer < cluster.num_blocks(); ++peer) {
+      const float* theirs = cluster.map_shared_rank(mine, peer);
+      for (u32 i = 0; i < threads; ++i) sum += theirs[i];
+    }
+    if (*broken == no_last_sync && twice) break;
+    cluster.sync();
+    float* next = cluster.map_shared_rank(mine, (cluster.block_rank() + 1) % cluster.num_blocks());
+    next[threadIdx.x] = -1;
+    cluster.barrier_wait(cluster.barrier_arrive());
+    sum += mine[threadIdx.x] + 1;
+  }
+  if (threadIdx.x == 0) y[blockIdx.x] = sum / 2;
+}
+
+// Every block sends to the first one, whose mbarrier counts.
+__global__ void by_stores(float* y, const float* x, const int* broken) {
+  __shared__ float4 received[8 * 64];
+  __shared__ unsigned long long storage;
+  const u32 rank = tune::cluster_rank(), threads = blockDim.x, count = tune::cluster_size();
+  const u32 barrier = tune::shared_address(&storage);
+  if (threadIdx.x == 0) {
+    tune::mbarrier_init(barrier, 1);
+    tune::fence_mbarrier_init();
+    if (rank == 0) tune::mbarrier_arrive_expect_tx(barrier, 16 * threads * count);
+  }
+  tune::cluster_sync();
+  const u32 to = tune::shared_address(received + rank * threads + threadIdx.x);
+  const float value = x[blockIdx.x * threads + threadIdx.x];
+  tune::cluster_store_async(tune::map_shared(to, 0), make_float4(value, 0, 0, 0), tune::map_shared(barrier, 0));
+  if (*broken == plain_wait && rank == 1) tune::mbarrier_wait(tune::map_shared(barrier, 0), 0);
+  if (rank == 0) {
+    if (*broken != no_wait) tune::mbarrier_wait(barrier, 0);
+    float sum = 0;
+    for (u32 i = 0; i < threads * count; ++i) sum += received[i].x;
+    for (u32 i = 0; threadIdx.x == 0 && i < count; ++i) y[blockIdx.x + i] = sum;
+    if (*broken == no_wait) tune::mbarrier_wait(barrier, 0);
+  }
+}

@@ -1,0 +1,70 @@
+"""Tensor maps on the `host` device: each buffer's own, views of it, and what goes wrong."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from host_programs import cached_compiler
+
+from tuner.device.base import Outcome
+from tuner.device.cpu.device import HostDevice
+from tuner.model.config import Config
+from tuner.model.kernel import Workload
+from tuner.model.trial import INITIAL, Status
+from tuner.space.load import load_definition
+from tuner.space.template import Template
+from tuner.tuning.evaluator import Candidate, Evaluator
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+FOLDER = Path(__file__).parents[2] / "support" / "tiled_gemm"
+WORKLOAD = Workload.of({"M": 17, "N": 100, "K": 192})
+Verify = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="module")
+def verify(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verify]:
+    definition = load_definition(FOLDER / "tiled_gemm.yaml")
+    spec, space = definition.spec, definition.space
+    template = Template.load(spec.template)
+    device = HostDevice(spec, {})
+
+    def run(old: str = "", new: str = "", **config: object) -> Outcome:
+        text = template.text.replace(old, new)
+        candidate = Candidate(INITIAL, space, Template.from_text(text, spec.template))
+        evaluator = Evaluator(spec, candidate, {}, compiler, device)
+        chosen = Config.of({**(space.default or {}), **config})
+        return evaluator.verify(evaluator.start(WORKLOAD, chosen))
+
+    with cached_compiler(tmp_path_factory) as compiler:
+        yield run
+    device.close()
+
+
+@pytest.mark.parametrize(
+    ("depth", "view", "splits"), [(64, "flat", 1), (32, "folded", 2), (64, "folded", 1)]
+)
+def test_a_kernel_copies_boxes_of_inputs_and_of_scratch_of_its_own_size(
+    verify: Verify, depth: int, view: str, splits: int
+) -> None:
+    outcome = verify(depth=depth, view=view, splits=splits)
+    assert outcome.status is Status.CORRECT, outcome.reason
+
+
+def test_a_config_whose_map_the_hardware_does_not_take_is_a_limit(verify: Verify) -> None:
+    outcome = verify(depth=128)
+    assert outcome.status is Status.RESOURCE_LIMIT
+    assert "map of `x` has a `swizzle` of 256: one of 0, 32, 64, 128" in outcome.reason
+
+
+def test_a_map_of_another_array_gives_wrong_numbers(verify: Verify) -> None:
+    outcome = verify("wmap, at * kDepth, n0", "xmap, at * kDepth, n0")
+    assert outcome.status is not Status.CORRECT
+
+
+def test_a_kernel_that_takes_other_parameters_is_told(verify: Verify) -> None:
+    outcome = verify("multiply(int K,", "multiply(int K, int more,")
+    assert "5 parameters, but 4 arguments" in outcome.reason
