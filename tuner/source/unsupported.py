@@ -84,8 +84,8 @@ _PARAMETERS = (
     (
         r"CUtensorMap",
         "a CUtensorMap, which host code encodes for one address and shape",
-        "write the search space by hand, with `maps` in its launches (docs/search-spaces.md), or "
-        "take a pointer and sizes, and load with `cp.async.bulk`, which needs no map",
+        "make the maps its last parameters, which a launch's `maps` hand over "
+        "(docs/search-spaces.md), or take a pointer and load with `cp.async.bulk`",
     ),
     (
         r"cuda(?:Texture|Surface)Object_t",
