@@ -6,6 +6,7 @@ import ast
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -117,10 +118,20 @@ def loaded(engine: str, *path: Path, only_loader: bool, **switches: str) -> tupl
 
 
 def same_signature(adapter: Callable[..., Any], own: ast.FunctionDef) -> bool:
-    """Say whether an adapter takes what the engine's function does, after the operator."""
+    """Say whether an adapter takes what the engine's function does, after the operator.
+
+    What a method calls `self` may have another name, and None may stand for a default by a name of
+    torch or of the engine, which whoever writes packages need not have.
+    """
     source = ast.parse(inspect.getsource(adapter)).body[0]
     assert isinstance(source, ast.FunctionDef)
-    return signature(source)[1:] == signature(own)
+    given, wanted = signature(source)[1:], signature(own)
+    if wanted[0] == ("self", ""):
+        given, wanted = given[1:], wanted[1:]
+    return len(given) == len(wanted) and all(
+        mine == theirs or (mine == (theirs[0], "None") and re.fullmatch(r"\w+\.\w+", theirs[1]))
+        for mine, theirs in zip(given, wanted, strict=True)
+    )
 
 
 def signature(function: ast.FunctionDef) -> list[tuple[str, str]]:
@@ -132,12 +143,18 @@ def signature(function: ast.FunctionDef) -> list[tuple[str, str]]:
 
 
 def defined(wheel: Path, target: str) -> ast.FunctionDef:
-    """Find a function in the sources of a wheel, overloads left out."""
+    """Find a function or a method in the sources of a wheel, overloads left out."""
     module, _, name = target.rpartition(".")
+    scope = ""
+    if module.rpartition(".")[2][0].isupper():
+        module, _, scope = module.rpartition(".")
     place = wheel / module.replace(".", "/")
     path = place.with_suffix(".py") if place.with_suffix(".py").exists() else place / "__init__.py"
-    found = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    named = (one for one in found if isinstance(one, ast.FunctionDef) and one.name == name)
+    tree: ast.AST = ast.parse(path.read_text(encoding="utf-8"))
+    if scope:
+        classes = (one for one in ast.walk(tree) if isinstance(one, ast.ClassDef))
+        tree = next(one for one in classes if one.name == scope)
+    named = (one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and one.name == name)
     return next(
         one for one in named if "overload" not in [ast.unparse(d) for d in one.decorator_list]
     )

@@ -13,11 +13,12 @@ from tuner.model.config import SearchSpace
 from tuner.model.errors import ExpressionError, InputError, SessionError
 from tuner.model.expressions import Expression, Value, substitute
 from tuner.model.hardware import limits_for
-from tuner.model.kernel import Launch, LaunchSpec, Workload
+from tuner.model.kernel import DTYPE_BYTES, Launch, LaunchSpec, Workload
+from tuner.model.tensor_maps import TensorMapSpec
 from tuner.model.trial import Variant
 from tuner.session.records import CandidateRecord
 from tuner.space.choices import bound_derived, bound_space, search_space
-from tuner.space.schema import LaunchModel, validated
+from tuner.space.schema import ArgumentModel, LaunchModel, TensorMapModel, validated
 from tuner.space.template import Template
 from tuner.space.yaml import parse
 
@@ -54,11 +55,12 @@ class Applicability:
         try:
             if not all(condition.evaluate(names) for condition in self.conditions):
                 return False
-            launches = [launch.resolve(names) for launch in self.launches]
+            resolved = [(one, one.resolve(names)) for one in self.launches]
+            made = [(one, launch) for one, launch in resolved if launch is not None]
+            mappable = not any(each.refusal(names) for one, _ in made for each in one.maps)
         except ExpressionError:
             return False
-        made = [launch for launch in launches if launch is not None]
-        return bool(made) and all(self._launchable(launch, names) for launch in made)
+        return bool(made) and mappable and all(self._launchable(one, names) for _, one in made)
 
     def _launchable(self, launch: Launch, names: Mapping[str, Value]) -> bool:
         shared_bytes = launch.shared_bytes + self.static_bytes
@@ -99,7 +101,7 @@ class _Read:
     space: SearchSpace
     launches: tuple[tuple[LaunchModel, int | None], ...]
     choices: Mapping[str, Sequence[str]]
-    scratch: tuple[tuple[str, Sequence[object], int | None], ...]
+    arrays: Mapping[str, tuple[ArgumentModel, int | None]]
 
 
 class VariantRenderer:
@@ -153,9 +155,11 @@ class VariantRenderer:
             ),
             scratch={
                 name: tuple(
-                    _chosen(size, read, line, {**self._operators, **config}) for size in sizes
+                    _chosen(size, read, line, {**self._operators, **config})
+                    for size in array.shape or ()
                 )
-                for name, sizes, line in read.scratch
+                for name, (array, line) in read.arrays.items()
+                if array.role == "scratch"
             },
             static_bytes=static_bytes,
             choices=tuple(
@@ -209,11 +213,11 @@ class VariantRenderer:
                     (one, document.line("launch", i)) for i, one in enumerate(model.launch)
                 ),
                 choices=model.operator,
-                scratch=tuple(
-                    (one.name, one.shape or (), document.line("arguments", i))
+                arrays={
+                    one.name: (one, document.line("arguments", i))
                     for i, one in enumerate(model.arguments)
-                    if one.role == "scratch"
-                ),
+                    if one.shape
+                },
             )
         return self._read[name]
 
@@ -272,4 +276,33 @@ def _launch(
         pdl=single(model.pdl),
         when=single(model.when),
         arguments=tuple(model.arguments or ()),
+        maps=tuple(_tensor_map(one, read, line, config) for one in model.maps or ()),
+    )
+
+
+def _tensor_map(
+    model: TensorMapModel, read: _Read, line: int | None, config: Mapping[str, Value]
+) -> TensorMapSpec:
+    def sizes(values: Sequence[object] | None) -> tuple[Expression, ...]:
+        return tuple(_chosen(one, read, line, config) for one in values or ())
+
+    def single(value: object) -> Expression | None:
+        return None if value is None else _chosen(value, read, line, config)
+
+    array, _ = read.arrays[model.of]
+    dtype = array.dtype
+    if not isinstance(dtype, str):
+        ((operator, dtypes),) = dtype.items()
+        dtype = dtypes[config[operator]]
+    own = sizes(array.shape)
+    return TensorMapSpec(
+        of=model.of,
+        dtype=dtype,
+        element_bytes=DTYPE_BYTES[dtype],
+        own_shape=own,
+        shape=sizes(model.shape) or own,
+        box=sizes(model.box),
+        strides=sizes(model.strides),
+        swizzle=single(model.swizzle),
+        l2_promotion=single(model.l2_promotion),
     )

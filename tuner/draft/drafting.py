@@ -24,6 +24,7 @@ from tuner.draft.problems.kernel import axes_for, inference_for, kernel_name, sk
 from tuner.draft.problems.statement import is_stated, statement_of
 from tuner.draft.space import Drafted, reference_stub, space_yaml, write, write_new
 from tuner.draft.strides import with_strides
+from tuner.draft.tensor_maps import split_maps, with_maps
 from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Expression, Value
 from tuner.process.files import read_text
@@ -106,7 +107,7 @@ def draft(
 
     Raises `KernelError` with the list where `kernel` is not given and the file does not launch one.
     """
-    launch = HostLaunch.of(source, _chosen(source, kernel))
+    launch, maps = split_maps(HostLaunch.of(source, _chosen(source, kernel)))
     require_arguments(launch.kernel)
     hosts = [Host(source, path) for path in paths_to(launch)]
     stated = None if problem is None else statement_of(problem)
@@ -122,6 +123,8 @@ def draft(
         inference = infer(launch, axes, tuned, proposals.choices, hosts)
     else:
         inference = inference_for(stated, launch, axes)
+    handed = with_maps(launch, axes, inference.arguments, maps)
+    inference = replace(inference, arguments=handed.arguments)
     stem, root = stem or source.path.stem, folder or Path()
     space_path = root / "search_spaces" / f"{stem}.yaml"
     paths = {
@@ -135,11 +138,11 @@ def draft(
         default={choice.name: choice.default for choice in proposals.choices},
         launched=tuned.kernel,
         space_path=space_path,
-        space_yaml=space_yaml(launch, proposals, tuned, inference, files, options),
+        space_yaml=space_yaml(launch, proposals, tuned, inference, files, options, handed),
         template_path=paths["template"],
         template=_template(source, proposals),
         reference_path=paths["reference"],
-        reference=reference_stub(launch.kernel, stem),
+        reference=reference_stub(handed.seen(launch.kernel), stem),
         widest={
             choice.name: choice.values[-1] if choice.is_work else choice.default
             for choice in proposals.choices

@@ -17,6 +17,7 @@ from tuner.draft.choices import MAX_THREADS, Proposals, TunableConstant
 from tuner.draft.host_values import HostLaunch
 from tuner.draft.inference import DraftArgument, Inference
 from tuner.draft.launches import Axes, LaunchDraft, exact_divisions, launch_draft
+from tuner.draft.tensor_maps import Handed
 from tuner.model.config import format_value
 from tuner.model.errors import InputError, SpaceError
 from tuner.model.expressions import Expression
@@ -106,8 +107,10 @@ def space_yaml(
     inference: Inference,
     files: Mapping[str, str],
     options: Sequence[str] = (),
+    handed: Handed | None = None,
 ) -> str:
     """Write the whole file; `files` are those that it names, by their keys in it."""
+    maps = handed.maps if handed else ()
     axes, arguments, choices = inference.axes, inference.arguments, proposals.choices
     sizes, sizes_from = _workloads(inference)
     outputs = [a for a in arguments if a.role in ("output", "inout")]
@@ -131,6 +134,9 @@ def space_yaml(
         constraints=_constraints(launch, choices, tuned, axes),
         default=[f"{c.name}: {format_value(c.default)}" for c in choices],
         tuned=tuned,
+        own=handed.own if handed else (),
+        baseline_maps=[one.text(launch, axes, ()) for one in maps],
+        tuned_maps=[one.text(launch, axes, choices) for one in maps],
         tolerances=[(a.parameter.name or BLANK, _tolerance(a, inference)) for a in outputs],
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, reduce
 from math import log
 from pathlib import Path
 
@@ -40,10 +40,12 @@ from tuner.model.kernel import (
     KernelSpec,
     LaunchSpec,
 )
+from tuner.model.tensor_maps import DATA_TYPES, L2_PROMOTION, RANKS, TensorMapSpec
 from tuner.model.trial import INITIAL
 from tuner.source import hide_host_code, read_source
 
 _DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
+MOST_RANK = max(RANKS)
 DEVICE = {name: f"device.{name}" for name in sorted(DEVICE_NAMES)}
 
 
@@ -58,12 +60,16 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class LaunchCode:
-    """A launch in C++: `when` is empty where it is always made, `taken` where it takes all."""
+    """A launch in C++: `when` is empty where it is always made, `taken` where it takes all.
+
+    `maps` are its tensor maps, each the name of an array and a `Map` of the header's.
+    """
 
     kernel: str
     geometry: str
     when: str
     taken: tuple[str, ...] = ()
+    maps: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +154,15 @@ class Sources:
             sized=[one.name for one in self.spec.sized],
             zeroed=[one.name for one in self._arrays if one.zeroed],
             constants=", ".join(self.spec.constants),
+            mapped=any(launch.maps for one in self.variants for launch in one.launches),
         )
 
     def variant(self, one: VariantSource) -> str:
         space = f"{self.spec.name}_v{one.number}_code"
         passed = {scalar.position for scalar in self.scalars}
         own = list(enumerate(self.spec.arguments))
-        taken = {name for launch in one.launches for name in launch.taken}
+        mapped = (name for launch in one.launches for name, _ in launch.maps)
+        taken = {*mapped, *(name for launch in one.launches for name in launch.taken)}
         if not all(launch.taken for launch in one.launches):
             taken = {argument.name for _, argument in own}
         computed = {a.name: a for at, a in own if a.is_scalar and at not in passed}
@@ -179,9 +187,15 @@ class Sources:
             ),
             computed=[self._scalar(a) for name, a in computed.items() if name in taken],
             taken=[
-                ", ".join(places[name] for name in launch.taken or places)
+                ", ".join(
+                    (
+                        *(places[name] for name in launch.taken or places),
+                        *(f"&tune_map_{i}" for i in range(1, len(launch.maps) + 1)),
+                    )
+                )
                 for launch in one.launches
             ],
+            local={a.name: cpp_name(a.name) for a in self._arrays},
         )
 
     def _common(self) -> Mapping[str, str]:
@@ -290,7 +304,31 @@ class Sources:
         parts = (dimensions(spec.grid, "1"), dimensions(spec.block, "1"), cluster)
         when = truth(spec.when, known) if spec.when else "true"
         geometry = f"Launch{{{', '.join(parts)}, {shared}, {programmatic}}}"
-        return LaunchCode(spec.kernel, geometry, "" if when == "true" else when, spec.arguments)
+        maps = tuple((one.of, self._map(one)) for one in spec.maps)
+        when = "" if when == "true" else when
+        return LaunchCode(spec.kernel, geometry, when, spec.arguments, maps)
+
+    def _map(self, one: TensorMapSpec) -> str:
+        """Write a `Map` of the header's, whose dimensions begin with the innermost."""
+        known = {**self._names, **DEVICE}
+
+        def whole(sizes: Sequence[Expression]) -> list[str]:
+            return [integer(size, known) for size in reversed(sizes)]
+
+        def padded(sizes: Sequence[str]) -> str:
+            return "{" + ", ".join([*sizes, *["1"] * (MOST_RANK - len(sizes))]) + "}"
+
+        def product(sizes: Sequence[str]) -> str:
+            return reduce(lambda a, b: f"product({a}, {b})", sizes)
+
+        size, shape = str(one.element_bytes), whole(one.shape)
+        steps = whole(one.strides) or [product(shape[:n]) for n in range(1, len(shape))]
+        numbers = (str(DATA_TYPES[one.dtype]), size, str(len(shape)))
+        lists = (shape, ["0", *(product([size, step]) for step in steps)], whole(one.box))
+        swizzle = "0" if one.swizzle is None else integer(one.swizzle, known)
+        promotion = L2_PROMOTION if one.l2_promotion is None else integer(one.l2_promotion, known)
+        last = (swizzle, str(promotion), product(whole(one.own_shape)))
+        return f"Map{{{', '.join([*numbers, *map(padded, lists), *last])}}}"
 
 
 def _unless(used: bool) -> str:

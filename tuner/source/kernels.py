@@ -240,12 +240,14 @@ def check_arguments(spec: KernelSpec, kernel: KernelFunction, maps: int = 0) -> 
         return
     arguments, parameters = spec.arguments, kernel.parameters
     where = f"kernel {kernel.name!r} ({kernel.path}:{kernel.line})"
-    _check_maps(spec, where, parameters, len(parameters) - maps)
+    _check_maps(spec, where, parameters, maps)
     parameters = parameters[: len(parameters) - maps] if maps else parameters
     declared, own = [a.name for a in arguments], [p.name for p in parameters]
     line = arguments[0].line if arguments else None
     if len(arguments) != len(parameters):
+        before = f" before {maps} tensor map{'s' * (maps > 1)}" if maps else ""
         message = f"{len(arguments)} arguments, but {where} has {len(parameters)} parameters"
+        message += before
         remedy = "the kernel takes: " + ", ".join(p.declaration for p in parameters)
         raise KernelError(message, path=spec.path, line=line, remedy=remedy)
     if declared != own and sorted(declared) == sorted(own):
@@ -264,17 +266,19 @@ def check_arguments(spec: KernelSpec, kernel: KernelFunction, maps: int = 0) -> 
 
 
 def _check_maps(
-    spec: KernelSpec, where: str, parameters: Sequence[KernelParameter], first: int
+    spec: KernelSpec, where: str, parameters: Sequence[KernelParameter], maps: int
 ) -> None:
+    first = max(len(parameters) - maps, 0)
+    as_many = len(parameters) == len(spec.arguments) + maps
     for place, parameter in enumerate(parameters):
-        named = parameter.c_type.endswith("TensorMap") and not parameter.pointers
+        named = parameter.c_type.lower().endswith("tensormap") and not parameter.pointers
         if place < first and named:
             message = f"{where} takes the tensor map `{parameter.name}`, and its launch has none"
             remedy = f"give the launch `maps: [{{of: {parameter.name}, box: [64, 64]}}]`"
             if first < len(parameters):
                 message = f"{where} takes the tensor map `{parameter.name}` before others"
                 remedy = "tensor maps are the last parameters, in the order of the launch's `maps`"
-        elif place >= first and not named and (parameter.pointers or parameter.dtype):
+        elif place >= first and as_many and not named and (parameter.pointers or parameter.dtype):
             message = f"{where} takes `{parameter.declaration}` where its launch has a tensor map"
             remedy = f"make it `const __grid_constant__ tune::TensorMap {parameter.name}`"
         else:

@@ -84,7 +84,8 @@ _PARAMETERS = (
     (
         r"CUtensorMap",
         "a CUtensorMap, which host code encodes for one address and shape",
-        "take a pointer and sizes, and load with `cp.async` or `cp.async.bulk`, which need no map",
+        "make the maps its last parameters, which a launch's `maps` hand over "
+        "(docs/search-spaces.md), or take a pointer and load with `cp.async.bulk`",
     ),
     (
         r"cuda(?:Texture|Surface)Object_t",
@@ -176,5 +177,5 @@ def require_arguments(kernel: KernelFunction) -> None:
         for pattern, what, remedy in _PARAMETERS:
             if re.search(rf"\b(?:{pattern})\b", parameter.declaration):
                 message = f"kernel {kernel.name!r} takes {what}: `{parameter.declaration}`"
-                message += "; a search space hands over arrays and numbers alone"
+                message += "; a draft hands over arrays and numbers alone"
                 raise KernelError(message, path=kernel.path, line=kernel.line, remedy=remedy)

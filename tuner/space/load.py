@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -23,14 +23,12 @@ from tuner.model.kernel import (
     DtypeChoice,
     ExtremeLimit,
     KernelSpec,
-    LaunchSpec,
     Limits,
     Operator,
     Tolerance,
     TorchText,
     Workload,
 )
-from tuner.model.tensor_maps import RANKS, TensorMapSpec
 from tuner.space.choices import (
     bound,
     check_names,
@@ -41,21 +39,14 @@ from tuner.space.choices import (
     refusal,
     search_space,
 )
-from tuner.space.schema import (
-    LARGEST,
-    ArgumentModel,
-    LaunchModel,
-    SpaceModel,
-    TensorMapModel,
-    validated,
-)
+from tuner.space.launches import check_maps, check_taken, read_launch
+from tuner.space.schema import LARGEST, ArgumentModel, SpaceModel, validated
 from tuner.space.surroundings import check_sizes, surroundings
 from tuner.space.torch_text import torch_text
 from tuner.space.yaml import Document, read
 
 Names = frozenset[str]
 
-_FUNCTION = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*(<[^\n;{}]*>)?", re.ASCII)
 _FILL = re.compile(r"([a-z][a-z0-9_]*)\s*(?:\((.*)\))?")
 _NEXT = re.compile(r",(?![^()]*\))")
 _EARLIER = {"held_out": "as tuned", "edge_cases": "as tuned or held out"}
@@ -88,10 +79,10 @@ def load_definition(path: Path, operators: Mapping[str, str] | None = None) -> D
     check_names(document, model)
     space = search_space(document, model)
     spec = _spec(document, model, space)
-    _check_taken(document, spec)
+    check_taken(document, spec)
     chosen = Definition(spec, space).chosen(operators or {})
     spec, space = chosen.spec, chosen.space
-    _check_maps(document, spec)
+    check_maps(document, spec)
     groups = {"tuned": spec.tuned, "held_out": spec.held_out, "edge_cases": spec.edge_cases}
     for key, group in groups.items():
         for index, workload in enumerate(group):
@@ -166,11 +157,11 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         operations=optional(document, model.operations, axes, "operations"),
         peak=_peak(document, model),
         baseline=tuple(
-            _launch(document, item, arguments, names, {}, "baseline", "launch", i)
+            read_launch(document, item, arguments, names, {}, "baseline", "launch", i)
             for i, item in enumerate(model.baseline.launch)
         ),
         launch=tuple(
-            _launch(document, item, arguments, names | set(space.names), defined, "launch", i)
+            read_launch(document, item, arguments, names | set(space.names), defined, "launch", i)
             for i, item in enumerate(model.launch)
         ),
         tolerances=_tolerances(document, model, arguments),
@@ -386,142 +377,6 @@ def _workloads(
             raise document.error(message, *here, remedy=_ALONE.get(key, "delete one"))
         workloads.append(workload)
     return tuple(workloads)
-
-
-def _launch(
-    document: Document,
-    item: LaunchModel,
-    arguments: tuple[Argument, ...],
-    names: Names,
-    defined: Mapping[str, Expression],
-    *here: str | int,
-) -> LaunchSpec:
-    def written(value: object, *place: str | int) -> Expression:
-        return expression(document, value, {*names, *defined}, *here, *place).define(defined)
-
-    def sizes(values: Sequence[object] | None, key: str) -> tuple[Expression, ...]:
-        return tuple(written(value, key, i) for i, value in enumerate(values or ()))
-
-    def single(value: object, key: str) -> Expression | None:
-        return None if value is None else written(value, key)
-
-    if not _FUNCTION.fullmatch(item.kernel):
-        remedy = "write a function, `scale_rows`, or an instantiation, `scale_rows<8>`"
-        message = f"`{item.kernel}` is not a kernel's name"
-        raise document.error(message, *here, "kernel", remedy=remedy)
-    return LaunchSpec(
-        kernel=item.kernel,
-        grid=sizes(item.grid, "grid"),
-        block=sizes(item.block, "block"),
-        shared_memory=single(item.shared_memory, "shared_memory"),
-        cluster=sizes(item.cluster, "cluster"),
-        pdl=single(item.pdl, "pdl"),
-        when=single(item.when, "when"),
-        line=document.line(*here),
-        arguments=_taken(document, item, arguments, *here),
-        maps=tuple(
-            _tensor_map(document, one, arguments, written, *here, "maps", i)
-            for i, one in enumerate(item.maps or ())
-        ),
-    )
-
-
-def _tensor_map(
-    document: Document,
-    item: TensorMapModel,
-    arguments: tuple[Argument, ...],
-    written: Callable[..., Expression],
-    *here: str | int,
-) -> TensorMapSpec:
-    place = here[-2:]
-
-    def sizes(values: Sequence[object] | None, key: str) -> tuple[Expression, ...]:
-        return tuple(written(value, *place, key, i) for i, value in enumerate(values or ()))
-
-    def single(value: object, key: str) -> Expression | None:
-        return None if value is None else written(value, *place, key)
-
-    arrays = {one.name: one for one in arguments if not one.is_scalar}
-    if item.of not in arrays:
-        what = "a scalar" if item.of in {one.name for one in arguments} else "not declared"
-        near = get_close_matches(item.of, arrays, n=1)
-        remedy = f"did you mean `{near[0]}`? " if near else ""
-        remedy += f"arrays: {', '.join(arrays)}"
-        raise document.error(f"`{item.of}` is {what}", *here, "of", remedy=remedy)
-    array, shape = arrays[item.of], sizes(item.shape, "shape")
-    rank = len(shape or array.shape)
-    if rank not in RANKS:
-        message = f"`{item.of}` has {rank} dimension{'s' * (rank > 1)}, and a tensor map 2 or 3"
-        remedy = "give another view of the same memory with `shape: [...]`"
-        raise document.error(message, *here, "of", remedy=remedy)
-    for key, given, wanted in (
-        ("box", item.box, rank),
-        ("strides", item.strides, rank - 1),
-    ):
-        if given is not None and len(given) != wanted:
-            message = f"`{key}` of the map of `{item.of}` has {len(given)} sizes"
-            remedy = f"{wanted} are needed, in the order of the {rank} dimensions of its shape"
-            raise document.error(message, *here, key, remedy=remedy)
-    return TensorMapSpec(
-        of=array.name,
-        dtype=array.dtype,
-        element_bytes=DTYPE_BYTES[array.dtype],
-        own_shape=array.shape,
-        shape=shape or array.shape,
-        box=sizes(item.box, "box"),
-        strides=sizes(item.strides, "strides"),
-        swizzle=single(item.swizzle, "swizzle"),
-        l2_promotion=single(item.l2_promotion, "l2_promotion"),
-        line=document.line(*here),
-    )
-
-
-def _check_maps(document: Document, spec: KernelSpec) -> None:
-    """Raise `SpaceError` for what the hardware takes of a map with no config, or on a workload."""
-    workloads = (*spec.tuned, *spec.held_out, *spec.edge_cases)
-    for launches, here in ((spec.baseline, ("baseline", "launch")), (spec.launch, ("launch",))):
-        for i, launch in enumerate(launches):
-            for j, one in enumerate(launch.maps):
-                refused, on = one.refusal({}), ""
-                for workload in workloads if launch.when is None else ():
-                    if refused is None and (refused := one.refusal(workload.values)):
-                        on = f" on the workload {workload}"
-                if refused:
-                    message, remedy = refused
-                    place = (*here, i, "maps", j)
-                    raise document.error(f"{message}{on}", *place, remedy=remedy)
-
-
-def _taken(
-    document: Document, item: LaunchModel, arguments: tuple[Argument, ...], *here: str | int
-) -> tuple[str, ...]:
-    declared = [argument.name for argument in arguments]
-    taken = item.arguments or []
-    for i, name in enumerate(taken):
-        if name not in declared or name in taken[:i]:
-            what = "stands there twice" if name in declared else "is not declared"
-            near = get_close_matches(name, set(declared) - set(taken), n=1)
-            remedy = f"did you mean `{near[0]}`? " if near else ""
-            remedy += f"arguments: {', '.join(declared)}"
-            message = f"`{name}`, an argument of `{item.kernel}`, {what}"
-            raise document.error(message, *here, "arguments", i, remedy=remedy)
-    return tuple(taken)
-
-
-def _check_taken(document: Document, spec: KernelSpec) -> None:
-    """Raise `SpaceError` where no launch takes an output, or the baseline what a config sizes."""
-    for i, launch in enumerate(spec.baseline):
-        for argument in filter(spec.is_sized, spec.reached(launch)):
-            message = f"the baseline takes `{argument.name}`, whose shape a config chooses"
-            remedy = "list the `arguments` of this launch without it: the baseline has no config"
-            raise document.error(message, "baseline", "launch", i, remedy=remedy)
-    for launches, here in ((spec.baseline, ("baseline", "launch")), (spec.launch, ("launch",))):
-        taken = {argument.name for launch in launches for argument in spec.reached(launch)}
-        for argument in spec.arguments:
-            if argument.role in ("output", "inout") and argument.name not in taken:
-                message = f"no launch takes the {argument.role} `{argument.name}`"
-                remedy = "name it among the `arguments` of the launch that writes it"
-                raise document.error(message, *here, remedy=remedy)
 
 
 def _tolerances(

@@ -189,3 +189,9 @@ def test_an_export_holds_each_once(compiled: Callable[..., Message]) -> None:
     assert whole.count("struct alignas(64) TensorMap") == 1
     reply, cubin, _ = compiled(f"namespace inside {{\n{whole}\n}}", name="inside::k")
     assert cubin, reply["log"]
+
+
+def test_cuda_h_has_the_type_of_a_tensor_map(compiled: Callable[..., Message]) -> None:
+    source = kernel("").replace("TensorMap map", "CUtensorMap map")
+    reply, cubin, _ = compiled(f"#include <cuda.h>\n{source}")
+    assert cubin, reply["log"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +12,11 @@ from host_programs import cached_compiler
 
 from tuner.device.base import Outcome
 from tuner.device.cpu.device import HostDevice
+from tuner.device.cuda import driver
+from tuner.device.layout import lay_out
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
+from tuner.model.tensor_maps import TensorMap
 from tuner.model.trial import INITIAL, Status
 from tuner.space.load import load_definition
 from tuner.space.template import Template
@@ -68,3 +72,26 @@ def test_a_map_of_another_array_gives_wrong_numbers(verify: Verify) -> None:
 def test_a_kernel_that_takes_other_parameters_is_told(verify: Verify) -> None:
     outcome = verify("multiply(int K,", "multiply(int K, int more,")
     assert "5 parameters, but 4 arguments" in outcome.reason
+
+
+def test_a_launch_on_a_gpu_takes_maps_of_the_arrays_where_they_lie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = load_definition(FOLDER / "tiled_gemm.yaml").spec
+    names = {**WORKLOAD.values, "depth": 64, "view": "flat", "splits": 2}
+    launch = spec.candidate_launches(names)[0]
+    layout = lay_out(spec, WORKLOAD.values, scratch={"part": (2, 17, 100)})
+
+    def noted(one: TensorMap, address: int) -> ctypes.Array[ctypes.c_char]:
+        return ctypes.create_string_buffer(f"{one.of} {address}".encode())
+
+    monkeypatch.setattr(driver, "encoded", noted)
+    arguments = driver.LaunchArguments(layout, 1 << 20)
+    pointers = (ctypes.c_void_p * 4).from_address(arguments.address(("K",), launch.maps))
+    assert ctypes.c_int.from_address(pointers[0] or 0).value == 192
+    found = [ctypes.string_at(place or 0).decode() for place in pointers[1:]]
+    offsets = {slot.name: (1 << 20) + slot.offset for slot in layout.slots}
+    assert found == [f"{name} {offsets[name]}" for name in ("part", "x", "w")]
+    part, x, _ = launch.maps
+    assert (part.shape, part.strides) == ((2, 17, 100), (6800, 400))
+    assert x.codes == (9, 3, 2)

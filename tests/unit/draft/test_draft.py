@@ -398,3 +398,46 @@ def test_a_grid_may_ask_the_block_for_its_extents(block: str) -> None:
     )
     assert 'grid: ["ceil_div(n, 256)"]' in made.space_yaml
     assert "grid: [FILL_IN]" not in made.space_yaml
+
+
+TENSOR_MAP = """\
+#include <cuda.h>
+constexpr int TILE_N = 64;
+__global__ void copy_rows(unsigned short* out, int N, int K,
+                          const __grid_constant__ CUtensorMap wmap) {
+  __shared__ alignas(1024) unsigned short tile[TILE_N * 64];
+  load_2d(tile, wmap, 0, blockIdx.x * TILE_N);
+  for (int i = threadIdx.x; i < TILE_N * 64; i += blockDim.x)
+    out[(blockIdx.x * TILE_N + i / 64) * K + i % 64] = tile[i];
+}
+void launch(unsigned short* out, void* w, int n, int k, cudaStream_t stream) {
+  CUtensorMap map;
+  cuuint64_t sizes[2] = {(cuuint64_t)k, (cuuint64_t)n};
+  cuuint64_t strides[1] = {k * sizeof(short)};
+  cuuint32_t box[2] = {64, TILE_N}, steps[2] = {1, 1};
+  cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, w, sizes, strides, box, steps,
+                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  copy_rows<<<(n + TILE_N - 1) / TILE_N, 256, 0, stream>>>(out, n, k, map);
+}
+"""
+
+
+def test_a_tensor_map_is_drafted_as_the_host_code_encodes_it() -> None:
+    made = snippet(TENSOR_MAP)
+    drafted = data(made)
+    launch = "arguments: [out, N, K]\n{0}  maps:\n{0}    - {{of: w, box: [{1}, 64], swizzle: 128"
+    for indent, rows in (("    ", "64"), ("  ", "tile_n")):
+        text = launch.replace("\n{0}", f"\n{indent}").replace("{1}", rows).replace("{{", "{")
+        assert f"{text}, l2_promotion: 256}}  # likely: encoded in line 15" in made.space_yaml
+    arguments = drafted["arguments"]
+    assert isinstance(arguments, list)
+    assert arguments[0] == {"name": "w", "dtype": "bfloat16", "shape": ["N", "K"], "role": "input"}
+    assert [row for row in made.space_yaml.splitlines() if "- {name: w" in row and "guessed" in row]
+    assert "w" in made.reference
+
+
+def test_a_tensor_map_that_nothing_encodes_is_a_blank() -> None:
+    made = snippet(TENSOR_MAP.replace("cuTensorMapEncodeTiled(", "make_map("))
+    told = [what for _, what in blanks(made.space_yaml)]
+    assert sum("the array of the map wmap, its box and swizzle" in what for what in told) == 2

@@ -22,9 +22,13 @@ from tuner.space.load import load_definition
 
 ROOT = Path(__file__).parents[3]
 BUILD_S = 280
-# From a recording the default choice, and made up the others, which have none.
-DEFAULTS = [(name, choices(name)[0]) for name in OPERATORS]
-OTHERS = [(name, choice) for name in OPERATORS for choice in choices(name)[1:]]
+# From a recording the default choice, where there is one, and made up the others.
+RECORDINGS = ROOT / "kernels" / "sglang" / "recordings" / "h200"
+RECORDED = {name for name in OPERATORS if (RECORDINGS / f"{name}.json.xz").exists()}
+DEFAULTS = [(name, choices(name)[0]) for name in OPERATORS if name in RECORDED]
+OTHERS = [
+    (name, choice) for name in OPERATORS for choice in choices(name)[1 if name in RECORDED else 0 :]
+]
 QUICK = OTHERS[-1]
 
 
@@ -77,18 +81,18 @@ def check_build(
         assert all(f"#define {macro} {value}\n" in source for macro, value in choice.items())
         if variant["config"]["pdl"]:
             (cubin,) = folder.glob(f"{Path(variant['file']).stem}.*cubin")
-            check_waits(disassemble(cubin.read_bytes()), spec.name)
+            check_waits(disassemble(cubin.read_bytes()), spec)
 
 
-def check_waits(text: str, name: str) -> None:
+def check_waits(text: str, spec: KernelSpec) -> None:
     kernels = [one.name for one in read(text).values() if one.entry]
-    assert any(name in kernel for kernel in kernels)
+    assert any(spec.name in kernel for kernel in kernels)
     for kernel in kernels:
         found = before_wait(text, kernel)
         assert found is not None
         # The first of two launches is not the last: the second waits for it in any case.
         assert found.triggers == ("count_routes" in kernel)
-        assert not found.problem, kernel
+        assert not (found.problem_beside_constants if spec.constants else found.problem), kernel
         assert not found.unclear, kernel
 
 

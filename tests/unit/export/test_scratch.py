@@ -1,12 +1,14 @@
-"""Launches with arguments of their own and scratch that configs size, in every export."""
+"""Launches with arguments and maps of their own, scratch that configs size, in every export."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -18,6 +20,7 @@ from tuner.export.packages import export_package
 from tuner.export.winners import winners_of
 
 SPACE = Path(__file__).parents[2] / "support" / "weighted_sum" / "weighted_sum.yaml"
+MAPPED = SPACE.parents[1] / "tiled_gemm" / "tiled_gemm.yaml"
 MAIN = """\
 #include <cstdio>
 #include "weighted_sum.h"
@@ -40,6 +43,52 @@ int main() {
   const auto at = [](long place) { return reinterpret_cast<float*>(place); };
   std::printf("%d %zu\\n", weighted_sum_variant(24, 4096), weighted_sum_partial_bytes(24, 4096));
   return weighted_sum(at(1), at(2), at(3), at(4), nullptr, 24, 4096, nullptr);
+}
+"""
+
+MAPPED_MAIN = """\
+#include <cstdio>
+#include <cuda.h>
+#include "tiled_gemm.h"
+extern "C" cudaError_t cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
+extern "C" cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = 232448;
+  return cudaSuccess;
+}
+extern "C" cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+static CUresult encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* array,
+                       const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
+                       const cuuint32_t* steps, CUtensorMapInterleave interleave,
+                       CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2,
+                       CUtensorMapFloatOOBfill fill) {
+  std::printf("map %d of %p:", type, array);
+  for (unsigned i = 0; i < rank; ++i)
+    std::printf(" %d/%u/%d", int(sizes[i]), box[i], i ? int(strides[i - 1]) : int(steps[rank - 1]));
+  std::printf(" %d %d%d%d\\n", swizzle, l2, interleave, fill);
+  map->opaque[0] = rank;
+  return CUDA_SUCCESS;
+}
+extern "C" cudaError_t cudaGetDriverEntryPointByVersion(
+    const char*, void** found, unsigned, unsigned long long,
+    cudaDriverEntryPointQueryResult* result) {
+  *found = reinterpret_cast<void*>(&encode);
+  *result = cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}
+extern "C" cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void*, void** a) {
+  if (c->gridDim.y == 1) return cudaSuccess;
+  std::printf("K %d, ranks", *static_cast<int*>(a[0]));
+  for (int i = 1; i < 4; ++i)
+    std::printf(" %d", int(static_cast<CUtensorMap*>(a[i])->opaque[0]));
+  std::printf("\\n");
+  return cudaSuccess;
+}
+int main() {
+  char at[4] = {};
+  std::printf("%d %d\\n", tiled_gemm_variant(17, 100, 192), tiled_gemm_variant(17, 100, 193));
+  return tiled_gemm(reinterpret_cast<float*>(at), nullptr, nullptr, nullptr, 17, 100, 192, nullptr);
 }
 """
 
@@ -71,21 +120,61 @@ def test_the_header_gives_each_launch_its_own_and_says_what_the_variant_needs(
     assert printed.splitlines() == ["1 256", first, second]
 
 
+@pytest.fixture(scope="module")
+def mapped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_session_of(tmp_path_factory.mktemp("mapped") / "one", MAPPED, {})
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_the_header_encodes_the_maps_and_passes_over_shapes_that_have_none(
+    mapped: Path, tmp_path: Path, cuda_headers: Path
+) -> None:
+    folder = tmp_path / "out"
+    export_dispatch(mapped, folder, None, None)
+    for unit in folder.glob("variants/*.cu"):
+        body = "{ void multiply() {} void add_up() {} void tiled_gemm() {} }"
+        text = re.sub(
+            r"(_code) \{.*\}(  // namespace \w+_code)",
+            rf"\1 {body}\2",
+            unit.read_text(),
+            flags=re.S,
+        )
+        unit.write_text(text)
+    (folder / "main.cpp").write_text(MAPPED_MAIN)
+    command = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-isystem{cuda_headers}"]
+    sources = [str(one.relative_to(folder)) for one in sorted(folder.glob("variants/*.cu"))]
+    command += ["-x", "c++", *sources, "main.cpp", "-o", "main"]
+    subprocess.run(command, cwd=folder, check=True)
+    printed = subprocess.run([folder / "main"], check=True, capture_output=True, text=True).stdout
+    assert printed.splitlines() == [
+        "1 0",
+        "map 7 of (nil): 100/64/1 17/16/400 1/1/6800 0 200",
+        "map 9 of (nil): 192/64/1 17/16/384 3 200",
+        "map 9 of (nil): 192/64/1 100/64/384 3 300",
+        "K 192, ranks 3 2 2",
+    ]
+
+
 @pytest.fixture
-def table(session: Path, tmp_path: Path, compiler) -> ModuleType:
+def packaged(tmp_path: Path, compiler) -> Callable[[Path], ModuleType]:
     pytest.importorskip("torch")
-    export_package([winners_of(session, None, None)], tmp_path / "out", compiler, "summed")
-    place = tmp_path / "out" / "summed" / "__init__.py"
-    found = importlib.util.spec_from_file_location("summed", place)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules["summed"] = module
-    found.loader.exec_module(module)
-    return module.OPERATORS["weighted_sum"].table
+
+    def import_package(session: Path) -> ModuleType:
+        export_package([winners_of(session, None, None)], tmp_path / "out", compiler, "summed")
+        place = tmp_path / "out" / "summed" / "__init__.py"
+        found = importlib.util.spec_from_file_location("summed", place)
+        assert found is not None
+        assert found.loader is not None
+        module = importlib.util.module_from_spec(found)
+        sys.modules["summed"] = module
+        found.loader.exec_module(module)
+        return module
+
+    return import_package
 
 
-def test_the_package_has_the_places_of_each_launchs_arguments(table) -> None:
+def test_the_package_has_the_places_of_each_launchs_arguments(session: Path, packaged) -> None:
+    table = packaged(session).OPERATORS["weighted_sum"].table
     (variant,) = table.variants
     assert variant.scratch_bytes(24, 4096) == (256, 96)
     assert table.scratch_bytes(24, 4096) == (0, 96)
@@ -93,6 +182,20 @@ def test_the_package_has_the_places_of_each_launchs_arguments(table) -> None:
     names = [one.name for one in table.order]
     assert [names[place] for place in first.arguments] == ["out", "partial", "done", "x", "w", "K"]
     assert [names[place] for place in second.arguments] == ["partial", "out", "T"]
+
+
+def test_the_package_has_the_maps_of_each_shape(mapped: Path, packaged) -> None:
+    table = packaged(mapped).OPERATORS["tiled_gemm"].table
+    (variant,) = table.variants
+    first, _ = variant.launches(17, 100, 192, None)
+    names = [table.order[one.place].name for one in first.maps]
+    part, x, w = first.maps
+    assert names == ["part", "x", "w"]
+    assert (part.sizes, part.strides, part.box) == ((100, 17, 1), (400, 6800), (64, 16, 1))
+    assert (x.type, x.element_bytes, x.swizzle, x.elements) == (9, 2, 128, 17 * 192)
+    assert (x.l2_promotion, w.l2_promotion) == (128, 256)
+    possible = [one.is_possible for one in variant.launches(17, 100, 193, None)[0].maps]
+    assert possible == [True, False, False]
 
 
 def test_the_trace_set_allocates_what_the_variant_needs(

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from fake_gpu import H200, FakeTensor, fake_gpu  # noqa: E402
 
-from tuner.export.pytorch.driver import Config, Driver, Launch  # noqa: E402
+from tuner.export.pytorch.driver import Config, Driver, Launch, Map  # noqa: E402
 from tuner.export.pytorch.runtime import (  # noqa: E402
     Array,
     Numbers,
@@ -434,6 +434,54 @@ def test_a_launch_is_given_the_arguments_of_its_own(counting: Operator, driver: 
     ((scratch, out),) = read
     assert out == 4096
     assert scratch not in (0, 4096, 8192)
+
+
+def test_a_map_follows_its_array_and_is_encoded_once_for_each_place(
+    counting: Operator, driver: FakeDriver
+) -> None:
+    one = Map(2, 9, 2, (8, 16), (16,), (8, 8), 0, 128, 128)
+    own = Launch("scale", (1,), (32,), None, 0, False, (0,), (one,))
+    (variant,) = counting.table.variants
+    variants = (replace(variant, launches=lambda *_: (own,)),)
+    operator = Operator(replace(counting.table, variants=variants), driver=lambda: driver)
+    taken, encoded = list[tuple[int, int]](), list[int]()
+
+    def encode(one: Map, address: int, to: ctypes.Array[ctypes.c_char]) -> None:
+        assert ctypes.addressof(to) % 64 == 0
+        encoded.append(address)
+        ctypes.c_uint64.from_buffer(to).value = address
+
+    def note(where: int, kernel: int, parameters: int, extra: None) -> int:
+        pointers = (ctypes.c_void_p * 2).from_address(parameters)
+        values = [ctypes.c_uint64.from_address(one).value for one in pointers]
+        taken.append((values[0], values[1]))
+        return 0
+
+    driver.encode, driver.launch = encode, note  # type: ignore[method-assign]
+    for place in (4096, 4096, 8192, 4096):
+        operator.call((FakeTensor(16, 8, at=64), FakeTensor(16, 8, at=place)))
+    assert taken == [(64, place) for place in (4096, 4096, 8192, 4096)]
+    assert encoded == [4096, 8192]
+
+
+def test_a_variant_whose_map_the_driver_does_not_take_is_passed_over(
+    counting: Operator, driver: FakeDriver
+) -> None:
+    one = Map(2, 9, 2, (9, 16), (18,), (8, 8), 0, 128, 144)
+    own = Launch("scale", (1,), (32,), None, 0, False, (0,), (one,))
+    (variant,) = counting.table.variants
+    table = replace(counting.table, variants=(replace(variant, launches=lambda *_: (own,)),))
+    assert serving(replace(table, points=(((1, 8), 1),)), (16, 9), NUMBERS) is None
+
+
+def test_a_map_goes_to_the_driver_as_it_takes_it() -> None:
+    driver, given = object.__new__(Driver), list[Any]()
+    driver.call = lambda name, *arguments: given.extend(arguments)  # type: ignore[method-assign]
+    room = ctypes.create_string_buffer(128)
+    driver.encode(Map(2, 9, 2, (64, 6, 5), (128, 768), (32, 4, 1), 64, 256, 1920), 4096, room)
+    assert [one.value for one in (*given[1:4], *given[8:])] == [9, 3, 4096, 0, 2, 3, 0]
+    sizes, strides, box, steps = ([*one] for one in given[4:8])
+    assert (sizes, strides[:2], box, steps) == ([64, 6, 5], [128, 768], [32, 4, 1], [1, 1, 1])
 
 
 def test_zeros_are_made_beside_what_is_being_captured() -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
+import pytest
 from shipped_kernels import KernelChecks, Sample, ShippedKernel
 
-from tuner.model.kernel import Launch
+from tuner.model.kernel import Launch, Workload
+from tuner.model.trial import Status
+from tuner.search.pool import valid_configs
+from tuner.tuning.evaluator import Evaluator
 
 KERNEL = ShippedKernel("gemm_small_m")
 
@@ -36,7 +42,6 @@ def test_extreme_rows_have_one_sign_and_a_scale_of_their_own() -> None:
 
 class TestOnTheCpu(KernelChecks):
     kernel = KERNEL
-    operators = ({}, {"OUT": "fp32"})
     baselines = (
         {"M": 3, "N": 40, "K": 264},
         {"M": 9, "N": 72, "K": 128},
@@ -45,14 +50,12 @@ class TestOnTheCpu(KernelChecks):
     samples = tuple(
         Sample({"M": having.get("tokens", 3), "N": 40, "K": 512}, 1, having)
         for having in (
-            {"path": "registers", "split": 1, "token_memory": "registers"},
-            {"path": "registers", "reduction": "last", "token_memory": "shared", "tokens": 16},
             {"path": "registers", "reduction": "cluster", "split": 3, "tokens": 8},
+            {"path": "registers", "reduction": "last", "token_memory": "shared", "tokens": 16},
             {"path": "dots", "split": 1, "token_memory": "registers", "tokens": 4},
-            {"path": "dots", "reduction": "last", "token_memory": "shared", "tokens": 4},
             {"path": "copies", "reduction": "cluster", "split": 4, "tokens": 8, "tile_n": 32},
-            {"path": "wgmma", "reduction": "cluster", "split": 2, "tokens": 32, "tile_n": 64},
             {"path": "bulk", "reduction": "last", "tokens": 16, "tile_n": 32},
+            {"path": "wgmma", "reduction": "cluster", "split": 2, "tokens": 32},
         )
     )
     workload = {"M": 3, "N": 72, "K": 512}
@@ -61,3 +64,17 @@ class TestOnTheCpu(KernelChecks):
             "gemm_small_m<8>", (2, 1, 1), (128, 1, 1), arguments=("out", "x", "w", "M", "N", "K")
         ),
     )
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+class TestInFloat32:
+    kernel = KERNEL
+
+    @pytest.mark.parametrize("operators", [{"OUT": "fp32"}], scope="class")
+    def test_routers_are_right(self, evaluator: Evaluator) -> None:
+        workload = Workload.of({"M": 3, "N": 40, "K": 512})
+        assert evaluator.baseline(workload).status is Status.CORRECT
+        space = KERNEL.definition.chosen({"OUT": "fp32"}).space
+        config = next(iter(valid_configs(space, evaluator.names(workload))))
+        trial = evaluator.finish(evaluator.start(workload, config))
+        assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"

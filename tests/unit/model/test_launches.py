@@ -14,6 +14,7 @@ from tuner.device.base import Program
 from tuner.device.layout import lay_out
 from tuner.model.errors import KernelError
 from tuner.model.kernel import KernelSpec, Launch, Workload
+from tuner.model.tensor_maps import TensorMap
 from tuner.space.load import load_definition
 
 SPACE = Path(__file__).parents[2] / "support" / "weighted_sum" / "weighted_sum.yaml"
@@ -51,8 +52,9 @@ def test_a_program_without_arguments_of_its_own_keeps_the_key_that_recordings_kn
     content = json.dumps(["source", WORKLOAD.key, launches], sort_keys=True)
     known = hashlib.sha256(content.encode()).hexdigest()[:24]
     assert Program("source", WORKLOAD, (LAUNCH,)).key == known
-    other = replace(LAUNCH, arguments=("out", "x"))
-    assert Program("source", WORKLOAD, (other,)).key != known
+    one = TensorMap("x", "float32", 4, (5, 1024), (4096,), (8, 32), 128)
+    for other in (replace(LAUNCH, arguments=("out", "x")), replace(LAUNCH, maps=(one,))):
+        assert Program("source", WORKLOAD, (other,)).key != known
 
 
 def test_each_launch_is_compared_with_its_own_kernels_parameters(spec: KernelSpec) -> None:

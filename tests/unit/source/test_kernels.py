@@ -103,3 +103,27 @@ def test_overloads_that_differ_are_not_judged() -> None:
         Path("k.cu"),
     )
     check_arguments(spec(array("x", "float32")), source.kernel("k"))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "maps", "says"),
+    [
+        ("float* x, const __grid_constant__ CUtensorMap w", 1, ""),
+        ("float* x, const __grid_constant__ tune::TensorMap w", 1, ""),
+        ("float* x, __grid_constant__ const Map w", 1, ""),
+        ("float* x, const __grid_constant__ CUtensorMap w", 0, "tensor map `w`, and its launch"),
+        ("const __grid_constant__ CUtensorMap w, float* x, Map y", 1, "`w` before others"),
+        ("float* x, int n", 1, "takes `int n` where its launch has a tensor map"),
+        ("float* x", 1, "has 0 parameters before 1 tensor map"),
+    ],
+)
+def test_tensor_maps_are_the_last_parameters(parameters: str, maps: int, says: str) -> None:
+    source = parse_source(f"__global__ void k({parameters}) {{ }}\n", Path("k.cu"))
+    found = ""
+    try:
+        check_arguments(spec(array("x", "float32")), source.kernel("k"), maps)
+    except KernelError as error:
+        found = error.message
+        assert error.remedy
+    assert says in found
+    assert bool(says) is bool(found)

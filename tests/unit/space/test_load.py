@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 
 from tuner.model.errors import InputError, KernelError, SpaceError
 from tuner.model.kernel import Limits, Operator, Tolerance, Workload
+from tuner.model.tensor_maps import TensorMap
 from tuner.space.load import Definition, load_definition, workload_from_text
 from tuner.space.schema import SpaceModel
 from tuner.space.yaml import parse
@@ -337,3 +338,66 @@ def test_a_workload_that_does_not_fit_is_told(folder: Path, text: str, found: st
         workload_from_text(load(folder, COMPLETE).spec, text)
     assert found in caught.value.message
     assert caught.value.remedy == "write T=1,K=1, with numbers of your own"
+
+
+MAPS = COMPLETE.replace("* 2 if keep_row else 0", "* 2 if keep_row else 0\n    maps: [MAP]")
+
+
+@pytest.mark.parametrize(
+    ("tensor_map", "says"),
+    [
+        ("{of: z, box: [8, 64]}", "`z` is not declared"),
+        ("{of: K, box: [8, 64]}", "`K` is a scalar"),
+        ("{of: scale, box: [8, 64]}", "`scale` has 1 dimension, and a tensor map 2 or 3"),
+        ("{of: x, box: [8, 8, 64]}", "`box` of the map of `x` has 3 sizes"),
+        ("{of: x, box: [8, 64], strides: [8, K]}", "`strides` of the map of `x` has 2 sizes"),
+        ("{of: x, box: [8]}", "`launch.0..maps.0..box` is a list of 1"),
+        ("{of: x, box: [8, 64], wide: 1}", "unknown key `wide` in `launch.0..maps.0.`"),
+        ("{of: x, box: [512, 64]}", "the map of `x` has a box of 512 in one dimension"),
+        ("{of: x, box: [8, 64], swizzle: 100}", "a `swizzle` of 100"),
+        ("{of: x, box: [8, 128], swizzle: 128}", "have 256 bytes, and its swizzle 128"),
+        ("{of: x, box: [8, 12]}", "rows of a box in the map of `x` have 24 bytes"),
+        ("{of: x, box: [8, 64], l2_promotion: 32}", "an `l2_promotion` of 32"),
+        ("{of: x, box: [8, 64], strides: [K + 4]}", "stride of 8,200 bytes on the workload T=1 "),
+        ("{of: x, box: [8, 8], shape: [T, K // 2 + 4]}", "stride of 4,104 bytes on the workload"),
+        ("{of: x, box: [8, 8], shape: [T + 1, K]}", "reaches over 8,192 elements, and there are 4"),
+        ("{of: x, box: [8, 8], shape: [T - 1, K]}", "has a dimension of 0 on the workload T=1"),
+    ],
+)
+def test_a_tensor_map_that_cannot_be_has_its_line(folder: Path, tensor_map: str, says: str) -> None:
+    error = refusal(folder, MAPS.replace("MAP", tensor_map))
+    assert re.search(says, error.message), error.message
+    assert error.line == 1 + next(i for i, line in enumerate(MAPS.splitlines()) if "maps:" in line)
+    assert error.remedy
+
+
+def test_a_tensor_map_goes_by_axes_parameters_and_choices(folder: Path) -> None:
+    of_y = "{of: y, shape: [K // 64, T, 64], strides: [64, K], box: [1, rows_per_block, 64]"
+    text = MAPS.replace("MAP", f"{of_y}, swizzle: 64 if keep_row else 0}}")
+    text = text.replace(
+        "{name: y, dtype: bfloat16,", "{name: y, dtype: {QUANT: {fp8: float8_e4m3, int8: int8}},"
+    )
+    definition = load(folder, f"{text}\noperator: {{QUANT: [fp8, int8]}}\n")
+    names = {"T": 5, "K": 192, "rows_per_block": 2, "block_size": 64, "keep_row": True}
+    for operators, dtype in (({}, "float8_e4m3"), ({"QUANT": "int8"}, "int8")):
+        (launch,) = definition.chosen(operators).spec.candidate_launches(names)
+        (one,) = launch.maps
+        assert one == TensorMap("y", dtype, 1, (3, 5, 64), (64, 192), (1, 2, 64), 64)
+
+
+def test_what_a_config_decides_of_a_map_is_no_error_of_the_file(folder: Path) -> None:
+    text = MAPS.replace("MAP", "{of: x, box: [rows_per_block, block_size], swizzle: 128}")
+    spec = load(folder, text).spec
+    names = {"T": 5, "K": 192, "rows_per_block": 2, "keep_row": True}
+    assert spec.map_refusal(spec.launch, {**names, "block_size": 64}) == ""
+    said = spec.map_refusal(spec.launch, {**names, "block_size": 128})
+    assert "have 256 bytes, and its swizzle 128: of bfloat16 the last size is at most 64" in said
+
+
+def test_an_output_that_only_a_map_reaches_is_taken(folder: Path) -> None:
+    arguments = "arguments: [x, scale, K]\n    maps: [{of: y, box: [8, 64]}]"
+    text = MAPS.replace("maps: [MAP]", arguments)
+    (launch,) = (spec := load(folder, text).spec).launch
+    assert [one.name for one in spec.reached(launch)] == ["x", "scale", "K", "y"]
+    missing = refusal(folder, text.replace("of: y", "of: x"))
+    assert "no launch takes the output `y`" in missing.message

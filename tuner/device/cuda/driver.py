@@ -31,7 +31,7 @@ REFUSALS = frozenset(
 )
 PORTABLE_CLUSTER_BLOCKS = 8
 # Of a CUtensorMap.
-MAP_BYTES = 128
+MAP_BYTES, MAP_ALIGNMENT = 128, 64
 
 
 class CudaError(WorkerError):
@@ -117,23 +117,23 @@ _Taken = tuple[tuple[str, ...], tuple[TensorMap, ...]]
 
 
 def encoded(one: TensorMap, address: int) -> ctypes.Array[ctypes.c_char]:
-    """Encode a tensor map of an array at an address, as a kernel takes it by value."""
-    whole, half = driver.cuuint64_t, driver.cuuint32_t
-    sizes = ((whole, one.shape), (whole, one.strides), (half, one.box), (half, (1,) * len(one.box)))
+    """Encode a tensor map of an array at an address, as a kernel takes it by value.
+
+    By the C interface: the place has to be aligned, and that of an object of the bindings is not.
+    """
+    room, rank = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT), len(one.shape)
+    content = (ctypes.c_char * MAP_BYTES).from_buffer(room, -ctypes.addressof(room) % MAP_ALIGNMENT)
+    whole, half = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
     kind, swizzle, l2_promotion = one.codes
-    made = call(
-        driver.cuTensorMapEncodeTiled,
-        driver.CUtensorMapDataType(kind),
-        len(one.shape),
-        address,
-        *([number(each) for each in reversed(listed)] for number, listed in sizes),
-        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        driver.CUtensorMapSwizzle(swizzle),
-        driver.CUtensorMapL2promotion(l2_promotion),
-        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    status = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
+        *(ctypes.byref(content), ctypes.c_int(kind), ctypes.c_uint(rank), ctypes.c_void_p(address)),
+        *(whole(*reversed(one.shape)), whole(*reversed(one.strides))),
+        *(half(*reversed(one.box)), half(*(1,) * rank)),
+        *map(ctypes.c_int, (0, swizzle, l2_promotion, 0)),
     )
-    content = ctypes.create_string_buffer(MAP_BYTES)
-    ctypes.memmove(content, made.getPtr(), MAP_BYTES)
+    if status:
+        name = driver.CUresult(status).name
+        raise CudaError(f"cuTensorMapEncodeTiled: {name}", sticky=name not in REFUSALS)
     return content
 
 

@@ -19,13 +19,53 @@ _CAPTURE_RELAXED = 2
 # Of cuda.h: CUstreamCaptureStatus, CUstream_flags.
 _CAPTURING, _NON_BLOCKING = 1, 1
 _LEAST_BYTES = 4096
+# Of cuTensorMapEncodeTiled; an enumerator's number is its place here.
+_MOST_BOX, _SWIZZLES, _L2_PROMOTIONS = 256, (0, 32, 64, 128), (0, 64, 128, 256)
+_MAP_BYTES, _MAP_ALIGNMENT = 128, 64
+_KEPT_MAPS = 256
+
+
+@dataclass(frozen=True)
+class Map:
+    """A tensor map of the array at a place of the table's order, which has so many `elements`.
+
+    `type` is a CUtensorMapDataType; dimensions begin with the innermost, strides are in bytes.
+    """
+
+    place: int
+    type: int
+    element_bytes: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+    l2_promotion: int
+    elements: int
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the driver takes it, and no box of it leaves the array."""
+        wide = self.box[0] * self.element_bytes
+        steps = (1, *(stride // self.element_bytes for stride in self.strides))
+        reach = 1 + sum((n - 1) * step for n, step in zip(self.sizes, steps, strict=True))
+        return (
+            all(1 <= size <= 1 << 32 for size in self.sizes)
+            and all(0 < stride < 1 << 40 and stride % 16 == 0 for stride in self.strides)
+            and all(1 <= size <= _MOST_BOX for size in self.box)
+            and self.swizzle in _SWIZZLES
+            and self.l2_promotion in _L2_PROMOTIONS
+            and wide % 16 == 0
+            and (self.swizzle == 0 or wide <= self.swizzle)
+            and reach <= self.elements
+        )
 
 
 @dataclass(frozen=True)
 class Launch:
     """One kernel launch: `cluster` is None for none, `shared_bytes` are the dynamic ones.
 
-    `arguments` are the places of those that it takes in the table's order; empty for all.
+    `arguments` are the places of those that it takes in the table's order; empty for all. After
+    them come tensor maps.
     """
 
     kernel: str
@@ -35,6 +75,7 @@ class Launch:
     shared_bytes: int
     programmatic: bool
     arguments: tuple[int, ...] = ()
+    maps: tuple[Map, ...] = ()
 
 
 class _Dimensions(ctypes.Structure):
@@ -119,6 +160,19 @@ class Driver:
         self.call("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream), *asked)
         return number.value if status.value == _CAPTURING else 0
 
+    def encode(self, one: Map, address: int, to: Any) -> None:
+        """Encode a tensor map of the array at an address."""
+        rank = len(one.sizes)
+        whole, half = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
+        numbers = (_SWIZZLES.index(one.swizzle), _L2_PROMOTIONS.index(one.l2_promotion))
+        self.call(
+            "cuTensorMapEncodeTiled",
+            *(ctypes.byref(to), ctypes.c_int(one.type), ctypes.c_uint(rank)),
+            ctypes.c_void_p(address),
+            *(whole(*one.sizes), whole(*one.strides), half(*one.box), half(*(1,) * rank)),
+            *map(ctypes.c_int, (0, *numbers, 0)),
+        )
+
     def set(self, kernel: int, attribute: int, value: int, device: int) -> None:
         """Set an attribute of a kernel on one device."""
         numbers = (ctypes.c_int(attribute), ctypes.c_int(value))
@@ -162,6 +216,34 @@ class ZeroedMemory:
                 place = self._driver.zeros(held)
                 self._pieces[key] = place, held
         return place
+
+
+class EncodedMap:
+    """A tensor map as a kernel takes it: encoded anew where its array lies at another address."""
+
+    def __init__(self, one: Map, address: ctypes.c_void_p) -> None:
+        self._map, self._address = one, address
+        self._room = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)
+        self.at = ctypes.addressof(self._room)
+        self.at += -self.at % _MAP_ALIGNMENT
+        self._place = (ctypes.c_char * _MAP_BYTES).from_address(self.at)
+        self._of: int | None = None
+        self._known: dict[int, bytes] = {}
+
+    def follow(self, driver: Driver) -> None:
+        """Make it one of the array whose address its argument holds now."""
+        address = self._address.value or 0
+        if address == self._of:
+            return
+        known = self._known.get(address)
+        if known is None:
+            driver.encode(self._map, address, self._place)
+            if len(self._known) >= _KEPT_MAPS:
+                self._known.clear()
+            self._known[address] = self._place.raw
+        else:
+            self._place.raw = known
+        self._of = address
 
 
 def configured(launch: Launch, kept: list[Any]) -> Config:

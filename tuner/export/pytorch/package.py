@@ -28,6 +28,7 @@ from tuner.model.kernel import (
     Launch,
     LaunchSpec,
 )
+from tuner.model.tensor_maps import DATA_TYPES, L2_PROMOTION, TensorMapSpec
 
 # What a table's functions call the numbers of a device.
 GPU = "gpu"
@@ -131,7 +132,7 @@ class OperatorFiles:
             {kernel: result.lowered[kernel] for kernel in names},
             max((one.static_shared_bytes for one in result.resources.values()), default=0),
             tuple(one for one in dict.fromkeys(conditions) if one != "True") or ("True",),
-            tuple(text for one in reach.launches if (text := _launch(one, spec.places(one)))),
+            tuple(text for one in reach.launches if (text := _launch(one, spec))),
             tuple(spec.arguments[one.position].name for one in fixed),
             _tuple(_bytes(a, reach.scratch[a.name]) for a in _scratch(spec)) if spec.sized else "",
         )
@@ -169,6 +170,7 @@ class OperatorFiles:
             ),
             scalars=_tuple(python(one.value) for one in spec.arguments if one.value is not None),
             quick=None if given else self._quick(),
+            mapped=any("Map(" in text for one in self._variants for text in one.launches),
         )
 
     def _quick(self) -> Mapping[str, Any]:
@@ -307,17 +309,39 @@ def _is(node: ast.expr, value: object) -> bool:
     )
 
 
-def _launch(spec: LaunchSpec, places: tuple[int, ...]) -> str:
-    cluster = _tuple(map(size, spec.cluster)) if spec.cluster else "None"
-    shared = size(spec.shared_memory) if spec.shared_memory else "0"
-    programmatic = python(spec.pdl) if spec.pdl else "False"
-    when = python(spec.when) if spec.when else "True"
+def _launch(one: LaunchSpec, spec: KernelSpec) -> str:
+    cluster = _tuple(map(size, one.cluster)) if one.cluster else "None"
+    shared = size(one.shared_memory) if one.shared_memory else "0"
+    programmatic = python(one.pdl) if one.pdl else "False"
+    when = python(one.when) if one.when else "True"
     if when == "False":
         return ""
-    grid, block = (_tuple(map(size, one)) for one in (spec.grid, spec.block))
-    parts = [f'"{spec.kernel}"', grid, block, cluster, shared, programmatic]
-    made = f"Launch({', '.join([*parts, *([str(places)] if places else [])])})"
+    grid, block = (_tuple(map(size, sizes)) for sizes in (one.grid, one.block))
+    parts = [f'"{one.kernel}"', grid, block, cluster, shared, programmatic]
+    if places := spec.places(one):
+        parts.append(str(places))
+    if one.maps:
+        names = [argument.name for argument in spec.arguments]
+        maps = _tuple(_map(each, names.index(each.of)) for each in one.maps)
+        parts.append(f"maps={maps}")
+    made = f"Launch({', '.join(parts)})"
     return made if when == "True" else f"{made} if {when} else None"
+
+
+def _map(one: TensorMapSpec, place: int) -> str:
+    def product(sizes: Sequence[str]) -> str:
+        factors = [text for text in sizes if text != "1"] or ["1"]
+        return " * ".join(text if text.isalnum() else f"({text})" for text in factors)
+
+    shape, width = [*map(size, reversed(one.shape))], str(one.element_bytes)
+    steps = [[size(step)] for step in reversed(one.strides)]
+    steps = steps or [shape[:count] for count in range(1, len(shape))]
+    strides = _tuple(product([width, *step]) for step in steps)
+    swizzle = size(one.swizzle) if one.swizzle else "0"
+    promotion = size(one.l2_promotion) if one.l2_promotion else str(L2_PROMOTION)
+    numbers = [str(place), str(DATA_TYPES[one.dtype]), width, _tuple(shape), strides]
+    last = [_tuple(map(size, reversed(one.box))), swizzle, promotion]
+    return f"Map({', '.join([*numbers, *last, product([*map(size, one.own_shape)])])})"
 
 
 def _held(spec: KernelSpec) -> str:

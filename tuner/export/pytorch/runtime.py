@@ -28,6 +28,7 @@ from .driver import (
     PORTABLE_CLUSTER_BLOCKS,
     Config,
     Driver,
+    EncodedMap,
     Launch,
     ZeroedMemory,
     configured,
@@ -169,6 +170,7 @@ class Plan:
     fixed: list[tuple[str, Any, float]] = field(default_factory=list)
     # Places for addresses, bytes, and the names of what has to be zeros.
     scratch: list[tuple[Any, int, str]] = field(default_factory=list)
+    maps: list[EncodedMap] = field(default_factory=list)
     variant: int = 0
     # Where addresses go, in the order of the arrays.
     addresses: tuple[Any, ...] = ()
@@ -339,9 +341,11 @@ class Operator:
                 address.value = self._zeroed.address(zeroed, size_bytes, plan.device, stream)
                 continue
             # PyTorch gives it to nobody else before this stream is past the launches.
-            one = torch.empty(size_bytes, dtype=torch.uint8, device=f"cuda:{plan.device}")
-            held.append(one)
-            address.value = one.data_ptr()
+            room = torch.empty(size_bytes, dtype=torch.uint8, device=f"cuda:{plan.device}")
+            held.append(room)
+            address.value = room.data_ptr()
+        for one in plan.maps:
+            one.follow(self._driver)
         launch = self._driver.launch
         for config, where, kernel, parameters in plan.launches:
             config.stream = stream
@@ -408,9 +412,12 @@ class Operator:
         for launch in variant.launches(*axes, numbers):
             if launch is not None:
                 taken = [parameters[place] for place in launch.arguments] or parameters
-                pointers = (ctypes.c_void_p * len(taken))(*map(ctypes.addressof, taken))
+                maps = [EncodedMap(one, parameters[one.place]) for one in launch.maps]
+                places = [*map(ctypes.addressof, taken), *(one.at for one in maps)]
+                pointers = (ctypes.c_void_p * len(places))(*places)
+                plan.maps += maps
                 plan.kept.append(pointers)
-                used |= set(map(id, taken))
+                used |= {*map(id, taken), *(id(parameters[one.place]) for one in launch.maps)}
                 config = configured(launch, plan.kept)
                 place = ctypes.addressof(config), self._kernel(variant, launch, device)
                 plan.launches.append((config, *place, ctypes.addressof(pointers)))
@@ -501,5 +508,6 @@ def _may_run(variant: Variant, axes: tuple[int, ...], numbers: Numbers) -> bool:
         and min(one.block) >= 1
         and prod(one.block) <= numbers.max_threads
         and 0 <= one.shared_bytes <= numbers.max_shared_bytes - variant.static_bytes
+        and all(each.is_possible for each in one.maps)
         for one in launches
     )

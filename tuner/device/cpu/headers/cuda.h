@@ -1,2 +1,4 @@
 #pragma once
-#include "cuda_on_host.h"
+#include "on_host/asynchronous.h"
+
+using CUtensorMap = cuda_on_host::TensorMap;
