@@ -28,6 +28,7 @@ from tuner.compiler.host_source import (
     PTX_REMEDY,
     REMEDY,
     NotOnHostError,
+    has_assembly,
     refusal,
     to_host,
 )
@@ -351,8 +352,9 @@ class HostCompiler:
             # As a system folder, so that the rewriting leaves our own headers alone.
             options = ["-isystem", str(HEADERS), "-include", "cuda_on_host.h", *_language(request)]
             options += [f"-I{Path(one).absolute()}" for one in request.include_dirs]
-            unit = self._gxx.run(["-E", "-x", "c++", *options, UNIT_NAME], folder, deadline)
-            text = unit.decode(errors="replace")
+            text = self._preprocessed(options, folder, deadline)
+            if has_assembly(text):
+                text = self._preprocessed(["-include", "on_host/ptx.h", *options], folder, deadline)
             allowed = (*map(Path, request.include_dirs), folder, HEADERS, *self._gxx.include_dirs)
             if refused := refusal(text, folder, allowed):
                 raise NotOnHostError(refused)
@@ -363,6 +365,10 @@ class HostCompiler:
             files = ["-o", "unit.so", "unit.ii", "runtime.o"]
             self._gxx.run([*code, *files, *_LINK], folder, deadline)
             return (folder / "unit.so").read_bytes()
+
+    def _preprocessed(self, options: list[str], folder: Path, deadline: float) -> str:
+        unit = self._gxx.run(["-E", "-x", "c++", *options, UNIT_NAME], folder, deadline)
+        return unit.decode(errors="replace")
 
     def _failed(
         self, error: _ToolError | NotOnHostError, request: CompileRequest, seconds: float
@@ -436,7 +442,9 @@ def preload(sanitizers: tuple[str, ...]) -> dict[str, str]:
 @once
 def _headers_digest() -> str:
     # and of what rewrites a source for them
-    content = hashlib.sha256(Path(__file__).with_name("host_source.py").read_bytes())
+    content = hashlib.sha256()
+    for name in ("host_source.py", "ptx.py", "ptx_instructions.py"):
+        content.update(Path(__file__).with_name(name).read_bytes())
     for path in sorted(path for path in HEADERS.rglob("*") if path.is_file()):
         content.update(f"{path.relative_to(HEADERS)}\0".encode() + path.read_bytes())
     return content.hexdigest()

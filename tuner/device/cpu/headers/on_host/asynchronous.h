@@ -50,6 +50,8 @@ void wait_for_copies(unsigned pending);
 void init_mbarrier(unsigned address, unsigned arrivals, int line);
 void drop_mbarrier(unsigned address, int line);
 void arrive(unsigned address, unsigned bytes, int line);
+void expect_bytes(unsigned address, unsigned bytes, int line);
+unsigned phase_of_mbarrier(unsigned address, int line);
 bool test_mbarrier(unsigned address, unsigned parity, int line);
 void wait_for_mbarrier(unsigned address, unsigned parity, int line);
 void fence_asynchronous();
