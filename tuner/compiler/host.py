@@ -42,7 +42,7 @@ _DIAGNOSTIC = re.compile(
 _MARKED = re.compile(r"^call to .* declared with attribute error: ")
 _GPU_ONLY = re.compile(
     r"mma\.h|mma_sync|cooperative_groups|cuda/(?:barrier|pipeline|ptx|atomic|std)|cudaTypedefs|wmma|cub"
-    r"|nvcuda|cute/|cutlass|__cvta_generic_to_shared|__pipeline_|__cluster|cluster_|tensor_?map"
+    r"|nvcuda|cute/|cutlass|__pipeline_|__cluster|cluster_|tensor_?map"
     r"|CUtensorMap|__grid_|inline PTX",
     re.IGNORECASE,
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tuner.compiler.includes import UNIT_NAME
 from tuner.compiler.ptx import Bound, statement
-from tuner.compiler.ptx_instructions import UnknownInstruction
+from tuner.compiler.ptx_instructions import UnknownInstructionError
 
 # A line `# 12 "file.h" 1 3`: what follows is line 12 of that file; 1 says that it was just entered.
 MARKER = re.compile(r'^# (\d+) "((?:[^"\\\n]|\\.)*)"([ \d]*)\n', re.M)
@@ -211,7 +211,7 @@ def _rewritten(text: str, file: str, line: int) -> str:
 def _in_cpp(assembly: _Assembly, file: str, line: int) -> str:
     try:
         return statement(assembly.template, assembly.outputs, assembly.inputs)
-    except UnknownInstruction as unknown:
+    except UnknownInstructionError as unknown:
         told = f"inline PTX `{unknown}` can't run on the CPU"
         if not assembly.has_operands:
             raise NotOnHostError(f"{file}({line}): error: {told}\n  {PTX_REMEDY}") from None

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 from tuner.compiler.ptx_instructions import (
     Instruction,
     Operand,
-    UnknownInstruction,
+    UnknownInstructionError,
     in_cpp,
     special_register,
 )
@@ -56,32 +55,36 @@ class _Scope:
 
     def text(self) -> str:
         labels = f"__label__ {', '.join(self.labels)};" if self.labels else ""
-        declared = (f"::on_host_ptx::{kind} {name} = {{}};" for name, kind in self.registers.items())
+        declared = (
+            f"::on_host_ptx::{kind} {name} = {{}};" for name, kind in self.registers.items()
+        )
         return "{" + " ".join([labels, *declared, *self.lines]) + "}"
 
 
 def statement(template: str, outputs: Sequence[Bound], inputs: Sequence[Bound]) -> str:
     """Write an `asm` statement's instructions as one C++ statement.
 
-    `template` is the text of the string, without escapes. Raises `UnknownInstruction` with the
+    `template` is the text of the string, without escapes. Raises `UnknownInstructionError` with the
     instruction that is not known, as it is written.
     """
     body = _Reader(template, len(outputs) + len(inputs)).read()
     if not body:
         return "(void)0"
     taken = [_taken(i, one, len(outputs)) for i, one in enumerate([*outputs, *inputs])]
-    given = [f"::on_host_ptx::give({one.expression}, on_host_{i});" for i, one in enumerate(outputs)]
+    given = [
+        f"::on_host_ptx::give({one.expression}, on_host_{i});" for i, one in enumerate(outputs)
+    ]
     return f"do {{ {' '.join([*taken, body, *given])} }} while (0)"
 
 
 def _taken(index: int, one: Bound, outputs: int) -> str:
     match = _CONSTRAINT.fullmatch(one.constraint)
     if match is None:
-        raise UnknownInstruction(f'an operand "{one.constraint}"')
+        raise UnknownInstructionError(f'an operand "{one.constraint}"')
     letter, name = match["letter"], f"on_host_{index}"
     if letter.isdigit():  # the register of that output, set before
         if int(letter) >= outputs:
-            raise UnknownInstruction(f'an operand "{one.constraint}"')
+            raise UnknownInstructionError(f'an operand "{one.constraint}"')
         same = f"auto& {name} = on_host_{letter};"
         return f"{same} ::on_host_ptx::give({name}, {one.expression});"
     if match["out"] == "=":
@@ -105,7 +108,10 @@ class _Reader:
         while at < len(template):
             match = _TOKEN.match(template, at)
             if match is None or match.lastgroup is None:
-                raise UnknownInstruction(" ".join(template[at:].split())[:60])
+                start = max(template.rfind(";", 0, at), template.rfind("\n", 0, at)) + 1
+                raise UnknownInstructionError(
+                    " ".join(template[start:].partition(";")[0].split())[:60]
+                )
             if match.lastgroup != "blank":
                 found.append(_Token(match.lastgroup, match[match.lastgroup], at))
             at = match.end()
@@ -131,7 +137,7 @@ class _Reader:
         while self._at < len(self._tokens) and not (until and self._peek() == until):
             self._statement(scope)
         if until and not self._taken_if(until):
-            raise UnknownInstruction("{ without }")
+            raise UnknownInstructionError("{ without }")
         self._scopes.pop()
         return scope
 
@@ -160,7 +166,7 @@ class _Reader:
         start = self._tokens[self._at]
         kind = _REGISTERS.get(self._peek(1))
         if kind is None:
-            raise UnknownInstruction(self._rest(start))
+            raise UnknownInstructionError(self._rest(start))
         self._at += 2
         while self._at < len(self._tokens) and not self._taken_if(";"):
             name = self._tokens[self._at]
@@ -170,7 +176,7 @@ class _Reader:
                 names = [name.text] if count is None else [f"{name.text}{i}" for i in range(count)]
                 scope.registers.update({_local(one): kind for one in names})
             elif name.text != ",":
-                raise UnknownInstruction(self._rest(start))
+                raise UnknownInstructionError(self._rest(start))
 
     def _count(self) -> int | None:
         # of `.reg .b32 r<4>;`, which are r0 to r3
@@ -179,7 +185,7 @@ class _Reader:
         count = self._peek()
         self._at += 1
         if not count.isdecimal() or int(count) > 1024 or not self._taken_if(">"):
-            raise UnknownInstruction(f".reg <{count}>")
+            raise UnknownInstructionError(f".reg <{count}>")
         return int(count)
 
     def _instruction(self) -> list[str]:
@@ -190,39 +196,38 @@ class _Reader:
             name = self._tokens[self._at]
             self._at += 1
             if name.kind != "word" or name.text.startswith("%"):
-                raise UnknownInstruction(written)
+                raise UnknownInstructionError(written)
             operands = [] if self._peek() in ("", ";", "}") else self._list((";", "}"))
             self._taken_if(";")
             base, *modifiers = name.text.split(".")
             if base == "bra":
-                code = f"goto {_label(operands[0].text.removeprefix('?'))};"
-                self._known_label(code)
+                code = self._jump(operands[0])
             else:
                 code = in_cpp(Instruction(base, tuple(modifiers), tuple(operands)))
-        except (UnknownInstruction, IndexError, ValueError):
-            raise UnknownInstruction(written) from None
-        if any(one.text.startswith("?") for one in chain(operands, *(o.parts for o in operands))):
-            if base != "bra":
-                raise UnknownInstruction(written)
+        except (UnknownInstructionError, IndexError, ValueError):
+            raise UnknownInstructionError(written) from None
         return [f"if ({condition}) {{ {code} }}" if condition else f"{{ {code} }}"] if code else []
 
-    def _known_label(self, code: str) -> None:
-        wanted = code.removeprefix("goto on_host_l_").removesuffix(";")
-        if not re.search(rf"(?<![\w$]){re.escape(wanted)}\s*:(?!:)", self._template):
-            raise UnknownInstruction(wanted)
+    def _jump(self, to: Operand) -> str:
+        there = rf"(?<![\w$]){re.escape(to.text)}\s*:(?!:)"
+        if to.kind != "name" or not re.search(there, self._template):
+            raise UnknownInstructionError(to.text)
+        return f"goto {_label(to.text)};"
 
     def _predicate(self) -> str:
         if not self._taken_if("@"):
             return ""
-        negated = "!" if self._taken_if("!") else ""
-        return negated + self._operand().text
+        operand = self._operand()
+        if operand.kind != "register":
+            raise UnknownInstructionError(operand.kind)
+        return operand.text
 
     def _list(self, ends: tuple[str, ...]) -> list[Operand]:
         found = [self._operand()]
         while self._taken_if(","):
             found.append(self._operand())
         if self._peek() not in (*ends, ""):
-            raise UnknownInstruction(self._peek())
+            raise UnknownInstructionError(self._peek())
         return found
 
     def _operand(self) -> Operand:
@@ -241,7 +246,7 @@ class _Reader:
             return Operand("number", sign + token.text)
         one = self._named(token)
         if sign:
-            raise UnknownInstruction(token.text)
+            raise UnknownInstructionError(token.text)
         if self._taken_if("|"):
             return Operand("pair", parts=(one, self._operand()))
         return one
@@ -249,10 +254,10 @@ class _Reader:
     def _named(self, token: _Token) -> Operand:
         if token.kind == "operand":
             if int(token.text) >= self._operands:
-                raise UnknownInstruction(f"%{token.text}")
+                raise UnknownInstructionError(f"%{token.text}")
             return Operand("register", f"on_host_{token.text}")
         if token.kind != "word":
-            raise UnknownInstruction(token.text)
+            raise UnknownInstructionError(token.text)
         if token.text == "_":
             return Operand("none")
         if any(_local(token.text) in scope.registers for scope in self._scopes):
@@ -260,22 +265,23 @@ class _Reader:
         special = special_register(token.text.lstrip("%"))
         if special is not None:
             return Operand("special", special)
-        return Operand("name", f"?{token.text}")  # known to `bra` alone
+        return Operand("name", token.text)  # known to `bra` alone
 
     def _address(self) -> Operand:
-        terms, sign, coordinates = [], "+", ()
+        coordinates: tuple[Operand, ...] = ()
+        terms, sign = [], "+"
         while not self._taken_if("]"):
             if self._taken_if(","):
                 coordinates = (self._operand(),)
                 continue
             one = self._operand()
             if one.kind not in ("register", "number"):
-                raise UnknownInstruction("[ ]")
+                raise UnknownInstructionError("[ ]")
             terms.append(f"{sign} static_cast<::on_host_ptx::u64>({one.text})")
             sign = "-" if self._taken_if("-") else "+"
             self._taken_if("+")
         if not terms:
-            raise UnknownInstruction("[ ]")
+            raise UnknownInstructionError("[ ]")
         return Operand("address", " ".join(terms), coordinates)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 _LINE = "__builtin_LINE()"
 
 
-class UnknownInstruction(Exception):
+class UnknownInstructionError(Exception):
     """Carry the instruction, as it is written."""
 
 
@@ -48,13 +48,13 @@ _HOW = {
 
 def _how(modifiers: tuple[str, ...]) -> int:
     if unknown := [one for one in modifiers if one not in _HOW]:
-        raise UnknownInstruction(unknown[0])
+        raise UnknownInstructionError(unknown[0])
     return sum(_HOW[one] for one in set(modifiers))
 
 
 def _type(name: str, known: frozenset[str] = TYPES) -> str:
     if name not in known:
-        raise UnknownInstruction(name)
+        raise UnknownInstructionError(name)
     return f"::on_host_ptx::{name}"
 
 
@@ -65,7 +65,7 @@ def _read(operand: Operand, kind: str) -> str:
     if operand.kind == "special":
         return f"static_cast<{_type(kind)}>({operand.text})"
     if operand.kind != "register":
-        raise UnknownInstruction(operand.kind)
+        raise UnknownInstructionError(operand.kind)
     return f"::on_host_ptx::as<{_type(kind)}>({operand.text})"
 
 
@@ -82,13 +82,13 @@ def _written(operand: Operand, value: str) -> str:
     if operand.kind == "none":
         return f"(void)({value});"
     if operand.kind != "register" or operand.text.startswith("!"):
-        raise UnknownInstruction(operand.kind)
+        raise UnknownInstructionError(operand.kind)
     return f"::on_host_ptx::put({operand.text}, {value});"
 
 
 def _exactly(one: Instruction, *counts: int) -> None:
     if len(one.operands) not in counts:
-        raise UnknownInstruction(one.base)
+        raise UnknownInstructionError(one.base)
 
 
 # Operations on numbers: the struct of ptx.h, how many operands it reads, and their types.
@@ -144,7 +144,7 @@ def _mad(one: Instruction) -> str:
     _exactly(one, 4)
     name = {"lo": "Mul", "hi": "MulHi", "wide": "MulWide"}[_one_of(how, "lo", "hi", "wide")]
     if len(one.modifiers) != 2:
-        raise UnknownInstruction(one.base)
+        raise UnknownInstructionError(one.base)
     sources = ", ".join(_read(operand, _of(kind, INTEGERS)) for operand in one.operands[1:3])
     added = _read(one.operands[3], _WIDER.get(kind, "") if how == "wide" else kind)
     product = f"::on_host_ptx::apply<::on_host_ptx::{name}, 0>({sources})"
@@ -158,7 +158,7 @@ def _of(kind: str, known: frozenset[str]) -> str:
 
 def _one_of(found: str, *known: str) -> str:
     if found not in known:
-        raise UnknownInstruction(found)
+        raise UnknownInstructionError(found)
     return found
 
 
@@ -219,7 +219,7 @@ def _setp(one: Instruction) -> str:
     unsigned = kind.replace("s", "u") if compare in ("lo", "ls", "hi", "hs") else kind
     _type(unsigned, (INTEGERS | BITS | FLOATS) - {"f16x2", "bf16x2", "f32x2"})
     if len(joined) != len(one.operands) - 3:
-        raise UnknownInstruction(one.base)
+        raise UnknownInstructionError(one.base)
     values = ", ".join(_read(operand, unsigned) for operand in one.operands[1:3])
     holds = f"::on_host_ptx::setp<::on_host_ptx::{_COMPARISONS[compare]}, {how}>({values})"
     first = one.operands[0]
@@ -248,7 +248,7 @@ def _mov(one: Instruction) -> str:
     _exactly(one, 2)
     kind, (to, source) = _of(one.modifiers[-1], TYPES - CODES), one.operands
     if len(one.modifiers) != 1:
-        raise UnknownInstruction(one.base)
+        raise UnknownInstructionError(one.base)
     if to.kind != "vector" and source.kind != "vector":
         return _written(to, _read(source, kind))
     parts = (to if to.kind == "vector" else source).parts
@@ -264,7 +264,7 @@ def _targets(operand: Operand, width: str = "::on_host_ptx::b64") -> tuple[str, 
     """Return what an instruction writes, and what stands for a `_` among it."""
     parts = operand.parts if operand.kind == "vector" else (operand,)
     if not all(part.kind in ("register", "none") for part in parts):
-        raise UnknownInstruction(operand.kind)
+        raise UnknownInstructionError(operand.kind)
     names = [part.text or f"on_host_none_{i}" for i, part in enumerate(parts)]
     nothing = [f"{width} on_host_none_{i};" for i, part in enumerate(parts) if not part.text]
     return ", ".join(names), " ".join(nothing)
@@ -273,7 +273,7 @@ def _targets(operand: Operand, width: str = "::on_host_ptx::b64") -> tuple[str, 
 def _cvt(one: Instruction) -> str:
     *modifiers, to, source = one.modifiers
     if to == "pack" or _type(to) == _type(source, TYPES - BITS) == "pred":
-        raise UnknownInstruction(one.base)
+        raise UnknownInstructionError(one.base)
     how = _how(tuple(modifiers))
     if to in {"f16x2", "bf16x2", *CODES} and source == "f32":
         _exactly(one, 3)
@@ -283,9 +283,9 @@ def _cvt(one: Instruction) -> str:
     _exactly(one, 2)
     pairs = {"f16x2", "bf16x2"}
     if (to in CODES and source not in pairs) or (source in CODES and to not in pairs):
-        raise UnknownInstruction(one.base)
+        raise UnknownInstructionError(one.base)
     if (to in pairs) != (source in CODES) or (source == "tf32") or "f32x2" in (to, source):
-        raise UnknownInstruction(one.base)
+        raise UnknownInstructionError(one.base)
     call = f"::on_host_ptx::cvt<{_type(to)}, {_type(source)}, {how}>"
     return _written(one.operands[0], f"{call}({_read(one.operands[1], source)})")
 
@@ -325,7 +325,7 @@ def _access(one: Instruction) -> _Access:
 
 def _address(operand: Operand) -> str:
     if operand.kind != "address" or operand.parts:
-        raise UnknownInstruction(operand.kind)
+        raise UnknownInstructionError(operand.kind)
     return operand.text
 
 
@@ -335,7 +335,7 @@ def _load(one: Instruction) -> str:
     _type(access.kind, INTEGERS | BITS | BYTES | {"f32", "f64", "b128"})
     names, nothing = _targets(one.operands[0])
     if access.rest or len(names.split(", ")) != access.vector:
-        raise UnknownInstruction(one.base)
+        raise UnknownInstructionError(one.base)
     at = _address(one.operands[1])
     called = f"::on_host_ptx::load<{_type(access.kind)}, {access.space}>"
     after = " ::on_host_ptx::acquired();" if access.waits else ""
@@ -349,7 +349,7 @@ def _store(one: Instruction) -> str:
     source = one.operands[1]
     parts = source.parts if source.kind == "vector" else (source,)
     if access.rest or len(parts) != access.vector:
-        raise UnknownInstruction(one.base)
+        raise UnknownInstructionError(one.base)
     values = ", ".join(_read(part, kind) for part in parts)
     called = f"::on_host_ptx::store<{_type(kind)}, {access.space}>"
     return f"{called}({_address(one.operands[0])}, {_LINE}, {values});"
@@ -367,7 +367,7 @@ def _atomic(one: Instruction) -> str:
     kind = _of(access.kind, INTEGERS | BITS | FLOATS)
     operation = [name for name in access.rest if name != "async"]
     if len(operation) != 1 or len(operands) != 2 + (operation == ["cas"]) + access.policy:
-        raise UnknownInstruction(one.base)
+        raise UnknownInstructionError(one.base)
     at = _address(operands[0])
     if operation == ["cas"]:
         values = ", ".join(_read(operand, kind) for operand in operands[1:3])
@@ -472,13 +472,15 @@ def _copy(one: Instruction) -> str:
         return "::on_host_ptx::wait_all();"
     if name[:3] == ("async", "mbarrier", "arrive"):
         counted = str(one.has("noinc")).lower()
-        return f"::on_host_ptx::arrive_after_copies({_address(one.operands[0])}, {counted}, {_LINE});"
+        return (
+            f"::on_host_ptx::arrive_after_copies({_address(one.operands[0])}, {counted}, {_LINE});"
+        )
     if name[0] != "async" or name[1] not in ("ca", "cg") or "global" not in name:
-        raise UnknownInstruction(one.base)
+        raise UnknownInstructionError(one.base)
     operands = one.operands[: len(one.operands) - one.has("L2::cache_hint")]
     to, source, size, *given = operands
     if size.kind not in ("number", "register") or len(given) > 1:
-        raise UnknownInstruction(one.base)
+        raise UnknownInstructionError(one.base)
     bytes_ = _read(size, "u32")
     taken = _read(given[0], "u32") if given else bytes_
     at = f"{_address(to)}, {_address(source)}, {bytes_}, {taken}, {_LINE}"
@@ -496,7 +498,7 @@ _BULK = re.compile(
 def _bulk(one: Instruction) -> str:
     found = _BULK.fullmatch(".".join(one.modifiers))
     if found is None:
-        raise UnknownInstruction(one.base)
+        raise UnknownInstructionError(one.base)
     if found["commit"]:
         return "cuda_on_host::commit_stores();"
     if found["wait"]:
@@ -517,10 +519,12 @@ def _bulk(one: Instruction) -> str:
 
 def _box(one: Instruction, rank: int, loads: bool) -> str:
     """Write a tensor copy: `[map, {x, y}]` on one side."""
-    box, shared = (one.operands[1], one.operands[0]) if loads else (one.operands[0], one.operands[1])
+    box, shared = (
+        (one.operands[1], one.operands[0]) if loads else (one.operands[0], one.operands[1])
+    )
     corners = ", ".join(_read(part, "s32") for part in box.parts[0].parts)
     if len(box.parts[0].parts) != rank:
-        raise UnknownInstruction(one.base)
+        raise UnknownInstructionError(one.base)
     chart = f"*reinterpret_cast<const tune::TensorMap*>({box.text})"
     if loads:
         barrier = _address(one.operands[2])
@@ -537,15 +541,15 @@ def _mbarrier(one: Instruction) -> str:
     ]
     name = ".".join([one.modifiers[0], *kept])
     if name in ("init", "inval", "expect_tx"):
-        at, *value = one.operands
-        values = [_address(at), *(_read(operand, "u32") for operand in value), _LINE]
+        at, *rest = one.operands
+        values = [_address(at), *(_read(operand, "u32") for operand in rest), _LINE]
         function = {"init": "init_mbarrier", "inval": "drop_mbarrier", "expect_tx": "expect_bytes"}
         return f"cuda_on_host::{function[name]}({', '.join(values)});"
     if name in ("arrive", "arrive.expect_tx"):
         with_state = one.operands[0].kind != "address"
         to = one.operands[0] if with_state else Operand("none")
-        at, *value = one.operands[with_state:]
-        number = _read(value[0], "u32") if value else "1"
+        at, *rest = one.operands[with_state:]
+        number = _read(rest[0], "u32") if rest else "1"
         counts = f"1, {number}" if name == "arrive.expect_tx" else f"{number}, 0"
         return _written(to, f"::on_host_ptx::arrive({_address(at)}, {counts}, {_LINE})")
     _one_of(name, "try_wait", "test_wait", "try_wait.parity", "test_wait.parity")
@@ -561,20 +565,20 @@ def _matrices(one: Instruction) -> str:
         r"sync\.aligned\.(?:m8n8\.x([124])|x([124])\.m8n8)(\.trans)?\.shared(?:::cta)?\.b16", name
     )
     if found is None:
-        raise UnknownInstruction(one.base)
+        raise UnknownInstructionError(one.base)
     _exactly(one, 2)
     count, transposed = int(found[1] or found[2]), str(bool(found[3])).lower()
     if one.base == "ldmatrix":
-        names, _ = _targets(one.operands[0])
+        names, nothing = _targets(one.operands[0], "::on_host_ptx::b32")
         if len(names.split(", ")) != count:
-            raise UnknownInstruction(one.base)
+            raise UnknownInstructionError(one.base)
         at = _address(one.operands[1])
-        return f"::on_host_ptx::ldmatrix<{count}, {transposed}>({at}, {_LINE}, {names});"
+        called = f"::on_host_ptx::ldmatrix<{count}, {transposed}>"
+        return f"{nothing} {called}({at}, {_LINE}, {names});"
     source = one.operands[1]
     parts = source.parts if source.kind == "vector" else (source,)
-    values = ", ".join(_read(part, "u32") for part in parts)
     at = _address(one.operands[0])
-    return f"::on_host_ptx::stmatrix<{transposed}>({at}, {_LINE}, {values});"
+    return f"::on_host_ptx::stmatrix<{transposed}>({at}, {_LINE}, {_words(parts)});"
 
 
 _ELEMENTS = {
@@ -591,23 +595,33 @@ _MMA = re.compile(
 def _mma(one: Instruction) -> str:
     found = _MMA.fullmatch(".".join(one.modifiers))
     if found is None:
-        raise UnknownInstruction(one.base)
+        raise UnknownInstructionError(one.base)
     depth, result, a, b = int(found[1]), found[2], found[3], found[4]
     words = depth * _ELEMENT_BITS[a] // 32
-    if words not in (4, 8) or _ELEMENT_BITS[a] != _ELEMENT_BITS[b] or (result == "s32") != (a in "s8u8"):
-        raise UnknownInstruction(one.base)
+    if (
+        words not in (4, 8)
+        or _ELEMENT_BITS[a] != _ELEMENT_BITS[b]
+        or (result == "s32") != (a in "s8u8")
+    ):
+        raise UnknownInstructionError(one.base)
     sizes = (2 if result == "f16" else 4, words // 2, words // 4, 2 if result == "f16" else 4)
     parts = [operand.parts or (operand,) for operand in one.operands]
     if tuple(map(len, parts)) != sizes:
-        raise UnknownInstruction(one.base)
+        raise UnknownInstructionError(one.base)
     arrays = [
-        f"::on_host_ptx::u32 on_host_{name}[] = {{{', '.join(_read(part, 'u32') for part in given)}}};"
-        for name, given in zip("abc", parts[1:], strict=True)
+        f"::on_host_ptx::u32 on_host_{name}[] = {{{_words(each)}}};"
+        for name, each in zip("abc", parts[1:], strict=True)
     ]
-    types = f"{_type(result)}, ::on_host_ptx::{_ELEMENTS[a]}, ::on_host_ptx::{_ELEMENTS[b]}, {words}"
+    types = (
+        f"{_type(result)}, ::on_host_ptx::{_ELEMENTS[a]}, ::on_host_ptx::{_ELEMENTS[b]}, {words}"
+    )
     called = f"::on_host_ptx::mma<{types}>(on_host_d, on_host_a, on_host_b, on_host_c, {_LINE});"
     results = [_written(part, f"on_host_d[{i}]") for i, part in enumerate(parts[0])]
     return " ".join([*arrays, f"::on_host_ptx::u32 on_host_d[{sizes[0]}];", called, *results])
+
+
+def _words(parts: tuple[Operand, ...]) -> str:
+    return ", ".join(_read(part, "u32") for part in parts)
 
 
 def _hint(one: Instruction) -> str:
@@ -656,15 +670,15 @@ _HANDLERS: dict[str, Callable[[Instruction], str]] = {
 def in_cpp(one: Instruction) -> str:
     """Write an instruction as C++; empty where it does nothing on the CPU.
 
-    Raises `UnknownInstruction` where it is not known, or not with these modifiers or operands.
+    Raises `UnknownInstructionError` where it is not known, or not with these modifiers or operands.
     """
     handler = _HANDLERS.get(one.base)
     if handler is None:
-        raise UnknownInstruction(one.base)
+        raise UnknownInstructionError(one.base)
     try:
         return handler(one)
     except (KeyError, IndexError, ValueError):
-        raise UnknownInstruction(one.base) from None
+        raise UnknownInstructionError(one.base) from None
 
 
 _SPECIAL = {

@@ -173,11 +173,11 @@ def test_what_a_cpu_can_do_is_taken(compiled: Compiled, before: str, body: str) 
 
 
 def test_inline_ptx_that_nobody_calls_does_no_harm(compiled: Compiled) -> None:
-    ptx = 'asm("ex2.approx.f32 %0, %1;" : "=f"(x) : "f"(x));'
+    ptx = 'asm("tex.1d.f32 %0, %1;" : "=f"(x) : "f"(x));'
     before = f"__device__ __forceinline__ float raised(float x) {{\n{ptx} return x; }}\n"
     assert compiled(before + KERNEL.format("y[0] = 1;")).ok
     error = compiled(before + KERNEL.format("y[0] = raised(y[1]);")).error
-    assert "kernel.cu(2): error: inline PTX `ex2.approx.f32 %0, %1`" in error
+    assert "kernel.cu(2): error: inline PTX `tex.1d.f32 %0, %1`" in error
     assert "`#ifdef __CUDA_ON_HOST__`" in error
 
 

@@ -39,10 +39,6 @@ struct Multiply {
 
 #pragma GCC visibility push(hidden)
 
-// An address in shared memory as the GPU has it: dynamic memory begins at 1024, statics follow.
-unsigned window_of(const void* pointer, int line);
-unsigned char* shared_at(unsigned address, unsigned bytes, unsigned alignment, const char* what, int line);
-
 void copy_of_thread(unsigned to, const void* from, unsigned bytes, unsigned from_bytes, int line);
 void commit_copies();
 void wait_for_copies(unsigned pending);

@@ -36,6 +36,14 @@ static bool next_place(unsigned& index, SharedPart& place) {
   return false;
 }
 
+bool is_shared(const void* pointer) {
+  const unsigned char* const wanted = static_cast<const unsigned char*>(pointer);
+  SharedPart place;
+  for (unsigned i = 0; next_place(i, place);)
+    if (wanted >= place.memory && wanted < place.memory + place.bytes) return true;
+  return false;
+}
+
 unsigned window_of(const void* pointer, int line) {
   const unsigned char* const wanted = static_cast<const unsigned char*>(pointer);
   SharedPart place;

@@ -62,7 +62,9 @@ T as(R bits) {
 }
 template <class T, class V>
 T constant(V value) {
-  if constexpr (std::is_arithmetic<T>::value) return static_cast<T>(value);
+  // 0f3F800000 for bits is those bits
+  constexpr bool kBits = std::is_floating_point<V>::value && std::is_integral<T>::value;
+  if constexpr (std::is_arithmetic<T>::value && !kBits) return static_cast<T>(value);
   else return as<T>(value);
 }
 // Into a wider register a signed number takes its sign along.
@@ -522,7 +524,7 @@ T cas(u64 address, int line, T expected, T desired) {
 }
 template <Space kSpace>
 u64 to_generic(u64 address, int line) {
-  return kSpace == kShared ? reinterpret_cast<u64>(cuda_on_host::shared_at(static_cast<u32>(address), 1, 1, "cvta", line)) : address;
+  return kSpace == kShared ? reinterpret_cast<u64>(cuda_on_host::shared_at(static_cast<u32>(address), 0, 1, "cvta", line)) : address;
 }
 template <Space kSpace>
 u64 from_generic(u64 address, int line) {
@@ -578,9 +580,10 @@ inline void bar(bool wait, u32 number, u32 count, int line) {
   else cuda_on_host::meet(number, count ? count : (cuda_on_host::thread_count + 31) / 32 * 32, wait, line);
 }
 
-template <int kBytes>
-void cp_async(u32 to, u64 from, u32 from_bytes, int line) {
-  tune::cp_async<kBytes>(to, reinterpret_cast<const void*>(from), from_bytes, line);
+inline void cp_async(u32 to, u64 from, u32 bytes, u32 from_bytes, int line) {
+  const void* const source = reinterpret_cast<const void*>(from);
+  cuda_on_host::watch_source(source, from_bytes);
+  cuda_on_host::copy_of_thread(to, source, bytes, from_bytes, line);
 }
 inline void wait_all() {
   cuda_on_host::commit_copies();
