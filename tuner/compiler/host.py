@@ -71,6 +71,7 @@ def errors(log: str, request: CompileRequest) -> str:
 # What the standard headers may use is told while they are preprocessed.
 _LANGUAGE = (
     *("-D__CUDA_ON_HOST__=1", "-D__CUDACC__=1", "-U_FORTIFY_SOURCE", "-w"),
+    *("-D__CUDACC_VER_MAJOR__=13", "-D__CUDACC_VER_MINOR__=0"),
     *("-fno-exceptions", "-fno-rtti"),
 )
 _CODE = (

@@ -166,7 +166,8 @@ CASES = [
         lambda a, b, c: (a.view(s8).astype(s64) * b.view(s8)).reshape(-1, 4).sum(1).astype(s32) + c,
     ),
     case(
-        "{ .reg .pred p, q; setp.lt.s32 p, %1, %2; setp.ne.and.u32 q, %1, 7, p; selp.b32 %0, 3, 4, q; }",
+        "{ .reg .pred p, q; setp.lt.s32 p, %1, %2; setp.ne.and.u32 q, %1, 7, p; "
+        "selp.b32 %0, 3, 4, q; }",
         "rrr",
         s32,
         lambda a, b: np.where((a < b) & (a != 7), 3, 4).astype(u32),

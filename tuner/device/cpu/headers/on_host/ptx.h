@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "../tune/tensor.h"
-#include "fp8.h"
+#include "fp4.h"
 
 namespace on_host_ptx {
 
@@ -382,11 +382,6 @@ void unpack(R from, Part&... part) {
   (void(((memcpy(&part, bytes + at, sizeof part)), at += sizeof part)), ...);
 }
 
-inline u32 code_e2m1(double x) {
-  const u32 sign = std::signbit(x) ? 8 : 0, code = fabs(x) < 16 ? cuda_on_host::round_code(fabs(x), 1, 1) : 7;
-  return x != x ? 7 : sign | (code < 7 ? code : 7);
-}
-inline float value_e2m1(u32 code) { return (code & 8 ? -1.0f : 1.0f) * cuda_on_host::code_value(code & 7, 1, 1); }
 // A power of two, towards zero or up; the last code is NaN.
 template <unsigned kHow>
 u32 code_ue8m0(float x) {
@@ -403,14 +398,14 @@ u32 encoded(float x) {
   const float value = (kHow & kRelu) && !(x > 0) && x == x ? 0.0f : x;
   if constexpr (std::is_same<T, e4m3x2>::value) return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3);
   else if constexpr (std::is_same<T, e5m2x2>::value) return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E5M2);
-  else if constexpr (std::is_same<T, e2m1x2>::value) return code_e2m1(value);
+  else if constexpr (std::is_same<T, e2m1x2>::value) return cuda_on_host::code_e2m1(value);
   else return code_ue8m0<kHow>(value);
 }
 template <class T>
 float decoded(u32 code) {
   if constexpr (std::is_same<T, e4m3x2>::value) return cuda_on_host::decode8<__NV_E4M3>(static_cast<u8>(code));
   else if constexpr (std::is_same<T, e5m2x2>::value) return cuda_on_host::decode8<__NV_E5M2>(static_cast<u8>(code));
-  else if constexpr (std::is_same<T, e2m1x2>::value) return value_e2m1(code & 15);
+  else if constexpr (std::is_same<T, e2m1x2>::value) return cuda_on_host::value_e2m1(code);
   else return value_ue8m0(code & 255);
 }
 template <class T>
