@@ -78,6 +78,8 @@ _CODE = (
     *("-fPIC", "-shared", "-pipe", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden"),
     # Two libraries' statics of one template would otherwise be one, and unloading leaves it behind.
     "-fno-gnu-unique",
+    # NVRTC lets a member take the name of a type that its class has used.
+    "-fpermissive",
     # What CUDA takes for granted: reinterpreted memory, and loops that never end stay in the code.
     "-fno-strict-aliasing",
     "-fno-finite-loops",

@@ -184,8 +184,19 @@ def _parts(text: str) -> Iterator[tuple[str, str, int]]:
     yield text[start:], file, line
 
 
+# NVRTC takes `Cast<T>::of<n>(x)` for a call; the standard, and g++, want `template` before `of`.
+_CALL_OF_TEMPLATE = re.compile(r">::(?=(?!template\b)\w+<[\w\s,:<>]*>\s*\()")
+
+
+def _with_template(match: re.Match[str]) -> str:
+    before = match.string[: match.start()]
+    start = max(before.rfind(mark) for mark in ";{}")
+    defines = re.match(r"\s*template\b", MARKER.sub("", before[start + 1 :]))
+    return match[0] if defines else ">::template "
+
+
 def _rewritten(text: str, file: str, line: int) -> str:
-    text = _EXTERN.sub(_dynamic, text)
+    text = _CALL_OF_TEMPLATE.sub(_with_template, _EXTERN.sub(_dynamic, text))
     pieces: list[str] = []
     done = 0
     for word in TOKEN.finditer(text):
