@@ -446,7 +446,7 @@ def preload(sanitizers: tuple[str, ...]) -> dict[str, str]:
 def _headers_digest() -> str:
     # and of what rewrites a source for them
     content = hashlib.sha256()
-    for name in ("host_source.py", "ptx.py", "ptx_instructions.py"):
+    for name in ("host_source.py", "ptx.py", "ptx_instructions.py", "ptx_memory.py"):
         content.update(Path(__file__).with_name(name).read_bytes())
     for path in sorted(path for path in HEADERS.rglob("*") if path.is_file()):
         content.update(f"{path.relative_to(HEADERS)}\0".encode() + path.read_bytes())

@@ -6,13 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tuner.compiler.ptx_instructions import (
-    Instruction,
-    Operand,
-    UnknownInstructionError,
-    in_cpp,
-    special_register,
-)
+from tuner.compiler.ptx_instructions import NUMBERS, Instruction, Operand, UnknownInstructionError
+from tuner.compiler.ptx_memory import MEMORY, special_register
 
 _TOKEN = re.compile(
     r"(?P<blank>\s+|//[^\n]*|/\*.*?\*/)|%(?P<operand>\d+)|(?P<directive>\.[a-z]\w*)"
@@ -30,6 +25,9 @@ _REGISTERS = {
 }
 _CONSTRAINT = re.compile(r"(?P<out>[=+]?)&?(?P<letter>[hrlqfdn]|\d+)")
 _LETTER_TYPES = {"h": "b16", "r": "b32", "l": "b64", "q": "b128", "f": "b32", "d": "b64"}
+
+
+_HANDLERS = {**NUMBERS, **MEMORY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +201,7 @@ class _Reader:
             if base == "bra":
                 code = self._jump(operands[0])
             else:
-                code = in_cpp(Instruction(base, tuple(modifiers), tuple(operands)))
+                code = _in_cpp(Instruction(base, tuple(modifiers), tuple(operands)))
         except (UnknownInstructionError, IndexError, ValueError):
             raise UnknownInstructionError(written) from None
         return [f"if ({condition}) {{ {code} }}" if condition else f"{{ {code} }}"] if code else []
@@ -291,3 +289,13 @@ def _local(name: str) -> str:
 
 def _label(name: str) -> str:
     return f"on_host_l_{name.lstrip('%$')}"
+
+
+def _in_cpp(one: Instruction) -> str:
+    handler = _HANDLERS.get(one.base)
+    if handler is None:
+        raise UnknownInstructionError(one.base)
+    try:
+        return handler(one)
+    except (KeyError, IndexError, ValueError):
+        raise UnknownInstructionError(one.base) from None
