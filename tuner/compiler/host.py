@@ -28,6 +28,7 @@ from tuner.compiler.host_source import (
     PTX_REMEDY,
     REMEDY,
     NotOnHostError,
+    has_assembly,
     refusal,
     to_host,
 )
@@ -41,7 +42,7 @@ _DIAGNOSTIC = re.compile(
 _MARKED = re.compile(r"^call to .* declared with attribute error: ")
 _GPU_ONLY = re.compile(
     r"mma\.h|mma_sync|cooperative_groups|cuda/(?:barrier|pipeline|ptx|atomic|std)|cudaTypedefs|wmma|cub"
-    r"|nvcuda|cute/|cutlass|__cvta_generic_to_shared|__pipeline_|__cluster|cluster_|tensor_?map"
+    r"|nvcuda|cute/|cutlass|__pipeline_|__cluster|cluster_|tensor_?map"
     r"|CUtensorMap|__grid_|inline PTX",
     re.IGNORECASE,
 )
@@ -70,12 +71,15 @@ def errors(log: str, request: CompileRequest) -> str:
 # What the standard headers may use is told while they are preprocessed.
 _LANGUAGE = (
     *("-D__CUDA_ON_HOST__=1", "-D__CUDACC__=1", "-U_FORTIFY_SOURCE", "-w"),
+    *("-D__CUDACC_VER_MAJOR__=13", "-D__CUDACC_VER_MINOR__=0"),
     *("-fno-exceptions", "-fno-rtti"),
 )
 _CODE = (
     *("-fPIC", "-shared", "-pipe", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden"),
     # Two libraries' statics of one template would otherwise be one, and unloading leaves it behind.
     "-fno-gnu-unique",
+    # NVRTC lets a member take the name of a type that its class has used.
+    "-fpermissive",
     # What CUDA takes for granted: reinterpreted memory, and loops that never end stay in the code.
     "-fno-strict-aliasing",
     "-fno-finite-loops",
@@ -354,8 +358,9 @@ class HostCompiler:
             # As a system folder, so that the rewriting leaves our own headers alone.
             options = ["-isystem", str(HEADERS), "-include", "cuda_on_host.h", *_language(request)]
             options += [f"-I{Path(one).absolute()}" for one in request.include_dirs]
-            unit = self._gxx.run(["-E", "-x", "c++", *options, UNIT_NAME], folder, deadline)
-            text = unit.decode(errors="replace")
+            text = self._preprocessed(options, folder, deadline)
+            if has_assembly(text):
+                text = self._preprocessed(["-include", "on_host/ptx.h", *options], folder, deadline)
             allowed = (*map(Path, request.include_dirs), folder, HEADERS, *self._gxx.include_dirs)
             if refused := refusal(text, folder, allowed):
                 raise NotOnHostError(refused)
@@ -366,6 +371,10 @@ class HostCompiler:
             files = ["-o", "unit.so", "unit.ii", "runtime.o"]
             self._gxx.run([*code, *files, *_LINK], folder, deadline)
             return (folder / "unit.so").read_bytes()
+
+    def _preprocessed(self, options: list[str], folder: Path, deadline: float) -> str:
+        unit = self._gxx.run(["-E", "-x", "c++", *options, UNIT_NAME], folder, deadline)
+        return unit.decode(errors="replace")
 
     def _failed(
         self, error: _ToolError | NotOnHostError, request: CompileRequest, seconds: float
@@ -439,7 +448,9 @@ def preload(sanitizers: tuple[str, ...]) -> dict[str, str]:
 @once
 def _headers_digest() -> str:
     # and of what rewrites a source for them
-    content = hashlib.sha256(Path(__file__).with_name("host_source.py").read_bytes())
+    content = hashlib.sha256()
+    for name in ("host_source.py", "ptx.py", "ptx_instructions.py", "ptx_memory.py"):
+        content.update(Path(__file__).with_name(name).read_bytes())
     for path in sorted(path for path in HEADERS.rglob("*") if path.is_file()):
         content.update(f"{path.relative_to(HEADERS)}\0".encode() + path.read_bytes())
     return content.hexdigest()

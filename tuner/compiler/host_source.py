@@ -1,13 +1,16 @@
-"""A preprocessed kernel made into C++: shared memory as statics, hints in PTX dropped."""
+"""A preprocessed kernel made into C++: shared memory as statics, inline PTX as calls."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 from tuner.compiler.includes import UNIT_NAME
+from tuner.compiler.ptx import Bound, statement
+from tuner.compiler.ptx_instructions import UnknownInstructionError
 
 # A line `# 12 "file.h" 1 3`: what follows is line 12 of that file; 1 says that it was just entered.
 MARKER = re.compile(r'^# (\d+) "((?:[^"\\\n]|\\.)*)"([ \d]*)\n', re.M)
@@ -141,8 +144,6 @@ PTX_REMEDY = (
 
 _ASSEMBLY = frozenset({"asm", "__asm__", "__asm"})
 _QUALIFIER = re.compile(r"\s*(?:\b(?:volatile|__volatile__|inline|goto)\b\s*)*\(")
-# Without an effect that a result could show: when the next grid may start, and what to fetch early.
-_HINT = re.compile(r"griddepcontrol\.\w+|prefetchu?\.[\w.:]+\s*\[[^\]]*\]")
 
 
 class NotOnHostError(Exception):
@@ -152,12 +153,17 @@ class NotOnHostError(Exception):
 def to_host(preprocessed: str) -> str:
     """Rewrite the user's part of a preprocessed unit, every line staying where it is.
 
-    `asm` of nothing but `griddepcontrol` and `prefetch` instructions is dropped; any other is an
-    error where a function that is called has it, or raises `NotOnHostError` with its line.
+    `asm` with an instruction that is not known is an error where a function that is called has it,
+    or raises `NotOnHostError` with its line.
     """
     return "".join(
         _rewritten(text, file, line) if file else text for text, file, line in _parts(preprocessed)
     )
+
+
+def has_assembly(preprocessed: str) -> bool:
+    """Say whether the user's part of a preprocessed unit has inline PTX."""
+    return any(file and _ASSEMBLY_STATEMENT.search(text) for text, file, _ in _parts(preprocessed))
 
 
 def _parts(text: str) -> Iterator[tuple[str, str, int]]:
@@ -178,8 +184,19 @@ def _parts(text: str) -> Iterator[tuple[str, str, int]]:
     yield text[start:], file, line
 
 
+# NVRTC takes `Cast<T>::of<n>(x)` for a call; the standard, and g++, want `template` before `of`.
+_CALL_OF_TEMPLATE = re.compile(r">::(?=(?!template\b)\w+<[\w\s,:<>]*>\s*\()")
+
+
+def _with_template(match: re.Match[str]) -> str:
+    before = match.string[: match.start()]
+    start = max(before.rfind(mark) for mark in ";{}")
+    defines = re.match(r"\s*template\b", MARKER.sub("", before[start + 1 :]))
+    return match[0] if defines else ">::template "
+
+
 def _rewritten(text: str, file: str, line: int) -> str:
-    text = _EXTERN.sub(_dynamic, text)
+    text = _CALL_OF_TEMPLATE.sub(_with_template, _EXTERN.sub(_dynamic, text))
     pieces: list[str] = []
     done = 0
     for word in TOKEN.finditer(text):
@@ -191,17 +208,9 @@ def _rewritten(text: str, file: str, line: int) -> str:
         elif word[0] == "__noinline__":
             replacement = "__attribute__((noinline))"
         elif word[0] in _ASSEMBLY:
-            end, instructions, is_statement = _assembly(text, end)
-            refused = [one for one in instructions if not _HINT.fullmatch(one)]
+            assembly = _assembly(text, end)
             number = _line_at(text, start, line)
-            # Before the instruction there may be a bracket and registers.
-            told = next((one for one in refused if not one.startswith((".reg", "{"))), "")
-            told = told or next(iter(refused), "")
-            if refused and not is_statement:
-                at = f"{_shown(file)}({number})"
-                problem = f"inline PTX `{told}` can't run on the CPU"
-                raise NotOnHostError(f"{at}: error: {problem}\n  {PTX_REMEDY}")
-            instead = _where_it_is_called(told, number) if refused else "(void)0"
+            end, instead = assembly.end, _in_cpp(assembly, _shown(file), number)
             replacement = _same_lines(text[start:end], instead)
         else:
             continue
@@ -210,33 +219,59 @@ def _rewritten(text: str, file: str, line: int) -> str:
     return "".join(pieces) + text[done:]
 
 
-def _where_it_is_called(instruction: str, line: int) -> str:
+def _in_cpp(assembly: _Assembly, file: str, line: int) -> str:
+    try:
+        return statement(assembly.template, assembly.outputs, assembly.inputs)
+    except UnknownInstructionError as unknown:
+        told = f"inline PTX `{unknown}` can't run on the CPU"
+        if not assembly.has_operands:
+            raise NotOnHostError(f"{file}({line}): error: {told}\n  {PTX_REMEDY}") from None
     # an error of g++'s, but none where nobody calls the function around it
-    plain = re.sub(r"[^\w .,:;%@!\[\]{}()+-]", " ", instruction)
+    plain = re.sub(r"[^\w .,:;%@!`'\[\]{}()+-]", " ", told)
     name = f"inline_ptx_in_line_{line}"
-    told = f"inline PTX `{plain}` can't run on the CPU"
-    declared = f'void {name}() __attribute__((error("{told}")))'
-    return f"do {{ {declared}; {name}(); }} while (0)"
+    return f'do {{ void {name}() __attribute__((error("{plain}"))); {name}(); }} while (0)'
 
 
-def _assembly(text: str, position: int) -> tuple[int, list[str], bool]:
-    """Return where the statement that `asm` begins ends, its instructions, and has it operands."""
+@dataclass(frozen=True, slots=True)
+class _Assembly:
+    """An `asm` statement, from after its keyword to `end`."""
+
+    end: int
+    template: str
+    has_operands: bool = False
+    outputs: tuple[Bound, ...] = ()
+    inputs: tuple[Bound, ...] = ()
+
+    @property
+    def instructions(self) -> list[str]:
+        found = re.split(r"[;\n]", self.template)
+        return [one.strip() for one in found if one.strip()]
+
+
+def _assembly(text: str, position: int) -> _Assembly:
     opening = _QUALIFIER.match(text, position)
     if opening is None:
-        return position, ["asm"], False
-    depth, in_template, template = 1, True, ""
+        return _Assembly(position, "asm")
+    depth, section, template, constraint, start = 1, 0, "", "", 0
+    operands: list[list[Bound]] = [[], []]
     for token in TOKEN.finditer(text, opening.end()):
-        if token["string"]:
-            template += _unquoted(token[0]) if in_template else ""
-        elif token[0] == ":":
-            in_template = False
+        if token["string"] and depth == 1:
+            template += _unquoted(token[0]) if section == 0 else ""
+            constraint += _unquoted(token[0])
+        elif token[0] == ":" and depth == 1:
+            section, constraint = section + 1, ""
         elif token[0] in "()":
             depth += 1 if token[0] == "(" else -1
+            if token[0] == "(" and depth == 2:
+                start = token.end()
+            elif depth == 1 and section in (1, 2):
+                expression = " ".join(MARKER.sub("", text[start : token.start()]).split("\n"))
+                operands[section - 1].append(Bound(constraint, f"({expression})"))
+                constraint = ""
         if depth == 0:
-            instructions = re.split(r"[;\n]", template)
-            found = [one.strip() for one in instructions if one.strip()]
-            return token.end(), found, not in_template
-    return len(text), ["asm"], False
+            outputs, inputs = map(tuple, operands)
+            return _Assembly(token.end(), template, section > 0, outputs, inputs)
+    return _Assembly(len(text), "asm")
 
 
 def _shown(file: str) -> str:
@@ -327,13 +362,13 @@ def _telling_names(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _bad_assembly(text: str) -> Iterator[tuple[int, str]]:
-    """Look at the text of system headers; in the user's own, `to_host` refuses all but hints."""
+    """Look at the text of system headers; in the user's own, `to_host` leaves none."""
     start = 0
     for part, file, _ in _parts(text):
         for match in () if file else _ASSEMBLY_STATEMENT.finditer(part):
             if not _is_word(part, match.start()):
                 continue
-            _, instructions, _ = _assembly(part, match.end())
+            instructions = _assembly(part, match.end()).instructions
             if not all(_PLAIN_INSTRUCTION.fullmatch(one) for one in instructions):
                 yield start + match.start(), "`asm` that may name a file is not allowed"
         start += len(part)

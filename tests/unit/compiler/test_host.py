@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -173,12 +174,42 @@ def test_what_a_cpu_can_do_is_taken(compiled: Compiled, before: str, body: str) 
 
 
 def test_inline_ptx_that_nobody_calls_does_no_harm(compiled: Compiled) -> None:
-    ptx = 'asm("ex2.approx.f32 %0, %1;" : "=f"(x) : "f"(x));'
+    ptx = 'asm("tex.1d.f32 %0, %1;" : "=f"(x) : "f"(x));'
     before = f"__device__ __forceinline__ float raised(float x) {{\n{ptx} return x; }}\n"
     assert compiled(before + KERNEL.format("y[0] = 1;")).ok
     error = compiled(before + KERNEL.format("y[0] = raised(y[1]);")).error
-    assert "kernel.cu(2): error: inline PTX `ex2.approx.f32 %0, %1`" in error
+    assert "kernel.cu(2): error: inline PTX `tex.1d.f32 %0, %1`" in error
     assert "`#ifdef __CUDA_ON_HOST__`" in error
+
+
+@pytest.mark.parametrize(
+    ("instruction", "told"),
+    [
+        ("add.s32 %0, %1;", "add.s32 %0, %1"),
+        ("mov.b32 %0, 1; add.s32.fast %0, %1, 2;", "add.s32.fast %0, %1, 2"),
+        ("@p mov.b32 %0, %1;", "@p mov.b32 %0, %1"),
+        ("mov.b32 %0, %nowhere;", "mov.b32 %0, %nowhere"),
+        ("bra DONE;", "bra DONE"),
+        ("add.s32 %0, %1, %2;", "add.s32 %0, %1, %2"),
+        ("ld.global.b32 %0, [%1 * 4];", "ld.global.b32 %0, [%1 * 4]"),
+        ("{ mov.b32 %0, %1;", "{ without }"),
+        ("cvt.rn.f16x2.f32 %0, %1;", "cvt.rn.f16x2.f32 %0, %1"),
+        ("tcgen05.wait::ld.sync.aligned;", "tcgen05.wait::ld.sync.aligned"),
+        (".shared .b8 held[4];", ".shared .b8 held[4]"),
+    ],
+)
+def test_an_instruction_that_is_not_known_is_named(instruction: str, told: str) -> None:
+    text = to_host(f'# 1 "kernel.cu"\nasm("{instruction}" : "=r"(x) : "r"(y));\n')
+    plain = re.sub(r"[^\w .,:;%@!\[\]{}()+-]", " ", told)
+    assert f'error("inline PTX `{plain}` can\'t run on the CPU")' in text
+
+
+def test_a_call_of_a_member_template_needs_no_word_for_it(compiled: Compiled) -> None:
+    before = (
+        "template <class T> struct Cast { template <int N> static T of(T x) { return x + N; } };"
+    )
+    before += " template <class T> __device__ T cast(T x) { return Cast<T>::of<3>(x); }"
+    assert compiled(f"{before}\n{KERNEL.format('y[0] = cast(y[1]);')}").ok
 
 
 def test_a_log_without_errors_is_shown_as_it_is() -> None:

@@ -29,6 +29,23 @@ enum BlockStoreAlgorithm {
 };
 struct NullType {};
 
+// A number's bits in an order that unsigned numbers have.
+template <class T>
+struct Traits {
+  using UnsignedBits = std::conditional_t<sizeof(T) == 1, unsigned char, std::conditional_t<sizeof(T) == 2, unsigned short,
+                       std::conditional_t<sizeof(T) == 4, unsigned int, unsigned long long>>>;
+  static constexpr UnsignedBits kSign = static_cast<UnsignedBits>(UnsignedBits(1) << (8 * sizeof(T) - 1));
+  static constexpr bool kFloats = !std::is_integral<T>::value, kSigned = std::is_signed<T>::value;
+  static UnsignedBits TwiddleIn(UnsignedBits key) {
+    if (kFloats) return static_cast<UnsignedBits>(key ^ (key & kSign ? ~UnsignedBits(0) : kSign));
+    return static_cast<UnsignedBits>(kSigned ? key ^ kSign : key);
+  }
+  static UnsignedBits TwiddleOut(UnsignedBits key) {
+    if (kFloats) return static_cast<UnsignedBits>(key ^ (key & kSign ? kSign : ~UnsignedBits(0)));
+    return TwiddleIn(key);
+  }
+};
+
 template <class K, class V>
 struct KeyValuePair {
   using Key = K;

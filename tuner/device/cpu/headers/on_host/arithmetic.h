@@ -164,7 +164,30 @@ ON_HOST_ROUNDED(ru, up)
 
 inline double __int2double_rn(int x) { return x; }
 inline double __uint2double_rn(unsigned x) { return x; }
-inline double __ll2double_rn(long long x) { return static_cast<double>(x); }
+
+namespace cuda_on_host {
+// From 64 bits, all of which a long double holds.
+inline double to_double(long double x, Rounding rounding) {
+  const double nearest = static_cast<double>(x);
+  if (rounding == Rounding::nearest || nearest == x) return nearest;
+  const bool down = rounding == Rounding::down || (rounding == Rounding::zero && x > 0);
+  if (down ? nearest < x : nearest > x) return nearest;
+  return nextafter(nearest, down ? -__builtin_inf() : __builtin_inf());
+}
+}  // namespace cuda_on_host
+#define ON_HOST_TO_DOUBLE(NAME, FROM, SUFFIX, MODE)                                     \
+  inline double __##NAME##2double_##SUFFIX(FROM x) {                                    \
+    return cuda_on_host::to_double(x, cuda_on_host::Rounding::MODE);                    \
+  }
+#define ON_HOST_TO_DOUBLES(NAME, FROM)        \
+  ON_HOST_TO_DOUBLE(NAME, FROM, rn, nearest)  \
+  ON_HOST_TO_DOUBLE(NAME, FROM, rz, zero)     \
+  ON_HOST_TO_DOUBLE(NAME, FROM, rd, down)     \
+  ON_HOST_TO_DOUBLE(NAME, FROM, ru, up)
+ON_HOST_TO_DOUBLES(ll, long long)
+ON_HOST_TO_DOUBLES(ull, unsigned long long)
+#undef ON_HOST_TO_DOUBLES
+#undef ON_HOST_TO_DOUBLE
 inline int __double2hiint(double x) { return static_cast<int>(__double_as_longlong(x) >> 32); }
 inline int __double2loint(double x) { return static_cast<int>(__double_as_longlong(x)); }
 inline double __hiloint2double(int high, int low) {

@@ -39,10 +39,6 @@ struct Multiply {
 
 #pragma GCC visibility push(hidden)
 
-// An address in shared memory as the GPU has it: dynamic memory begins at 1024, statics follow.
-unsigned window_of(const void* pointer, int line);
-unsigned char* shared_at(unsigned address, unsigned bytes, unsigned alignment, const char* what, int line);
-
 void copy_of_thread(unsigned to, const void* from, unsigned bytes, unsigned from_bytes, int line);
 void commit_copies();
 void wait_for_copies(unsigned pending);
@@ -50,6 +46,8 @@ void wait_for_copies(unsigned pending);
 void init_mbarrier(unsigned address, unsigned arrivals, int line);
 void drop_mbarrier(unsigned address, int line);
 void arrive(unsigned address, unsigned bytes, int line);
+void expect_bytes(unsigned address, unsigned bytes, int line);
+unsigned phase_of_mbarrier(unsigned address, int line);
 bool test_mbarrier(unsigned address, unsigned parity, int line);
 void wait_for_mbarrier(unsigned address, unsigned parity, int line);
 void fence_asynchronous();

@@ -50,6 +50,7 @@ struct Fp8 {
   template <class T, class = std::enable_if_t<std::is_convertible<T, float>::value>>
   explicit Fp8(T x) : __x(__nv_cvt_double_to_fp8(static_cast<double>(x), __NV_SATFINITE, kKind)) {}
   explicit operator float() const { return decode8<kKind>(__x); }
+  explicit operator double() const { return decode8<kKind>(__x); }
   explicit operator __half() const { return float(*this); }
   explicit operator __nv_bfloat16() const { return float(*this); }
 };
@@ -60,6 +61,12 @@ struct Fp8x2 {
 
   Fp8x2() = default;
   explicit Fp8x2(float2 v) : __x(__nv_cvt_float2_to_fp8x2(v, __NV_SATFINITE, kKind)) {}
+  explicit Fp8x2(__half2 v) : Fp8x2(float2{v.x, v.y}) {}
+  explicit Fp8x2(__nv_bfloat162 v) : Fp8x2(float2{v.x, v.y}) {}
+  explicit operator __half2() const {
+    const float2 v = float2(*this);
+    return {v.x, v.y};
+  }
   explicit operator float2() const {
     return {decode8<kKind>(static_cast<unsigned char>(__x)), decode8<kKind>(static_cast<unsigned char>(__x >> 8))};
   }
@@ -73,6 +80,8 @@ struct Fp8x4 {
   explicit Fp8x4(float4 v)
       : __x(__nv_cvt_float2_to_fp8x2({v.x, v.y}, __NV_SATFINITE, kKind) |
             static_cast<unsigned>(__nv_cvt_float2_to_fp8x2({v.z, v.w}, __NV_SATFINITE, kKind)) << 16) {}
+  explicit Fp8x4(__half2 low, __half2 high) : Fp8x4(float4{low.x, low.y, high.x, high.y}) {}
+  explicit Fp8x4(__nv_bfloat162 low, __nv_bfloat162 high) : Fp8x4(float4{low.x, low.y, high.x, high.y}) {}
   explicit operator float4() const {
     const auto at = [this](int i) { return decode8<kKind>(static_cast<unsigned char>(__x >> (8 * i))); };
     return {at(0), at(1), at(2), at(3)};
@@ -108,4 +117,19 @@ inline __nv_fp8_storage_t __nv_cvt_halfraw_to_fp8(__half_raw x, __nv_saturation_
 inline __nv_fp8_storage_t __nv_cvt_bfloat16raw_to_fp8(__nv_bfloat16_raw x, __nv_saturation_t saturation,
                                                       __nv_fp8_interpretation_t kind) {
   return __nv_cvt_float_to_fp8(__nv_bfloat16(x), saturation, kind);
+}
+inline __nv_fp8x2_storage_t __nv_cvt_halfraw2_to_fp8x2(__half2_raw x, __nv_saturation_t saturation,
+                                                       __nv_fp8_interpretation_t kind) {
+  const __half2 v = x;
+  return __nv_cvt_float2_to_fp8x2({v.x, v.y}, saturation, kind);
+}
+inline __nv_fp8x2_storage_t __nv_cvt_bfloat16raw2_to_fp8x2(__nv_bfloat162_raw x, __nv_saturation_t saturation,
+                                                           __nv_fp8_interpretation_t kind) {
+  const __nv_bfloat162 v = x;
+  return __nv_cvt_float2_to_fp8x2({v.x, v.y}, saturation, kind);
+}
+inline __nv_fp8x2_storage_t __nv_cvt_double2_to_fp8x2(double2 v, __nv_saturation_t saturation,
+                                                      __nv_fp8_interpretation_t kind) {
+  return static_cast<__nv_fp8x2_storage_t>(__nv_cvt_double_to_fp8(v.x, saturation, kind) |
+                                           __nv_cvt_double_to_fp8(v.y, saturation, kind) << 8);
 }

@@ -69,6 +69,14 @@ void arrive(unsigned address, unsigned bytes, int line) {
   settle(one, line);
 }
 
+void expect_bytes(unsigned address, unsigned bytes, int line) {
+  mbarrier_at(address, "mbarrier_expect_tx", line).bytes += bytes;
+}
+
+unsigned phase_of_mbarrier(unsigned address, int line) {
+  return mbarrier_at(address, "mbarrier_arrive", line).phase;
+}
+
 static bool is_complete(unsigned address, unsigned parity, int line) {
   return mbarrier_at(address, "mbarrier_wait", line).phase != (parity & 1);
 }

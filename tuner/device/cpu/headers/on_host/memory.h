@@ -5,6 +5,13 @@
 
 namespace cuda_on_host {
 
+#pragma GCC visibility push(hidden)
+bool is_shared(const void* pointer);
+// An address in shared memory as the GPU has it: dynamic memory begins at 1024, statics follow.
+unsigned window_of(const void* pointer, int line);
+unsigned char* shared_at(unsigned address, unsigned bytes, unsigned alignment, const char* what, int line);
+#pragma GCC visibility pop
+
 // The undefined-behaviour sanitizer would name this header's line, so it is done by hand, with it
 // and without: no kernel may know it by what it includes.
 template <class T>
@@ -103,3 +110,13 @@ ON_HOST_STORE(__stcs)
 ON_HOST_STORE(__stwb)
 ON_HOST_STORE(__stwt)
 #undef ON_HOST_STORE
+
+// Where an address lies, and its 32 bits in shared memory.
+inline unsigned __isShared(const void* p) { return cuda_on_host::is_shared(p); }
+inline unsigned __isGlobal(const void* p) { return !cuda_on_host::is_shared(p); }
+inline size_t __cvta_generic_to_shared(const void* p, ON_HOST_LINE) { return cuda_on_host::window_of(p, line); }
+inline size_t __cvta_generic_to_global(const void* p) { return reinterpret_cast<size_t>(p); }
+inline void* __cvta_global_to_generic(size_t address) { return reinterpret_cast<void*>(address); }
+inline void* __cvta_shared_to_generic(size_t address, ON_HOST_LINE) {
+  return cuda_on_host::shared_at(static_cast<unsigned>(address), 0, 1, "__cvta_shared_to_generic", line);
+}

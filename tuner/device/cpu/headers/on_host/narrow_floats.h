@@ -10,7 +10,12 @@ struct __nv_bfloat16_raw {
 struct __half_raw {
   unsigned short x;
 };
-using __half2_raw = ushort2;
+struct __nv_bfloat162_raw {
+  unsigned short x, y;
+};
+struct __half2_raw {
+  unsigned short x, y;
+};
 
 namespace cuda_on_host {
 
@@ -44,6 +49,7 @@ inline float code_value(unsigned code, int mantissa_bits, int bias) {
 
 struct Bf16 {
   using Raw = __nv_bfloat16_raw;
+  using Raw2 = __nv_bfloat162_raw;
   static constexpr unsigned kInfinity = 0x7F80, kNan = 0x7FFF;
   static unsigned magnitude(double x) { return round_code(x, 7, 127); }
   static float decode(unsigned short code) { return __uint_as_float(static_cast<unsigned>(code) << 16); }
@@ -51,6 +57,7 @@ struct Bf16 {
 
 struct Fp16 {
   using Raw = __half_raw;
+  using Raw2 = __half2_raw;
   static constexpr unsigned kInfinity = 0x7C00, kNan = 0x7FFF;
   static unsigned magnitude(double x) { return round_code(x, 10, 15); }
   static float decode(unsigned short code) {
@@ -123,6 +130,8 @@ struct alignas(4) Pair {
 
   Pair() = default;
   Pair(Narrow<Format> x_, Narrow<Format> y_) : x(x_), y(y_) {}
+  Pair(typename Format::Raw2 raw) : x(Narrow<Format>::with_code(raw.x)), y(Narrow<Format>::with_code(raw.y)) {}
+  operator typename Format::Raw2() const { return {x.code, y.code}; }
   friend Pair operator+(Pair a, Pair b) { return {a.x + b.x, a.y + b.y}; }
   friend Pair operator-(Pair a, Pair b) { return {a.x - b.x, a.y - b.y}; }
   friend Pair operator*(Pair a, Pair b) { return {a.x * b.x, a.y * b.y}; }

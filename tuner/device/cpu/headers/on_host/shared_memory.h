@@ -218,6 +218,16 @@ static bool describe_peer(const void* pointer, char* text, size_t size) {
   return true;
 }
 
+bool is_shared(const void* pointer) {
+  const unsigned char* const wanted = as_bytes(pointer);
+  unsigned rank;
+  if (in_areas(pointer, rank)) return true;
+  SharedPart place;
+  for (unsigned i = 0; next_place(i, place);)
+    if (wanted >= place.memory && wanted < place.memory + place.bytes) return true;
+  return false;
+}
+
 unsigned window_of(const void* pointer, int line) {
   const unsigned char* const wanted = as_bytes(pointer);
   unsigned rank;

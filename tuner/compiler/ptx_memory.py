@@ -1,0 +1,429 @@
+"""Instructions of PTX on memory and among threads, each as calls of `on_host/ptx.h`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tuner.compiler.ptx_instructions import (
+    BITS,
+    BYTES,
+    FLOATS,
+    INTEGERS,
+    LINE,
+    Instruction,
+    Operand,
+    UnknownInstructionError,
+    cpp_type,
+    exactly,
+    how,
+    of_types,
+    one_of,
+    read,
+    targets,
+    written,
+)
+
+# What says how memory is cached or ordered; blocks and threads run in turn here.
+_HINTS = re.compile(
+    r"weak|volatile|relaxed|acquire|release|acq_rel|mmio|cta|cluster|gpu|sys|ca|cg|cs|cv|lu|nc|wb|wt"
+    r"|L1::\w+|L2::(?:\d+B|evict\w*|cache_hint)|unified|noftz"
+)
+_SPACES = {
+    **{"global": "kGeneric", "local": "kGeneric", "const": "kGeneric"},
+    **{"shared": "kShared", "shared::cta": "kShared", "shared::cluster": "kShared"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    space: str
+    vector: int
+    kind: str
+    waits: bool  # it may be in a loop that waits for another thread
+    policy: int  # operands that only say how to cache
+    rest: tuple[str, ...]
+
+
+def _access(one: Instruction) -> _Access:
+    *modifiers, kind = one.modifiers
+    spaces = [_SPACES[name] for name in modifiers if name in _SPACES]
+    vectors = [int(name[1:]) for name in modifiers if name in ("v2", "v4", "v8")]
+    rest = [name for name in modifiers if name not in _SPACES and not _HINTS.fullmatch(name)]
+    rest = [name for name in rest if name not in ("v2", "v4", "v8")]
+    waits = one.has("volatile", "relaxed", "acquire", "acq_rel", "cv")
+    policy = int(one.has("L2::cache_hint"))
+    space = f"::on_host_ptx::{[*spaces, 'kGeneric'][0]}"
+    return _Access(space, [*vectors, 1][0], kind, waits, policy, tuple(rest))
+
+
+def _address(operand: Operand) -> str:
+    if operand.kind != "address" or operand.parts:
+        raise UnknownInstructionError(operand.kind)
+    return operand.text
+
+
+def _load(one: Instruction) -> str:
+    access = _access(one)
+    exactly(one, 2 + access.policy)
+    cpp_type(access.kind, INTEGERS | BITS | BYTES | {"f32", "f64", "b128"})
+    names, nothing = targets(one.operands[0])
+    if access.rest or len(names.split(", ")) != access.vector:
+        raise UnknownInstructionError(one.base)
+    at = _address(one.operands[1])
+    called = f"::on_host_ptx::load<{cpp_type(access.kind)}, {access.space}>"
+    after = " ::on_host_ptx::acquired();" if access.waits else ""
+    return f"{nothing} {called}({at}, {LINE}, {names});{after}"
+
+
+def _store(one: Instruction) -> str:
+    access = _access(one)
+    exactly(one, 2 + access.policy)
+    kind = of_types(access.kind, INTEGERS | BITS | BYTES | {"f32", "f64", "b128"})
+    source = one.operands[1]
+    parts = source.parts if source.kind == "vector" else (source,)
+    if access.rest or len(parts) != access.vector:
+        raise UnknownInstructionError(one.base)
+    values = ", ".join(read(part, kind) for part in parts)
+    called = f"::on_host_ptx::store<{cpp_type(kind)}, {access.space}>"
+    return f"{called}({_address(one.operands[0])}, {LINE}, {values});"
+
+
+_ATOMICS = {
+    **{"add": "Add", "min": "Min", "max": "Max", "and": "And", "or": "Or", "xor": "Xor"},
+    **{"exch": "Exch", "inc": "Inc", "dec": "Dec"},
+}
+
+
+def _atomic(one: Instruction) -> str:
+    access = _access(one)
+    to, *operands = one.operands if one.base == "atom" else (Operand("none"), *one.operands)
+    kind = of_types(access.kind, INTEGERS | BITS | FLOATS)
+    operation = [name for name in access.rest if name != "async"]
+    if len(operation) != 1 or len(operands) != 2 + (operation == ["cas"]) + access.policy:
+        raise UnknownInstructionError(one.base)
+    at = _address(operands[0])
+    if operation == ["cas"]:
+        values = ", ".join(read(operand, kind) for operand in operands[1:3])
+        return written(to, f"::on_host_ptx::cas<{access.space}>({at}, {LINE}, {values})")
+    called = f"::on_host_ptx::atom<::on_host_ptx::{_ATOMICS[operation[0]]}, {access.space}>"
+    value, width = operands[1], f"sizeof({cpp_type(kind)})"
+    if access.vector == 1:
+        return written(to, f"{called}({at}, {LINE}, {read(value, kind)})")
+    targets = to.parts if to.kind == "vector" else (to,) * access.vector
+    return " ".join(
+        written(target, f"{called}({at} + {i} * {width}, {LINE}, {read(part, kind)})")
+        for i, (target, part) in enumerate(zip(targets, value.parts, strict=True))
+    )
+
+
+def _cvta(one: Instruction) -> str:
+    exactly(one, 2)
+    space = _SPACES[one.modifiers[-2]]
+    function = "from_generic" if one.has("to") else "to_generic"
+    value = read(one.operands[1], one.modifiers[-1])
+    called = f"::on_host_ptx::{function}<::on_host_ptx::{space}>({value}, {LINE})"
+    return written(one.operands[0], called)
+
+
+def _shuffle(one: Instruction) -> str:
+    mode = {"up": "kUp", "down": "kDown", "bfly": "kBfly", "idx": "kIdx"}[one.modifiers[1]]
+    exactly(one, 5)
+    return _with_flag(one, f"shfl<::on_host_ptx::{mode}>", one.operands[1:])
+
+
+def _with_flag(one: Instruction, function: str, sources: tuple[Operand, ...]) -> str:
+    """Call what writes `d|p`: a number and a flag."""
+    first = one.operands[0]
+    to, flag = first.parts if first.kind == "pair" else (first, Operand("none"))
+    values = ", ".join(read(operand, "u32") for operand in sources)
+    called = f"::on_host_ptx::{function}(on_host_flag, {values}, {LINE})"
+    return f"bool on_host_flag; {written(to, called)} {written(flag, 'on_host_flag')}"
+
+
+def _vote(one: Instruction) -> str:
+    exactly(one, 3)
+    function = {
+        **{"ballot": "::on_host_ptx::ballot", "any": "__any_sync", "all": "__all_sync"},
+        "uni": "::on_host_ptx::uniform",
+    }[one.modifiers[1]]
+    holds, mask = read(one.operands[1], "pred"), read(one.operands[2], "u32")
+    if "::" in function:
+        return written(one.operands[0], f"{function}({holds}, {mask}, {LINE})")
+    return written(one.operands[0], f"bool({function}({mask}, {holds}, {LINE}))")
+
+
+def _match(one: Instruction) -> str:
+    exactly(one, 3)
+    if one.modifiers[0] == "all":
+        return _with_flag(one, "match_all", one.operands[1:])
+    value, mask = read(one.operands[1], one.modifiers[-1]), read(one.operands[2], "u32")
+    return written(one.operands[0], f"__match_any_sync({mask}, {value}, {LINE})")
+
+
+def _redux(one: Instruction) -> str:
+    exactly(one, 3)
+    _, operation, *modifiers, kind = one.modifiers
+    named = f"::on_host_ptx::{_ATOMICS[operation]}, {how(tuple(modifiers))}"
+    value, mask = read(one.operands[1], kind), read(one.operands[2], "u32")
+    return written(one.operands[0], f"::on_host_ptx::redux<{named}>({value}, {mask}, {LINE})")
+
+
+def _elect(one: Instruction) -> str:
+    exactly(one, 2)
+    return _with_flag(one, "elect", one.operands[1:])
+
+
+def _barrier(one: Instruction) -> str:
+    kinds = [name for name in one.modifiers if name not in ("cta", "aligned")]
+    if one.modifiers[:1] == ("cluster",):
+        return f"tune::cluster_{one_of(one.modifiers[1], 'arrive', 'wait')}();".replace(
+            "wait()", f"wait({LINE})"
+        )
+    if kinds == ["warp", "sync"]:
+        return f"__syncwarp({read(one.operands[0], 'u32')}, {LINE});"
+    exactly(one, 1, 2)
+    waits = str(one_of(kinds[0], "sync", "arrive") == "sync").lower()
+    number, *count = (read(operand, "u32") for operand in one.operands)
+    return f"::on_host_ptx::bar({waits}, {number}, {[*count, '0'][0]}, {LINE});"
+
+
+def _fence(one: Instruction) -> str:
+    if one.has("mbarrier_init") or (one.has("proxy") and not one.has("alias")):
+        return "cuda_on_host::fence_asynchronous();"
+    return ""
+
+
+def _copy(one: Instruction) -> str:
+    name = one.modifiers
+    if name[:2] == ("async", "bulk"):
+        return _bulk(one)
+    if name == ("async", "commit_group"):
+        return "cuda_on_host::commit_copies();"
+    if name == ("async", "wait_group"):
+        return f"cuda_on_host::wait_for_copies({read(one.operands[0], 'u32')});"
+    if name == ("async", "wait_all"):
+        return "::on_host_ptx::wait_all();"
+    if name[:3] == ("async", "mbarrier", "arrive"):
+        counted = str(one.has("noinc")).lower()
+        return (
+            f"::on_host_ptx::arrive_after_copies({_address(one.operands[0])}, {counted}, {LINE});"
+        )
+    if name[0] != "async" or name[1] not in ("ca", "cg") or "global" not in name:
+        raise UnknownInstructionError(one.base)
+    operands = one.operands[: len(one.operands) - one.has("L2::cache_hint")]
+    to, source, size, *given = operands
+    if size.kind not in ("number", "register") or len(given) > 1:
+        raise UnknownInstructionError(one.base)
+    bytes_ = read(size, "u32")
+    taken = read(given[0], "u32") if given else bytes_
+    at = f"{_address(to)}, {_address(source)}, {bytes_}, {taken}, {LINE}"
+    return f"::on_host_ptx::cp_async({at});"
+
+
+_BULK = re.compile(
+    r"async\.bulk\.(?:(?P<commit>commit_group)|(?P<wait>wait_group)(?P<read>\.read)?"
+    r"|prefetch\..*|(?P<tensor>tensor\.(?P<rank>[23])d\.)?(?:"
+    r"shared::(?:cta|cluster)\.(?P<load>global)(?:\.tile)?\.mbarrier::complete_tx::bytes"
+    r"|(?P<store>global)\.shared::cta(?:\.tile)?\.bulk_group)(?:\.L2::cache_hint)?)"
+)
+
+
+def _bulk(one: Instruction) -> str:
+    found = _BULK.fullmatch(".".join(one.modifiers))
+    if found is None:
+        raise UnknownInstructionError(one.base)
+    if found["commit"]:
+        return "cuda_on_host::commit_stores();"
+    if found["wait"]:
+        pending = read(one.operands[0], "u32")
+        return f"cuda_on_host::wait_for_stores({pending}, {str(not found['read']).lower()});"
+    if not found["load"] and not found["store"]:
+        return ""
+    if found["tensor"]:
+        return _box(one, int(found["rank"]), bool(found["load"]))
+    to, source, bytes_ = one.operands[0], one.operands[1], read(one.operands[2], "u32")
+    if found["load"]:
+        pointer = f"reinterpret_cast<const void*>({_address(source)})"
+        barrier = _address(one.operands[3])
+        return f"tune::bulk_load({_address(to)}, {pointer}, {bytes_}, {barrier}, 0, {LINE});"
+    pointer = f"reinterpret_cast<void*>({_address(to)})"
+    return f"tune::bulk_store({pointer}, {_address(source)}, {bytes_}, {LINE});"
+
+
+def _box(one: Instruction, rank: int, loads: bool) -> str:
+    """Write a tensor copy: `[map, {x, y}]` on one side."""
+    box, shared = (
+        (one.operands[1], one.operands[0]) if loads else (one.operands[0], one.operands[1])
+    )
+    corners = ", ".join(read(part, "s32") for part in box.parts[0].parts)
+    if len(box.parts[0].parts) != rank:
+        raise UnknownInstructionError(one.base)
+    chart = f"*reinterpret_cast<const tune::TensorMap*>({box.text})"
+    if loads:
+        barrier = _address(one.operands[2])
+        rest = f"{_address(shared)}, {chart}, {corners}, {barrier}, 0, {LINE}"
+        return f"tune::tensor_load_{rank}d({rest});"
+    return f"tune::tensor_store_{rank}d({chart}, {_address(shared)}, {corners}, {LINE});"
+
+
+def _mbarrier(one: Instruction) -> str:
+    kept = [
+        name
+        for name in one.modifiers[1:]
+        if not re.fullmatch(r"release|acquire|relaxed|cta|cluster|shared(::\w+)?|b64", name)
+    ]
+    name = ".".join([one.modifiers[0], *kept])
+    if name in ("init", "inval", "expect_tx"):
+        at, *rest = one.operands
+        values = [_address(at), *(read(operand, "u32") for operand in rest), LINE]
+        function = {"init": "init_mbarrier", "inval": "drop_mbarrier", "expect_tx": "expect_bytes"}
+        return f"cuda_on_host::{function[name]}({', '.join(values)});"
+    if name in ("arrive", "arrive.expect_tx"):
+        with_state = one.operands[0].kind != "address"
+        to = one.operands[0] if with_state else Operand("none")
+        at, *rest = one.operands[with_state:]
+        number = read(rest[0], "u32") if rest else "1"
+        counts = f"1, {number}" if name == "arrive.expect_tx" else f"{number}, 0"
+        return written(to, f"::on_host_ptx::arrive({_address(at)}, {counts}, {LINE})")
+    one_of(name, "try_wait", "test_wait", "try_wait.parity", "test_wait.parity")
+    to, at, state = one.operands[:3]
+    value = read(state, "u32" if name.endswith("parity") else "b64")
+    called = f"cuda_on_host::test_mbarrier({_address(at)}, static_cast<unsigned>({value}), {LINE})"
+    return written(to, called)
+
+
+def _matrices(one: Instruction) -> str:
+    name = ".".join(one.modifiers)
+    found = re.fullmatch(
+        r"sync\.aligned\.(?:m8n8\.x([124])|x([124])\.m8n8)(\.trans)?\.shared(?:::cta)?\.b16", name
+    )
+    if found is None:
+        raise UnknownInstructionError(one.base)
+    exactly(one, 2)
+    count, transposed = int(found[1] or found[2]), str(bool(found[3])).lower()
+    if one.base == "ldmatrix":
+        names, nothing = targets(one.operands[0], "::on_host_ptx::b32")
+        if len(names.split(", ")) != count:
+            raise UnknownInstructionError(one.base)
+        at = _address(one.operands[1])
+        called = f"::on_host_ptx::ldmatrix<{count}, {transposed}>"
+        return f"{nothing} {called}({at}, {LINE}, {names});"
+    source = one.operands[1]
+    parts = source.parts if source.kind == "vector" else (source,)
+    at = _address(one.operands[0])
+    return f"::on_host_ptx::stmatrix<{transposed}>({at}, {LINE}, {_words(parts)});"
+
+
+_ELEMENTS = {
+    **{"f16": "f16", "bf16": "bf16", "tf32": "tensor32", "e4m3": "e4m3", "e5m2": "e5m2"},
+    **{"s8": "s8", "u8": "u8"},
+}
+_ELEMENT_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8}
+_MMA = re.compile(
+    r"sync\.aligned\.(?:kind::f8f6f4\.)?m16n8k(\d+)\.row\.col\.(?:satfinite\.)?"
+    r"(f32|f16|s32)\.(\w+)\.(\w+)\.\2"
+)
+
+
+def _mma(one: Instruction) -> str:
+    found = _MMA.fullmatch(".".join(one.modifiers))
+    if found is None:
+        raise UnknownInstructionError(one.base)
+    depth, result, a, b = int(found[1]), found[2], found[3], found[4]
+    words = depth * _ELEMENT_BITS[a] // 32
+    if (
+        words not in (4, 8)
+        or _ELEMENT_BITS[a] != _ELEMENT_BITS[b]
+        or (result == "s32") != (a in "s8u8")
+    ):
+        raise UnknownInstructionError(one.base)
+    sizes = (2 if result == "f16" else 4, words // 2, words // 4, 2 if result == "f16" else 4)
+    parts = [operand.parts or (operand,) for operand in one.operands]
+    if tuple(map(len, parts)) != sizes:
+        raise UnknownInstructionError(one.base)
+    arrays = [
+        f"::on_host_ptx::u32 on_host_{name}[] = {{{_words(each)}}};"
+        for name, each in zip("abc", parts[1:], strict=True)
+    ]
+    types = (
+        f"{cpp_type(result)}, ::on_host_ptx::{_ELEMENTS[a]}, ::on_host_ptx::{_ELEMENTS[b]}, {words}"
+    )
+    called = f"::on_host_ptx::mma<{types}>(on_host_d, on_host_a, on_host_b, on_host_c, {LINE});"
+    results = [written(part, f"on_host_d[{i}]") for i, part in enumerate(parts[0])]
+    return " ".join([*arrays, f"::on_host_ptx::u32 on_host_d[{sizes[0]}];", called, *results])
+
+
+def _words(parts: tuple[Operand, ...]) -> str:
+    return ", ".join(read(part, "u32") for part in parts)
+
+
+def _hint(one: Instruction) -> str:
+    """Take what has no effect that a result could show."""
+    if one.base == "griddepcontrol":
+        one_of(".".join(one.modifiers), "wait", "launch_dependents")
+    exactly(one, int(one.base != "griddepcontrol"))
+    return ""
+
+
+def _query(one: Instruction) -> str:
+    """Write what asks where an address lies, or in which block."""
+    if one.base == "isspacep":
+        shared = one.modifiers[0].startswith("shared")
+        is_it = f"__isShared(reinterpret_cast<const void*>({read(one.operands[1], 'u64')}))"
+        return written(one.operands[0], f"{'' if shared else '!'}bool({is_it})")
+    kind = one.modifiers[-1]
+    address = read(one.operands[1], kind)
+    if one.base == "getctarank":
+        return written(one.operands[0], "::on_host_ptx::u32(0)")
+    one_of(kind, "u32")
+    rank = read(one.operands[2], "u32")
+    return written(one.operands[0], f"tune::map_shared({address}, {rank}, {LINE})")
+
+
+MEMORY: dict[str, Callable[[Instruction], str]] = {
+    **{"ld": _load, "ldu": _load, "st": _store, "atom": _atomic, "red": _atomic, "cvta": _cvta},
+    **{"shfl": _shuffle, "vote": _vote, "match": _match, "redux": _redux, "elect": _elect},
+    **{"bar": _barrier, "barrier": _barrier, "fence": _fence, "membar": _fence, "cp": _copy},
+    **{"mbarrier": _mbarrier, "ldmatrix": _matrices, "stmatrix": _matrices, "mma": _mma},
+    **{"griddepcontrol": _hint, "prefetch": _hint, "prefetchu": _hint, "setmaxnreg": _hint},
+    **{"isspacep": _query, "mapa": _query, "getctarank": _query},
+    "activemask": lambda one: written(one.operands[0], "__activemask()"),
+    "nanosleep": lambda _: "cuda_on_host::let_others_run();",
+    "trap": lambda _: f"__trap({LINE});",
+    "createpolicy": lambda one: written(one.operands[0], "::on_host_ptx::u64(0)"),
+    "movmatrix": lambda one: written(
+        one.operands[0], f"::on_host_ptx::movmatrix({read(one.operands[1], 'u32')}, {LINE})"
+    ),
+}
+
+
+_SPECIAL = {
+    "laneid": "::on_host_ptx::lane()",
+    "warpid": "(cuda_on_host::current / 32)",
+    "nwarpid": "((cuda_on_host::thread_count + 31) / 32)",
+    **{"smid": "0u", "nsmid": "1u", "gridid": "0u", "WARP_SZ": "32u"},
+    **{"clock": "clock64()", "clock64": "clock64()", "clock_hi": "(clock64() >> 32)"},
+    **{"globaltimer": "clock64()", "globaltimer_lo": "clock64()"},
+    "globaltimer_hi": "(clock64() >> 32)",
+    "lanemask_eq": "(1u << ::on_host_ptx::lane())",
+    "lanemask_lt": "((1u << ::on_host_ptx::lane()) - 1)",
+    "lanemask_le": "(~0u >> (31 - ::on_host_ptx::lane()))",
+    "lanemask_gt": "~(~0u >> (31 - ::on_host_ptx::lane()))",
+    "lanemask_ge": "(~0u << ::on_host_ptx::lane())",
+    "dynamic_smem_size": "cuda_on_host::active->shared_bytes",
+    **{"cluster_ctarank": "tune::cluster_rank()", "cluster_nctarank": "1u"},
+    **{
+        f"{name}.{axis}": f"::{variable}.{axis}"
+        for name, variable in {
+            **{"tid": "threadIdx", "ntid": "blockDim", "ctaid": "blockIdx", "nctaid": "gridDim"}
+        }.items()
+        for axis in "xyz"
+    },
+}
+
+
+def special_register(name: str) -> str | None:
+    """Return the C++ of a register that the hardware sets; None where it is not known."""
+    return _SPECIAL.get(name)

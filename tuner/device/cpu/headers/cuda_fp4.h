@@ -1,0 +1,2 @@
+#pragma once
+#include "on_host/fp4.h"
