@@ -135,7 +135,7 @@ def test_whole_numbers_that_point_somewhere_need_a_fill(tmp_path: Path) -> None:
 
 
 def test_what_cannot_run_on_a_cpu_is_left_open_with_the_reason(tmp_path: Path) -> None:
-    body = 'asm volatile("mov.u32 %0, %%clock;" : "=r"(row)); ' + BODY
+    body = 'asm volatile("wgmma.fence.sync.aligned;" ::); ' + BODY
     (proof,) = proofs(spec(tmp_path, body))
     assert proof.findings == ()
     assert "inline PTX" in proof.open_because
