@@ -195,7 +195,7 @@ def draft_source(
     made = _compiling(source, kernel.name, folder, compiler(), stem=stem, problem=asked.problem)
     names = (made.launched,) if made.launched is not None else ()
     request = CompileRequest(hide_host_code(source), names, _ARCHITECTURE)
-    elsewhere = not HostLaunch.of(source, kernel).is_found and siblings(path, (path,))
+    elsewhere = HostLaunch.of(source, kernel).is_guessed and siblings(path, (path,))
     if elsewhere or not compiler().submit(request).result().ok:
         try:
             return _draft_extracted(path, folder, asked, compiler(), force)

@@ -9,6 +9,7 @@ from itertools import islice
 
 from tuner.draft.traits import traits_of
 from tuner.draft.translate import LIMITS, Scope, parse_expression, translate
+from tuner.draft.unlaunched import guessed_site
 from tuner.source.accesses import Assigned, assigned
 from tuner.source.facts import (
     IDENTIFIER,
@@ -62,16 +63,16 @@ def _candidates(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class HostLaunch:
-    """One kernel with the first launch of it; with an empty one where none `is_found`.
+    """One kernel with the first launch of it.
 
     `guessed` are the block's extents that only whoever calls the host code knows, `candidates` the
-    numbers of threads that it lists.
+    numbers of threads that it lists. Where nothing launches the kernel, all `is_guessed`.
     """
 
     source: SourceFile
     kernel: KernelFunction
     site: LaunchSite
-    is_found: bool = True
+    is_guessed: bool = False
     guessed: tuple[str, ...] = ()
     candidates: tuple[int, ...] = ()
 
@@ -86,7 +87,11 @@ class HostLaunch:
             LaunchSite(kernel.name, (), (), (), "0", (), kernel.line),
         )
         first = next(iter(complete or found), None)
-        return first.with_block() if first else cls(source, kernel, nowhere, is_found=False)
+        if first is not None:
+            return first.with_block()
+        known = cls(source, kernel, nowhere, is_guessed=True)
+        site = guessed_site(source, kernel, nowhere, known.types())
+        return replace(known, site=site).with_block()
 
     def with_block(self) -> HostLaunch:
         """Give extents of the block that the host code is handed a usual number."""
@@ -174,7 +179,7 @@ class HostLaunch:
     def problem_sizes(self) -> frozenset[str]:
         """The names of the arrays' sizes and of what the kernel is handed, but of no block."""
         source, site = self.source, self.site
-        if not self.is_found:
+        if self.is_guessed:
             return frozenset()
         variables = {name: Assigned(text, 0) for name, text in site.definitions.items()}
         texts = [a.size for a in allocations_in(source, (0, len(source.masked)), variables)]
@@ -289,7 +294,7 @@ class Number:
 
 def paths_to(launch: HostLaunch) -> tuple[Path, ...]:
     """List the ways on which host code reaches the launch, one where nobody in the file calls."""
-    if not launch.is_found:
+    if launch.is_guessed:
         return ()
     functions, calls = functions_of(launch.source), calls_of(launch.source)
     spans = tuple(function.span for function in functions)

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, permutations
+from itertools import combinations, permutations, takewhile
 from math import prod
 
 from tuner.draft.choices import TunableConstant
@@ -133,7 +133,7 @@ class _Reading:
         values |= {name: text for name, (text, _) in axes.strides.items()}
         self.scope = Scope(values, launch.constants, types=self.types)
         self.grid = tuned.grid or ()
-        self.block = (tuned.block or ()) if launch.is_found else ()
+        self.block = tuned.block or ()
         self.tunable = {choice.name for choice in choices}
         self.reaches: dict[str, list[Reach]] = {}
         for reach in reaches_of(launch.source, launch.kernel, self.types):
@@ -238,6 +238,9 @@ class _Reading:
         shapes: dict[str, tuple[Shape, tuple[Evidence, ...]]] = {}
         for parameter in arrays:
             name, numbers = parameter.name, tuple[Evidence, ...]()
+            if sized := self.sized(parameter):
+                shapes[name] = sized, (Evidence(SURE, "the sizes of PyTorch's accessor"),)
+                continue
             memory, index = self.allocated(parameter), indexed.get(name)
             if memory is not None and index is not None and index[1][0] == GUESSED:
                 index = None
@@ -259,6 +262,13 @@ class _Reading:
                 shape, evidence = self.ordered(name, *memory, known)
             shapes[name] = shape, (evidence, *numbers)
         return shapes
+
+    def sized(self, parameter: KernelParameter) -> Shape:
+        # what an accessor became (extract/accessors.py)
+        names = [p.name for p in self.launch.kernel.parameters]
+        after = names[names.index(parameter.name) + 1 :]
+        own = takewhile(lambda pair: pair[1] == f"{parameter.name}_n{pair[0]}", enumerate(after))
+        return tuple(self.axes.names.get(name, name) for _, name in own)
 
     def ordered(
         self, name: str, memory: Shape, origin: str, indexed: Mapping[str, Indexed]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from tuner.draft.extract.accessors import without_accessors
 from tuner.draft.extract.conditions import guard_of
 from tuner.draft.extract.instances import HostCode, Instance, asked_for, chosen, substituted
 from tuner.draft.extract.items import SourceItem, items_of
@@ -164,6 +165,7 @@ def _extracted(
     # `others` are files of the project that are read too, `own` those that `path` includes
     listed = [item for place in (path, *others) for item in items_of(reading, place)]
     items = written_out(listed)
+    items = without_accessors(items, macros_of(items))
     found = [item for item in items if item.is_kernel]
     found = [item for item in found if item.path.resolve() in own] or found
     if not found:
@@ -220,7 +222,8 @@ def _one(name: str, kernels: Sequence[SourceItem]) -> Iterator[SourceItem]:
     # the first of a name with its specialisations: overloads for other types are other kernels
     first, *others = (item for item in kernels if item.names[-1] == name)
     yield first
-    yield from (item for item in others if _SPECIALISED.match(item.code))
+    if first.code.startswith("template"):
+        yield from (item for item in others if _SPECIALISED.match(item.code))
 
 
 def _chosen_kernels(
@@ -398,7 +401,9 @@ class NotCompiledError(KernelError):
     @property
     def is_mixed(self) -> bool:
         """Whether it is arithmetic of 16-bit floats with others, which PyTorch's types have."""
-        return "more than one operator" in str(self) or "no operator" in str(self)
+        return (
+            re.search(r"more than one (?:operator|conversion)|no operator", str(self)) is not None
+        )
 
 
 # what a compiler says of text that is no C++, apart from what it does not know

@@ -71,8 +71,12 @@ _STANDARD = {
     "algorithm": "max min clamp",
     "array": "array",
     "bit": "bit_cast bit_ceil bit_floor countl_zero countr_zero has_single_bit popcount",
+    "cmath": "acos acosh asin asinh atan atan2 atanh cbrt copysign cosh erfc exp2 expm1 fdim fmod"
+    " frexp hypot ilogb ldexp lgamma llrint llround log10 log1p log2 logb lrint lround modf"
+    " nearbyint remainder rint round scalbn signbit sinh tan tgamma trunc",
     "concepts": "same_as integral floating_point convertible_to derived_from signed_integral"
     " unsigned_integral",
+    "cstring": "memcpy memset",
     "cstddef": "size_t ptrdiff_t byte nullptr_t",
     "functional": "plus multiplies minus divides less greater unary_function binary_function",
     "limits": "numeric_limits",
@@ -139,7 +143,7 @@ def _standing_for(items: Sequence[SourceItem], names: Iterable[str]) -> list[Sou
 
 def needed(
     items: Sequence[SourceItem],
-    kernels: Iterable[SourceItem],
+    kernels: Sequence[SourceItem],
     constants: Iterable[str],
     names: Iterable[str],
     *,
@@ -154,8 +158,10 @@ def needed(
     marks = device_marks(items)
     usable = {at: kept for at, item in enumerate(items) if (kept := _usable(item, marks))}
     by_name: dict[str, list[int]] = {}
+    # a kernel's own prototype is not needed, and that of an overload makes its name ambiguous
+    named = {kernel.names[-1] for kernel in kernels if not kernel.code.startswith("template")}
     for at, item in usable.items():
-        if not item.is_kernel:
+        if not item.is_kernel and not ("__global__" in item.head and named & {*item.names}):
             for name in item.names:
                 by_name.setdefault(name, []).append(at)
     chosen = {id(kernel) for kernel in kernels}
