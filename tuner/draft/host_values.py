@@ -173,7 +173,8 @@ class HostLaunch:
         """All names that the launch configuration depends on."""
         site = self.site
         texts = (*site.grid, *site.block, site.shared, *site.template_arguments)
-        return names_behind(texts, site.definitions)
+        stated = {constant.name: constant.value for constant in self.source.constants}
+        return names_behind(texts, {**stated, **site.definitions})
 
     @property
     def problem_sizes(self) -> frozenset[str]:

@@ -16,6 +16,7 @@ from tuner.draft.indices import Shape, Site, product, undivided
 from tuner.draft.launches import Axes, LaunchDraft, numbers_of
 from tuner.draft.memory import allocated_shape, pointer_text
 from tuner.draft.translate import Scope
+from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import assigned, bare
 from tuner.source.facts import IDENTIFIER, KernelParameter, LineIndex
@@ -214,9 +215,12 @@ class _Reading:
         masked = self.launch.source.masked
         options = enumerators(masked, parameter.c_type) if dtype is None else None
         if options:
-            name, value = next(iter(options.items()))
-            evidence = (Evidence(GUESSED, f"{name}, one of {', '.join(options)}"),)
-            return DraftArgument(parameter, "int32", value=str(value), evidence=evidence)
+            named = {host.followed(self.passed.get(parameter.name, ""))[0] for host in self.hosts}
+            known = {name.rsplit("::", 1)[-1] for name in named} & options.keys()
+            name = known.pop() if len(known) == 1 else next(iter(options))
+            certainty = GUESSED if len(named) != 1 or name not in " ".join(named) else SURE
+            evidence = (Evidence(certainty, f"{name}, one of {', '.join(options)}"),)
+            return DraftArgument(parameter, "int32", value=str(options[name]), evidence=evidence)
         if dtype is None or not parameter.name:
             return DraftArgument(parameter, dtype)
         passed = self.passed.get(parameter.name, "")
@@ -253,7 +257,7 @@ class _Reading:
             # the memory says how much, in any order; the index which way round
             if memory is None and index is None:
                 continue
-            if memory is None or (index is not None and sorted(index[0]) == sorted(memory[0])):
+            if memory is None or (index is not None and self.agree(index[0], memory[0])):
                 shape, (certainty, origin) = index or ((), (GUESSED, ""))
                 also = f"{memory[1]}; " if memory is not None else ""
                 evidence = Evidence(SURE if memory is not None else certainty, f"{also}{origin}")
@@ -262,6 +266,16 @@ class _Reading:
                 shape, evidence = self.ordered(name, *memory, known)
             shapes[name] = shape, (evidence, *numbers)
         return shapes
+
+    def agree(self, one: Shape, other: Shape) -> bool:
+        """Tell whether two shapes hold as many elements, on every way to the launch."""
+        if sorted(one) == sorted(other):
+            return True
+        known = [{axis: n.value for axis, n in sizes.items()} for sizes in self.sizes]
+        whole = [Expression.parse(" * ".join(f"({e})" for e in shape)) for shape in (one, other)]
+        if not known or any(w.names - sizes.keys() for w in whole for sizes in known):
+            return False
+        return all(whole[0].integer(sizes) == whole[1].integer(sizes) for sizes in known)
 
     def sized(self, parameter: KernelParameter) -> Shape:
         # what an accessor became (extract/accessors.py)

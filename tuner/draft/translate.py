@@ -232,6 +232,8 @@ class _ExpressionTranslator:
             return self.expression(passed[0])
         if len(passed) == 2 and name.replace("_", "").lower() in _CEIL_DIV:
             name = "ceil_div"
+        elif len(passed) == 1 and name in ("ceil", "ceilf"):
+            return self._ceiling(passed[0])
         elif len(passed) >= 2 and name.lower() in ("min", "max"):
             name = name.lower()
         elif (result := {"GET_BLOCKS": _GET_BLOCKS, **self.scope.results}.get(name)) is not None:
@@ -239,6 +241,17 @@ class _ExpressionTranslator:
         else:
             raise _UntranslatableError
         return f"{name}({', '.join(self.expression(argument) for argument in passed)})"
+
+    def _ceiling(self, node: Node) -> str:
+        # `ceil((float)n / 256)`
+        while node.type in ("parenthesized_expression", "cast_expression"):
+            is_cast = node.type == "cast_expression"
+            node = _field(node, "value") if is_cast else node.named_children[0]
+        operator = node.child_by_field_name("operator")
+        if operator is None or text_of(operator, self.source) != "/":
+            return self.expression(node)
+        left, right = (self.expression(_field(node, side)) for side in ("left", "right"))
+        return f"ceil_div({left}, {right})"
 
     def _result(self, result: Result, passed: Sequence[Node]) -> str:
         known = dict(zip(result.parameters, map(self.expression, passed), strict=False))

@@ -70,7 +70,8 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
         if item.kind == "invocation":
             found += _made(item, texts)
         elif item.kind in ("function", "class") and not is_marked(item.head):
-            found.append(_launching(item, leading | launching, host))
+            whole = _with_head(item, host) if item.kind == "function" else item
+            found.append(_launching(whole, leading | launching, host))
         elif item.is_kernel and loops:
             found.append(_with_loops(item, loops))
         else:
@@ -89,6 +90,20 @@ def _with_loops(kernel: SourceItem, loops: Mapping[str, Macro]) -> SourceItem:
             text = expanded(loops[match[1]], arguments, {})
             kernel = _edited(kernel, 0, [((match.start(), end), text)])
     return kernel
+
+
+def _with_head(function: SourceItem, host: Mapping[str, Macro]) -> SourceItem:
+    # macros over its parameters: `MATRIX(a, ROWS, COLUMNS)`
+    used = {*IDENTIFIER.findall(function.head)} & host.keys()
+    for match in reversed([*re.finditer(r"(\w+)\s*(?=\()", function.head)]):
+        macro = host[match[1]] if match[1] in used else None
+        if macro is None or macro.parameters is None or match.start() == 0:
+            continue
+        arguments, end = listed(function.code, match.end())
+        if end and end <= len(function.head):
+            text = fold(expanded(macro, arguments, host))
+            function = _edited(function, 0, [((match.start(), end), text)])
+    return replace(function, head=function.code.partition("{")[0]) if used else function
 
 
 def _launching_macros(host: Mapping[str, Macro]) -> dict[str, Macro]:

@@ -102,11 +102,15 @@ _WHY = {
 
 def device_marks(items: Iterable[SourceItem]) -> frozenset[str]:
     """List the project's macros that put a function on the device."""
-    return frozenset(
-        item.name
-        for item in items
-        if item.kind == "macro" and is_marked(item.code[len(item.head) :])
-    )
+    bodies = {item.name: item.code[len(item.head) :] for item in items if item.kind == "macro"}
+    found = {name for name, body in bodies.items() if is_marked(body)}
+    # and those that stand for one of them alone
+    while True:
+        more = {name for name, body in bodies.items() if found & {*IDENTIFIER.findall(body)}}
+        plain = {name for name in more - found if re.fullmatch(r"[\w\s\\]*", bodies[name])}
+        if not plain:
+            return frozenset(found)
+        found |= plain
 
 
 @cache
