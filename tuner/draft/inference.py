@@ -12,7 +12,7 @@ from math import prod
 from tuner.draft.choices import TunableConstant
 from tuner.draft.guesses import LARGEST, enumerators, stated_default, summed_products, usual
 from tuner.draft.host_values import INTEGERS, Host, HostLaunch, Number, plain
-from tuner.draft.indices import Shape, Site, product, undivided
+from tuner.draft.indices import Shape, Site, product, undivided, widest
 from tuner.draft.launches import Axes, LaunchDraft, numbers_of
 from tuner.draft.memory import allocated_shape, pointer_text
 from tuner.draft.translate import Scope
@@ -20,7 +20,7 @@ from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import assigned, bare
 from tuner.source.facts import IDENTIFIER, KernelParameter, LineIndex
-from tuner.source.kernels import dtype_of, element_dtype
+from tuner.source.kernels import dtype_of, element_dtype, lanes_of
 from tuner.source.reaches import Reach, reaches_of
 from tuner.source.uses import ConstantMemory, Use, constant_memory, uses_of
 
@@ -349,8 +349,9 @@ class _Reading:
 
     def indexed(self, parameter: KernelParameter) -> Indexed | None:
         """Find the one shape that all indices agree on, or that has all others inside."""
-        if dtype_of(parameter.c_type, self.types) is None:
+        if element_dtype(parameter.c_type, self.types) is None:
             return None
+        lanes = lanes_of(parameter.c_type, self.types)
         reaches = self.reaches.get(parameter.name, [])
         telling = [reach for reach in reaches if reach.index != "0"] or reaches
         exact = [self.shape(reach) if reach.exact else None for reach in telling]
@@ -364,15 +365,23 @@ class _Reading:
         if not found:
             return None
         shapes = dict(reversed(found))
+        shapes = {one: shapes[one] for one in widest([*shapes])}
         shape = max(shapes, key=lambda one: len(product(one).split(" * ")))
         whole = Counter(product(shape).split(" * "))
         if any(Counter(product(one).split(" * ")) - whole for one in shapes):
             return None
         reach = shapes[shape]
-        certain = {*exact} == {shape}
+        # what leaves out the edge of an array says nothing of the edge
+        is_inner = any(re.search(r" - \d+$", extent) for extent in shape)
+        certain = (
+            not is_inner
+            and None not in exact
+            and widest([one for one in {*exact} if one]) == [shape]
+        )
         code = f"{parameter.name}[{reach.index}]"
         code = code if len(code) <= _LONGEST_CODE else f"{code[:_LONGEST_CODE]}..."
         how = "indexed" if reach.exact else "handed on"
+        shape = (*shape, str(lanes)) if lanes > 1 else shape
         return shape, (LIKELY if certain else GUESSED, f"{how} in line {reach.line}: {code}")
 
     def shape(self, reach: Reach) -> Shape | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.source.kernels import dtype_of
+from tuner.source.kernels import element_dtype, lanes_of
 from tuner.source.syntax import Node, fold, listed, number, parse_tree, text_of, walk
 
 # without underscores, in lower case
@@ -141,10 +141,10 @@ class _ExpressionTranslator:
             case "sizeof_expression":
                 text = text.removeprefix("sizeof").strip()
                 name = text[1:-1].strip() if text.startswith("(") else text
-                dtype = dtype_of(name, self.scope.types)
+                dtype = element_dtype(name, self.scope.types)
                 if dtype is None:
                     raise _UntranslatableError
-                return str(DTYPE_BYTES[dtype])
+                return str(DTYPE_BYTES[dtype] * lanes_of(name, self.scope.types))
             case "subscript_expression" if match := _MOST_BLOCKS.search(text):
                 return str(2**31 - 1 if match[1] == "0" else 2**16 - 1)
             case "call_expression":

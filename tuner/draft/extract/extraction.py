@@ -47,7 +47,7 @@ from tuner.source.facts import (
 from tuner.source.host import is_marked
 from tuner.source.kernels import dtype_of
 from tuner.source.launches import heads_of
-from tuner.source.unsupported import require_arguments, require_closed
+from tuner.source.unsupported import require_arguments, require_body, require_closed
 
 _ELEMENT_SIZE = re.compile(
     r"\b(?:at::|c10::)?elementSize\s*\([^()]*(?:\(\))?\)|\b\w+\s*(?:\.|->)\s*(?:element_size|itemsize)\s*\(\s*\)"
@@ -189,6 +189,9 @@ def _extracted(
         for name in names_behind((*site.grid, *site.block, site.shared), site.definitions)
     }
     kept = needed(items, picked, mentioned, set(IDENTIFIER.findall(arguments)), mixed=asked.mixed)
+    for item in kept:
+        if item.kind == "function":
+            require_body(names[0], item.path, item.line, item.code)
     structs: dict[str, tuple[Opened, ...]] = {}
     code = "\n".join(item.code for item in kept)
     for kernel in picked:

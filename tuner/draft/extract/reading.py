@@ -22,7 +22,7 @@ _NAMED = re.compile(r"#\s*include(?:_next)?\s*(?:<(?P<angled>[^>\n]+)>|\"(?P<quo
 # what NVRTC brings, or stands in for (tuner/compiler/shims)
 _TOOLKIT = re.compile(
     r"cuda_(?:fp\d\w*|bf16)\.h(?:pp)?|math_constants\.h|vector_(?:types|functions)\.h|mma\.h"
-    r"|cuda_(?:pipeline|awbarrier)\w*\.h|cooperative_groups(?:/.*|\.h)|nv/target|curand_kernel\.h"
+    r"|cuda_(?:pipeline|awbarrier)\w*\.h|cooperative_groups(?:/.*|\.h)|nv/target|curand_kernel\.h|cuComplex\.h"
     r"|cuda/.*|cub/.*|(?:assert|float|limits|math|stddef|stdint|stdio)\.h"
     r"|c(?:assert|float|limits|math|stddef|stdint|stdio)|(?:sm_\d+|device)_\w+\.h(?:pp)?"
 )

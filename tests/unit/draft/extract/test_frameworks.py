@@ -568,3 +568,28 @@ def test_a_macros_loop_over_the_grid_is_written_out(tmp_path: Path) -> None:
         "  i < (n); i += blockDim.x * gridDim.x)\n"
     )
     assert "threadIdx.x; i < (n); i +=" in extracted(tmp_path, text).unit
+
+
+def test_macros_in_the_head_of_a_host_function_are_written_out(tmp_path: Path) -> None:
+    (tmp_path / "kit.h").write_text("#define GRID(a, rows, cols) a[rows][cols]\n#define ROWS 8\n")
+    text = (
+        "#include <kit.h>\n"
+        "__global__ void clear(float* x, int rows) "
+        "{ if (threadIdx.x < rows) x[threadIdx.x] = 0; }\n"
+        "void run(int rows, float GRID(host, ROWS, rows)) { clear<<<1, 32>>>(x, rows); }\n"
+        "int main() { int rows = ROWS; run(rows, x); }\n"
+    )
+    unit = extracted(tmp_path, text)
+    assert "float host[ROWS][rows]" in unit.source.text
+
+
+def test_a_struct_by_value_becomes_its_members(tmp_path: Path, pool: NvrtcPool) -> None:
+    (tmp_path / "source.cu").write_text(
+        "struct Rows { int count; float* values; };\n"
+        "__global__ void clear(Rows all) "
+        "{ if (threadIdx.x < all.count) all.values[threadIdx.x] = 0; }\n"
+        "void run(Rows all) { clear<<<1, 32>>>(all); }\n"
+    )
+    made = draft_source(tmp_path / "source.cu", tmp_path, compiler=lambda: pool)
+    assert made.space is not None
+    assert "{name: values, dtype: float32, shape: [count], role: output}" in made.space.read_text()
