@@ -273,7 +273,8 @@ def _block(
         yield from _limit(launch, choices, names)
     if not extents or threads > MAX_THREADS:
         return
-    stated = {choice.origin for choice in choices} & {*launch.block_names}
+    said = {name for text in launch.block_names for name in IDENTIFIER.findall(text)}
+    stated = {choice.origin for choice in choices} & said
     if stated or any(choice.is_block and choice.default == threads for choice in choices):
         return
     asked, note = _asked(launch), f"the block of the launch, line {launch.site.line}"

@@ -268,6 +268,8 @@ _CAST = re.compile(
     r"^(?:\((?:const\s+)?(?:unsigned|signed|int|long|size_t|u?int\d*_t|float|double|[\w:]+\s*\*)"
     r"(?:\s+\w+|\s*\*)*\s*\)|(?:static|reinterpret|const)_cast<[^<>]*>)\s*(?=[\w(&-])"
 )
+# `int64_t(row)`
+_FUNCTIONAL = re.compile(r"(?:unsigned|int|long|size_t|u?int\d+_t|float|double)\s*(?=\()")
 _COMMAND_LINE = re.compile(r"\b(?:argc|argv|getenv|ato(?:i|l|ll)|strto\w+|sto(?:i|l|ul|ll|ull))\b")
 _WHOLE_FLOAT = re.compile(r"(\d+)(?:\.0*)?(?:[eE]\+?(\d{1,2}))?[fF]?")
 
@@ -412,6 +414,8 @@ def plain(text: str) -> str:
             text = text[1:-1].strip()
         elif match := _CAST.match(text):
             text = text[match.end() :].strip()
+        elif (match := _FUNCTIONAL.match(text)) and closing(text, match.end()) == len(text):
+            text = text[match.end() + 1 : -1].strip()
         else:
             break
     return text

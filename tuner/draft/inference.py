@@ -403,9 +403,17 @@ class _Reading:
     def site(self, reach: Reach) -> Site:
         body, masked = (self.launch.kernel.body,), self.launch.source.masked
         variables = assigned(masked, body, reach.at, reach.loop_end)
-        known = {name: value.text for name, value in variables.items()}
+        known = {name: self.without_flat(value.text) for name, value in variables.items()}
         tuned = frozenset(self.tunable)
         return Site(self.scope, self.grid, self.block, reach.bounds, known, tuned, self.tables)
+
+    def without_flat(self, text: str) -> str:
+        # a block of one row has threadIdx.y of 0
+        flat = "xyz"[len(self.block) :] if self.block else ""
+        if not flat:
+            return text
+        text = re.sub(rf"\s*\*\s*blockDim\.[{flat}]|\bblockDim\.[{flat}]\s*\*\s*", "", text)
+        return re.sub(rf"\s*\+\s*threadIdx\.[{flat}]|\bthreadIdx\.[{flat}]\s*\+\s*", "", text)
 
     def allocated(self, parameter: KernelParameter) -> ShapeAndOrigin | None:
         dtype = element_dtype(parameter.c_type, self.types)

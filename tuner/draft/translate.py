@@ -28,6 +28,7 @@ LIMITS = {
 }  # fmt: skip
 # a property of the device, the same on all that there are
 _MOST_BLOCKS = re.compile(r"\bmaxGridSize\s*\[\s*([012])\s*\]$")
+_MOST_THREADS = 1024
 _DIM3 = re.compile(r"(?:dim3\s*)?[({]")
 _MAX_DEPTH = 24
 
@@ -149,6 +150,8 @@ class _ExpressionTranslator:
                 return str(2**31 - 1 if match[1] == "0" else 2**16 - 1)
             case "call_expression":
                 return self._call(node)
+            case "field_expression" if text.endswith("maxThreadsPerBlock"):
+                return str(_MOST_THREADS)
             case "field_expression" if (extent := self._extent(text)) is not None:
                 return _written(extent, self.scope, self.depth + 1)
             case _:

@@ -438,3 +438,27 @@ def test_a_struct_of_numbers_of_one_type_is_a_row_of_them() -> None:
     assert "dtype: float32, shape: [n, 6]" in row
     mixed = text.replace("float w[3]", "int w[3]")
     assert "dtype: FILL_IN" in argument(mixed + "k<<<1, 32>>>(p, n); }", "p")
+
+
+def test_a_block_of_one_row_has_no_rows_to_count() -> None:
+    text = (
+        "__global__ void k(float* x, int cols) { int row = blockIdx.x*blockDim.y + threadIdx.y;\n"
+    )
+    text += "x += int64_t(row)*cols; for (int c = threadIdx.x; c < cols; c += 32) x[c] = 0; }\n"
+    text += "void run(float* x, int rows, int cols) { k<<<rows, dim3(32, 1, 1)>>>(x, cols); }\n"
+    assert "shape: [rows, cols]" in argument(text, "x")
+
+
+def test_a_block_by_a_constant_at_most_what_the_device_takes_has_one_parameter() -> None:
+    text = SAXPY + "#define THREADS_MAX 256\nvoid run(float* p, int n) { cudaDeviceProp prop;\n"
+    text += "int t = min(prop.maxThreadsPerBlock, THREADS_MAX);\n"
+    made = snippet(text + "k<<<(n + t - 1) / t, t>>>(p, p, 1.f, n); }")
+    assert "block: [256]" in made.space_yaml
+    assert "block_size:" not in made.space_yaml
+
+
+def test_a_sum_over_sizes_that_nobody_states_is_taken_for_one_of_128_terms() -> None:
+    text = "__global__ void k(const float* x, float* y, int rows, int cols) {\n"
+    text += "int r = blockIdx.x; if (r < rows && threadIdx.x == 0) { float s = 0;\n"
+    text += "for (int c = 0; c < cols; ++c) s += x[r * cols + c]; y[r] = s; } }\n"
+    assert "y: {relative: 1.0e-5, absolute: 1.3e-4}" in snippet(text).space_yaml
