@@ -12,7 +12,7 @@ from tuner.compiler.base import Compiler, CompileRequest
 from tuner.draft.blanks import blanks_in, require_filled
 from tuner.draft.choices import Proposals, propose
 from tuner.draft.extract.conditions import guard_of
-from tuner.draft.extract.extraction import Extraction, NotCompiledError, extract, failure
+from tuner.draft.extract.extraction import Extraction, Memo, NotCompiledError, extract, failure
 from tuner.draft.extract.reading import is_plain, parsed_include
 from tuner.draft.extract.siblings import siblings
 from tuner.draft.extract.unit import relocated
@@ -352,11 +352,12 @@ def _extracted(
     """Extract a unit that compiles, with another instantiation where the best one does not."""
     first: Extraction | None = None
     errors: list[NotCompiledError] = []
-    place, mixed, defined = 0, False, frozenset[str]()
+    place, mixed, defined, memo = 0, False, frozenset[str](), Memo()
     while True:
         unit = extract(
             path, target, kernels=asked.kernels, instantiate=asked.instantiate,
             folders=asked.folders, place=place, mixed=mixed, defined=defined,
+            memo=memo,
         )  # fmt: skip
         first = first or unit
         try:

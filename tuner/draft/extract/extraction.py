@@ -57,6 +57,18 @@ _CONCEPT = re.compile(r"\bconcept\s+\w+\s*=")
 _STANDARD_CONCEPTS = ("std::floating_point", "std::integral")
 
 
+@dataclass(slots=True)
+class Sources:
+    """A source with its headers and siblings as they were read; `items` once somebody asked."""
+
+    reading: Reading
+    items: tuple[SourceItem, ...] | None = None
+
+
+# by the other files that are read, and the macros that are defined
+Memo = dict[tuple[tuple[Path, ...], frozenset[str]], Sources]
+
+
 @dataclass(frozen=True, slots=True)
 class Extraction:
     """One translation unit with what is known of how its kernels are launched.
@@ -106,35 +118,39 @@ def extract(
     place: int = 0,
     mixed: bool = False,
     defined: frozenset[str] = frozenset(),
+    memo: Memo | None = None,
 ) -> Extraction:
     """Extract the kernels of `path`, as if the unit were the file `target`; nothing is written.
 
     `kernels` chooses, `instantiate` names instantiations (`scale<float, 4>`), `folders` are where
     headers are looked for. What `path` does not say of their launches, other files of its project
     may. `place` counts instantiations that are no good; with `mixed` 16-bit floats and others have
-    the arithmetic of PyTorch's; `defined` are macros that a build defines. Raises `KernelError` for
-    what is not there or needs a choice.
+    the arithmetic of PyTorch's; `defined` are macros that a build defines. `memo` keeps what was
+    read for another place of the same source. Raises `KernelError` for what is not there or needs
+    a choice.
     """
-    reading = read_all(path, folders, (), defined)
-    guards = {guard_of(bare_name(kernel), reading.dropped) for kernel in kernels}
+    memo = {} if memo is None else memo
+    sources = _read(path, folders, (), defined, memo)
+    guards = {guard_of(bare_name(kernel), sources.reading.dropped) for kernel in kernels}
     if more_defined := {guard for guard in guards if guard is not None} - defined:
         defined |= more_defined
-        reading = read_all(path, folders, (), defined)
+        sources = _read(path, folders, (), defined, memo)
     named = _Asked(kernels, instantiate, place, mixed, defined)
     alone: Extraction | None = None
     error: KernelError | None = None
     try:
-        alone = _extracted(path, target, reading, named)
+        alone = _extracted(path, target, sources, named)
     except KernelError as found:
         error = found
     if alone is not None and alone.is_stated:
         return alone
+    reading = sources.reading
     others = siblings(path, reading.files)
     if others:
         with suppress(KernelError):
             known = dict.fromkeys(reading.files)
-            wider = read_all(path, folders, others, defined)
-            more = tuple(other for other in others if other.resolve() in wider.files)
+            wider = _read(path, folders, others, defined, memo)
+            more = tuple(other for other in others if other.resolve() in wider.reading.files)
             whole = _extracted(path, target, wider, named, more, frozenset(known))
             # a kernel of that name elsewhere is not that of a header which is missing
             if alone is not None or whole.is_stated or not reading.unread("missing"):
@@ -143,6 +159,27 @@ def extract(
         raise error
     assert alone is not None
     return alone
+
+
+def _read(
+    path: Path,
+    folders: tuple[Path, ...],
+    others: tuple[Path, ...],
+    defined: frozenset[str],
+    memo: Memo,
+) -> Sources:
+    key = (others, defined)
+    if key not in memo:
+        memo[key] = Sources(read_all(path, folders, others, defined))
+    return memo[key]
+
+
+def _items(path: Path, others: Sequence[Path], sources: Sources) -> tuple[SourceItem, ...]:
+    if sources.items is None:
+        places = (path, *others)
+        items = written_out([one for place in places for one in items_of(sources.reading, place)])
+        sources.items = without_accessors(items, macros_of(items))
+    return sources.items
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +194,13 @@ class _Asked:
 def _extracted(
     path: Path,
     target: Path,
-    reading: Reading,
+    sources: Sources,
     asked: _Asked,
     others: Sequence[Path] = (),
     own: frozenset[Path] = frozenset(),
 ) -> Extraction:
     # `others` are files of the project that are read too, `own` those that `path` includes
-    listed = [item for place in (path, *others) for item in items_of(reading, place)]
-    items = written_out(listed)
-    items = without_accessors(items, macros_of(items))
+    reading, items = sources.reading, _items(path, others, sources)
     found = [item for item in items if item.is_kernel]
     found = [item for item in found if item.path.resolve() in own] or found
     if not found:
