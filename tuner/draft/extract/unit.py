@@ -128,7 +128,11 @@ def _standing_for(items: Sequence[SourceItem], names: Iterable[str]) -> list[Sou
     inside = {part for item in items for scope in item.namespace for part in scope.split("::")}
     inside |= {m[1] for m in re.finditer(r"\busing\s+namespace\s+(?:\w+\s*::\s*)*(\w+)", code)}
 
+    homes = {(name, "::".join(item.namespace)) for item in items for name in item.names}
+
     def is_used(item: SourceItem) -> bool:
+        if any((name, "::".join(item.namespace)) in homes for name in item.names):
+            return False
         scope = "".join(item.namespace).rpartition("::")[2]
         wanted = rf"\b(?:{'|'.join(item.names)})\b"
         is_inside = (not scope or scope in inside) and own.isdisjoint(item.names)

@@ -593,3 +593,15 @@ def test_a_struct_by_value_becomes_its_members(tmp_path: Path, pool: NvrtcPool) 
     made = draft_source(tmp_path / "source.cu", tmp_path, compiler=lambda: pool)
     assert made.space is not None
     assert "{name: values, dtype: float32, shape: [count], role: output}" in made.space.read_text()
+
+
+def test_a_frameworks_own_header_that_is_there_needs_no_stand_in(tmp_path: Path) -> None:
+    folder = tmp_path / "include" / "ATen"
+    folder.mkdir(parents=True)
+    (folder / "Numbers.h").write_text(
+        "namespace at {\ntemplate <typename T> C10_HOST_DEVICE bool _isnan(T x) "
+        "{ return x != x; }\n}\n"
+    )
+    text = "#include <ATen/Numbers.h>\n"
+    text += "__global__ void k(float* x) { if (at::_isnan(x[0])) x[0] = 0; }\n"
+    assert extracted(tmp_path, text).unit.count("bool _isnan") == 1
