@@ -10,6 +10,7 @@ from math import prod
 
 from tuner.draft.host_values import HostLaunch, names_behind
 from tuner.draft.traits import traits_of
+from tuner.draft.unlaunched import BLOCK
 from tuner.model.config import RESERVED_NAMES
 from tuner.model.expressions import Value
 from tuner.source.facts import IDENTIFIER, LineIndex, Span, TemplateParameter, within
@@ -37,9 +38,6 @@ _FIXED = (
         r"|BATCH|SEQ_?LEN|GROUP_?SIZE|PAGE_?SIZE|QUANT).*|SIZE_?[MNK]|DIM_?[A-Z]?",
         PROBLEM_SIZE,
     ),
-)
-_BLOCK = re.compile(
-    r"(CTA|BLOCK|TB)(_?(SIZE|DIM|THREADS))?(_?X)?|(N|NUM|MAX)?_?THREADS?(_PER_(BLOCK|CTA))?|TPB"
 )
 _SWITCH = re.compile(r"(USE|ENABLE|HAS|WITH|DO|IS)_.*|.*_ENABLED?")
 # flags of how, not of what
@@ -275,11 +273,14 @@ def _block(
         yield from _limit(launch, choices, names)
     if not extents or threads > MAX_THREADS:
         return
-    stated = {choice.origin for choice in choices} & {*launch.block_names}
+    said = {name for text in launch.block_names for name in IDENTIFIER.findall(text)}
+    stated = {choice.origin for choice in choices} & said
     if stated or any(choice.is_block and choice.default == threads for choice in choices):
         return
     asked, note = _asked(launch), f"the block of the launch, line {launch.site.line}"
-    if launch.guessed:
+    if launch.is_guessed:
+        note = f"the threads of a block; {threads} is a guess, for nothing launches the kernel"
+    elif launch.guessed:
         note = f"{', '.join(launch.guessed)}, line {launch.site.line}; {threads} is a guess"
     if len(extents) == 1 and "x" in asked:
         name, near = names.of("block_size"), _block_values(threads)
@@ -394,7 +395,7 @@ def _is_switch(name: str, value: Value) -> bool:
 
 
 def _is_block(name: str, value: Value) -> bool:
-    named = _BLOCK.fullmatch(snake_case(name).upper()) is not None
+    named = BLOCK.fullmatch(snake_case(name).upper()) is not None
     return named and isinstance(value, int) and _WARP <= value <= MAX_THREADS and value % _WARP == 0
 
 

@@ -12,7 +12,7 @@ from tuner.compiler.base import Compiler, CompileRequest
 from tuner.draft.blanks import blanks_in, require_filled
 from tuner.draft.choices import Proposals, propose
 from tuner.draft.extract.conditions import guard_of
-from tuner.draft.extract.extraction import Extraction, NotCompiledError, extract, failure
+from tuner.draft.extract.extraction import Extraction, Memo, NotCompiledError, extract, failure
 from tuner.draft.extract.reading import is_plain, parsed_include
 from tuner.draft.extract.siblings import siblings
 from tuner.draft.extract.unit import relocated
@@ -33,7 +33,7 @@ from tuner.source.facts import KernelFunction, LineIndex, SourceFile, bare_name
 from tuner.source.host import Edit, apply_edits, host_edits
 from tuner.source.kernels import element_dtype
 from tuner.source.reader import source_text
-from tuner.source.unsupported import require_arguments, require_closed
+from tuner.source.unsupported import require_arguments, require_body, require_closed
 from tuner.space.choices import check_names, search_space
 from tuner.space.schema import validated
 from tuner.space.yaml import read
@@ -190,15 +190,19 @@ def draft_source(
             return _draft_extracted(path, folder, asked, compiler(), force)
         raise
     kernel = _chosen(source, next(iter(asked.kernels), None))
-    numbers = (p for p in kernel.parameters if not p.pointers and p.dtype is None)
-    if any(element_dtype(p.c_type, source.aliases) for p in numbers):
-        # `float4` as a number: a search space has one for each member
+    numbers = [p for p in kernel.parameters if not p.pointers and p.dtype is None]
+    structs = {d.name for d in source.definitions if d.kind == "class"} | source.aliases.keys()
+    if any(p.c_type in structs or element_dtype(p.c_type, source.aliases) for p in numbers):
+        # `float4` as a number, or a struct: a search space has one for each member
         return _draft_extracted(path, folder, asked, compiler(), force)
+    lines = LineIndex(source.masked)
+    for start, end in source.reachable([kernel]):
+        require_body(kernel.name, path, lines.at(start), source.masked[start:end])
     stem = stem_of(path, asked.kernels, folder)
     made = _compiling(source, kernel.name, folder, compiler(), stem=stem, problem=asked.problem)
     names = (made.launched,) if made.launched is not None else ()
     request = CompileRequest(hide_host_code(source), names, _ARCHITECTURE)
-    elsewhere = not HostLaunch.of(source, kernel).is_found and siblings(path, (path,))
+    elsewhere = HostLaunch.of(source, kernel).is_guessed and siblings(path, (path,))
     if elsewhere or not compiler().submit(request).result().ok:
         try:
             return _draft_extracted(path, folder, asked, compiler(), force)
@@ -351,11 +355,12 @@ def _extracted(
     """Extract a unit that compiles, with another instantiation where the best one does not."""
     first: Extraction | None = None
     errors: list[NotCompiledError] = []
-    place, mixed, defined = 0, False, frozenset[str]()
+    place, mixed, defined, memo = 0, False, frozenset[str](), Memo()
     while True:
         unit = extract(
             path, target, kernels=asked.kernels, instantiate=asked.instantiate,
             folders=asked.folders, place=place, mixed=mixed, defined=defined,
+            memo=memo,
         )  # fmt: skip
         first = first or unit
         try:

@@ -10,7 +10,9 @@ _DEFAULT = (
     r"\b(?:float|double|bool|u?int\d*(?:_t)?|long|size_t)\s+(?:{names})"
     r"\s*=\s*([^,;(){{}}]+?)\s*[,)]"
 )
-_ENUM = r"\benum\s+(?:class\s+|struct\s+)?(?:{name}\b)?\s*(?::\s*(\w+)\s*)?\{{([^{{}}]*)\}}\s*(\w*)"
+_ENUM = (
+    r"\benum\b\s*(?:class\s+|struct\s+)?(?:{name}\b)?\s*(?::\s*(\w+)\s*)?\{{([^{{}}]*)\}}\s*(\w*)"
+)
 _FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
 _SUM = re.compile(r"\b(\w+)(?:\[[^\]]*\])?\s*\+=\s*([^;]*[\w)\]]\s*\*\s*[\w(][^;]*);")
 # Squares of it, and sums of as many as an array has, are numbers of float32.

@@ -9,6 +9,7 @@ from itertools import islice
 
 from tuner.draft.traits import traits_of
 from tuner.draft.translate import LIMITS, Scope, parse_expression, translate
+from tuner.draft.unlaunched import guessed_site
 from tuner.source.accesses import Assigned, assigned
 from tuner.source.facts import (
     IDENTIFIER,
@@ -62,16 +63,16 @@ def _candidates(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class HostLaunch:
-    """One kernel with the first launch of it; with an empty one where none `is_found`.
+    """One kernel with the first launch of it.
 
     `guessed` are the block's extents that only whoever calls the host code knows, `candidates` the
-    numbers of threads that it lists.
+    numbers of threads that it lists. Where nothing launches the kernel, all `is_guessed`.
     """
 
     source: SourceFile
     kernel: KernelFunction
     site: LaunchSite
-    is_found: bool = True
+    is_guessed: bool = False
     guessed: tuple[str, ...] = ()
     candidates: tuple[int, ...] = ()
 
@@ -86,7 +87,11 @@ class HostLaunch:
             LaunchSite(kernel.name, (), (), (), "0", (), kernel.line),
         )
         first = next(iter(complete or found), None)
-        return first.with_block() if first else cls(source, kernel, nowhere, is_found=False)
+        if first is not None:
+            return first.with_block()
+        known = cls(source, kernel, nowhere, is_guessed=True)
+        site = guessed_site(source, kernel, nowhere, known.types())
+        return replace(known, site=site).with_block()
 
     def with_block(self) -> HostLaunch:
         """Give extents of the block that the host code is handed a usual number."""
@@ -168,13 +173,14 @@ class HostLaunch:
         """All names that the launch configuration depends on."""
         site = self.site
         texts = (*site.grid, *site.block, site.shared, *site.template_arguments)
-        return names_behind(texts, site.definitions)
+        stated = {constant.name: constant.value for constant in self.source.constants}
+        return names_behind(texts, {**stated, **site.definitions})
 
     @property
     def problem_sizes(self) -> frozenset[str]:
         """The names of the arrays' sizes and of what the kernel is handed, but of no block."""
         source, site = self.source, self.site
-        if not self.is_found:
+        if self.is_guessed:
             return frozenset()
         variables = {name: Assigned(text, 0) for name, text in site.definitions.items()}
         texts = [a.size for a in allocations_in(source, (0, len(source.masked)), variables)]
@@ -262,6 +268,8 @@ _CAST = re.compile(
     r"^(?:\((?:const\s+)?(?:unsigned|signed|int|long|size_t|u?int\d*_t|float|double|[\w:]+\s*\*)"
     r"(?:\s+\w+|\s*\*)*\s*\)|(?:static|reinterpret|const)_cast<[^<>]*>)\s*(?=[\w(&-])"
 )
+# `int64_t(row)`
+_FUNCTIONAL = re.compile(r"(?:unsigned|int|long|size_t|u?int\d+_t|float|double)\s*(?=\()")
 _COMMAND_LINE = re.compile(r"\b(?:argc|argv|getenv|ato(?:i|l|ll)|strto\w+|sto(?:i|l|ul|ll|ull))\b")
 _WHOLE_FLOAT = re.compile(r"(\d+)(?:\.0*)?(?:[eE]\+?(\d{1,2}))?[fF]?")
 
@@ -289,7 +297,7 @@ class Number:
 
 def paths_to(launch: HostLaunch) -> tuple[Path, ...]:
     """List the ways on which host code reaches the launch, one where nobody in the file calls."""
-    if not launch.is_found:
+    if launch.is_guessed:
         return ()
     functions, calls = functions_of(launch.source), calls_of(launch.source)
     spans = tuple(function.span for function in functions)
@@ -406,6 +414,8 @@ def plain(text: str) -> str:
             text = text[1:-1].strip()
         elif match := _CAST.match(text):
             text = text[match.end() :].strip()
+        elif (match := _FUNCTIONAL.match(text)) and closing(text, match.end()) == len(text):
+            text = text[match.end() + 1 : -1].strip()
         else:
             break
     return text

@@ -96,7 +96,8 @@ class Site:
                 major = self.dimensions(outer, depth + 1)
                 if major is not None:
                     return (*major, *(n for n in minor if n != "1"))
-        return self.stepped(terms, depth)
+        whole = self.together([plain(term) for term in terms])
+        return self.stepped(terms, depth) or ((whole,) if whole else None)
 
     def stepped(self, terms: list[str], depth: int) -> Shape | None:
         # a + b below L, where a goes up to L in steps of B, and b runs over B
@@ -146,13 +147,30 @@ class Site:
         extents = self.dimensions(" + ".join(part.running for part in terms))
         if extents is not None and len(terms) == 1 and not terms[0].extent:
             return extents
-        whole = {part.extent for part in terms if part.extent}
+        together = self.together([part.running for part in terms])
+        whole = {part.extent for part in terms if part.extent} | {together} - {""}
         for part in terms:
             limits = (bound.limit for bound in self.bounds if bound.what == bare(part.running))
             limit = self.translated(next(limits, ""))
             if limit is not None and {*IDENTIFIER.findall(limit)} - self.tuned:
                 whole.add(limit)
         return (whole.pop(),) if len(whole) == 1 else extents
+
+    def together(self, terms: Sequence[str]) -> str:
+        """Find how far the sum of several terms goes: of y < H - K + 1 and i < K, H."""
+        total = Counter({"": 1 - len(terms)})
+        for term in terms if len(terms) > 1 else ():
+            limits = (bound.limit for bound in self.bounds if bound.what == bare(term))
+            limit = self.translated(next(limits, ""))
+            found = linear(limit or (f"{term} + 1" if term.isdigit() else ""))
+            if found is None:
+                return ""
+            total.update(found)
+        left = {name: count for name, count in total.items() if name and count}
+        if [*left.values()] != [1]:
+            return ""
+        more = total[""]
+        return next(iter(left)) + (f" {'-' if more < 0 else '+'} {abs(more)}" if more else "")
 
     def pointing(self, text: str) -> str:
         """Name the array that a term is an element of, directly or through a local pointer."""
@@ -266,6 +284,38 @@ class Site:
     def translated(self, text: str) -> str | None:
         known = {**self.variables, **self.scope.definitions}
         return translate(text, replace(self.scope, definitions=known))
+
+
+def linear(text: str) -> Counter[str] | None:
+    """Read `H - K + 1` as how often it has each name, and what is left under no name."""
+    if not re.fullmatch(r"[\s(]*\w+[\s)]*(?:[-+]\s*\w+[\s)]*)*", text):
+        return None
+    found: Counter[str] = Counter()
+    for sign, piece in re.findall(r"([-+]?)\s*(\w+)", text):
+        one = -1 if sign == "-" else 1
+        found[piece if IDENTIFIER.fullmatch(piece) else ""] += one * int(
+            piece if piece.isdigit() else 1
+        )
+    return found
+
+
+def widest(shapes: Sequence[Shape]) -> list[Shape]:
+    """Leave out shapes that are another one with a smaller number added: `n - 1` beside `n`."""
+
+    def is_within(one: Shape, other: Shape) -> bool:
+        pairs = [(linear(a), linear(b)) for a, b in zip(one, other, strict=True) if a != b]
+        more = [Counter({**b, "": b[""]}) for _, b in pairs if b is not None]
+        for (small, _), large in zip(pairs, more, strict=False):
+            large.subtract(small or {})
+        known = len(more) == len(pairs) and all(small is not None for small, _ in pairs)
+        plain = all(not count for large in more for name, count in large.items() if name)
+        return known and plain and all(large[""] > 0 for large in more)
+
+    return [
+        one
+        for one in shapes
+        if not any(len(one) == len(o) and one != o and is_within(one, o) for o in shapes)
+    ]
 
 
 def undivided(shape: Shape) -> Iterator[str]:

@@ -6,20 +6,21 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, permutations
+from itertools import combinations, permutations, takewhile
 from math import prod
 
 from tuner.draft.choices import TunableConstant
 from tuner.draft.guesses import LARGEST, enumerators, stated_default, summed_products, usual
 from tuner.draft.host_values import INTEGERS, Host, HostLaunch, Number, plain
-from tuner.draft.indices import Shape, Site, product, undivided
+from tuner.draft.indices import Shape, Site, product, undivided, widest
 from tuner.draft.launches import Axes, LaunchDraft, numbers_of
 from tuner.draft.memory import allocated_shape, pointer_text
 from tuner.draft.translate import Scope
+from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import assigned, bare
 from tuner.source.facts import IDENTIFIER, KernelParameter, LineIndex
-from tuner.source.kernels import dtype_of, element_dtype
+from tuner.source.kernels import dtype_of, element_dtype, lanes_of
 from tuner.source.reaches import Reach, reaches_of
 from tuner.source.uses import ConstantMemory, Use, constant_memory, uses_of
 
@@ -133,7 +134,7 @@ class _Reading:
         values |= {name: text for name, (text, _) in axes.strides.items()}
         self.scope = Scope(values, launch.constants, types=self.types)
         self.grid = tuned.grid or ()
-        self.block = (tuned.block or ()) if launch.is_found else ()
+        self.block = tuned.block or ()
         self.tunable = {choice.name for choice in choices}
         self.reaches: dict[str, list[Reach]] = {}
         for reach in reaches_of(launch.source, launch.kernel, self.types):
@@ -214,9 +215,12 @@ class _Reading:
         masked = self.launch.source.masked
         options = enumerators(masked, parameter.c_type) if dtype is None else None
         if options:
-            name, value = next(iter(options.items()))
-            evidence = (Evidence(GUESSED, f"{name}, one of {', '.join(options)}"),)
-            return DraftArgument(parameter, "int32", value=str(value), evidence=evidence)
+            named = {host.followed(self.passed.get(parameter.name, ""))[0] for host in self.hosts}
+            known = {name.rsplit("::", 1)[-1] for name in named} & options.keys()
+            name = known.pop() if len(known) == 1 else next(iter(options))
+            certainty = GUESSED if len(named) != 1 or name not in " ".join(named) else SURE
+            evidence = (Evidence(certainty, f"{name}, one of {', '.join(options)}"),)
+            return DraftArgument(parameter, "int32", value=str(options[name]), evidence=evidence)
         if dtype is None or not parameter.name:
             return DraftArgument(parameter, dtype)
         passed = self.passed.get(parameter.name, "")
@@ -238,6 +242,9 @@ class _Reading:
         shapes: dict[str, tuple[Shape, tuple[Evidence, ...]]] = {}
         for parameter in arrays:
             name, numbers = parameter.name, tuple[Evidence, ...]()
+            if sized := self.sized(parameter):
+                shapes[name] = sized, (Evidence(SURE, "the sizes of PyTorch's accessor"),)
+                continue
             memory, index = self.allocated(parameter), indexed.get(name)
             if memory is not None and index is not None and index[1][0] == GUESSED:
                 index = None
@@ -250,7 +257,7 @@ class _Reading:
             # the memory says how much, in any order; the index which way round
             if memory is None and index is None:
                 continue
-            if memory is None or (index is not None and sorted(index[0]) == sorted(memory[0])):
+            if memory is None or (index is not None and self.agree(index[0], memory[0])):
                 shape, (certainty, origin) = index or ((), (GUESSED, ""))
                 also = f"{memory[1]}; " if memory is not None else ""
                 evidence = Evidence(SURE if memory is not None else certainty, f"{also}{origin}")
@@ -259,6 +266,23 @@ class _Reading:
                 shape, evidence = self.ordered(name, *memory, known)
             shapes[name] = shape, (evidence, *numbers)
         return shapes
+
+    def agree(self, one: Shape, other: Shape) -> bool:
+        """Tell whether two shapes hold as many elements, on every way to the launch."""
+        if sorted(one) == sorted(other):
+            return True
+        known = [{axis: n.value for axis, n in sizes.items()} for sizes in self.sizes]
+        whole = [Expression.parse(" * ".join(f"({e})" for e in shape)) for shape in (one, other)]
+        if not known or any(w.names - sizes.keys() for w in whole for sizes in known):
+            return False
+        return all(whole[0].integer(sizes) == whole[1].integer(sizes) for sizes in known)
+
+    def sized(self, parameter: KernelParameter) -> Shape:
+        # what an accessor became (extract/accessors.py)
+        names = [p.name for p in self.launch.kernel.parameters]
+        after = names[names.index(parameter.name) + 1 :]
+        own = takewhile(lambda pair: pair[1] == f"{parameter.name}_n{pair[0]}", enumerate(after))
+        return tuple(self.axes.names.get(name, name) for _, name in own)
 
     def ordered(
         self, name: str, memory: Shape, origin: str, indexed: Mapping[str, Indexed]
@@ -325,8 +349,9 @@ class _Reading:
 
     def indexed(self, parameter: KernelParameter) -> Indexed | None:
         """Find the one shape that all indices agree on, or that has all others inside."""
-        if dtype_of(parameter.c_type, self.types) is None:
+        if element_dtype(parameter.c_type, self.types) is None:
             return None
+        lanes = lanes_of(parameter.c_type, self.types)
         reaches = self.reaches.get(parameter.name, [])
         telling = [reach for reach in reaches if reach.index != "0"] or reaches
         exact = [self.shape(reach) if reach.exact else None for reach in telling]
@@ -340,15 +365,23 @@ class _Reading:
         if not found:
             return None
         shapes = dict(reversed(found))
+        shapes = {one: shapes[one] for one in widest([*shapes])}
         shape = max(shapes, key=lambda one: len(product(one).split(" * ")))
         whole = Counter(product(shape).split(" * "))
         if any(Counter(product(one).split(" * ")) - whole for one in shapes):
             return None
         reach = shapes[shape]
-        certain = {*exact} == {shape}
+        # what leaves out the edge of an array says nothing of the edge
+        is_inner = any(re.search(r" - \d+$", extent) for extent in shape)
+        certain = (
+            not is_inner
+            and None not in exact
+            and widest([one for one in {*exact} if one]) == [shape]
+        )
         code = f"{parameter.name}[{reach.index}]"
         code = code if len(code) <= _LONGEST_CODE else f"{code[:_LONGEST_CODE]}..."
         how = "indexed" if reach.exact else "handed on"
+        shape = (*shape, str(lanes)) if lanes > 1 else shape
         return shape, (LIKELY if certain else GUESSED, f"{how} in line {reach.line}: {code}")
 
     def shape(self, reach: Reach) -> Shape | None:
@@ -370,9 +403,17 @@ class _Reading:
     def site(self, reach: Reach) -> Site:
         body, masked = (self.launch.kernel.body,), self.launch.source.masked
         variables = assigned(masked, body, reach.at, reach.loop_end)
-        known = {name: value.text for name, value in variables.items()}
+        known = {name: self.without_flat(value.text) for name, value in variables.items()}
         tuned = frozenset(self.tunable)
         return Site(self.scope, self.grid, self.block, reach.bounds, known, tuned, self.tables)
+
+    def without_flat(self, text: str) -> str:
+        # a block of one row has threadIdx.y of 0
+        flat = "xyz"[len(self.block) :] if self.block else ""
+        if not flat:
+            return text
+        text = re.sub(rf"\s*\*\s*blockDim\.[{flat}]|\bblockDim\.[{flat}]\s*\*\s*", "", text)
+        return re.sub(rf"\s*\+\s*threadIdx\.[{flat}]|\bthreadIdx\.[{flat}]\s*\+\s*", "", text)
 
     def allocated(self, parameter: KernelParameter) -> ShapeAndOrigin | None:
         dtype = element_dtype(parameter.c_type, self.types)

@@ -25,8 +25,6 @@ from tuner.source.launches import HostFunction, functions_of
 from tuner.source.syntax import fold, listed, number
 
 _TILE = re.compile(r"\bblockIdx\.[xyz]\s*\*\s*(\w+(?:\s*\*\s*\w+)*)\s*(?=[;+)])")
-# memory that has the size which the launch gives it
-_DYNAMIC = re.compile(r"\bextern\b[^;{}]*\b__shared__\b|\b__shared__\b[^;{}=\[]*\bextern\b")
 _RETURN = re.compile(r"\breturn\b([^;]*);")
 _MACRO = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([\w\s,]*\))((?:[^\n\\]|\\\n)*)", re.MULTILINE
@@ -138,7 +136,7 @@ def template_launch(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Lau
             blocks = f"ceil_div({blocks}, {factors})"
         drafted = replace(drafted, grid=(blocks, *drafted.grid[1:]))
     own_block = next((choice.name for choice in proposals.choices if choice.is_block), None)
-    if launch.is_found or own_block is None:
+    if not launch.is_guessed or own_block is None or len(drafted.block or ()) > 1:
         return drafted
     return replace(drafted, block=(own_block,))
 
@@ -207,15 +205,12 @@ def launch_draft(
         arguments = (value if number(value) is not None else text for value, text in values)
         name = f"{name}<{', '.join(arguments)}>"
     site, scope = launch.site, scope_of(launch, axes, choices)
-    if not launch.is_found:
-        spans = launch.source.reachable([launch.kernel])
-        dynamic = any(_DYNAMIC.search(launch.source.masked, *span) for span in spans)
-        return LaunchDraft(name, None, None, None if dynamic else "0")
     hints = {
         "grid": ", ".join(site.grid),
         "block": ", ".join(site.block),
         "shared_memory": launch.followed(site.shared),
     }
+    hints = {} if launch.is_guessed else hints
     shared = translate(site.shared, _with_literals(scope, choices, 0))
     grid = _extents(site.grid, scope, choices, _tiles(launch, choices))
     block = _extents(site.block, scope, choices)

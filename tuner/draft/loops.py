@@ -71,7 +71,7 @@ class _Loops:
         body = next(
             (node for node in nodes if (node.start_byte, node.end_byte) == kernel.body), None
         )
-        if body is None or not launch.is_found or body.has_error:
+        if body is None or body.has_error:
             return None
         blocks = {choice.origin for choice in choices if choice.is_block and choice.origin}
         own = launch.source.masked[slice(*kernel.body)]

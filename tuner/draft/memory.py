@@ -14,6 +14,8 @@ from tuner.source.launches import Allocation, allocations_in
 from tuner.source.syntax import number
 
 _MAX_HOPS = 8
+# of an array of pointers
+_ONE_OF = re.compile(r"(\w+)\s*\[[^\]]*\]")
 _POINTER_OF = re.compile(
     r"(?:thrust\s*::\s*)?raw_pointer_cast\s*\((.*)\)"
     r"|(.+?)\s*(?:\.|->)\s*(?:data|get|begin|data_ptr)\s*(?:<[^<>]*>)?\s*\(\s*\)"
@@ -45,6 +47,9 @@ def allocated_shape(
         text = pointer_text(text)
         found = allocations_in(host.source, frame.span, dict(frame.variables))
         memory = [allocation for allocation in found if allocation.target == text]
+        if not memory and (one := _ONE_OF.fullmatch(text)):
+            text = one[1]
+            memory = [allocation for allocation in found if allocation.target == text]
         if memory:
             definitions = {constant.name: constant.value for constant in host.source.constants}
             definitions |= {name: value.text for name, value in frame.variables.items()}

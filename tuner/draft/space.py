@@ -92,6 +92,8 @@ _ABSOLUTE = {"float64": 1e-13, "float32": 1e-6, "float16": 1e-6, "bfloat16": 1e-
 # In some rows of what production quantizes as many as 1.5 % lie halfway between two codes, and an
 # inverse that is rounded in fp32 takes the other one.
 _CODES = 0.02
+# Sums have as many terms where no size is known.
+_TERMS = 128
 # What an absolute tolerance may be of the usual size of an output where that is known.
 _LEAST_SHARE, _MOST_SHARE = 1e-5, 1e-3
 # ld.global.v8.b32, from compute capability 10.0 on (PTX ISA 8.8, ld); 16 before
@@ -311,12 +313,14 @@ def _scaled(output: DraftArgument) -> tuple[float, float]:
 def _summed(output: DraftArgument, inference: Inference) -> tuple[int, Sequence[str]]:
     # Where the inputs have a dimension that an output lacks, its elements are taken for sums over
     # it, whose rounding grows with their number.
-    if output.shape is None or not inference.complete_sizes:
+    if output.shape is None:
         return 1, ()
     inputs = [a.shape or () for a in inference.arguments if a.role in ("input", "inout")]
     named = {name for extent in output.shape for name in Expression.parse(extent).names}
     others = (extent for shape in inputs for extent in shape if extent not in output.shape)
     over = [e for e in dict.fromkeys(others) if Expression.parse(e).names - named]
+    if not inference.complete_sizes:
+        return _TERMS if over else 1, over
     extents = [Expression.parse(extent) for extent in over]
     sizes = ({axis: n.value for axis, n in known.items()} for known in inference.complete_sizes)
     return max(prod(extent.integer(values) for extent in extents) for values in sizes), over

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.source.kernels import dtype_of
+from tuner.source.kernels import element_dtype, lanes_of
 from tuner.source.syntax import Node, fold, listed, number, parse_tree, text_of, walk
 
 # without underscores, in lower case
@@ -28,6 +28,7 @@ LIMITS = {
 }  # fmt: skip
 # a property of the device, the same on all that there are
 _MOST_BLOCKS = re.compile(r"\bmaxGridSize\s*\[\s*([012])\s*\]$")
+_MOST_THREADS = 1024
 _DIM3 = re.compile(r"(?:dim3\s*)?[({]")
 _MAX_DEPTH = 24
 
@@ -141,14 +142,16 @@ class _ExpressionTranslator:
             case "sizeof_expression":
                 text = text.removeprefix("sizeof").strip()
                 name = text[1:-1].strip() if text.startswith("(") else text
-                dtype = dtype_of(name, self.scope.types)
+                dtype = element_dtype(name, self.scope.types)
                 if dtype is None:
                     raise _UntranslatableError
-                return str(DTYPE_BYTES[dtype])
+                return str(DTYPE_BYTES[dtype] * lanes_of(name, self.scope.types))
             case "subscript_expression" if match := _MOST_BLOCKS.search(text):
                 return str(2**31 - 1 if match[1] == "0" else 2**16 - 1)
             case "call_expression":
                 return self._call(node)
+            case "field_expression" if text.endswith("maxThreadsPerBlock"):
+                return str(_MOST_THREADS)
             case "field_expression" if (extent := self._extent(text)) is not None:
                 return _written(extent, self.scope, self.depth + 1)
             case _:
@@ -232,6 +235,8 @@ class _ExpressionTranslator:
             return self.expression(passed[0])
         if len(passed) == 2 and name.replace("_", "").lower() in _CEIL_DIV:
             name = "ceil_div"
+        elif len(passed) == 1 and name in ("ceil", "ceilf"):
+            return self._ceiling(passed[0])
         elif len(passed) >= 2 and name.lower() in ("min", "max"):
             name = name.lower()
         elif (result := {"GET_BLOCKS": _GET_BLOCKS, **self.scope.results}.get(name)) is not None:
@@ -239,6 +244,17 @@ class _ExpressionTranslator:
         else:
             raise _UntranslatableError
         return f"{name}({', '.join(self.expression(argument) for argument in passed)})"
+
+    def _ceiling(self, node: Node) -> str:
+        # `ceil((float)n / 256)`
+        while node.type in ("parenthesized_expression", "cast_expression"):
+            is_cast = node.type == "cast_expression"
+            node = _field(node, "value") if is_cast else node.named_children[0]
+        operator = node.child_by_field_name("operator")
+        if operator is None or text_of(operator, self.source) != "/":
+            return self.expression(node)
+        left, right = (self.expression(_field(node, side)) for side in ("left", "right"))
+        return f"ceil_div({left}, {right})"
 
     def _result(self, result: Result, passed: Sequence[Node]) -> str:
         known = dict(zip(result.parameters, map(self.expression, passed), strict=False))

@@ -80,7 +80,42 @@ def element_dtype(c_type: str, aliases: Mapping[str, str]) -> str | None:
     if dtype is not None:
         return dtype
     name = aliases.get(c_type, c_type)
-    return _VECTORS.get(name) or _VECTORS.get(name[:-1] if name[-1:] in "234" else "")
+    return _VECTORS.get(name) or _VECTORS.get(name.rstrip("0123456789"))
+
+
+def lanes_of(c_type: str, aliases: Mapping[str, str]) -> int:
+    """Count the elements of a type: 4 of `float4`, 1 of a plain one."""
+    if dtype_of(c_type, aliases) is not None:
+        return 1
+    name = aliases.get(c_type, c_type)
+    digits = name[-1] if name in _VECTORS else re.sub(r".*?(\d*)$", r"\1", name)
+    return int(digits) if digits.isdigit() else 1
+
+
+# a struct of numbers of one type is as a vector of them
+_STRUCT = re.compile(
+    r"\bstruct\s+(?:(?:__align__|alignas)\s*\(\s*\w+\s*\)\s*)?(?P<name>\w+)?\s*"
+    r"\{(?P<members>[^{}()]*)\}\s*(?P<last>\w+)?\s*;"
+)
+_MEMBERS = re.compile(r"\s*((?:unsigned\s+)?\w+)\s+([\w\s,\[\]]+)$")
+
+
+def uniform_structs(masked: str) -> dict[str, str]:
+    """Map structs of so many numbers of one type to `float6` and its like."""
+    found: dict[str, str] = {}
+    for match in _STRUCT.finditer(masked):
+        rows = [row for row in match["members"].split(";") if row.strip()]
+        declared = [_MEMBERS.match(row) for row in rows]
+        kinds = {dtype_of(one[1], {}) for one in declared if one is not None}
+        names = [name for one in declared if one for name in one[2].split(",")]
+        sizes = [re.fullmatch(r"\s*\w+\s*(?:\[\s*(\d+)\s*\])?\s*", name) for name in names]
+        dtype = kinds.pop() if len(kinds) == 1 else None
+        word = next((word for word, of in _VECTORS.items() if of == dtype and word.isalpha()), "")
+        if not word or not all(declared) or not all(sizes):
+            continue
+        count = sum(int(size[1] or 1) for size in sizes if size)
+        found |= {name: f"{word}{count}" for name in (match["name"], match["last"]) if name}
+    return found
 
 
 _TEMPLATE = re.compile(r"\s*template\s*(?=<)")

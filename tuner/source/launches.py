@@ -65,6 +65,9 @@ def find_launches(
     return tuple(sorted(sites, key=lambda site: site.line))
 
 
+_OPENS = re.compile(r"\s*(?=\()")
+
+
 @dataclass(frozen=True, slots=True)
 class _Finder:
     masked: str
@@ -79,7 +82,8 @@ class _Finder:
             if end is None or called is None:
                 continue
             config = [fold(piece) for piece, _ in split_list(masked[match.end() : end])]
-            passed = listed(masked, end + 3)[0] if masked.startswith("(", end + 3) else ()
+            after = _OPENS.match(masked, end + 3)
+            passed = listed(masked, after.end())[0] if after is not None else ()
             yield self.site(called[:2], config, passed, called[2], self.known(called[2]))
 
     def runtime(self) -> Iterator[LaunchSite]:
@@ -314,7 +318,8 @@ _MALLOC = re.compile(r"\bcuda(?:Malloc(?:Managed|Async|Host)?|HostAlloc)\s*(?:<[
 _CONTAINER = re.compile(
     r"\b(?:std\s*::\s*|thrust\s*::\s*)?(?:\w+_)?vector\s*<\s*([\w:\s]+?)\s*>\s*(\w+)\s*(?=[({])"
 )
-_POINTER = re.compile(r"([A-Za-z_][\w.]*)\s*\)*$")
+# `&buffers[0]`: one of an array of pointers
+_POINTER = re.compile(r"([A-Za-z_][\w.]*)\s*(?:\[[^\]]*\]\s*)?\)*$")
 _CAST = re.compile(r"^(?:\([\w:\s]+\*\s*\)|(?:static|reinterpret)_cast<[^<>]*>)\s*")
 _HEAP = re.compile(r"(?:std::)?(?:malloc|aligned_alloc)\s*(?=\()")
 _CLEARED = re.compile(r"(?:std::)?calloc\s*(?=\()")

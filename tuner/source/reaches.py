@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import Bound, assigned, bounds_at
 from tuner.source.facts import KernelFunction, LineIndex, SourceFile, Span
-from tuner.source.kernels import dtype_of, element_dtype
+from tuner.source.kernels import dtype_of, element_dtype, lanes_of
 from tuner.source.syntax import Node, ancestors, fold, parse_tree, part, split_list, text_of, walk
 
 _MAX_DEPTH = 4
@@ -194,7 +194,7 @@ class _Reader:
         if dtype := dtype_of(c_type, self.types):
             return DTYPE_BYTES[dtype], ()
         if dtype := element_dtype(c_type, self.types):
-            return DTYPE_BYTES[dtype] * int(re.sub(r".*?(\d?)$", r"\1", c_type) or 1), ()
+            return DTYPE_BYTES[dtype] * lanes_of(c_type, self.types), ()
         name = re.escape(c_type.removeprefix("typename ").strip())
         if match := re.search(rf"\busing\s+{name}\s*=\s*([^;]+);", self.masked):
             return self.size(fold(match[1]), depth + 1) if depth < _MAX_DEPTH else None

@@ -109,6 +109,25 @@ _PARAMETERS = (
     ),
 )
 
+# what device code does that no config can be checked or compiled with
+_BODIES = (
+    (
+        r"\bcurand(?:_\w+)?\s*\(|\bcurandState\w*",
+        "draws random numbers of cuRAND, so that no reference can say what is right",
+        "take the random numbers as an array",
+    ),
+    (
+        r"\b(?:tex|surf)[123]D\w*\s*[(<]",
+        "uses a texture or surface, which host code binds",
+        "take a pointer and load with `__ldg`: the cache is the same",
+    ),
+    (
+        r"<<<",
+        "launches a kernel from the device, which needs a runtime that is linked to it",
+        "launch that kernel from the host, or call its code as a function",
+    ),
+)
+
 
 def require_cuda(path: Path, text: str) -> None:
     """Raise `KernelError` for a file in another language: what it is and what to do."""
@@ -169,6 +188,14 @@ def _first_branches(masked: str) -> Iterator[str]:
             elif skipped:
                 skipped[-1] = True
         yield "" if any(skipped) or row.lstrip().startswith("#") else row
+
+
+def require_body(kernel: str, path: Path, line: int, masked: str) -> None:
+    """Raise `KernelError` for device code that cannot be tuned; `line` is where it begins."""
+    for pattern, what, remedy in _BODIES:
+        if (found := re.search(pattern, masked)) is not None:
+            at = line + masked.count("\n", 0, found.start())
+            raise KernelError(f"kernel {kernel!r} {what}", path=path, line=at, remedy=remedy)
 
 
 def require_arguments(kernel: KernelFunction) -> None:

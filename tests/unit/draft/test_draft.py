@@ -265,9 +265,52 @@ def test_what_a_launch_does_not_say_is_blank_with_what_the_source_says() -> None
         [what for _, what in blanks(snippet(text).space_yaml)] for text in (kernel, kernel + host)
     )
     grid, shared = "blocks in x, y, z", "bytes of dynamic shared memory"
-    assert [without.count(what) for what in (grid, "threads in x, y, z", shared)] == [2, 2, 2]
+    assert [without.count(what) for what in (grid, "threads in x, y, z", shared)] == [0, 0, 2]
     assert told.count(f"{grid}; the source says p.blocks()") == 2
     assert told.count(f"{shared}; the source says p.bytes()") == 2
+
+
+UNLAUNCHED = {
+    # as many blocks as what they count is compared with
+    "const float* x, float* y, int n": (
+        "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return; y[i] = x[i];",
+        ["ceil_div(n, 256)"],
+        [256],
+    ),
+    "const float* x, float* y, int rows, int cols": (
+        "int c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y * blockDim.y + threadIdx.y;"
+        " if (r < rows && c < cols) y[r * cols + c] = x[r * cols + c];",
+        ["ceil_div(cols, 32)", "ceil_div(rows, 8)"],
+        [32, 8],
+    ),
+    # a block for each row, of which nobody knows how many there are
+    "const float* x, float* y, int cols": (
+        "int row = blockIdx.x; for (int c = threadIdx.x; c < cols; c += blockDim.x)"
+        " y[row * cols + c] = x[row * cols + c];",
+        ["row_count"],
+        [256],
+    ),
+    # a tile of it, of which nothing is known
+    "const float* x, float* y": (
+        "__shared__ float s[32][33]; int at = blockIdx.x * 32 + threadIdx.y;"
+        " s[threadIdx.y][threadIdx.x] = x[at]; y[at] = s[threadIdx.x][threadIdx.y];",
+        ["FILL_IN"],
+        [32, 32],
+    ),
+}
+
+
+@pytest.mark.parametrize("parameters", UNLAUNCHED)
+def test_the_launch_of_a_kernel_that_nothing_launches_is_guessed_from_its_code(
+    parameters: str,
+) -> None:
+    body, grid, block = UNLAUNCHED[parameters]
+    made = snippet(f"__global__ void k({parameters}) {{ {body} }}\n")
+    baseline = data(made)["baseline"]
+    assert isinstance(baseline, dict)
+    (launch,) = baseline["launch"]
+    assert (launch["grid"], launch["block"]) == (grid, block)
+    assert "guessed: nothing launches the kernel here" in made.space_yaml
 
 
 def test_helpers_that_only_compute_something_are_followed() -> None:

@@ -101,7 +101,9 @@ def test_the_memory_asked_for_gives_a_shape(host: str, shape: str | None) -> Non
         ("if (i < n) for (int j = 0; j < 3; ++j) y[j * n + i] = 0;", "[3, n]"),
         ("if (i < n) for (int j = 0; j < n; ++j) y[(j * n + i) * 2 + 1] = 0;", "[n, 2 * n]"),
         ("y[i] = 0;", None),
-        ("if (i < n) y[i + 1] = 0;", None),
+        ("if (i < n) y[i + 1] = 0;", "[n + 1]"),
+        ("if (i < n) { y[i + 1] = 0; y[i] = 0; }", "[n + 1]"),
+        ("if (i < n - 4) for (int j = 0; j < 5; ++j) y[i + j] = 0;", "[n]"),
         ("if (i < n) { y[i] = 0; helper(y); }", "[n]"),
         ("if (i < n) { y[i] = 0; y[i * n] = 0; }", "[n, n]"),
     ],
@@ -392,3 +394,71 @@ def test_what_reads_only_its_own_results_is_an_output(body: str, role: str) -> N
     text = f"__global__ void k(float* y, int n) {{ float s = 0; int i = threadIdx.x; {body} }}\n"
     row = argument(f"{text}void f(float* p, int n) {{ k<<<1, 64>>>(p, n); }}", "y")
     assert f"role: {role}}}" in row
+
+
+SAXPY = "__global__ void k(float* y, const float* x, float a, int n) "
+SAXPY += "{ int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = a * x[i]; }\n"
+
+
+def test_a_launch_with_space_before_its_arguments_passes_them() -> None:
+    host = "int main() { const int size = 64; const float by = 0.25f;\n"
+    text = SAXPY + host + "k<<<1, 64>>> (\n  p, p,\n  by, size); }"
+    assert "value: 0.25}  # sure: passed in line 3" in argument(text, "a")
+    assert "tuned: [{n: 64}]" in snippet(text).space_yaml
+
+
+def test_blocks_by_ceil_of_a_quotient_of_floats_are_a_ceil_div() -> None:
+    host = "void run(float* p, int n) { dim3 block(64, 1);\n"
+    host += "dim3 grid((size_t)(ceil(((float)n) / ((float)block.x))), 1);\n"
+    made = snippet(SAXPY + host + "k<<<grid, block>>>(p, p, 1.f, n); }")
+    assert 'grid: ["ceil_div(n, 64)"]' in made.space_yaml
+
+
+def test_one_of_an_array_of_pointers_has_the_memory_of_all() -> None:
+    host = "int main() { int n = 64; float* both[2]; int at = 1;\n"
+    host += "cudaMalloc((void**)&both[0], n * 4); cudaMalloc((void**)&both[1], n * 4);\n"
+    text = SAXPY.replace("y[i] = ", "put(y, i) + ") + host
+    row = argument(text + "k<<<1, 64>>>(both[at], both[1 - at], 1.f, n); }", "y")
+    assert "shape: [n]" in row
+    assert "cudaMalloc" in row
+
+
+def test_an_enumerator_that_is_passed_is_the_value() -> None:
+    text = "typedef enum{ PLAIN, NESTEROV = 3 } mode_t_;\n"
+    text += "__global__ void k(float* x, mode_t_ mode) { x[0] = mode; }\n"
+    text += "int main() { mode_t_ mode = NESTEROV; k<<<1, 1>>>(x, mode); }\n"
+    assert "value: 3}  # sure: NESTEROV, one of PLAIN, NESTEROV" in argument(text, "mode")
+
+
+def test_a_struct_of_numbers_of_one_type_is_a_row_of_them() -> None:
+    text = "typedef struct { float x, y, z; float w[3]; } Body;\n"
+    text += "__global__ void k(Body* p, int n) { int i = threadIdx.x; if (i < n) p[i].x = 0; }\n"
+    text += "int main() { int n = 32; Body* p; cudaMalloc(&p, n * sizeof(Body));\n"
+    row = argument(text + "k<<<1, 32>>>(p, n); }", "p")
+    assert "dtype: float32, shape: [n, 6]" in row
+    mixed = text.replace("float w[3]", "int w[3]")
+    assert "dtype: FILL_IN" in argument(mixed + "k<<<1, 32>>>(p, n); }", "p")
+
+
+def test_a_block_of_one_row_has_no_rows_to_count() -> None:
+    text = (
+        "__global__ void k(float* x, int cols) { int row = blockIdx.x*blockDim.y + threadIdx.y;\n"
+    )
+    text += "x += int64_t(row)*cols; for (int c = threadIdx.x; c < cols; c += 32) x[c] = 0; }\n"
+    text += "void run(float* x, int rows, int cols) { k<<<rows, dim3(32, 1, 1)>>>(x, cols); }\n"
+    assert "shape: [rows, cols]" in argument(text, "x")
+
+
+def test_a_block_by_a_constant_at_most_what_the_device_takes_has_one_parameter() -> None:
+    text = SAXPY + "#define THREADS_MAX 256\nvoid run(float* p, int n) { cudaDeviceProp prop;\n"
+    text += "int t = min(prop.maxThreadsPerBlock, THREADS_MAX);\n"
+    made = snippet(text + "k<<<(n + t - 1) / t, t>>>(p, p, 1.f, n); }")
+    assert "block: [256]" in made.space_yaml
+    assert "block_size:" not in made.space_yaml
+
+
+def test_a_sum_over_sizes_that_nobody_states_is_taken_for_one_of_128_terms() -> None:
+    text = "__global__ void k(const float* x, float* y, int rows, int cols) {\n"
+    text += "int r = blockIdx.x; if (r < rows && threadIdx.x == 0) { float s = 0;\n"
+    text += "for (int c = 0; c < cols; ++c) s += x[r * cols + c]; y[r] = s; } }\n"
+    assert "y: {relative: 1.0e-5, absolute: 1.3e-4}" in snippet(text).space_yaml

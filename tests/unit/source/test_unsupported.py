@@ -9,7 +9,7 @@ import pytest
 
 from tuner.model.errors import KernelError
 from tuner.source.reader import parse_source, read_source
-from tuner.source.unsupported import require_arguments, require_closed
+from tuner.source.unsupported import require_arguments, require_body, require_closed
 
 KERNEL = "__global__ void k(float* x) { x[0] = 1; }\n"
 
@@ -63,6 +63,21 @@ def test_an_argument_that_no_search_space_can_hold_is_told(parameter: str, what:
     with pytest.raises(KernelError, match=f"kernel 'k' takes {what}") as told:
         require_arguments(source.kernels[0])
     assert told.value.line == 2
+    assert told.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        ("x[0] = curand_uniform(&state);", "draws random numbers"),
+        ("x[0] = tex2D<float>(picture, 0, 0);", "uses a texture"),
+        ("if (threadIdx.x == 0) other<<<1, 32>>>(x);", "launches a kernel from the device"),
+    ],
+)
+def test_device_code_that_cannot_be_tuned_is_told_with_its_line(row: str, what: str) -> None:
+    with pytest.raises(KernelError, match=what) as told:
+        require_body("k", Path("k.cu"), 3, f"__global__ void k(float* x) {{\n  {row}\n}}")
+    assert told.value.line == 4
     assert told.value.remedy
 
 

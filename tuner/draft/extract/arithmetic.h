@@ -90,3 +90,33 @@ template <typename A, typename B>
 __host__ __device__ __forceinline__ typename mixed_arithmetic<A, B, bool>::type operator!=(A a, B b) {
   return static_cast<float>(a) != static_cast<float>(b);
 }
+
+template <typename B>
+__host__ __device__ __forceinline__ typename mixed_arithmetic<float, B, float>::type& operator+=(float& a, B b) {
+  return a = a + static_cast<float>(b);
+}
+
+template <typename B>
+__host__ __device__ __forceinline__ typename mixed_arithmetic<float, B, float>::type& operator-=(float& a, B b) {
+  return a = a - static_cast<float>(b);
+}
+
+template <typename B>
+__host__ __device__ __forceinline__ typename mixed_arithmetic<float, B, float>::type& operator*=(float& a, B b) {
+  return a = a * static_cast<float>(b);
+}
+
+template <typename B>
+__host__ __device__ __forceinline__ typename mixed_arithmetic<float, B, float>::type& operator/=(float& a, B b) {
+  return a = a / static_cast<float>(b);
+}
+
+template <typename B>
+__host__ __device__ __forceinline__ typename mixed_arithmetic<double, B, double>::type& operator+=(double& a, B b) {
+  return a = a + static_cast<float>(b);
+}
+
+template <typename B>
+__host__ __device__ __forceinline__ typename mixed_arithmetic<double, B, double>::type& operator*=(double& a, B b) {
+  return a = a * static_cast<float>(b);
+}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from tuner.draft.extract.accessors import without_accessors
 from tuner.draft.extract.conditions import guard_of
 from tuner.draft.extract.instances import HostCode, Instance, asked_for, chosen, substituted
 from tuner.draft.extract.items import SourceItem, items_of
@@ -46,7 +47,7 @@ from tuner.source.facts import (
 from tuner.source.host import is_marked
 from tuner.source.kernels import dtype_of
 from tuner.source.launches import heads_of
-from tuner.source.unsupported import require_arguments, require_closed
+from tuner.source.unsupported import require_arguments, require_body, require_closed
 
 _ELEMENT_SIZE = re.compile(
     r"\b(?:at::|c10::)?elementSize\s*\([^()]*(?:\(\))?\)|\b\w+\s*(?:\.|->)\s*(?:element_size|itemsize)\s*\(\s*\)"
@@ -54,6 +55,18 @@ _ELEMENT_SIZE = re.compile(
 _SPECIALISED = re.compile(r"template\s*<\s*>")
 _CONCEPT = re.compile(r"\bconcept\s+\w+\s*=")
 _STANDARD_CONCEPTS = ("std::floating_point", "std::integral")
+
+
+@dataclass(slots=True)
+class Sources:
+    """A source with its headers and siblings as they were read; `items` once somebody asked."""
+
+    reading: Reading
+    items: tuple[SourceItem, ...] | None = None
+
+
+# by the other files that are read, and the macros that are defined
+Memo = dict[tuple[tuple[Path, ...], frozenset[str]], Sources]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,35 +118,39 @@ def extract(
     place: int = 0,
     mixed: bool = False,
     defined: frozenset[str] = frozenset(),
+    memo: Memo | None = None,
 ) -> Extraction:
     """Extract the kernels of `path`, as if the unit were the file `target`; nothing is written.
 
     `kernels` chooses, `instantiate` names instantiations (`scale<float, 4>`), `folders` are where
     headers are looked for. What `path` does not say of their launches, other files of its project
     may. `place` counts instantiations that are no good; with `mixed` 16-bit floats and others have
-    the arithmetic of PyTorch's; `defined` are macros that a build defines. Raises `KernelError` for
-    what is not there or needs a choice.
+    the arithmetic of PyTorch's; `defined` are macros that a build defines. `memo` keeps what was
+    read for another place of the same source. Raises `KernelError` for what is not there or needs
+    a choice.
     """
-    reading = read_all(path, folders, (), defined)
-    guards = {guard_of(bare_name(kernel), reading.dropped) for kernel in kernels}
+    memo = {} if memo is None else memo
+    sources = _read(path, folders, (), defined, memo)
+    guards = {guard_of(bare_name(kernel), sources.reading.dropped) for kernel in kernels}
     if more_defined := {guard for guard in guards if guard is not None} - defined:
         defined |= more_defined
-        reading = read_all(path, folders, (), defined)
+        sources = _read(path, folders, (), defined, memo)
     named = _Asked(kernels, instantiate, place, mixed, defined)
     alone: Extraction | None = None
     error: KernelError | None = None
     try:
-        alone = _extracted(path, target, reading, named)
+        alone = _extracted(path, target, sources, named)
     except KernelError as found:
         error = found
     if alone is not None and alone.is_stated:
         return alone
+    reading = sources.reading
     others = siblings(path, reading.files)
     if others:
         with suppress(KernelError):
             known = dict.fromkeys(reading.files)
-            wider = read_all(path, folders, others, defined)
-            more = tuple(other for other in others if other.resolve() in wider.files)
+            wider = _read(path, folders, others, defined, memo)
+            more = tuple(other for other in others if other.resolve() in wider.reading.files)
             whole = _extracted(path, target, wider, named, more, frozenset(known))
             # a kernel of that name elsewhere is not that of a header which is missing
             if alone is not None or whole.is_stated or not reading.unread("missing"):
@@ -142,6 +159,27 @@ def extract(
         raise error
     assert alone is not None
     return alone
+
+
+def _read(
+    path: Path,
+    folders: tuple[Path, ...],
+    others: tuple[Path, ...],
+    defined: frozenset[str],
+    memo: Memo,
+) -> Sources:
+    key = (others, defined)
+    if key not in memo:
+        memo[key] = Sources(read_all(path, folders, others, defined))
+    return memo[key]
+
+
+def _items(path: Path, others: Sequence[Path], sources: Sources) -> tuple[SourceItem, ...]:
+    if sources.items is None:
+        places = (path, *others)
+        items = written_out([one for place in places for one in items_of(sources.reading, place)])
+        sources.items = without_accessors(items, macros_of(items))
+    return sources.items
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +194,13 @@ class _Asked:
 def _extracted(
     path: Path,
     target: Path,
-    reading: Reading,
+    sources: Sources,
     asked: _Asked,
     others: Sequence[Path] = (),
     own: frozenset[Path] = frozenset(),
 ) -> Extraction:
     # `others` are files of the project that are read too, `own` those that `path` includes
-    listed = [item for place in (path, *others) for item in items_of(reading, place)]
-    items = written_out(listed)
+    reading, items = sources.reading, _items(path, others, sources)
     found = [item for item in items if item.is_kernel]
     found = [item for item in found if item.path.resolve() in own] or found
     if not found:
@@ -187,6 +224,9 @@ def _extracted(
         for name in names_behind((*site.grid, *site.block, site.shared), site.definitions)
     }
     kept = needed(items, picked, mentioned, set(IDENTIFIER.findall(arguments)), mixed=asked.mixed)
+    for item in kept:
+        if item.kind == "function":
+            require_body(names[0], item.path, item.line, item.code)
     structs: dict[str, tuple[Opened, ...]] = {}
     code = "\n".join(item.code for item in kept)
     for kernel in picked:
@@ -220,7 +260,8 @@ def _one(name: str, kernels: Sequence[SourceItem]) -> Iterator[SourceItem]:
     # the first of a name with its specialisations: overloads for other types are other kernels
     first, *others = (item for item in kernels if item.names[-1] == name)
     yield first
-    yield from (item for item in others if _SPECIALISED.match(item.code))
+    if first.code.startswith("template"):
+        yield from (item for item in others if _SPECIALISED.match(item.code))
 
 
 def _chosen_kernels(
@@ -398,7 +439,9 @@ class NotCompiledError(KernelError):
     @property
     def is_mixed(self) -> bool:
         """Whether it is arithmetic of 16-bit floats with others, which PyTorch's types have."""
-        return "more than one operator" in str(self) or "no operator" in str(self)
+        return (
+            re.search(r"more than one (?:operator|conversion)|no operator", str(self)) is not None
+        )
 
 
 # what a compiler says of text that is no C++, apart from what it does not know

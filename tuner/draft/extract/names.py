@@ -26,6 +26,9 @@ _FROM_BITS = re.compile(
     rf"\b({'|'.join(_TYPES.values())})\s*\(((?:[^,()]|\([^()]*\))*),"
     r"\s*\1\s*::\s*from_bits\s*\(\s*\)\s*\)"
 )
+# PyTorch's conversion to CUDA's type, which it is already, unless a class of the project has one
+_TO_HALF = re.compile(r"\.\s*operator\s+(?:__half|half|__nv_bfloat16)\s*\(\s*\)")
+_HALF_CLASS = re.compile(r"(?<!\.)\boperator\s+(?:__half|half|__nv_bfloat16)\s*\(\s*\)\s*const")
 STAND_INS = Path(__file__).with_name("stand_ins.h")
 ARITHMETIC = STAND_INS.with_name("arithmetic.h")
 _SCOPES = frozenset(("at", "c10", "cub", "cuda", "cuda_utils", "detail", "memory", "native", "std"))
@@ -168,6 +171,8 @@ def replaced(text: str, masked: str, own: frozenset[str]) -> str:
         pieces += [text[at:start], name]
         at = end
     text = _FROM_BITS.sub(_cast_of_bits, "".join([*pieces, text[at:]]))
+    if _HALF_CLASS.search(text) is None:
+        text = _TO_HALF.sub("", text)
     return _USING.sub("", _without_annotations(text))
 
 

@@ -22,7 +22,7 @@ _NAMED = re.compile(r"#\s*include(?:_next)?\s*(?:<(?P<angled>[^>\n]+)>|\"(?P<quo
 # what NVRTC brings, or stands in for (tuner/compiler/shims)
 _TOOLKIT = re.compile(
     r"cuda_(?:fp\d\w*|bf16)\.h(?:pp)?|math_constants\.h|vector_(?:types|functions)\.h|mma\.h"
-    r"|cuda_(?:pipeline|awbarrier)\w*\.h|cooperative_groups(?:/.*|\.h)|nv/target|curand_kernel\.h"
+    r"|cuda_(?:pipeline|awbarrier)\w*\.h|cooperative_groups(?:/.*|\.h)|nv/target|curand_kernel\.h|cuComplex\.h"
     r"|cuda/.*|cub/.*|(?:assert|float|limits|math|stddef|stdint|stdio)\.h"
     r"|c(?:assert|float|limits|math|stddef|stdint|stdio)|(?:sm_\d+|device)_\w+\.h(?:pp)?"
 )
@@ -31,6 +31,7 @@ _FRAMEWORK = re.compile(
     r"(?:torch|ATen|c10|pybind11|tvm|dlpack|cutlass|cute|thrust|nccl\w*|nvToolsExt)\b"
     r"|Python\.h|\w*extension\w*\.h|cu(?:blas|sparse|dnn|fft)\w*\.h"
 )
+_DEVICE_CODE = re.compile(r"__(?:device|global)__|\bC10_(?:HOST_)?DEVICE\b")
 _HOST = re.compile(
     r"cuda(?:_runtime\w*|_profiler\w*|Typedefs)?\.h|curand\.h|device_launch_parameters\.h"
     r"|[a-z_]+|(?:std(?:lib|bool|arg|align)|inttypes|string|time|unistd|getopt|errno|sys/\w+)\.h"
@@ -67,7 +68,7 @@ def resolved(name: str, quoted: bool, includer: Path, folders: tuple[Path, ...])
     """Look in the includer's folder, `folders`, and each `include` beside a folder above."""
     places = _places(includer, quoted, folders)
     found = next((place / name for place in places if (place / name).is_file()), None)
-    if found is not None:
+    if found is not None and (not _FRAMEWORK.match(name) or _is_for_device(found)):
         shown = found if includer.is_absolute() else Path(os.path.relpath(found))
         return Include(name, quoted, "own", shown)
     origin: Origin = "missing"
@@ -78,6 +79,13 @@ def resolved(name: str, quoted: bool, includer: Path, folders: tuple[Path, ...])
     elif not quoted and _HOST.fullmatch(name):
         origin = "host"
     return Include(name, quoted, origin)
+
+
+def _is_for_device(header: Path) -> bool:
+    # of a framework's headers, which can be thousands, those that hold code for a GPU
+    with suppress(KernelError):
+        return header.suffix == ".cuh" or _DEVICE_CODE.search(source_text(header)) is not None
+    return False
 
 
 def is_plain(name: str, quoted: bool) -> bool:
@@ -98,7 +106,9 @@ def _places(includer: Path, quoted: bool, folders: tuple[Path, ...]) -> Iterator
         yield place / "include"
         if (place / ".git").exists():
             yield place
-            return
+            break
+    # a build may have the folder itself among its folders
+    yield folder
 
 
 _LONE_NAME = re.compile(r"^[ \t]*([A-Z][A-Z0-9_]{4,})[ \t]*;?[ \t]*$", re.MULTILINE)

@@ -36,6 +36,8 @@ _LEADS = re.compile(r"(?<!_cast)(?<![\w.])(?!\w*_cast\b)\w+\s*<[^;<>()]*>\s*\(")
 _OWN_TYPE = re.compile(
     r"\b(?:using\s+(?P<name>\w+)\s*=\s*(?P<of>[^;]+)|typedef\s+(?P<of_last>[^;{}]+?)\s+(?P<last>\w+)\s*);"
 )
+# `for (int i = blockIdx.x * ...)`, in a macro
+_LOOP = re.compile(r"\bfor\s*\([^;]*\bblockIdx\b")
 _FIELD = re.compile(r"^(?P<type>[\w:\s]+?(?:\s*[*&])*(?:\s*__restrict__)?(?:\s*const)?)\s*$")
 # a function in a class, but no pointer to one
 _METHOD = re.compile(r"^[^()=]*[\w=<>+*/\[\]-]\s*\((?!\s*[*&])|\boperator\b")
@@ -59,6 +61,7 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
     launching = _launching_macros(host)
     leading = {name: macro for name, macro in host.items() if _LEADS.search(macro.body)}
     leading = _all_leading(host, launching | leading)
+    loops = {name: macro for name, macro in macros.items() if _LOOP.search(macro.body)}
     found: list[SourceItem] = []
     for item in items:
         if item.kind == "macro" and DEFINE.match(item.code):
@@ -67,12 +70,40 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
         if item.kind == "invocation":
             found += _made(item, texts)
         elif item.kind in ("function", "class") and not is_marked(item.head):
-            found.append(_launching(item, leading | launching, host))
+            whole = _with_head(item, host) if item.kind == "function" else item
+            found.append(_launching(whole, leading | launching, host))
+        elif item.is_kernel and loops:
+            found.append(_with_loops(item, loops))
         else:
             found.append(item)
     # a launch in a macro is one where the macro is used, not where it is defined
     kept = [item for item in found if item.kind != "macro" or item.name not in launching]
     return tuple(_once(kept))
+
+
+def _with_loops(kernel: SourceItem, loops: Mapping[str, Macro]) -> SourceItem:
+    # a loop over the grid is written out: how far it runs says how large arrays are
+    names = re.compile(rf"\b({'|'.join(map(re.escape, loops))})\s*(?=\()")
+    for match in reversed([*names.finditer(kernel.code)]):
+        arguments, end = listed(kernel.code, match.end())
+        if end:
+            text = expanded(loops[match[1]], arguments, {})
+            kernel = _edited(kernel, 0, [((match.start(), end), text)])
+    return kernel
+
+
+def _with_head(function: SourceItem, host: Mapping[str, Macro]) -> SourceItem:
+    # macros over its parameters: `MATRIX(a, ROWS, COLUMNS)`
+    used = {*IDENTIFIER.findall(function.head)} & host.keys()
+    for match in reversed([*re.finditer(r"(\w+)\s*(?=\()", function.head)]):
+        macro = host[match[1]] if match[1] in used else None
+        if macro is None or macro.parameters is None or match.start() == 0:
+            continue
+        arguments, end = listed(function.code, match.end())
+        if end and end <= len(function.head):
+            text = fold(expanded(macro, arguments, host))
+            function = _edited(function, 0, [((match.start(), end), text)])
+    return replace(function, head=function.code.partition("{")[0]) if used else function
 
 
 def _launching_macros(host: Mapping[str, Macro]) -> dict[str, Macro]:
@@ -114,7 +145,8 @@ def _all_leading(host: Mapping[str, Macro], known: Mapping[str, Macro]) -> dict[
 def _handed(code: str, host: Mapping[str, Macro], known: Mapping[str, Macro]) -> dict[str, Macro]:
     # those of the host that are handed one of `known` and call it: `DISPATCH(type, CALL)`
     found = {}
-    for name, macro in host.items():
+    for name in {*IDENTIFIER.findall(code)} & host.keys():
+        macro = host[name]
         for match in re.finditer(rf"\b{name}\s*(?=\()", code) if macro.parameters else ():
             passed = dict(zip(macro.parameters or (), listed(code, match.end())[0], strict=False))
             handed = [own for own, text in passed.items() if text in known]
@@ -175,12 +207,13 @@ def _launching(
     own = {n: m for n, m in stated.items() if _LAUNCHES.search(m.body) or _LEADS.search(m.body)}
     known = {**launching, **own}
     known |= _handed(item.code, {**host, **stated}, known) if known else {}
-    if not known:
+    used = [name for name in dict.fromkeys(IDENTIFIER.findall(item.code)) if name in known]
+    if not used:
         return item
     code = item.code
     if own:
         code = DEFINE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), code)
-    pattern = re.compile(rf"\b({'|'.join(map(re.escape, known))})\b(\s*\()?")
+    pattern = re.compile(rf"\b({'|'.join(map(re.escape, used))})\b(\s*\()?")
     at = 0
     while match := pattern.search(code, at):
         macro = known[match[1]]

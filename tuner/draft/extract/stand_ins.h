@@ -18,6 +18,10 @@ struct Float8_e5m2fnuz {
   __host__ __device__ constexpr Float8_e5m2fnuz(unsigned char bits, from_bits_t) : x(bits) {}
 };
 
+// No unit has numbers of that kind.
+template <typename T>
+struct is_complex { static constexpr bool value = false; };
+
 template <typename To, typename From>
 __host__ __device__ __forceinline__ To convert(From value) { return static_cast<To>(value); }
 

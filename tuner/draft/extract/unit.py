@@ -71,8 +71,12 @@ _STANDARD = {
     "algorithm": "max min clamp",
     "array": "array",
     "bit": "bit_cast bit_ceil bit_floor countl_zero countr_zero has_single_bit popcount",
+    "cmath": "acos acosh asin asinh atan atan2 atanh cbrt copysign cosh erfc exp2 expm1 fdim fmod"
+    " frexp hypot ilogb ldexp lgamma llrint llround log10 log1p log2 logb lrint lround modf"
+    " nearbyint remainder rint round scalbn signbit sinh tan tgamma trunc",
     "concepts": "same_as integral floating_point convertible_to derived_from signed_integral"
     " unsigned_integral",
+    "cstring": "memcpy memset",
     "cstddef": "size_t ptrdiff_t byte nullptr_t",
     "functional": "plus multiplies minus divides less greater unary_function binary_function",
     "limits": "numeric_limits",
@@ -98,11 +102,15 @@ _WHY = {
 
 def device_marks(items: Iterable[SourceItem]) -> frozenset[str]:
     """List the project's macros that put a function on the device."""
-    return frozenset(
-        item.name
-        for item in items
-        if item.kind == "macro" and is_marked(item.code[len(item.head) :])
-    )
+    bodies = {item.name: item.code[len(item.head) :] for item in items if item.kind == "macro"}
+    found = {name for name, body in bodies.items() if is_marked(body)}
+    # and those that stand for one of them alone
+    while True:
+        more = {name for name, body in bodies.items() if found & {*IDENTIFIER.findall(body)}}
+        plain = {name for name in more - found if re.fullmatch(r"[\w\s\\]*", bodies[name])}
+        if not plain:
+            return frozenset(found)
+        found |= plain
 
 
 @cache
@@ -120,7 +128,11 @@ def _standing_for(items: Sequence[SourceItem], names: Iterable[str]) -> list[Sou
     inside = {part for item in items for scope in item.namespace for part in scope.split("::")}
     inside |= {m[1] for m in re.finditer(r"\busing\s+namespace\s+(?:\w+\s*::\s*)*(\w+)", code)}
 
+    homes = {(name, "::".join(item.namespace)) for item in items for name in item.names}
+
     def is_used(item: SourceItem) -> bool:
+        if any((name, "::".join(item.namespace)) in homes for name in item.names):
+            return False
         scope = "".join(item.namespace).rpartition("::")[2]
         wanted = rf"\b(?:{'|'.join(item.names)})\b"
         is_inside = (not scope or scope in inside) and own.isdisjoint(item.names)
@@ -139,7 +151,7 @@ def _standing_for(items: Sequence[SourceItem], names: Iterable[str]) -> list[Sou
 
 def needed(
     items: Sequence[SourceItem],
-    kernels: Iterable[SourceItem],
+    kernels: Sequence[SourceItem],
     constants: Iterable[str],
     names: Iterable[str],
     *,
@@ -154,8 +166,10 @@ def needed(
     marks = device_marks(items)
     usable = {at: kept for at, item in enumerate(items) if (kept := _usable(item, marks))}
     by_name: dict[str, list[int]] = {}
+    # a kernel's own prototype is not needed, and that of an overload makes its name ambiguous
+    named = {kernel.names[-1] for kernel in kernels if not kernel.code.startswith("template")}
     for at, item in usable.items():
-        if not item.is_kernel:
+        if not item.is_kernel and not ("__global__" in item.head and named & {*item.names}):
             for name in item.names:
                 by_name.setdefault(name, []).append(at)
     chosen = {id(kernel) for kernel in kernels}

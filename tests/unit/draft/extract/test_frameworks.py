@@ -13,6 +13,7 @@ from tuner.compiler.host import HostCompiler
 from tuner.compiler.pool import NvrtcPool
 from tuner.draft.drafting import draft_source
 from tuner.draft.extract.extraction import Extraction, extract, failure
+from tuner.model.errors import KernelError
 
 
 @pytest.fixture(scope="module")
@@ -460,3 +461,147 @@ def test_arithmetic_of_16_bit_floats_with_others_is_added_where_a_unit_needs_it(
     for compiler in (pool, host):
         again = CompileRequest(mixed.unit, mixed.names, "sm_90a")
         assert not compiler.submit(again).result().error
+
+
+CELL = """\
+#include <torch/extension.h>
+#define ACC2 torch::PackedTensorAccessor32<scalar_t, 2, torch::RestrictPtrTraits>
+
+template <typename scalar_t>
+__global__ void gate_kernel(const torch::PackedTensorAccessor32<
+                                scalar_t, 3, torch::RestrictPtrTraits> gates,
+                            const torch::PackedTensorAccessor64<int64_t, 1> order, ACC2 out) {
+  const int n = blockIdx.y;  // a row
+  const int c = blockIdx.x * blockDim.x + threadIdx.x;
+  if (c < gates.size(2)) {
+    out[order[n]][c] = gates[n][0][c] / (scalar_t(1) + exp(-gates[n][1][c]));
+  }
+}
+
+void gate(torch::Tensor gates, torch::Tensor order, torch::Tensor out) {
+  auto out_a = out.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>();
+  const dim3 blocks((gates.size(2) + 127) / 128, gates.size(0));
+  AT_DISPATCH_FLOATING_TYPES(gates.scalar_type(), "gate", ([&] {
+    gate_kernel<scalar_t><<<blocks, 128>>>(
+        gates.packed_accessor32<scalar_t, 3, torch::RestrictPtrTraits>(),
+        order.packed_accessor64<int64_t, 1>(), out_a);
+  }));
+}
+"""
+
+
+def test_an_accessor_becomes_a_pointer_and_sizes(tmp_path: Path, pool: NvrtcPool) -> None:
+    unit = extracted(tmp_path, CELL)
+    code = " ".join(unit.unit.split())
+    assert "scalar_t* __restrict__ gates, int gates_n0, int gates_n1, int gates_n2" in code
+    assert "int64_t* order, int64_t order_n0" in code
+    assert "if (c < gates_n2)" in code
+    assert "out[order[n] * out_n1 + c]".replace("order[n]", "(order[n])") in code
+    assert "gates[(n * gates_n1 + 1) * gates_n2 + c]" in code
+    assert unit.names == ("gate_kernel<float>",)
+    assert pool.submit(CompileRequest(unit.unit, unit.names, "sm_90")).result().ok
+    path = tmp_path / "source.cu"
+    made = draft_source(path, tmp_path, compiler=lambda: pool)
+    assert made.space is not None
+    text = made.space.read_text()
+    assert (
+        "{name: gates, dtype: float32, shape: [gates_n0, gates_n1, gates_n2], role: input}" in text
+    )
+    assert "{name: out, dtype: float32, shape: [out_n0, out_n1], role:" in text
+
+
+def test_an_accessor_that_is_handed_on_stays_and_is_told(tmp_path: Path) -> None:
+    text = CELL.replace("gates[n][0][c] /", "first(gates, n, c) /")
+    with pytest.raises(KernelError, match="takes an accessor of PyTorch"):
+        extracted(tmp_path, text)
+
+
+SUMMED = """\
+#include <c10/util/Half.h>
+#include <cmath>
+template <typename T>
+__device__ T warp_sum(T value) { return value; }
+template <>
+__device__ c10::Half warp_sum(c10::Half value) {
+  return __shfl_down_sync(0xffffffff, value.operator __half(), 1);
+}
+template <typename T>
+__global__ void sums(const T* x, float* out, int n) {
+  float total = 0;
+  for (int i = 0; i < n; ++i) total += x[i];
+  total += warp_sum(x[0]);
+  out[threadIdx.x] = std::asin(total);
+}
+template __global__ void sums<c10::Half>(const c10::Half*, float*, int);
+"""
+
+
+def test_a_half_is_added_to_a_float_and_converted_by_name(tmp_path: Path, pool: NvrtcPool) -> None:
+    (tmp_path / "source.cu").write_text(SUMMED)
+    made = draft_source(tmp_path / "source.cu", tmp_path, compiler=lambda: pool)
+    assert made.space is not None
+    assert "sums<__half>" in made.space.read_text()
+
+
+def test_prototypes_of_other_overloads_are_left_out(tmp_path: Path, pool: NvrtcPool) -> None:
+    text = (
+        '#include "kit.h"\n'
+        "__global__ void shift(float* y, const float* x, int n) { y[n] = x[n]; }\n"
+        "template <typename T> __global__ void shift(T* y, const T* x, T by, int n);\n"
+        "template <> __global__ void shift<float>(float* y, const float* x, float by, int n) {}\n"
+        "void run(float* y, float* x) { shift<<<1, 32>>>(y, x, 4); }\n"
+    )
+    (tmp_path / "kit.h").write_text("")
+    unit = extracted(tmp_path, text)
+    assert unit.unit.count("__global__") == 1
+    assert pool.submit(CompileRequest(unit.unit, unit.names, "sm_90")).result().ok
+
+
+def test_a_macros_loop_over_the_grid_is_written_out(tmp_path: Path) -> None:
+    text = (
+        '#include "loops.h"\n'
+        "__global__ void twice(int n, const float* x, float* y) {\n"
+        "  EACH(i, n) { y[i] = 2 * x[i]; }\n}\n"
+    )
+    (tmp_path / "loops.h").write_text(
+        "#define EACH(i, n) for (int i = blockIdx.x * blockDim.x + threadIdx.x; \\\n"
+        "  i < (n); i += blockDim.x * gridDim.x)\n"
+    )
+    assert "threadIdx.x; i < (n); i +=" in extracted(tmp_path, text).unit
+
+
+def test_macros_in_the_head_of_a_host_function_are_written_out(tmp_path: Path) -> None:
+    (tmp_path / "kit.h").write_text("#define GRID(a, rows, cols) a[rows][cols]\n#define ROWS 8\n")
+    text = (
+        "#include <kit.h>\n"
+        "__global__ void clear(float* x, int rows) "
+        "{ if (threadIdx.x < rows) x[threadIdx.x] = 0; }\n"
+        "void run(int rows, float GRID(host, ROWS, rows)) { clear<<<1, 32>>>(x, rows); }\n"
+        "int main() { int rows = ROWS; run(rows, x); }\n"
+    )
+    unit = extracted(tmp_path, text)
+    assert "float host[ROWS][rows]" in unit.source.text
+
+
+def test_a_struct_by_value_becomes_its_members(tmp_path: Path, pool: NvrtcPool) -> None:
+    (tmp_path / "source.cu").write_text(
+        "struct Rows { int count; float* values; };\n"
+        "__global__ void clear(Rows all) "
+        "{ if (threadIdx.x < all.count) all.values[threadIdx.x] = 0; }\n"
+        "void run(Rows all) { clear<<<1, 32>>>(all); }\n"
+    )
+    made = draft_source(tmp_path / "source.cu", tmp_path, compiler=lambda: pool)
+    assert made.space is not None
+    assert "{name: values, dtype: float32, shape: [count], role: output}" in made.space.read_text()
+
+
+def test_a_frameworks_own_header_that_is_there_needs_no_stand_in(tmp_path: Path) -> None:
+    folder = tmp_path / "include" / "ATen"
+    folder.mkdir(parents=True)
+    (folder / "Numbers.h").write_text(
+        "namespace at {\ntemplate <typename T> C10_HOST_DEVICE bool _isnan(T x) "
+        "{ return x != x; }\n}\n"
+    )
+    text = "#include <ATen/Numbers.h>\n"
+    text += "__global__ void k(float* x) { if (at::_isnan(x[0])) x[0] = 0; }\n"
+    assert extracted(tmp_path, text).unit.count("bool _isnan") == 1

@@ -188,3 +188,22 @@ def test_macros_that_open_or_close_braces_are_written_out(tmp_path: Path) -> Non
     found = list(items_of(read_all(path), path))
     kept = [(item.names, item.namespace, item.line) for item in found if item.kind != "macro"]
     assert kept == [(("powers",), ("kit",), 6), (("after",), ("kit",), 10)]
+
+
+def test_of_a_frameworks_headers_only_those_with_device_code_are_read(tmp_path: Path) -> None:
+    folder = tmp_path / "kit" / "ATen"
+    folder.mkdir(parents=True)
+    (folder / "Tensor.h").write_text("struct Tensor;\n")
+    (folder / "Sums.h").write_text("__device__ int sums();\n")
+    path = tmp_path / "source.cu"
+    path.write_text("#include <ATen/Tensor.h>\n#include <ATen/Sums.h>\n")
+    reading = read_all(path, (tmp_path / "kit",))
+    assert [item.name for item in items_of(reading, path)] == ["sums"]
+    assert [include.name for _, _, include in reading.unread("framework")] == ["ATen/Tensor.h"]
+
+
+def test_a_header_in_angles_is_found_beside_the_source(tmp_path: Path) -> None:
+    (tmp_path / "sizes.h").write_text("#define ROWS 8\n")
+    path = tmp_path / "source.cu"
+    path.write_text("#include <sizes.h>\n")
+    assert [item.name for item in items_of(read_all(path), path)] == ["ROWS"]
