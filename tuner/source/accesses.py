@@ -19,6 +19,7 @@ _CHANGED = re.compile(
     r"|(?<![\w.>])([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)=)"
     r"|(?<!cudaLaunchKernelEx)(?<!cudaLaunchKernelExC)[(,)]\s*&\s*([A-Za-z_]\w*)\s*(?=[,)])"
 )
+_BRACE = re.compile(r"[{}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,8 @@ def _is_visible(masked: str, at: int, start: int, end: int) -> bool:
     if not _DECLARES.search(before) and not _CONSTRUCTED.match(masked, at):
         return True
     depth = 0
-    for character in masked[at:end]:
-        depth += (character == "{") - (character == "}")
+    for brace in _BRACE.finditer(masked, at, end):
+        depth += 1 if brace[0] == "{" else -1
         if depth < 0:
             return False
     return True

@@ -105,12 +105,13 @@ def extract(
     place: int = 0,
     mixed: bool = False,
     defined: frozenset[str] = frozenset(),
+    around: bool = False,
 ) -> Extraction:
     """Extract the kernels of `path`, as if the unit were the file `target`; nothing is written.
 
     `kernels` chooses, `instantiate` names instantiations (`scale<float, 4>`), `folders` are where
     headers are looked for. What `path` does not say of their launches, other files of its project
-    may. `place` counts instantiations that are no good; with `mixed` 16-bit floats and others have
+    may, with `around` in any case. `place` counts instantiations that are no good; with `mixed` 16-bit floats and others have
     the arithmetic of PyTorch's; `defined` are macros that a build defines. Raises `KernelError` for
     what is not there or needs a choice.
     """
@@ -126,7 +127,7 @@ def extract(
         alone = _extracted(path, target, reading, named)
     except KernelError as found:
         error = found
-    if alone is not None and alone.is_stated:
+    if alone is not None and alone.is_stated and not around:
         return alone
     others = siblings(path, reading.files)
     if others:
@@ -136,7 +137,7 @@ def extract(
             more = tuple(other for other in others if other.resolve() in wider.files)
             whole = _extracted(path, target, wider, named, more, frozenset(known))
             # a kernel of that name elsewhere is not that of a header which is missing
-            if alone is not None or whole.is_stated or not reading.unread("missing"):
+            if alone is not None or whole.is_stated or around or not reading.unread("missing"):
                 return whole
     if alone is None and error is not None:
         raise error
@@ -162,8 +163,7 @@ def _extracted(
     own: frozenset[Path] = frozenset(),
 ) -> Extraction:
     # `others` are files of the project that are read too, `own` those that `path` includes
-    listed = [item for place in (path, *others) for item in items_of(reading, place)]
-    items = written_out(listed)
+    items = written_out([*_listed(reading, (path, *others))])
     found = [item for item in items if item.is_kernel]
     found = [item for item in found if item.path.resolve() in own] or found
     if not found:
@@ -214,6 +214,24 @@ def _extracted(
         dropped=tuple(reading.dropped),
         defined=asked.defined,
     )
+
+
+def _listed(reading: Reading, files: Sequence[Path]) -> Iterator[SourceItem]:
+    # what a file has before it #includes another may be what that one goes by
+    known = {file.resolve() for file in files}
+    included = {
+        include.path.resolve()
+        for file in known
+        for include in reading.files[file].included.values()
+        if include.path is not None
+    }
+    done = set[Path]()
+    for file in sorted(files, key=lambda file: file.resolve() in included):
+        if file.resolve() not in done:
+            done.add(file.resolve())
+            for item in items_of(reading, file):
+                done.add(item.path.resolve())
+                yield item
 
 
 def _one(name: str, kernels: Sequence[SourceItem]) -> Iterator[SourceItem]:

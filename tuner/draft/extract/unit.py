@@ -339,10 +339,18 @@ def qualified(text: str, items: Sequence[SourceItem]) -> str:
             homes.setdefault(name, set()).add(item.namespace)
 
     def home(match: re.Match[str]) -> str:
-        found = homes.get(match[0], set())
-        return "::".join((*next(iter(found)), match[0])) if len(found) == 1 else match[0]
+        names = re.split(r"\s*::\s*", match[0])
+        for at, name in enumerate(names):
+            # `detail::Traits`, seen from within the namespace around `detail`
+            found = [own for own in homes.get(name, ()) if own_parts(own)[-at:] == names[:at] or not at]
+            if len(found) == 1:
+                return "::".join((*found[0], *names[at:]))
+        return match[0]
 
-    return re.sub(r"(?<![\w:.])[A-Za-z_]\w*", home, text)
+    def own_parts(namespace: tuple[str, ...]) -> list[str]:
+        return "::".join(namespace).split("::")
+
+    return re.sub(r"(?<![\w:.])[A-Za-z_]\w*(?:\s*::\s*[A-Za-z_]\w*)*", home, text)
 
 
 def relocated(text: str, places: Sequence[SourcePlace | None], first: int) -> str:
@@ -380,7 +388,7 @@ def preamble(
     text.extend(f"// {row}" for row in rows)
     text.add("")
     plain, standing = _standard_library(masked)
-    headers = list(dict.fromkeys([*_toolkit(reading, masked), *plain]))
+    headers = list(dict.fromkeys([*_toolkit(reading, masked), *_of_cudas(masked), *plain]))
     directives = [f"#include <{header}>" for header in headers]
     implied = implied_headers("\n".join([masked, *instances]), directives)
     text.extend([*directives, *(f"#include <{header}>" for header in implied)])
@@ -403,6 +411,14 @@ def _toolkit(reading: Reading, masked: str) -> Iterator[str]:
                 yield from _cub(masked)
             else:
                 yield name
+
+
+def _of_cudas(masked: str) -> Iterator[str]:
+    # what a framework's headers, or those of other versions of CUDA, bring without being asked
+    homes = {name: home for home, listed in _STANDARD.items() for name in listed.split()}
+    homes |= dict.fromkeys(_MATHS.split(), "cmath")
+    names = re.findall(r"\bcuda\s*::\s*std\s*::\s*(\w+)", masked)
+    yield from sorted({f"cuda/std/{homes[name]}" for name in names if name in homes})
 
 
 def _cub(masked: str) -> list[str]:
