@@ -19,6 +19,7 @@ _CHANGED = re.compile(
     r"|(?<![\w.>])([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)=)"
     r"|(?<!cudaLaunchKernelEx)(?<!cudaLaunchKernelExC)[(,)]\s*&\s*([A-Za-z_]\w*)\s*(?=[,)])"
 )
+_LONGEST_WORD = 200
 _BRACE = re.compile(r"[{}]")
 
 
@@ -32,7 +33,7 @@ class Assigned:
 
 def _is_visible(masked: str, at: int, start: int, end: int) -> bool:
     # what a block declares is unknown behind it
-    before = masked[start:at].rstrip()
+    before = masked[max(start, at - _LONGEST_WORD) : at].rstrip()
     if not _DECLARES.search(before) and not _CONSTRUCTED.match(masked, at):
         return True
     depth = 0

@@ -111,9 +111,9 @@ def extract(
 
     `kernels` chooses, `instantiate` names instantiations (`scale<float, 4>`), `folders` are where
     headers are looked for. What `path` does not say of their launches, other files of its project
-    may, with `around` in any case. `place` counts instantiations that are no good; with `mixed` 16-bit floats and others have
-    the arithmetic of PyTorch's; `defined` are macros that a build defines. Raises `KernelError` for
-    what is not there or needs a choice.
+    may, and with `around` they are read in any case. `place` counts instantiations that are no
+    good; with `mixed` small floats and others have the arithmetic of PyTorch's; `defined` are
+    macros that a build defines. Raises `KernelError` for what is not there or needs a choice.
     """
     reading = read_all(path, folders, (), defined)
     guards = {guard_of(bare_name(kernel), reading.dropped) for kernel in kernels}
@@ -415,8 +415,10 @@ class NotCompiledError(KernelError):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether it is arithmetic of 16-bit floats with others, which PyTorch's types have."""
-        return "more than one operator" in str(self) or "no operator" in str(self)
+        """Whether it asks small floats for arithmetic or conversions that PyTorch's types have."""
+        text = str(self)
+        is_converted = re.search(r"no suitable (?:conversion|constructor).*__nv_fp8", text)
+        return "more than one operator" in text or "no operator" in text or bool(is_converted)
 
 
 # what a compiler says of text that is no C++, apart from what it does not know

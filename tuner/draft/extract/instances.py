@@ -153,11 +153,12 @@ class HostCode:
         return {name: texts.pop() for name, texts in found.items() if len(texts) == 1}
 
     def meanings(self, at: int, environment: Environment) -> dict[str, str]:
-        """Say what the names around an offset mean, with the types and constants of its function."""
+        """Say what the names around an offset mean, with its function's types and constants."""
         known = dict(environment)
         for name, (text, is_type) in self._given(at).items():
             value = substituted(text, known)
-            computed = None if is_type else translate(value, self._scope({}, known))
+            is_plain = is_type or value in ("true", "false")
+            computed = None if is_plain else translate(value, self._scope({}, known))
             known.setdefault(name, computed or value)
         return known
 

@@ -173,8 +173,10 @@ def needed(
         if not pending:
             pending = _operators(items, usable, found)
             found.update(pending)
+    own = [*_once(_in_order(items, usable, found))]
+    has_fp8 = any("__nv_fp8" in text for text in (*names, *(item.code for item in own)))
     arithmetic = _stand_ins(ARITHMETIC) if mixed else ()
-    return [*arithmetic, *_once(_in_order(items, usable, found))]
+    return [*(item for item in arithmetic if has_fp8 or "_fp8_" not in item.code), *own]
 
 
 def _once(items: Iterable[SourceItem]) -> Iterator[SourceItem]:
@@ -336,19 +338,16 @@ def qualified(text: str, items: Sequence[SourceItem]) -> str:
     homes: dict[str, set[tuple[str, ...]]] = {}
     for item in items:
         for name in item.names:
-            homes.setdefault(name, set()).add(item.namespace)
+            homes.setdefault(name, set()).add(tuple("::".join(item.namespace).split("::")))
 
     def home(match: re.Match[str]) -> str:
-        names = re.split(r"\s*::\s*", match[0])
+        names = tuple(re.split(r"\s*::\s*", match[0]))
         for at, name in enumerate(names):
             # `detail::Traits`, seen from within the namespace around `detail`
-            found = [own for own in homes.get(name, ()) if own_parts(own)[-at:] == names[:at] or not at]
+            found = [own for own in homes.get(name, ()) if not at or own[-at:] == names[:at]]
             if len(found) == 1:
-                return "::".join((*found[0], *names[at:]))
+                return "::".join(filter(None, (*found[0], *names[at:])))
         return match[0]
-
-    def own_parts(namespace: tuple[str, ...]) -> list[str]:
-        return "::".join(namespace).split("::")
 
     return re.sub(r"(?<![\w:.])[A-Za-z_]\w*(?:\s*::\s*[A-Za-z_]\w*)*", home, text)
 
