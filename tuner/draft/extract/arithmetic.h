@@ -3,6 +3,7 @@
 #pragma once
 
 // PyTorch's floats of 8 bits turn into float and back without being asked, CUDA's do not.
+#ifndef __CUDA_ON_HOST__
 struct implicit_fp8_e4m3 : __nv_fp8_e4m3 {
   implicit_fp8_e4m3() = default;
   __host__ __device__ implicit_fp8_e4m3(float value) : __nv_fp8_e4m3(value) {}
@@ -21,6 +22,12 @@ struct implicit_fp8_e5m2 : __nv_fp8_e5m2 {
 
 #define __nv_fp8_e4m3 implicit_fp8_e4m3
 #define __nv_fp8_e5m2 implicit_fp8_e5m2
+#else
+template <>
+struct cuda_on_host::Implicit<__NV_E4M3> : std::true_type {};
+template <>
+struct cuda_on_host::Implicit<__NV_E5M2> : std::true_type {};
+#endif
 
 template <typename A, typename B, typename Result>
 struct mixed_arithmetic {};

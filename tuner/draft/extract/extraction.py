@@ -37,6 +37,7 @@ from tuner.model.errors import KernelError
 from tuner.source import parse_source
 from tuner.source.facts import (
     IDENTIFIER,
+    KernelFunction,
     LaunchSite,
     SourceFile,
     TemplateParameter,
@@ -46,6 +47,7 @@ from tuner.source.facts import (
 from tuner.source.host import is_marked
 from tuner.source.kernels import dtype_of
 from tuner.source.launches import heads_of
+from tuner.source.syntax import fold, listed
 from tuner.source.unsupported import require_arguments, require_closed
 
 _ELEMENT_SIZE = re.compile(
@@ -383,7 +385,30 @@ def _launched(
         for struct in structs.get(name, ()):
             own = _with_members(own, struct)
         launches += [own, *(other for other in after if other is not site)]
-    return replace(source, launches=tuple(launches), unlaunched=tuple(unlaunched))
+    kernels = _specialised(source, {one.kernel.name: one.arguments for one in instances})
+    return replace(source, kernels=kernels, launches=tuple(launches), unlaunched=tuple(unlaunched))
+
+
+def _specialised(
+    source: SourceFile, instances: Mapping[str, tuple[str, ...]]
+) -> tuple[KernelFunction, ...]:
+    # what runs is the specialisation for the arguments, where there is one
+    own: dict[str, KernelFunction] = {}
+    others: list[KernelFunction] = []
+    for kernel in source.kernels:
+        head = source.masked[kernel.span[0] : kernel.body[0]]
+        match = re.search(rf"\b{kernel.name}\s*(?=<)", head)
+        given = listed(head, match.end())[0] if match is not None else ()
+        if not given:
+            others.append(kernel)
+        elif [*map(_plain_type, given)] == [*map(_plain_type, instances.get(kernel.name, ()))]:
+            own[kernel.name] = replace(kernel, template=source.kernel(kernel.name).template)
+    return (*own.values(), *(kernel for kernel in others if kernel.name not in own))
+
+
+def _plain_type(text: str) -> str:
+    text = fold(text)
+    return dtype_of(text, {}) or text
 
 
 def _with_members(site: LaunchSite, struct: Opened) -> LaunchSite:

@@ -34,6 +34,7 @@ _SAME_TYPE = {
     **dict.fromkeys(("nv_bfloat16", "__nv_bfloat16"), "__nv_bfloat16"),
 }
 _OF_16_BITS = re.compile(rf"\b({'|'.join(_SAME_TYPE)})\b")
+_OF_8_BITS = re.compile(r"_fp8_|\b__NV_E\dM\d\b")
 # namespaces of CUDA's own headers
 _DEVICE_SCOPES = frozenset(("cooperative_groups", "cub", "nvcuda", "wmma", "cuda", "ptx"))
 # headers that only some code needs, slow to compile or not there on the CPU
@@ -176,7 +177,7 @@ def needed(
     own = [*_once(_in_order(items, usable, found))]
     has_fp8 = any("__nv_fp8" in text for text in (*names, *(item.code for item in own)))
     arithmetic = _stand_ins(ARITHMETIC) if mixed else ()
-    return [*(item for item in arithmetic if has_fp8 or "_fp8_" not in item.code), *own]
+    return [*(one for one in arithmetic if has_fp8 or not _OF_8_BITS.search(one.code)), *own]
 
 
 def _once(items: Iterable[SourceItem]) -> Iterator[SourceItem]:

@@ -590,6 +590,27 @@ def test_a_traits_class_may_be_an_alias_in_the_function_that_launches(tmp_path: 
     assert extract(path, tmp_path / "unit.cu").names == ("scan<Kit<64, true, float>>",)
 
 
+def test_what_runs_is_the_specialisation_for_the_arguments(tmp_path: Path) -> None:
+    path = tmp_path / "norm.cu"
+    path.write_text(
+        "#include <cuda_fp16.h>\n"
+        "template <typename T>\n__global__ void norm(T* x, int cols) { x[cols] = 1; }\n"
+        "template <>\n__global__ void norm<__half>(__half* x, int pairs) {\n"
+        "  reinterpret_cast<half2*>(x)[pairs] = half2{}; }\n"
+        "void f(float* x, int n) { norm<float><<<1, 32>>>(x, n); }\n"
+        "void h(__half* x, int n) { norm<__half><<<1, 32>>>(x, n / 2); }\n"
+    )
+    kernels = {
+        asked: extract(path, tmp_path / "unit.cu", instantiate=(asked,)).source.kernel("norm")
+        for asked in ("norm<__half>", "norm<float>")
+    }
+    assert {asked: k.parameters[1].name for asked, k in kernels.items()} == {
+        "norm<__half>": "pairs",
+        "norm<float>": "cols",
+    }
+    assert all(kernel.parameters_known for kernel in kernels.values())
+
+
 def test_a_header_goes_by_what_its_includer_has_before_it(tmp_path: Path) -> None:
     (tmp_path / "blocks.h").write_text("#pragma once\nstruct Packed { int q[4]; };\n")
     (tmp_path / "unpack.cuh").write_text(

@@ -472,7 +472,8 @@ template <typename T>
 __global__ void quantize(T* y, const float* x, const T* other) {
   float const end = other[0];
   float value = x[threadIdx.x] / end;
-  if (cuda::std::isfinite(value)) y[threadIdx.x] = value * other[1];
+  if (cuda::std::isfinite(value))
+    y[threadIdx.x] = value > 1.0f ? T(value) : static_cast<T>(other[1]);
 }
 void run(torch::Tensor y, torch::Tensor x, torch::Tensor o) {
   quantize<<<1, 32>>>(
