@@ -464,10 +464,14 @@ def failure(extraction: Extraction, error: str) -> NotCompiledError:
         remedy = "another instantiation may: give it with --instantiate"
         return NotCompiledError(message, path=path, line=own_line, remedy=remedy)
     line, message = found[0]
-    number = int(line)
+    number, rows = int(line), extraction.source.text.split("\n")
+    draws = "cannot open source file" in message and "curand" in rows[number - 1]
+    if draws:
+        uses = (at for at in range(number, len(rows)) if "curand" in rows[at])
+        number = next(uses, number - 1) + 1
     if number <= len(extraction.places):
         path, own_line = extraction.places[number - 1] or (path, own_line)
-    row = extraction.source.text.split("\n")[number - 1].strip()
+    row = rows[number - 1].strip()
     named = [_name(text, row) for at, text in found if at == line]
     known = [name for name in named if name is not None]
     name = next((name for name in known if name.isupper()), next(iter(known), None))
@@ -476,6 +480,9 @@ def failure(extraction: Extraction, error: str) -> NotCompiledError:
         message = f"{name!r}{macro} is defined in no file that could be read"
         message += "; the kernel needs it here"
         remedy = _remedy(name, row, extraction.unread)
+    elif draws:
+        message = "the kernel draws random numbers with cuRAND, which no reference can repeat"
+        remedy = "hand it the numbers as an array, and draft from that"
     elif _SYNTAX.match(message):
         message, remedy = f"does not compile: {message} (`{row}`)", "mend this line, or one above"
     else:

@@ -178,6 +178,7 @@ def test_names_that_no_file_defines_are_told_with_place_and_remedy(pool: NvrtcPo
         ("torch/extension.h", "x[0] = 1", 'does not compile: expected a ";"'),
         ("torch/extension.h", "at::Tensor y;", "PyTorch, of #include <torch/extension.h>"),
         ("cutlass/array.h", "x[0] = curand(0);", "a name of cuRAND, and not one of those"),
+        ("curand_kernel.h", "x[0] = curand(0);", "draws random numbers with cuRAND, which no"),
         ("cutlass/array.h", "cute::copy(x, x);", "CUTLASS, of #include <cutlass/array.h>"),
     ],
 )
