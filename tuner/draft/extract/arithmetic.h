@@ -6,6 +6,7 @@
 #ifndef __CUDA_ON_HOST__
 struct implicit_fp8_e4m3 : __nv_fp8_e4m3 {
   implicit_fp8_e4m3() = default;
+  __host__ __device__ constexpr implicit_fp8_e4m3(__nv_fp8_e4m3 other) : __nv_fp8_e4m3(other) {}
   __host__ __device__ implicit_fp8_e4m3(float value) : __nv_fp8_e4m3(value) {}
   __host__ __device__ operator float() const {
     return static_cast<float>(static_cast<const __nv_fp8_e4m3&>(*this));
@@ -14,11 +15,18 @@ struct implicit_fp8_e4m3 : __nv_fp8_e4m3 {
 
 struct implicit_fp8_e5m2 : __nv_fp8_e5m2 {
   implicit_fp8_e5m2() = default;
+  __host__ __device__ constexpr implicit_fp8_e5m2(__nv_fp8_e5m2 other) : __nv_fp8_e5m2(other) {}
   __host__ __device__ implicit_fp8_e5m2(float value) : __nv_fp8_e5m2(value) {}
   __host__ __device__ operator float() const {
     return static_cast<float>(static_cast<const __nv_fp8_e5m2&>(*this));
   }
 };
+
+template <>
+class cuda::std::numeric_limits<implicit_fp8_e4m3> : public cuda::std::numeric_limits<__nv_fp8_e4m3> {};
+
+template <>
+class cuda::std::numeric_limits<implicit_fp8_e5m2> : public cuda::std::numeric_limits<__nv_fp8_e5m2> {};
 
 #define __nv_fp8_e4m3 implicit_fp8_e4m3
 #define __nv_fp8_e5m2 implicit_fp8_e5m2

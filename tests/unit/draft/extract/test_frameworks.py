@@ -470,7 +470,8 @@ template <>
 inline constexpr float most<float> = 1.0f;
 template <typename T>
 __global__ void quantize(T* y, const float* x, const T* other) {
-  float const end = other[0];
+  constexpr T largest = std::numeric_limits<T>::max();
+  float const end = other[0] + largest;
   float value = x[threadIdx.x] / end;
   if (cuda::std::isfinite(value))
     y[threadIdx.x] = value > 1.0f ? T(value) : static_cast<T>(other[1]);
