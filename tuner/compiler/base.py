@@ -198,6 +198,8 @@ def compiler_options(request: CompileRequest) -> list[str]:
     options = [
         f"--gpu-architecture={request.architecture}",
         "--ptxas-options=-v",
+        # `{threadIdx.x, n}` for two unsigned numbers is a warning of nvcc and an error of NVRTC
+        "--diag-suppress=2361",
         *request.options,
         *(f"-I{Path(folder).absolute()}" for folder in request.include_dirs),
     ]

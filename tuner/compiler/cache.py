@@ -17,7 +17,13 @@ from pathlib import Path
 
 import platformdirs
 
-from tuner.compiler.base import Compiler, CompileRequest, CompileResult, source_key
+from tuner.compiler.base import (
+    Compiler,
+    CompileRequest,
+    CompileResult,
+    compiler_options,
+    source_key,
+)
 from tuner.model.trial import Resources
 from tuner.process.files import atomic_write, read_regular
 from tuner.process.protocol import MAX_MESSAGE_BYTES, packed, unpacked
@@ -44,7 +50,7 @@ def user_cache_dir() -> Path:
 
 def cache_key(request: CompileRequest, compiler: str, include_digest: str) -> str:
     """Hash all that decides a result; the exact source, for errors name its lines."""
-    asked = [request.source, request.kernels, request.architecture, request.options]
+    asked = [request.source, request.kernels, request.architecture, compiler_options(request)]
     content = [_FORMAT, compiler, *asked, request.include_dirs, include_digest]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 

@@ -355,11 +355,12 @@ def _extracted(
     """Extract a unit that compiles, with another instantiation where the best one does not."""
     first: Extraction | None = None
     errors: list[NotCompiledError] = []
-    place, mixed, defined, memo = 0, False, frozenset[str](), Memo()
+    place, mixed, defined, around = 0, False, frozenset[str](), False
+    memo = Memo()
     while True:
         unit = extract(
             path, target, kernels=asked.kernels, instantiate=asked.instantiate,
-            folders=asked.folders, place=place, mixed=mixed, defined=defined,
+            folders=asked.folders, place=place, mixed=mixed, defined=defined, around=around,
             memo=memo,
         )  # fmt: skip
         first = first or unit
@@ -373,6 +374,10 @@ def _extracted(
                 # what is wrong without it is not what is wrong
                 defined = unit.defined.union(guard for guard in guards if guard is not None)
                 first, errors = None, []
+                continue
+            if error.names and not around:
+                # who #includes the file may define it before
+                around = True
                 continue
             if not mixed and error.is_mixed:
                 mixed = True

@@ -12,9 +12,10 @@ from tuner.draft.host_values import plain
 from tuner.draft.translate import Scope, parse_expression, translate
 from tuner.source.accesses import Bound, bare
 from tuner.source.facts import IDENTIFIER
-from tuner.source.syntax import Node, text_of, walk
+from tuner.source.syntax import Node, fold, text_of, walk
 
 _MAX_DEPTH = 12
+_INNER = "place_behind_the_start"
 _BUILTIN = re.compile(r"(blockIdx|threadIdx)\.([xyz])")
 
 Shape = tuple[str, ...]
@@ -53,7 +54,7 @@ class Site:
         limit = next((bound.limit for bound in self.bounds if bound.what == bare(text)), None)
         if limit is not None:
             extent = self.translated(limit)
-            return None if extent is None else (extent,)
+            return self.from_start(limit, depth) if extent is None else (extent,)
         if text in self.variables:
             return self.dimensions(self.variables[text], depth + 1)
         if match := _BUILTIN.fullmatch(bare(text)):
@@ -66,7 +67,41 @@ class Site:
         parsed = parse_expression(text)
         if parsed is not None and len(parts := _flat(*parsed, "/")) == 2:
             return self.quotient(*parts)
+        if parsed is not None and len(parts := _flat(*parsed, "-")) == 2:
+            return self.behind(parts[0], parts[1])
         return self.sum([text] if parsed is None else _flat(*parsed, "+"), depth)
+
+    def from_start(self, limit: str, depth: int) -> Shape | None:
+        # i < start + n, where i begins at start
+        for start, size in self.ends(limit):
+            inner = replace(self, bounds=(*self.bounds, Bound(_INNER, size)))
+            found = inner.dimensions(f"{start} + {_INNER}", depth + 1)
+            if found is not None:
+                return found
+        return None
+
+    def behind(self, text: str, start: str) -> Shape | None:
+        # i - start below n, where i < start + n
+        limits = (b.limit for b in self.bounds if b.what in (bare(text), bare(plain(text))))
+        starts = {self.written(start)}
+        for own, size in self.ends(next(limits, "")):
+            extent = self.translated(size)
+            if extent is not None and self.written(own) in starts:
+                return (extent,)
+        return None
+
+    def written(self, text: str) -> str:
+        told = plain(text)
+        return fold(plain(self.variables.get(told, told)))
+
+    def ends(self, limit: str) -> Iterator[tuple[str, str]]:
+        # what a limit is a sum of: any start, and a size that is known
+        parsed = parse_expression(self.written(limit))
+        terms = _flat(*parsed, "+") if parsed is not None else []
+        for place, term in enumerate(terms):
+            rest = terms[:place] + terms[place + 1 :]
+            if rest and self.translated(term) is not None:
+                yield " + ".join(map(self.written, rest)), term
 
     def quotient(self, dividend: str, divisor: str) -> Shape | None:
         # i / d, where i runs over n * d
@@ -88,7 +123,7 @@ class Site:
                 within = self.translated(inner)
                 if within is None:
                     continue
-                minor = (within,) if not rest else self.dimensions(" + ".join(rest), depth + 1)
+                minor = (within,) if not rest else self.inside(rest, within, depth)
                 minor = None if minor is None else tuple(n for n in minor if n != "1") or ("1",)
                 factors = sorted(" * ".join(minor).split(" * ")) if minor is not None else []
                 if minor is None or factors != sorted(within.split(" * ")):
@@ -98,6 +133,15 @@ class Site:
                     return (*major, *(n for n in minor if n != "1"))
         whole = self.together([plain(term) for term in terms])
         return self.stepped(terms, depth) or ((whole,) if whole else None)
+
+    def inside(self, rest: list[str], within: str, depth: int) -> Shape | None:
+        # threads of a block of so many are no size, but where a stride is as long they are
+        match = _BUILTIN.fullmatch(bare(plain(rest[0]))) if len(rest) == 1 else None
+        if match is not None and match[1] == "threadIdx":
+            place = "xyz".index(match[2])
+            if self.block[place : place + 1] == (within,):
+                return (within,)
+        return self.dimensions(" + ".join(rest), depth + 1)
 
     def stepped(self, terms: list[str], depth: int) -> Shape | None:
         # a + b below L, where a goes up to L in steps of B, and b runs over B

@@ -19,6 +19,8 @@ _CHANGED = re.compile(
     r"|(?<![\w.>])([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)=)"
     r"|(?<!cudaLaunchKernelEx)(?<!cudaLaunchKernelExC)[(,)]\s*&\s*([A-Za-z_]\w*)\s*(?=[,)])"
 )
+_LONGEST_WORD = 200
+_BRACE = re.compile(r"[{}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +33,12 @@ class Assigned:
 
 def _is_visible(masked: str, at: int, start: int, end: int) -> bool:
     # what a block declares is unknown behind it
-    before = masked[start:at].rstrip()
+    before = masked[max(start, at - _LONGEST_WORD) : at].rstrip()
     if not _DECLARES.search(before) and not _CONSTRUCTED.match(masked, at):
         return True
     depth = 0
-    for character in masked[at:end]:
-        depth += (character == "{") - (character == "}")
+    for brace in _BRACE.finditer(masked, at, end):
+        depth += 1 if brace[0] == "{" else -1
         if depth < 0:
             return False
     return True

@@ -85,14 +85,21 @@ class _Reader:
     types: Mapping[str, str]
     functions: Mapping[str, list[Node]]
     depth: int = 0
+    # names in each body, and what is reached in each that was read: many calls lead to one
+    names: dict[Span, list[Node]] = field(default_factory=dict)
+    known: dict[tuple[Span, int, str, _Place], tuple[Reach, ...]] = field(default_factory=dict)
     lines: LineIndex = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lines", LineIndex(self.masked))
 
     def reaches(self, places: dict[str, _Place]) -> Iterator[Reach]:
-        around = parse_tree(self.masked).descendant_for_byte_range(self.span[0], self.span[1] - 1)
-        nodes = [n for n in walk(around) if n.type == "identifier"] if around is not None else []
+        if self.span not in self.names:
+            tree = parse_tree(self.masked)
+            around = tree.descendant_for_byte_range(self.span[0], self.span[1] - 1)
+            inside = walk(around) if around is not None else ()
+            self.names[self.span] = [n for n in inside if n.type == "identifier"]
+        nodes = self.names[self.span]
         wandering = {self.text(n) for n in nodes if self.is_moved_in_loop(n)}
         for node in nodes:
             place = places.get(self.text(node))
@@ -288,10 +295,13 @@ class _Reader:
                 continue
             names = {n: self.text(one) for n, one in zip(declared, passed, strict=False) if n}
             own = (body.start_byte, body.end_byte)
-            reader = replace(self, span=own, depth=self.depth + 1)
             start = replace(place, offset="0")
+            key = own, self.depth, declared[at], start
+            if key not in self.known:
+                reader = replace(self, span=own, depth=self.depth + 1)
+                self.known[key] = tuple(reader.reaches({declared[at]: start}))
             outer = self.reach(node, place)
-            for found in reader.reaches({declared[at]: start}):
+            for found in self.known[key]:
                 words = _Words(self.masked, own, found, names, called)
                 bounds = tuple(Bound(words.said(b.what), words.said(b.limit)) for b in found.bounds)
                 yield replace(

@@ -82,6 +82,12 @@ def error_of(pool):
     return error_of
 
 
+def test_a_number_that_nvcc_narrows_with_a_warning_is_taken(compiled):
+    pair = "struct Pair { unsigned a, b; __device__ Pair(unsigned a, unsigned b) : a(a), b(b) {} };"
+    kernel = "__global__ void k(unsigned* y, int n) { y[0] = Pair{threadIdx.x, n}.b; }"
+    compiled(f"{pair}\n{kernel}\n", "k")
+
+
 def test_maps_name_expressions_to_lowered_names(compiled):
     source = """\
         constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }

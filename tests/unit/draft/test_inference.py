@@ -152,6 +152,31 @@ def test_what_is_left_of_an_array_says_how_long_it_is(kernel: str) -> None:
     assert "shape: [cols]" in argument(ROWS % f"int i = threadIdx.x * 8; {kernel}", "y")
 
 
+@pytest.mark.parametrize(
+    ("kernel", "shape"),
+    [
+        ("for (int i = start; i < end; i += blockDim.x) y[i] = 0;", "[m, cols]"),
+        ("for (int i = start; i < end; i += blockDim.x) y[i - first] = 0;", "[cols]"),
+        ("for (int i = start; i < end; i += blockDim.x) y[i - rows] = 0;", None),
+    ],
+)
+def test_a_loop_from_a_start_to_a_start_and_a_size_runs_over_that_size(
+    kernel: str, shape: str | None
+) -> None:
+    around = "const int first = row * cols, start = first + threadIdx.x, end = first + cols; "
+    told = argument(ROWS % (around + kernel), "y").replace("rows, cols", "m, cols")
+    assert f"shape: {shape or '[FILL_IN]'}" in told
+
+
+def test_threads_of_a_fixed_block_are_a_dimension_where_the_index_has_their_number() -> None:
+    text = (
+        "__global__ void k(int* y) { y[blockIdx.x * %s + threadIdx.x] = 0; }\n"
+        "void f(int* p, int blocks) { k<<<blocks, 32>>>(p); }\n"
+    )
+    assert "shape: [blocks, 32]" in argument(text % 32, "y")
+    assert "shape: [blocks, 32]" not in argument(text % 64, "y")
+
+
 def test_a_pointer_that_is_only_compared_is_not_touched() -> None:
     row = argument(ROWS % "if (y != nullptr && threadIdx.x < cols) y[threadIdx.x] = 0;", "y")
     assert "shape: [cols]" in row

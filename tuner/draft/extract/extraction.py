@@ -38,6 +38,7 @@ from tuner.model.errors import KernelError
 from tuner.source import parse_source
 from tuner.source.facts import (
     IDENTIFIER,
+    KernelFunction,
     LaunchSite,
     SourceFile,
     TemplateParameter,
@@ -47,6 +48,7 @@ from tuner.source.facts import (
 from tuner.source.host import is_marked
 from tuner.source.kernels import dtype_of
 from tuner.source.launches import heads_of
+from tuner.source.syntax import fold, listed
 from tuner.source.unsupported import require_arguments, require_body, require_closed
 
 _ELEMENT_SIZE = re.compile(
@@ -118,16 +120,17 @@ def extract(
     place: int = 0,
     mixed: bool = False,
     defined: frozenset[str] = frozenset(),
+    around: bool = False,
     memo: Memo | None = None,
 ) -> Extraction:
     """Extract the kernels of `path`, as if the unit were the file `target`; nothing is written.
 
     `kernels` chooses, `instantiate` names instantiations (`scale<float, 4>`), `folders` are where
     headers are looked for. What `path` does not say of their launches, other files of its project
-    may. `place` counts instantiations that are no good; with `mixed` 16-bit floats and others have
-    the arithmetic of PyTorch's; `defined` are macros that a build defines. `memo` keeps what was
-    read for another place of the same source. Raises `KernelError` for what is not there or needs
-    a choice.
+    may, and with `around` they are read in any case. `place` counts instantiations that are no
+    good; with `mixed` small floats and others have the arithmetic of PyTorch's; `defined` are
+    macros that a build defines. `memo` keeps what was read for another place of the same source.
+    Raises `KernelError` for what is not there or needs a choice.
     """
     memo = {} if memo is None else memo
     sources = _read(path, folders, (), defined, memo)
@@ -142,7 +145,7 @@ def extract(
         alone = _extracted(path, target, sources, named)
     except KernelError as found:
         error = found
-    if alone is not None and alone.is_stated:
+    if alone is not None and alone.is_stated and not around:
         return alone
     reading = sources.reading
     others = siblings(path, reading.files)
@@ -153,7 +156,7 @@ def extract(
             more = tuple(other for other in others if other.resolve() in wider.reading.files)
             whole = _extracted(path, target, wider, named, more, frozenset(known))
             # a kernel of that name elsewhere is not that of a header which is missing
-            if alone is not None or whole.is_stated or not reading.unread("missing"):
+            if alone is not None or whole.is_stated or around or not reading.unread("missing"):
                 return whole
     if alone is None and error is not None:
         raise error
@@ -176,8 +179,7 @@ def _read(
 
 def _items(path: Path, others: Sequence[Path], sources: Sources) -> tuple[SourceItem, ...]:
     if sources.items is None:
-        places = (path, *others)
-        items = written_out([one for place in places for one in items_of(sources.reading, place)])
+        items = written_out([*_listed(sources.reading, (path, *others))])
         sources.items = without_accessors(items, macros_of(items))
     return sources.items
 
@@ -254,6 +256,24 @@ def _extracted(
         dropped=tuple(reading.dropped),
         defined=asked.defined,
     )
+
+
+def _listed(reading: Reading, files: Sequence[Path]) -> Iterator[SourceItem]:
+    # what a file has before it #includes another may be what that one goes by
+    known = {file.resolve() for file in files}
+    included = {
+        include.path.resolve()
+        for file in known
+        for include in reading.files[file].included.values()
+        if include.path is not None
+    }
+    done = set[Path]()
+    for file in sorted(files, key=lambda file: file.resolve() in included):
+        if file.resolve() not in done:
+            done.add(file.resolve())
+            for item in items_of(reading, file):
+                done.add(item.path.resolve())
+                yield item
 
 
 def _one(name: str, kernels: Sequence[SourceItem]) -> Iterator[SourceItem]:
@@ -406,7 +426,30 @@ def _launched(
         for struct in structs.get(name, ()):
             own = _with_members(own, struct)
         launches += [own, *(other for other in after if other is not site)]
-    return replace(source, launches=tuple(launches), unlaunched=tuple(unlaunched))
+    kernels = _specialised(source, {one.kernel.name: one.arguments for one in instances})
+    return replace(source, kernels=kernels, launches=tuple(launches), unlaunched=tuple(unlaunched))
+
+
+def _specialised(
+    source: SourceFile, instances: Mapping[str, tuple[str, ...]]
+) -> tuple[KernelFunction, ...]:
+    # what runs is the specialisation for the arguments, where there is one
+    own: dict[str, KernelFunction] = {}
+    others: list[KernelFunction] = []
+    for kernel in source.kernels:
+        head = source.masked[kernel.span[0] : kernel.body[0]]
+        match = re.search(rf"\b{kernel.name}\s*(?=<)", head)
+        given = listed(head, match.end())[0] if match is not None else ()
+        if not given:
+            others.append(kernel)
+        elif [*map(_plain_type, given)] == [*map(_plain_type, instances.get(kernel.name, ()))]:
+            own[kernel.name] = replace(kernel, template=source.kernel(kernel.name).template)
+    return (*own.values(), *(kernel for kernel in others if kernel.name not in own))
+
+
+def _plain_type(text: str) -> str:
+    text = fold(text)
+    return dtype_of(text, {}) or text
 
 
 def _with_members(site: LaunchSite, struct: Opened) -> LaunchSite:
@@ -438,10 +481,12 @@ class NotCompiledError(KernelError):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether it is arithmetic of 16-bit floats with others, which PyTorch's types have."""
-        return (
-            re.search(r"more than one (?:operator|conversion)|no operator", str(self)) is not None
+        """Whether it asks small floats for arithmetic or conversions that PyTorch's types have."""
+        asks = (
+            r"more than one (?:operator|conversion)|no operator"
+            r"|no suitable (?:conversion|constructor).*__nv_fp8"
         )
+        return re.search(asks, str(self)) is not None
 
 
 # what a compiler says of text that is no C++, apart from what it does not know
@@ -462,10 +507,10 @@ def failure(extraction: Extraction, error: str) -> NotCompiledError:
         remedy = "another instantiation may: give it with --instantiate"
         return NotCompiledError(message, path=path, line=own_line, remedy=remedy)
     line, message = found[0]
-    number = int(line)
+    number, rows = int(line), extraction.source.text.split("\n")
     if number <= len(extraction.places):
         path, own_line = extraction.places[number - 1] or (path, own_line)
-    row = extraction.source.text.split("\n")[number - 1].strip()
+    row = rows[number - 1].strip()
     named = [_name(text, row) for at, text in found if at == line]
     known = [name for name in named if name is not None]
     name = next((name for name in known if name.isupper()), next(iter(known), None))

@@ -37,6 +37,7 @@ _GIVEN = re.compile(
 _NAMES = re.compile(r"[A-Za-z_](?:\w|::)*")
 _SPACES = re.compile(r"\s*::\s*")
 _NESTED = re.compile(r">::(?:template\s+)?\w+")
+_WORDS = frozenset(("const", "typename", "template", "sizeof"))
 _PREFERRED = ("bfloat16", "float16")
 _LOAD_BYTES = 16
 # what users call types
@@ -138,13 +139,35 @@ class HostCode:
         # variables and types that the function around gives one meaning
         spans = tuple(d.span for d in self.source.definitions if d.kind == "function")
         values = assigned(self.source.masked, spans, at)
+        types = {name: text for name, (text, is_type) in self._given(at).items() if is_type}
+        return {name: value.text for name, value in values.items()} | types
+
+    def _given(self, at: int) -> dict[str, tuple[str, bool]]:
+        # the types and constants that the function around gives one meaning, in their order
+        spans = (d.span for d in self.source.definitions if d.kind == "function")
         start = max((first for first, last in spans if first <= at < last), default=at)
-        types: dict[str, set[str]] = {}
+        found: dict[str, set[tuple[str, bool]]] = {}
         for match in _GIVEN.finditer(self.source.masked, start, at):
-            if name := match[1] or match[4]:
-                types.setdefault(name, set()).add(fold(match[2] or match[3]))
-        only = {name: found.pop() for name, found in types.items() if len(found) == 1}
-        return {name: value.text for name, value in values.items()} | only
+            text, name = match[2] or match[3] or match[6], match[1] or match[4]
+            found.setdefault(name or match[5], set()).add((fold(text), bool(name)))
+        return {name: texts.pop() for name, texts in found.items() if len(texts) == 1}
+
+    def meanings(self, at: int, environment: Environment) -> dict[str, str]:
+        """Say what the names around an offset mean, with its function's types and constants."""
+        known = dict(environment)
+        for name, (text, is_type) in self._given(at).items():
+            value = substituted(text, known)
+            is_plain = is_type or value in ("true", "false")
+            computed = None if is_plain else translate(value, self._scope({}, known))
+            known.setdefault(name, computed or value)
+        return known
+
+    def _scope(self, definitions: Mapping[str, str], environment: Environment) -> Scope:
+        constants = {constant.name: constant.value for constant in self.source.constants}
+        return Scope(
+            definitions={**constants, **definitions, **environment},
+            types={**self.source.aliases, **environment},
+        )
 
     @cached_property
     def templates(self) -> tuple[KernelFunction, ...]:
@@ -223,22 +246,22 @@ class HostCode:
             return str(value).lower()
         if any(d.kind == "constant" and d.name == plain for d in self.source.definitions):
             return plain
-        constants = {constant.name: constant.value for constant in self.source.constants}
-        scope = Scope(
-            definitions={**constants, **definitions, **environment},
-            types={**self.source.aliases, **environment},
-        )
-        computed = translate(plain, scope)
+        computed = translate(plain, self._scope(definitions, environment))
         if computed is not None and re.fullmatch(r"-?\d+", computed):
             return computed
-        # `ns::op<T>`, `Mode::kFast`: a function, or a value of something that is defined
-        names = _NAMES.findall(plain)
-        return plain if names and all(map(self._is_known, names)) else ""
+        # `ns::op<T>`, `Mode::kFast`, `Traits<T>::kWidth`: a function, or a value of what is defined
+        return plain if self._are_known(plain) else ""
+
+    def _are_known(self, text: str) -> bool:
+        # `Traits<T>::Type` is known where Traits and T are
+        owners = _NESTED.sub(">", _SPACES.sub("::", text))
+        names = [name for name in _NAMES.findall(owners) if name not in _WORDS]
+        return bool(names) and all(map(self._is_known, names))
 
     def _is_known(self, name: str) -> bool:
         is_cudas = name.startswith(("cub::", "cuda::", "cooperative_groups::"))
         is_type = element_dtype(name, self.source.aliases) is not None
-        return is_cudas or is_type or self._is_defined(name)
+        return is_cudas or is_type or name in self.macros or self._is_defined(name)
 
     def _is_defined(self, name: str) -> bool:
         return not self.defined.isdisjoint(name.split("::"))
@@ -246,10 +269,7 @@ class HostCode:
     def _type(self, text: str) -> str:
         aliases = self.source.aliases
         text = _SPACES.sub("::", text)
-        # `Traits<T>::Type` is known where Traits and T are
-        owners = _NESTED.sub(">", text)
-        plain = [name for name in _NAMES.findall(owners) if name not in ("const", "typename")]
-        if element_dtype(text, aliases) is None and not (plain and all(map(self._is_known, plain))):
+        if element_dtype(text, aliases) is None and not self._are_known(text):
             return ""
         # what an alias of a plain type stands for: it may be out of sight where it is launched
         following = text
@@ -446,9 +466,13 @@ def _instance(
 ) -> Instance:
     found: dict[str, str] = {}
     known = site.definitions if site is not None else {}
+    around: Environment | None = None
     for parameter in kernel.template:
         text = stated.get(parameter.name, "")
         value = text and host.evaluated(parameter, text, known, {**environment, **found})
+        if text and not value and site is not None:
+            around = around or host.meanings(site.at, environment)
+            value = host.evaluated(parameter, text, known, around)
         found[parameter.name] = value
     return Instance(kernel, tuple(found.values()), site, environment)
 

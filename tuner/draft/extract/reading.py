@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from tuner.draft.extract.conditions import DIRECTIVE, PLATFORM_FLAG, PREDEFINED, TYPE_FLAG, holds
 from tuner.draft.extract.names import Macro, expanded, macros_in, replaced
+from tuner.draft.extract.siblings import includes_of
 from tuner.model.errors import KernelError
 from tuner.source.facts import IDENTIFIER
 from tuner.source.reader import source_text
@@ -191,10 +192,15 @@ def read_all(
     require_cuda(path, source_text(path))
     reading = Reading(folders)
     reading.macros.update(dict.fromkeys(defined, "1"))
-    _read(path, reading, ())
+    # a header may go by what its includer has before it
+    including = [path]
     for sibling in siblings:
-        with suppress(KernelError):
-            _read(sibling, reading, ())
+        include = includes_of(including)
+        including[:0] = [sibling] if include.search(source_text(sibling)) else []
+    for file in dict.fromkeys((*including, *siblings)):
+        with nullcontext() if file == path else suppress(KernelError):
+            if file.resolve() not in reading.files:
+                _read(file, reading, ())
     return reading
 
 

@@ -210,6 +210,8 @@ def _launching(
     used = [name for name in dict.fromkeys(IDENTIFIER.findall(item.code)) if name in known]
     if not used:
         return item
+    # a list of template arguments in the shape of one argument
+    passing = {name: macro for name, macro in host.items() if macro.body == "__VA_ARGS__"}
     code = item.code
     if own:
         code = DEFINE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), code)
@@ -223,7 +225,7 @@ def _launching(
             arguments, end = listed(code, match.end() - 1)
             end = end or match.end()
         lines = code.count("\n", match.start(), end)
-        text = expanded(macro, arguments, known) + "\n" * lines
+        text = expanded(macro, arguments, {**passing, **known}) + "\n" * lines
         code = code[: match.start()] + text + code[end:]
         at = match.start() + len(text)
     # what no macro changes keeps its strings and comments

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tuner.model.errors import KernelError
@@ -11,6 +11,7 @@ from tuner.source.reader import source_text
 from tuner.source.syntax import mask
 
 _SUFFIXES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".h", ".hpp")
+_HEADERS = (".cuh", ".h", ".hpp")
 _KERNEL = re.compile(r"\b__global__\b[^;{}]*?\b(?!__launch_bounds__)(\w+)\s*\([^;{}]*\{")
 _LAUNCHED = re.compile(r"\b(\w+)\s*(?:<[^;{}()]*>)?\s*<<<|\bcudaLaunch\w*\(\s*&?\w+,\s*&?(\w+)")
 _LAUNCHES = re.compile(r"<<<|[lL]aunch")
@@ -35,13 +36,11 @@ def siblings(path: Path, known: Iterable[Path]) -> tuple[Path, ...]:
     launched = {match[1] or match[2] for match in _LAUNCHED.finditer(text)} - kernels
     names = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(kernels)))})\b")
     called = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(callers or ())))})\s*[<(]")
-    include = re.compile(rf"#\s*include\s*[<\"](?:[^>\"\n]*/)?{re.escape(path.name)}[>\"]")
+    include = includes_of([path])
     for folder in _folders(path):
         found = []
-        for file in _files(folder):
-            if file.resolve() in read:
-                continue
-            own = _text(file)
+        texts = {file: _text(file) for file in _files(folder) if file.resolve() not in read}
+        for file, own in texts.items():
             if kernels:
                 launches = _LAUNCHES.search(own) and names.search(own)
                 calls = callers and called.search(own)
@@ -50,8 +49,26 @@ def siblings(path: Path, known: Iterable[Path]) -> tuple[Path, ...]:
                 uses = not launched.isdisjoint(m[1] for m in _KERNEL.finditer(mask(own)))
             found += [file] if uses else []
         if found:
-            return tuple(found)
+            return (*found, *_including(path, found, texts))
     return ()
+
+
+def includes_of(files: Iterable[Path]) -> re.Pattern[str]:
+    """Match the #include of any of these headers."""
+    names = "|".join(re.escape(file.name) for file in files)
+    return re.compile(rf"#\s*include\s*[<\"](?:[^>\"\n]*/)?(?:{names})[>\"]")
+
+
+def _including(path: Path, found: list[Path], texts: Mapping[Path, str]) -> Iterator[Path]:
+    # what a header goes by may stand before the #include of the header that #includes it
+    include = includes_of([path])
+    above = [file for file in found if file.suffix in _HEADERS and include.search(texts[file])]
+    known = {path, *found}
+    while above:
+        include = includes_of(above)
+        above = [file for file, own in texts.items() if file not in known and include.search(own)]
+        known.update(above)
+        yield from above
 
 
 def _folders(path: Path) -> Iterator[Path]:

@@ -34,6 +34,7 @@ _SAME_TYPE = {
     **dict.fromkeys(("nv_bfloat16", "__nv_bfloat16"), "__nv_bfloat16"),
 }
 _OF_16_BITS = re.compile(rf"\b({'|'.join(_SAME_TYPE)})\b")
+_OF_8_BITS = re.compile(r"_fp8_|\b__NV_E\dM\d\b")
 # namespaces of CUDA's own headers
 _DEVICE_SCOPES = frozenset(("cooperative_groups", "cub", "nvcuda", "wmma", "cuda", "ptx"))
 # headers that only some code needs, slow to compile or not there on the CPU
@@ -187,8 +188,10 @@ def needed(
         if not pending:
             pending = _operators(items, usable, found)
             found.update(pending)
+    own = [*_once(_in_order(items, usable, found))]
+    has_fp8 = any("__nv_fp8" in text for text in (*names, *(item.code for item in own)))
     arithmetic = _stand_ins(ARITHMETIC) if mixed else ()
-    return [*arithmetic, *_once(_in_order(items, usable, found))]
+    return [*(one for one in arithmetic if has_fp8 or not _OF_8_BITS.search(one.code)), *own]
 
 
 def _once(items: Iterable[SourceItem]) -> Iterator[SourceItem]:
@@ -350,13 +353,18 @@ def qualified(text: str, items: Sequence[SourceItem]) -> str:
     homes: dict[str, set[tuple[str, ...]]] = {}
     for item in items:
         for name in item.names:
-            homes.setdefault(name, set()).add(item.namespace)
+            homes.setdefault(name, set()).add(tuple("::".join(item.namespace).split("::")))
 
     def home(match: re.Match[str]) -> str:
-        found = homes.get(match[0], set())
-        return "::".join((*next(iter(found)), match[0])) if len(found) == 1 else match[0]
+        names = tuple(re.split(r"\s*::\s*", match[0]))
+        for at, name in enumerate(names):
+            # `detail::Traits`, seen from within the namespace around `detail`
+            found = [own for own in homes.get(name, ()) if not at or own[-at:] == names[:at]]
+            if len(found) == 1:
+                return "::".join(filter(None, (*found[0], *names[at:])))
+        return match[0]
 
-    return re.sub(r"(?<![\w:.])[A-Za-z_]\w*", home, text)
+    return re.sub(r"(?<![\w:.])[A-Za-z_]\w*(?:\s*::\s*[A-Za-z_]\w*)*", home, text)
 
 
 def relocated(text: str, places: Sequence[SourcePlace | None], first: int) -> str:
@@ -394,7 +402,7 @@ def preamble(
     text.extend(f"// {row}" for row in rows)
     text.add("")
     plain, standing = _standard_library(masked)
-    headers = list(dict.fromkeys([*_toolkit(reading, masked), *plain]))
+    headers = list(dict.fromkeys([*_toolkit(reading, masked), *_of_cudas(masked), *plain]))
     directives = [f"#include <{header}>" for header in headers]
     implied = implied_headers("\n".join([masked, *instances]), directives)
     text.extend([*directives, *(f"#include <{header}>" for header in implied)])
@@ -417,6 +425,14 @@ def _toolkit(reading: Reading, masked: str) -> Iterator[str]:
                 yield from _cub(masked)
             else:
                 yield name
+
+
+def _of_cudas(masked: str) -> Iterator[str]:
+    # what a framework's headers, or those of other versions of CUDA, bring without being asked
+    homes = {name: home for home, listed in _STANDARD.items() for name in listed.split()}
+    homes |= dict.fromkeys(_MATHS.split(), "cmath")
+    names = re.findall(r"\bcuda\s*::\s*std\s*::\s*(\w+)", masked)
+    yield from sorted({f"cuda/std/{homes[name]}" for name in names if name in homes})
 
 
 def _cub(masked: str) -> list[str]:

@@ -340,3 +340,22 @@ class TestIntrinsics:
           const float sums[] = {pair->y, four->w, float(halves->y), float(bf->y), float(*one)};
           if (threadIdx.x < 5) y[threadIdx.x] = (int)sums[threadIdx.x];"""
         assert ran(compilers, body).buffers[0][:5] == [64, 128, 64, 64, 96]
+
+
+def test_floats_of_8_and_16_bits_have_limits(compilers: Compilers) -> None:
+    asked = "static_assert(__builtin_bit_cast(unsigned {}, std::numeric_limits<{}>::{}()) == {});"
+    told = [
+        asked.format(*one)
+        for one in (
+            ("short", "__half", "max", "0x7BFF"),
+            ("short", "__nv_bfloat16", "lowest", "0xFF7F"),
+            ("char", "__nv_fp8_e4m3", "max", "0x7E"),
+            ("char", "__nv_fp8_e5m2", "infinity", "0x7C"),
+        )
+    ]
+    headers = (
+        "#include <limits>\n#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n#include <cuda_fp8.h>\n"
+    )
+    compilers.library(
+        headers + "\n".join(told) + "\n__global__ void run(int* y) { y[0] = 1; }\n", ()
+    )

@@ -535,6 +535,108 @@ def test_a_vector_of_cudas_own_becomes_a_number_for_each_member(tmp_path: Path) 
     )
 
 
+WIDTHS = """\
+#include <torch/extension.h>
+namespace gate {
+namespace detail {
+template <typename U, int LOAD> struct Widths { static constexpr int kWidth = LOAD / sizeof(U); };
+}  // namespace detail
+template <typename T> struct Pair { using Type = float2; };
+template <typename T> __device__ T keep(const T& x) { return x; }
+template <typename T> __device__ T turn(const T& x) { return T{x.y, x.x}; }
+
+template <typename T, typename P, T (*ONE)(const T&), P (*TWO)(const P&), int WIDTH>
+__global__ void apply(T* x) {
+  for (int i = 0; i < WIDTH; i++) x[threadIdx.x * WIDTH + i] = ONE(x[i]);
+  reinterpret_cast<P*>(x)[threadIdx.x] = TWO(reinterpret_cast<P*>(x)[threadIdx.x]);
+}
+
+template <typename T>
+void launch(T* x) {
+  constexpr int BYTES = sizeof(T) * 4;
+  using Own = detail::Widths<T, BYTES>;
+  static constexpr int WIDTH = Own::kWidth;
+  apply<T, typename Pair<T>::Type, keep<T>, turn<typename Pair<T>::Type>, WIDTH><<<1, 32>>>(x);
+}
+template void launch<float>(float* x);
+}  // namespace gate
+"""
+
+
+def test_an_argument_may_be_named_by_types_and_constants_around_the_launch(
+    pool: NvrtcPool, tmp_path: Path
+) -> None:
+    path = tmp_path / "gate.cu"
+    path.write_text(WIDTHS)
+    unit = extract(path, tmp_path / "unit.cu")
+    assert unit.is_stated
+    assert unit.instances[0].arguments[3:] == (
+        "gate::turn<typename gate::Pair<float>::Type>",
+        "gate::detail::Widths<float, 16>::kWidth",
+    )
+    assert pool.submit(CompileRequest(unit.unit, unit.names, "sm_90a")).result().ok
+
+
+def test_a_traits_class_may_be_an_alias_in_the_function_that_launches(tmp_path: Path) -> None:
+    path = tmp_path / "scan.cu"
+    path.write_text(
+        "template <int N, bool FULL, typename T> struct Kit { using type = T; };\n"
+        "template <typename Kit_t>\n__global__ void scan(typename Kit_t::type* x) { x[0] = 1; }\n"
+        "template <int N, typename T>\nvoid run(T* x) {\n  constexpr bool FULL = true;\n"
+        "  using Own = Kit<N, FULL, T>;\n  auto kernel = &scan<Own>;\n"
+        "  kernel<<<1, N>>>(x);\n}\n"
+        "template void run<64, float>(float* x);\n"
+    )
+    assert extract(path, tmp_path / "unit.cu").names == ("scan<Kit<64, true, float>>",)
+
+
+def test_what_runs_is_the_specialisation_for_the_arguments(tmp_path: Path) -> None:
+    path = tmp_path / "norm.cu"
+    path.write_text(
+        "#include <cuda_fp16.h>\n"
+        "template <typename T>\n__global__ void norm(T* x, int cols) { x[cols] = 1; }\n"
+        "template <>\n__global__ void norm<__half>(__half* x, int pairs) {\n"
+        "  reinterpret_cast<half2*>(x)[pairs] = half2{}; }\n"
+        "void f(float* x, int n) { norm<float><<<1, 32>>>(x, n); }\n"
+        "void h(__half* x, int n) { norm<__half><<<1, 32>>>(x, n / 2); }\n"
+    )
+    kernels = {
+        asked: extract(path, tmp_path / "unit.cu", instantiate=(asked,)).source.kernel("norm")
+        for asked in ("norm<__half>", "norm<float>")
+    }
+    assert {asked: k.parameters[1].name for asked, k in kernels.items()} == {
+        "norm<__half>": "pairs",
+        "norm<float>": "cols",
+    }
+    assert all(kernel.parameters_known for kernel in kernels.values())
+
+
+def test_a_header_goes_by_what_its_includer_has_before_it(tmp_path: Path) -> None:
+    (tmp_path / "blocks.h").write_text("#pragma once\nstruct Packed { int q[4]; };\n")
+    (tmp_path / "unpack.cuh").write_text(
+        "__global__ void unpack(const Packed* p, int* y) { y[threadIdx.x] = p->q[threadIdx.x]; }\n"
+        "static void run(const Packed* p, int* y) { unpack<<<1, 4>>>(p, y); }\n"
+    )
+    (tmp_path / "all.cuh").write_text('#pragma once\n#include "unpack.cuh"\n')
+    (tmp_path / "op.cu").write_text('#include "blocks.h"\n#include "all.cuh"\n')
+    alone = extract(tmp_path / "unpack.cuh", tmp_path / "unit.cu")
+    assert alone.is_stated and "struct Packed" not in alone.unit
+    unit = extract(tmp_path / "unpack.cuh", tmp_path / "unit.cu", around=True).unit
+    assert unit.index("struct Packed") < unit.index("void unpack(")
+
+
+def test_a_list_of_template_arguments_may_be_one_argument_of_a_macro(tmp_path: Path) -> None:
+    path = tmp_path / "route.cu"
+    path.write_text(
+        "template <typename T, int N>\n__global__ void route(T* x) { x[0] = N; }\n"
+        "#define LIST(...) __VA_ARGS__\n"
+        "#define RUN(types, threads) route<types><<<1, threads>>>(x)\n"
+        "#define RUN_OF(N) RUN(LIST(float, N), 64)\n"
+        "void run(float* x) { RUN_OF(8); }\n"
+    )
+    assert extract(path, tmp_path / "unit.cu").names == ("route<float, 8>",)
+
+
 def test_a_macro_may_launch_through_another(tmp_path: Path) -> None:
     path = tmp_path / "kit.cu"
     path.write_text(

@@ -605,3 +605,38 @@ def test_a_frameworks_own_header_that_is_there_needs_no_stand_in(tmp_path: Path)
     text = "#include <ATen/Numbers.h>\n"
     text += "__global__ void k(float* x) { if (at::_isnan(x[0])) x[0] = 0; }\n"
     assert extracted(tmp_path, text).unit.count("bool _isnan") == 1
+
+
+SMALL = """\
+#include <torch/extension.h>
+#include <cuda/std/limits>
+template <typename T> constexpr T most = T{};
+template <>
+inline constexpr float most<float> = 1.0f;
+template <typename T>
+__global__ void quantize(T* y, const float* x, const T* other) {
+  constexpr T largest = std::numeric_limits<T>::max();
+  float const end = other[0] + largest;
+  float value = x[threadIdx.x] / end;
+  if (cuda::std::isfinite(value))
+    y[threadIdx.x] = value > 1.0f ? T(value) : static_cast<T>(other[1]);
+}
+void run(torch::Tensor y, torch::Tensor x, torch::Tensor o) {
+  quantize<<<1, 32>>>(
+      y.data_ptr<c10::Float8_e4m3fn>(), x.data_ptr<float>(), o.data_ptr<c10::Float8_e4m3fn>());
+}
+"""
+
+
+def test_floats_of_8_bits_convert_by_themselves_where_a_unit_needs_it(
+    tmp_path: Path, pool: NvrtcPool, host: HostCompiler
+) -> None:
+    unit = extracted(tmp_path, SMALL)
+    error = pool.submit(CompileRequest(unit.unit, unit.names, "sm_90a")).result().error
+    assert failure(unit, error).is_mixed
+    # what limits alone does not bring
+    assert "#include <cuda/std/cmath>" in unit.unit
+    mixed = extract(tmp_path / "source.cu", tmp_path / "unit.cu", mixed=True)
+    for compiler in (pool, host):
+        again = CompileRequest(mixed.unit, mixed.names, "sm_90a")
+        assert not compiler.submit(again).result().error

@@ -42,17 +42,38 @@ float decode8(unsigned char code) {
   return code & 0x80 ? -value : value;
 }
 
+// Whether a number converts from and to float without being asked, as PyTorch's do: a unit says so.
 template <__nv_fp8_interpretation_t kKind>
-struct Fp8 {
-  __nv_fp8_storage_t __x;
+struct Implicit : std::false_type {};
 
-  Fp8() = default;
-  template <class T, class = std::enable_if_t<std::is_convertible<T, float>::value>>
-  explicit Fp8(T x) : __x(__nv_cvt_double_to_fp8(static_cast<double>(x), __NV_SATFINITE, kKind)) {}
+template <__nv_fp8_interpretation_t kKind, bool kImplicit>
+struct Code8 {
+  __nv_fp8_storage_t __x;
   explicit operator float() const { return decode8<kKind>(__x); }
-  explicit operator double() const { return decode8<kKind>(__x); }
-  explicit operator __half() const { return float(*this); }
-  explicit operator __nv_bfloat16() const { return float(*this); }
+};
+
+template <__nv_fp8_interpretation_t kKind>
+struct Code8<kKind, true> {
+  __nv_fp8_storage_t __x;
+  operator float() const { return decode8<kKind>(__x); }
+};
+
+template <__nv_fp8_interpretation_t kKind>
+struct Fp8 : Code8<kKind, Implicit<kKind>::value> {
+  Fp8() = default;
+  template <class T>
+  static constexpr bool kImplicit = Implicit<kKind>::value && std::is_same<T, float>::value;
+  template <class T, std::enable_if_t<std::is_convertible<T, float>::value && !kImplicit<T>, int> = 0>
+  explicit Fp8(T x) {
+    this->__x = __nv_cvt_double_to_fp8(static_cast<double>(x), __NV_SATFINITE, kKind);
+  }
+  template <class T, std::enable_if_t<kImplicit<T>, int> = 0>
+  Fp8(T x) {
+    this->__x = __nv_cvt_float_to_fp8(x, __NV_SATFINITE, kKind);
+  }
+  explicit operator double() const { return decode8<kKind>(this->__x); }
+  explicit operator __half() const { return decode8<kKind>(this->__x); }
+  explicit operator __nv_bfloat16() const { return decode8<kKind>(this->__x); }
 };
 
 template <__nv_fp8_interpretation_t kKind>
