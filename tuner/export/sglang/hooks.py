@@ -449,6 +449,7 @@ ONLY = {
 }
 # Of choices that none of the hooks is for.
 WHY_NOT = {
+    "linear_add_rmsnorm": "its products and its norms are two functions, of two modules",
     "gemm_fp8": "no hook is for its products in fp8 yet",
     "fused_add_rmsnorm": "it normalizes the sum before it is rounded, as ROUNDED=false does",
     "per_token_group_quant": "what it calls is that of QUANT=fp8 and FUSED=false",
