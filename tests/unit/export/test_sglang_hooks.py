@@ -254,6 +254,18 @@ def rope(tuned: Tuned, **other: Any) -> Any:
     return hooks.fused_qk_norm_rope(tuned, **{**arrays, **ROPE, **other})
 
 
+def test_weights_come_transposed_and_scales_as_columns(tuned: Tuned, operator: Noting) -> None:
+    out = scaled(tuned)
+    assert (out.shape, out.dtype) == ((3, 8), BF16)
+    assert operator.shapes == [(3, 8), (3, 256), (8, 256), (3, 1), (8, 1)]
+
+
+def test_block_scales_of_rows_are_the_padded_array(tuned: Tuned, operator: Noting) -> None:
+    assert by_blocks(tuned).shape == (3, 8)
+    assert operator.shapes == [(3, 8), (3, 256), (8, 256), (2, 4), (1, 2)]
+    assert operator.tensors[3].is_contiguous()
+
+
 def test_heads_are_normalized_and_rotated_in_place(tuned: Tuned, operator: Noting) -> None:
     assert rope(tuned) is None
     assert operator.shapes == [(3, 64), (8,), (8,), (3,)]
@@ -275,6 +287,20 @@ def routed(tuned: Tuned, **other: Any) -> Any:
     return hooks.fused_topk(tuned, **{**given, **other})
 
 
+F8 = torch.zeros(3, 256, dtype=torch.float8_e4m3fn)
+F8_WEIGHTS = torch.zeros(8, 256, dtype=torch.float8_e4m3fn)
+
+
+def scaled(tuned: Tuned, bias: Any = None, x_scale: Any = None, w: Any = F8_WEIGHTS) -> Any:
+    of_x = torch.ones(3, 1) if x_scale is None else x_scale
+    return hooks.fp8_scaled_mm(tuned, F8, w.t(), of_x, torch.ones(8), BF16, bias)
+
+
+def by_blocks(tuned: Tuned, x_scale: Any = None, sizes: tuple[int, int] = (128, 128)) -> Any:
+    of_x = torch.ones(2, 4).t()[:3] if x_scale is None else x_scale
+    return hooks.fp8_blocks_mm(tuned, F8, F8_WEIGHTS, of_x, torch.ones(1, 2), [*sizes], BF16)
+
+
 LEFT: dict[str, Callable[[Tuned], Any]] = {
     "rows with gaps": lambda t: hooks.rmsnorm(t, V[:, :, :4], W),
     "activations of some experts": lambda t: hooks.act_and_mul(t, X, None, IDS),
@@ -290,6 +316,11 @@ LEFT: dict[str, Callable[[Tuned], Any]] = {
     "experts as a dimension": lambda t: group(t, x=X.view(2, 2, 256)),
     "one group a row": lambda t: group(t, x=X[:, :128].contiguous()),
     "columns that are not padded": lambda t: group(t, x=X[:3], scale_tma_aligned=False),
+    "a bias": lambda t: scaled(t, bias=W),
+    "one scale for all rows": lambda t: scaled(t, x_scale=torch.ones(1)),
+    "weights by row": lambda t: scaled(t, w=F8_WEIGHTS.t().contiguous().t()),
+    "scales by row": lambda t: by_blocks(t, x_scale=torch.ones(3, 2)),
+    "blocks of 64": lambda t: by_blocks(t, sizes=(64, 128)),
     "sigmoid": lambda t: routed(t, scoring_func="sigmoid"),
     "weights as they are": lambda t: routed(t, renormalize=False),
     "packed routes": lambda t: routed(t, packed_out=IDS),
@@ -325,6 +356,7 @@ SERVED: dict[str, Callable[[Tuned], Any]] = {
     "moe_sum_reduce": lambda t: hooks.moe_sum_reduce(t, V, X, 1.0),
     "moe_align_block_size": lambda t: hooks.moe_align_block_size(t, IDS, 16, 8),
     "topk_softmax": routed,
+    "gemm_fp8": scaled,
     "gate_up_silu": lambda t: hooks.llama_mlp(t, mlp(), torch.zeros(2, 8, dtype=BF16)),
     "gemm_small_m": lambda t: hooks.linear(t, None, layer(16, 8), torch.zeros(2, 8, dtype=BF16)),
     "per_token_quant_fp8": lambda t: hooks.per_token_quant_fp8(t, X, X, S[:, :1].contiguous()),

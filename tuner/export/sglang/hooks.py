@@ -23,7 +23,7 @@ from tuner.export.pytorch.adapting import (
 )
 from tuner.export.pytorch.replacing import ORIGINAL, Engine, Hook, Tuned
 
-MOST_ROWS = 128  # of gemm_small_m; with more, as in prefill, there is nothing to ask
+MOST_ROWS = 128  # of a product; with more, as in prefill, there is nothing to ask
 THETAS = {"theta_1e6": 1.0e6, "theta_5e5": 5.0e5}
 
 
@@ -125,6 +125,54 @@ def moe_sum_compiled(
 
 def _moe_sum_reduce(original: Any, y: Any, x: Any, scale: float = 0.0) -> None:
     original(x, y, scale)
+
+
+def fp8_scaled_mm(
+    tuned: Tuned,
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
+    scales_a: torch.Tensor,
+    scales_b: torch.Tensor,
+    out_dtype: Any,
+    bias: torch.Tensor | None = None,
+) -> Any:
+    """Multiply rows by weights, which SGLang passes transposed, with a scale for each of both."""
+    w, scales = mat_b.t(), (scales_a, scales_b)
+    wanted = (mat_a.shape[0], w.shape[0])
+    one_each = tuple(one.numel() for one in scales) == wanted
+    if bias is not None or not one_each or len(mat_a) > MOST_ROWS:
+        return ORIGINAL
+    if not are_whole(*scales) or not are_whole(mat_a, w):
+        return ORIGINAL
+    out = torch.empty(wanted, device=mat_a.device, dtype=out_dtype)
+    columns = (one.view(-1, 1) for one in scales)
+    return out if tuned.serves(out, mat_a, w, *columns) else ORIGINAL
+
+
+def _fp8_scaled_mm(original: Any, out: Any, x: Any, w: Any, x_scale: Any, w_scale: Any) -> None:
+    out.copy_(original(x, w.t(), x_scale, w_scale, out.dtype, None))
+
+
+def fp8_blocks_mm(
+    tuned: Tuned,
+    A: torch.Tensor,  # noqa: N803 - SGLang's names
+    B: torch.Tensor,  # noqa: N803
+    As: torch.Tensor,  # noqa: N803
+    Bs: torch.Tensor,  # noqa: N803
+    block_size: list[int],
+    output_dtype: Any,
+) -> Any:
+    """Multiply with block scales, those of the rows by column as DeepGEMM has them."""
+    rows, depth = A.shape[0], A.shape[-1]
+    padded = -(-rows // 4) * 4
+    by_column = As.shape == (rows, depth // GROUP) and As.stride() == (1, padded)
+    if A.dim() != 2 or rows > MOST_ROWS or not by_column:
+        return ORIGINAL
+    if list(block_size) != [GROUP, GROUP] or depth % GROUP:
+        return ORIGINAL
+    out = torch.empty((rows, B.shape[0]), device=A.device, dtype=output_dtype)
+    scales = As.as_strided((depth // GROUP, padded), (padded, 1))
+    return out if tuned.serves(out, A, B, scales, Bs) else ORIGINAL
 
 
 def linear(
@@ -405,6 +453,10 @@ HOOKS = (
     Hook("gate_up_silu", "sglang.srt.models.llama.LlamaMLP.forward", llama_mlp),
     Hook("gate_up_silu", "sglang.srt.models.qwen2.Qwen2MLP.forward", qwen_mlp),
     Hook(
+        "gemm_fp8", "sgl_kernel.fp8_scaled_mm", fp8_scaled_mm, {"SCALES": "token"}, _fp8_scaled_mm
+    ),
+    Hook("gemm_fp8", f"{_FP8}.w8a8_block_fp8_matmul_deepgemm", fp8_blocks_mm, {"SCALES": "block"}),
+    Hook(
         "per_token_quant_fp8",
         "sglang.kernels.ops.quantization.sgl_per_token_quant_fp8",
         per_token_quant_fp8,
@@ -440,6 +492,7 @@ ONLY = {
     "merge_state": "attention over a cached prefix (DeepSeek's prefill) and trees of drafts",
     "moe_align_block_size": "MoE in Triton, experts not spread over GPUs (no expert parallelism)",
     "topk_softmax": "routers by softmax without groups (Qwen3 MoE; DeepSeek-V3's is another)",
+    "gemm_fp8": "linear layers in fp8, with a scale a channel or by blocks in DeepGEMM",
     "gate_up_silu": "the gated MLP of Llama and Qwen in bf16, for up to 128 tokens",
     "gemm_small_m": "linear layers of up to 128 tokens in bf16; routers of DeepSeek-V3 in float32",
     "per_token_quant_fp8": "weights in fp8 with a scale a channel",
@@ -450,7 +503,6 @@ ONLY = {
 # Of choices that none of the hooks is for.
 WHY_NOT = {
     "linear_add_rmsnorm": "its products and its norms are two functions, of two modules",
-    "gemm_fp8": "no hook is for its products in fp8 yet",
     "fused_add_rmsnorm": "it normalizes the sum before it is rounded, as ROUNDED=false does",
     "per_token_group_quant": "what it calls is that of QUANT=fp8 and FUSED=false",
 }

@@ -351,3 +351,11 @@ def test_what_another_block_sends_lands_late(library: Library, order: int) -> No
         library("clusters.cu", CLUSTERS), "by_stores", "no_wait", order=order
     )
     assert (end.code, right) == (LaunchEnd.DONE, False)
+
+
+def test_a_cluster_that_no_code_uses_is_refused(library: Library) -> None:
+    at, pair = PARTS.index("semaphores"), (2, 1, 1)
+    compiled = library("tensor_parts.cu", PARTS)
+    end = launch(compiled, ("c_uint32", [1, 0, 0]), entry=at, grid=pair, cluster=pair)
+    assert end.code == LaunchEnd.REFUSED
+    assert "launched in clusters of 2, and no code for clusters ran" in end.message
