@@ -1,5 +1,6 @@
 """The float64 reference of gemm_small_m, weights whose sums are near 1, and its peers."""
 
+import ctypes
 from functools import cache
 
 MOST_TOKENS = 16  # that SGLang's operators take
@@ -49,6 +50,130 @@ def blas(library, tensors, OUT):
         return {"out": torch.mm(x, w.t(), out_dtype=torch.float32)}
     torch.mm(x, w.t(), out=out)
     return None
+
+
+def cublaslt_tuned(tensors, axes, OUT="bf16"):
+    """The fastest of the algorithms that cuBLASLt proposes, with cold weights."""
+    lt_product(axes["M"], axes["N"], axes["K"], OUT).fastest(tensors)(tensors)
+
+
+@cache
+def lt_product(rows, columns, depth, OUT):
+    return LtProduct(rows, columns, depth, OUT)
+
+
+class LtProduct:
+    """One product of cuBLASLt, by the numbers of cublasLt.h of CUDA 12 and 13."""
+
+    PROPOSALS = 40
+    WORKSPACE_BYTES = 32 << 20
+    RESULT_BYTES = (
+        96  # cublasLtMatmulHeuristicResult_t: an algorithm of 64 bytes, then its workspace
+    )
+    COMPUTE_FLOAT32, FLOAT32, BF16, TRANSPOSED = 68, 0, 14, 1
+
+    def __init__(self, rows, columns, depth, OUT):
+        import torch
+
+        self._library = lt_library()
+        self._handle = self._made("cublasLtCreate")
+        self._product = self._made("cublasLtMatmulDescCreate", self.COMPUTE_FLOAT32, self.FLOAT32)
+        self._set("cublasLtMatmulDescSetAttribute", self._product, 3, ctypes.c_int(self.TRANSPOSED))
+        out_type = self.FLOAT32 if OUT == "fp32" else self.BF16
+        # By columns, as cuBLAS has them: out, of columns x rows, is w, transposed, times x.
+        self._layouts = [
+            self._made(
+                "cublasLtMatrixLayoutCreate",
+                kind,
+                *map(ctypes.c_uint64, (high, wide)),
+                ctypes.c_int64(high),
+            )
+            for kind, high, wide in (
+                (self.BF16, depth, columns),
+                (self.BF16, depth, rows),
+                (out_type, columns, rows),
+                (out_type, columns, rows),
+            )
+        ]
+        self._workspace = torch.empty(self.WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
+        self._algorithms = self._proposed()
+        self._fastest = None
+
+    def fastest(self, tensors):
+        """Time every algorithm when it is first asked for; return the call of the fastest."""
+        import torch
+
+        if self._fastest is None:
+            flood = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+            times = [(self._time(tensors, one, flood), i) for i, one in enumerate(self._algorithms)]
+            self._fastest = self._algorithms[min(times)[1]]
+        return lambda given: self._multiply(given, self._fastest)
+
+    def _time(self, tensors, algorithm, flood):
+        import torch
+
+        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        times = []
+        for _ in range(5):
+            flood.fill_(1)
+            begun.record()
+            self._multiply(tensors, algorithm)
+            ended.record()
+            ended.synchronize()
+            times.append(begun.elapsed_time(ended))
+        return sorted(times)[2]
+
+    def _multiply(self, tensors, algorithm):
+        import torch
+
+        w, x, out = (ctypes.c_void_p(tensors[name].data_ptr()) for name in ("w", "x", "out"))
+        one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
+        left, right, before, after = self._layouts
+        self._call(
+            "cublasLtMatmul",
+            *(self._handle, self._product, ctypes.byref(one), w, left, x, right),
+            *(ctypes.byref(zero), out, before, out, after, algorithm),
+            *(ctypes.c_void_p(self._workspace.data_ptr()), ctypes.c_size_t(self.WORKSPACE_BYTES)),
+            ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
+        )
+
+    def _proposed(self):
+        preference = self._made("cublasLtMatmulPreferenceCreate")
+        limit = ctypes.c_uint64(self.WORKSPACE_BYTES)
+        self._set("cublasLtMatmulPreferenceSetAttribute", preference, 1, limit)
+        results = ctypes.create_string_buffer(self.PROPOSALS * self.RESULT_BYTES)
+        count = ctypes.c_int()
+        self._call(
+            "cublasLtMatmulAlgoGetHeuristic",
+            *(self._handle, self._product, *self._layouts, preference, self.PROPOSALS, results),
+            ctypes.byref(count),
+        )
+        starts = range(0, count.value * self.RESULT_BYTES, self.RESULT_BYTES)
+        return [ctypes.create_string_buffer(results.raw[i : i + 64], 64) for i in starts]
+
+    def _made(self, name, *arguments):
+        made = ctypes.c_void_p()
+        self._call(name, ctypes.byref(made), *arguments)
+        return made
+
+    def _set(self, name, owner, attribute, value):
+        size = ctypes.c_size_t(ctypes.sizeof(value))
+        self._call(name, owner, attribute, ctypes.byref(value), size)
+
+    def _call(self, name, *arguments):
+        status = getattr(self._library, name)(*arguments)
+        if status:
+            raise RuntimeError(f"{name} failed with status {status}")
+
+
+def lt_library():
+    """The library that PyTorch has loaded."""
+    for version in (13, 12):
+        try:
+            return ctypes.CDLL(f"libcublasLt.so.{version}")
+        except OSError:
+            continue
+    raise ImportError("no libcublasLt.so.13 or libcublasLt.so.12")
 
 
 @cache
@@ -117,6 +242,7 @@ production = "pytorch"
 peers = {
     "pytorch": pytorch,
     "cublaslt": cublaslt,
+    "cublaslt-tuned": cublaslt_tuned,
     "torch.compile": torch_compile,
     "sgl-aot": sgl_aot,
     "sgl-fused-a": sgl_fused_a,

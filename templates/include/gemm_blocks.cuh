@@ -197,7 +197,7 @@ __device__ __forceinline__ void reduce_in_cluster(OUT::Number* out, float* parts
   }
 }
 
-//% elif split > 1
+//% elif split > 1 and reduction == "last"
 // Every block leaves its sums in global memory; the last one adds up those of all, in their order.
 __device__ __forceinline__ void reduce_by_last(OUT::Number* out, float* parts, float* partial,
                                                tune::u32* done, const Task& task, int rank) {

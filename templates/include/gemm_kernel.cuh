@@ -1,8 +1,12 @@
-/*# The kernel of GEMMs without scales; who includes it sets what gemm_blocks.cuh wants, and `kernel`, a name. #*/
+/*# The kernel of GEMMs without scales; who includes it sets what gemm_blocks.cuh wants, and `kernel`, a name.
+    With the reduction `apart`, out has a matrix for each of the blocks that share K. #*/
 //% include "gemm_blocks.cuh"
 extern "C" __global__ void __launch_bounds__(kThreads)
-    @{ kernel }@(OUT::Number* out, const __nv_bfloat16* x, const __nv_bfloat16* w, float* partial,
-                 tune::u32* done, int M, int N, int K
+    @{ kernel }@(OUT::Number* out, const __nv_bfloat16* x, const __nv_bfloat16* w,
+//% if reduction != "apart"
+                 float* partial, tune::u32* done,
+//% endif
+                 int M, int N, int K
 //% if path == "wgmma"
                  , const __grid_constant__ tune::TensorMap wmap,
                  const __grid_constant__ tune::TensorMap xmap
@@ -15,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const int stages = kAllStages * (rank + 1) / kSplit - first;
   const int column = blockIdx.x / kSplit * kTileN;
   const Task task = {x + first * kTileK, w + first * kTileK, column, stages, M};
-  if constexpr (kProgrammatic && kEarlyTrigger) tune::griddepcontrol_launch_dependents();
+  if constexpr (kProgrammatic && (kEarlyTrigger || @{ reduction == "apart" }@)) tune::griddepcontrol_launch_dependents();
 //% if split > 1 and reduction == "cluster"
   __shared__ tune::u64 arrived;
   const tune::u32 barrier = tune::shared_address(&arrived);
@@ -38,7 +42,12 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   add_products(work, parts, task);
 //% endif
   __syncthreads();
-//% if split == 1
+//% if reduction == "apart"
+  // A launch of its own adds up what the blocks that share K leave, and is the one that begins early.
+  for (int group = threadIdx.x; group < M * kGroups; group += kThreads) {
+    store(out + static_cast<size_t>(rank) * M * kColumns, task, group, block_sum(parts, group));
+  }
+//% elif split == 1
   for (int group = threadIdx.x; group < M * kGroups; group += kThreads) {
     store(out, task, group, block_sum(parts, group));
   }

@@ -1,8 +1,7 @@
 // Products of weights and rows of x that wait in shared memory, kStages of them: copied by all
 // threads, 16 bytes at a time, or by a warp of its own, a row at a time.
 constexpr int kPitch = kTileK + 8;  // eight rows of a matrix lie in different banks
-constexpr int kStageRows = kTileN + kTokens;
-constexpr int kStageBytes = kStageRows * kPitch * 2;
+constexpr int kStageBytes = (kTileN + kTokens) * kPitch * 2;
 constexpr int kWorkBytes = kStages * kStageBytes;
 constexpr int kRowTiles = kTileN / kWarpsN / 16;
 constexpr int kTokenTiles = kTokens / 8;
@@ -13,21 +12,26 @@ struct Sums {
   float values[kRowTiles][kTokenTiles][4];
 };
 
+// Where a lane's row of x is in a stage: one past the last is the last, what comes of it is not stored.
+__device__ __forceinline__ tune::u32 token_at(tune::u32 stage, int token, int tokens) {
+  return stage + (kTileN + min(token, tokens - 1)) * kPitch * 2;
+}
+
 // Multiplies a stage; warps that share K take turns along it.
-__device__ __forceinline__ void multiply(Sums& sums, tune::u32 stage, int row, int k_warp, int lane) {
-  const tune::u32 tokens = stage + kTileN * kPitch * 2;
+__device__ __forceinline__ void multiply(Sums& sums, tune::u32 stage, int row, int k_warp, int lane,
+                                         int tokens) {
 #pragma unroll
   for (int step = 0; step < kTileK / 16 / kWarpsK; ++step) {
     const int k = (step * kWarpsK + k_warp) * 16;
     unsigned b[kTokenTiles][2];
     if constexpr (kTokenTiles == 1) {
-      tune::ldmatrix(b[0], tokens + (lane % 8 * kPitch + k + lane / 8 % 2 * 8) * 2);
+      tune::ldmatrix(b[0], token_at(stage, lane % 8, tokens) + (k + lane / 8 % 2 * 8) * 2);
     } else {
 #pragma unroll
       for (int t = 0; t < kTokenTiles; t += 2) {
         const int token = t * 8 + lane / 16 * 8 + lane % 8;
         unsigned both[4];
-        tune::ldmatrix(both, tokens + (token * kPitch + k + lane / 8 % 2 * 8) * 2);
+        tune::ldmatrix(both, token_at(stage, token, tokens) + (k + lane / 8 % 2 * 8) * 2);
         b[t][0] = both[0];
         b[t][1] = both[1];
         b[t + 1][0] = both[2];
@@ -49,10 +53,10 @@ __device__ __forceinline__ void multiply(Sums& sums, tune::u32 stage, int row, i
 //% if scales == "block"
 // A stage is 128 of K: then its scales are multiplied in.
 __device__ __forceinline__ void multiply_scaled(Sums& sums, tune::u32 stage, int row, int k_warp, int lane,
-                                                const float* scales) {
+                                                int tokens, const float* scales) {
   static_assert(kTileK == kScaleDepth);
   Sums fresh = {};
-  multiply(fresh, stage, row, k_warp, lane);
+  multiply(fresh, stage, row, k_warp, lane, tokens);
 #pragma unroll
   for (int t = 0; t < kTokenTiles; ++t) {
     const float2 scale = scales_of(scales, t);
@@ -85,10 +89,10 @@ __device__ __forceinline__ void copy_weights(tune::u32 work, tune::u32 full, con
 __device__ __forceinline__ void copy_tokens(tune::u32 work, tune::u32 full, const Task& task,
                                             int stage) {
   const tune::u32 to = stage_at(work, stage) + kTileN * kPitch * 2;
-  for (int token = threadIdx.x % kWarp; token < kTokens; token += kWarp) {
-    const int row = min(token, task.tokens - 1);
-    tune::bulk_load(to + token * kPitch * 2, task.x + static_cast<size_t>(row) * kDepth + stage * kTileK,
-                    kTileK * 2, full + stage % kStages * 8);
+  for (int token = threadIdx.x % kWarp; token < task.tokens; token += kWarp) {
+    tune::bulk_load(to + token * kPitch * 2,
+                    task.x + static_cast<size_t>(token) * kDepth + stage * kTileK, kTileK * 2,
+                    full + stage % kStages * 8);
   }
 }
 
@@ -98,9 +102,10 @@ __device__ __forceinline__ void copy_all(tune::u32 work, tune::u32 full, tune::u
   const tune::u64 policy = kStreaming ? tune::l2_evict_first() : 0;
   const bool leader = threadIdx.x % kWarp == 0;
   const int early = min(kStages, task.stages);
+  const int bytes = (kTileN + task.tokens) * kTileK * 2;
   if (leader) {
     for (int s = 0; s < early; ++s) {
-      tune::mbarrier_arrive_expect_tx(full + s * 8, kStageRows * kTileK * 2);
+      tune::mbarrier_arrive_expect_tx(full + s * 8, bytes);
     }
   }
   __syncwarp();
@@ -114,9 +119,7 @@ __device__ __forceinline__ void copy_all(tune::u32 work, tune::u32 full, tune::u
   }
   for (int s = early; s < task.stages; ++s) {
     tune::mbarrier_wait(empty + s % kStages * 8, (s / kStages & 1) ^ 1);
-    if (leader) {
-      tune::mbarrier_arrive_expect_tx(full + s % kStages * 8, kStageRows * kTileK * 2);
-    }
+    if (leader) tune::mbarrier_arrive_expect_tx(full + s % kStages * 8, bytes);
     __syncwarp();
     copy_weights(work, full, task, s, policy);
     copy_tokens(work, full, task, s);
@@ -151,9 +154,10 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
     for (int s = 0; s < task.stages; ++s) {
       tune::mbarrier_wait(full + s % kStages * 8, s / kStages & 1);
 //% if scales == "block"
-      multiply_scaled(sums, stage_at(work, s), row, warp % kWarpsK, lane, task.scales + s * kTokens);
+      multiply_scaled(sums, stage_at(work, s), row, warp % kWarpsK, lane, task.tokens,
+                    task.scales + s * kTokens);
 //% else
-      multiply(sums, stage_at(work, s), row, warp % kWarpsK, lane);
+      multiply(sums, stage_at(work, s), row, warp % kWarpsK, lane, task.tokens);
 //% endif
       __syncwarp();
       if (lane == 0) tune::mbarrier_arrive(empty + s % kStages * 8);
@@ -180,12 +184,11 @@ __device__ __forceinline__ void copy_weights(tune::u32 work, const Task& task, i
 
 __device__ __forceinline__ void copy_tokens(tune::u32 work, const Task& task, int stage) {
   const tune::u32 to = stage_at(work, stage) + kTileN * kPitch * 2;
-  for (int i = threadIdx.x; i < kTokens * (kTileK / 8); i += kThreads) {
+  for (int i = threadIdx.x; i < task.tokens * (kTileK / 8); i += kThreads) {
     const int token = i / (kTileK / 8);
     const int k = i % (kTileK / 8) * 8;
-    const int row = min(token, task.tokens - 1);
-    const @{ element }@* from = task.x + static_cast<size_t>(row) * kDepth + stage * kTileK + k;
-    tune::cp_async<16>(to + (token * kPitch + k) * 2, from, token < task.tokens ? 16 : 0);
+    tune::cp_async<16>(to + (token * kPitch + k) * 2,
+                       task.x + static_cast<size_t>(token) * kDepth + stage * kTileK + k);
   }
 }
 
@@ -219,9 +222,10 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
     }
     tune::cp_async_commit();
 //% if scales == "block"
-    multiply_scaled(sums, stage_at(work, s), row, warp % kWarpsK, lane, task.scales + s * kTokens);
+    multiply_scaled(sums, stage_at(work, s), row, warp % kWarpsK, lane, task.tokens,
+                    task.scales + s * kTokens);
 //% else
-    multiply(sums, stage_at(work, s), row, warp % kWarpsK, lane);
+    multiply(sums, stage_at(work, s), row, warp % kWarpsK, lane, task.tokens);
 //% endif
   }
   tune::cp_async_wait<0>();

@@ -119,6 +119,6 @@ def test_no_campaign_starts_from_a_changed_tree(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_every_operator_has_the_files_that_its_job_depends_on(tmp_path: Path) -> None:
-    assert len(operators()) == 14
+    assert len(operators()) == 15
     for name in operators():
         assert recording_job(name, tmp_path, 1).key

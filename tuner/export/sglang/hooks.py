@@ -176,11 +176,7 @@ def fp8_blocks_mm(
 
 
 def linear(
-    tuned: Tuned,
-    method: Any,
-    layer: Any,
-    x: torch.Tensor,
-    bias: torch.Tensor | None = None,
+    tuned: Tuned, method: Any, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None
 ) -> Any:
     """Multiply rows by a layer's weights, which nothing writes while a model runs."""
     if bias is not None:
@@ -204,21 +200,15 @@ def qwen_mlp(tuned: Tuned, mlp: Any, x: torch.Tensor, forward_batch: Any = None)
 
 def _gated(tuned: Tuned, layer: Any, x: torch.Tensor) -> Any:
     # What wraps a layer, for LoRA, has no such method of its own.
-    method = type(getattr(layer, "quant_method", None)).__name__
-    if method != "UnquantizedLinearMethod" or layer.bias is not None:
-        return ORIGINAL
-    if x.dim() != 2 or len(x) > MOST_ROWS:
+    plain = type(getattr(layer, "quant_method", None)).__name__ == "UnquantizedLinearMethod"
+    if not plain or layer.bias is not None or x.dim() != 2 or len(x) > MOST_ROWS:
         return ORIGINAL
     out = x.new_empty(len(x), len(layer.weight) // 2)
     return out if tuned.serves(out, x, layer.weight) else ORIGINAL
 
 
 def fused_a_gemm(
-    tuned: Tuned,
-    mat_a: torch.Tensor,
-    mat_b: torch.Tensor,
-    output: torch.Tensor | None = None,
-    backend: Any = None,
+    tuned: Tuned, mat_a: torch.Tensor, mat_b: torch.Tensor, output: Any = None, backend: Any = None
 ) -> Any:
     """Multiply rows by weights that come transposed."""
     return _product(tuned, mat_a, mat_b.t(), output)
@@ -502,6 +492,7 @@ ONLY = {
 }
 # Of choices that none of the hooks is for.
 WHY_NOT = {
+    "linear_add_rmsnorm": "its products and its norms are two functions, of two modules",
     "fused_add_rmsnorm": "it normalizes the sum before it is rounded, as ROUNDED=false does",
     "per_token_group_quant": "what it calls is that of QUANT=fp8 and FUSED=false",
 }
