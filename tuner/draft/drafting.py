@@ -12,7 +12,8 @@ from tuner.compiler.base import Compiler, CompileRequest
 from tuner.draft.blanks import blanks_in, require_filled
 from tuner.draft.choices import Proposals, propose
 from tuner.draft.extract.conditions import guard_of
-from tuner.draft.extract.extraction import Extraction, Memo, NotCompiledError, extract, failure
+from tuner.draft.extract.extraction import Extraction, Memo, extract
+from tuner.draft.extract.failures import NotCompiledError, failure
 from tuner.draft.extract.reading import is_plain, parsed_include
 from tuner.draft.extract.siblings import siblings
 from tuner.draft.extract.unit import relocated

@@ -15,7 +15,8 @@ from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
 from tuner.draft.drafting import Asked, draft_source
-from tuner.draft.extract.extraction import Extraction, extract, failure
+from tuner.draft.extract.extraction import Extraction, extract
+from tuner.draft.extract.failures import failure
 from tuner.model.errors import KernelError
 
 DATA = Path(__file__).parent / "data"
