@@ -201,8 +201,5 @@ def _passed(code: str) -> Iterator[Span]:
 
 
 def _edited(item: SourceItem, span: Span, new: str) -> SourceItem:
-    # the same in the text, which has comments, and in the code; lines keep their numbers
-    start, end = span
-    new += "\n" * item.code.count("\n", start, end)
-    text = item.text[: item.lead + start] + new + item.text[item.lead + end :]
-    return replace(item, text=text, code=item.code[:start] + new + item.code[end:])
+    # lines keep their numbers
+    return item.edited([(span, new + "\n" * item.code.count("\n", *span))])

@@ -13,16 +13,10 @@ from tuner.draft.extract.accessors import without_accessors
 from tuner.draft.extract.conditions import guard_of
 from tuner.draft.extract.instances import HostCode, Instance, asked_for, chosen, substituted
 from tuner.draft.extract.items import SourceItem, items_of
+from tuner.draft.extract.macros import macros_of, written_out
 from tuner.draft.extract.reading import Include, Reading, read_all
-from tuner.draft.extract.rewriting import (
-    Opened,
-    arguments_of,
-    macros_of,
-    opened,
-    unpacked,
-    written_out,
-)
 from tuner.draft.extract.siblings import siblings
+from tuner.draft.extract.structs import Opened, arguments_of, opened, unpacked
 from tuner.draft.extract.unit import (
     SourcePlace,
     Text,

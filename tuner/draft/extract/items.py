@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from tuner.draft.extract.names import DEVICE_NAMES
 from tuner.draft.extract.reading import Reading, SourceCode
-from tuner.source.facts import IDENTIFIER
+from tuner.source.facts import IDENTIFIER, Span
 from tuner.source.syntax import closing, closing_angle, fold, mask, split_list, top_level
 
 _DIRECTIVE = re.compile(r"[ \t]*#(?:[^\n\\]|\\\n|\\.)*")
@@ -290,6 +290,14 @@ class SourceItem:
         """Whether it is a `__global__` function with a body."""
         marked = self.kind == "function" and "__global__" in self.head
         return marked and bool(self.names) and self.code.endswith("}")
+
+    def edited(self, edits: Iterable[tuple[Span, str]]) -> SourceItem:
+        """Put texts in the place of spans of the code, given in order, and in `text` too."""
+        text, code = self.text, self.code
+        for (first, last), new in reversed([*edits]):
+            code = code[:first] + new + code[last:]
+            text = text[: self.lead + first] + new + text[self.lead + last :]
+        return replace(self, text=text, code=code)
 
     def uses(self) -> frozenset[str]:
         """List the names it refers to; members of something else are not names of their own."""
