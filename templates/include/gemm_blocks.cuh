@@ -1,12 +1,8 @@
-/*# What GEMMs for few tokens share. Who includes it sets `element`, what K is counted in, 16 bits; `operand`,
-    the tensor cores' type; `depth` and `stage_depth`, K and the depth of a stage in elements; and `scales`:
-    none, token (of a token and of a column) or block (of 128 of K); and `epilogue`: none, or silu, of columns
-    that come in pairs: the gate and what it is multiplied with. #*/
-//% if epilogue == "silu"
-constexpr int kColumns = @{ 2 * D }@;  // a gate and its partner side by side, as they never lie in memory
-//% else
-constexpr int kColumns = @{ N }@;
-//% endif
+/*# What GEMMs for few tokens share. Who includes it sets `columns`, the rows of w; `element`, what K is counted
+    in, 16 bits; `operand`, the tensor cores' type; `depth` and `stage_depth`, K and the depth of a stage in
+    elements; `scales`: none, token (of a token and of a column) or block (of 128 of K); and `epilogue`: none, or
+    silu, of columns that come in pairs: the gate and what it is multiplied with. #*/
+constexpr int kColumns = @{ columns }@;
 constexpr int kDepth = @{ depth }@;
 constexpr bool kDots = @{ path == "dots" }@;
 constexpr int kTokens = @{ tokens }@;  // that a block has room for

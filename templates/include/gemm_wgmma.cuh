@@ -32,14 +32,20 @@ __device__ __forceinline__ void copy_weights(tune::u32 work, tune::u32 full, con
   for (int box = 0; box < kBoxes; ++box) {
     const tune::u32 to = stage_at(work, stage) + box * kWeightBytes;
     const int k = boxes.k + stage * kTileK + box * kBoxDepth;
-//% set at = "2 * k" if scales != "none" else "k"
-//% set place = at ~ (", 0, boxes.column / 2" if epilogue == "silu" else ", boxes.column")
-//% set load = "tune::tensor_load_3d" if epilogue == "silu" else "tune::tensor_load_2d"
+    const int at = @{ "2 * k" if scales != "none" else "k" }@;
+//% if epilogue == "silu"
     if constexpr (kStreaming) {
-      @{ load }@(to, boxes.weights, @{ place }@, barrier, policy);
+      tune::tensor_load_3d(to, boxes.weights, at, 0, boxes.column / 2, barrier, policy);
     } else {
-      @{ load }@(to, boxes.weights, @{ place }@, barrier);
+      tune::tensor_load_3d(to, boxes.weights, at, 0, boxes.column / 2, barrier);
     }
+//% else
+    if constexpr (kStreaming) {
+      tune::tensor_load_2d(to, boxes.weights, at, boxes.column, barrier, policy);
+    } else {
+      tune::tensor_load_2d(to, boxes.weights, at, boxes.column, barrier);
+    }
+//% endif
   }
 }
 

@@ -34,11 +34,9 @@ def evaluator(
 ) -> Iterator[Evaluator]:
     definition = request.cls.kernel.definition.chosen(operators)
     operators = chosen_operators(definition.spec, operators)
-    candidate = Candidate(
-        "template",
-        definition.space,
-        Template.load(definition.spec.template, definition.spec.include_dirs),
-    )
+    template = Template.load(definition.spec.template, definition.spec.include_dirs)
+    template.check(definition.space, definition.spec)
+    candidate = Candidate("template", definition.space, template)
     device = HostDevice(definition.spec, operators)
     yield Evaluator(definition.spec, candidate, operators, compiler, device)
     device.close()

@@ -29,6 +29,7 @@ CASES = [
     ("rmsnorm", "eps", "0.25", "EPS = 1.0e-6", {}),
     ("fused_add_rmsnorm", "eps", "0.25", "EPS = 1.0e-6", {}),
     ("fused_qk_norm_rope", "eps", "0.25", "EPS = 1.0e-6", {}),
+    ("linear_add_rmsnorm", "eps", "0.25", "EPS = 1.0e-5", {}),
     ("fused_qk_norm_rope", "theta", "1.0e4", '"theta_1e6": 1.0e6', {"angles": "computed"}),
 ]
 
