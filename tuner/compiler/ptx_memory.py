@@ -32,7 +32,7 @@ _HINTS = re.compile(
 )
 _SPACES = {
     **{"global": "kGeneric", "local": "kGeneric", "const": "kGeneric"},
-    **{"shared": "kShared", "shared::cta": "kShared", "shared::cluster": "kShared"},
+    **{"shared": "kShared", "shared::cta": "kShared", "shared::cluster": "kCluster"},
 }
 
 
@@ -375,10 +375,16 @@ def _query(one: Instruction) -> str:
         return written(one.operands[0], f"{'' if shared else '!'}bool({is_it})")
     kind = one.modifiers[-1]
     address = read(one.operands[1], kind)
+    is_generic = one.modifiers[0] != "shared::cluster"
+    pointer = f"reinterpret_cast<const void*>({address})"
     if one.base == "getctarank":
-        return written(one.operands[0], "::on_host_ptx::u32(0)")
-    one_of(kind, "u32")
+        rank = f"cuda_on_host::rank_of({pointer}, {LINE})"
+        return written(one.operands[0], rank if is_generic else f"cuda_on_host::rank_at({address})")
     rank = read(one.operands[2], "u32")
+    if is_generic:
+        peer = f"cuda_on_host::peer_of({pointer}, {rank}, {LINE})"
+        return written(one.operands[0], f"reinterpret_cast<::on_host_ptx::u64>({peer})")
+    one_of(kind, "u32")
     return written(one.operands[0], f"tune::map_shared({address}, {rank}, {LINE})")
 
 
@@ -413,7 +419,7 @@ _SPECIAL = {
     "lanemask_gt": "~(~0u >> (31 - ::on_host_ptx::lane()))",
     "lanemask_ge": "(~0u << ::on_host_ptx::lane())",
     "dynamic_smem_size": "cuda_on_host::active->shared_bytes",
-    **{"cluster_ctarank": "tune::cluster_rank()", "cluster_nctarank": "1u"},
+    **{"cluster_ctarank": "tune::cluster_rank()", "cluster_nctarank": "tune::cluster_size()"},
     **{
         f"{name}.{axis}": f"::{variable}.{axis}"
         for name, variable in {

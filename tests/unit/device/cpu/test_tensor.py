@@ -286,7 +286,7 @@ def test_a_copy_is_of_the_thread_that_asked_for_it(library: Library) -> None:
     assert "by thread (128,0,0)" in end.message
 
 
-CLUSTERS = ("by_loads", "by_pointers", "by_stores")
+CLUSTERS = ("by_loads", "by_pointers", "by_stores", "by_ptx")
 CLUSTER_MISTAKES = (
     *("none", "no_first_sync", "no_last_sync", "one_block_waits", "twice", "unarrived"),
     *("rank_too_high", "plain_wait", "no_wait", "diverged"),

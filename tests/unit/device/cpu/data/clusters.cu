@@ -74,3 +74,29 @@ __global__ void by_stores(float* y, const float* x, const int* broken) {
     if (*broken == no_wait) tune::mbarrier_wait(barrier, 0);
   }
 }
+
+// As `by_loads`, in PTX: by addresses in the cluster's window, and by generic ones.
+__global__ void by_ptx(float* y, const float* x, const int*) {
+  __shared__ float mine[64];
+  const u32 threads = blockDim.x;
+  mine[threadIdx.x] = x[blockIdx.x * threads + threadIdx.x];
+  asm volatile("barrier.cluster.arrive.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
+  u32 count;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(count));
+  float sum = 0;
+  for (u32 peer = 0; peer < count; ++peer) {
+    u32 mapped, owner;
+    const float* pointer;
+    const u32 own = tune::shared_address(mine);
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(own), "r"(peer));
+    asm("mapa.u64 %0, %1, %2;" : "=l"(pointer) : "l"(mine), "r"(peer));
+    asm("getctarank.u64 %0, %1;" : "=r"(owner) : "l"(pointer));
+    for (u32 i = 0; i < threads; ++i) {
+      float value;
+      asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(mapped + 4 * i) : "memory");
+      sum += owner == peer ? (value + pointer[i]) / 2 : -1;
+    }
+  }
+  asm volatile("barrier.cluster.arrive;\n\tbarrier.cluster.wait;" ::: "memory");
+  if (threadIdx.x == 0) y[blockIdx.x] = sum;
+}

@@ -10,6 +10,9 @@ bool is_shared(const void* pointer);
 // An address in shared memory as the GPU has it: dynamic memory begins at 1024, statics follow.
 unsigned window_of(const void* pointer, int line);
 unsigned char* shared_at(unsigned address, unsigned bytes, unsigned alignment, const char* what, int line);
+// The same for an address from `map_shared`, which may lead to another block of the cluster.
+unsigned char* shared_of_cluster_at(unsigned address, unsigned bytes, int line);
+unsigned rank_at(unsigned address);
 #pragma GCC visibility pop
 
 // The undefined-behaviour sanitizer would name this header's line, so it is done by hand, with it

@@ -474,11 +474,13 @@ To cvt_pair(float upper, float lower) {
 }
 
 // Memory. A generic address is a pointer; one in shared memory is the GPU's, of 32 bits.
-enum Space { kGeneric, kShared };
+enum Space { kGeneric, kShared, kCluster };
 template <Space kSpace>
 unsigned char* place(u64 address, unsigned bytes, int line) {
   if constexpr (kSpace == kShared) {
     return cuda_on_host::shared_at(static_cast<u32>(address), bytes, bytes, "an access", line);
+  } else if constexpr (kSpace == kCluster) {
+    return cuda_on_host::shared_of_cluster_at(static_cast<u32>(address), bytes, line);
   } else {
     if (!address || address % bytes) cuda_on_host::misaligned(reinterpret_cast<void*>(address), bytes, line);
     return reinterpret_cast<unsigned char*>(address);
@@ -519,11 +521,11 @@ T cas(u64 address, int line, T expected, T desired) {
 }
 template <Space kSpace>
 u64 to_generic(u64 address, int line) {
-  return kSpace == kShared ? reinterpret_cast<u64>(cuda_on_host::shared_at(static_cast<u32>(address), 0, 1, "cvta", line)) : address;
+  return kSpace == kGeneric ? address : reinterpret_cast<u64>(place<kCluster>(address, 1, line));
 }
 template <Space kSpace>
 u64 from_generic(u64 address, int line) {
-  return kSpace == kShared ? cuda_on_host::window_of(reinterpret_cast<void*>(address), line) : address;
+  return kSpace == kGeneric ? address : cuda_on_host::window_of(reinterpret_cast<void*>(address), line);
 }
 
 // Among the lanes of a warp.

@@ -271,9 +271,13 @@ void* peer_of(const void* pointer, unsigned rank, int line) {
   return rank == here ? shared_at(address, 0, 1, "map_shared_rank", line) : area_of(rank) + address;
 }
 
-unsigned rank_of(const void* pointer, int line) {
-  const unsigned address = window_of(pointer, line);
-  return address < kWindowBytes ? here : address / kWindowBytes - 1;
+unsigned char* shared_of_cluster_at(unsigned address, unsigned bytes, int line) {
+  Visit visit(address, "an access", line);
+  return shared_at(visit.address, bytes, bytes, "an access", line);
 }
+
+unsigned rank_at(unsigned address) { return address < kWindowBytes ? here : address / kWindowBytes - 1; }
+
+unsigned rank_of(const void* pointer, int line) { return rank_at(window_of(pointer, line)); }
 
 }  // namespace cuda_on_host
