@@ -5,7 +5,7 @@
 constexpr int kColumns = @{ columns }@;
 constexpr int kDepth = @{ depth }@;
 constexpr bool kDots = @{ path == "dots" }@;
-constexpr int kTokens = @{ tokens }@;  // that a block has room for
+constexpr int kTokens = @{ tokens }@;  // rows of x, of a block
 constexpr int kTileN = @{ tile_n }@;
 constexpr int kTileK = @{ stage_depth }@;   // of a stage
 constexpr int kStages = @{ stages }@;  // on their way
@@ -21,7 +21,7 @@ constexpr bool kEarlyLoads = @{ early == "loads" }@;
 constexpr bool kPrefetch = @{ early == "l2" }@;
 
 constexpr int kWarps = kWarpsN * kWarpsK;
-constexpr int kThreads = kWarp * (kWarps + @{ 1 if path in ["bulk", "wgmma"] else 0 }@);
+constexpr int kThreads = kWarp * (kWarps + @{ 1 if path == "wgmma" else 0 }@);
 constexpr int kAllStages = kDepth / kTileK;
 constexpr int kGroup = kTileN % 4 == 0 ? 4 : 1;  // columns that a thread adds up and stores
 constexpr int kGroups = kTileN / kGroup;         // of a token, in a block
@@ -61,15 +61,17 @@ struct alignas(sizeof(OUT::Number) * kStored) Stored {
   OUT::Number values[kStored];
 };
 
-// What a block has to do: some columns of out, and stages of K.
+// What a block has to do: some columns of some rows of out, and stages of K.
 struct Task {
-  const @{ element }@* x;  // at the first stage
+  const @{ element }@* x;  // at the first token and stage
   const @{ element }@* w;
+  int token;
+  int tokens;
   int column;
   int stages;
-  int tokens;
 //% if scales != "none"
-  const float* token_scales;   // in global memory: of a token, or of the first 128 of K by tokens
+  const float* token_scales;   // in global memory: of the first token, and the first 128 of K
+  int token_pitch;             // to the next 128 of K
   const float* column_scales;  // of the first column, or of its 128 and the first 128 of K
   float* scales;               // in shared memory
 //% endif
@@ -84,6 +86,18 @@ struct Task {
 //% endif
   }
 };
+
+// The tokens and columns of block `tile`, of all that share K. Tiles of tokens are neighbours: they share weights.
+__device__ __forceinline__ void place(Task& task, int tile, int tokens) {
+  task.token = 0;
+  if (tokens > kTokens) {
+    const int token_tiles = (tokens + kTokens - 1) / kTokens;
+    task.token = tile % token_tiles * kTokens;
+    tile /= token_tiles;
+  }
+  task.tokens = min(kTokens, tokens - task.token);
+  task.column = tile * kTileN;
+}
 
 __device__ __forceinline__ void wait_for_inputs() {
   if constexpr (kProgrammatic) tune::griddepcontrol_wait();
@@ -163,7 +177,7 @@ __device__ __forceinline__ void store(OUT::Number* out, const Task& task, int gr
   for (int i = 0; i < kGroup; ++i) stored.values[i] = OUT::number(sum.values[i]);
 //% endif
   constexpr int kWidth = kColumns / (kGroup / kStored);  // of out
-  const size_t at = static_cast<size_t>(group / kGroups) * kWidth + column / (kGroup / kStored);
+  const size_t at = static_cast<size_t>(task.token + group / kGroups) * kWidth + column / (kGroup / kStored);
   *reinterpret_cast<Stored*>(out + at) = stored;
 }
 
@@ -198,7 +212,7 @@ __device__ __forceinline__ void reduce_in_cluster(OUT::Number* out, float* parts
 __device__ __forceinline__ void reduce_by_last(OUT::Number* out, float* parts, float* partial,
                                                tune::u32* done, const Task& task, int rank) {
   __shared__ bool last;
-  const int tile = task.column / kTileN;
+  const int tile = blockIdx.x / kSplit;
   const int groups = task.tokens * kGroups;
   constexpr int kRoom = kTokens * kTileN;  // numbers of a block
   float* all = partial + static_cast<size_t>(tile) * kSplit * kRoom;

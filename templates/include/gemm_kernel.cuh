@@ -16,9 +16,11 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   float* parts = reinterpret_cast<float*>(work + kPartsAt);
   const int rank = blockIdx.x % kSplit;
   const int first = kAllStages * rank / kSplit;
-  const int stages = kAllStages * (rank + 1) / kSplit - first;
-  const int column = blockIdx.x / kSplit * kTileN;
-  const Task task = {x + first * kTileK, w + first * kTileK, column, stages, M};
+  Task task;
+  place(task, blockIdx.x / kSplit, M);
+  task.x = x + static_cast<size_t>(task.token) * kDepth + first * kTileK;
+  task.w = w + first * kTileK;
+  task.stages = kAllStages * (rank + 1) / kSplit - first;
   if constexpr (kProgrammatic && (kEarlyTrigger || @{ reduction == "apart" }@)) tune::griddepcontrol_launch_dependents();
 //% if split > 1 and reduction == "cluster"
   __shared__ tune::u64 arrived;
@@ -26,29 +28,29 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) {
     tune::mbarrier_init(barrier, 1);
     tune::fence_mbarrier_init();
-    tune::mbarrier_arrive_expect_tx(barrier, (M * kGroups - rank + kSplit - 1) / kSplit * kSplit * 16);
+    tune::mbarrier_arrive_expect_tx(barrier, (task.tokens * kGroups - rank + kSplit - 1) / kSplit * kSplit * 16);
   }
   __syncwarp();
   tune::cluster_arrive();
 //% endif
   if constexpr (kPrefetch) {
     for (int row = threadIdx.x; row < kTileN; row += kThreads) {
-      tune::bulk_prefetch(task.weights(row), min(kStages, stages) * kTileK * 2);
+      tune::bulk_prefetch(task.weights(row), min(kStages, task.stages) * kTileK * 2);
     }
   }
 //% if path == "wgmma"
-  add_products(work, parts, task, {wmap, xmap, column, first * kTileK});
+  add_products(work, parts, task, {wmap, xmap, first * kTileK});
 //% else
   add_products(work, parts, task);
 //% endif
   __syncthreads();
 //% if reduction == "apart"
   // A launch of its own adds up what the blocks that share K leave, and is the one that begins early.
-  for (int group = threadIdx.x; group < M * kGroups; group += kThreads) {
+  for (int group = threadIdx.x; group < task.tokens * kGroups; group += kThreads) {
     store(out + static_cast<size_t>(rank) * M * kColumns, task, group, block_sum(parts, group));
   }
 //% elif split == 1
-  for (int group = threadIdx.x; group < M * kGroups; group += kThreads) {
+  for (int group = threadIdx.x; group < task.tokens * kGroups; group += kThreads) {
     store(out, task, group, block_sum(parts, group));
   }
 //% elif reduction == "cluster"

@@ -6,11 +6,10 @@ static_assert(kTileK % kScaleDepth == 0 && 128 % kTileN == 0 && kTokens % 8 == 0
 
 __device__ __forceinline__ void stage_scales(const Task& task) {
   const int blocks = task.stages * (kTileK / kScaleDepth);
-  const int pitch = (task.tokens + 3) / 4 * 4;  // of the tokens' scales
   for (int i = threadIdx.x; i < blocks * kTokens; i += kWarps * kWarp) {
     const int block = i / kTokens;
     const int token = min(i % kTokens, task.tokens - 1);
-    task.scales[i] = task.token_scales[block * pitch + token] * task.column_scales[block];
+    task.scales[i] = task.token_scales[block * task.token_pitch + token] * task.column_scales[block];
   }
 }
 

@@ -1,5 +1,5 @@
-// Products of weights and rows of x that wait in shared memory, kStages of them: copied by all
-// threads, 16 bytes at a time, or by a warp of its own, a row at a time.
+// Products of weights and rows of x that wait in shared memory, kStages of them: all threads copy, 16
+// bytes at a time. (Bulk copies of rows by a warp of its own were two to ten times slower on an H200.)
 constexpr int kPitch = kTileK + 8;  // eight rows of a matrix lie in different banks
 constexpr int kStageBytes = (kTileN + kTokens) * kPitch * 2;
 constexpr int kWorkBytes = kStages * kStageBytes;
@@ -70,108 +70,6 @@ __device__ __forceinline__ tune::u32 stage_at(tune::u32 work, int stage) {
   return work + stage % kStages * kStageBytes;
 }
 
-//% if path == "bulk"
-
-__device__ __forceinline__ void copy_weights(tune::u32 work, tune::u32 full, const Task& task,
-                                             int stage, tune::u64 policy) {
-  const tune::u32 to = stage_at(work, stage);
-  const tune::u32 barrier = full + stage % kStages * 8;
-  for (int row = threadIdx.x % kWarp; row < kTileN; row += kWarp) {
-    const @{ element }@* from = task.weights(row) + stage * kTileK;
-    if constexpr (kStreaming) {
-      tune::bulk_load(to + row * kPitch * 2, from, kTileK * 2, barrier, policy);
-    } else {
-      tune::bulk_load(to + row * kPitch * 2, from, kTileK * 2, barrier);
-    }
-  }
-}
-
-__device__ __forceinline__ void copy_tokens(tune::u32 work, tune::u32 full, const Task& task,
-                                            int stage) {
-  const tune::u32 to = stage_at(work, stage) + kTileN * kPitch * 2;
-  for (int token = threadIdx.x % kWarp; token < task.tokens; token += kWarp) {
-    tune::bulk_load(to + token * kPitch * 2,
-                    task.x + static_cast<size_t>(token) * kDepth + stage * kTileK, kTileK * 2,
-                    full + stage % kStages * 8);
-  }
-}
-
-// The copying warp: a stage at a time, once the others have read what was there.
-__device__ __forceinline__ void copy_all(tune::u32 work, tune::u32 full, tune::u32 empty,
-                                         const Task& task) {
-  const tune::u64 policy = kStreaming ? tune::l2_evict_first() : 0;
-  const bool leader = threadIdx.x % kWarp == 0;
-  const int early = min(kStages, task.stages);
-  const int bytes = (kTileN + task.tokens) * kTileK * 2;
-  if (leader) {
-    for (int s = 0; s < early; ++s) {
-      tune::mbarrier_arrive_expect_tx(full + s * 8, bytes);
-    }
-  }
-  __syncwarp();
-  if constexpr (kEarlyLoads) {
-    for (int s = 0; s < early; ++s) copy_weights(work, full, task, s, policy);
-  }
-  wait_for_inputs();
-  for (int s = 0; s < early; ++s) {
-    if constexpr (!kEarlyLoads) copy_weights(work, full, task, s, policy);
-    copy_tokens(work, full, task, s);
-  }
-  for (int s = early; s < task.stages; ++s) {
-    tune::mbarrier_wait(empty + s % kStages * 8, (s / kStages & 1) ^ 1);
-    if (leader) tune::mbarrier_arrive_expect_tx(full + s % kStages * 8, bytes);
-    __syncwarp();
-    copy_weights(work, full, task, s, policy);
-    copy_tokens(work, full, task, s);
-  }
-}
-
-__device__ __forceinline__ void add_products(unsigned char* memory, float* parts, const Task& task) {
-  __shared__ tune::u64 barriers[2 * kStages];
-  const tune::u32 work = tune::shared_address(memory);
-  const tune::u32 full = tune::shared_address(barriers);
-  const tune::u32 empty = full + 8 * kStages;
-  const int lane = threadIdx.x % kWarp;
-  const int warp = threadIdx.x / kWarp;
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; ++s) {
-      tune::mbarrier_init(full + s * 8, 1);
-      tune::mbarrier_init(empty + s * 8, kWarps);
-    }
-    tune::fence_mbarrier_init();
-  }
-  __syncthreads();
-  Sums sums = {};
-  const int row = warp / kWarpsK * (kTileN / kWarpsN);
-  if (warp == kWarps) {
-    copy_all(work, full, empty, task);
-  } else {
-//% if scales != "none"
-    wait_for_inputs();
-    stage_scales(task);
-    tune::named_barrier_sync(1, kWarps * kWarp);
-//% endif
-    for (int s = 0; s < task.stages; ++s) {
-      tune::mbarrier_wait(full + s % kStages * 8, s / kStages & 1);
-//% if scales == "block"
-      multiply_scaled(sums, stage_at(work, s), row, warp % kWarpsK, lane, task.tokens,
-                    task.scales + s * kTokens);
-//% else
-      multiply(sums, stage_at(work, s), row, warp % kWarpsK, lane, task.tokens);
-//% endif
-      __syncwarp();
-      if (lane == 0) tune::mbarrier_arrive(empty + s % kStages * 8);
-    }
-    wait_for_inputs();  // the results are written to memory that others may still use
-  }
-  __syncthreads();
-  if (warp < kWarps) {
-    keep_tiles(parts, sums.values, row, warp % kWarpsK, lane, task.tokens);
-  }
-}
-
-//% else
-
 __device__ __forceinline__ void copy_weights(tune::u32 work, const Task& task, int stage) {
   const tune::u32 to = stage_at(work, stage);
 #pragma unroll 8
@@ -232,5 +130,3 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
   __syncthreads();
   keep_tiles(parts, sums.values, row, warp % kWarpsK, lane, task.tokens);
 }
-
-//% endif

@@ -18,8 +18,7 @@ static_assert(kTileK % (kBoxDepth * kWarpsK) == 0 && kStages >= 2 && kWeightByte
 struct Boxes {
   const tune::TensorMap& weights;
   const tune::TensorMap& tokens;
-  int column;  // of out
-  int k;       // at the first stage
+  int k;  // at the first stage
 };
 
 __device__ __forceinline__ tune::u32 stage_at(tune::u32 work, int stage) {
@@ -27,7 +26,7 @@ __device__ __forceinline__ tune::u32 stage_at(tune::u32 work, int stage) {
 }
 
 __device__ __forceinline__ void copy_weights(tune::u32 work, tune::u32 full, const Boxes& boxes,
-                                             int stage, tune::u64 policy) {
+                                             const Task& task, int stage, tune::u64 policy) {
   const tune::u32 barrier = full + stage % kStages * 8;
   for (int box = 0; box < kBoxes; ++box) {
     const tune::u32 to = stage_at(work, stage) + box * kWeightBytes;
@@ -35,50 +34,50 @@ __device__ __forceinline__ void copy_weights(tune::u32 work, tune::u32 full, con
     const int at = @{ "2 * k" if scales != "none" else "k" }@;
 //% if epilogue == "silu"
     if constexpr (kStreaming) {
-      tune::tensor_load_3d(to, boxes.weights, at, 0, boxes.column / 2, barrier, policy);
+      tune::tensor_load_3d(to, boxes.weights, at, 0, task.column / 2, barrier, policy);
     } else {
-      tune::tensor_load_3d(to, boxes.weights, at, 0, boxes.column / 2, barrier);
+      tune::tensor_load_3d(to, boxes.weights, at, 0, task.column / 2, barrier);
     }
 //% else
     if constexpr (kStreaming) {
-      tune::tensor_load_2d(to, boxes.weights, at, boxes.column, barrier, policy);
+      tune::tensor_load_2d(to, boxes.weights, at, task.column, barrier, policy);
     } else {
-      tune::tensor_load_2d(to, boxes.weights, at, boxes.column, barrier);
+      tune::tensor_load_2d(to, boxes.weights, at, task.column, barrier);
     }
 //% endif
   }
 }
 
 __device__ __forceinline__ void copy_tokens(tune::u32 work, tune::u32 full, const Boxes& boxes,
-                                            int stage) {
+                                            const Task& task, int stage) {
   for (int box = 0; box < kBoxes; ++box) {
     const tune::u32 to = stage_at(work, stage) + kBoxes * kWeightBytes + box * kTokenBytes;
     const int k = boxes.k + stage * kTileK + box * kBoxDepth;
-    tune::tensor_load_2d(to, boxes.tokens, @{ "2 * k" if scales != "none" else "k" }@, 0, full + stage % kStages * 8);
+    tune::tensor_load_2d(to, boxes.tokens, @{ "2 * k" if scales != "none" else "k" }@, task.token, full + stage % kStages * 8);
   }
 }
 
 // One thread copies: a stage at a time, once the warpgroups have read what was there.
 __device__ __forceinline__ void copy_all(tune::u32 work, tune::u32 full, tune::u32 empty,
-                                         const Boxes& boxes, int stages) {
+                                         const Boxes& boxes, const Task& task) {
   const tune::u64 policy = kStreaming ? tune::l2_evict_first() : 0;
-  const int early = min(kStages, stages);
+  const int early = min(kStages, task.stages);
   tune::tensor_prefetch_map(boxes.weights);
   tune::tensor_prefetch_map(boxes.tokens);
   for (int s = 0; s < early; ++s) {
     tune::mbarrier_arrive_expect_tx(full + s * 8, kStageBytes);
-    if constexpr (kEarlyLoads) copy_weights(work, full, boxes, s, policy);
+    if constexpr (kEarlyLoads) copy_weights(work, full, boxes, task, s, policy);
   }
   wait_for_inputs();
   for (int s = 0; s < early; ++s) {
-    if constexpr (!kEarlyLoads) copy_weights(work, full, boxes, s, policy);
-    copy_tokens(work, full, boxes, s);
+    if constexpr (!kEarlyLoads) copy_weights(work, full, boxes, task, s, policy);
+    copy_tokens(work, full, boxes, task, s);
   }
-  for (int s = early; s < stages; ++s) {
+  for (int s = early; s < task.stages; ++s) {
     tune::mbarrier_wait(empty + s % kStages * 8, (s / kStages & 1) ^ 1);
     tune::mbarrier_arrive_expect_tx(full + s % kStages * 8, kStageBytes);
-    copy_weights(work, full, boxes, s, policy);
-    copy_tokens(work, full, boxes, s);
+    copy_weights(work, full, boxes, task, s, policy);
+    copy_tokens(work, full, boxes, task, s);
   }
 }
 
@@ -170,7 +169,7 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
   float sums[kRowTiles][kTokens / 2];
 //% endif
   if (warp == kWarps) {
-    if (lane == 0) copy_all(work, full, empty, boxes, task.stages);
+    if (lane == 0) copy_all(work, full, empty, boxes, task);
     __syncwarp();
   } else {
 //% if scales != "none"

@@ -48,14 +48,15 @@ class TestOnTheCpu(KernelChecks):
         {"M": 40, "N": 8, "K": 256},
     )
     samples = tuple(
-        Sample({"M": having.get("tokens", 3), "N": 40, "K": 512}, 1, having)
-        for having in (
-            {"path": "registers", "reduction": "cluster", "split": 3, "tokens": 8},
-            {"path": "registers", "reduction": "last", "token_memory": "shared", "tokens": 16},
-            {"path": "dots", "split": 1, "token_memory": "registers", "tokens": 4},
-            {"path": "copies", "reduction": "cluster", "split": 4, "tokens": 8, "tile_n": 32},
-            {"path": "bulk", "reduction": "last", "tokens": 16, "tile_n": 32},
-            {"path": "wgmma", "reduction": "cluster", "split": 2, "tokens": 32},
+        Sample({"M": tokens, "N": 40, "K": 512}, 1, having)
+        for tokens, having in (
+            (8, {"path": "registers", "reduction": "cluster", "split": 3, "tokens": 8}),
+            (16, {"path": "registers", "reduction": "last", "token_memory": "shared", "tokens": 16}),
+            (40, {"path": "registers", "reduction": "last", "tokens": 16}),
+            (4, {"path": "dots", "split": 1, "token_memory": "registers", "tokens": 4}),
+            (8, {"path": "copies", "reduction": "cluster", "split": 4, "tokens": 8, "tile_n": 32}),
+            (16, {"path": "wgmma", "reduction": "last", "tokens": 16, "tile_n": 64}),
+            (40, {"path": "wgmma", "reduction": "cluster", "split": 2, "tokens": 32}),
         )
     )
     workload = {"M": 3, "N": 72, "K": 512}
