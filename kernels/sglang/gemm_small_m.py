@@ -2,8 +2,10 @@
 
 import ctypes
 from functools import cache
+from importlib import import_module
 
 MOST_TOKENS = 16  # that SGLang's operators take
+MOST_EXPERTS = 512
 # Of the rows of x in `extreme`: their sums stay between the smallest and the largest floats.
 ROW_SCALES = (2.0**-100, 2.0**-10, 1.0, 2.0**50)
 
@@ -192,25 +194,22 @@ def torch_compile(tensors, axes, OUT="bf16"):
 
 
 def sgl_aot(tensors, axes, OUT="bf16"):
-    """SGLang's prebuilt operators, which are for DeepSeek-V3's shapes alone."""
+    """SGLang's prebuilt operator for DeepSeek-V3's first projections."""
     from tuner.device.reference import torch_operators
 
     x, w, out = tensors["x"], tensors["w"], tensors["out"]
+    if axes["M"] > MOST_TOKENS or (axes["N"], axes["K"]) != (2112, 7168) or OUT == "fp32":
+        raise NotImplementedError("up to 16 rows, 2112 columns, 7168 deep, bf16")
     operators = torch_operators("sgl_kernel", "sm90/common_ops.*")
-    if axes["M"] > MOST_TOKENS:
-        raise NotImplementedError(f"up to {MOST_TOKENS} rows")
-    if (axes["N"], axes["K"]) == (2112, 7168) and OUT == "bf16":
-        operators.dsv3_fused_a_gemm.default(out, x, w.t())
-    elif axes["N"] in (256, 384) and axes["K"] == 7168:
-        operators.dsv3_router_gemm.default(out, x, w)
-    else:
-        raise NotImplementedError("no such operator for this shape")
+    operators.dsv3_fused_a_gemm.default(out, x, w.t())
 
 
 def sgl_fused_a(tensors, axes, OUT="bf16"):
     """SGLang's operator for DeepSeek's first projections, compiled for each shape."""
     from sglang.kernels.jit.utils import is_arch_support_pdl
-    from sglang.kernels.ops.gemm import dsv3_fused_a_gemm as module
+
+    # The package has a function of the module's name.
+    module = import_module("sglang.kernels.ops.gemm.dsv3_fused_a_gemm")
 
     rows, columns, depth = axes["M"], axes["N"], axes["K"]
     if rows > MOST_TOKENS or columns % 16 or depth % 256 or OUT == "fp32":
@@ -220,12 +219,12 @@ def sgl_fused_a(tensors, axes, OUT="bf16"):
 
 
 def sgl_tiny(tensors, axes, OUT="bf16"):
-    """SGLang's operator for few rows and few columns, compiled for each shape."""
+    """SGLang's operator for routers, compiled for each shape and number of rows."""
     from sglang.kernels.ops.gemm.tiny_gemm import tiny_n_gemm_bf16
 
-    rows, depth = axes["M"], axes["K"]
-    if rows > MOST_TOKENS or depth % 256 or depth // 8 > 1024:
-        raise NotImplementedError("up to 16 rows, K a multiple of 256 up to 8192")
+    rows, columns, depth = axes["M"], axes["N"], axes["K"]
+    if rows > MOST_TOKENS or columns > MOST_EXPERTS or depth % 256 or depth // 8 > 1024:
+        raise NotImplementedError("up to 16 rows, 512 columns, K a multiple of 256 up to 8192")
     tiny_n_gemm_bf16(tensors["x"], tensors["w"], tensors["out"], max_m=rows)
 
 

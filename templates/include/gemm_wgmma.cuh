@@ -171,6 +171,7 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
   if (warp == kWarps) {
     if (lane == 0) copy_all(work, full, empty, boxes, task);
     __syncwarp();
+    wait_for_inputs();  // of all lanes, which store results too
   } else {
 //% if scales != "none"
     wait_for_inputs();
