@@ -146,7 +146,7 @@ def figures(found: list[Cell], seeds: Json | None, runs: Json | None, rank: Json
     rest = [cell for cell in measured if cell.operator not in ROUTING]
     without = f"without {' and '.join(sorted(ROUTING))}"
     for what, asked, some in (("all operators", ALL, measured), (without, REST, rest)):
-        yield _mean(f"geometric mean over the best peer, {what}", asked, some)
+        yield mean_figure(f"geometric mean over the best peer, {what}", asked, some)
     for one in ASKED:
         yield from _against(one, found)
     yield _two_seeds(seeds)
@@ -154,7 +154,8 @@ def figures(found: list[Cell], seeds: Json | None, runs: Json | None, rank: Json
     yield _correlation(rank)
 
 
-def _mean(name: str, asked: float, some: list[Cell]) -> Figure:
+def mean_figure(name: str, asked: float, some: list[Cell]) -> Figure:
+    """Tell how many times ours the best peer's cost is on average."""
     if not some:
         return Figure(name, f"{asked}x")
     mean = geometric_mean(cell.ratio for cell in some)
@@ -264,22 +265,28 @@ def section(
         "that a space holds out were searched like the others here. "
         "*Dispatch* says what serves the shape: nothing of ours where it is not proved faster.\n"
     )
-    yield from _behind(found)
+    yield from behind_section(found)
     yield from _alone(found)
     for one in results:
-        yield from _operator(one)
+        yield from operator_section(one)
+    yield measured_at(results)
+
+
+def measured_at(results: list[Json]) -> str:
+    """Name the commits, the versions of peers' packages, and how long it took."""
     commits = sorted({one["environment"]["commit"] for one in results})
     minutes = sum(one["seconds"] for one in results) / 60
     packages = {name: known for one in results for name, known in one["peer_packages"].items()}
     versions = ", ".join(f"{name} {known}" for name, known in packages.items())
-    yield (
+    return (
         f"Measured at {', '.join(commits)}{f' with {versions}' if versions else ''}, "
         f"{minutes:.0f} min in all. `benchmarks/record_all.py`, "
         "`benchmarks/results/h200/<operator>.json`.\n"
     )
 
 
-def _behind(found: list[Cell]) -> Iterator[str]:
+def behind_section(found: list[Cell]) -> Iterator[str]:
+    """List the cells where a peer is ahead, and those without any."""
     listed = sorted((cell for cell in found if cell.peers and cell.ratio < 1.0), key=_by_ratio)
     if listed:
         yield f"The {len(listed)} cells where the best peer is ahead, by however little:\n"
@@ -320,7 +327,8 @@ def _alone(found: list[Cell]) -> Iterator[str]:
         )
 
 
-def _operator(result: Json) -> Iterator[str]:
+def operator_section(result: Json) -> Iterator[str]:
+    """Write one operator's table, and what became of its peers and checks."""
     found = cells([result])
     used = {cell.content["surroundings"] for cell in found}
     yield f"### {result['kernel']}\n"

@@ -18,6 +18,7 @@ from textwrap import fill
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import gemm_section  # noqa: E402
 import operators_section  # noqa: E402
 import steps_section  # noqa: E402
 from environment import is_clean  # noqa: E402
@@ -70,10 +71,11 @@ def readme(text, results=RESULTS):
 ANEW = "The figures of SGLang's operators follow: they are being measured anew."
 
 
-def operator_results(results):
-    """Read the results that recordings' sessions left, by operator."""
+def operator_results(results, linear=False):
+    """Read the results that recordings' sessions left, by operator: `linear` layers, or others."""
     files = sorted((results / "h200").glob("*.json"))
-    return [one for one in map(read, files) if "created" in one]
+    found = [one for one in map(read, files) if "created" in one]
+    return [one for one in found if (one["kernel"] in gemm_section.LINEAR) == linear]
 
 
 def _operators(results):
@@ -83,6 +85,8 @@ def _operators(results):
         return
     also = (read(results / f"h200/{name}.json") for name in ("two_seeds", "cold_tune", "stand_ins"))
     yield from operators_section.section(found, *also)
+    if linear := operator_results(results, linear=True):
+        yield from gemm_section.section(linear)
 
 
 _GROUPS = {

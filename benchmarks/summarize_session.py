@@ -48,8 +48,8 @@ def summary(folder: Path) -> dict[str, Any]:
     from tuner.session.session import Session
 
     with Session.open(folder, read_only=True) as session:
-        if session.state != "complete":
-            raise SystemExit(f"{folder}: the session is {session.state}, not complete: resume it")
+        if session.state != "complete" and not session.results():
+            raise SystemExit(f"{folder}: the session is {session.state}: nothing is decided yet")
         manifest, table = session.manifest, SessionDispatch(session, SetSelection()).table
         # Of a workload that was compared twice the later comparison counts.
         compared = {
@@ -64,6 +64,11 @@ def summary(folder: Path) -> dict[str, Any]:
             "seconds": round(session.seconds, 1),
             "seed": manifest.config.seed,
             "surroundings": _surroundings(_spec(session)),
+            # Of an interrupted session, what is not decided.
+            "undecided": sorted(
+                one.key
+                for one in {*manifest.config.workloads} - {r.workload for r in session.results()}
+            ),
             "trials": _trials(session),
             "checks": _checks(session),
             "peer_packages": versions(PACKAGES),

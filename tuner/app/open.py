@@ -88,6 +88,9 @@ def open_run(
     config = plan.config
     device = open_device(config.device, plan.spec, config.operators, config.workloads)
     stack.callback(device.close)
+    if session is None and not settings.get("workloads"):
+        plan = as_recorded(plan, device, options.say)
+        config = plan.config
     if session is not None:
         require_same_device(session, device)
     meter = meter_for(plan, device)
@@ -109,6 +112,21 @@ def open_run(
     if authoring is not None:
         author, warning = authoring.author, authoring.early_warning(session, config.rounds)
     return OpenRun(plan, session, device, compiler, watches, author, warning, meter, knowledge)
+
+
+def as_recorded(plan: Plan, device: Device, say: Callable[[str], None]) -> Plan:
+    """Leave out the space's workloads that a recording lacks; all of them are for it to refuse."""
+    from tuner.device.recorded.recording import RecordedDevice
+
+    workloads = plan.config.workloads
+    if not isinstance(device, RecordedDevice):
+        return plan
+    held = tuple(one for one in workloads if device.holds(one))
+    if not held or held == workloads:
+        return plan
+    lacking = " ".join(one.key for one in workloads if one not in held)
+    say(f"the recording holds {len(held)} of the space's {len(workloads)} workloads, not {lacking}")
+    return replace(plan, config=replace(plan.config, workloads=held))
 
 
 def _with_space(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tuner.app.open import as_recorded
 from tuner.app.record import record, recording_plan
 from tuner.app.run import tune
 from tuner.compiler.base import CompileRequest
@@ -92,3 +93,20 @@ class FailingCompiler:
 
     def close(self):
         """Nothing to end."""
+
+
+def test_a_run_leaves_out_what_the_recording_lacks_and_says_so(measured, make_plan, tmp_path):
+    _, _, path = measured
+    plan = make_plan()
+    first, *others = plan.config.workloads
+    kept = load_recording(path)
+    part = kept.model_copy(update={"workloads": {first.key: kept.workloads[first.key]}})
+    save_recording(part, tmp_path / "part.json.xz")
+    said: list[str] = []
+
+    changed = as_recorded(plan, RecordedDevice(tmp_path / "part.json.xz", "scale", {}), said.append)
+
+    assert changed.config.workloads == (first,)
+    assert all(one.key in said[0] for one in others)
+    assert as_recorded(plan, RecordedDevice(path, "scale", {}), said.append) is plan
+    assert len(said) == 1

@@ -62,10 +62,16 @@ class TestOnTheCpu(KernelChecks):
         Sample({"M": tokens, "N": 136, "K": 1024}, 1, having)
         for tokens, having in (
             (3, {"path": "registers", "split": 1, "token_memory": "registers"}),
-            (16, {"path": "registers", "reduction": "last", "token_memory": "shared", "tokens": 16}),
+            (
+                16,
+                {"path": "registers", "reduction": "last", "token_memory": "shared", "tokens": 16},
+            ),
             (8, {"path": "registers", "split": 2, "reduction": "cluster", "tokens": 8}),
             (20, {"path": "registers", "reduction": "last", "tokens": 16, "tile_n": 128}),
-            (16, {"path": "copies", "split": 3, "reduction": "cluster", "tokens": 16, "tile_n": 64}),
+            (
+                16,
+                {"path": "copies", "split": 3, "reduction": "cluster", "tokens": 16, "tile_n": 64},
+            ),
             (16, {"path": "wgmma", "split": 3, "tokens": 16, "tile_n": 64}),
             (40, {"path": "wgmma", "split": 1, "tokens": 16}),
         )

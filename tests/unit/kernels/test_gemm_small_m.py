@@ -51,7 +51,10 @@ class TestOnTheCpu(KernelChecks):
         Sample({"M": tokens, "N": 40, "K": 512}, 1, having)
         for tokens, having in (
             (8, {"path": "registers", "reduction": "cluster", "split": 3, "tokens": 8}),
-            (16, {"path": "registers", "reduction": "last", "token_memory": "shared", "tokens": 16}),
+            (
+                16,
+                {"path": "registers", "reduction": "last", "token_memory": "shared", "tokens": 16},
+            ),
             (40, {"path": "registers", "reduction": "last", "tokens": 16}),
             (4, {"path": "dots", "split": 1, "token_memory": "registers", "tokens": 4}),
             (8, {"path": "copies", "reduction": "cluster", "split": 4, "tokens": 8, "tile_n": 32}),

@@ -235,6 +235,9 @@ class RecordedDevice:
         self.created = self._recording.created
         self._by_config = self._recording.keyed_by == "config"
 
+    def holds(self, workload: Workload) -> bool:
+        return workload.key in self._recording.workloads
+
     def configs_of(self, workload: Workload) -> Sequence[Config] | None:
         return self._workload(workload).tried()
 

@@ -1,0 +1,107 @@
+"""The section of docs/results.md about the linear layers of decode, beside the best libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from operators_section import (
+    Cell,
+    Figure,
+    Json,
+    behind_section,
+    cells,
+    mean_figure,
+    measured_at,
+    operator_section,
+)
+
+LINEAR = frozenset({"gemm_small_m", "gemm_fp8", "gate_up_silu", "linear_add_rmsnorm"})
+# N and K of the wide ones, which stream their weights as fast as the memory gives them.
+WIDE = frozenset({(28672, 4096), (128256, 4096)})
+ROUTERS = frozenset({(256, 7168), (128, 2048)})
+MEAN, WIDE_LEAST, ROUTERS_LEAST, FP8_MEAN = 1.15, 0.98, 1.5, 1.3
+# At one token, of the floor: the bytes at the rate of a stream on this GPU (targets of 2026-11).
+FLOOR_BYTES_PER_US = 4.37e6
+FLOOR_SHARES = {
+    "qkv": ((6144, 4096), 0.87),
+    "o": ((4096, 4096), 0.84),
+    "down": ((4096, 14336), 0.94),
+    "fused_a": ((2112, 7168), 0.83),
+}
+
+
+def section(results: list[Json]) -> Iterator[str]:
+    """Write what the linear layers cost, with the figures that are asked."""
+    found = cells(results)
+    yield "## The linear layers of decode\n"
+    yield "| figure | asked | measured |\n|---|---|---|"
+    yield from map(str, figures(found))
+    yield (
+        "\nThe chain around them is a stream of the bytes that a norm or an activation moves, "
+        "before and after. `cublaslt-tuned` is the fastest of up to 40 algorithms that cuBLASLt "
+        "proposes. *Alone*: cold weights, back to back, each call overlapping the next.\n"
+    )
+    yield from behind_section(found)
+    for one in results:
+        if one.get("undecided"):
+            yield (
+                f"The session of `{one['kernel']}` was interrupted; not decided: "
+                f"{'; '.join(one['undecided'])}.\n"
+            )
+        yield from operator_section(one)
+    yield measured_at(results)
+
+
+def figures(found: list[Cell]) -> Iterator[Figure]:
+    """Tell each figure that is asked of the linear layers, how much, and what was measured."""
+    bf16 = [cell for cell in found if cell.operator == "gemm_small_m" and cell.peers]
+    narrow = [cell for cell in bf16 if _shape(cell) not in WIDE]
+    yield mean_figure(
+        "bf16, all shapes but the wide ones: geometric mean over the best peer", MEAN, narrow
+    )
+    behind = sum(cell.behind for cell in narrow)
+    name = "the same: cells behind the best peer by more than 2 %"
+    yield (
+        Figure(name, "0", f"{behind} of {len(narrow)}", behind == 0)
+        if narrow
+        else Figure(name, "0")
+    )
+    yield _least("gate_up and lm_head over the best peer", WIDE_LEAST, bf16, WIDE, (1, 16, 64, 128))
+    for layer, (shape, asked) in FLOOR_SHARES.items():
+        yield _share(layer, asked, [cell for cell in bf16 if _shape(cell) == shape])
+    yield _least(
+        "routers at 16 and 64 tokens over the best peer", ROUTERS_LEAST, bf16, ROUTERS, (16, 64)
+    )
+    fp8 = [cell for cell in found if cell.operator == "gemm_fp8" and cell.peers]
+    yield mean_figure("fp8: geometric mean over the best peer", FP8_MEAN, fp8)
+
+
+def _shape(cell: Cell) -> tuple[int, int]:
+    axes = cell.content["axes"]
+    return axes["N"], axes["K"]
+
+
+def _least(
+    name: str,
+    asked: float,
+    found: list[Cell],
+    shapes: frozenset[tuple[int, int]],
+    tokens: tuple[int, ...],
+) -> Figure:
+    some = [
+        cell for cell in found if _shape(cell) in shapes and cell.content["axes"]["M"] in tokens
+    ]
+    if not some:
+        return Figure(name, f"{asked}x each")
+    got = ", ".join(f"{cell.ratio:.2f}x" for cell in some)
+    return Figure(name, f"{asked}x each", got, all(cell.ratio >= asked for cell in some))
+
+
+def _share(layer: str, asked: float, some: list[Cell]) -> Figure:
+    name = f"{layer} at one token, alone: share of the floor"
+    one = next((cell for cell in some if cell.content["axes"]["M"] == 1), None)
+    if one is None or not one.ours["alone_us"]:
+        return Figure(name, f"{asked:.0%}")
+    columns, depth = _shape(one)
+    share = 2 * (columns * depth + columns + depth) / FLOOR_BYTES_PER_US / one.ours["alone_us"]
+    return Figure(name, f"{asked:.0%}", f"{share:.0%}", round(share, 2) >= asked)
