@@ -147,13 +147,21 @@ class FinalistSelection:
         return list(dict.fromkeys(found))
 
     def _everywhere(self, workload: Workload) -> list[Variant]:
-        """Name the smallest set for what the space tunes: a recording's users dispatch to it."""
+        """Name the smallest set for what the space tunes: a recording's users dispatch to it.
+
+        Without what the space leaves out here as slow: of shapes far apart that is most of it.
+        """
         if self._serving is None:
             left_out = set(self._plan.spec.held_out)
             trials = [t for t in self._session.trials() if t.workload not in left_out]
             served = self._smallest_set(workload, trials)
             self._serving = tuple(dict.fromkeys(served.values()))
-        return [variant for variant in self._serving if self._may_run(variant, workload)]
+        return [one for one in self._serving if self._is_offered(one, workload)]
+
+    def _is_offered(self, variant: Variant, workload: Workload) -> bool:
+        names = self._candidates.evaluator(variant.candidate).names(workload)
+        space = self._candidates.plan(variant.candidate).space
+        return space.allows(variant.config, names) and self._may_run(variant, workload)
 
     def _smallest_set(
         self, workload: Workload, trials: Sequence[Trial]
