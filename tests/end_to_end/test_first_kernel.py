@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 from agent_project import Bench
-from click.testing import CliRunner, Result
 from fake_openai import MODEL, FakeOpenAI, Request
-
-from tuner.cli import cli
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -96,22 +93,15 @@ def test_a_model_mends_its_kernel_until_it_computes_what_the_problem_states(benc
     assert bench.results().keys() == {"rows=8,width=96"}
 
 
-def test_somebody_writes_it_in_a_folder(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_somebody_writes_it_in_a_folder(bench: Bench) -> None:
     folder = bench.root / "there" / "kernel-twice"
     words = (*TUNE, "--exchange", "there", "--rounds", "0", "--wait", "0.1s")
-    monkeypatch.chdir(bench.root)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-
-    def tune(*words: str) -> Result:
-        # In this process, which may have loaded PyTorch already.
-        return CliRunner().invoke(cli, words, prog_name="tune")
-
-    waiting = tune(*words)
-    assert waiting.exit_code == 4 and "kernel.cu is to be written" in waiting.stderr
+    waiting = bench.run(words)
+    assert waiting.code == 4 and "kernel.cu is to be written" in waiting.err
     assert "Keep the parameters" in (folder / "request.md").read_text("utf-8")
     (folder / "kernel.cu").write_text(KERNEL, encoding="utf-8")
-    ended = tune(*words)
-    assert ended.exit_code == 0, ended.stderr
-    resumed = tune("twice.py", "--resume", "mine")
-    assert resumed.exit_code == 0, "the problem stands for its kernel"
+    ended = bench.run(words)
+    assert ended.code == 0, ended.err
+    resumed = bench.run(("twice.py", "--resume", "mine"))
+    assert resumed.code == 0, "the problem stands for its kernel"
     assert (bench.root / "twice.cu").read_text("utf-8") == KERNEL
