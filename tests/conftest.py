@@ -1,9 +1,11 @@
-"""No test reads or writes what the user's own runs keep, or ignores Ctrl-C."""
+"""No test reads or writes what the user's own runs keep, ignores Ctrl-C or fails for being slow."""
 
 import os
 import signal
 import tempfile
 import threading
+
+from hypothesis import HealthCheck, settings
 
 os.environ["TUNE_STORE"] = "none"
 # Where it is kept whose Python may run.
@@ -14,3 +16,7 @@ os.environ["XDG_STATE_HOME"] = f"{tempfile.gettempdir()}/tune-tests-{os.getuid()
 ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 if ignored and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long hypothesis takes to draw or to run an example says how busy the machine is.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")

@@ -72,6 +72,25 @@ ROUND = (
 )
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with a session, which was made at the path `project` beside it."""
+    root = faults.written(tmp_path_factory.mktemp("tuned") / "project")
+    words = ("scale.cu", "--space", "scale.yaml", "--device", "host", "--trials", "1", "--quiet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        done = CliRunner().invoke(cli, [*words, "--session", "mine"])
+    assert done.exit_code == 0, done.output
+    return root.rename(root.with_name("kept"))
+
+
+@pytest.fixture
+def tuned(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = faults.put_back(kept, kept.with_name("project"))
+    monkeypatch.chdir(root)
+    return root
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = faults.written(tmp_path / "project")
@@ -139,16 +158,12 @@ WRITTEN = {
 @pytest.mark.parametrize("name", WRITTEN)
 @pytest.mark.parametrize("partial", ["", ".partial", ".new", ".tmp"])
 def test_nothing_is_written_through_a_link(
-    project: Path, tmp_path: Path, name: str, partial: str
+    tuned: Path, tmp_path: Path, name: str, partial: str
 ) -> None:
-    shutil.copy(Path(__file__).parents[1] / "unit" / "data" / "saxpy.cu", project)
-    if "mine" in "".join(WRITTEN[name]):
-        words = ("scale.cu", "--space", "scale.yaml", "--device", "host", "--trials", "1")
-        done = CliRunner().invoke(cli, [*words, "--quiet", "--session", "mine"])
-        assert done.exit_code == 0, done.output
+    shutil.copy(Path(__file__).parents[1] / "unit" / "data" / "saxpy.cu", tuned)
     victim = tmp_path / "victim"
     victim.write_text("mine")
-    place = project / f"{name}{partial}"
+    place = tuned / f"{name}{partial}"
     place.parent.mkdir(parents=True, exist_ok=True)
     place.unlink(missing_ok=True)
     place.symlink_to(victim)
@@ -157,5 +172,5 @@ def test_nothing_is_written_through_a_link(
     assert victim.read_text() == "mine"
     assert result.exit_code == 0 or "is a link" in result.stderr, result.output
     if result.exit_code == 0:
-        assert (project / name).is_file()
-        assert not (project / name).is_symlink()
+        assert (tuned / name).is_file()
+        assert not (tuned / name).is_symlink()

@@ -27,28 +27,45 @@ with Path(__file__).with_name("ran").open("a") as file:
 """
 
 
-@pytest.fixture
-def tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tune:
-    """Run `tune` in a project whose reference tells that it ran; nothing is trusted yet."""
-    root = faults.written(tmp_path / "project")
+def run(*words: str, answer: str = "") -> Result:
+    return CliRunner().invoke(cli, words, prog_name="tune", input=answer)
+
+
+def written(root: Path, patch: pytest.MonkeyPatch) -> Path:
+    """Write a project whose reference tells that it ran, and go there; nothing is trusted yet."""
+    faults.written(root)
     path = root / "scale.py"
     path.write_text(path.read_text() + MARKER)
-    monkeypatch.chdir(root)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    patch.chdir(root)
+    patch.setenv("XDG_STATE_HOME", str(root.with_name("state")))
+    return root
 
-    def run(*words: str, answer: str = "") -> Result:
-        return CliRunner().invoke(cli, words, prog_name="tune", input=answer)
 
+@pytest.fixture
+def tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tune:
+    """Run `tune` in such a project."""
+    written(tmp_path / "project", monkeypatch)
     return run
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Such a project with a session, which was made at the path `project` beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        root = written(tmp_path_factory.mktemp("stranger") / "project", patch)
+        assert run("scale.cu", *NEW, "--quiet", "--session", "mine").exit_code == 0
+    (root / "ran").unlink()
+    return root.rename(root.with_name("kept"))
+
+
 @pytest.fixture
-def session(tune: Tune, tmp_path: Path) -> Path:
+def session(tune: Tune, kept: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A session as a stranger would hand it over: with its files, and nothing known of them."""
-    assert tune("scale.cu", *NEW, "--quiet", "--session", "mine").exit_code == 0
-    shutil.rmtree(tmp_path / "state")
-    Path("ran").unlink()
-    return Path("mine").absolute()
+    root = faults.put_back(kept, kept.with_name("project"))
+    shutil.rmtree(root.with_name("state"), ignore_errors=True)
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("XDG_STATE_HOME", str(root.with_name("state")))
+    return root / "mine"
 
 
 def test_ones_own_session_asks_nothing(tune: Tune) -> None:

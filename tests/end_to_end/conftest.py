@@ -13,6 +13,7 @@ from shutil import copytree
 import pytest
 import recordings
 from click.testing import CliRunner, Result
+from host_programs import folder_of_the_run
 
 from tuner.app.check import UnavailableDevice, target_info
 from tuner.cli import cli
@@ -65,7 +66,7 @@ class Project:
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep what is compiled here out of the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TUNER_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("TUNER_CACHE_DIR", str(folder_of_the_run(tmp_path_factory) / "cache"))
         yield
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from slow import mostly_slow
 
+from tuner.cli import cli
 from tuner.device.recorded.recording import load_recording
 from tuner.model.trial import INITIAL, Status
 from tuner.session.session import Session
@@ -20,14 +20,15 @@ SHARE = 0.99
 
 
 @pytest.mark.parametrize("path", mostly_slow(RECORDINGS), ids=lambda path: path.name.split(".")[0])
-def test_the_search_reaches_the_recorded_best(path: Path, tmp_path: Path) -> None:
+def test_the_search_reaches_the_recorded_best(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel = path.name.split(".")[0]
-    command = [sys.executable, "-m", "tuner", f"kernels/sglang/{kernel}.cu"]
+    monkeypatch.chdir(ROOT)
     options = ["--device", f"recorded:{path}", "--session", str(tmp_path / "s"), "--quiet"]
-    done = subprocess.run(
-        [*command, *options, "--json"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    command = [f"kernels/sglang/{kernel}.cu", *options, "--json"]
+    done = CliRunner().invoke(cli, command, prog_name="tune")
+    assert done.exit_code == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["trials"]["not_recorded"] == 0
     recording = load_recording(path)

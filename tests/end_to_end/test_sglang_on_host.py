@@ -1,11 +1,12 @@
-"""Every production kernel on the CPU, under the sanitizers: its baseline and 20 random configs."""
+"""Every production kernel on the CPU, under the sanitizers: its baseline and every value."""
 
 from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from slow import mostly_slow
 
 from tuner.app.instruments import sanitized_host
 from tuner.compiler.host import SANITIZERS, preload
+from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
@@ -24,7 +26,8 @@ from tuner.tuning.evaluator import Candidate, Evaluator
 
 SPACES = Path(__file__).parents[2] / "search_spaces" / "sglang"
 OPERATORS = sorted(path.stem for path in SPACES.glob("*.yaml") if "." not in path.stem)
-CONFIGS = 20
+# From which the config with the most values that are still missing is taken.
+CANDIDATES = 50
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -74,16 +77,32 @@ def test_the_baseline_is_right(name: str, choice: dict[str, str], stack: ExitSta
         evaluator.verify_baseline(workload)
 
 
+def covering(
+    pools: Mapping[Workload, Sequence[Config]], chance: random.Random
+) -> Iterator[tuple[Workload, Config]]:
+    """Choose few configs that together have every value of every parameter."""
+    missing = {value for pool in pools.values() for config in pool for value in config.items()}
+    order = cycle(pools)
+    while missing:
+        wanted, workload = min(missing, key=str), next(order)
+        having = [config for config in pools[workload] if wanted in config.items()]
+        if having:
+            drawn = chance.sample(having, min(CANDIDATES, len(having)))
+            config = max(drawn, key=lambda one: len(missing & {*one.items()}))
+            missing -= {*config.items()}
+            yield workload, config
+
+
 @pytest.mark.parametrize("name", mostly_slow(OPERATORS, ["silu_and_mul"]))
-def test_random_configs_are_right(name: str, stack: ExitStack) -> None:
+def test_every_value_of_every_parameter_is_right(name: str, stack: ExitStack) -> None:
     definition = load_definition(SPACES / f"{name}.yaml")
     evaluator = evaluator_of(definition, {}, stack)
     chance = random.Random(name)  # noqa: S311 - the same configs every time
-    workloads = small(definition)
-    pools = [valid_configs(definition.space, evaluator.names(one)) for one in workloads]
-    for n in range(CONFIGS):
-        workload, pool = workloads[n % len(workloads)], pools[n % len(workloads)]
-        config = pool[chance.randrange(len(pool))]
-        outcome = evaluator.verify(evaluator.start(workload, config))
+    pools = {
+        one: valid_configs(definition.space, evaluator.names(one)) for one in small(definition)
+    }
+    started = [evaluator.start(*one) for one in covering(pools, chance)]
+    for pending in started:
+        outcome = evaluator.verify(pending)
         known = outcome.status in (Status.CORRECT, Status.RESOURCE_LIMIT)
-        assert known, f"{config}: {outcome.reason}"
+        assert known, f"{pending.config}: {outcome.reason}"

@@ -6,6 +6,7 @@ that each refactoring moves a time that is really measured.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -14,11 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 from agent_doubles import answer, plan
+from click.testing import CliRunner
 from fake_openai import MODEL, FakeOpenAI, Request
 
 from tuner.agent.history import RoundRecord, history
+from tuner.cli import cli
 from tuner.session.events import Event, Said
 from tuner.session.session import Session
 
@@ -98,14 +102,17 @@ class Bench:
         """Write the command of a new session with the fake server's model."""
         return self.new("--agent", "openai", "--model", MODEL, "--policy", "greedy", *words)
 
+    def environment(self, more: Mapping[str, str] | None) -> dict[str, str]:
+        own = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
+        return {**own, "CUDA_VISIBLE_DEVICES": "", **(more or {})}
+
     def start(
         self, words: tuple[str, ...], environ: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        own = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
         process = subprocess.Popen(
             [sys.executable, "-m", "tuner", *words],
             cwd=self.root,
-            env={**own, "CUDA_VISIBLE_DEVICES": "", **(environ or {})},
+            env=self.environment(environ),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -115,7 +122,13 @@ class Bench:
         return process
 
     def run(self, words: tuple[str, ...], environ: Mapping[str, str] | None = None) -> Ended:
-        return self.ended(self.start(words, environ))
+        """Run `tune` to its end in this process, which has loaded already what it needs."""
+        own = patch.dict(os.environ, self.environment(environ), clear=True)
+        with contextlib.chdir(self.root), own:
+            done = CliRunner().invoke(cli, words, prog_name="tune")
+        assert isinstance(done.exception, SystemExit | None), done.exc_info
+        assert "Traceback" not in done.stderr, done.stderr
+        return Ended(done.exit_code, done.stdout, done.stderr)
 
     def ended(self, process: subprocess.Popen[str], timeout_s: float = 120.0) -> Ended:
         out, err = process.communicate(timeout=timeout_s)

@@ -150,6 +150,12 @@ def written(root: Path) -> Path:
     return Path(shutil.copytree(PROJECT, root, ignore=shutil.ignore_patterns("__pycache__")))
 
 
+def put_back(kept: Path, place: Path) -> Path:
+    """Copy a project with a session over what a test left of it, for a session names its files."""
+    shutil.rmtree(place, ignore_errors=True)
+    return Path(shutil.copytree(kept, place))
+
+
 def build_disk_full(folder: Path, compiler: str) -> Path:
     """Compile the library that makes a folder's disk full."""
     library = folder / "disk_full.so"

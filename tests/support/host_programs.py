@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -12,12 +13,16 @@ from tuner.compiler.cache import Cache
 from tuner.compiler.host import HostCompiler
 
 
-def shared_cache(factory: pytest.TempPathFactory) -> Cache:
-    """Return the cache of this run of the tests."""
+def folder_of_the_run(factory: pytest.TempPathFactory) -> Path:
+    """Return the folder that all processes of this run of the tests share."""
     folder = factory.getbasetemp()
     # Each process of pytest-xdist has a folder of its own in that of the run.
-    in_one_of_several = "PYTEST_XDIST_WORKER" in os.environ
-    return Cache((folder.parent if in_one_of_several else folder) / "host_programs")
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+def shared_cache(factory: pytest.TempPathFactory) -> Cache:
+    """Return the cache of this run of the tests."""
+    return Cache(folder_of_the_run(factory) / "host_programs")
 
 
 @contextmanager

@@ -47,10 +47,17 @@ def by_threads(program):
     return {64: 8.0, BASELINE_THREADS: 12.0, 256: 6.0}[threads]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """Compile the same few kernels once for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNER_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture
-def scorer(project, monkeypatch, tmp_path):
+def scorer(project, monkeypatch):
     """Open a scorer on a simulated device that answers as it is told."""
-    monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "cache"))
     opened = []
 
     def make(answer=by_threads, device=None, **effort) -> Scorer:
@@ -202,10 +209,7 @@ def test_the_cpu_is_never_taken_for_a_gpu(project, monkeypatch):
     assert "host" in str(caught.value)
 
 
-def test_on_the_cpu_a_correct_template_is_rewarded_and_a_wrong_one_is_not(
-    project, monkeypatch, tmp_path
-):
-    monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "cache"))
+def test_on_the_cpu_a_correct_template_is_rewarded_and_a_wrong_one_is_not(project, monkeypatch):
     folder = project / "search_spaces"
     folder.mkdir()
     space = (project / "scale.yaml").read_text().replace(": scale.", ": ../scale.")

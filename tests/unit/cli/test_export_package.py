@@ -224,14 +224,15 @@ def test_several_sessions_are_for_packages(tune: Tune, session: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_all_operators_are_one_package_that_pip_installs(tmp_path: Path) -> None:
+def test_all_operators_are_one_package_that_pip_installs(
+    tmp_path: Path, compiler: NvrtcPool
+) -> None:
     pytest.importorskip("torch")
     sessions = [
         write_operator_session(tmp_path / name, name, choices(name)[0]) for name in OPERATORS
     ]
     to = tmp_path / "out"
-    with NvrtcPool() as compiler:
-        export_package([winners_of(one, None, None) for one in sessions], to, compiler, "tuned_all")
+    export_package([winners_of(one, None, None) for one in sessions], to, compiler, "tuned_all")
     place = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(place)]
     subprocess.run([*pip, str(to)], check=True, timeout=200)
@@ -248,11 +249,12 @@ def test_all_operators_are_one_package_that_pip_installs(tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", OPERATORS)
-def test_every_choice_of_an_operator_is_packed(kernel: str, tmp_path: Path) -> None:
-    with NvrtcPool() as compiler:
-        for number, chosen in enumerate(choices(kernel)):
-            session = write_operator_session(tmp_path / f"s{number}", kernel, chosen)
-            winners = winners_of(session, None, None)
-            export_package([winners], tmp_path / f"o{number}", compiler, "tuned_one")
-            text = (tmp_path / f"o{number}/tuned_one/{kernel}_table.py").read_text("utf-8")
-            compile(text, kernel, "exec")
+def test_every_choice_of_an_operator_is_packed(
+    kernel: str, tmp_path: Path, compiler: NvrtcPool
+) -> None:
+    for number, chosen in enumerate(choices(kernel)):
+        session = write_operator_session(tmp_path / f"s{number}", kernel, chosen)
+        winners = winners_of(session, None, None)
+        export_package([winners], tmp_path / f"o{number}", compiler, "tuned_one")
+        text = (tmp_path / f"o{number}/tuned_one/{kernel}_table.py").read_text("utf-8")
+        compile(text, kernel, "exec")
