@@ -56,7 +56,8 @@ class TestOnTheCpu(KernelChecks):
             (4, {"path": "dots", "split": 1, "token_memory": "registers", "tokens": 4}),
             (8, {"path": "copies", "reduction": "cluster", "split": 4, "tokens": 8, "tile_n": 32}),
             (16, {"path": "wgmma", "reduction": "last", "tokens": 16, "tile_n": 64}),
-            (40, {"path": "wgmma", "reduction": "cluster", "split": 2, "tokens": 32}),
+            (40, {"path": "wgmma", "reduction": "cluster", "split": 2, "tokens": 32, "share": 1}),
+            (40, {"path": "wgmma", "split": 1, "tokens": 32, "tile_n": 64, "share": 2}),
         )
     )
     workload = {"M": 3, "N": 72, "K": 512}
