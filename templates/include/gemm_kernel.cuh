@@ -59,6 +59,6 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   reduce_by_last(out, parts, partial, done, task, rank);
 //% endif
 //% if share > 1
-  wait_for_sharers();  // as long as they arrive at this block's barriers
+  outlive_sharers(task);
 //% endif
 }

@@ -69,9 +69,14 @@ __device__ __forceinline__ void copy_tokens(tune::u32 work, tune::u32 full, cons
   }
 }
 
-// All threads of the blocks that share x are as far as add_products is when it arrives: its barriers are
-// there, and at the end nobody copies or arrives any more.
-__device__ __forceinline__ void wait_for_sharers() {
+// For every place one that counts what comes, and behind these one that counts who has read it.
+__device__ __forceinline__ tune::u32 stage_barriers() {
+  __shared__ tune::u64 barriers[2 * kStages];
+  return tune::shared_address(barriers);
+}
+
+// The barriers of the blocks that share x are there; nothing goes to them before.
+__device__ __forceinline__ void meet_sharers() {
   if constexpr (kShare > 1) {
     __syncwarp();
     tune::cluster_wait();
@@ -88,6 +93,18 @@ __device__ __forceinline__ void leave(tune::u32 empty, int stage, int lane) {
 //% endif
 }
 
+//% if share > 1
+// All warps that read what this block has copied have arrived here: it may end. A cluster's barrier in this
+// place would wait for stores too.
+__device__ __forceinline__ void outlive_sharers(const Task& task) {
+  const tune::u32 empty = stage_barriers() + 8 * kStages;
+  if (threadIdx.x != kWarps * kWarp) return;
+  for (int s = max(0, task.stages - kStages); s < task.stages; ++s) {
+    tune::mbarrier_wait(empty + s % kStages * 8, s / kStages & 1);
+  }
+}
+
+//% endif
 // One thread copies. First what needs neither the launches before nor other blocks.
 __device__ __forceinline__ void copy_early(tune::u32 work, tune::u32 full, const Boxes& boxes,
                                            const Task& task, tune::u64 policy) {
@@ -181,9 +198,8 @@ __device__ __forceinline__ void multiply(float (&sums)[kRowTiles][kTokens / 2], 
 //% endif
 __device__ __forceinline__ void add_products(unsigned char* memory, float* parts, const Task& task,
                                              const Boxes& boxes) {
-  __shared__ tune::u64 barriers[2 * kStages];
   const tune::u32 work = tune::shared_address(memory);
-  const tune::u32 full = tune::shared_address(barriers);
+  const tune::u32 full = stage_barriers();
   const tune::u32 empty = full + 8 * kStages;
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
@@ -198,7 +214,7 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
     tune::fence_mbarrier_init();
   }
   __syncthreads();
-  if constexpr (kShare > 1) tune::cluster_arrive();
+  if constexpr (kShare > 1) tune::cluster_arrive_relaxed();
 //% if scales != "none"
   float sums[kRowTiles][kTokens / 2] = {};
 //% else
@@ -207,12 +223,12 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
   if (warp == kWarps) {
     const tune::u64 policy = kStreaming ? tune::l2_evict_first() : 0;
     if (lane == 0) copy_early(work, full, boxes, task, policy);
-    wait_for_sharers();
+    meet_sharers();
     if (lane == 0) copy_rest(work, full, empty, boxes, task, policy);
     __syncwarp();
     wait_for_inputs();  // of all lanes, which store results too
   } else {
-    wait_for_sharers();
+    meet_sharers();
 //% if scales != "none"
     wait_for_inputs();
     stage_scales(task);
@@ -233,11 +249,11 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
       if (s > 0) leave(empty, s - 1, lane);
     }
     tune::wgmma_wait<0>();
+    if constexpr (kShare > 1) leave(empty, task.stages - 1, lane);
     wait_for_inputs();  // the results are written to memory that others may still use
   }
 //% endif
   __syncthreads();
-  if constexpr (kShare > 1) tune::cluster_arrive();
   if (warp == kWarps) return;
 #pragma unroll
   for (int r = 0; r < kRowTiles; ++r) {

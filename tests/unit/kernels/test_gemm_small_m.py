@@ -106,7 +106,7 @@ class TestBlocksThatShareX:
                 ("if (lane < kShare)", "if (lane == 0)"),
                 ("empty + s * 8, kShare * kWarps", "empty + s * 8, kWarps"),
             ],
-            [("wait_for_sharers();  // as long", "// as long")],
+            [("outlive_sharers(task);", "")],
             [("task.token + row, barrier", "task.token, barrier")],
         ],
         ids=["others still read a place", "a block ends too early", "all copy the same rows"],

@@ -280,6 +280,11 @@ TUNE_SM90 void cluster_arrive() {
   TUNE_NEEDS_SM90;
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
+// Shows nothing but barriers that a `fence_mbarrier_init` followed; `cluster_arrive` waits for all stores.
+TUNE_SM90 void cluster_arrive_relaxed() {
+  TUNE_NEEDS_SM90;
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 TUNE_SM90 void cluster_wait() {
   TUNE_NEEDS_SM90;
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");

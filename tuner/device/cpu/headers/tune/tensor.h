@@ -126,6 +126,7 @@ inline void griddepcontrol_launch_dependents() {}
 inline u32 cluster_rank() { return cuda_on_host::block_rank; }
 inline u32 cluster_size() { return cuda_on_host::cluster_blocks; }
 inline void cluster_arrive(ON_HOST_LINE) { cuda_on_host::arrive_at_cluster("cluster_arrive", true, line); }
+inline void cluster_arrive_relaxed(ON_HOST_LINE) { cluster_arrive(line); }
 inline void cluster_wait(ON_HOST_LINE) { cuda_on_host::wait_for_cluster("cluster_wait", line); }
 inline void cluster_sync(ON_HOST_LINE) {
   cuda_on_host::arrive_at_cluster("cluster_sync", true, line);
