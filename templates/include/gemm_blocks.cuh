@@ -89,7 +89,8 @@ struct Task {
   }
 };
 
-// Blocks that add up in their cluster are the nearest, then those that share x, which are a cluster too.
+// In the grid, blocks that add up in their cluster are next to each other, and then those that share x; where
+// none do, those that share x, for they are a cluster as well.
 __device__ __forceinline__ int split_rank() { return blockIdx.x / (kCluster ? 1 : kShare) % kSplit; }
 
 __device__ __forceinline__ int share_rank() { return blockIdx.x / (kCluster ? kSplit : 1) % kShare; }
