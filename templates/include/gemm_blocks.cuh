@@ -12,6 +12,7 @@ constexpr int kStages = @{ stages }@;  // on their way
 constexpr int kWarpsN = @{ warps_n }@;
 constexpr int kWarpsK = @{ warps_k }@;
 constexpr int kSplit = @{ split }@;    // blocks that share K
+constexpr int kShare = @{ share }@;    // blocks that share x, of neighbouring columns: each loads a part for all
 constexpr bool kCluster = @{ split > 1 and reduction == "cluster" }@;
 constexpr bool kStagedTokens = @{ token_memory == "shared" }@;
 constexpr bool kStreaming = @{ streaming }@;  // weights leave the L2 first
@@ -27,6 +28,7 @@ constexpr int kGroup = kTileN % 4 == 0 ? 4 : 1;  // columns that a thread adds u
 constexpr int kGroups = kTileN / kGroup;         // of a token, in a block
 constexpr int kPartPitch = kTileN + 4;
 constexpr int kPartBytes = kWarpsK * kTokens * kPartPitch * 4;
+constexpr bool kRest = kColumns % (kTileN * kShare) != 0;  // there are tiles past the last column
 constexpr int kOwn = (kTokens * kGroups + kSplit - 1) / kSplit;  // groups that a block adds up
 static_assert(kDepth % kTileK == 0 && kAllStages >= kSplit && kColumns % kGroup == 0);
 static_assert(!kCluster || kGroup == 4);
@@ -78,7 +80,7 @@ struct Task {
 
   // A row past the last one is the last: what comes of it is not stored.
   __device__ __forceinline__ const @{ element }@* weights(int row) const {
-    const int n = kColumns % kTileN == 0 ? column + row : min(column + row, kColumns - 1);
+    const int n = kRest ? min(column + row, kColumns - 1) : column + row;
 //% if epilogue == "silu"
     return w + static_cast<size_t>(n % 2 * (kColumns / 2) + n / 2) * kDepth;
 //% else
@@ -87,8 +89,18 @@ struct Task {
   }
 };
 
-// The tokens and columns of block `tile`, of all that share K. Tiles of tokens are neighbours: they share weights.
-__device__ __forceinline__ void place(Task& task, int tile, int tokens) {
+// In the grid, blocks that add up in their cluster are next to each other, and then those that share x; where
+// none do, those that share x, for they are a cluster as well.
+__device__ __forceinline__ int split_rank() { return blockIdx.x / (kCluster ? 1 : kShare) % kSplit; }
+
+__device__ __forceinline__ int share_rank() { return blockIdx.x / (kCluster ? kSplit : 1) % kShare; }
+
+// The rank in the cluster of one that shares x with this block.
+__device__ __forceinline__ int sharer(int which) { return kCluster ? which * kSplit + split_rank() : which; }
+
+// The tokens and columns of this block. Tiles of tokens are neighbours: they share weights.
+__device__ __forceinline__ void place(Task& task, int tokens) {
+  int tile = blockIdx.x / (kSplit * kShare);
   task.token = 0;
   if (tokens > kTokens) {
     const int token_tiles = (tokens + kTokens - 1) / kTokens;
@@ -96,7 +108,7 @@ __device__ __forceinline__ void place(Task& task, int tile, int tokens) {
     tile /= token_tiles;
   }
   task.tokens = min(kTokens, tokens - task.token);
-  task.column = tile * kTileN;
+  task.column = (tile * kShare + share_rank()) * kTileN;
 }
 
 __device__ __forceinline__ void wait_for_inputs() {
@@ -157,7 +169,7 @@ __device__ __forceinline__ Group block_sum(float* parts, int group) {
 __device__ __forceinline__ void store(OUT::Number* out, const Task& task, int group,
                                       const Group& sum) {
   const int column = task.column + group % kGroups * kGroup;
-  if (kColumns % kTileN != 0 && column >= kColumns) return;
+  if (kRest && column >= kColumns) return;
   Stored stored;
 //% if scales == "token"
   const float scale = task.scales[kTileN + group / kGroups];
@@ -188,9 +200,9 @@ __device__ __forceinline__ void reduce_in_cluster(OUT::Number* out, float* parts
                                                   const Task& task, int rank) {
   const int groups = task.tokens * kGroups;
   const tune::u32 to = tune::shared_address(received);
-  tune::cluster_wait();  // all blocks are there, and their barriers
+  if constexpr (kShare == 1) tune::cluster_wait();  // all blocks are there, and their barriers
   for (int group = threadIdx.x; group < groups; group += kThreads) {
-    const int owner = group % kSplit;
+    const int owner = share_rank() * kSplit + group % kSplit;
     const int at = (rank * kOwn + group / kSplit) * 16;
     const Group sum = block_sum(parts, group);
     tune::cluster_store_async(tune::map_shared(to + at, owner),
@@ -212,7 +224,7 @@ __device__ __forceinline__ void reduce_in_cluster(OUT::Number* out, float* parts
 __device__ __forceinline__ void reduce_by_last(OUT::Number* out, float* parts, float* partial,
                                                tune::u32* done, const Task& task, int rank) {
   __shared__ bool last;
-  const int tile = blockIdx.x / kSplit;
+  const int tile = blockIdx.x / (kSplit * kShare) * kShare + share_rank();
   const int groups = task.tokens * kGroups;
   constexpr int kRoom = kTokens * kTileN;  // numbers of a block
   float* all = partial + static_cast<size_t>(tile) * kSplit * kRoom;

@@ -14,10 +14,10 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     ) {
   extern __shared__ __align__(1024) unsigned char work[];
   float* parts = reinterpret_cast<float*>(work + kPartsAt);
-  const int rank = blockIdx.x % kSplit;
+  const int rank = split_rank();
   const int first = kAllStages * rank / kSplit;
   Task task;
-  place(task, blockIdx.x / kSplit, M);
+  place(task, M);
   task.x = x + static_cast<size_t>(task.token) * kDepth + first * kTileK;
   task.w = w + first * kTileK;
   task.stages = kAllStages * (rank + 1) / kSplit - first;
@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     tune::mbarrier_arrive_expect_tx(barrier, (task.tokens * kGroups - rank + kSplit - 1) / kSplit * kSplit * 16);
   }
   __syncwarp();
-  tune::cluster_arrive();
+  if constexpr (kShare == 1) tune::cluster_arrive();  // else add_products does, with barriers of its own
 //% endif
   if constexpr (kPrefetch) {
     for (int row = threadIdx.x; row < kTileN; row += kThreads) {
@@ -57,5 +57,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   reduce_in_cluster(out, parts, work + kReceivedAt, barrier, task, rank);
 //% else
   reduce_by_last(out, parts, partial, done, task, rank);
+//% endif
+//% if share > 1
+  outlive_sharers(task);
 //% endif
 }

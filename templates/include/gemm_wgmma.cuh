@@ -1,17 +1,19 @@
 // Products on Hopper's tensor cores by warpgroups: a warp of its own copies boxes of 64 of K, as tensor
-// maps say, into kStages places in shared memory; the weights are the 64-row operand.
+// maps say, into kStages places in shared memory; the weights are the 64-row operand. Of blocks that share
+// x each copies some rows of every box of tokens to all.
 #include <tune/wgmma.h>
 
 constexpr int kBoxDepth = 64;  // elements of K: rows of 128 bytes, which are swizzled
 constexpr int kBoxes = kTileK / kBoxDepth;
 constexpr int kWeightBytes = kTileN * kBoxDepth * 2;  // of a box
 constexpr int kTokenBytes = kTokens * kBoxDepth * 2;
+constexpr int kOwnTokens = kTokens / kShare;  // rows of a box that this block copies
 constexpr int kStageBytes = kBoxes * (kWeightBytes + kTokenBytes);
 constexpr int kWorkBytes = kStages * kStageBytes;
 constexpr int kGroupWarps = 4;
 constexpr int kGroupsN = kWarpsN / kGroupWarps;  // warpgroups side by side over the columns
 constexpr int kRowTiles = kTileN / kGroupsN / 64;
-static_assert(kWarpsN % kGroupWarps == 0 && kTileN % (64 * kGroupsN) == 0 && kTokens % 8 == 0);
+static_assert(kWarpsN % kGroupWarps == 0 && kTileN % (64 * kGroupsN) == 0 && kOwnTokens % 8 == 0);
 static_assert(kTileK % (kBoxDepth * kWarpsK) == 0 && kStages >= 2 && kWeightBytes % 1024 == 0);
 
 // Where the boxes of a block's stages come from.
@@ -51,23 +53,73 @@ __device__ __forceinline__ void copy_weights(tune::u32 work, tune::u32 full, con
 __device__ __forceinline__ void copy_tokens(tune::u32 work, tune::u32 full, const Boxes& boxes,
                                             const Task& task, int stage) {
   for (int box = 0; box < kBoxes; ++box) {
-    const tune::u32 to = stage_at(work, stage) + kBoxes * kWeightBytes + box * kTokenBytes;
+    const int row = share_rank() * kOwnTokens;
+    const tune::u32 to = stage_at(work, stage) + kBoxes * kWeightBytes + box * kTokenBytes + row * 128;
+    const tune::u32 barrier = full + stage % kStages * 8;
     const int k = boxes.k + stage * kTileK + box * kBoxDepth;
-    tune::tensor_load_2d(to, boxes.tokens, @{ "2 * k" if scales != "none" else "k" }@, task.token, full + stage % kStages * 8);
+    const int at = @{ "2 * k" if scales != "none" else "k" }@;
+//% if share > 1
+    tune::u32 sharers = 0;
+#pragma unroll
+    for (int i = 0; i < kShare; ++i) sharers |= 1u << sharer(i);
+    tune::tensor_multicast_2d(to, boxes.tokens, at, task.token + row, barrier, sharers);
+//% else
+    tune::tensor_load_2d(to, boxes.tokens, at, task.token + row, barrier);
+//% endif
   }
 }
 
-// One thread copies: a stage at a time, once the warpgroups have read what was there.
-__device__ __forceinline__ void copy_all(tune::u32 work, tune::u32 full, tune::u32 empty,
-                                         const Boxes& boxes, const Task& task) {
-  const tune::u64 policy = kStreaming ? tune::l2_evict_first() : 0;
-  const int early = min(kStages, task.stages);
+// For every place one that counts what comes, and behind these one that counts who has read it.
+__device__ __forceinline__ tune::u32 stage_barriers() {
+  __shared__ tune::u64 barriers[2 * kStages];
+  return tune::shared_address(barriers);
+}
+
+// The barriers of the blocks that share x are there; nothing goes to them before.
+__device__ __forceinline__ void meet_sharers() {
+  if constexpr (kShare > 1) {
+    __syncwarp();
+    tune::cluster_wait();
+  }
+}
+
+// A warp has read a stage's place; whoever copies there hears of it.
+__device__ __forceinline__ void leave(tune::u32 empty, int stage, int lane) {
+  const tune::u32 barrier = empty + stage % kStages * 8;
+//% if share > 1
+  if (lane < kShare) tune::cluster_mbarrier_arrive(tune::map_shared(barrier, sharer(lane)));
+//% else
+  if (lane == 0) tune::mbarrier_arrive(barrier);
+//% endif
+}
+
+//% if share > 1
+// All warps that read what this block has copied have arrived here: it may end. A cluster's barrier in this
+// place would wait for stores too.
+__device__ __forceinline__ void outlive_sharers(const Task& task) {
+  const tune::u32 empty = stage_barriers() + 8 * kStages;
+  if (threadIdx.x != kWarps * kWarp) return;
+  for (int s = max(0, task.stages - kStages); s < task.stages; ++s) {
+    tune::mbarrier_wait(empty + s % kStages * 8, s / kStages & 1);
+  }
+}
+
+//% endif
+// One thread copies. First what needs neither the launches before nor other blocks.
+__device__ __forceinline__ void copy_early(tune::u32 work, tune::u32 full, const Boxes& boxes,
+                                           const Task& task, tune::u64 policy) {
   tune::tensor_prefetch_map(boxes.weights);
   tune::tensor_prefetch_map(boxes.tokens);
-  for (int s = 0; s < early; ++s) {
+  for (int s = 0; s < min(kStages, task.stages); ++s) {
     tune::mbarrier_arrive_expect_tx(full + s * 8, kStageBytes);
     if constexpr (kEarlyLoads) copy_weights(work, full, boxes, task, s, policy);
   }
+}
+
+// The rest, a stage at a time, once the warpgroups of all blocks that share x have read what was there.
+__device__ __forceinline__ void copy_rest(tune::u32 work, tune::u32 full, tune::u32 empty, const Boxes& boxes,
+                                          const Task& task, tune::u64 policy) {
+  const int early = min(kStages, task.stages);
   wait_for_inputs();
   for (int s = 0; s < early; ++s) {
     if constexpr (!kEarlyLoads) copy_weights(work, full, boxes, task, s, policy);
@@ -146,9 +198,8 @@ __device__ __forceinline__ void multiply(float (&sums)[kRowTiles][kTokens / 2], 
 //% endif
 __device__ __forceinline__ void add_products(unsigned char* memory, float* parts, const Task& task,
                                              const Boxes& boxes) {
-  __shared__ tune::u64 barriers[2 * kStages];
   const tune::u32 work = tune::shared_address(memory);
-  const tune::u32 full = tune::shared_address(barriers);
+  const tune::u32 full = stage_barriers();
   const tune::u32 empty = full + 8 * kStages;
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
@@ -158,21 +209,26 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       tune::mbarrier_init(full + s * 8, 1);
-      tune::mbarrier_init(empty + s * 8, kWarps);
+      tune::mbarrier_init(empty + s * 8, kShare * kWarps);
     }
     tune::fence_mbarrier_init();
   }
   __syncthreads();
+  if constexpr (kShare > 1) tune::cluster_arrive_relaxed();
 //% if scales != "none"
   float sums[kRowTiles][kTokens / 2] = {};
 //% else
   float sums[kRowTiles][kTokens / 2];
 //% endif
   if (warp == kWarps) {
-    if (lane == 0) copy_all(work, full, empty, boxes, task);
+    const tune::u64 policy = kStreaming ? tune::l2_evict_first() : 0;
+    if (lane == 0) copy_early(work, full, boxes, task, policy);
+    meet_sharers();
+    if (lane == 0) copy_rest(work, full, empty, boxes, task, policy);
     __syncwarp();
     wait_for_inputs();  // of all lanes, which store results too
   } else {
+    meet_sharers();
 //% if scales != "none"
     wait_for_inputs();
     stage_scales(task);
@@ -180,7 +236,7 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
     for (int s = 0; s < task.stages; ++s) {
       tune::mbarrier_wait(full + s % kStages * 8, s / kStages & 1);
       multiply(sums, stage_at(work, s), row, k_group, task.scales + s * kBoxes * kTokens);
-      if (lane == 0) tune::mbarrier_arrive(empty + s % kStages * 8);
+      leave(empty, s, lane);
     }
   }
 //% else
@@ -190,9 +246,10 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
       multiply(sums, stage_at(work, s), row, k_group, s > 0);
       tune::wgmma_commit();
       tune::wgmma_wait<1>();  // the stage before has been read
-      if (s > 0 && lane == 0) tune::mbarrier_arrive(empty + (s - 1) % kStages * 8);
+      if (s > 0) leave(empty, s - 1, lane);
     }
     tune::wgmma_wait<0>();
+    if constexpr (kShare > 1) leave(empty, task.stages - 1, lane);
     wait_for_inputs();  // the results are written to memory that others may still use
   }
 //% endif

@@ -24,12 +24,12 @@ class TestOnTheCpu(KernelChecks):
         {"M": 40, "D": 4, "K": 256},
     )
     samples = tuple(
-        Sample({"M": having.get("tokens", 3), "D": 20, "K": 512}, 1, having)
+        Sample({"M": having.get("tokens", 3), "D": 36, "K": 512}, 1, having)
         for having in (
             {"path": "registers", "split": 1, "tokens": 8},
             {"path": "dots", "reduction": "last", "tokens": 4},
             {"path": "copies", "reduction": "cluster", "split": 4, "tokens": 8, "tile_n": 32},
-            {"path": "wgmma", "split": 2, "tokens": 32, "tile_n": 64},
+            {"path": "wgmma", "split": 2, "share": 2, "tokens": 32, "tile_n": 64},
         )
     )
     workload = {"M": 3, "D": 36, "K": 512}

@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 from shipped_kernels import KernelChecks, Sample, ShippedKernel
 
+from tuner.model.expressions import Value
 from tuner.model.kernel import Launch
 
 KERNEL = ShippedKernel("gemm_fp8")
+# Places of stages are used more than once.
+SHARED: dict[str, Value] = {
+    **{"path": "wgmma", "tokens": 32, "tile_n": 64, "tile_k": 128, "stages": 2},
+    **{"warps_n": 4, "warps_k": 1, "split": 2},
+}
 ARGUMENTS = ("out", "x", "w", "x_scale", "w_scale", "M", "N", "K")
 
 
@@ -59,21 +65,17 @@ class TestOnTheCpu(KernelChecks):
     operators = ({}, {"SCALES": "block"})
     baselines = ({"M": 3, "N": 136, "K": 256}, {"M": 40, "N": 8, "K": 128})
     samples = tuple(
-        Sample({"M": tokens, "N": 136, "K": 1024}, 1, having)
+        Sample({"M": tokens, "N": 264 if "share" in having else 136, "K": 1024}, 1, having)
         for tokens, having in (
             (3, {"path": "registers", "split": 1, "token_memory": "registers"}),
-            (
-                16,
-                {"path": "registers", "reduction": "last", "token_memory": "shared", "tokens": 16},
-            ),
+            (9, {"path": "registers", "reduction": "last", "token_memory": "shared", "tokens": 16}),
             (8, {"path": "registers", "split": 2, "reduction": "cluster", "tokens": 8}),
             (20, {"path": "registers", "reduction": "last", "tokens": 16, "tile_n": 128}),
-            (
-                16,
-                {"path": "copies", "split": 3, "reduction": "cluster", "tokens": 16, "tile_n": 64},
-            ),
+            (9, {"path": "copies", "split": 3, "reduction": "cluster", "tokens": 16, "tile_n": 64}),
             (16, {"path": "wgmma", "split": 3, "tokens": 16, "tile_n": 64}),
             (40, {"path": "wgmma", "split": 1, "tokens": 16}),
+            (40, {**SHARED, "share": 2, "reduction": "cluster"}),
+            (32, {**SHARED, "share": 4, "reduction": "last"}),
         )
     )
     workload = {"M": 3, "N": 72, "K": 512}

@@ -8,12 +8,23 @@ import numpy as np
 import pytest
 from shipped_kernels import KernelChecks, Sample, ShippedKernel
 
+from tuner.compiler.base import CompileRequest
+from tuner.compiler.host import HostCompiler
+from tuner.device.base import Program
+from tuner.device.cpu.device import HostDevice
+from tuner.model.expressions import Value
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
+from tuner.space.template import Template
 from tuner.tuning.evaluator import Evaluator
 
 KERNEL = ShippedKernel("gemm_small_m")
+# Places of stages are used more than once.
+SHARED: dict[str, Value] = {
+    **{"path": "wgmma", "tokens": 32, "tile_n": 64, "tile_k": 64, "stages": 2},
+    **{"warps_n": 4, "warps_k": 1, "split": 2},
+}
 
 
 def test_rows_of_x_are_multiplied_by_rows_of_w() -> None:
@@ -48,18 +59,17 @@ class TestOnTheCpu(KernelChecks):
         {"M": 40, "N": 8, "K": 256},
     )
     samples = tuple(
-        Sample({"M": tokens, "N": 40, "K": 512}, 1, having)
+        Sample({"M": tokens, "N": 264 if "share" in having else 40, "K": 512}, 1, having)
         for tokens, having in (
             (8, {"path": "registers", "reduction": "cluster", "split": 3, "tokens": 8}),
-            (
-                16,
-                {"path": "registers", "reduction": "last", "token_memory": "shared", "tokens": 16},
-            ),
+            (9, {"path": "registers", "reduction": "last", "token_memory": "shared", "tokens": 16}),
             (40, {"path": "registers", "reduction": "last", "tokens": 16}),
             (4, {"path": "dots", "split": 1, "token_memory": "registers", "tokens": 4}),
             (8, {"path": "copies", "reduction": "cluster", "split": 4, "tokens": 8, "tile_n": 32}),
             (16, {"path": "wgmma", "reduction": "last", "tokens": 16, "tile_n": 64}),
             (40, {"path": "wgmma", "reduction": "cluster", "split": 2, "tokens": 32}),
+            (40, {**SHARED, "share": 2, "reduction": "cluster"}),
+            (32, {**SHARED, "share": 4, "reduction": "last"}),
         )
     )
     workload = {"M": 3, "N": 72, "K": 512}
@@ -82,3 +92,37 @@ class TestInFloat32:
         config = next(iter(valid_configs(space, evaluator.names(workload))))
         trial = evaluator.finish(evaluator.start(workload, config))
         assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+class TestBlocksThatShareX:
+    kernel = KERNEL
+
+    @pytest.mark.parametrize(
+        "edits",
+        [
+            [
+                ("tune::map_shared(barrier, sharer(lane))", "barrier"),
+                ("if (lane < kShare)", "if (lane == 0)"),
+                ("empty + s * 8, kShare * kWarps", "empty + s * 8, kWarps"),
+            ],
+            [("outlive_sharers(task);", "")],
+            [("task.token + row, barrier", "task.token, barrier")],
+        ],
+        ids=["others still read a place", "a block ends too early", "all copy the same rows"],
+    )
+    def test_a_near_miss_is_caught(
+        self, compiler: HostCompiler, device: HostDevice, edits: list[tuple[str, str]]
+    ) -> None:
+        spec, workload = KERNEL.spec, Workload.of({"M": 40, "N": 72, "K": 512})
+        config = {**KERNEL.definition.space.default, **SHARED, "share": 2}
+        names = {**workload.values, **config, "OUT": "bf16"}
+        source = Template.load(spec.template, spec.include_dirs).render(names).source
+        for before, after in edits:
+            assert source.count(before) == 1
+            source = source.replace(before, after)
+        launches = spec.candidate_launches(names)
+        result = compiler.submit(CompileRequest(source, ("gemm_small_m",), "sm_90a")).result()
+        assert result.ok, result.error
+        program = Program("near miss", workload, launches, result.cubin, result.lowered)
+        assert device.verify(program).status in (Status.INCORRECT, Status.LAUNCH)

@@ -32,7 +32,7 @@ class TestOnTheCpu(KernelChecks):
     samples = (
         Sample({"M": 3, "N": 40, "K": 512}, 1, {"path": "registers", "split": 3}),
         Sample({"M": 3, "N": 4096, "K": 256}, 1, {"path": "dots", "split": 1, "norm_blocks": 2}),
-        Sample({"M": 20, "N": 72, "K": 512}, 1, {"path": "wgmma", "split": 2}),
+        Sample({"M": 20, "N": 72, "K": 512}, 1, {"path": "wgmma", "split": 2, "share": 2}),
     )
     workload = {"M": 3, "N": 72, "K": 512}
     launches = (

@@ -286,10 +286,10 @@ def test_a_copy_is_of_the_thread_that_asked_for_it(library: Library) -> None:
     assert "by thread (128,0,0)" in end.message
 
 
-CLUSTERS = ("by_loads", "by_pointers", "by_stores", "by_ptx")
+CLUSTERS = ("by_loads", "by_pointers", "by_stores", "by_ptx", "by_multicast")
 CLUSTER_MISTAKES = (
     *("none", "no_first_sync", "no_last_sync", "one_block_waits", "twice", "unarrived"),
-    *("rank_too_high", "plain_wait", "no_wait", "diverged"),
+    *("rank_too_high", "plain_wait", "no_wait", "diverged", "told_itself"),
 )
 
 
@@ -336,6 +336,7 @@ def test_clusters_are_right_under_the_sanitizers(library: Library, kernel: str) 
         ("by_pointers", "no_first_sync", "of the cluster, which has not begun"),
         ("by_pointers", "no_last_sync", "of the cluster, which has ended"),
         ("by_stores", "plain_wait", "where only one of its own block can be"),
+        ("by_multicast", "no_last_sync", "of the cluster has ended: nothing waited for it"),
     ],
 )
 def test_mistakes_with_clusters_are_told(
@@ -351,6 +352,14 @@ def test_what_another_block_sends_lands_late(library: Library, order: int) -> No
         library("clusters.cu", CLUSTERS), "by_stores", "no_wait", order=order
     )
     assert (end.code, right) == (LaunchEnd.DONE, False)
+
+
+def test_a_place_that_only_one_block_has_read_is_not_free_for_a_multicast(
+    library: Library,
+) -> None:
+    compiled = library("clusters.cu", CLUSTERS)
+    ends = [over_clusters(compiled, "by_multicast", "told_itself", order=i) for i in range(2, 8)]
+    assert not all(end.code == LaunchEnd.DONE and right for end, right in ends)
 
 
 def test_a_cluster_that_no_code_uses_is_refused(library: Library) -> None:

@@ -222,6 +222,14 @@ TUNE_SM90 void tensor_load_3d(u32 to, const TensorMap& map, int x, int y, int z,
                "[%0], [%1, {%2, %3, %4}], [%5], %6;"
                ::"r"(to), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier), "l"(policy) : "memory");
 }
+// A box into several blocks of the cluster, each where `to` is in its own memory; the mbarriers at the
+// place of `barrier` count it. Bit i of `blocks` is the block of rank i.
+TUNE_SM90 void tensor_multicast_2d(u32 to, const TensorMap& map, int x, int y, u32 barrier, u32 blocks) {
+  TUNE_NEEDS_SM90;
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+               "[%0], [%1, {%2, %3}], [%4], %5;"
+               ::"r"(to), "l"(&map), "r"(x), "r"(y), "r"(barrier), "h"(static_cast<unsigned short>(blocks)) : "memory");
+}
 TUNE_SM90 void tensor_prefetch_2d(const TensorMap& map, int x, int y) {
   TUNE_NEEDS_SM90;
   asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map), "r"(x), "r"(y) : "memory");
@@ -272,6 +280,11 @@ TUNE_SM90 void cluster_arrive() {
   TUNE_NEEDS_SM90;
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
+// Shows nothing but barriers that a `fence_mbarrier_init` followed; `cluster_arrive` waits for all stores.
+TUNE_SM90 void cluster_arrive_relaxed() {
+  TUNE_NEEDS_SM90;
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 TUNE_SM90 void cluster_wait() {
   TUNE_NEEDS_SM90;
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -280,7 +293,7 @@ TUNE_SM90 void cluster_sync() {
   cluster_arrive<kThere>();
   cluster_wait<kThere>();
 }
-// The address of another block's shared memory, for the two functions below.
+// The address of another block's shared memory, for the functions below.
 TUNE_SM90 u32 map_shared(u32 address, u32 rank) {
   TUNE_NEEDS_SM90;
   u32 mapped;
@@ -293,6 +306,12 @@ TUNE_SM90 float4 cluster_load(u32 mapped) {
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(mapped) : "memory");
   return v;
+}
+// For places that were read, and that copies may fill again: what this thread wrote it shows to nobody of
+// another block. `.release.cluster` would, but waits for all of the thread's stores, global ones too.
+TUNE_SM90 void cluster_mbarrier_arrive(u32 mapped) {
+  TUNE_NEEDS_SM90;
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(mapped) : "memory");
 }
 // 16 bytes into another block; its mbarrier, mapped too, counts them.
 TUNE_SM90 void cluster_store_async(u32 mapped, float4 v, u32 barrier) {

@@ -5,7 +5,8 @@
 
 using u32 = unsigned int;
 
-enum Mistake { none, no_first_sync, no_last_sync, one_block_waits, twice, unarrived, rank_too_high, plain_wait, no_wait, diverged };
+enum Mistake { none, no_first_sync, no_last_sync, one_block_waits, twice, unarrived, rank_too_high, plain_wait, no_wait, diverged,
+               told_itself };
 
 // Every block reads all of the others.
 __global__ void by_loads(float* y, const float* x, const int* broken) {
@@ -100,3 +101,37 @@ __global__ void by_ptx(float* y, const float* x, const int*) {
   asm volatile("barrier.cluster.arrive;\n\tbarrier.cluster.wait;" ::: "memory");
   if (threadIdx.x == 0) y[blockIdx.x] = sum;
 }
+
+#ifdef __CUDA_ON_HOST__
+// Every block copies a row of x to all of them: twice to the same place, once all have read it.
+__global__ void by_multicast(float* y, const float* x, const int* broken) {
+  extern __shared__ __align__(128) float rows[];
+  __shared__ unsigned long long barriers[2];
+  const u32 rank = tune::cluster_rank(), threads = blockDim.x, count = tune::cluster_size();
+  const u32 full = tune::shared_address(barriers), empty = full + 8;
+  const auto map = tune::make_tensor_map<2>(x, 4, {threads, gridDim.x}, {4 * threads}, {threads, 1}, 0);
+  const bool early = *broken == told_itself;
+  if (threadIdx.x == 0) {
+    tune::mbarrier_init(full, 1);
+    tune::mbarrier_init(empty, early ? 1 : count);
+    tune::fence_mbarrier_init();
+  }
+  tune::cluster_sync();
+  float sum = 0;
+  for (u32 twice = 0; twice < 2; ++twice) {
+    if (threadIdx.x == 0) {
+      if (twice) tune::mbarrier_wait(empty, 0);
+      tune::mbarrier_arrive_expect_tx(full, count * threads * 4);
+      const u32 to = tune::shared_address(rows + rank * threads);
+      tune::tensor_multicast_2d(to, map, 0, blockIdx.x, full, (1 << count) - 1);
+    }
+    tune::mbarrier_wait(full, twice);
+    for (u32 i = 0; i < count * threads; ++i) sum += rows[i];
+    __syncthreads();
+    if (early ? threadIdx.x == rank : threadIdx.x < count)
+      tune::cluster_mbarrier_arrive(tune::map_shared(empty, threadIdx.x));
+  }
+  if (*broken != no_last_sync) tune::cluster_sync();
+  if (threadIdx.x == 0) y[blockIdx.x] = sum / 2;
+}
+#endif

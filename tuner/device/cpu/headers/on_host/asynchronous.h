@@ -46,6 +46,7 @@ void wait_for_copies(unsigned pending);
 void init_mbarrier(unsigned address, unsigned arrivals, int line);
 void drop_mbarrier(unsigned address, int line);
 void arrive(unsigned address, unsigned bytes, int line);
+void arrive_at_peer(unsigned mapped, int line);
 void expect_bytes(unsigned address, unsigned bytes, int line);
 unsigned phase_of_mbarrier(unsigned address, int line);
 bool test_mbarrier(unsigned address, unsigned parity, int line);
@@ -55,6 +56,7 @@ void meet(unsigned number, unsigned wanted, bool wait, int line);
 
 void load_range(unsigned to, const void* from, unsigned bytes, unsigned barrier, int line);
 void load_box(unsigned to, const TensorMap& map, Corner corner, unsigned barrier, int line);
+void multicast_box(unsigned to, const TensorMap& map, Corner corner, unsigned barrier, unsigned blocks, int line);
 void store_late(unsigned to, float4 value, unsigned barrier, int line);
 float4 load_from_peer(unsigned mapped, int line);
 unsigned map_to_peer(unsigned address, unsigned rank, int line);

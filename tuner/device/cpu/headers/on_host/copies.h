@@ -126,6 +126,16 @@ void load_box(unsigned to, const TensorMap& map, Corner corner, unsigned barrier
   send({to, box_bytes(map), barrier, nullptr, map, corner, {}, line, {}}, 128, "tensor_load");
 }
 
+void multicast_box(unsigned to, const TensorMap& map, Corner corner, unsigned barrier, unsigned blocks, int line) {
+  const char* const what = "tensor_multicast";
+  check_map(map, corner.rank, line);
+  for (unsigned rank = 0; blocks >> rank; ++rank) {
+    if (!(blocks >> rank & 1)) continue;
+    Visit visit(map_to_peer(to, rank, line), what, line);
+    send({visit.address, box_bytes(map), barrier, nullptr, map, corner, {}, line, {}}, 128, what);
+  }
+}
+
 void store_late(unsigned to, float4 value, unsigned barrier, int line) {
   const char* const what = "cluster_store_async";
   if (to / kWindowBytes != barrier / kWindowBytes) fault(line, "%s into one block, with the mbarrier of another", what);

@@ -69,6 +69,11 @@ void arrive(unsigned address, unsigned bytes, int line) {
   settle(one, line);
 }
 
+void arrive_at_peer(unsigned mapped, int line) {
+  Visit visit(mapped, "cluster_mbarrier_arrive", line);
+  arrive(visit.address, 0, line);
+}
+
 void expect_bytes(unsigned address, unsigned bytes, int line) {
   mbarrier_at(address, "mbarrier_expect_tx", line).bytes += bytes;
 }

@@ -102,6 +102,9 @@ inline void tensor_load_3d(u32 to, const TensorMap& map, int x, int y, int z, u3
                            ON_HOST_LINE) {
   cuda_on_host::load_box(to, map, {3, {x, y, z}}, barrier, line);
 }
+inline void tensor_multicast_2d(u32 to, const TensorMap& map, int x, int y, u32 barrier, u32 blocks, ON_HOST_LINE) {
+  cuda_on_host::multicast_box(to, map, {2, {x, y, 0}}, barrier, blocks, line);
+}
 inline void tensor_prefetch_2d(const TensorMap&, int, int) {}
 inline void tensor_store_2d(const TensorMap& map, u32 from, int x, int y, ON_HOST_LINE) {
   cuda_on_host::store_box(map, from, {2, {x, y, 0}}, line);
@@ -123,6 +126,7 @@ inline void griddepcontrol_launch_dependents() {}
 inline u32 cluster_rank() { return cuda_on_host::block_rank; }
 inline u32 cluster_size() { return cuda_on_host::cluster_blocks; }
 inline void cluster_arrive(ON_HOST_LINE) { cuda_on_host::arrive_at_cluster("cluster_arrive", true, line); }
+inline void cluster_arrive_relaxed(ON_HOST_LINE) { cluster_arrive(line); }
 inline void cluster_wait(ON_HOST_LINE) { cuda_on_host::wait_for_cluster("cluster_wait", line); }
 inline void cluster_sync(ON_HOST_LINE) {
   cuda_on_host::arrive_at_cluster("cluster_sync", true, line);
@@ -130,6 +134,7 @@ inline void cluster_sync(ON_HOST_LINE) {
 }
 inline u32 map_shared(u32 address, u32 rank, ON_HOST_LINE) { return cuda_on_host::map_to_peer(address, rank, line); }
 inline float4 cluster_load(u32 mapped, ON_HOST_LINE) { return cuda_on_host::load_from_peer(mapped, line); }
+inline void cluster_mbarrier_arrive(u32 mapped, ON_HOST_LINE) { cuda_on_host::arrive_at_peer(mapped, line); }
 inline void cluster_store_async(u32 mapped, float4 value, u32 barrier, ON_HOST_LINE) {
   cuda_on_host::store_late(mapped, value, barrier, line);
 }
