@@ -88,11 +88,10 @@ def open_run(
     config = plan.config
     device = open_device(config.device, plan.spec, config.operators, config.workloads)
     stack.callback(device.close)
-    if session is None and not settings.get("workloads"):
-        plan = as_recorded(plan, device, options.say)
-        config = plan.config
     if session is not None:
         require_same_device(session, device)
+    elif not settings.get("workloads"):
+        plan = as_recorded(plan, device, options.say)
     meter = meter_for(plan, device)
     knowledge = _knowledge(options, device)
     compiler = compiler_for(device, options.jobs, stack)
@@ -103,15 +102,21 @@ def open_run(
 
         authoring = authoring_for(plan, options, device, compiler, stack, agent)
     if session is None:
-        if config.device == "auto":
-            name = "recorded" if device.info.recorded else "cuda"
-            plan = replace(plan, config=replace(config, device=name))
+        plan = _with_device(plan, device)
         trust(plan.spec.reference)  # this user has named it
         session = _new_session(plan, device, compiler, watches, options, stack)
     author, warning = None, ""
     if authoring is not None:
         author, warning = authoring.author, authoring.early_warning(session, config.rounds)
     return OpenRun(plan, session, device, compiler, watches, author, warning, meter, knowledge)
+
+
+def _with_device(plan: Plan, device: Device) -> Plan:
+    """Write down what `auto` has found."""
+    if plan.config.device != "auto":
+        return plan
+    name = "recorded" if device.info.recorded else "cuda"
+    return replace(plan, config=replace(plan.config, device=name))
 
 
 def as_recorded(plan: Plan, device: Device, say: Callable[[str], None]) -> Plan:

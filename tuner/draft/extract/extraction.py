@@ -213,13 +213,7 @@ def _extracted(
     host = HostCode(whole, macros_of(items), known, heads_of(whole))
     instances = tuple(_instance(name, found, host, wanted, asked.place) for name in names)
     picked = [item for name in names for item in _one(name, found)]
-    arguments = " ".join(text for instance in instances for text in instance.arguments)
-    mentioned = {
-        name
-        for site in (instance.site for instance in instances if instance.site is not None)
-        for name in names_behind((*site.grid, *site.block, site.shared), site.definitions)
-    }
-    kept = needed(items, picked, mentioned, set(IDENTIFIER.findall(arguments)), mixed=asked.mixed)
+    kept = _kept(items, picked, instances, mixed=asked.mixed)
     for item in kept:
         if item.kind == "function":
             require_body(names[0], item.path, item.line, item.code)
@@ -250,6 +244,23 @@ def _extracted(
         dropped=tuple(reading.dropped),
         defined=asked.defined,
     )
+
+
+def _kept(
+    items: Sequence[SourceItem],
+    picked: Sequence[SourceItem],
+    instances: Sequence[Instance],
+    *,
+    mixed: bool,
+) -> list[SourceItem]:
+    # what the kernels need, and what their launches mention
+    arguments = " ".join(text for instance in instances for text in instance.arguments)
+    mentioned = {
+        name
+        for site in (instance.site for instance in instances if instance.site is not None)
+        for name in names_behind((*site.grid, *site.block, site.shared), site.definitions)
+    }
+    return needed(items, picked, mentioned, set(IDENTIFIER.findall(arguments)), mixed=mixed)
 
 
 def _listed(reading: Reading, files: Sequence[Path]) -> Iterator[SourceItem]:
