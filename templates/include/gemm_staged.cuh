@@ -1,5 +1,5 @@
 // Products of weights and rows of x that wait in shared memory, kStages of them: all threads copy, 16
-// bytes at a time. (Bulk copies of rows by a warp of its own were two to ten times slower on an H200.)
+// bytes at a time. (Bulk copies of rows by a warp of its own were slower on an H200.)
 constexpr int kPitch = kTileK + 8;  // eight rows of a matrix lie in different banks
 constexpr int kStageBytes = (kTileN + kTokens) * kPitch * 2;
 constexpr int kWorkBytes = kStages * kStageBytes;
