@@ -20,6 +20,7 @@ PACKAGES = (
     "space",
     "compiler",
     "device",
+    "cluster",
     "search",
     "analysis",
     "session",
@@ -32,6 +33,7 @@ PACKAGES = (
     "export",
     "timeline",
     "app",
+    "campaign",
     "mcp",
     "cli",
 )

@@ -22,6 +22,7 @@ import time
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -47,6 +48,9 @@ class ReachedError(Exception):
 
 class Replay:
     """An evaluator that answers at once, and keeps what was asked for, by workload."""
+
+    # What a search asks of a device: one trial at a time.
+    device = SimpleNamespace(info=SimpleNamespace(parallel=1))
 
     def __init__(self, spaces, *, stops):
         self._spaces = {space.workload: space for space in spaces}
@@ -136,8 +140,11 @@ class Spectator:
     def expect_more(self, workload, trials):
         """Ignore a change of the budget."""
 
-    def deadline_s(self, workload):
+    def deadline_s(self, workload, searched):
         """Never end for want of time."""
+
+    def add_lanes(self, device_s, compiler_s):
+        """Ignore where the time went."""
 
 
 class Partial:

@@ -19,7 +19,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import gemm_section  # noqa: E402
+import hardware_section  # noqa: E402
 import operators_section  # noqa: E402
+import scaling_section  # noqa: E402
 import steps_section  # noqa: E402
 from environment import is_clean  # noqa: E402
 
@@ -64,8 +66,11 @@ def readme(text, results=RESULTS):
     before, _, rest = text.partition(MARKS[0])
     _, _, after = rest.partition(MARKS[1])
     found = operator_results(results)
-    said = operators_section.in_short(found) if found else ANEW
-    return f"{before}{MARKS[0]}{fill(said, 118, break_on_hyphens=False)}\n{MARKS[1]}{after}"
+    said = [operators_section.in_short(found) if found else ANEW]
+    step = read(results / "h200/sglang_step/llama-3-8b-linear.json")
+    said += [steps_section.in_short(step)] if step else []
+    written = "\n\n".join(fill(one, 118, break_on_hyphens=False) for one in said)
+    return f"{before}{MARKS[0]}{written}\n{MARKS[1]}{after}"
 
 
 ANEW = "The figures of SGLang's operators follow: they are being measured anew."
@@ -472,6 +477,10 @@ SECTIONS = (
     (_two_seeds, "h200/two_seeds"),
     (_floor, "h200/launch_floor"),
     (_campaign, "h200/record_all"),
+    (scaling_section.campaign_places, "cpu/campaign_scaling"),
+    (scaling_section.several_gpus, "cpu/several_gpus"),
+    (scaling_section.cluster_load, "cpu/cluster_load"),
+    (scaling_section.shared_store, "cpu/shared_store"),
     (_cold, "h200/cold_tune"),
     (_without_a_gpu, "cpu/recorded_operators"),
     (_search, "cpu/recorded_search"),
@@ -485,6 +494,9 @@ SECTIONS = (
     (_verification, "h200/verification_cost"),
     (_on_host, "cpu/host_verification"),
     (_mutants, "cpu/mutation_score"),
+    (hardware_section.portable_kernels, "cpu/portable_kernels"),
+    (hardware_section.opencl_throughput, "cpu/opencl_throughput"),
+    (hardware_section.hip_configs, "cpu/hip_configs"),
     (_filter, "cpu/filter_space"),
     (_start, "cpu/start_time"),
 )

@@ -172,7 +172,7 @@ def measure(folder, device_name, rounds):
         plan = plan_of(session, scratch)
         device = open_device(device_name, plan.spec, plan.config.operators)
         stack.callback(device.close)
-        compiler = compiler_for(device, None, stack)
+        compiler = compiler_for(plan.spec, device, None, stack)
         candidates = Candidates(plan, compiler, device)
         restore(plan, session, candidates)
         results = {result.workload: result for result in session.results()}

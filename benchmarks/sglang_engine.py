@@ -52,7 +52,7 @@ class Plugin:
         from sglang.srt.plugins import load_plugins
 
         heard = Heard()
-        logger = logging.getLogger(f"{package}.plugin")
+        logger = logging.getLogger(package)  # above those of its modules
         logger.setLevel(logging.INFO)
         logger.addHandler(heard)
         load_plugins()

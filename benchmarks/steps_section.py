@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 Json = Mapping[str, Any]
-# How many times faster a decode step was to become, by model and batch size.
+# How many times faster a decode step was to become, by result file and batch size.
 ASKED: Mapping[str, Mapping[int, float]] = {
     "llama-3-8b": {1: 1.02, 16: 1.02, 64: 1.01, 128: 1.01},
+    "llama-3-8b-linear": {1: 1.08, 16: 1.06, 64: 1.01, 128: 1.01},
     "qwen3-30b-a3b": {1: 1.05, 64: 1.02},
 }
+LINEAR = "gemm_small_m"
 # Where the lower end of the interval is above it, a step is no slower.
 NO_SLOWER = 0.998
 # A call's own part of the host's time, beside the bare launch.
@@ -20,10 +22,11 @@ TUNED = "tuned"
 
 def steps(content: Json) -> Iterator[str]:
     """Tell what the plugin does to a model's steps."""
-    model, asked = content["model"], content["asked"]
+    name, asked = file_name(content), content["asked"]
+    also = ", its linear layers too" if has_linear(content) else ""
     packages = content["environment"]["packages"]
     layers = f", {asked['layers']} of its layers" if asked.get("layers") else ""
-    yield f"## Steps of SGLang with the exported plugin: {model}\n"
+    yield f"## Steps of SGLang with the exported plugin: {content['model']}{also}\n"
     yield (
         f"SGLang {packages['sglang']} with random weights{layers}: decode with "
         f"{asked['context']:,} tokens before, replays of the engine's CUDA graphs, with and "
@@ -34,13 +37,60 @@ def steps(content: Json) -> Iterator[str]:
     yield "| step | SGLang | with the plugin | over SGLang | asked | served | logits apart |"
     yield "|---|---|---|---|---|---|---|"
     for batch, case in content["decode"].items():
-        wanted = ASKED.get(model, {}).get(int(batch))
+        wanted = ASKED.get(name, {}).get(int(batch))
         yield _row(f"decode, batch {batch}", case, f"{wanted}x" if wanted else "", wanted)
     for tokens, case in (content["prefill"] or {}).items():
         low = case["speedup"][TUNED]["interval"][0]
         missed = " **missed**" if low <= NO_SLOWER else ""
         yield _row(f"prefill, {int(tokens):,} tokens", case, f"no slower{missed}")
-    yield f"\n`benchmarks/sglang_step.py`, `benchmarks/results/h200/sglang_step/{model}.json`.\n"
+    yield from _kernels(content)
+    yield f"\n`benchmarks/sglang_step.py`, `benchmarks/results/h200/sglang_step/{name}.json`.\n"
+
+
+def _kernels(content: Json) -> Iterator[str]:
+    """Tell what each operator's kernels take inside a step, SGLang's own and the tuned ones."""
+    rows = {batch: _times(case["kernels"]) for batch, case in content["decode"].items()}
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    if not names:
+        return
+    yield (
+        "\nInside a decode step, how many times faster the tuned kernels of an operator are than "
+        "SGLang's, by the profiler's sums over the step:\n"
+    )
+    yield f"| batch | {' | '.join(names)} |\n|---|{'---|' * len(names)}"
+    for batch, row in rows.items():
+        found = (f"{row[name][0] / row[name][1]:.2f}x" if name in row else "" for name in names)
+        yield f"| {batch} | {' | '.join(found)} |"
+
+
+def _times(kernels: Json) -> dict[str, tuple[float, float]]:
+    own, tuned = (kernels[mode]["kinds"] for mode in ("sglang", TUNED))
+    return {
+        name: (own[name]["us"], tuned[f"tuned {name}"]["us"])
+        for name in own
+        # What SGLang's profile calls otherwise, or serves partly, is not compared.
+        if f"tuned {name}" in tuned and name not in tuned
+    }
+
+
+def file_name(content: Json) -> str:
+    """Name the file of a result: its model, and whether the plugin serves linear layers."""
+    return content["model"] + ("-linear" if has_linear(content) else "")
+
+
+def has_linear(content: Json) -> bool:
+    """Tell whether tuned kernels took calls of the model's linear layers."""
+    return any(LINEAR in case["calls"][TUNED] for case in content["decode"].values())
+
+
+def in_short(content: Json) -> str:
+    """Tell the steps' speedups in a sentence."""
+    cases = content["decode"].items()
+    each = ", ".join(f"{c['speedup'][TUNED]['median']:.2f}x at {batch}" for batch, c in cases)
+    return (
+        f"Their plugin for SGLang makes a decode step of {content['model']} faster by batch size: "
+        f"{each}."
+    )
 
 
 def _row(step: str, case: Json, asked: str, least: float = 0.0) -> str:

@@ -27,7 +27,8 @@ from tuner.model.trial import Status, Trial
 from tuner.search.factory import make_searcher
 from tuner.search.pool import Pool
 from tuner.search.recorded_spaces import RecordedSpace, load_spaces
-from tuner.session.knowledge import KnowledgeStore, PastConfig, PastSearch, PastWorkload, find_store
+from tuner.session.database import find_store
+from tuner.session.knowledge import KnowledgeStore, PastConfig, PastSearch, PastWorkload
 from tuner.space.load import load_definition
 from tuner.tuning.warm_start import BEST, MOST_SEEDS, WarmStartQuery, seeds
 

@@ -1,11 +1,18 @@
-"""No test reads or writes what the user's own runs keep, ignores Ctrl-C or fails for being slow."""
+"""No test reads or writes what the user's own runs keep, ignores Ctrl-C or fails for being slow.
 
+And a PostgreSQL server for those that ask for one.
+"""
+
+import itertools
 import os
 import signal
 import tempfile
 import threading
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
+from postgres_server import PostgresServer, programs, running
 
 os.environ["TUNE_STORE"] = "none"
 # Where it is kept whose Python may run.
@@ -20,3 +27,23 @@ if ignored and threading.current_thread() is threading.main_thread():
 # How long hypothesis takes to draw or to run an example says how busy the machine is.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+databases = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server of the tests' own."""
+    pytest.importorskip("psycopg", reason="needs psycopg: pip install '.[postgresql]'")
+    folder = programs()
+    if folder is None:
+        pytest.skip("needs a PostgreSQL server: apt-get install postgresql")
+    with running(folder) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> Iterator[str]:
+    """The URL of an empty database, with its password."""
+    with postgres.database(f"tune_{next(databases)}") as url:
+        yield url

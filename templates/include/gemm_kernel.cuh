@@ -1,8 +1,14 @@
-/*# The kernel of GEMMs without scales; who includes it sets what gemm_blocks.cuh wants, and `kernel`, a name.
+/*# The kernel of all GEMMs; who includes it sets what gemm_blocks.cuh wants, and `kernel`, a name.
     With the reduction `apart`, out has a matrix for each of the blocks that share K. #*/
 //% include "gemm_blocks.cuh"
+//% if scales != "none"
+constexpr int kScalesAt = kReceivedAt + (kCluster ? kSplit * kOwn * 16 : 0);
+//% endif
 extern "C" __global__ void __launch_bounds__(kThreads)
-    @{ kernel }@(OUT::Number* out, const __nv_bfloat16* x, const __nv_bfloat16* w,
+    @{ kernel }@(OUT::Number* out, const @{ element }@* x, const @{ element }@* w,
+//% if scales != "none"
+                 const float* x_scale, const float* w_scale,
+//% endif
 //% if reduction != "apart"
                  float* partial, tune::u32* done,
 //% endif
@@ -21,6 +27,19 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   task.x = x + static_cast<size_t>(task.token) * kDepth + first * kTileK;
   task.w = w + first * kTileK;
   task.stages = kAllStages * (rank + 1) / kSplit - first;
+//% if scales != "none"
+  task.scales = reinterpret_cast<float*>(work + kScalesAt);
+//% endif
+//% if scales == "block"
+  const int column = kRest ? min(task.column, kColumns - 1) : task.column;
+  const int first_scale = first * (kTileK / kScaleDepth);
+  task.token_pitch = (M + 3) / 4 * 4;
+  task.token_scales = x_scale + static_cast<size_t>(first_scale) * task.token_pitch + task.token;
+  task.column_scales = w_scale + column / 128 * (kDepth / kScaleDepth) + first_scale;
+//% elif scales == "token"
+  task.token_scales = x_scale + task.token;
+  task.column_scales = w_scale + task.column;
+//% endif
   if constexpr (kProgrammatic && (kEarlyTrigger || @{ reduction == "apart" }@)) tune::griddepcontrol_launch_dependents();
 //% if split > 1 and reduction == "cluster"
   __shared__ tune::u64 arrived;
@@ -38,10 +57,16 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       tune::bulk_prefetch(task.weights(row), min(kStages, task.stages) * kTileK * 2);
     }
   }
+//% if scales == "token"
+  stage_column_scales(task);
+//% endif
 //% if path == "wgmma"
   add_products(work, parts, task, {wmap, xmap, first * kTileK});
 //% else
   add_products(work, parts, task);
+//% endif
+//% if scales == "token"
+  tune::cp_async_wait<0>();
 //% endif
   __syncthreads();
 //% if reduction == "apart"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree
@@ -113,9 +113,9 @@ def start(project: Project) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start `tune` as a process of its own, in the project's folder."""
     started: list[subprocess.Popen[str]] = []
 
-    def run(*words: object) -> subprocess.Popen[str]:
+    def run(*words: object, program: Sequence[str] = ("-m", "tuner")) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tuner", *map(str, words)],
+            [sys.executable, *program, *map(str, words)],
             cwd=project.root,
             env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
             stdout=subprocess.PIPE,

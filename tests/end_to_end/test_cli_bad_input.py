@@ -299,3 +299,22 @@ def test_the_options_that_a_session_was_started_with_may_be_repeated(
 def test_a_recording_that_changed_since_the_session_began(project, session: Path, tune) -> None:
     edited_recording(project, lambda content: content.update(created="2026-12-01T00:00:00+00:00"))
     assert_refused(tune("--resume", session), "the recording was", "must not mix")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "told"),
+    [
+        ("some", "--gpus 'some' is no list of GPUs"),
+        ("0,0", "--gpus '0,0' is no list of GPUs"),
+        ("0", "--gpus 0 asks for 0 members of --device recorded"),
+        ("", "no GPU is named"),
+    ],
+)
+def test_gpus_that_nobody_has(project, tune, gpus: str, told: str) -> None:
+    assert_refused(tune(project.kernel, "--device", "recorded", "--gpus", gpus, "--json"), told)
+    assert not (project.root / "sessions").exists()
+
+
+def test_gpus_for_a_session_that_began_on_one_device(session: Path, tune) -> None:
+    result = tune("--resume", session, "--gpus", "2", "--quiet")
+    assert_refused(result, "--gpus: not what the session was started with")

@@ -131,9 +131,12 @@ def test_render_without_a_default_needs_every_value(project, tune) -> None:
 def test_devices_lists_recordings_where_there_is_no_gpu(project, tune) -> None:
     done = tune("devices")
     assert done.exit_code == 0
-    assert done.stdout.splitlines() == [
+    # Whether there is OpenCL is this machine's affair.
+    listed = [line for line in done.stdout.splitlines() if not line.startswith("opencl:")]
+    assert listed == [
         "no NVIDIA GPU found",
         "recorded:kernels/recordings/nvidia-h200/scale.json.xz  scale on NVIDIA H200, 2026-11-20",
+        "command:PROGRAM  a program of yours compiles and times (docs/evaluators.md)",
     ]
 
 

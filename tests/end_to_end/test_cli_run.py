@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import time
@@ -12,10 +13,17 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from subprocess import Popen
+from typing import Any
 
 import pytest
 
-KEYS = "kernel device recorded on_cpu session seconds trials checks surroundings workloads rounds"
+from tuner.device.recorded.recording import RecordedDevice
+from tuner.model.errors import DeviceLost
+
+KEYS = (
+    "kernel device recorded on_cpu session seconds trials checks surroundings workloads rounds "
+    "time verified_by"
+)
 WORKLOAD_KEYS = (
     "workload held_out baseline_us tuned_us speedup interval surroundings alone_us "
     "alone_baseline_us alone_speedup serves roofline candidate config "
@@ -110,6 +118,16 @@ def test_a_finished_session_is_resumed_at_no_cost_and_agrees(project, tune) -> N
     assert second["trials"] == first["trials"]
 
 
+def test_tuned_kernels_that_are_gone_are_written_again(project, tune) -> None:
+    tune("kernels/scale.cu", "--json", "--session", "mine")
+    tuned = project.root / "mine/tuned"
+    before = {path.name: path.read_text(encoding="utf-8") for path in tuned.iterdir()}
+    shutil.rmtree(tuned)
+    assert tune("--resume", "mine", "--json").exit_code == 0
+    assert {path.name: path.read_text(encoding="utf-8") for path in tuned.iterdir()} == before
+    assert len(before) == 3
+
+
 @pytest.mark.parametrize(
     ("interrupt", "extra"),
     [
@@ -169,3 +187,44 @@ def wait_for_a_trial(session: Path) -> None:
                 return
         time.sleep(0.01)
     raise AssertionError("no trial was recorded")
+
+
+def test_a_run_on_two_members_finds_the_same_and_is_resumed_with_one(project, tune) -> None:
+    words = (project.kernel, "--device", "recorded", "--quiet", "--json")
+    alone = json.loads(tune(*words).stdout)
+    spread = json.loads(tune(*words, "--gpus", "2", "--session", "spread").stdout)
+    assert spread["gpus"]["members"] == ["member 0", "member 1"]
+    assert {one["gpu"] for one in spread["workloads"]} == {"member 0", "member 1"}
+    assert "gpus" not in alone
+
+    def found(run: dict[str, Any]) -> list[tuple[object, ...]]:
+        return [(one["workload"], one["config"], one["speedup"]) for one in run["workloads"]]
+
+    assert found(spread) == found(alone)
+    resumed = tune("--resume", "spread", "--gpus", "1", "--json", "--quiet")
+    assert resumed.exit_code == 0, resumed.output
+    assert found(json.loads(resumed.stdout)) == found(alone)
+
+
+def test_a_device_that_is_lost_ends_the_run_with_what_resumes_it(
+    tune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = tune("kernels/scale.cu", "--device", "recorded", "--quiet", "--session", "whole")
+    assert first.exit_code == 0, first.output
+    answer, left = RecordedDevice.run, [6]
+
+    def run(self: RecordedDevice, *words: Any, **options: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise DeviceLost("it fell off the bus")
+        return answer(self, *words, **options)
+
+    with monkeypatch.context() as lost:
+        lost.setattr(RecordedDevice, "run", run)
+        words = ("kernels/scale.cu", "--device", "recorded", "--gpus", "2", "--session", "lost")
+        ended = tune(*words)
+    assert ended.exit_code == 2
+    assert ended.stderr.count("Error:") == 1
+    assert "member 0: it fell off the bus; member 1: it fell off the bus" in ended.stderr
+    assert "go on with: tune --resume lost" in ended.stderr
+    assert tune("--resume", "lost", "--quiet").exit_code == 0

@@ -33,7 +33,8 @@ from faults import (
 )
 
 from tuner.compiler.base import CompileRequest, CompileResult
-from tuner.compiler.host import MOST_RUNS, HostCompiler, entry_name
+from tuner.compiler.command import MOST_RUNS
+from tuner.compiler.host import HostCompiler, entry_name
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import Program
 from tuner.device.cpu.device import HostDevice

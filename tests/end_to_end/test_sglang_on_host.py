@@ -25,7 +25,7 @@ from tuner.space.template import Template
 from tuner.tuning.evaluator import Candidate, Evaluator
 
 SPACES = Path(__file__).parents[2] / "search_spaces" / "sglang"
-OPERATORS = sorted(path.stem for path in SPACES.glob("*.yaml") if "." not in path.stem)
+OPERATORS = sorted(path.stem for path in (SPACES.parents[1] / "kernels/sglang").glob("*.cu"))
 # From which the config with the most values that are still missing is taken.
 CANDIDATES = 50
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tuner.device.layout import LARGEST, decode, storage_dtype
+from tuner.device.verify.bits import digest
 from tuner.device.verify.outputs import Output, compare, largest_error, look
 from tuner.model.kernel import DTYPE_BYTES, FLOAT_DTYPES, Tolerance
 
@@ -92,3 +93,14 @@ def test_touched_memory_is_told_from_untouched() -> None:
         assert not look(data, guards, 0x7B, pairs, outputs)[0], place
         data[place] = kept
     assert look(data, guards, 0x7B, pairs, outputs)[0]
+
+
+@pytest.mark.parametrize("size", [1, 8, 4096, 1_000_003])
+def test_both_digests_are_equal_and_change_with_a_bit(size: int) -> None:
+    import cupy
+
+    raw = np.frombuffer(np.random.default_rng(3).bytes(size), np.uint8).copy()
+    before = digest(np, [raw])
+    assert digest(cupy, [cupy.asarray(raw)]) == before
+    raw[-1] ^= 0x80
+    assert digest(cupy, [cupy.asarray(raw)]) == digest(np, [raw]) != before

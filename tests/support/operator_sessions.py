@@ -14,11 +14,11 @@ from tuner.dispatch.kernels import device_numbers
 from tuner.model.trial import INITIAL, Variant
 from tuner.session.records import file_sha
 from tuner.session.session import Session
+from tuner.space.callables import load_template
 from tuner.space.load import load_definition
-from tuner.space.template import Template
 
 SPACES = Path(__file__).parents[2] / "search_spaces" / "sglang"
-OPERATORS = sorted(path.stem for path in SPACES.glob("*.yaml") if "." not in path.stem)
+OPERATORS = sorted(path.stem for path in (SPACES.parents[1] / "kernels/sglang").glob("*.cu"))
 
 
 @cache
@@ -66,7 +66,7 @@ def write_session_of(
     allowed = (w for w in workloads if not space.violated(won.config, {**w.values, **device}))
     largest = max((w for w in allowed if not w.held_out), key=spec.footprint_bytes)
     with Session.create(folder, made, ENVIRONMENT) as session:
-        template = Template.load(spec.template, spec.include_dirs)
+        template = load_template(spec, space)
         session.add_candidate(INITIAL, template.text, spec.path.read_text("utf-8"))
         session.record_comparison(comparison(largest, {won: 5.0}))
         session.mark("complete")

@@ -185,8 +185,8 @@ def test_the_plans_in_the_folder_are_those_that_were_measured(figures: Figures) 
 
 
 def operator_spaces() -> list[Path]:
-    spaces = (ROOT / "search_spaces/sglang").glob("*.yaml")
-    return sorted(path for path in spaces if "." not in path.stem)
+    kernels = sorted((ROOT / "kernels/sglang").glob("*.cu"))
+    return [ROOT / f"search_spaces/sglang/{path.stem}.yaml" for path in kernels]
 
 
 def test_the_table_of_kernels_names_every_operator_with_its_choices() -> None:

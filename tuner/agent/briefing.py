@@ -22,7 +22,6 @@ from tuner.analysis.base import Degree
 from tuner.device.base import DeviceInfo
 from tuner.model.config import Config
 from tuner.model.expressions import Value
-from tuner.model.hardware import limits_for
 from tuner.model.kernel import Argument, KernelSpec, Workload, spoken
 from tuner.model.statistics import floor_us, geometric_mean
 from tuner.model.trial import Finding, Trial, ranked
@@ -68,7 +67,7 @@ def stable_text(task: KernelTask) -> str:
         own=OWN_SECTIONS,
         needed=NEEDED_SECTIONS,
         capability=f"{major}.{minor}",
-        hardware=limits_for(task.info.compute_capability),
+        hardware=task.info.limits,
         surroundings=spoken(task.spec, (*task.spec.tuned, *task.spec.held_out)),
     )
 

@@ -230,6 +230,7 @@ _ADVICE = {
     Status.LAUNCH: "Correct the launch or the addresses, or forbid these configs by a constraint.",
     Status.INCORRECT: "The template is wrong for these values: correct it before anything else.",
     Status.TIMEOUT: "Unroll less, or forbid these configs by a constraint.",
+    Status.OTHER_BITS: "Keep the order of accumulation that the default config has.",
 }
 _LOST = {
     Status.CONSTRAINT: "break a constraint",
@@ -238,6 +239,7 @@ _LOST = {
     Status.LAUNCH: "are refused at launch or crash",
     Status.INCORRECT: "compute wrong results",
     Status.TIMEOUT: "take too long to compile or to run",
+    Status.OTHER_BITS: "give other bits than the default config, which are to be kept",
 }
 
 

@@ -21,6 +21,7 @@ from tuner.model.trial import Status
 from tuner.process.files import atomic_write, read_text
 from tuner.search.pool import Pool, valid_configs
 from tuner.source import check_arguments, parse_source
+from tuner.space.callables import ended
 from tuner.space.inclusion import put_together
 from tuner.space.load import load_definition
 from tuner.space.plan import Plan
@@ -72,7 +73,10 @@ def drafted(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:
         definition = load_definition(space_path, plan.config.operators)
         whole = put_together(answer.template, template_path, definition.spec.include_dirs)
         atomic_write(template_path, whole.text)
-        template = Template.from_text(whole.text, template_path)
+        text = whole.text
+        if definition.spec.is_callable:
+            text = ended(text, definition.spec, definition.space.parameters)
+        template = Template.from_text(text, template_path)
         template.check(definition.space, definition.spec)
         _require_searchable(definition.space, space_path)
         space = definition.space if plan.config.prune else definition.space.unpruned
@@ -181,7 +185,8 @@ def find_mismatch(
 ) -> KernelError | None:
     """Find where a kernel that is launched does not take the user's arguments."""
     spec, names = plan.spec, evaluator.names(workload)
-    if plan.space.violated(config, names) is not None:
+    unread = spec.is_callable or not spec.language.is_read
+    if unread or plan.space.violated(config, names) is not None:
         return None  # it need not render
     source = parse_source(evaluator.render(workload, config).source, plan.template.path)
     for launch in spec.candidate_launches({**names, **config}):

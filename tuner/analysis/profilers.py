@@ -9,6 +9,7 @@ from tuner.analysis.base import Degree, Profile, ProfileSubject
 from tuner.analysis.metrics import DURATION, counters_for
 from tuner.analysis.sass import codes, disassemble, hot_lines
 from tuner.device.base import Counters, DeviceInfo
+from tuner.model.amd import is_amd
 
 # A config is profiled on one workload after another, with the same code.
 _listing = lru_cache(maxsize=4)(disassemble)
@@ -24,7 +25,7 @@ class Profiler:
     def __init__(
         self, device: DeviceInfo, counters: Counters | None = None, *, timed: bool = True
     ) -> None:
-        self._device, self._counters = device, counters
+        self.device, self._counters = device, counters
         self._timed = timed and not device.on_cpu
 
     @cached_property
@@ -40,14 +41,15 @@ class Profiler:
     def profile(self, subject: ProfileSubject) -> Profile:
         """Profile one subject; what cannot be had is left empty, never guessed."""
         timing = Degree.TIMING if self._timed else Degree.STATIC
-        found, program = Profile(subject, self._device, timing), subject.program
+        found, program = Profile(subject, self.device, timing), subject.program
         names = dict.fromkeys(launch.kernel for launch in program.launches)
-        if names.keys() <= program.lowered.keys():
+        known = not is_amd(self.device.architecture)  # the disassembler is NVIDIA's
+        if known and names.keys() <= program.lowered.keys():
             symbols = {name: program.lowered[name] for name in names}
             found = replace(found, codes=codes(_listing(program.cubin), symbols, subject.lines))
         if self._counters is None or self.degree is not Degree.COUNTERS:
             return replace(found, reason=self._refusal if self._timed else "")
-        counted = self._counters.count(program, counters_for(self._device.compute_capability))
+        counted = self._counters.count(program, counters_for(self.device.compute_capability))
         if not counted.launches:
             return replace(found, reason=counted.reason)
         longest = max(counted.launches, key=lambda launch: launch.values.get(DURATION, 0.0))

@@ -199,7 +199,7 @@ def features(
     for amounts, means in each:
         share = amounts["warps"] / warps if warps else 0.0
         for name, value in means.items():
-            found[name] += share * value
+            found[name] = found.get(name, 0.0) + share * value
         for name, value in amounts.items():
             found[name] += value
     return found
@@ -247,7 +247,7 @@ def _of_launch(
         "threads": launch.threads,
         "cluster_blocks": prod(launch.cluster or (1, 1, 1)),
         "programmatic": launch.pdl,
-        "occupancy": resident * warps_per_block / limits.warps_per_multiprocessor,
+        "occupancy": held.share if held else 0.0,
         "resident_blocks": resident,
         "active_warps": active,
         "last_wave": waves - ceil(waves) + 1 if waves else 0.0,
@@ -259,4 +259,5 @@ def _of_launch(
         "store_bits_mean": 8 * stored / stores if stores else 0.0,
         "loaded_bytes": loaded,
         "stored_bytes": stored,
+        **limits.own_features(used),
     }

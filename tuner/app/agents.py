@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tuner.app.instruments import profiling_for
 from tuner.model.errors import AgentError, DeviceError, InputError
+from tuner.model.languages import refuse_opencl
 from tuner.model.settings import FILES, LITERAL, MCP
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def authoring_for(
     config = plan.config
     if not config.rounds:
         return None
+    refuse_opencl(plan.spec.source, "an agent, which writes CUDA,")
     if device.info.recorded and config.agent != LITERAL:
         raise DeviceError(
             f"a recording answers only for the template that it was made with, and {config.agent} "
@@ -95,7 +97,7 @@ def _author(
     if isinstance(agent, OpenAIAgent):
         # What earlier runs of the session spent.
         agent.budget.remember(event.entry for event in session.events(Said))
-    runs = not device.info.recorded
+    verifies = device.info.verifies and not device.info.recorded
     sources = (*plan.spec.include_dirs, *plan.config.sources)
     tools = ToolSession(
         plan,
@@ -112,7 +114,7 @@ def _author(
         briefing=Briefer(plan, session, candidates, device.info, profiling.degree).of,
         toolbox=tools.opened,
         profiling=profiling,
-        verifies=runs,
+        verifies=verifies,
     )
 
 

@@ -143,6 +143,7 @@ def tune(
     progress: Callable[[Progress], None] | None = None,
     jobs: int | None = None,
     store: str | None = None,
+    copy_session: bool = False,
     wait_s: float | None = None,
     **settings: Unpack[RunSettings],
 ) -> TuningResult:
@@ -164,6 +165,7 @@ def tune(
         session=None if resume else folder,
         jobs=jobs,
         store=store,
+        copy_session=copy_session,
         wait_s=wait_s,
         command=("tuner.tune", *([] if source is None else [str(source)])),
         kernel=kernel,

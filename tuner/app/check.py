@@ -5,31 +5,44 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.app.plan import check_signature, read_chosen
 from tuner.app.proof import Proof, prove, require_no_constant_memory, require_right
 from tuner.compiler.base import Compiler
-from tuner.compiler.cache import Cache
-from tuner.compiler.pool import NvrtcPool
-from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
+from tuner.compiler.opencl_devices import list_devices
+from tuner.compiler.passed_on import PassingCompiler
+from tuner.compiler.python import PythonCompiler
+from tuner.device.base import (
+    ComparisonRounds,
+    DeviceInfo,
+    HasCompiler,
+    Outcome,
+    Program,
+    amd_info,
+)
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import lay_out
+from tuner.device.select import open_compiler, open_device
 from tuner.device.verify.verifier import HostMemory, Verifier
+from tuner.model.amd import AMD_TARGETS, DEFAULT_TARGET, is_amd
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import COMPUTE_CAPABILITIES, MULTIPROCESSORS, architecture_for
 from tuner.model.kernel import KernelSpec, Workload
+from tuner.model.languages import HIP, OPENCL
 from tuner.model.trial import Status, Trial
 from tuner.search.pool import Pool, valid_configs
+from tuner.space.callables import load_template
 from tuner.space.load import Definition
-from tuner.space.template import Template
 from tuner.tuning.evaluator import Candidate, Evaluator
 from tuner.tuning.search import no_valid_config, require_one_compiles
 
 # NumPy takes about a second for it; a larger problem is left to the GPU.
 LARGEST_REFERENCE_BYTES = 64 << 20
+NVIDIA_TARGET = "sm_90a"
 _TARGET = re.compile(r"(?:sm_)?(\d{1,2})(\d)[af]?")
 
 
@@ -108,11 +121,14 @@ def _check_reference(spec: KernelSpec, operators: Mapping[str, str]) -> None:
 
 
 def target_info(text: str) -> DeviceInfo:
-    """Read a compile target such as `sm_90a`, `sm_89` or `90`; raise `DeviceError` otherwise."""
+    """Read a compile target such as `sm_90a`, `90` or `gfx942`; raise `DeviceError` otherwise."""
+    if is_amd(text):
+        return amd_info(text)
     match = _TARGET.fullmatch(text)
     capability = (int(match[1]), int(match[2])) if match else None
     if capability not in COMPUTE_CAPABILITIES:
         known = " ".join(architecture_for(capability) for capability in COMPUTE_CAPABILITIES)
+        known += f" {' '.join(AMD_TARGETS)}"
         raise DeviceError(f"unknown target {text!r}", remedy=f"targets: {known}")
     architecture = architecture_for(capability)
     return DeviceInfo(
@@ -135,12 +151,14 @@ def _check(
     run: bool,
 ) -> SpaceCheck:
     spec, space = definition.spec, definition.space
-    template = Template.load(spec.template, spec.include_dirs)
+    template = load_template(spec, space)
     template.check(space, spec)
     check_signature(spec)
-    require_no_constant_memory(spec)
-    proofs = prove(spec, operators, target) if run else ()
-    require_right(spec, proofs)
+    proofs: tuple[Proof, ...] = ()
+    if not spec.is_callable and spec.language.is_read:
+        require_no_constant_memory(spec)
+        proofs = prove(spec, operators, target) if run else ()
+        require_right(spec, proofs)
     _check_reference(spec, operators)
     device = UnavailableDevice(target)
     candidate = Candidate("checked", space, template)
@@ -180,7 +198,7 @@ def _spread(
 def check(
     space: Path | str,
     *,
-    target: str = "sm_90a",
+    target: str | None = None,
     sample: int = 8,
     operators: Mapping[str, str] | None = None,
     jobs: int | None = None,
@@ -190,11 +208,30 @@ def check(
 
     Unless `run` is False, the baseline is run on the CPU to prove what each argument is.
 
-    The baseline and `sample` configs, spread evenly over the valid ones, are compiled for `target`.
+    The baseline and `sample` configs, spread evenly over the valid ones, are compiled for `target`,
+    by default `sm_90a`, and `gfx942` for a kernel in HIP; a kernel in CUDA that also is one in
+    HIP's dialect is compiled as such for one of AMD's targets. A kernel in OpenCL is compiled for
+    the first OpenCL device here, whatever the target; where there is none it is not compiled.
     Raises `InputError` for the first mistake; a config of the sample that does not compile is one
     only where none does.
     """
     definition, chosen = read_chosen(space, operators)
-    info = target_info(target)
-    with NvrtcPool(jobs, cache=Cache()) as compiler:
+    if definition.spec.language is OPENCL and list_devices():
+        device = open_device("opencl", definition.spec, chosen)
+        assert isinstance(device, HasCompiler)
+        with closing(device), closing(device.compiler(jobs)) as compiler:
+            return _check(definition, chosen, device.info, compiler, sample, run)
+    hip = definition.spec.language is HIP
+    info = target_info(target or (DEFAULT_TARGET if hip else NVIDIA_TARGET))
+    if hip and not is_amd(info.architecture):
+        raise DeviceError(
+            f"a kernel in HIP cannot be compiled for {info.architecture}",
+            path=definition.spec.source,
+            remedy=f"targets of HIP: {' '.join(AMD_TARGETS)}",
+        )
+    if definition.spec.is_callable:
+        return _check(definition, chosen, info, PythonCompiler(), sample, run)
+    if not definition.spec.language.is_read:
+        return _check(definition, chosen, info, PassingCompiler("an evaluator"), sample, run)
+    with closing(open_compiler(jobs, architecture=info.architecture)) as compiler:
         return _check(definition, chosen, info, compiler, sample, run)

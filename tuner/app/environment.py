@@ -32,18 +32,26 @@ def headline(device: Device) -> str:
     from tuner.device.base import FromRecording
 
     info = device.info
+    several = info.members > 1
     if info.on_cpu:
+        members = f" IN {info.members} MEMBERS" if several else ""
         return (
-            f"ON THE CPU: {info.name} runs the kernels; its times are its own and say nothing of "
-            "a GPU's"
+            f"ON THE CPU{members}: {info.name} runs the kernels; its times are its own and say "
+            "nothing of a GPU's"
         )
+    if info.evaluator:
+        if info.verifies:
+            return f"{info.name}: {info.evaluator} compiles, verifies and times, not tune"
+        return f"{info.name}: {info.evaluator} compiles and times, not tune; NOTHING IS VERIFIED"
     if not isinstance(device, FromRecording):
-        return f"{info.name} ({info.architecture}): everything is measured here"
+        count = f"{info.members} GPUs, each " if several else ""
+        return f"{count}{info.name} ({info.architecture}): everything is measured here"
     here, path = Path.cwd(), device.path
     path = path.relative_to(here) if path.is_relative_to(here) else path
     return (
         "RECORDED: no GPU is used; answers come from measurements made on "
         f"{article(info.name)} {info.name} on {_date(device.created)} ({path})"
+        + (f", for {info.members} members" if several else "")
     )
 
 

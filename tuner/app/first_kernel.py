@@ -158,7 +158,7 @@ def _verify(space: Path, device_name: str, jobs: int | None) -> None:
     with ExitStack() as stack:
         device = open_device(device_name, spec, {}, sizes)
         stack.callback(device.close)
-        compiler = compiler_for(device, jobs, stack)
+        compiler = compiler_for(spec, device, jobs, stack)
         template = Template.load(spec.template, spec.include_dirs)
         candidate = Candidate("baseline", definition.space, template)
         evaluator = Evaluator(spec, candidate, {}, compiler, device)

@@ -18,24 +18,46 @@ if TYPE_CHECKING:
     from tuner.tuning.profiling import Profiling
     from tuner.tuning.verification import Watch
 
-# The profile of a kernel that runs on a CPU is that of the code for this GPU.
-PROFILED_TARGET = "sm_90a"
 SANITIZED_TIMEOUT_S = 10.0
 
 
-def compiler_for(device: Device, jobs: int | None, stack: ExitStack) -> Compiler:
-    """Start the compiler whose results run on a device; the stack ends it."""
+def compiler_for(spec: KernelSpec, device: Device, jobs: int | None, stack: ExitStack) -> Compiler:
+    """Start the compiler of a kernel whose results run on a device; the stack ends it."""
     from tuner.compiler.cache import AnsweringCompiler, Cache
-    from tuner.compiler.pool import NvrtcPool
-    from tuner.device.base import FromRecording
+    from tuner.device.base import FromRecording, HasCompiler
+    from tuner.device.select import open_compiler
+    from tuner.model.errors import DeviceError
+    from tuner.model.languages import OPENCL
 
     compiler: Compiler
-    if device.info.on_cpu:
-        from tuner.compiler.host import HostCompiler
+    if device.info.evaluator:
+        from tuner.compiler.passed_on import PassingCompiler
 
-        compiler = HostCompiler(jobs, cache=Cache())
+        compiler = PassingCompiler(device.info.evaluator)
+    elif isinstance(device, HasCompiler):
+        compiler = device.compiler(jobs)
+    elif spec.language is OPENCL:  # a recording, which knows the results
+        from tuner.compiler.opencl import OpenclPool
+
+        compiler = OpenclPool(0, jobs, cache=Cache())
+    elif not spec.language.is_read:
+        raise DeviceError(
+            f"{spec.language.name} is compiled and run by no device of tune's own",
+            path=spec.source,
+            remedy="--device command:PROGRAM leaves that to a program (docs/evaluators.md)",
+        )
+    elif spec.is_callable:
+        from tuner.compiler.python import PythonCompiler
+        from tuner.device.base import CanPrepare
+
+        if isinstance(device, CanPrepare):
+            compiler = device.call_compiler(jobs)
+        else:
+            compiler = PythonCompiler()
     else:
-        compiler = NvrtcPool(workers=jobs, cache=Cache())
+        compiler = open_compiler(
+            jobs, on_cpu=device.info.on_cpu, architecture=device.info.architecture
+        )
     if isinstance(device, FromRecording) and (known := device.compiled()):
         version = device.info.environment.get("recorded_compiler", compiler.version)
         compiler = AnsweringCompiler(known, version, compiler)
@@ -58,18 +80,20 @@ def meter_for(plan: Plan, device: Device) -> EnergyMeter | None:
 def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitStack) -> Profiling:
     """Open the profiler that goes deepest here."""
     from tuner.analysis.profilers import Profiler
-    from tuner.app.check import UnavailableDevice, target_info
-    from tuner.compiler.cache import Cache
-    from tuner.compiler.pool import NvrtcPool
+    from tuner.app.check import NVIDIA_TARGET, UnavailableDevice, target_info
     from tuner.device.base import CanCount
+    from tuner.device.select import open_compiler
+    from tuner.model.amd import is_amd
     from tuner.tuning.evaluator import evaluator_of
     from tuner.tuning.profiling import Profiling
 
     profiled: Device = device
     if device.info.on_cpu:
         # On a CPU nothing can be said of a GPU's time, but all of the GPU's code.
-        profiled = UnavailableDevice(target_info(PROFILED_TARGET))
-        compiler = NvrtcPool(cache=Cache())
+        architecture = device.info.architecture
+        target = target_info(architecture if is_amd(architecture) else NVIDIA_TARGET)
+        profiled = UnavailableDevice(target)
+        compiler = open_compiler(None, architecture=target.architecture)
         stack.callback(compiler.close)
     timed = not device.info.on_cpu
     counters = device.counters() if isinstance(device, CanCount) else None
@@ -85,6 +109,8 @@ def watches_for(
     """Open the tools that can watch a device's programs. The stack closes them."""
     from tuner.device.base import CanWatch
 
+    if plan.spec.is_callable:
+        return ()  # the tools follow launches of our own
     if isinstance(device, CanWatch):
         return _by_device(plan, device, device.watchers(), compiler, stack)
     return _on_host(plan, stack) if device.info.on_cpu else ()

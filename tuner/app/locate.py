@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import glob
+import re
 from pathlib import Path
 
 from tuner.model.errors import KernelError, SpaceError
+from tuner.model.languages import OPENCL, language_of
 
 FOLDER = "search_spaces"
 # How files end that state what a kernel computes.
 PROBLEMS = (".py", ".json")
+# What `tune init` adds to the name of a Triton file for the module that launches it.
+DRAFTED = "_tune"
 
 
 def find_space(kernel: Path, start: Path) -> Path:
@@ -18,29 +22,43 @@ def find_space(kernel: Path, start: Path) -> Path:
     if found is not None:
         return found
     raise SpaceError(
-        f"no search space for {kernel}: there is no {FOLDER}/**/{kernel.stem}.yaml",
-        remedy=f"`tune init {kernel}` drafts one; --space names one that lies elsewhere",
+        f"no search space for {kernel}: there is no {FOLDER}/**/{kernel.name}.yaml and no "
+        f"{FOLDER}/**/{kernel.stem}.yaml",
+        remedy=_drafting(kernel) + "; --space names one that lies elsewhere",
     )
 
 
-def look_for_space(kernel: Path, start: Path, stem: str | None = None) -> Path | None:
-    """Find `search_spaces/**/<stem>.yaml` from `start`, then from the kernel's folder upwards.
+def _drafting(kernel: Path) -> str:
+    if language_of(kernel) is OPENCL:
+        return "write one, for none is drafted for OpenCL (docs/hardware.md)"
+    return f"`tune init {kernel}` drafts one"
 
-    The stem is the kernel file's by default. The first folder that holds a match decides;
-    `SpaceError` for several.
+
+def look_for_space(kernel: Path, start: Path, stem: str | None = None) -> Path | None:
+    """Find `search_spaces/**/NAME.yaml` from `start`, then from the kernel's folder upwards.
+
+    NAME is the kernel file's name or its stem (`scale.cl`, `scale`), or the `stem` that is given.
+    The first folder that holds a match decides. Of several there, those go first that lie in a
+    folder of the same name as the kernel's, then those with the whole file name; `SpaceError` for
+    several that are left.
     """
-    stem = stem or kernel.stem
-    folder = kernel.resolve().parent
+    names = (stem,) if stem else (kernel.name, kernel.stem)
+    stem, folder = names[-1], kernel.resolve().parent
     for root in (start.resolve(), folder, *folder.parents):
-        matches = sorted((root / FOLDER).glob(f"**/{glob.escape(stem)}.yaml"))
-        if len(matches) == 1:
-            return matches[0]
-        if matches:
-            listed = "".join(f"\n    {match}" for match in matches)
+        found = [sorted((root / FOLDER).glob(f"**/{glob.escape(name)}.yaml")) for name in names]
+        matches = [path for paths in found for path in paths]
+        beside = [path for path in matches if path.parent.name == folder.name] or matches
+        chosen = [path for path in beside if path.stem == kernel.name] or beside
+        if len(chosen) == 1:
+            return chosen[0]
+        if chosen:
+            listed = "".join(f"\n    {match}" for match in chosen)
             raise SpaceError(
-                f"{len(matches)} search spaces are named {stem}.yaml:{listed}",
+                f"{len(chosen)} search spaces are named {chosen[0].name}:{listed}",
                 remedy="choose one with --space",
             )
+    if kernel.suffix == ".py" and stem.endswith(DRAFTED):
+        return look_for_space(kernel, start, stem.removesuffix(DRAFTED))
     return None
 
 
@@ -50,7 +68,7 @@ def require_kernel(kernel: Path) -> None:
         raise KernelError(f"no such kernel file: {kernel}")
     if not kernel.is_file():
         raise KernelError(f"{kernel} is not a file")
-    if kernel.suffix in PROBLEMS:
+    if kernel.suffix in PROBLEMS and not is_python_kernel(kernel):
         raise KernelError(
             f"{kernel} is no kernel",
             remedy=f"`tune init {kernel}` drafts from a KernelBench problem or a FlashInfer-trace "
@@ -61,6 +79,23 @@ def require_kernel(kernel: Path) -> None:
             f"{kernel} is a search space, not a kernel",
             remedy=f"name the .cu file, and this one with --space {kernel}",
         )
+
+
+def is_python_kernel(path: Path) -> bool:
+    """Tell a kernel in Python from the statement of a problem.
+
+    It has a function `launch` or one that was drafted beside it, or is of Triton or Helion.
+    """
+    if path.suffix != ".py" or not path.is_file():
+        return False
+    drafted = path.with_name(f"{path.stem}{DRAFTED}.py")
+    files = [one for one in (path, drafted) if one.is_file()]
+    if any(re.search(rb"^def launch\s*\(", one.read_bytes(), re.MULTILINE) for one in files):
+        return True
+    from tuner.draft.problems.statement import is_stated
+    from tuner.draft.python.source import holds_kernel
+
+    return not is_stated(path) and holds_kernel(path)
 
 
 def require_space(path: Path) -> None:

@@ -15,6 +15,7 @@ from tuner.compiler.cache import Cache
 from tuner.compiler.host import SANITIZERS, preload
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.cpu.device import HostDevice
+from tuner.model.languages import refuse_opencl
 from tuner.mutation.examine import (
     Bench,
     Examiner,
@@ -51,6 +52,7 @@ def mutate(
     pass through `progress`, with their number. An interruption ends it with what is known.
     """
     definition, chosen = read_chosen(space, operators)
+    refuse_opencl(definition.spec.source, "`tune mutate`")
     with ExitStack() as stack:
         device = HostDevice(definition.spec, chosen, run_timeout_s=RUN_TIMEOUT_S)
         stack.callback(device.close)
@@ -65,7 +67,8 @@ def mutate(
         started_s = time.perf_counter()
         verdicts: list[MutantVerdict] = []
         complete = False
-        plain = Bench(subject, device, compiler_for(device, None, stack), subject.workloads)
+        compiler = compiler_for(definition.spec, device, None, stack)
+        plain = Bench(subject, device, compiler, subject.workloads)
         twin = stack.enter_context(NvrtcPool(workers=1, cache=Cache()))
         examiner = Examiner(subject, plain, twin, lambda: _sanitized(subject, stack))
         try:

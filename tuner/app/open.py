@@ -12,13 +12,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.app.environment import environment_of, program_name, require_same_device
+from tuner.app.environment import (
+    environment_of,
+    program_name,
+    require_same_device,
+)
 from tuner.app.instruments import compiler_for, meter_for, watches_for
-from tuner.app.locate import PROBLEMS, look_for_space, require_kernel
+from tuner.app.locate import PROBLEMS, find_space, is_python_kernel, look_for_space, require_kernel
 from tuner.app.plan import RunOptions, manifest_of, new_plan, new_session_folder, resumed_plan
-from tuner.app.trust import trust
+from tuner.app.trust import trust, trust_command
 from tuner.device.select import open_device
-from tuner.model.errors import InputError, Interrupted, TunerError
+from tuner.model.amd import is_amd
+from tuner.model.errors import (
+    INTERRUPTED,
+    ClusterLost,
+    DeviceLost,
+    InputError,
+    Interrupted,
+    TunerError,
+)
+from tuner.model.languages import OPENCL, language_of
 from tuner.model.settings import FILES, RunSettings
 from tuner.session.session import Session
 
@@ -27,6 +40,7 @@ if TYPE_CHECKING:
     from tuner.agent.rounds import Author
     from tuner.compiler.base import Compiler
     from tuner.device.base import Device, EnergyMeter
+    from tuner.session.copier import SessionCopier
     from tuner.space.plan import Plan
     from tuner.tuning.evaluator import Candidates
     from tuner.tuning.verification import Watch
@@ -66,7 +80,7 @@ def open_run(
     """
     session: Session | None = None
     if resume is not None:
-        if kernel is not None and kernel.suffix in PROBLEMS:
+        if kernel is not None and kernel.suffix in PROBLEMS and not is_python_kernel(kernel):
             kernel = kernel.with_suffix(".cu")
         stack.push(partial(_say_how_to_resume, resume, options.resume_command))
         session = stack.enter_context(Session.open(resume))
@@ -76,7 +90,7 @@ def open_run(
     elif kernel is None:
         raise InputError("no kernel given; name a .cu file, or a session with --resume")
     else:
-        if kernel.suffix in PROBLEMS and kernel.is_file():
+        if kernel.suffix in PROBLEMS and kernel.is_file() and not is_python_kernel(kernel):
             from tuner.app.first_kernel import kernel_for
 
             kernel, agent = kernel_for(kernel, settings, options, agent)
@@ -86,7 +100,7 @@ def open_run(
             raise InputError(f"--wait is for --agent files, not for {plan.config.agent}")
     plan = options.change(plan) if options.change else plan
     config = plan.config
-    device = open_device(config.device, plan.spec, config.operators, config.workloads)
+    device, remote = _device(plan, options, stack)
     stack.callback(device.close)
     if session is not None:
         require_same_device(session, device)
@@ -94,7 +108,7 @@ def open_run(
         plan = as_recorded(plan, device, options.say)
     meter = meter_for(plan, device)
     knowledge = _knowledge(options, device)
-    compiler = compiler_for(device, options.jobs, stack)
+    compiler = remote or compiler_for(plan.spec, device, options.jobs, stack)
     watches = watches_for(plan, device, compiler, stack)
     authoring = None
     if config.rounds:
@@ -104,27 +118,44 @@ def open_run(
     if session is None:
         plan = _with_device(plan, device)
         trust(plan.spec.reference)  # this user has named it
+        if device.info.evaluator:
+            trust_command(device.info.evaluator)
         session = _new_session(plan, device, compiler, watches, options, stack)
+    if options.copy_session:
+        stack.enter_context(_copier(session, options))
     author, warning = None, ""
     if authoring is not None:
         author, warning = authoring.author, authoring.early_warning(session, config.rounds)
     return OpenRun(plan, session, device, compiler, watches, author, warning, meter, knowledge)
 
 
+def _device(plan: Plan, options: RunOptions, stack: ExitStack) -> tuple[Device, Compiler | None]:
+    """Open the device, here or on a cluster, which brings its compiler."""
+    if options.cluster is not None:
+        from tuner.app.cluster import open_on_cluster
+
+        return open_on_cluster(options.cluster, plan, options.say, stack)
+    config = plan.config
+    opened = (config.device, plan.spec, config.operators, config.workloads)
+    return open_device(*opened, gpus=config.gpus), None
+
+
 def _with_device(plan: Plan, device: Device) -> Plan:
     """Write down what `auto` has found."""
     if plan.config.device != "auto":
         return plan
-    name = "recorded" if device.info.recorded else "cuda"
+    amd = is_amd(device.info.architecture)
+    here = "opencl" if plan.spec.language is OPENCL else "hip" if amd else "cuda"
+    name = "recorded" if device.info.recorded else here
     return replace(plan, config=replace(plan.config, device=name))
 
 
 def as_recorded(plan: Plan, device: Device, say: Callable[[str], None]) -> Plan:
     """Leave out the space's workloads that a recording lacks; all of them are for it to refuse."""
-    from tuner.device.recorded.recording import RecordedDevice
+    from tuner.device.base import FromRecording
 
     workloads = plan.config.workloads
-    if not isinstance(device, RecordedDevice):
+    if not isinstance(device, FromRecording):
         return plan
     held = tuple(one for one in workloads if device.holds(one))
     if not held or held == workloads:
@@ -160,9 +191,16 @@ def _with_space(
         )
     if found is not None:
         return {**settings, "space": found} if names else settings, False
-    asked = Asked(names, options.instantiate, options.include)
-    with NvrtcPool(1, cache=Cache()) as pool:
-        made = draft_source(kernel, asked=asked, compiler=lambda: pool)
+    if language_of(kernel) is OPENCL:
+        find_space(kernel, Path.cwd())  # there is none, and nothing drafts one
+    if kernel.suffix == ".py":
+        from tuner.draft.python.drafting import draft_python
+
+        made = draft_python(kernel, Path(), names)
+    else:
+        asked = Asked(names, options.instantiate, options.include)
+        with NvrtcPool(1, cache=Cache()) as pool:
+            made = draft_source(kernel, asked=asked, compiler=lambda: pool)
     for path in made.written:
         options.say(f"drafted {path}")
     space = require_one(made)
@@ -184,6 +222,14 @@ def _knowledge(options: RunOptions, device: Device) -> Knowledge | None:
 
     return open_knowledge(
         *(options.store, os.environ, device.info), lambda text: options.say(f"Warning: {text}")
+    )
+
+
+def _copier(session: Session, options: RunOptions) -> SessionCopier:
+    from tuner.session.copier import copying
+
+    return copying(
+        session.directory, options.store, os.environ, lambda text: options.say(f"Warning: {text}")
     )
 
 
@@ -225,5 +271,15 @@ def _say_how_to_resume(
 ) -> None:
     from tuner.session.store import DATABASE
 
-    if isinstance(error, KeyboardInterrupt) and (folder / DATABASE).exists():
-        raise Interrupted((*command, "--resume", str(folder))) from None
+    if not (folder / DATABASE).exists():
+        return
+    resume = (*command, "--resume", str(folder))
+    if isinstance(error, KeyboardInterrupt):
+        raise Interrupted(resume) from None
+    if isinstance(error, DeviceLost | ClusterLost):
+        again = f"what was measured is kept; go on with: {program_name()} {shlex.join(resume)}"
+        remedy = f"{error.remedy}; {again}" if error.remedy else again
+        lost = type(error)(error.message, path=error.path, remedy=remedy)
+        if isinstance(error, ClusterLost):
+            lost.exit_code = INTERRUPTED
+        raise lost from error

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.app.locate import find_space, require_kernel, require_space
-from tuner.app.trust import MayRun, nobody_asked, require_trusted
+from tuner.app.trust import MayRun, nobody_asked, require_trusted, require_trusted_command
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError, KernelError, SessionError
+from tuner.model.languages import OPENCL
 from tuner.model.run_config import RunConfig
 from tuner.model.settings import (
     AUTO,
+    COMMAND,
     DEFAULT_ROUNDS,
     FILES,
     GREEDY,
@@ -31,6 +33,7 @@ from tuner.model.surroundings import ALONE
 from tuner.process.files import read_text
 
 if TYPE_CHECKING:
+    from tuner.cluster.settings import ClusterSettings
     from tuner.model.kernel import KernelSpec
     from tuner.session.records import Manifest
     from tuner.space.load import Definition
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
 # What a draft is widened by at most: each round doubles a range.
 LITERAL_ROUNDS = 2
 # What a resumed run may be given anew; the session keeps what it began with.
-RENEWABLE = frozenset({"rounds", "max_tokens", "max_cost", "prices", "exchange", "sources"})
+RENEWABLE = frozenset({"rounds", "max_tokens", "max_cost", "prices", "exchange", "sources", "gpus"})
 OWNERS = {OPENAI: ("model", "max_tokens", "max_cost", "prices"), FILES: ("exchange",)}
 _OPTIONS = {
     "time_s": "time",
@@ -53,17 +56,20 @@ _OPTIONS = {
 class RunOptions:
     """How this run of a session goes: nothing that it finds depends on it.
 
-    `session` is the folder of a new session, one under `sessions/` otherwise. `wait_s` is how long
+    `session` is the folder of a new session, one under `sessions/` otherwise. `copy_session` keeps
+    a copy of it in the store, which then must be a PostgreSQL server. `wait_s` is how long
     to wait for an answer of the agent `files`, None for ever. `command` holds the words that
     started the run, `resume_command` those before `--resume` that would go on with it. `change`
     has its say on a plan before anything is opened, and `say` is told what a user should know.
     `may_run` is asked before a stranger's Python runs. `kernel`, `instantiate` and `include` are
-    for the draft of a search space, where there is none yet.
+    for the draft of a search space, where there is none yet. `cluster` measures and compiles in
+    the place of this machine.
     """
 
     session: Path | None = None
     jobs: int | None = None
     store: str | None = None
+    copy_session: bool = False
     wait_s: float | None = None
     command: tuple[str, ...] = ()
     resume_command: tuple[str, ...] = ()
@@ -73,6 +79,7 @@ class RunOptions:
     kernel: str | None = None
     instantiate: tuple[str, ...] = ()
     include: tuple[Path, ...] = ()
+    cluster: ClusterSettings | None = None
 
 
 def new_plan(kernel: Path, settings: RunSettings, *, drafted: bool = False) -> Plan:
@@ -113,6 +120,8 @@ def resumed_plan(
     definition = read_space(config.space, config.template)
     _require_unchanged(directory, manifest, definition.spec)
     require_trusted(definition.spec.reference, directory, may_run)
+    if config.device.startswith(COMMAND):
+        require_trusted_command(config.device.removeprefix(COMMAND), directory, may_run)
     if kernel is not None:
         require_kernel(kernel)
         _require_same(kernel, definition.spec)
@@ -120,7 +129,7 @@ def resumed_plan(
     differing = [
         name
         for name, value in given.items()
-        if name not in RENEWABLE and value != getattr(config, name)
+        if value != getattr(config, name) and not (name in RENEWABLE and _renewable(config, name))
     ]
     if differing:
         options = ", ".join(map(option_of, differing))
@@ -132,6 +141,11 @@ def resumed_plan(
         )
     renewed = {name: value for name, value in given.items() if name in RENEWABLE}
     return _plan(definition, replace(config, **renewed))
+
+
+def _renewable(config: RunConfig, name: str) -> bool:
+    # A session that began on one device does not say which of several that was.
+    return name != "gpus" or bool(config.gpus)
 
 
 def verified_plan(
@@ -158,7 +172,7 @@ def verified_plan(
 
 def manifest_of(plan: Plan, command: tuple[str, ...]) -> Manifest:
     """Write down all that a resumed run must find unchanged; `command` started the run."""
-    from tuner.session.knowledge import without_password
+    from tuner.session.database import without_password
     from tuner.session.records import Manifest, file_sha
 
     spec = plan.spec
@@ -171,7 +185,8 @@ def manifest_of(plan: Plan, command: tuple[str, ...]) -> Manifest:
         reference_sha=file_sha(spec.reference),
         tuner_version=TUNER_VERSION,
         command=tuple(map(without_password, command)),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        # Sessions that begin in one second on machines alike are not the same.
+        created=datetime.now(UTC).isoformat(timespec="microseconds"),
         headers_sha=_headers_sha(spec),
     )
 
@@ -215,12 +230,43 @@ def read_chosen(
 
 def check_signature(spec: KernelSpec) -> None:
     """Raise `KernelError` unless the declared arguments can be those of the baseline's kernels."""
+    if spec.is_callable:
+        from tuner.space.callables import check_function
+
+        check_function(spec)
+        return
+    if spec.language is OPENCL:
+        require_portable(spec)  # the compiler and the launch tell the rest
+    if not spec.language.is_read:
+        return
     from tuner.source import check_arguments, read_source
 
     source = read_source(spec.source)
     for launch in spec.baseline:
         taken = replace(spec, arguments=spec.taken(launch))
         check_arguments(taken, source.kernel(launch.kernel), len(launch.maps))
+
+
+def require_portable(spec: KernelSpec) -> None:
+    """Raise `KernelError` for what a search space asks for and only CUDA has."""
+    if spec.surroundings:
+        raise KernelError(
+            "`surroundings` need a GPU of NVIDIA's",
+            path=spec.path,
+            remedy=f"leave them out: a kernel in {spec.language.name} is measured alone",
+        )
+    for launch in (*spec.baseline, *spec.launch):
+        for name, asked in (
+            ("cluster", launch.cluster),
+            ("pdl", launch.pdl),
+            ("maps", launch.maps),
+        ):
+            if asked:
+                raise KernelError(
+                    f"the launch of {launch.kernel} has `{name}`, which {spec.language.name} lacks",
+                    path=spec.path,
+                    remedy="leave it out",
+                )
 
 
 def require_searcher(name: str) -> None:
@@ -258,6 +304,8 @@ def _values(settings: RunSettings, spec: KernelSpec) -> dict[str, Any]:
         values["workloads"] = tuple(dict.fromkeys(workload_from_text(spec, text) for text in texts))
     if "operators" in settings:
         values["operators"] = _operators(spec, settings["operators"])
+    if "gpus" in settings and not settings["gpus"].strip():
+        raise InputError("no GPU is named", remedy="--gpus takes all, or numbers such as 0,1")
     if "peers" in settings:
         values["peers"] = _peers(spec, settings)
     if "model" in settings:
@@ -316,19 +364,20 @@ def agent_settings(settings: RunSettings, *, drafted: bool) -> dict[str, Any]:
 
 
 def _plan(definition: Definition, config: RunConfig) -> Plan:
+    from tuner.space.callables import load_template
     from tuner.space.plan import Plan
     from tuner.space.surroundings import check_sizes, chosen
-    from tuner.space.template import Template
 
     definition = definition.chosen(config.operators)
-    # A CPU's times say nothing, with neighbours or without.
-    around = ALONE if config.device == "host" else config.surroundings
+    # A CPU's times say nothing, with neighbours or without, and an evaluator has none.
+    alone = config.device == "host" or config.device.startswith(COMMAND)
+    around = ALONE if alone else config.surroundings
     spec = chosen(definition.spec, around)
     for workload in config.workloads:
         check_sizes(spec, workload)
     definition = replace(definition, spec=spec)
-    template = Template.load(spec.template, spec.include_dirs)
     space = definition.space
+    template = load_template(spec, space)
     template.check(space, definition.spec)
     check_signature(definition.spec)
     if space.default is not None:
@@ -336,6 +385,10 @@ def _plan(definition: Definition, config: RunConfig) -> Plan:
         for workload in config.workloads:
             names = {**workload.values, **config.operators, **space.default}
             template.render(names, space.derived)
+    if config.keep_bits:
+        from tuner.tuning.keep_bits import require_bits
+
+        require_bits(spec, space)
     return Plan(config, definition.spec, space if config.prune else space.unpruned, template)
 
 

@@ -20,9 +20,18 @@ from tuner.device.recorded.recording import (
     Recording,
     peer_key,
 )
+from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.progress import Listener
-from tuner.model.trial import INITIAL, Comparison, Measurement, PeerTrial, Status, Trial
+from tuner.model.trial import (
+    INITIAL,
+    Comparison,
+    Correctness,
+    Measurement,
+    PeerTrial,
+    Status,
+    Trial,
+)
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Evaluator, evaluator_of
@@ -62,6 +71,12 @@ def record(
     plan: Plan, *, session: Session, device: Device, compiler: Compiler, listener: Listener
 ) -> Recording:
     """Measure, or resume measuring, `recording_plan(plan)`; return the recording of it all."""
+    if device.info.evaluator:
+        raise DeviceError(
+            f"what {device.info.evaluator} says cannot be recorded: a recording answers for what "
+            "tune has verified",
+            remedy="record with --device cuda; the session of a plain run keeps every answer",
+        )
     tune(plan, session=session, device=device, compiler=compiler, listener=listener)
     evaluator = evaluator_of(plan, compiler, device)
     comparisons = {comparison.workload: comparison for comparison in session.comparisons()}
@@ -112,8 +127,8 @@ def _workload(
     session: Session, evaluator: Evaluator, workload: Workload, comparison: Comparison | None
 ) -> RecordedWorkload:
     baseline = evaluator.baseline_key(workload)
-    measured = session.baselines()[workload].measurement
-    programs = {baseline: _program(Status.CORRECT, "", measured)}
+    measured = session.baselines()[workload]
+    programs = {baseline: _program(Status.CORRECT, "", measured.measurement, measured.correctness)}
     for trial in session.trials(INITIAL, workload):
         if trial.status not in _LOCAL:
             programs[evaluator.key(workload, trial.config)] = _recorded(session, trial)
@@ -177,10 +192,15 @@ def _recorded(session: Session, trial: Trial) -> RecordedProgram:
     final = session.trial(INITIAL, trial.workload, trial.config, stage="finals")
     if final is not None and final.status is not Status.CORRECT:
         return _program(final.status, final.reason, None)
-    return _program(trial.status, trial.reason, trial.measurement)
+    return _program(trial.status, trial.reason, trial.measurement, trial.correctness)
 
 
-def _program(status: Status, reason: str, measurement: Measurement | None) -> RecordedProgram:
+def _program(
+    status: Status,
+    reason: str,
+    measurement: Measurement | None,
+    verdict: Correctness | None = None,
+) -> RecordedProgram:
     if measurement is None or status is not Status.CORRECT:
         return RecordedProgram(status=status, reason=reason)
     return RecordedProgram(
@@ -190,6 +210,7 @@ def _program(status: Status, reason: str, measurement: Measurement | None) -> Re
         calls=measurement.calls_per_replay,
         sets=measurement.buffer_sets,
         stopped_early=measurement.stopped_early,
+        bits=verdict.bits if verdict else "",
     )
 
 

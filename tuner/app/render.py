@@ -10,8 +10,8 @@ from tuner.model.config import Config, Parameter, SearchSpace, format_value
 from tuner.model.errors import SpaceError
 from tuner.model.expressions import Value
 from tuner.model.kernel import KernelSpec
+from tuner.space.callables import load_template
 from tuner.space.load import workload_from_text
-from tuner.space.template import Template
 
 
 def render(
@@ -28,7 +28,7 @@ def render(
     """
     definition, chosen = read_chosen(space, operators)
     spec = definition.spec
-    template = Template.load(spec.template, spec.include_dirs)
+    template = load_template(spec, definition.space)
     template.check(definition.space, spec)
     texts = {name: format_value(value) for name, value in (config or {}).items()}
     values = chosen_config(spec, definition.space, texts)

@@ -102,7 +102,12 @@ class Scorer:
                 "a recording answers only for the template that it was made with",
                 remedy="use cuda or host",
             )
-        compiler = compiler_for(self._device, None, stack)
+        if self._device.info.evaluator:
+            raise DeviceError(
+                f"a reward cannot rest on what {self._device.info.evaluator} says of itself",
+                remedy="use cuda or host, where results are verified here",
+            )
+        compiler = compiler_for(self._plan.spec, self._device, None, stack)
         self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tune-")))
         self._numbers = count(1)
         self._candidates = Candidates(self._plan, compiler, self._device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,19 +15,23 @@ from tuner.app.plan import RunOptions
 from tuner.compiler.base import Compiler
 from tuner.device.base import Device, EnergyMeter
 from tuner.dispatch.set_cover import preload_solver
-from tuner.model.errors import AgentError, AwaitedError
+from tuner.model.errors import AgentError, AwaitedError, ClusterLost, DeviceLost
 from tuner.model.kernel import Workload
 from tuner.model.progress import Listener
 from tuner.model.settings import RunSettings
 from tuner.model.trial import Result, Variant
 from tuner.process.files import read_text
 from tuner.search.factory import preload
+from tuner.search.importance import preload_importance
 from tuner.search.pool import Pool
 from tuner.session.events import CandidateMade
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates, Evaluator
 from tuner.tuning.finals import Finals
+from tuner.tuning.homes import keep_homes, settle_homes
+from tuner.tuning.keep_bits import default_bits
+from tuner.tuning.lanes import in_lanes, lane_of
 from tuner.tuning.progress import ProgressTracker
 from tuner.tuning.search import Survey, budget, pools_of, search_all
 from tuner.tuning.verification import Verification, Watch
@@ -64,6 +69,7 @@ def run(
     """
     from tuner.report.data import from_session
 
+    began_s = time.monotonic()
     with ExitStack() as stack:
         run = open_run(stack, kernel, settings, options, resume=resume, agent=agent)
         session = run.session
@@ -82,6 +88,7 @@ def run(
                 author=run.author,
                 meter=run.meter,
                 knowledge=run.knowledge,
+                opening_s=time.monotonic() - began_s,
             )
         except AgentError as error:
             failure = error
@@ -99,12 +106,14 @@ def tune(
     author: Callable[[Session, Candidates], Author] | None = None,
     meter: EnergyMeter | None = None,
     knowledge: Knowledge | None = None,
+    opening_s: float = 0.0,
 ) -> tuple[Result, ...]:
     """Run or resume a session to its end; what it holds already is not measured again.
 
     `author` makes who writes further candidates in rounds. The winners are run under the tools
-    of `watches` at last. `meter` is there where the plan's objective is not time.
-    Raises the `AgentError` that ended the rounds too early once all else is done.
+    of `watches` at last. `meter` is there where the plan's objective is not time. `opening_s` is
+    how long it took to open all this. Raises the `AgentError` that ended the rounds too early once
+    all else is done.
     """
     candidates = Candidates(plan, compiler, device)
     evaluator = candidates.evaluator(plan.candidate)
@@ -114,14 +123,20 @@ def tune(
     Thread(target=_load_ahead, args=(plan.config.searcher, max(sizes)), daemon=True).start()
     _take_up_candidates(plan, session, candidates)
     session.mark("running")
-    tracker = ProgressTracker(plan, session, device.info.name, listener)
+    name = device.info.name
+    tracker = ProgressTracker(plan, session, name, listener, opening_s=opening_s)
     verification = Verification(plan, session, device, candidates, watches)
     failure: AgentError | None = None
     try:
+        budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
+        if warning := settle_homes(plan, session, device, compiler, budgets):
+            tracker.announce("baseline", note=warning)
+        tracker.lanes = len({lane_of(device, workload) for workload in plan.tuned})
         _measure_baseline(plan, session, evaluator, tracker)
         if not (device.info.recorded or session.trials()):
-            for workload in plan.spec.edge_cases:
-                evaluator.verify_baseline(workload)
+            in_lanes(device, plan.spec.edge_cases, evaluator.verify_baseline)
+        if plan.config.keep_bits:
+            candidates.kept_bits.update(default_bits(plan, session, evaluator, pools))
         _search(plan, session, evaluator, tracker, pools, knowledge)
         if author is not None:
             from tuner.agent.rounds import Rounds
@@ -134,11 +149,13 @@ def tune(
             objective = plan.config.objective
             stage = EnergyStage(plan, objective, session, meter, candidates, verification, tracker)
             ranked = stage.run()
-        _decide(plan, Finals(plan, session, device, candidates, verification, ranked), tracker)
-    except (KeyboardInterrupt, AwaitedError):
+        finals = Finals(plan, session, device, candidates, verification, ranked)
+        _decide(plan, finals, device, tracker)
+    except (KeyboardInterrupt, AwaitedError, DeviceLost, ClusterLost):
         session.mark("interrupted")
         raise
     finally:
+        keep_homes(session, device)
         tracker.save_time()
     if failure is not None:
         session.mark("interrupted")
@@ -163,6 +180,7 @@ def _load_ahead(searcher: str, pool_size: int) -> None:
     # it is interrupted while it defines a class by `exec`, as imports do.
     preload_solver()
     preload(searcher, pool_size)
+    preload_importance()
 
 
 def _search(
@@ -181,10 +199,14 @@ def _search(
         Survey(plan, session, evaluator, tracker, pools).run()
 
 
-def _decide(plan: Plan, finals: Finals, tracker: ProgressTracker) -> None:
-    for workload in (*plan.tuned, *plan.held_out):
+def _decide(plan: Plan, finals: Finals, device: Device, tracker: ProgressTracker) -> None:
+    def decide(workload: Workload) -> None:
         tracker.announce("finals", workload)
         finals.decide(workload)
+
+    # Held-out ones inherit from all of the others.
+    for workloads in (plan.tuned, plan.held_out):
+        in_lanes(device, workloads, decide)
     tracker.announce("checks")
     finals.confirm()
 
@@ -192,7 +214,7 @@ def _decide(plan: Plan, finals: Finals, tracker: ProgressTracker) -> None:
 def _measure_baseline(
     plan: Plan, session: Session, evaluator: Evaluator, tracker: ProgressTracker
 ) -> None:
-    for workload in plan.config.workloads:
+    def measure(workload: Workload) -> None:
         tracker.announce("baseline", workload)
         if workload not in session.baselines():
             made = evaluator.baseline(workload)
@@ -202,3 +224,5 @@ def _measure_baseline(
             )
         known = session.baselines()[workload]
         tracker.set_baseline(workload, known.measurement.median_us)
+
+    in_lanes(evaluator.device, plan.config.workloads, measure)

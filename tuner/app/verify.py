@@ -11,8 +11,9 @@ from tuner.agent.history import restore
 from tuner.app.instruments import compiler_for, watches_for
 from tuner.app.plan import verified_plan
 from tuner.app.trust import MayRun, nobody_asked
-from tuner.device.select import HOST, gpu_count, open_device
+from tuner.device.select import AMD_DRIVER, HOST, gpu_count, open_device
 from tuner.model.errors import DeviceError, SessionError
+from tuner.model.languages import HIP
 from tuner.model.trial import Check
 from tuner.session.session import Session
 from tuner.tuning.evaluator import Candidates
@@ -37,13 +38,15 @@ def verify(
         raise SessionError("has no winner to verify", path=session.directory)
     plan = verified_plan(session.directory, session.manifest, space, may_run=may_run)
     if device == "auto":
-        device = "cuda" if gpu_count() else HOST
+        hip = plan.spec.language is HIP
+        found = AMD_DRIVER.exists() if hip else gpu_count()
+        device = ("hip" if hip else "cuda") if found else HOST
     with ExitStack() as stack:
         opened = open_device(device, plan.spec, plan.config.operators)
         stack.callback(opened.close)
         if opened.info.recorded:
             raise DeviceError("a recording cannot run a kernel", remedy="use --device cuda or host")
-        compiler = compiler_for(opened, jobs, stack)
+        compiler = compiler_for(plan.spec, opened, jobs, stack)
         candidates = Candidates(plan, compiler, opened)
         restore(plan, session, candidates)
         watches = watches_for(plan, opened, compiler, stack)
@@ -56,5 +59,8 @@ def verify(
         verification.verify(pairs)
         verification.on_edge_cases(variant for _, variant in pairs)
         verification.read_machine_code(pairs)
+        if not opened.info.on_cpu or plan.config.device == HOST:
+            # What a GPU's compiler makes of two configs, a CPU's need not make of them.
+            verification.keep_bits(pairs)
         verification.watch(pairs)
         return verification.made

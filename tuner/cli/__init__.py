@@ -25,8 +25,12 @@ COMMANDS = {
     "compare": "Compare search methods on recorded spaces.",
     "devices": "List the GPUs and the recordings to tune on.",
     "knowledge": "List what past runs found, forget it, or add sessions and other stores.",
+    "session": "List, fetch or send copies of sessions on a PostgreSQL server.",
     "mutate": "Show how strong the check is: break the kernel and see what is caught.",
     "timeline": "Show what of a profiled step can be tuned, and what that could give.",
+    "fleet": "List the config files that SGLang or vLLM lacks for a model.",
+    "campaign": "Tune many kernels, on all GPUs, from one file.",
+    "worker": "Offer this host's GPUs to the runs of a cluster.",
     "record": "Measure a whole search space on a GPU and keep the answers.",
 }
 

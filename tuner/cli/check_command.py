@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 @click.command("check")
 @click.argument("space", metavar="SPACE.yaml", type=click.Path(path_type=Path))
-@click.option("--target", default="sm_90a", show_default=True, help="Architecture to compile for.")
+@click.option(
+    "--target",
+    help="Architecture to compile for; sm_90a by default, gfx942 for a kernel in HIP.",
+)
 @options.count(
     "--sample",
     default=8,
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 @options.as_json
 def command(
     space: Path,
-    target: str,
+    target: str | None,
     sample: int,
     no_run: bool,
     operator: tuple[tuple[str, str], ...],

@@ -29,6 +29,17 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Opencl:
+    """One device of an OpenCL platform."""
+
+    device: str
+    name: str
+    version: str
+    compute_units: int
+    memory_gib: float
+
+
+@dataclass(frozen=True, slots=True)
 class Recorded:
     """One recording in the tree, or why it cannot be read."""
 
@@ -42,11 +53,15 @@ class Recorded:
 @click.command("devices")
 @options.as_json
 def command(as_json: bool) -> None:
-    """List the GPUs here and the recordings under kernels/."""
-    gpus = tuple(list_gpus())
+    """List the GPUs and OpenCL devices here and the recordings under kernels/."""
+    gpus, opencl = tuple(list_gpus()), tuple(list_opencl())
     recordings = tuple(list_recordings(Path.cwd()))
     if as_json:
-        listed = {"gpus": [*map(asdict, gpus)], "recordings": [*map(asdict, recordings)]}
+        listed = {
+            "gpus": [*map(asdict, gpus)],
+            "opencl": [*map(asdict, opencl)],
+            "recordings": [*map(asdict, recordings)],
+        }
         click.echo(json.dumps(listed))
         return
     for gpu in gpus:
@@ -56,11 +71,16 @@ def command(as_json: bool) -> None:
         )
     if not gpus:
         click.echo("no NVIDIA GPU found")
+    for one in opencl:
+        click.echo(
+            f"{one.device}  {one.name}, {one.compute_units} compute units, {one.memory_gib:.0f} GiB"
+        )
     for recording in recordings:
         what = recording.problem or f"{recording.kernel} on {recording.name}, {recording.date}"
         click.echo(f"{recording.device}  {what}")
     if not recordings:
         click.echo("no recordings under kernels/ here")
+    click.echo("command:PROGRAM  a program of yours compiles and times (docs/evaluators.md)")
 
 
 def list_gpus() -> Iterator[Gpu]:
@@ -93,6 +113,15 @@ def list_gpus() -> Iterator[Gpu]:
             multiprocessors=multiprocessors,
             memory_gib=call(driver.cuDeviceTotalMem, handle) / 2**30,
         )
+
+
+def list_opencl() -> Iterator[Opencl]:
+    """Ask all OpenCL platforms for their devices; there are none without pyopencl."""
+    from tuner.compiler.opencl_devices import list_devices
+
+    for one in list_devices():
+        facts = (one.version, one.compute_units, one.memory_gib)
+        yield Opencl(f"opencl:{one.number}", one.title, *facts)
 
 
 def list_recordings(start: Path) -> Iterator[Recorded]:

@@ -13,12 +13,10 @@ import click
 from click.exceptions import Exit
 
 from tuner.app.environment import resume_line
-from tuner.model.errors import InputError, Interrupted, TunerError
+from tuner.model.errors import INTERRUPTED, InputError, Interrupted, TunerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-INTERRUPTED = 130
 
 
 @contextmanager

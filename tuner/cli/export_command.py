@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,12 @@ from tuner.cli import options
 if TYPE_CHECKING:
     from tuner.dispatch.table import SetSelection
     from tuner.export.dispatch import Exported
+    from tuner.export.engine_configs.files import Engine
+    from tuner.export.engine_configs.winners import Configs
+
+
+CONFIGS = {"sglang-configs": "sglang", "vllm-configs": "vllm"}
+FORMATS = ("cpp", "torch", "sglang", "vllm", "kernels", "flashinfer-trace", *CONFIGS)
 
 
 @click.command("export")
@@ -23,12 +30,20 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["cpp", "torch", "sglang", "vllm", "kernels", "flashinfer-trace"]),
+    type=click.Choice(FORMATS),
     default="cpp",
     show_default=True,
     help="Of --to. cpp: sources with a dispatch header. torch: a Python package for PyTorch, of "
     "one session or several. sglang, vllm: the same as a plugin of SGLang or vLLM. kernels: the "
-    "same for `kernels` of Hugging Face. flashinfer-trace: a trace set of FlashInfer-Bench.",
+    "same for `kernels` of Hugging Face. flashinfer-trace: a trace set of FlashInfer-Bench. "
+    "sglang-configs, vllm-configs: the files from which these engines take configs of their "
+    "Triton kernels.",
+)
+@click.option(
+    "--triton",
+    metavar="X.Y.Z",
+    help="Of --format sglang-configs and vllm-configs: the release of Triton that the engine "
+    "runs; what is installed here by default.",
 )
 @click.option(
     "--package",
@@ -65,6 +80,7 @@ def command(
     others: tuple[Path, ...],
     to: Path | None,
     form: str,
+    triton: str | None,
     package: str,
     variants_within: float | None,
     max_variants: int | None,
@@ -83,8 +99,12 @@ def command(
     packaged = to is not None and form != "cpp"
     if others and not (packaged and kernel_tuner is None and trajectories is None):
         raise click.UsageError("several sessions are for --to with another --format than cpp")
+    if triton is not None and form not in CONFIGS:
+        raise click.UsageError(f"--triton is for --format {' and '.join(CONFIGS)}")
     choice = _choice(variants_within, max_variants)
-    if to is not None and packaged:
+    if to is not None and form in CONFIGS:
+        _write_configs((session, *others), to, form, triton, space)
+    elif to is not None and packaged:
         _write_package((session, *others), to, form, package, choice, space)
     elif to is not None:
         _write_dispatch(session, to, choice, space)
@@ -122,11 +142,11 @@ def _write_package(
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
     from tuner.export.packages import NEXT, export_package
-    from tuner.export.winners import winners_of
+    from tuner.export.winners import cuda_winners_of
 
     if space is not None and len(sessions) > 1:
         raise click.UsageError("--space is for one session")
-    found = [winners_of(one, choice, space) for one in sessions]
+    found = [cuda_winners_of(one, choice, space) for one in sessions]
     with NvrtcPool(cache=Cache()) as compiler:
         export_package(found, to, compiler, package, form)
     otherwise = "the baseline" if form == "flashinfer-trace" else "the fallback"
@@ -140,6 +160,39 @@ def _write_package(
         if not table.kernels:
             click.echo(f"{one.spec.name}: no variant is proved faster anywhere", err=True)
     click.echo(f"{to}: {NEXT[form].format(to=str(to), package=package)}")
+
+
+def _write_configs(
+    sessions: tuple[Path, ...], to: Path, form: str, triton: str | None, space: Path | None
+) -> None:
+    from tuner.export.engine_configs.files import ENGINES, write_files
+    from tuner.export.engine_configs.winners import configs_of, installed_triton
+
+    if space is not None and len(sessions) > 1:
+        raise click.UsageError("--space is for one session")
+    (engine,) = (one for one in ENGINES if one == CONFIGS[form])
+    made = configs_of(sessions, engine, triton or installed_triton(), space)
+    write_files(to, made.files)
+    tell_configs(made, engine, to)
+
+
+def tell_configs(made: Configs, engine: Engine, to: Path) -> None:
+    """Print the files that were written, and what the engine makes of them where it is here."""
+    from tuner.export.engine_configs.files import TITLES
+    from tuner.export.engine_configs.winners import differences
+
+    for name in made.files:
+        click.echo(str(to / name))
+    for note in made.notes:
+        click.echo(note, err=True)
+    if importlib.util.find_spec(engine) is None:
+        click.echo(f"{TITLES[engine]} is not installed here: not checked by its own loader")
+        return
+    told = differences(made, engine, to)
+    for one in told:
+        click.echo(one, err=True)
+    if not told:
+        click.echo(f"{TITLES[engine]} uses them all as they are written")
 
 
 def _tell(made: Exported) -> None:

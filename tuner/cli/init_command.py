@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command("init")
-@click.argument("kernel_file", metavar="KERNEL.cu", type=click.Path(path_type=Path))
+@click.argument("kernel_file", metavar="KERNEL", type=click.Path(path_type=Path))
 @options.kernel()
 @options.instantiate
 @options.include
@@ -47,7 +47,7 @@ def command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Draft a search space, a template and a reference for KERNEL.cu.
+    """Draft a search space, a template and a reference for KERNEL.cu or KERNEL.py.
 
     What the source says is filled in: the arguments, the launch, the constants that look tunable.
     What it does not say is marked FILL IN. KERNEL.cu itself is not changed.
@@ -55,14 +55,25 @@ def command(
     Where KERNEL.cu includes headers of its project or of a framework, the kernel and what it needs
     are extracted first, into kernels/KERNEL.cu.
 
+    KERNEL.py may hold a kernel of Triton or Helion: its configs become the search space, and what
+    launches it KERNEL_tune.py, beside it. The file is read and never run.
+
     Instead of a kernel a problem can be named, PROBLEM.py or DEFINITION.json: its kernel is the .cu
     of the same name beside it, of which a skeleton is written where there is none.
     """
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
     from tuner.draft.drafting import Asked, draft_problem, draft_source
+    from tuner.draft.problems.statement import is_stated
+    from tuner.draft.python.drafting import draft_python
+    from tuner.model.languages import refuse_opencl
 
+    refuse_opencl(kernel_file, "`tune init`")
     names = tuple(name.strip() for name in (kernel or "").split(",") if name.strip())
+    if kernel_file.suffix == ".py" and not is_stated(kernel_file):
+        made = draft_python(kernel_file, out, names, force=force)
+        click.echo(json.dumps(as_object(made)) if as_json else as_text(made))
+        return
     asked = Asked(names, instantiate, include, problem)
     with NvrtcPool(1, cache=Cache()) as pool:
         if kernel_file.suffix in (".py", ".json"):

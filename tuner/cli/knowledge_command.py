@@ -94,7 +94,8 @@ def add(sessions: tuple[Path, ...], store: str | None) -> None:
 
 
 def _opened(option: str | None) -> KnowledgeStore:
-    from tuner.session.knowledge import KnowledgeStore, find_store
+    from tuner.session.database import find_store
+    from tuner.session.knowledge import KnowledgeStore
 
     place = find_store(option, os.environ)
     if place is None:

@@ -11,15 +11,22 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 from click.core import ParameterSource
 
-from tuner.model.settings import MCTS_ROUNDS, POLICIES, SEARCHERS, STRATEGIES, RunSettings
+from tuner.model.settings import (
+    MCTS_ROUNDS,
+    POLICIES,
+    SEARCHERS,
+    STRATEGIES,
+    RunSettings,
+    duration_s,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from tuner.cluster.settings import TlsFiles
+
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_UNIT_SECONDS = (3600.0, 60.0, 1.0)
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*(%?)")
-_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
 def seed(text: str) -> int:
@@ -31,14 +38,10 @@ def seed(text: str) -> int:
 
 def seconds(text: str) -> float:
     """Read a time such as `90s`, `5m` or `1h30m`."""
-    match = _DURATION.fullmatch(text.strip())
-    total = 0.0
-    if match is not None:
-        parts = zip(match.groups(), _UNIT_SECONDS, strict=True)
-        total = sum(float(number) * unit for number, unit in parts if number)
-    if total <= 0:
-        raise click.BadParameter(f"{text!r} is not a time; write it as 90s, 5m or 1h30m")
-    return total
+    try:
+        return duration_s(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def searcher(text: str) -> str:
@@ -131,6 +134,12 @@ policy = click.option(
     help="What chooses the template that a round builds on; by default greedy, and mcts from "
     f"{MCTS_ROUNDS} rounds on.",
 )
+gpus = click.option(
+    "--gpus",
+    metavar="all|0,1",
+    help="The GPUs that share the workloads, each timing its own; with recorded and host, how many "
+    "of them side by side.",
+)
 surroundings = click.option(
     "--surroundings",
     metavar="NAME",
@@ -163,8 +172,19 @@ store = click.option(
     help="The store of past runs, to start from and to add to: a file, a database's URL, or none; "
     "by default $TUNE_STORE, or a file of your own.",
 )
+copy_session = click.option(
+    "--copy-session",
+    is_flag=True,
+    help="Copy the session to the store as well, a PostgreSQL server, while the run goes on.",
+)
 trust = click.option(
     "--trust", is_flag=True, help="Run the session's reference, Python that you have read."
+)
+token = click.option(
+    "--token-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The token that coordinator and workers share; by default $TUNE_CLUSTER_TOKEN.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
@@ -191,6 +211,28 @@ sources = partial(
     multiple=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
 )
+
+
+def tls(command: Callable[..., None]) -> Callable[..., None]:
+    """Declare the certificates of a cluster's connections."""
+    pem = partial(click.option, metavar="PEM", type=click.Path(path_type=Path))
+    authority = pem("--tls-ca", help="The certificate that signed all of the cluster's.")
+    certificate = pem("--tls-cert", help="The certificate to show.")
+    key = pem("--tls-key", help="Its key, where that is not in the same file.")
+    return authority(certificate(key(command)))
+
+
+def tls_files(
+    authority: Path | None, certificate: Path | None, key: Path | None
+) -> TlsFiles | None:
+    """Collect the certificates; one without the other is a usage error."""
+    if authority is None and certificate is None and key is None:
+        return None
+    if authority is None or certificate is None:
+        raise click.UsageError("--tls-ca and --tls-cert are needed together")
+    from tuner.cluster.settings import TlsFiles
+
+    return TlsFiles(authority, certificate, key)
 
 
 def asker(trusted: bool) -> Callable[[str], bool]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tuner.app.open import OpenRun
     from tuner.app.plan import RunOptions
     from tuner.app.run import FinishedRun
+    from tuner.cluster.settings import ClusterSettings
     from tuner.model.settings import RunSettings
 
 WORDS = "tuner.cli.words"
@@ -64,9 +65,11 @@ class TopLevelCommand(click.Command):
     "--device",
     metavar="DEVICE",
     default="auto",
-    help="auto (a GPU if there is one, else a recording), cuda, cuda:N, recorded, recorded:FILE "
-    "or host (the CPU: it verifies, its times mean nothing).",
+    help="auto (a GPU if there is one, else a recording), cuda, cuda:N, hip, hip:N (AMD's), "
+    "recorded, recorded:FILE, host (the CPU: it verifies, its times mean nothing) or "
+    "command:PROGRAM (yours times).",
 )
+@options.gpus
 @click.option(
     "--searcher",
     metavar="SEARCHER",
@@ -81,6 +84,11 @@ class TopLevelCommand(click.Command):
 )
 @options.time(help="Stop searching after this time in all: 90s, 5m, 1h30m.")
 @options.prune
+@click.option(
+    "--keep-bits",
+    is_flag=True,
+    help="Only configs whose outputs have, bit for bit, those of the space's default config.",
+)
 @click.option(
     "--objective",
     type=click.Choice(["time", "energy", "edp"]),
@@ -105,6 +113,7 @@ class TopLevelCommand(click.Command):
 @options.resume()
 @options.trust
 @options.store
+@options.copy_session
 @click.option(
     "--agent",
     type=click.Choice(AGENTS),
@@ -146,6 +155,19 @@ class TopLevelCommand(click.Command):
 @click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print only the results.")
 @options.jobs()
+@click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Measure and compile on the workers (`tune worker`) of the Dask scheduler there.",
+)
+@click.option(
+    "--gpu-model",
+    metavar="NAME",
+    default="",
+    help="Which GPUs of the cluster to use, where it has several models: a part of the name.",
+)
+@options.token
+@options.tls
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> None:
     """Find the best config of KERNEL.cu for every workload and prove it against the baseline."""
@@ -157,6 +179,7 @@ def command(context: click.Context, /, **values: Any) -> None:
         session=values["session"],
         jobs=values["jobs"],
         store=values["store"],
+        copy_session=values["copy_session"],
         wait_s=values["wait"],
         command=(program_name(), *context.meta[WORDS]),
         say=_say,
@@ -164,6 +187,8 @@ def command(context: click.Context, /, **values: Any) -> None:
         kernel=values["kernel_name"],
         instantiate=values["instantiate"],
         include=values["include"],
+        cluster=_cluster(values),
+        resume_command=(*_copying_words(values), *_cluster_words(values)),
     )
     as_json, quiet = values["as_json"], values["quiet"]
     kept = stdout_kept_for_result() if as_json else nullcontext()
@@ -178,6 +203,39 @@ def command(context: click.Context, /, **values: Any) -> None:
             click.echo(json.dumps(json_of(done.data) | agent))
         if done.failure is not None:
             raise done.failure
+
+
+# What goes with --cluster, and says again how to reach it when a run is resumed.
+_OF_CLUSTER = ("cluster", "gpu_model", "token_file", "tls_ca", "tls_cert", "tls_key")
+
+
+def _cluster(values: dict[str, Any]) -> ClusterSettings | None:
+    tls = options.tls_files(values["tls_ca"], values["tls_cert"], values["tls_key"])
+    if values["cluster"] is None:
+        given = [name for name in _OF_CLUSTER if values[name]]
+        if given:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise click.UsageError(f"{names} needs --cluster ADDRESS")
+        return None
+    from tuner.cluster.settings import ClusterSettings
+
+    return ClusterSettings(values["cluster"], values["token_file"], tls, values["gpu_model"])
+
+
+def _cluster_words(values: dict[str, Any]) -> tuple[str, ...]:
+    given = [(name, values[name]) for name in _OF_CLUSTER if values[name]]
+    return tuple(word for name, v in given for word in (f"--{name.replace('_', '-')}", str(v)))
+
+
+def _copying_words(values: dict[str, Any]) -> tuple[str, ...]:
+    """Spell out what a resumed run needs to go on with the session's copy."""
+    if not values["copy_session"]:
+        return ()
+    from tuner.session.database import without_password
+
+    store = values["store"]
+    named = () if store is None else ("--store", without_password(store))
+    return (*named, "--copy-session")
 
 
 def _say(text: str) -> None:

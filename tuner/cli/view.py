@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tuner.model.errors import AgentError
     from tuner.model.kernel import Workload
-    from tuner.model.progress import Phase, Progress, WorkloadProgress
+    from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
     from tuner.report.data import ReportData
     from tuner.report.rounds import RoundData, Spent
     from tuner.report.sections.dispatch import PeersOn
@@ -65,12 +65,39 @@ class View:
 
 
 def make_view(console: Console, *, quiet: bool) -> View:
-    """Choose the view that suits the console."""
+    """Choose the view that suits the console; it also tells who started this process, if asked."""
+    from tuner.campaign.progress import progress_writer
+
+    shown = _console_view(console, quiet=quiet)
+    writer = progress_writer()
+    return shown if writer is None else ToldView(shown, writer)
+
+
+def _console_view(console: Console, *, quiet: bool) -> View:
     if quiet:
         return View()
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveView(console)
     return PlainView(console)
+
+
+class ToldView(View):
+    """Show each snapshot, and pass it on to another listener."""
+
+    def __init__(self, shown: View, listener: Listener) -> None:
+        self._shown, self._listener = shown, listener
+
+    def update(self, progress: Progress) -> None:
+        """Take the next snapshot."""
+        self._shown.update(progress)
+        self._listener.update(progress)
+
+    def __enter__(self) -> Self:
+        self._shown.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._shown.__exit__(*exception)
 
 
 class LiveView(View):
@@ -303,8 +330,14 @@ def write_report(data: ReportData, folder: Path) -> None:
 
 def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bool) -> None:
     """Print the results, what an agent tried, and where everything is."""
+    from tuner.report.sections.bits import bits_lines
     from tuner.report.sections.search import early_end_lines, space_lines
-    from tuner.report.sections.summary import constant_inputs, extremes_left_out, headline
+    from tuner.report.sections.summary import (
+        constant_inputs,
+        extremes_left_out,
+        headline,
+        verdict,
+    )
     from tuner.report.sections.surroundings import disagreements, surroundings_lines
     from tuner.report.terminal import results_table
 
@@ -329,10 +362,12 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         headline(data).headline,
         f"{missing} trials had no answer in the recording" if missing else "",
         *(() if data.results else why_none),
+        f"verification   {verdict(data)}" if data.evaluator and data.results else "",
         f"extremes       left out: {less}" if (less := extremes_left_out(data)) else "",
         f"constant       {held}" if (held := constant_inputs(data)) else "",
         *space_lines(data),
         *early_end_lines(data),
+        *((f"bits           {line}" for line in bits_lines(data)) if data.keep_bits else ()),
         *(f"surroundings   {line}" for line in surroundings_lines(data)),
         # What is proved; the report has them all.
         *(f"{'':15}{one}" for one in disagreements(data) if one.clear),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tuner.compiler.includes import UNIT_NAME, header_digest
+from tuner.model.kernel import PYTHON_OPTION, Launch
 from tuner.model.trial import Resources
 
 
@@ -35,7 +36,8 @@ class CompileResult:
     """What came of a request: a cubin with each kernel's lowered name and resources, or an error.
 
     `error` is the compiler's text with its lines as they are in the rendered source; `timed_out`
-    says that the compiler was killed.
+    says that the compiler was killed. `called` are the launches that a Python kernel makes, as far
+    as they are known: `resources` has theirs by name, and under the kernel's own the most of each.
     """
 
     cubin: bytes = b""
@@ -45,6 +47,7 @@ class CompileResult:
     timed_out: bool = False
     seconds: float = 0.0
     cached: bool = False
+    called: tuple[Launch, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -93,9 +96,9 @@ def source_key(
     The code is also that of the headers which the source can reach in `include_dirs`.
     """
     headers = header_digest(source, include_dirs)
-    content = json.dumps(
-        [normalized(source), list(options), architecture, *filter(None, [headers])]
-    )
+    # In Python two slashes divide.
+    code = source if PYTHON_OPTION in options else normalized(source)
+    content = json.dumps([code, list(options), architecture, *filter(None, [headers])])
     return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -220,7 +223,7 @@ def result_of(request: CompileRequest, reply: dict[str, Any], cubin: bytes) -> C
     lowered = {name: reply["lowered"].get(name, "") for name in request.kernels}
     absent = [name for name in request.kernels if lowered[name] not in found]
     if absent:
-        return CompileResult(error=_absent(request, absent), seconds=seconds)
+        return CompileResult(error=absent_error(request, absent), seconds=seconds)
     resources = {name: found[lowered[name]] for name in request.kernels}
     return CompileResult(cubin, lowered, resources, seconds=seconds)
 
@@ -236,10 +239,11 @@ def _error(request: CompileRequest, log: str) -> str:
     absent = [name for name in request.kernels if name.strip() in reasons]
     if not absent:
         return shortened(log.strip() or "the compiler failed without a message")
-    return _absent(request, absent, f" ({reasons[absent[0].strip()]})")
+    return absent_error(request, absent, f" ({reasons[absent[0].strip()]})")
 
 
-def _absent(request: CompileRequest, absent: list[str], because: str = "") -> str:
+def absent_error(request: CompileRequest, absent: list[str], because: str = "") -> str:
+    """Say which kernels of a request its source lacks, and which it has."""
     source = _ATTRIBUTE.sub(" ", normalized(request.source))
     known = ", ".join(dict.fromkeys(_KERNEL.findall(source))) or "no __global__ function"
     names = ", ".join(f"`{name}`" for name in absent)

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
 import shutil
-import signal
-import subprocess
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache as once
 from functools import cached_property
 from pathlib import Path
 
 from tuner.compiler.base import CompileRequest, CompileResult, shortened
 from tuner.compiler.cache import Cache, cache_key
+from tuner.compiler.command import (
+    MOST_RUNS,
+    CompilerCommand,
+    ToolError,
+    remove_left_behind,
+    scratch_folder,
+)
 from tuner.compiler.host_source import (
     LAUNCH_UNIT,
     PTX_REMEDY,
@@ -33,6 +33,7 @@ from tuner.compiler.host_source import (
     to_host,
 )
 from tuner.compiler.includes import UNIT_NAME, include_digest, refused_include
+from tuner.model.amd import amd_limits, is_amd
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.trial import Resources
 
@@ -43,7 +44,7 @@ _MARKED = re.compile(r"^call to .* declared with attribute error: ")
 _GPU_ONLY = re.compile(
     r"mma\.h|mma_sync|cooperative_groups|cuda/(?:barrier|pipeline|ptx|atomic|std)|cudaTypedefs|wmma|cub"
     r"|nvcuda|cute/|cutlass|__pipeline_|__cluster|cluster_|tensor_?map"
-    r"|CUtensorMap|__grid_|inline PTX",
+    r"|CUtensorMap|__grid_|inline PTX|__builtin_amdgcn_|rocwmma|hipcub|rocprim",
     re.IGNORECASE,
 )
 
@@ -69,10 +70,11 @@ def errors(log: str, request: CompileRequest) -> str:
 
 # Standing for a header of NVIDIA's or a kernel's own file, warnings help nobody here.
 # What the standard headers may use is told while they are preprocessed.
-_LANGUAGE = (
-    *("-D__CUDA_ON_HOST__=1", "-D__CUDACC__=1", "-U_FORTIFY_SOURCE", "-w"),
-    *("-D__CUDACC_VER_MAJOR__=13", "-D__CUDACC_VER_MINOR__=0"),
-    *("-fno-exceptions", "-fno-rtti"),
+_LANGUAGE = ("-D__CUDA_ON_HOST__=1", "-U_FORTIFY_SOURCE", "-w", "-fno-exceptions", "-fno-rtti")
+_CUDA = ("-D__CUDACC__=1", "-D__CUDACC_VER_MAJOR__=13", "-D__CUDACC_VER_MINOR__=0")
+_HIP = (
+    *("-D__HIP__=1", "-D__HIPCC__=1", "-D__HIP_PLATFORM_AMD__=1", "-D__HIP_DEVICE_COMPILE__=1"),
+    *("-D__AMDGCN__=1", "-include", "hip/hip_runtime.h"),
 )
 _CODE = (
     *("-fPIC", "-shared", "-pipe", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden"),
@@ -117,10 +119,25 @@ def _language(request: CompileRequest) -> list[str]:
     # `__CUDA_ARCH__` is the GPU's, so that a kernel takes the branch it would take there. Macros of
     # architecture-specific instructions (`__CUDA_ARCH_FEAT_SM90_ALL`) stay undefined: those exist
     # as PTX alone.
-    found = _ARCHITECTURE.match(request.architecture)
-    architecture = [f"-D__CUDA_ARCH__={int(found[1]) * 10}"] if found else []
+    if is_amd(request.architecture):
+        name = request.architecture.partition(":")[0]
+        lanes = amd_limits(name).threads_per_warp
+        architecture = [*_HIP, f"-D__{name}__=1", f"-D__AMDGCN_WAVEFRONT_SIZE={lanes}"]
+    else:
+        found = _ARCHITECTURE.match(request.architecture)
+        architecture = [*_CUDA, *([f"-D__CUDA_ARCH__={int(found[1]) * 10}"] if found else [])]
+    architecture += _widths(request.architecture)
     own = [option for option in request.options if _SHARED_OPTION.fullmatch(option)]
     return [*_LANGUAGE, *architecture, _standard(request), *own]
+
+
+def _widths(architecture: str) -> list[str]:
+    """Tell the runtime and a kernel what differs between NVIDIA's warps and AMD's waves."""
+    if not is_amd(architecture):
+        return []
+    limits = amd_limits(architecture)
+    shared = f"-DON_HOST_SHARED_BYTES={limits.shared_bytes_per_block}"
+    return [f"-DON_HOST_WARP={limits.threads_per_warp}", shared]
 
 
 def _standard(request: CompileRequest) -> str:
@@ -158,18 +175,7 @@ def sanitizer_finding(text: str) -> str:
     return f"{place}: {', '.join(told)}"
 
 
-MAX_MEMORY_BYTES = 4 << 30
-MAX_FILE_BYTES = 256 << 20
-
-# SIGKILL may come from outside, from a system that is short of memory say: a command that was
-# killed is run again, up to this many times in all.
-MOST_RUNS = 4
-
 _SEARCHED = re.compile(r"search starts here:\n(.*?)End of search list", re.DOTALL)
-# A shell sets the limits: between fork and exec no code of ours may run in a threaded process.
-_LIMITED = 'ulimit -v "$1" && ulimit -f "$2" && ulimit -t "$3" && shift 3 && exec "$@"'
-
-
 # What g++ says when SIGKILL ended one of the programs that it starts.
 _KILLED = re.compile(
     r"^(?:g\+\+|collect2): (?:fatal )?error: "
@@ -178,17 +184,7 @@ _KILLED = re.compile(
 )
 
 
-@dataclass(eq=False)
-class _ToolError(Exception):
-    """g++ failed; `lasting`: it would again. `killed`: SIGKILL ended it, or what it started."""
-
-    log: str
-    timed_out: bool = False
-    lasting: bool = False
-    killed: bool = False
-
-
-class _Gxx:
+class _Gxx(CompilerCommand):
     """Run g++; `DeviceError` where there is none."""
 
     def __init__(self) -> None:
@@ -198,11 +194,7 @@ class _Gxx:
                 "the `host` device needs g++, which is not installed",
                 remedy="install it (Debian and Ubuntu: apt install g++)",
             )
-        self._path = found
-        self._environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._lock = threading.Lock()
-        self._closed = False
+        super().__init__(found, _KILLED)
 
     @cached_property
     def version(self) -> str:
@@ -213,69 +205,6 @@ class _Gxx:
         told = self.ask("-E", "-v", "-x", "c++", "/dev/null")
         lines = [line for part in _SEARCHED.findall(told) for line in part.splitlines()]
         return tuple(Path(line.strip()).resolve() for line in lines if line.startswith(" "))
-
-    def run(self, options: list[str], folder: Path, deadline: float) -> bytes:
-        """Run it in `folder` until `deadline` of `time.perf_counter`; return its output."""
-        for _ in range(MOST_RUNS - 1):
-            try:
-                return self._run(options, folder, deadline)
-            except _ToolError as error:
-                if not error.killed:
-                    raise
-        return self._run(options, folder, deadline)
-
-    def _run(self, options: list[str], folder: Path, deadline: float) -> bytes:
-        left = max(0.0, deadline - time.perf_counter())
-        # In KiB, blocks of 512 bytes, and seconds.
-        limits = [MAX_MEMORY_BYTES >> 10, MAX_FILE_BYTES >> 9, int(left) + 2]
-        command = ["/bin/sh", "-c", _LIMITED, "sh", *map(str, limits), self._path, *options]
-        with self._lock:
-            if self._closed:
-                raise _ToolError("the compiler was closed")
-            process = subprocess.Popen(  # noqa: S603
-                command,
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**self._environment, "TMPDIR": str(folder)},
-                start_new_session=True,
-            )
-            self._running.add(process)
-        try:
-            output, log = process.communicate(timeout=left)
-        except subprocess.TimeoutExpired as error:
-            _kill(process)
-            process.communicate()
-            raise _ToolError("", timed_out=True) from error
-        finally:
-            with self._lock:
-                self._running.discard(process)
-        if process.returncode != 0:
-            text = log.decode(errors="replace")
-            if process.returncode == -signal.SIGKILL or _KILLED.search(text):
-                raise _ToolError(text, killed=True)
-            raise _ToolError(text, lasting=": error: " in text)
-        return output
-
-    def close(self) -> None:
-        """Kill what runs; nothing can be run afterwards."""
-        with self._lock:
-            self._closed = True
-            for process in self._running:
-                _kill(process)
-
-    def ask(self, *options: str) -> str:
-        command = [self._path, *options]
-        answer = subprocess.run(  # noqa: S603
-            command, capture_output=True, text=True, timeout=30, env=self._environment, check=False
-        )
-        return answer.stdout + (answer.stderr if "-v" in options else "")
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 HEADERS = Path(__file__).resolve().parents[1] / "device" / "cpu" / "headers"
@@ -305,7 +234,8 @@ class HostCompiler:
         self._macros = [f"-DON_HOST_{name.upper()}=1" for name in self._sanitizers]
         remove_left_behind()
         self._pool = ThreadPoolExecutor(workers or len(os.sched_getaffinity(0)), "host-compiler")
-        self._runtime: Future[bytes] | None = None
+        # One for each width of warps.
+        self._runtimes: dict[tuple[str, ...], Future[bytes]] = {}
         self._lock = threading.Lock()
         self._closed = False
 
@@ -317,8 +247,9 @@ class HostCompiler:
         with self._lock:
             if self._closed:
                 raise WorkerError("the compiler was closed")
-            if self._runtime is None:
-                self._runtime = self._pool.submit(self._build_runtime)
+            widths = tuple(_widths(request.architecture))
+            if widths not in self._runtimes:
+                self._runtimes[widths] = self._pool.submit(self._build_runtime, widths)
             return self._pool.submit(self._compile, request)
 
     def close(self) -> None:
@@ -346,7 +277,7 @@ class HostCompiler:
             resources = {name: Resources(registers=None) for name in request.kernels}
             seconds = time.perf_counter() - started
             result, lasting = CompileResult(library, entries, resources, seconds=seconds), True
-        except (_ToolError, NotOnHostError) as error:
+        except (ToolError, NotOnHostError) as error:
             result, lasting = self._failed(error, request, time.perf_counter() - started)
         if self._cache and lasting:
             self._cache.put(key, result)
@@ -365,7 +296,7 @@ class HostCompiler:
             if refused := refusal(text, folder, allowed):
                 raise NotOnHostError(refused)
             (folder / "unit.ii").write_text(to_host(text) + _entries(request.kernels), "utf-8")
-            (folder / "runtime.o").write_bytes(self._runtime_object(deadline))
+            (folder / "runtime.o").write_bytes(self._runtime_object(request, deadline))
             code = ["-w", _standard(request), *_CODE, "-O1"]
             code += [option for name in self._sanitizers for option in _SANITIZING[name]]
             files = ["-o", "unit.so", "unit.ii", "runtime.o"]
@@ -377,7 +308,7 @@ class HostCompiler:
         return unit.decode(errors="replace")
 
     def _failed(
-        self, error: _ToolError | NotOnHostError, request: CompileRequest, seconds: float
+        self, error: ToolError | NotOnHostError, request: CompileRequest, seconds: float
     ) -> tuple[CompileResult, bool]:
         if isinstance(error, NotOnHostError):
             return CompileResult(error=str(error), seconds=seconds), True
@@ -389,20 +320,20 @@ class HostCompiler:
             return CompileResult(error=errors(error.log, request), seconds=seconds), error.lasting
         return CompileResult(error=message, timed_out=error.timed_out, seconds=seconds), False
 
-    def _runtime_object(self, deadline: float) -> bytes:
-        assert self._runtime is not None
+    def _runtime_object(self, request: CompileRequest, deadline: float) -> bytes:
+        runtime = self._runtimes[tuple(_widths(request.architecture))]
         try:
-            return self._runtime.result(max(0.0, deadline - time.perf_counter()))
+            return runtime.result(max(0.0, deadline - time.perf_counter()))
         except FutureTimeoutError as error:
-            raise _ToolError("", timed_out=True) from error
+            raise ToolError("", timed_out=True) from error
         except CancelledError as error:
-            raise _ToolError("the compiler was closed") from error
+            raise ToolError("the compiler was closed") from error
 
-    def _build_runtime(self) -> bytes:
+    def _build_runtime(self, widths: tuple[str, ...]) -> bytes:
         source = '#include "on_host/runtime.h"\n'
         # It alone knows of the sanitizers, and isn't watched: a kernel is the same text with them
         # and without.
-        options = [*_RUNTIME_ONLY, *self._macros, "-std=c++17", "-frounding-math"]
+        options = [*_RUNTIME_ONLY, *widths, *self._macros, "-std=c++17", "-frounding-math"]
         options += ["-fno-gnu-unique", "-c"]
         request = CompileRequest(source, (), "host", tuple(options))
         key = cache_key(request, f"{self.version} {_headers_digest()}", "")
@@ -465,42 +396,3 @@ def _entries(kernels: tuple[str, ...]) -> str:
             f"{{ return ::cuda_on_host::launch(launch, &{kernel}); }}"
         )
     return "\n".join(lines) + "\n"
-
-
-PREFIX = "tuner-host-"
-
-
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """Make a folder and remove it; should this process be killed, `remove_left_behind` does."""
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        with suppress(FileNotFoundError):
-            lock = _opened(folder)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            # Between the two it may have been taken for one that was left behind.
-            if folder.exists():
-                break
-            os.close(lock)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
-
-
-def remove_left_behind() -> None:
-    """Remove the folders of processes of this user that were killed: those that nobody locks."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # somebody else's, in use, or gone meanwhile
-            lock = _opened(folder)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(lock).st_uid == os.geteuid():
-                    shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(lock)
-
-
-def _opened(folder: Path) -> int:
-    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

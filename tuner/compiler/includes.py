@@ -174,6 +174,11 @@ def include_digest(source: str, include_dirs: tuple[str, ...]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
+def reachable_files(source: str, include_dirs: tuple[str, ...]) -> list[Path]:
+    """List the files in the user's include folders that a source can reach, however deep."""
+    return [path for _, path in _reached(source, include_dirs)]
+
+
 def header_digest(source: str, include_dirs: Iterable[Path | str]) -> str:
     """Hash the same files by what they hold and what they are called, wherever they lie.
 

@@ -1,4 +1,4 @@
-"""The compiler that the search uses: NVRTC in parallel processes, with a cache."""
+"""Compilers in parallel processes, with a cache: NVRTC, and what compiles other languages."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import shutil
 import signal
 import tempfile
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any, ClassVar, Self
 
 from tuner.compiler.base import CompileRequest, CompileResult, compiler_options, result_of
 from tuner.compiler.cache import Cache, cache_key, user_cache_dir
@@ -30,12 +32,15 @@ MAX_LAST_WORDS = 65_536
 
 
 class CompilerProcess(ChildProcess):
-    """A compiling process with its own scratch folder.
+    """A process that compiles with NVRTC, with its own scratch folder.
 
-    Once it is ready, `version` names its compiler, and `identity` tells builds of it apart.
+    Once it is ready, `version` names its compiler, and `identity` tells builds of it apart. Another
+    compiler's has a `module` of its own, and says what it is asked and what becomes of its answer.
     """
 
-    def __init__(self, cache_dir: Path) -> None:
+    module: ClassVar[str] = "tuner.compiler.nvrtc"
+
+    def __init__(self, cache_dir: Path, *arguments: str) -> None:
         self.version = self.identity = self.last_words = ""
         self._scratch = Path(tempfile.mkdtemp(prefix="tuner-compiler-"))
         (self._scratch / "empty").mkdir()
@@ -44,10 +49,10 @@ class CompilerProcess(ChildProcess):
         try:
             super().__init__(
                 "tune-compiler",
-                "tuner.compiler.nvrtc",
-                [str(cache_dir), str(self._scratch)],
+                self.module,
+                [str(cache_dir), str(self._scratch), *arguments],
                 environment={**kept, **_WITHOUT_OWN_CACHE},
-                # NVRTC may write there what is no message.
+                # Compilers may write there what is no message.
                 stdout=self._diagnosis.fileno(),
                 stderr=self._diagnosis.fileno(),
             )
@@ -75,7 +80,7 @@ class CompilerProcess(ChildProcess):
         """
         content = {"source": request.source, "kernels": request.kernels, "state": state}
         try:
-            self.write({**content, "options": compiler_options(request)})
+            self.write({**content, "options": self.options(request)})
             reply = self.read(timeout_s)
         except ChildTimeoutError:
             error = f"compiling took over {timeout_s:g} s and was stopped"
@@ -84,7 +89,15 @@ class CompilerProcess(ChildProcess):
             if died.killed:
                 raise
             return _crashed(died, self.last_words), False
-        return result_of(request, reply.header, reply.payload), reply.header["lasting"]
+        return self.result(request, reply.header, reply.payload), reply.header["lasting"]
+
+    def options(self, request: CompileRequest) -> list[str]:
+        return compiler_options(request)
+
+    def result(
+        self, request: CompileRequest, reply: dict[str, Any], binary: bytes
+    ) -> CompileResult:
+        return result_of(request, reply, binary)
 
     def kill(self) -> None:
         super().kill()
@@ -106,30 +119,36 @@ def _crashed(died: ChildDiedError, words: str = "") -> CompileResult:
     return CompileResult(error=f"the compiler crashed ({how}) {words}".rstrip())
 
 
-class NvrtcPool:
-    """Compile with NVRTC in worker processes, started when needed and kept for later requests.
+class CompilerPool:
+    """Compile in worker processes, started when needed and kept for later requests.
 
     Implements `Compiler`. A compile over `timeout_s` is killed and one that crashes is an error;
     either costs one worker, which is replaced. Equal requests in flight are compiled once.
-    `workers` is one per available core where not given. Where NVRTC cannot be used, `version` and
-    the futures raise `WorkerError`.
+    `start` starts a process that may use a folder for what can be made again; `workers` is one per
+    available core where not given. Where no process can be used, `version` and the futures raise
+    what `cannot_start` makes of the reason.
     """
 
     def __init__(
-        self, workers: int | None = None, timeout_s: float = 60.0, cache: Cache | None = None
+        self,
+        start: Callable[[Path], CompilerProcess],
+        cannot_start: Callable[[Exception], WorkerError],
+        workers: int | None,
+        timeout_s: float,
+        cache: Cache | None,
     ) -> None:
         self._timeout_s = timeout_s
         self._cache = cache
         cache_dir = cache.directory if cache else user_cache_dir()
         most = workers or len(os.sched_getaffinity(0))
-        self._pool = ProcessPool(lambda: CompilerProcess(cache_dir), most, _cannot_start)
+        self._pool = ProcessPool(lambda: start(cache_dir), most, cannot_start)
         # Looks results up and stores them, while the processes go on.
         self._thread = ThreadPoolExecutor(1, "compiler")
         self._lock = threading.Lock()
         self._asked: dict[CompileRequest, list[Future[CompileResult]]] = {}
         self._closed = False
 
-    def __enter__(self) -> NvrtcPool:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -212,6 +231,15 @@ class NvrtcPool:
             futures = self._asked.pop(request, [])
         for future in futures:
             settle(future, outcome)
+
+
+class NvrtcPool(CompilerPool):
+    """Compile with NVRTC."""
+
+    def __init__(
+        self, workers: int | None = None, timeout_s: float = 60.0, cache: Cache | None = None
+    ) -> None:
+        super().__init__(CompilerProcess, _cannot_start, workers, timeout_s, cache)
 
 
 def _cannot_start(reason: Exception) -> WorkerError:

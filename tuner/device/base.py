@@ -10,13 +10,14 @@ from math import prod
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from tuner.compiler.base import CompileRequest, CompileResult, source_key
+from tuner.compiler.base import Compiler, CompileRequest, CompileResult, source_key
+from tuner.model.amd import amd_limits
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.expressions import Value
 from tuner.model.hardware import DeviceLimits, limits_for
-from tuner.model.kernel import KernelSpec, Launch, Workload
-from tuner.model.trial import Correctness, EnergyWindow, Measurement, Status
+from tuner.model.kernel import CALL, KernelSpec, Launch, Workload
+from tuner.model.trial import Correctness, EnergyWindow, Measurement, Resources, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,11 @@ class DeviceInfo:
     """Which hardware answers, and in which environment it was or is being measured.
 
     `architecture` is the compile target (`sm_90a`); `streaming_gbps` the measured rate that the
-    roofline uses. A CPU's times (`on_cpu`) say nothing of a GPU's.
+    roofline uses. A CPU's times (`on_cpu`) say nothing of a GPU's. `own_limits` are those of
+    hardware that is not NVIDIA's, whose compute capability stands for nothing. `evaluator` is the
+    command of the user's that compiles and times in place of this program, "" where there is none,
+    and `verifies` whether results are verified at all. So many programs run at once as `parallel`.
+    Of a group, it is what each of its `members` is.
     """
 
     name: str
@@ -36,6 +41,30 @@ class DeviceInfo:
     recorded: bool
     environment: Mapping[str, str] = field(default_factory=dict)
     on_cpu: bool = False
+    own_limits: DeviceLimits | None = None
+    evaluator: str = ""
+    verifies: bool = True
+    parallel: int = 1
+    members: int = 1
+
+    @property
+    def limits(self) -> DeviceLimits:
+        return self.own_limits or limits_for(self.compute_capability)
+
+
+def amd_info(architecture: str) -> DeviceInfo:
+    """Describe one of AMD's architectures without a GPU; raise `DeviceError` for an unknown one."""
+    limits = amd_limits(architecture)
+    return DeviceInfo(
+        name=architecture,
+        architecture=architecture,
+        compute_capability=(0, 0),
+        multiprocessors=limits.multiprocessors,
+        l2_bytes=limits.cache_bytes,
+        streaming_gbps=0.0,
+        recorded=False,
+        own_limits=limits,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +74,8 @@ class Program:
     `source_key` is `compiler.base.source_key`; `lowered` maps a launch's kernel name to the
     symbol in `cubin`. `config` is what the source was rendered for, None for the baseline. `peer`
     names an installed implementation of the operator (tuner/device/peers.py), which has no cubin
-    and no launches. `scratch` has the shapes that the config chose, by the argument's name.
+    and no launches. `scratch` has the shapes that the config chose, by the argument's name. With
+    `tell_bits` a verdict says which bits it makes, for one more run (`Correctness.bits`).
     """
 
     source_key: str
@@ -56,6 +86,12 @@ class Program:
     config: Config | None = None
     peer: str = ""
     scratch: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    tell_bits: bool = False
+
+    @property
+    def is_call(self) -> bool:
+        """Tell whether `cubin` is the text of a Python module, whose `launch` is called."""
+        return any(launch.kernel == CALL for launch in self.launches)
 
     @property
     def key(self) -> str:
@@ -82,12 +118,16 @@ def largest_scratch(programs: Sequence[Program]) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the device says of one program: a status, why, and what was measured."""
+    """What the device says of one program: a status, why, and what was measured.
+
+    `resources` are there where the device compiles, and nobody knows of them before.
+    """
 
     status: Status
     reason: str = ""
     measurement: Measurement | None = None
     correctness: Correctness | None = None
+    resources: Resources | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +152,9 @@ class ComparisonRounds:
 class Device(Protocol):
     """Verify and time programs. Close it when done; a crash costs one outcome, never the device.
 
-    What only some devices can do is a protocol of its own: `CanRank`, `FromRecording`, `CanWatch`,
-    `CanCount`, `EnergyMeter`. Ask `isinstance(device, CanWatch)`, never for the class of a device.
+    What only some devices can do is a protocol of its own: `CanRank`, `ComparesBits`,
+    `FromRecording`, `CanWatch`, `CanCount`, `EnergyMeter`. Ask `isinstance(device, CanWatch)`,
+    never for the class of a device.
     """
 
     @property
@@ -152,6 +193,14 @@ class CanRank(Protocol):
 
 
 @runtime_checkable
+class ComparesBits(Protocol):
+    """A device that can tell whether two programs make the same bits."""
+
+    def same_bits(self, program: Program, like: Program) -> Outcome:
+        """Run both on inputs of every kind; `incorrect` where the bits of an output differ."""
+
+
+@runtime_checkable
 class FromRecording(Protocol):
     """A device that answers from a file, which may hold some configs only."""
 
@@ -162,11 +211,30 @@ class FromRecording(Protocol):
     def created(self) -> str:
         """When its measurements were made (ISO 8601)."""
 
+    def holds(self, workload: Workload) -> bool:
+        """Tell whether the file has anything on a workload."""
+
     def configs_of(self, workload: Workload) -> Sequence[Config] | None:
         """List the configs that were tried; None where all valid ones were."""
 
     def compiled(self) -> Mapping[str, CompileResult]:
         """Tell what the compiler said of each source, by its key, without machine code."""
+
+
+@runtime_checkable
+class HasCompiler(Protocol):
+    """A device whose programs only its own compiler makes."""
+
+    def compiler(self, jobs: int | None) -> Compiler:
+        """Open it with so many processes."""
+
+
+@runtime_checkable
+class CanPrepare(Protocol):
+    """A device whose Python kernels compile at their first call, and can be compiled before."""
+
+    def call_compiler(self, jobs: int | None) -> Compiler:
+        """Open what calls their modules in so many processes without launching anything."""
 
 
 class Watcher(Protocol):
@@ -264,6 +332,8 @@ def open_meter(device: Device) -> EnergyMeter:
         why = "a recording holds times, but no energy"
     elif device.info.on_cpu:
         why = "a CPU says nothing of a GPU's energy"
+    elif device.info.evaluator:
+        why = f"{device.info.evaluator} says times, but no energy"
     else:
         why = f"{device.info.name} has no energy meter"
     raise DeviceError(why, remedy="use a GPU (--device cuda), or --objective time")
@@ -282,7 +352,7 @@ class CompileTarget:
 
     @property
     def limits(self) -> DeviceLimits:
-        return limits_for(self.device.compute_capability)
+        return self.device.limits
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -298,6 +368,7 @@ class CompileTarget:
             "max_shared_bytes": self.limits.shared_bytes_per_block,
             "multiprocessors": self.device.multiprocessors,
             "warp_size": self.limits.threads_per_warp,
+            "wave": self.limits.threads_per_warp,  # AMD's word for it
             # Unless somebody has said so, it doesn't.
             "successor_waits": around is not None and around.successor_waits,
         }

@@ -21,6 +21,7 @@ from tuner.device.base import Program
 from tuner.device.layout import Array
 from tuner.model.errors import DeviceError, KernelError, WorkerError
 from tuner.model.kernel import Workload
+from tuner.model.settings import COMMAND
 from tuner.model.trial import Status
 from tuner.process.files import read_regular
 
@@ -130,6 +131,42 @@ class PeerError(WorkerError):
         self.status, self.sticky = status, True
 
 
+_LONGEST_REASON = 2000
+_MEMORY_ERRORS = frozenset({("torch", "OutOfMemoryError"), ("triton", "OutOfResources")})
+
+
+@contextmanager
+def blamed_on_peer(file: Path, before_line: str) -> Iterator[None]:
+    """Turn whatever a peer or a Python kernel raises into a `PeerError` with its line and status.
+
+    `file` is what tracebacks call its text, `before_line` what is told before the line. What is
+    not installed is `not_recorded`, `NotImplementedError` a `constraint`, and too little memory, of
+    whichever kind, a `resource_limit`.
+    """
+    try:
+        yield
+    except WorkerError:
+        raise
+    except ImportError as error:
+        raise PeerError(str(error), status=Status.NOT_RECORDED) from error
+    except NotImplementedError as error:
+        raise PeerError(str(error), status=Status.CONSTRAINT) from error
+    except KernelError as error:
+        raise PeerError(str(error)) from error
+    except Exception as error:
+        line = line_in(file, error)
+        place = f"{before_line}{line}: " if line else ""
+        text = f"{place}{type(error).__name__}: {error}"
+        status = Status.RESOURCE_LIMIT if _lacks_memory(error) else Status.LAUNCH
+        raise PeerError(text[:_LONGEST_REASON], status=status) from error
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Tell PyTorch's and Triton's own errors by their names: neither need be installed."""
+    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}
+    return isinstance(error, MemoryError) or not kinds.isdisjoint(_MEMORY_ERRORS)
+
+
 def load_peers(path: Path) -> dict[str, PeerFunction]:
     """Import a reference file's `peers`; raise `KernelError` unless they are functions by name."""
     return load_functions(path, "peers")
@@ -228,9 +265,9 @@ def torch_operators(package: str, libraries: str) -> Any:
 
 
 def require_gpu(device: str) -> None:
-    if device == "host":
+    if device == "host" or device.startswith(COMMAND):
         raise DeviceError(
-            "peers run on a GPU only, not on --device host",
+            f"peers run on a GPU only, not on --device {device}",
             remedy="use a GPU (--device cuda) or a recording that has them (--device recorded), "
             "or leave --peers out",
         )

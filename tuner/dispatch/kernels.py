@@ -241,6 +241,7 @@ def device_numbers(environment: Mapping[str, str]) -> dict[str, Value]:
         "max_shared_bytes": limits.shared_bytes_per_block,
         "multiprocessors": int(environment["multiprocessors"]),
         "warp_size": limits.threads_per_warp,
+        "wave": limits.threads_per_warp,
         "successor_waits": False,
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf, log
 from operator import attrgetter
 from statistics import median
@@ -133,8 +134,16 @@ def evidence(
 
 
 def distrusted(trials: Iterable[Trial], checks: Iterable[Check]) -> frozenset[Variant]:
-    """Name the variants that were ever wrong or failed a check: they serve nowhere."""
-    wrong = {trial.variant for trial in trials if trial.status is Status.INCORRECT}
+    """Name the variants that were ever wrong or failed a check: they serve nowhere.
+
+    Nor do those with other bits than the default in the finals, where bits are kept.
+    """
+    wrong = {
+        trial.variant
+        for trial in trials
+        if trial.status is Status.INCORRECT
+        or (trial.status is Status.OTHER_BITS and trial.stage == "finals")
+    }
     return frozenset(wrong | {check.variant for check in checks if check.passed is False})
 
 
@@ -179,11 +188,21 @@ def _over(
     comparison: Comparison, rounds: RoundTimes, other: int, column: int, seed: int
 ) -> tuple[float, Interval]:
     """Return the speedup of a column over another, with an interval that heeds the clock."""
-    interval = paired_interval if comparison.paired else unpaired_interval
-    speedup, bounds = interval([r[other] for r in rounds], [r[column] for r in rounds], seed)
+    columns = (tuple(row[index] for row in rounds) for index in (other, column))
+    speedup, bounds = _interval(comparison.paired, *columns, seed)
     if abs(_median(rounds, other) - _median(rounds, column)) < comparison.noise_us:
         bounds = min(bounds[0], 1.0), max(bounds[1], 1.0)
     return speedup, bounds
+
+
+# The finals, the choice of the variants and the report ask for the same ones: each takes tens of
+# milliseconds to draw.
+@lru_cache(maxsize=4096)
+def _interval(
+    paired: bool, baseline_us: tuple[float, ...], candidate_us: tuple[float, ...], seed: int
+) -> tuple[float, Interval]:
+    interval = paired_interval if paired else unpaired_interval
+    return interval(baseline_us, candidate_us, seed)
 
 
 def _ratio(comparison: Comparison, column: int) -> float:

@@ -28,6 +28,7 @@ from tuner.draft.strides import with_strides
 from tuner.draft.tensor_maps import split_maps, with_maps
 from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Expression, Value
+from tuner.model.languages import HIP, language_of
 from tuner.process.files import read_text
 from tuner.source import hide_host_code, read_source
 from tuner.source.facts import KernelFunction, LineIndex, SourceFile, bare_name
@@ -175,6 +176,13 @@ def draft_source(
     `kernels/NAME.cu`. Raises `KernelError` where the kernel cannot be extracted, and what
     `write_draft` raises.
     """
+    if language_of(path) is HIP:
+        raise KernelError(
+            "has no search space, and drafts are made of CUDA and Python alone",
+            path=path,
+            remedy=f"write search_spaces/{path.name}.yaml with a template beside it, as those of "
+            "kernels/portable (docs/hardware.md)",
+        )
     asked = asked or Asked()
     beside = path.with_suffix(".py")
     if asked.problem is None and beside.is_file() and is_stated(beside):
@@ -268,6 +276,8 @@ def restore_template(space: Path) -> Path | None:
     model = validated(document)
     check_names(document, model)
     declared = search_space(document, model)
+    if model.template is None:
+        return None  # a kernel in Python is its own
     template, path = space.parent / model.template, space.parent / model.source
     if template.exists() or not path.is_file() or len(model.launch) != 1:
         return None

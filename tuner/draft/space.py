@@ -114,9 +114,9 @@ def space_yaml(
     """Write the whole file; `files` are those that it names, by their keys in it."""
     maps = handed.maps if handed else ()
     axes, arguments, choices = inference.axes, inference.arguments, proposals.choices
-    sizes, sizes_from = _workloads(inference)
+    sizes, sizes_from = workloads_text(inference)
     outputs = [a for a in arguments if a.role in ("output", "inout")]
-    template = _environment().get_template("space.yaml.j2")
+    template = environment().get_template("space.yaml.j2")
     return template.render(
         launch=launch,
         files=files,
@@ -128,7 +128,7 @@ def space_yaml(
         sizes_from=sizes_from,
         held_out=_told(inference.held_out),
         edge_cases=_told(inference.edge_cases),
-        min_bytes=_min_bytes(arguments),
+        min_bytes=min_bytes_text(arguments),
         baseline=launch_draft(launch, axes, launch.instance),
         choices=choices,
         most=partial(_most, arguments),
@@ -139,7 +139,7 @@ def space_yaml(
         own=handed.own if handed else (),
         baseline_maps=[one.text(launch, axes, ()) for one in maps],
         tuned_maps=[one.text(launch, axes, choices) for one in maps],
-        tolerances=[(a.parameter.name or BLANK, _tolerance(a, inference)) for a in outputs],
+        tolerances=[(a.parameter.name or BLANK, tolerance_text(a, inference)) for a in outputs],
     )
 
 
@@ -147,7 +147,7 @@ def reference_stub(kernel: KernelFunction, stem: str) -> str:
     """Write a reference whose body a person has to write, for the source named `stem`."""
     arrays = [parameter for parameter in kernel.parameters if parameter.pointers]
     inputs = ", ".join(parameter.name for parameter in arrays if parameter.const)
-    template = _environment().get_template("reference.py.j2")
+    template = environment().get_template("reference.py.j2")
     return template.render(
         kernel=kernel.name,
         stem=stem,
@@ -158,8 +158,9 @@ def reference_stub(kernel: KernelFunction, stem: str) -> str:
 
 
 @cache
-def _environment() -> Environment:
-    environment = Environment(
+def environment() -> Environment:
+    """Give the templates of drafts, with what all of them write alike."""
+    made = Environment(
         loader=PackageLoader("tuner", "draft"),
         autoescape=False,
         undefined=StrictUndefined,
@@ -168,9 +169,9 @@ def _environment() -> Environment:
         line_statement_prefix="%",
         keep_trailing_newline=True,
     )
-    environment.filters |= {"quoted": _quoted, "value": format_value}
-    environment.globals |= {"argument": _argument, "hints": _hints}
-    return environment
+    made.filters |= {"quoted": _quoted, "value": format_value}
+    made.globals |= {"argument": _argument, "hints": _hints}
+    return made
 
 
 def _axes(axes: Axes) -> str:
@@ -200,8 +201,8 @@ def _argument(argument: DraftArgument) -> str:
     return f"{{name: {name}, dtype: {dtype}, {end}}}{comment}"
 
 
-def _workloads(inference: Inference) -> tuple[list[str], str]:
-    # those to tune for, and a comment that says where they are from
+def workloads_text(inference: Inference) -> tuple[list[str], str]:
+    """Write the workloads to tune for, and a comment that says where they are from."""
     names = list(inference.axes.names.values()) or [BLANK]
     known = inference.complete_sizes
     if not known:
@@ -221,7 +222,8 @@ def _told(workloads: Sequence[Mapping[str, int]]) -> str:
     return ", ".join(f"{{{sizes}}}" for sizes in each)
 
 
-def _min_bytes(arguments: Sequence[DraftArgument]) -> str | None:
+def min_bytes_text(arguments: Sequence[DraftArgument]) -> str | None:
+    """Write how many bytes all arrays have, where every shape is known."""
     arrays = [argument for argument in arguments if argument.role is not None]
     known = (a.dtype is not None and a.shape is not None and a.parameter.name for a in arrays)
     if not arrays or not all(known):
@@ -281,7 +283,8 @@ def _constraints(
     return list(dict.fromkeys(constraints))
 
 
-def _tolerance(output: DraftArgument, inference: Inference) -> str:
+def tolerance_text(output: DraftArgument, inference: Inference) -> str:
+    """Write how far an output may be from the reference, by its dtype and what it sums."""
     name, dtype = output.parameter.name or BLANK, output.dtype or BLANK
     if "int" in dtype or dtype == "bool":
         return "{absolute: 0}"

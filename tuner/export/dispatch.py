@@ -21,7 +21,7 @@ from tuner.dispatch.table import (
 )
 from tuner.export.folder import with_table, write_folder
 from tuner.export.sources import Sources, described, template, times_of
-from tuner.export.winners import Winners, winners_of
+from tuner.export.winners import Winners, cuda_winners_of
 from tuner.model import TUNER_VERSION
 from tuner.model.kernel import KernelSpec
 
@@ -47,7 +47,7 @@ def export_dispatch(
     `SessionError` where there is no session, nothing was compared in it, or its files have
     changed, and `InputError` where the folder cannot be written or holds what is not ours.
     """
-    winners = winners_of(directory, choice, space)
+    winners = cuda_winners_of(directory, choice, space)
     files = with_table(*_files(winners))
     write_folder(to, files)
     return Exported(to, winners.dispatch.table, tuple(files), winners.incomplete)
@@ -120,6 +120,7 @@ def _document(sources: Sources, winners: Winners) -> dict[str, Any]:
         **({"constants": list(spec.constants)} if spec.constants else {}),
         "tune": TUNER_VERSION,
         "choice": {"within": table.choice.within, "max_variants": table.choice.most},
+        **({"keep_bits": True} if manifest.config.keep_bits else {}),
         "variants": [
             {
                 "variant": number,
@@ -135,6 +136,7 @@ def _document(sources: Sources, winners: Winners) -> dict[str, Any]:
                 "architecture": measured.architecture,
                 "measured": measured.date,
                 "recorded": measured.recorded,
+                "verified_by": measured.verified_by or None,
                 "surroundings": described(spec, table),
                 "shapes": {one.workload.key: _entry(one, table) for one in table.entries},
                 "held_out": {one.workload.key: _held_out(one, table) for one in table.held_out},

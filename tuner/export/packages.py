@@ -129,6 +129,7 @@ def _described(one: Winners) -> Mapping[str, object]:
         "device": one.measured.device,
         "architecture": one.measured.architecture,
         "measured": one.measured.date,
+        "verified_by": one.measured.verified_by or None,
         "made_from": {
             "source": one.manifest.source_sha,
             "space": one.manifest.space_sha,

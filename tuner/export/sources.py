@@ -40,8 +40,9 @@ from tuner.model.kernel import (
     KernelSpec,
     LaunchSpec,
 )
+from tuner.model.languages import refuse_opencl
 from tuner.model.tensor_maps import DATA_TYPES, L2_PROMOTION, RANKS, TensorMapSpec
-from tuner.model.trial import INITIAL
+from tuner.model.trial import INITIAL, TUNE
 from tuner.source import hide_host_code, read_source
 
 _DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
@@ -56,6 +57,15 @@ class Measured:
     date: str
     recorded: bool
     operators: Mapping[str, str]
+    verified_by: str = TUNE
+
+    @property
+    def warning(self) -> str:
+        """Say whose word it is that variants are right; "" where they were verified here."""
+        if self.verified_by == TUNE:
+            return ""
+        by = f"verified by `{self.verified_by}`, not by tune"
+        return by if self.verified_by else "NOT VERIFIED by anybody"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +109,7 @@ class Sources:
     """Write the C++ of one kernel's dispatch; raises `InputError` for what C++ cannot say."""
 
     def __init__(self, spec: KernelSpec, dispatch: SessionDispatch, measured: Measured) -> None:
+        refuse_opencl(spec.source, "an export of C++")
         self.spec, self._dispatch, self._measured = spec, dispatch, measured
         self._names = {axis: cpp_name(axis) for axis in spec.axes}
         self._arrays = [one for one in spec.arguments if not one.is_scalar]
@@ -209,6 +220,7 @@ class Sources:
             "version": TUNER_VERSION,
             "device": self._measured.device,
             "architecture": self._measured.architecture,
+            "warning": self._measured.warning,
         }
 
     def _parameters(self, before_axes: str, taken: Collection[str] | None = None) -> str:

@@ -32,6 +32,19 @@ class Winners:
         return tuple(str(e.workload) for e in self.dispatch.table.entries if e.best is None)
 
 
+def cuda_winners_of(directory: Path, choice: SetSelection | None, space: Path | None) -> Winners:
+    """Read a session as `winners_of`; raise `SessionError` too where its kernel is Python."""
+    found = winners_of(directory, choice, space)
+    if found.spec.is_callable:
+        raise SessionError(
+            f"{found.spec.name} is a Python kernel: there is no CUDA to export",
+            path=directory,
+            remedy="--format sglang-configs or vllm-configs writes the engines' own files of "
+            "configs; the modules under `tuned` in the session hold what was tuned",
+        )
+    return found
+
+
 def winners_of(directory: Path, choice: SetSelection | None, space: Path | None) -> Winners:
     """Read the session in `directory`; without a `choice` of variants it is the session's own.
 
@@ -47,6 +60,7 @@ def winners_of(directory: Path, choice: SetSelection | None, space: Path | None)
                 remedy=f"finish it with `tune --resume {directory}`",
             )
         manifest, environment = session.manifest, session.environment
+        verified_by = session.verified_by
         own = SetSelection(manifest.config.variants_within, manifest.config.max_variants)
         try:
             dispatch = SessionDispatch(session, choice or own)
@@ -60,6 +74,7 @@ def winners_of(directory: Path, choice: SetSelection | None, space: Path | None)
         date=environment.get("date", "") if recorded else created,
         recorded=recorded,
         operators=manifest.config.operators,
+        verified_by=verified_by,
     )
     device = DeviceInfo(
         name=measured.device,

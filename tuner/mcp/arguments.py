@@ -21,7 +21,7 @@ from tuner.model.errors import AgentError
 from tuner.model.settings import RunSettings
 from tuner.model.trial import Result
 from tuner.report.html import write_report
-from tuner.report.sections.summary import headline
+from tuner.report.sections.summary import headline, verdict
 from tuner.report.terminal import json_of, results_table
 from tuner.session.events import Tool
 from tuner.session.session import Session
@@ -196,6 +196,8 @@ def conclude(done: FinishedRun, failure: AgentError | None) -> Ending:
     """Write the report of a run that is over and word its results; `failure` ended its rounds."""
     data, folder = done.data, done.folder
     lines = [headline(data).headline, f"session: {folder}"]
+    if data.evaluator:
+        lines.append(verdict(data))
     if data.results:
         lines += ["", _table(data.results), "", f"tuned kernels: {folder / 'tuned'}"]
     try:

@@ -14,7 +14,7 @@ from tuner.device.base import DeviceInfo
 from tuner.mcp.arguments import Ending, StartArguments, Wish, leading_tools
 from tuner.model.errors import InputError
 from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
-from tuner.model.settings import RunSettings
+from tuner.model.settings import COMMAND, RunSettings
 from tuner.report import formatting
 from tuner.session.events import Tool
 
@@ -158,6 +158,11 @@ class SessionRunner:
             raise InputError(
                 "`resume` goes on with a session that has its kernel and its folder",
                 remedy="leave out `kernel` and `session`, or `resume`",
+            )
+        if asked.device.startswith(COMMAND):
+            raise InputError(
+                "`device` names a program, which a client may not choose",
+                remedy="the server's --device may: tune mcp --device command:PROGRAM",
             )
         settings = RunSettings(device=asked.device) if asked.device else RunSettings()
         if asked.trials is not None:

@@ -8,6 +8,8 @@ TunerError
 │   ├── KernelError       a kernel, its reference, its arguments or its workloads
 │   └── SessionError      a session that cannot be opened or resumed
 ├── DeviceError           the device asked for cannot be used (exit code 2)
+│   ├── DeviceLost        it could be used and is gone: another may take over its work
+│   └── ClusterLost       all devices of a cluster are gone with its scheduler
 ├── AgentError            the agent cannot go on (exit code 4)
 │   ├── AwaitedError      its answer is not there yet
 │   ├── BudgetError       its tokens or its money are used up
@@ -18,6 +20,9 @@ TunerError
 from __future__ import annotations
 
 from pathlib import Path
+
+# What a program ends with that was stopped: the session can be resumed.
+INTERRUPTED = 130
 
 
 class TunerError(Exception):
@@ -77,6 +82,14 @@ class DeviceError(TunerError):
     """Report a device that was asked for and cannot be used."""
 
     exit_code = 2
+
+
+class DeviceLost(DeviceError):  # noqa: N818 - what befell it, as `Interrupted`
+    """Report a device that was in use and is gone: its host died, hangs or cannot be reached."""
+
+
+class ClusterLost(DeviceError):  # noqa: N818 - as `DeviceLost`
+    """Report a scheduler that is gone or cannot be reached: nothing more can be measured."""
 
 
 class WorkerError(TunerError):

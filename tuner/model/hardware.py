@@ -49,6 +49,50 @@ class DeviceLimits:
     register_unit: int = 256
     partitions: int = 4
 
+    def rooms(self, resources: Resources, launch: Launch) -> dict[str, int]:
+        """Count the blocks of a launch that each resource of a multiprocessor has room for."""
+        registers = resources.registers or 0
+        warps = ceil_div(launch.threads, self.threads_per_warp)
+        most = self.blocks_per_multiprocessor
+        rooms = {
+            "warps": self.warps_per_multiprocessor // warps,
+            "blocks": most,
+            "registers": _blocks_by_registers(self, registers, warps),
+            "shared memory": self.blocks_by_shared_memory(resources, launch),
+            "barriers": most,
+        }
+        if self.barriers_per_multiprocessor is not None and resources.barriers:
+            rooms["barriers"] = self.barriers_per_multiprocessor // resources.barriers
+        return rooms
+
+    def blocks_by_shared_memory(self, resources: Resources, launch: Launch) -> int:
+        shared_bytes = resources.static_shared_bytes + launch.shared_bytes
+        if shared_bytes > self.shared_bytes_per_block:
+            return 0
+        taken = _round_up(shared_bytes + self.reserved_shared_bytes, self.shared_unit_bytes)
+        if not taken:
+            return self.blocks_per_multiprocessor
+        return self.shared_bytes_per_multiprocessor // taken
+
+    def refusals(self, resources: Resources, launch: Launch) -> Iterator[str]:
+        """Yield why a block of a launch gets no registers."""
+        registers = resources.registers
+        if registers is None:
+            return
+        if registers > self.registers_per_thread:
+            yield f"{registers} registers a thread, over the device's {self.registers_per_thread}"
+        warps = ceil_div(launch.threads, self.threads_per_warp)
+        taken = _registers_of_block(self, registers, warps)
+        if taken > self.registers_per_block:
+            yield (
+                f"{launch.threads} threads of {registers} registers take {taken} "
+                f"registers, over the device's {self.registers_per_block} a block"
+            )
+
+    def own_features(self, resources: Resources) -> dict[str, float]:
+        """Tell a searcher what only this kind of hardware has; the same names for every kernel."""
+        return {}
+
 
 _LIMITS = {
     limits.compute_capability: limits
@@ -133,33 +177,19 @@ def operations_per_clock(compute_capability: tuple[int, int], peak: Peak) -> flo
 def occupancy(limits: DeviceLimits, resources: Resources, launch: Launch) -> Occupancy | None:
     """Compute the resident warps of one multiprocessor as a share of the most it holds.
 
-    None where the compiler reports no registers. Assumes the largest shared-memory carve-out and
+    None where the compiler reports no registers, and on hardware of which nobody has said how many
+    warps it holds (0). Assumes the largest shared-memory carve-out and
     ignores clusters, as NVIDIA's calculator does. The limiter is one of `warps`, `blocks`,
     `registers`, `shared memory`, `barriers`; a block that cannot launch at all has 0 blocks.
     """
-    if resources.registers is None:
+    if resources.registers is None or not limits.warps_per_multiprocessor:
         return None
     if not 1 <= launch.threads <= limits.threads_per_block:
         return Occupancy(0.0, 0, "warps")
     warps = ceil_div(launch.threads, limits.threads_per_warp)
-    most = limits.blocks_per_multiprocessor
-    bounds = {
-        "warps": limits.warps_per_multiprocessor // warps,
-        "blocks": most,
-        "registers": _blocks_by_registers(limits, resources.registers, warps),
-        "shared memory": most,
-        "barriers": most,
-    }
-    shared_bytes = resources.static_shared_bytes + launch.shared_bytes
-    taken = _round_up(shared_bytes + limits.reserved_shared_bytes, limits.shared_unit_bytes)
-    if shared_bytes > limits.shared_bytes_per_block:
-        bounds["shared memory"] = 0
-    elif taken:
-        bounds["shared memory"] = limits.shared_bytes_per_multiprocessor // taken
-    if limits.barriers_per_multiprocessor is not None and resources.barriers:
-        bounds["barriers"] = limits.barriers_per_multiprocessor // resources.barriers
-    limiter = min(bounds, key=lambda name: bounds[name])
-    blocks = bounds[limiter]
+    rooms = limits.rooms(resources, launch)
+    limiter = min(rooms, key=lambda name: rooms[name])
+    blocks = rooms[limiter]
     return Occupancy(blocks * warps / limits.warps_per_multiprocessor, blocks, limiter)
 
 
@@ -227,20 +257,15 @@ def _by_shape(limits: DeviceLimits, launch: Launch) -> Iterator[str]:
 
 
 def _by_device(limits: DeviceLimits, resources: Resources, launch: Launch) -> Iterator[str]:
-    registers = resources.registers
-    if registers is not None:
-        if registers > limits.registers_per_thread:
-            yield f"{registers} registers a thread, over the device's {limits.registers_per_thread}"
-        warps = ceil_div(launch.threads, limits.threads_per_warp)
-        taken = _registers_of_block(limits, registers, warps)
-        if taken > limits.registers_per_block:
-            yield (
-                f"{launch.threads} threads of {registers} registers take {taken} "
-                f"registers, over the device's {limits.registers_per_block} a block"
-            )
+    yield from limits.refusals(resources, launch)
     most = limits.shared_bytes_per_block
     if resources.static_shared_bytes + launch.shared_bytes > most:
         yield f"{_shared_text(resources, launch)}, over the device's {most} a block"
+    if resources.max_threads is not None and launch.threads > resources.max_threads:
+        yield (
+            f"block {_text(launch.block)} has {launch.threads} threads, "
+            f"over the {resources.max_threads} that the compiled kernel can have"
+        )
 
 
 def _by_user(

@@ -10,10 +10,16 @@ from typing import Literal
 
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Expression, Value
+from tuner.model.languages import PYTHON, Language, language_of
 from tuner.model.surroundings import Surroundings, SurroundingsSpec
 from tuner.model.tensor_maps import TensorMap, TensorMapSpec
 
 Role = Literal["input", "output", "inout", "scratch"]
+
+# The only launch of a kernel in Python: a call of its function. No kernel in CUDA has this name.
+CALL = "launch()"
+# Among the compiler's options for one.
+PYTHON_OPTION = "--language=python"
 Dim3 = tuple[int, int, int]
 
 # bytes per element; the names are NumPy's where NumPy has the type
@@ -43,7 +49,7 @@ MOST_SCRATCH_BYTES = 1 << 30
 # what constraints and launches may ask of the device and of the launch after the kernel's; whoever
 # evaluates them supplies the values
 DEVICE_NAMES = frozenset(
-    {"max_threads", "max_shared_bytes", "multiprocessors", "warp_size", "successor_waits"}
+    {"max_threads", "max_shared_bytes", "multiprocessors", "warp_size", "wave", "successor_waits"}
 )
 
 
@@ -151,7 +157,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A resolved launch: plain numbers, ready for the driver.
+    """A resolved launch: plain numbers, ready for the driver, or the `CALL` of a Python kernel.
 
     `arguments` names what the kernel takes, in its order; where it is empty, all there are. Its
     parameters for `maps` come after them.
@@ -287,6 +293,15 @@ class KernelSpec:
     edge_cases: tuple[Workload, ...] = ()
     surroundings: tuple[SurroundingsSpec, ...] = ()
     torch: TorchText | None = None
+
+    @property
+    def language(self) -> Language:
+        return language_of(self.source)
+
+    @property
+    def is_callable(self) -> bool:
+        """Tell whether the kernel is a Python function, `launch(config, tensors, axes)`."""
+        return self.language is PYTHON
 
     @property
     def workloads(self) -> tuple[Workload, ...]:

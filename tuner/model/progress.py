@@ -1,4 +1,4 @@
-"""What a run looks like from outside while it runs: snapshots for the live view."""
+"""What runs look like from outside while they run: snapshots for the live views."""
 
 from __future__ import annotations
 
@@ -61,3 +61,55 @@ class Listener(Protocol):
 
     def update(self, progress: Progress) -> None:
         """Show or store the snapshot; must return quickly."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgress:
+    """What a process tells of its run: `trials` of `budget` are done.
+
+    `speedup` is the search's own over all workloads, never a result. `seconds` are the session's.
+    """
+
+    kernel: str
+    device: str
+    phase: Phase
+    trials: int
+    budget: int
+    seconds: float
+    speedup: float | None = None
+    remaining_s: float | None = None
+    workload: str | None = None
+
+
+JobStatus = Literal["waiting", "running", "finishing", "done", "failed", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcome:
+    """What the session of a job holds: the measured speedup, None without a result on a GPU."""
+
+    device: str
+    workloads: int
+    trials: int
+    speedup: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """One job of a campaign: where it runs, how far it is, and what came of it.
+
+    `seconds` are those of all its runs. `kept` says that an earlier campaign had done it. `message`
+    says why it failed or stopped, `starts` how often this campaign has started it.
+    """
+
+    name: str
+    kernel: str
+    status: JobStatus
+    seconds: float = 0.0
+    place: str = ""
+    kept: bool = False
+    progress: RunProgress | None = None
+    outcome: JobOutcome | None = None
+    exit_code: int | None = None
+    message: str = ""
+    starts: int = 0

@@ -25,7 +25,9 @@ class RunConfig:
     `peers` names what the finals compare with besides the baseline. `surveyed` configs are measured
     on each workload whatever the search tries. `surroundings` are those that times are measured in:
     `auto` for the file's own of each workload, `alone`, or the name of some. Without `prune` the
-    search tries configs that the space's `prune` leaves out as slow.
+    search tries configs that the space's `prune` leaves out as slow. With `keep_bits` only configs
+    whose outputs have the bits of the default config's may win. `gpus` are those of several that
+    share the workloads, "" for the one of `device`.
     """
 
     space: Path
@@ -55,3 +57,5 @@ class RunConfig:
     comparison_rounds: int = 40
     surveyed: int | None = None
     prune: bool = True
+    keep_bits: bool = False
+    gpus: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
     from tuner.model.energy import Objective
 
 AUTO, LITERAL, OPENAI, FILES = "auto", "literal", "openai", "files"
+# A device that begins so is a program of the user's, run as it stands behind it.
+COMMAND = "command:"
 # The client of `tune mcp`: no option names it.
 MCP = "mcp"
 AGENTS = (AUTO, LITERAL, OPENAI, FILES)
@@ -24,6 +27,20 @@ SEARCHERS = ("auto", "exhaustive", "random", "optuna", "classifier")
 STRATEGIES = "kernel_tuner:"
 # How much slower than its own best a workload may be served, for the sake of fewer variants.
 VARIANTS_WITHIN = 0.02
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+_UNIT_SECONDS = (3600.0, 60.0, 1.0)
+
+
+def duration_s(text: str) -> float:
+    """Read a time such as `90s`, `5m` or `1h30m`; raise `ValueError` for anything else, and 0."""
+    match = _DURATION.fullmatch(text.strip())
+    total_s = 0.0
+    if match is not None:
+        parts = zip(match.groups(), _UNIT_SECONDS, strict=True)
+        total_s = sum(float(number) * unit for number, unit in parts if number)
+    if total_s <= 0:
+        raise ValueError(f"{text!r} is not a time; write it as 90s, 5m or 1h30m")
+    return total_s
 
 
 class RunSettings(TypedDict, total=False):
@@ -56,3 +73,5 @@ class RunSettings(TypedDict, total=False):
     exchange: Path | str | None
     sources: Sequence[Path | str]
     prune: bool
+    keep_bits: bool
+    gpus: str

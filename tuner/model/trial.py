@@ -20,10 +20,12 @@ RESOLUTION = 0.002
 EnergyKind = Literal["idle", "baseline", "variant"]
 # The candidate that a run begins with: the template as its author wrote it.
 INITIAL = "initial"
+# Who verified a session's winners, where it was this program itself.
+TUNE = "tune"
 
 
 class Status(StrEnum):
-    """How a trial ended; only `correct` trials have a time."""
+    """How a trial ended; only `correct` trials have a time to be chosen by."""
 
     CORRECT = "correct"
     CONSTRAINT = "constraint"
@@ -32,6 +34,7 @@ class Status(StrEnum):
     LAUNCH = "launch"
     INCORRECT = "incorrect"
     TIMEOUT = "timeout"
+    OTHER_BITS = "other_bits"  # right, but `--keep-bits` asks for the bits of the default config
     NOT_RECORDED = "not_recorded"  # the recorded device has no answer for this config
 
 
@@ -41,7 +44,10 @@ class Resources:
 
     `registers` is None where the kernel is compiled for a CPU, which has other ones.
     `serialized_wgmma` is the reason that ptxas gives for making warpgroup multiplies wait for each
-    other, "" where they may overlap.
+    other, "" where they may overlap. `max_threads` is the largest block that the compiled kernel
+    can have, None where only the device sets a limit. Of AMD's GPUs, `registers` are a lane's
+    vector registers with the `accumulation_registers` among them, and `scalar_registers` those of a
+    wave.
     """
 
     registers: int | None
@@ -51,10 +57,28 @@ class Resources:
     stack_bytes: int = 0
     barriers: int = 0
     serialized_wgmma: str = ""
+    scalar_registers: int = 0
+    accumulation_registers: int = 0
+    max_threads: int | None = None
 
     @property
     def spills(self) -> bool:
         return self.spill_store_bytes > 0 or self.spill_load_bytes > 0
+
+
+def most(used: Iterable[Resources]) -> Resources:
+    """Take the most of each that any of some kernels uses."""
+    known = list(used)
+    registers = (one.registers for one in known if one.registers is not None)
+    return Resources(
+        registers=max(registers, default=None),
+        spill_store_bytes=max(one.spill_store_bytes for one in known),
+        spill_load_bytes=max(one.spill_load_bytes for one in known),
+        static_shared_bytes=max(one.static_shared_bytes for one in known),
+        stack_bytes=max(one.stack_bytes for one in known),
+        barriers=max(one.barriers for one in known),
+        serialized_wgmma=next((o.serialized_wgmma for o in known if o.serialized_wgmma), ""),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +113,16 @@ class Measurement:
 class Correctness:
     """The verdict of one verification, with the worst error seen per output.
 
-    `errors` are in units of the tolerance: above 1 fails.
+    `errors` are in units of the tolerance: above 1 fails. `bits` is a digest of all outputs that
+    are to be deterministic, for inputs that every config of a workload gets alike
+    (`inputs.same_seed`): configs with equal ones are of one class. "" where nobody looked.
     """
 
     passed: bool
     input_kinds: tuple[str, ...] = ()
     errors: tuple[tuple[str, float], ...] = ()
     reason: str = ""
+    bits: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +183,8 @@ class Check:
 
     `kind` is `verify` (every kind of input, twice), `edge_cases` (the same on an edge case),
     `compare` (once more after the final comparison), `machine_code` (what programmatic launches do
-    before their wait) or a tool's name, such as `memcheck`. `passed` is None where it could not be
+    before their wait), `bits` (the default config's, on every kind of input) or a tool's name, such
+    as `memcheck`. `passed` is None where it could not be
     run, and `reason` says why. `device` is what it was run on, `created` when (ISO 8601).
     """
 

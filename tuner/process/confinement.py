@@ -1,7 +1,8 @@
 """What a process that handles a stranger's code gives up first, as far as the system lets it.
 
-Two policies use one Landlock: NVRTC's processes read named folders and write their own; a kernel's
-process on the CPU reads libraries and nothing else.
+Three policies use one Landlock: NVRTC's processes read named folders and write their own, and so
+do the programs that a thread starts; a kernel's process on the CPU reads libraries and nothing
+else.
 """
 
 from __future__ import annotations
@@ -133,6 +134,19 @@ def confine_compiler(readable: Iterable[Path], writable: Iterable[Path]) -> bool
     reading = [*map(Path, places), *readable]
     allowed = [(path, READ_FILE | READ_FOLDER) for path in reading]
     return restrict_files([*allowed, *((path, 0xFFFF & ~EXECUTE) for path in writable)])
+
+
+def confine_program(programs: Iterable[Path], readable: Iterable[Path], scratch: Path) -> bool:
+    """Keep what the calling thread starts to `programs` and the system's, their headers and these.
+
+    It writes to `scratch` alone.
+    """
+    rights = READ_FILE | READ_FOLDER
+    system = map(Path, (*LIBRARY_FOLDERS, "/bin", "/usr/bin", "/usr/local/bin"))
+    allowed = [(path, rights | EXECUTE) for path in (*system, *programs)]
+    headers = (Path("/usr/include"), Path("/usr/local/include"))
+    allowed += [(path, rights) for path in (*headers, *readable)]
+    return restrict_files([*allowed, (Path("/dev/null"), rights | WRITE_FILE), (scratch, 0xFFFF)])
 
 
 # A kernel's process, beyond what it starts with.

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
+from typing import BinaryIO
 
 # A name may have 255 bytes; this one gets a prefix and a suffix.
 _NAME_CHARACTERS = 48
@@ -54,6 +55,16 @@ def _require_replaceable(path: Path) -> None:
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a file of ours to append to; `OSError` where a link or anything else is in its place."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    file = os.fdopen(os.open(path, flags, 0o666), "ab")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return file
 
 
 def open_regular(path: Path, *, follow: bool = True) -> BufferedReader:

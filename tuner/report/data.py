@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.analysis.roofline import peak_gflops
+from tuner.model.config import Config
 from tuner.model.energy import Objective
 from tuner.model.errors import ExpressionError, InputError, SessionError, TunerError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DEVICE_NAMES, KernelSpec, Workload
 from tuner.model.trial import (
     INITIAL,
+    TUNE,
     Check,
     Comparison,
     Energy,
@@ -29,10 +31,17 @@ from tuner.model.trial import (
 )
 from tuner.model.trial import fastest as timed_trials
 from tuner.process.files import read_text
-from tuner.session.events import Event, SearchEnded, SpacePruned
+from tuner.session.events import (
+    Event,
+    HomesChosen,
+    ReferenceTimed,
+    SearchEnded,
+    SpacePruned,
+    TimeSpent,
+)
 from tuner.session.records import file_sha
 from tuner.session.session import CandidateRecord, Session
-from tuner.space.choices import definitions, optional
+from tuner.space.choices import definitions, optional, search_space
 from tuner.space.load import load_definition
 from tuner.space.schema import validated
 from tuner.space.yaml import parse
@@ -99,7 +108,12 @@ class ReportData:
     that did not use their budget up. `pruned` says what each search left out as slow, None that
     nothing was to be left out. `dispatch` says which variant serves which shape, `peers` what
     became of each peer on each workload, `surroundings` by their names what runs before and after
-    the operator there. `compute_roof` is the declared peak and its GFLOP/s.
+    the operator there. `homes` says which of several devices timed a workload, the last one for
+    the finals, and `reference_us` what each of them took for the baseline on
+    `reference_workload`. `compute_roof` is the declared peak and its GFLOP/s. `time_spent` says
+    of each run where its seconds went.
+    `default` is the first space's, `baseline_bits` digests what the baseline made, and `keep_bits`
+    says whether only configs with the default's bits could win.
     """
 
     kernel: str
@@ -117,6 +131,9 @@ class ReportData:
     operations: Mapping[str, int] = field(default_factory=dict)
     compute_roof: tuple[str, float] | None = None
     dynamic_shared_bytes: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
+    default: Config | None = None
+    baseline_bits: Mapping[str, str] = field(default_factory=dict)
+    keep_bits: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
     searcher: str = ""
@@ -126,6 +143,8 @@ class ReportData:
     session: str = ""
     finished: bool = True
     on_cpu: bool = False
+    evaluator: str = ""
+    verified_by: str = TUNE
     notes: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
     mutation: MutationScore | None = None
@@ -138,6 +157,10 @@ class ReportData:
     objective: Objective = "time"
     early_ends: tuple[SearchEnded, ...] = ()
     pruned: tuple[SpacePruned, ...] | None = ()
+    homes: tuple[HomesChosen, ...] = ()
+    reference_us: Mapping[str, float] = field(default_factory=dict)
+    reference_workload: str = ""
+    time_spent: tuple[TimeSpent, ...] = ()
     dispatch: Dispatch | None = None
     peers: tuple[PeerTrial, ...] = ()
     surroundings: Mapping[str, str] = field(default_factory=dict)
@@ -153,6 +176,11 @@ class ReportData:
     @property
     def held_out(self) -> tuple[Result, ...]:
         return tuple(result for result in self.results if result.workload.held_out)
+
+    @property
+    def of_cuda(self) -> bool:
+        """Tell whether it is of a kernel in CUDA, which has surroundings and tools of its own."""
+        return self.environment.get("architecture", "sm_").startswith("sm_")
 
     def counts(self) -> dict[Status, int]:
         """Count the search's trials by status, every status named."""
@@ -243,11 +271,14 @@ def from_session(
     recorded = environment.get("recorded") == "true" or config.device.startswith("recorded")
     on_cpu = environment.get("on_cpu") == "true"
     records = session.records()
+    references = session.events(ReferenceTimed)
+    # Several devices end in any order.
+    places = {workload: place for place, workload in enumerate(config.workloads)}
     data = ReportData(
         kernel=manifest.kernel,
         device=environment.get("device", config.device),
         recorded=recorded,
-        results=tuple(session.results()),
+        results=tuple(sorted(session.results(), key=lambda one: places.get(one.workload, 0))),
         records=tuple((record.trial, record.elapsed_s) for record in records),
         finals=tuple(session.trials(stage="finals")),
         comparisons=tuple(session.comparisons()),
@@ -256,6 +287,13 @@ def from_session(
         # The roofline is a GPU's: on a CPU, time goes where no kernel can save any.
         streaming_gbps=None if on_cpu else _number(environment.get("streaming_gbps", "")),
         dynamic_shared_bytes=dict(_dynamic_shared([one.trial for one in records], session)),
+        default=_default(session.candidates()),
+        baseline_bits={
+            w.key: b.correctness.bits
+            for w, b in session.baselines().items()
+            if b.correctness is not None and b.correctness.bits
+        },
+        keep_bits=config.keep_bits,
         environment={
             **{f"operator {name}": value for name, value in config.operators.items()},
             **{k: v for k, v in environment.items() if k not in _SHOWN_ELSEWHERE},
@@ -269,6 +307,8 @@ def from_session(
         finished=session.state == "complete",
         notes=notes,
         on_cpu=on_cpu,
+        evaluator=environment.get("evaluator", ""),
+        verified_by=session.verified_by,
         checks=tuple(session.checks()),
         mutation=_mutation_score(session),
         candidates=tuple(
@@ -279,6 +319,10 @@ def from_session(
         objective=config.objective,
         early_ends=tuple(session.events(SearchEnded)),
         pruned=tuple(session.events(SpacePruned)) if config.prune else None,
+        homes=tuple(session.events(HomesChosen)),
+        reference_us={k: us for one in references for k, us in one.times_us.items()},
+        reference_workload=references[0].workload if references else "",
+        time_spent=tuple(session.events(TimeSpent)),
         dispatch=_dispatch(session),
         peers=tuple(session.peers()),
     )
@@ -363,7 +407,9 @@ def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...
 
 def _tuned_sources(session: Session) -> Iterator[tuple[str, str]]:
     """Read the variants without the lines that tell them apart: equal code is shown once."""
-    header = (f"// {session.manifest.kernel}, tuned for ", "// config: ", "// compile with: ")
+    kernel, comment = session.manifest.kernel, session.comment
+    said = (f"{kernel}, tuned for ", "config: ", "compile with: ")
+    header = tuple(f"{comment} {one}" for one in said)
     for result in session.results():
         path = session.variant_path(result.workload)
         try:
@@ -405,6 +451,16 @@ def _shared_sizes(candidate: CandidateRecord) -> list[Expression] | None:
     except TunerError:
         return None
     return [size.define(defined) for size in found if size is not None]
+
+
+def _default(candidates: Sequence[CandidateRecord]) -> Config | None:
+    try:
+        for first in candidates[:1]:
+            document = parse(first.space_text, Path(first.name))
+            return search_space(document, validated(document)).default
+    except TunerError:
+        pass  # written by another version
+    return None
 
 
 def _number(text: str) -> float | None:

@@ -9,7 +9,7 @@ from tuner.model.trial import Status, Trial
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData
 from tuner.report.pages import render_page, write_page
-from tuner.report.sections import search, summary
+from tuner.report.sections import bits, course, search, summary
 
 
 def write_report(data: ReportData, path: Path) -> None:
@@ -40,6 +40,9 @@ def render_report(data: ReportData) -> str:
         verification_notes=summary.verification_notes(data),
         convergence=search.convergences(data),
         search_lines=(*search.space_lines(data), *search.early_end_lines(data)),
+        bit_classes=bits.classes(data),
+        bits_lines=bits.bits_lines(data),
+        bits_shown=bits.CLASSES_SHOWN,
         importance=search.importances(data),
         rejected=search.rejections(data),
         reasons_shown=search.REASONS_SHOWN,
@@ -47,6 +50,9 @@ def render_report(data: ReportData) -> str:
         fastest=search.fastest_configs(data),
         names_of=_parameter_names,
         source_diffs=search.source_diffs(data),
+        spent=course.time_spent(data),
+        homes_lines=course.homes_lines(data),
+        device_of=course.device_of,
         **_result_parts(data),
         **_parts_of_some(data),
     )

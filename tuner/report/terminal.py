@@ -10,10 +10,12 @@ from rich.text import Text
 
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
-from tuner.model.trial import INITIAL, Occupancy, Result, Trial
+from tuner.model.trial import INITIAL, Occupancy, Resources, Result, Trial
 from tuner.report import formatting
 from tuner.report.data import ReportData
 from tuner.report.formatting import rounded, rounded_all
+from tuner.report.sections.bits import bits_json
+from tuner.report.sections.course import course_json, device_of
 from tuner.report.sections.summary import counts_by_kind
 
 if TYPE_CHECKING:
@@ -86,12 +88,13 @@ def json_of(data: ReportData) -> dict[str, object]:
 
         measured = energy_json(data.energies, data.results)
         energy = {"objective": data.objective, "energy": measured}
-    declared = data.declared
+    declared, bits = data.declared, bits_json(data)
     return {
         "kernel": data.kernel,
         "device": data.device,
         "recorded": data.recorded,
         "on_cpu": data.on_cpu,
+        "verified_by": data.verified_by or None,
         "session": data.session,
         "seconds": round(data.seconds, 3),
         "trials": {status.value: count for status, count in data.counts().items()},
@@ -100,6 +103,8 @@ def json_of(data: ReportData) -> dict[str, object]:
         "workloads": [_json_result(data, one, peers.get(one.workload)) for one in data.results],
         "rounds": [_json_round(one) for one in data.rounds],
         **energy,
+        **({"bits": bits} if bits else {}),
+        **course_json(data),
         **({"extremes": dict(declared.extremes)} if declared and declared.extremes else {}),
         **({"constants": list(declared.constants)} if declared and declared.constants else {}),
     }
@@ -130,7 +135,7 @@ def _roofline(result: Result) -> float | None:
 
 
 def _is_of_cpu(result: Result) -> bool:
-    return result.resources is not None and result.resources.registers is None
+    return result.resources == Resources(registers=None)  # `host` reports nothing
 
 
 def _wrap_workloads(column: Column, results: Sequence[Result], shared: Mapping[str, Value]) -> None:
@@ -184,6 +189,7 @@ def _json_result(
         "registers": None if result.resources is None else result.resources.registers,
         "occupancy": None if result.occupancy is None else result.occupancy.share,
         **({} if peers is None else {"peers": peers}),
+        **({"gpu": name} if (name := device_of(data, result)) else {}),
     }
 
 

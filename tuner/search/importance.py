@@ -24,6 +24,11 @@ class Importance:
     reason: str = ""
 
 
+def preload_importance() -> None:
+    """Import what ranks the parameters, which takes a second or two."""
+    import optuna.importance  # noqa: F401
+
+
 def importance(trials: Sequence[Trial]) -> Importance:
     """Rank the parameters by the correct trials of one workload."""
     groups: dict[frozenset[str], list[Trial]] = {}

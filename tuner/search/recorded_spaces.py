@@ -15,6 +15,7 @@ from tuner.model.errors import InputError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import INITIAL, Measurement, Status, Trial
 from tuner.search.pool import Pool, valid_configs
+from tuner.space.callables import load_template
 from tuner.space.load import Definition, workload_from_text
 from tuner.space.template import Template
 
@@ -129,7 +130,7 @@ def load_spaces(
             path=path,
             remedy="name the right search space with --space",
         )
-    template = Template.load(definition.spec.template, definition.spec.include_dirs)
+    template = load_template(definition.spec, definition.space)
     chosen = _workloads(path, recording, definition.spec, workloads)
     return tuple(_rendered(path, recording, definition, template, one) for one in chosen)
 

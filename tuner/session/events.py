@@ -186,6 +186,42 @@ class WarmStarted(Event):
     seeds: Mapping[str, tuple[WarmSeed, ...]]
 
 
+@dataclass(frozen=True, slots=True)
+class HomesChosen(Event):
+    """Which of several devices times each workload, by its key; the last one recorded counts.
+
+    `factors` adjusts the times of workloads that another device began with, and `lost` says of
+    devices why they are no longer asked.
+    """
+
+    members: tuple[str, ...]
+    homes: Mapping[str, str]
+    factors: Mapping[str, float] = field(default_factory=dict)
+    lost: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceTimed(Event):
+    """What devices took for the same kernel, the baseline on a workload: by name, in us."""
+
+    workload: str
+    times_us: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpent(Event):
+    """The seconds of one run by phase, and of its searches what all `lanes` spent on what.
+
+    `device_s` is verifying and timing, `compiler_s` waiting for a compilation; the rest of the
+    search a lane waited for a proposal.
+    """
+
+    phases_s: Mapping[str, float]
+    lanes: int
+    device_s: float
+    compiler_s: float
+
+
 EVENTS: Mapping[str, type[Event]] = {
     "tools": ToolsDeclared,
     "said": Said,
@@ -199,4 +235,7 @@ EVENTS: Mapping[str, type[Event]] = {
     "search ended": SearchEnded,
     "space pruned": SpacePruned,
     "warm start": WarmStarted,
+    "homes": HomesChosen,
+    "reference": ReferenceTimed,
+    "time": TimeSpent,
 }

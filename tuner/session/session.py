@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from tuner.model.config import Config
 from tuner.model.errors import SessionError
 from tuner.model.kernel import Workload
+from tuner.model.languages import Language, language_of
 from tuner.model.trial import (
+    TUNE,
     Check,
     Comparison,
     Correctness,
@@ -283,6 +285,20 @@ class Session:
         """List the results, one a workload, in the order in which workloads first had one."""
         return list(self._results.values())
 
+    @property
+    def verified_by(self) -> str:
+        """Who compared the results of all winners with the reference; "" where nobody did.
+
+        That is `TUNE`, or the command of an evaluator, which is then taken at its word.
+        """
+        evaluator = self.environment.get("evaluator")
+        if evaluator is None:
+            return TUNE
+        finals = self.trials(stage="finals")
+        verified = {(one.workload, one.variant) for one in finals if one.correctness}
+        won = {(one.workload, one.variant) for one in self.results()}
+        return evaluator if won and won <= verified else ""
+
     def withdraw_result(self, workload: Workload) -> None:
         self._append(Withdrawal(workload))
 
@@ -308,19 +324,29 @@ class Session:
     def variant_path(self, workload: Workload) -> Path:
         """Name the file of the kernel tuned for a workload, there or not."""
         shape = workload.key.replace("=", "").replace(",", "-")
-        return self.directory / "tuned" / f"{self.manifest.kernel}-{shape}.cu"
+        return self.directory / "tuned" / f"{self.manifest.kernel}-{shape}{self._language.suffix}"
+
+    @property
+    def _language(self) -> Language:
+        return language_of(self.manifest.config.template)
+
+    @property
+    def comment(self) -> str:
+        """What begins a comment in the language of the kernel."""
+        return self._language.comment
 
     def write_variant(self, workload: Workload, variant: Variant, source: str) -> Path:
         """Write the kernel tuned for a workload to `tuned/`, with what it is in its first lines."""
         path = self.variant_path(workload)
         made = self.manifest
+        kept = ", with the bits of the default config" if made.config.keep_bits else ""
         # The workload stands last: a value that ends in a backslash would join the next line.
         lines = [
-            f"// {made.kernel}, tuned for {workload} by tune {made.tuner_version} "
-            f"({made.config.device}, {made.created})",
-            " ".join(f"// config: {variant} (for {workload})".split()),
+            f"{self.comment} {made.kernel}, tuned for {workload} by tune {made.tuner_version} "
+            f"({made.config.device}, {made.created}){kept}",
+            " ".join(f"{self.comment} config: {variant} (for {workload})".split()),
         ]
-        if made.config.operators:
+        if made.config.operators and self._language.macros:
             macros = " ".join(f"-D{name}={value}" for name, value in made.config.operators.items())
             lines.append(" ".join(f"// compile with: {macros} (as tuned)".split()))
         try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import sqlite3
 import stat
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cache
 from itertools import chain
@@ -134,6 +135,42 @@ class SessionStore:
                     raise ValueError(problem)
                 yield record
 
+    @property
+    def identity(self) -> str:
+        """A hash of what the session was asked to do, when, and where: of all its copies too."""
+        texts = "\n".join(map(str, self.columns("manifest", "environment")))
+        return hashlib.sha256(texts.encode()).hexdigest()[:16]
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything was measured or tried yet."""
+        with self._reading():
+            query = "SELECT 1 FROM records WHERE kind IN ('trial', 'baseline') LIMIT 1"
+            return self._raw.execute(query).fetchone() is not None
+
+    def columns(self, *names: str) -> tuple[object, ...]:
+        """Read columns of the header as they are written."""
+        with self._reading():
+            query = f"SELECT {', '.join(names)} FROM session"  # noqa: S608 - names of ours
+            return tuple(self._raw.execute(query).fetchone())
+
+    def rows(self, after: int, limit: int) -> list[tuple[int, str, str]]:
+        """Read the number, kind and JSON of records as they are written, from the next one on."""
+        with self._reading():
+            query = "SELECT id, kind, content FROM records WHERE id > ? ORDER BY id LIMIT ?"
+            return self._raw.execute(query, (after, limit)).fetchall()
+
+    def restore(self, rows: Iterable[tuple[int, str, str]]) -> int:
+        """Write all records of an empty session as `rows` gave them; return how many."""
+        insert = "INSERT INTO records (id, kind, content) VALUES (?, ?, ?)"
+        count = 0
+        with self._reported(), self._raw:
+            for count, row in enumerate(rows, start=1):
+                if row[0] != count:
+                    raise self.damaged(f"record {count} is missing")
+                self._raw.execute(insert, row)
+        return count
+
     def append(self, record: SessionRecord) -> None:
         self._write("INSERT INTO records (kind, content) VALUES (:kind, :content)", to_row(record))
 
@@ -210,7 +247,9 @@ def _build(path: Path, manifest: Manifest, environment: Mapping[str, str]) -> No
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    raw = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True)
+    # Threads of one run take turns in using it (tuner/tuning/lanes.py).
+    address = f"{path.absolute().as_uri()}?mode={mode}"
+    raw = sqlite3.connect(address, uri=True, check_same_thread=False)
     # Whoever wrote the file may have meant harm (https://sqlite.org/security.html).
     raw.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_RECORD_BYTES)
     if sys.version_info >= (3, 12):

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from tuner.source.host import hide_host_code
 from tuner.source.kernels import check_arguments
-from tuner.source.reader import parse_source, read_source
+from tuner.source.reader import parse_source, read_source, source_text
 
-__all__ = ["check_arguments", "hide_host_code", "parse_source", "read_source"]
+__all__ = ["check_arguments", "hide_host_code", "parse_source", "read_source", "source_text"]

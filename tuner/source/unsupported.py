@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.model.errors import KernelError
+from tuner.model.languages import HIP, language_of
 from tuner.source.facts import KernelFunction
 from tuner.source.syntax import mask
 
@@ -35,7 +36,7 @@ _LANGUAGES = (
         (),
         re.compile(r"@triton\.(?:jit|autotune|heuristics)|^\s*(?:import|from)\s+triton\b", re.M),
         "is a kernel of Triton, whose own compiler chooses threads and registers",
-        "tune it with `triton.autotune`, or give a CUDA C++ kernel for the same operator",
+        "name its .py file: `tune init kernel.py` drafts a search space and a launch from it",
     ),
     _Language(
         (),
@@ -75,8 +76,8 @@ _HIP_CODE = re.compile(
 )
 _HIP_TOLD = (
     "is HIP, for AMD's GPUs",
-    "tune the CUDA source that it was made from, or rename `hip...` to `cuda...` and leave "
-    "hip/hip_runtime.h out",
+    "name it .hip, with a search space for it (docs/hardware.md), or tune the CUDA source that it "
+    "was made from",
 )
 
 # types of parameters that are neither arrays nor numbers
@@ -141,10 +142,11 @@ def require_cuda(path: Path, text: str) -> None:
             text.count("\n", 0, at.start() + len(at[0]) - len(at[0].lstrip())) + 1 if at else None
         )
         raise KernelError(found.message, path=path, line=line, remedy=found.remedy)
+    if language_of(path) is HIP:
+        return
     include = _HIP.search(masked) or _HIP.search(text)
-    is_hip = include is not None and _HIP_CODE.search(masked) and "cuda" not in masked
-    if path.suffix.lower() == ".hip" or is_hip:
-        line = text.count("\n", 0, include.start()) + 1 if include else None
+    if include is not None and _HIP_CODE.search(masked) and "cuda" not in masked:
+        line = text.count("\n", 0, include.start()) + 1
         raise KernelError(_HIP_TOLD[0], path=path, line=line, remedy=_HIP_TOLD[1])
 
 

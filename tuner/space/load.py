@@ -18,6 +18,7 @@ from tuner.model.kernel import (
     DTYPE_BYTES,
     FILLS,
     FLOAT_DTYPES,
+    PYTHON_OPTION,
     WHOLE_FILLS,
     Argument,
     DtypeChoice,
@@ -29,6 +30,8 @@ from tuner.model.kernel import (
     TorchText,
     Workload,
 )
+from tuner.model.languages import require_same_language
+from tuner.space.callables import CALLED
 from tuner.space.choices import (
     bound,
     check_names,
@@ -147,7 +150,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         path=_resolved(document.path),
         source=_file(document, model.source, "source"),
         reference=_reference(document, model),
-        template=_file(document, model.template, "template"),
+        template=_template(document, model),
         axes=tuple(model.axes),
         arguments=arguments,
         tuned=tuned,
@@ -159,19 +162,31 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         baseline=tuple(
             read_launch(document, item, arguments, names, {}, "baseline", "launch", i)
             for i, item in enumerate(model.baseline.launch)
-        ),
+        )
+        if model.baseline
+        else CALLED,
         launch=tuple(
             read_launch(document, item, arguments, names | set(space.names), defined, "launch", i)
             for i, item in enumerate(model.launch)
-        ),
+        )
+        or CALLED,
         tolerances=_tolerances(document, model, arguments),
         limits=Limits(**model.limits.model_dump()),
         operators=tuple(Operator(n, tuple(values)) for n, values in model.operator.items()),
         include_dirs=tuple(folders),
-        compile_options=tuple(model.options),
+        compile_options=tuple(model.options) if model.baseline else (*model.options, PYTHON_OPTION),
         surroundings=surroundings(document, model, arguments, axes),
         torch=_torch(document, model, arguments),
     )
+
+
+def _template(document: Document, model: SpaceModel) -> Path:
+    """Name the template; a kernel in Python may be its own."""
+    if model.template is None:
+        return _file(document, model.source, "source")
+    template = _file(document, model.template, "template")
+    require_same_language(_file(document, model.source, "source"), template)
+    return template
 
 
 def _reference(document: Document, model: SpaceModel) -> Path:

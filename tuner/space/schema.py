@@ -232,12 +232,16 @@ class ToleranceModel(StrictModel):
 class SpaceModel(StrictModel):
     version: int = Field(ge=VERSION, le=VERSION, description="the number 1")
     kernel: str = Field(description="a name, `scale_rows`")
-    source: str = Field(description="the baseline's .cu, from this file's folder")
+    source: str = Field(
+        description="the baseline's .cu, or the .py of a Python kernel, from this file's folder"
+    )
     reference: Reference = Field(
         description="the reference's .py, from this file's folder, or an expression over PyTorch, "
         '`{torch: "torch.nn.functional.silu(x)"}`'
     )
-    template: str = Field(description="the .cu.j2 template, from this file's folder")
+    template: str | None = Field(
+        default=None, description="the .cu.j2 template, from this file's folder"
+    )
     axes: list[str] = Field(min_length=1, description="a list of names, `[T, K]`")
     operator: dict[str, list[str]] = Field(
         default={},
@@ -266,7 +270,9 @@ class SpaceModel(StrictModel):
         default=None,
         description="what the operations are done in: fp32, tf32, fp16, bf16, fp8 or int8",
     )
-    baseline: BaselineModel = Field(description="the launch of the source, `launch: [...]`")
+    baseline: BaselineModel | None = Field(
+        default=None, description="the launch of the source, `launch: [...]`"
+    )
     parameters: dict[str, list[Scalar]] = Field(
         min_length=1, description="names, each with a list of values, `block_size: [128, 256]`"
     )
@@ -286,7 +292,7 @@ class SpaceModel(StrictModel):
         description=f"a list of at most {MOST_SUGGESTIONS} configs, `[{{block_size: 512}}]`",
     )
     launch: list[LaunchModel] = Field(
-        min_length=1, description="a list of launches, `[{kernel: f, grid: [T], block: [64]}]`"
+        default=[], description="a list of launches, `[{kernel: f, grid: [T], block: [64]}]`"
     )
     limits: LimitsModel = Field(default=LimitsModel(), description="limits, `{max_registers: 128}`")
     tolerance: dict[str, ToleranceModel] = Field(
@@ -295,6 +301,16 @@ class SpaceModel(StrictModel):
     include: list[str] = Field(default=[], description="a list of folders from this file's folder")
     options: list[str] = Field(
         default=[], description="a list of compiler options, `[--use_fast_math]`"
+    )
+
+
+class CudaSpaceModel(SpaceModel):
+    """What the space of a kernel in CUDA has to say besides; one in Python has none of it."""
+
+    template: str = Field(description="the .cu.j2 template, from this file's folder")
+    baseline: BaselineModel = Field(description="the launch of the source, `launch: [...]`")
+    launch: list[LaunchModel] = Field(
+        min_length=1, description="a list of launches, `[{kernel: f, grid: [T], block: [64]}]`"
     )
 
 
@@ -312,7 +328,19 @@ def validated(document: Document) -> SpaceModel:
             "version",
             remedy="update tune (`pip install --upgrade kernel-tune`)",
         )
+    if not is_python(document):
+        return checked(document, CudaSpaceModel)
+    for key in ("baseline", "launch"):
+        if key in document.data:
+            message = f"`{key}` is for kernels in CUDA, and `source` is Python"
+            remedy = "delete it: the kernel is called as launch(config, tensors, axes)"
+            raise document.error(message, key, remedy=remedy)
     return checked(document, SpaceModel)
+
+
+def is_python(document: Document) -> bool:
+    """Tell whether a space's kernel is a Python function."""
+    return str(document.data.get("source", "")).endswith(".py")
 
 
 def checked(document: Document, root: type[Model]) -> Model:
@@ -429,7 +457,7 @@ def rewritten(original: Document, answer: Document, path: Path, template: str) -
     _require_same_elsewhere(original, answer)
     _require_no_looser_limits(original, answer)
     for key in NEEDED_SECTIONS:
-        if key not in answer.data:
+        if key not in answer.data and not (key == "launch" and is_python(original)):
             remedy = f"write {', '.join(NEEDED_SECTIONS)}, and what else is needed of "
             remedy += ", ".join(OWN_SECTIONS)
             message = f"the section `{key}` is missing"

@@ -17,6 +17,7 @@ from tuner.model.trial import Energy, EnergyKind, EnergyWindow, Trial, Variant
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates
+from tuner.tuning.lanes import go_home
 from tuner.tuning.verification import Verification
 
 # Configs measured on each workload at most.
@@ -118,6 +119,7 @@ class EnergyStage:
             )
             self.board.announce(ENERGY, None, note, remaining_s=self._left_s)
         for index, workload in enumerate(waiting):
+            go_home(self.meter, workload)
             left_s = self.board.left_s()
             share_s = math.inf if left_s is None else left_s / (len(waiting) - index)
             self._measure(workload, share_s)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from tuner.analysis.static_features import features
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult
-from tuner.compiler.includes import UNIT_NAME
 from tuner.device.base import CompileTarget, Device, FromRecording, Outcome, Program
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import KernelError
@@ -17,9 +16,19 @@ from tuner.model.expressions import Value
 from tuner.model.hardware import occupancy, refusal
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.statistics import below_floor
-from tuner.model.trial import INITIAL, Measurement, Occupancy, Resources, Stage, Status, Trial
+from tuner.model.trial import (
+    INITIAL,
+    Correctness,
+    Measurement,
+    Occupancy,
+    Resources,
+    Stage,
+    Status,
+    Trial,
+)
 from tuner.search.base import Features
-from tuner.source import hide_host_code, read_source
+from tuner.source import hide_host_code, read_source, source_text
+from tuner.space.callables import baseline_text
 from tuner.space.plan import Plan
 from tuner.space.template import Rendered, Template, map_errors
 
@@ -59,9 +68,13 @@ class Evaluator:
     operators: Mapping[str, str]
     compiler: Compiler
     device: Device
+    # The digest that a config's outputs must have on a workload, where bits are to be kept.
+    kept_bits: Mapping[Workload, str] = field(default_factory=dict)
+    tells_bits: bool = False
 
     def __post_init__(self) -> None:
         self._target = CompileTarget(self.spec, dict(self.operators), self.device.info)
+        self._unit = self.spec.language.unit
 
     def names(self, workload: Workload) -> dict[str, Value]:
         return self._target.names(workload)
@@ -108,6 +121,7 @@ class Evaluator:
         if isinstance(result, Trial):
             return result
         workload = pending.workload
+        resources: Resources | None
         resources, share = self.usage(pending)
         outcome = self.device.run(
             self._program(pending, result),
@@ -117,6 +131,14 @@ class Evaluator:
         status, reason = outcome.status, outcome.reason
         if status is Status.CORRECT and self._impossible(workload, outcome.measurement):
             status, reason = Status.INCORRECT, "faster than its memory traffic allows"
+        if self.device.info.evaluator:
+            # It is what compiles: before nobody knew.
+            launch, resources = pending.launches[0], outcome.resources
+            share = self._occupancy(resources, launch)
+            if status is Status.CORRECT and (refused := self._refusal(resources, launch)):
+                status, reason = Status.RESOURCE_LIMIT, refused
+        if status is Status.CORRECT and self._has_other_bits(workload, outcome.correctness):
+            status, reason = Status.OTHER_BITS, "gives other bits than the default config"
         return Trial(
             candidate=self.candidate.name,
             workload=workload,
@@ -137,7 +159,8 @@ class Evaluator:
         if isinstance(result, Trial):
             return result
         multiprocessors = self.device.info.multiprocessors
-        return features(result, pending.launches, self._target.limits, multiprocessors)
+        launches = result.called or pending.launches
+        return features(result, launches, self._target.limits, multiprocessors)
 
     def verify(self, pending: Pending) -> Outcome:
         """Verify with all checks, untimed."""
@@ -152,18 +175,30 @@ class Evaluator:
         return self._program(pending, result)
 
     def usage(self, pending: Pending) -> tuple[Resources, Occupancy | None]:
-        """Tell what the first launch of a compiled config uses of the hardware."""
+        """Tell what the first launch of a compiled config uses of the hardware.
+
+        Of a Python kernel's launches, that is the most of each, and the least occupancy.
+        """
         result = self._compiled(pending)
         if isinstance(result, Trial):
             raise KernelError(f"{pending.config} does not compile: {result.reason}")
-        first = pending.launches[0]
-        resources = result.resources[first.kernel]
-        return resources, occupancy(self._target.limits, resources, first)
+        return self._usage(result, pending.launches)
+
+    def _usage(
+        self, result: CompileResult, launches: Sequence[Launch]
+    ) -> tuple[Resources, Occupancy | None]:
+        resources = result.resources
+        own = resources[launches[0].kernel]
+        if not result.called:
+            return own, self._occupancy(own, launches[0])
+        shares = [self._occupancy(resources[one.kernel], one) for one in result.called]
+        known = [share for share in shares if share is not None]
+        return own, min(known, key=lambda share: share.share, default=None)
 
     def in_template(self, workload: Workload, config: Config, text: str) -> str:
         """Rewrite a tool's text about the rendered source to the lines of the template."""
         rendered = self.render(workload, config)
-        return map_errors(text, rendered, self.candidate.template.path, unit=UNIT_NAME)
+        return map_errors(text, rendered, self.candidate.template.path, unit=self._unit)
 
     def key(self, workload: Workload, config: Config) -> str:
         launches = self.spec.candidate_launches({**self.names(workload), **config})
@@ -175,11 +210,11 @@ class Evaluator:
 
     def baseline_request(self, workload: Workload) -> CompileRequest:
         launches = self.spec.baseline_launches(self.names(workload))
-        return self._target.request(self._baseline_source(), launches)
+        return self._target.request(self._baseline_source(workload), launches)
 
     def baseline_key(self, workload: Workload) -> str:
         launches = self.spec.baseline_launches(self.names(workload))
-        return self._target.key(self._baseline_source(), workload, launches)
+        return self._target.key(self._baseline_source(workload), workload, launches)
 
     def program(self, workload: Workload, config: Config) -> Program:
         """Compile a config that is known to work, for a comparison."""
@@ -192,14 +227,19 @@ class Evaluator:
         return self._baseline(workload)[0]
 
     def verify_baseline(self, workload: Workload) -> None:
-        self._require_right(workload, self.device.verify(self._baseline(workload)[0]))
+        if self.device.info.verifies:
+            self._require_right(workload, self.device.verify(self._baseline(workload)[0]))
 
     def baseline(self, workload: Workload) -> Trial:
         """Verify the baseline in full and time it; raise `KernelError` where it is wrong."""
         started_s = time.perf_counter()
+        resources: Resources | None
         program, resources, share = self._baseline(workload)
         outcome = self.device.run(program, full_verification=True)
         self._require_right(workload, outcome)
+        if self.device.info.evaluator:
+            resources = outcome.resources
+            share = self._occupancy(resources, program.launches[0])
         if outcome.status is Status.NOT_RECORDED:
             raise KernelError(
                 f"the baseline has no time on {workload}: {outcome.reason}", path=self.spec.source
@@ -231,6 +271,12 @@ class Evaluator:
                 "the tolerance if the operator allows it; where float32 itself overflows on such "
                 "inputs, let `inputs()` in the reference draw others (docs/trust.md)",
             )
+        if outcome.status is Status.NOT_RECORDED and not self.device.info.recorded:
+            raise KernelError(
+                f"the baseline does not run on {workload}: {outcome.reason}",
+                path=self.spec.source,
+                remedy="install what it imports where tune runs",
+            )
         if outcome.status not in (Status.CORRECT, Status.NOT_RECORDED):
             raise KernelError(
                 f"the baseline does not run on {workload}: {outcome.status}: {outcome.reason}",
@@ -241,10 +287,12 @@ class Evaluator:
         result = self._compiled(pending)
         if isinstance(result, Trial):
             return result
-        for launch in pending.launches:
+        for launch in result.called or pending.launches:
             resources = result.resources[launch.kernel]
-            reason = refusal(self._target.limits, resources, launch, self.spec.limits)
+            reason = self._refusal(resources, launch)
             if reason is not None:
+                # Whose it is, the file that declares the limit does not say.
+                reason = f"{launch.kernel}: {reason}" if result.called else reason
                 first = result.resources[pending.launches[0].kernel]
                 where = self.candidate.name, pending.workload, pending.config
                 return Trial(*where, Status.RESOURCE_LIMIT, reason, first)
@@ -258,15 +306,27 @@ class Evaluator:
             raise KernelError(
                 f"no launch of the baseline has a true `when` on {workload}", path=self.spec.path
             )
-        source = self._baseline_source()
+        source = self._baseline_source(workload)
         result = self.compiler.submit(self._target.request(source, launches)).result()
         if not result.ok:
             raise KernelError(f"does not compile:\n{result.error}", path=self.spec.source)
-        resources = result.resources[launches[0].kernel]
         program = self._target.program(source, workload, launches, result)
-        return program, resources, occupancy(self._target.limits, resources, launches[0])
+        program = replace(program, tell_bits=self.tells_bits)
+        return program, *self._usage(result, launches)
 
-    def _baseline_source(self) -> str:
+    def _refusal(self, resources: Resources | None, launch: Launch) -> str | None:
+        if resources is None:
+            return None
+        return refusal(self._target.limits, resources, launch, self.spec.limits)
+
+    def _occupancy(self, resources: Resources | None, launch: Launch) -> Occupancy | None:
+        return None if resources is None else occupancy(self._target.limits, resources, launch)
+
+    def _baseline_source(self, workload: Workload) -> str:
+        if self.spec.is_callable:
+            return baseline_text(self.spec, {**workload.values, **self._target.operators})
+        if not self.spec.language.is_read:
+            return source_text(self.spec.source)
         return hide_host_code(read_source(self.spec.source))
 
     def _compiled(self, pending: Pending) -> CompileResult | Trial:
@@ -279,7 +339,7 @@ class Evaluator:
             return result
         status = Status.TIMEOUT if result.timed_out else Status.COMPILE
         template = self.candidate.template
-        reason = map_errors(result.error, pending.rendered, template.path, unit=UNIT_NAME)
+        reason = map_errors(result.error, pending.rendered, template.path, unit=self._unit)
         return Trial(self.candidate.name, pending.workload, pending.config, status, reason)
 
     def _program(self, pending: Pending, result: CompileResult) -> Program:
@@ -289,7 +349,12 @@ class Evaluator:
             # What a recording knows by its config is the first template's.
             config = Config((("candidate", self.candidate.name), *config.items_))
         source = pending.rendered.source
-        return self._target.program(source, workload, pending.launches, result, config)
+        program = self._target.program(source, workload, pending.launches, result, config)
+        return replace(program, tell_bits=self.tells_bits)
+
+    def _has_other_bits(self, workload: Workload, verdict: Correctness | None) -> bool:
+        wanted = self.kept_bits.get(workload)
+        return wanted is not None and (verdict is None or verdict.bits != wanted)
 
     def _impossible(self, workload: Workload, measurement: Measurement | None) -> bool:
         if measurement is None or measurement.buffer_sets < 2:
@@ -302,9 +367,13 @@ class Evaluator:
 
 
 class Candidates:
-    """Plans by the name of their candidate, in the order in which they came."""
+    """Plans by the name of their candidate, in the order in which they came.
+
+    What is put into `kept_bits` holds for the evaluators of all (`Evaluator.kept_bits`).
+    """
 
     def __init__(self, plan: Plan, compiler: Compiler, device: Device) -> None:
+        self.kept_bits: dict[Workload, str] = {}
         self._compiler, self._device = compiler, device
         self._plans: dict[str, Plan] = {}
         self._evaluators: dict[str, Evaluator] = {}
@@ -315,7 +384,7 @@ class Candidates:
         self._evaluators[plan.candidate] = self.of(plan)
 
     def of(self, plan: Plan) -> Evaluator:
-        return evaluator_of(plan, self._compiler, self._device)
+        return evaluator_of(plan, self._compiler, self._device, self.kept_bits)
 
     def plan(self, name: str) -> Plan:
         return self._plans[name]
@@ -328,6 +397,15 @@ class Candidates:
         return tuple(self._plans.values())
 
 
-def evaluator_of(plan: Plan, compiler: Compiler, device: Device) -> Evaluator:
+def evaluator_of(
+    plan: Plan,
+    compiler: Compiler,
+    device: Device,
+    kept_bits: Mapping[Workload, str] | None = None,
+) -> Evaluator:
     candidate = Candidate(plan.candidate, plan.space, plan.template)
-    return Evaluator(plan.spec, candidate, plan.config.operators, compiler, device)
+    kept = {} if kept_bits is None else kept_bits
+    # A recording answers whoever keeps bits later.
+    tells_bits = plan.config.keep_bits or plan.config.surveyed is not None
+    operators = plan.config.operators
+    return Evaluator(plan.spec, candidate, operators, compiler, device, kept, tells_bits)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from threading import Event
+from dataclasses import dataclass, field
+from itertools import islice
+from threading import Event, Lock
 
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
@@ -28,60 +31,104 @@ SWITCH_S = 5e-4
 LAST_TRIAL_S = 1.0
 
 
-class TrialExecutor:
-    """Take trials in the order in which they were begun; a thread of its own waits for the device.
-
-    What is known already passes through. A trial is judged slow by the best time that the same
-    workload had before it, known ones included: the order alone decides, not the speed of this
-    machine.
+@dataclass(slots=True)
+class _Lane:
+    """What waits for one member, a thread unless it runs several programs at once, and its trials
+    with the order in which they began.
     """
 
-    def __init__(self, evaluator: Evaluator, *, adaptive: bool = True) -> None:
-        self._evaluator, self._adaptive = evaluator, adaptive
+    threads: ThreadPoolExecutor
+    under_way: deque[tuple[int, Future[Trial | None]]] = field(default_factory=deque)
+
+
+class TrialExecutor:
+    """Take trials in the order in which they were begun; threads of its own wait for the device.
+
+    Where `lane_of` tells workloads apart, each lane has threads and an order. What is known
+    already passes through. A trial is judged slow by the best time that the same workload had
+    before it, known ones included: the order alone decides, not the speed of this machine. Where
+    `parallel` run at once, what has ended by then decides.
+    """
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        *,
+        adaptive: bool = True,
+        lane_of: Callable[[Workload], int] = lambda workload: 0,
+        parallel: int = 1,
+    ) -> None:
+        self._evaluator, self._adaptive, self._lane_of = evaluator, adaptive, lane_of
+        self._parallel = parallel
         self._best_us: dict[Workload, float] = {}
         self._stopped = Event()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="device")
-        self._under_way: deque[Future[Trial | None]] = deque()
+        self._lanes: dict[int, _Lane] = {}
+        self._begun = 0
+        # Of all lanes.
+        self._timing = Lock()
+        self.device_s = self.compiler_s = 0.0
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        return sum(len(lane.under_way) for lane in self._lanes.values())
+
+    def under_way(self, lane: int) -> int:
+        """Count the trials of one lane that were begun and not taken."""
+        return len(self._lanes[lane].under_way) if lane in self._lanes else 0
 
     def begin(self, one: Pending | Trial) -> None:
         """Send a started trial, or one that is known, to the device."""
-        self._under_way.append(self._thread.submit(self._finish, one))
+        number = self._lane_of(one.workload)
+        if number not in self._lanes:
+            pool = ThreadPoolExecutor(self._parallel, thread_name_prefix=f"device-{number}")
+            self._lanes[number] = _Lane(pool)
+        lane = self._lanes[number]
+        self._begun += 1
+        lane.under_way.append((self._begun, lane.threads.submit(self._finish, one)))
 
     def take(self) -> Trial:
-        """Wait for the trial that was begun first."""
-        trial = self._under_way[0].result()
-        self._under_way.popleft()
-        assert trial is not None
-        return trial
+        """Wait for the trial that was begun first, or the first that ended of several lanes.
+
+        Where a lane runs several at once, any of them may be the one.
+        """
+        while True:
+            waiting = {
+                future: (number, lane)
+                for lane in self._lanes.values()
+                for number, future in islice(lane.under_way, self._parallel)
+            }
+            ended = wait(waiting, return_when=FIRST_COMPLETED).done
+            future = min(ended, key=lambda one: waiting[one][0])
+            number, lane = waiting[future]
+            trial = future.result()
+            lane.under_way.remove((number, future))
+            if trial is not None:  # else another lane has failed, and will say why
+                return trial
 
     def finished(self) -> Iterator[Trial]:
-        """Take what has ended when the rest is given up, and end the thread."""
+        """Take what has ended when the rest is given up, and end the threads."""
         self.close()
-        for future in self._under_way:
-            if future.cancelled():
-                return
-            try:
-                trial = future.result(LAST_TRIAL_S)
-            except BaseException:  # noqa: BLE001 - whoever gave up knows why already
-                return
-            if trial is not None:
-                yield trial
+        futures = [future for lane in self._lanes.values() for _, future in lane.under_way]
+        ended = wait(futures, timeout=LAST_TRIAL_S).done
+        for future in futures:
+            # Whoever gave up knows already why one has failed.
+            if future in ended and not future.cancelled() and future.exception() is None:
+                trial = future.result()
+                if trial is not None:
+                    yield trial
 
     def close(self) -> None:
-        """End the thread, without what it has not begun."""
+        """End the threads, without what they have not begun."""
         self._stopped.set()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        for lane in self._lanes.values():
+            lane.threads.shutdown(wait=False, cancel_futures=True)
 
     def _finish(self, one: Pending | Trial) -> Trial | None:
         if self._stopped.is_set():
             return None
-        best_us, finish = self._best_us.get(one.workload), self._evaluator.finish
+        best_us = self._best_us.get(one.workload)
         incumbent_us = best_us if self._adaptive else None
         try:
-            trial = one if isinstance(one, Trial) else finish(one, incumbent_us=incumbent_us)
+            trial = one if isinstance(one, Trial) else self._finish_new(one, incumbent_us)
         except BaseException:
             self._stopped.set()  # the others wait for nothing
             raise
@@ -89,11 +136,27 @@ class TrialExecutor:
             self._best_us[trial.workload] = trial.time_us
         return trial
 
+    def _finish_new(self, one: Pending, incumbent_us: float | None) -> Trial:
+        began_s = time.monotonic()
+        if one.compilation is not None:
+            wait([one.compilation])
+        compiled_s = time.monotonic()
+        trial = self._evaluator.finish(one, incumbent_us=incumbent_us)
+        with self._timing:
+            self.compiler_s += compiled_s - began_s
+            self.device_s += time.monotonic() - compiled_s
+        return trial
+
 
 @contextmanager
-def executing(evaluator: Evaluator, keep: Callable[[Trial], None]) -> Iterator[TrialExecutor]:
+def executing(
+    evaluator: Evaluator,
+    keep: Callable[[Trial], None],
+    lane_of: Callable[[Workload], int] = lambda workload: 0,
+) -> Iterator[TrialExecutor]:
     """Make an executor for a block; where that raises, `keep` takes what has ended by then."""
-    executor = TrialExecutor(evaluator)
+    parallel = evaluator.device.info.parallel
+    executor = TrialExecutor(evaluator, lane_of=lane_of, parallel=parallel)
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
     try:

@@ -22,7 +22,7 @@ from tuner.dispatch.table import (
     split,
 )
 from tuner.model.energy import accounts
-from tuner.model.errors import DeviceError, InputError, KernelError
+from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, InputError, KernelError
 from tuner.model.expressions import Value
 from tuner.model.kernel import DEVICE_NAMES, Workload
 from tuner.model.statistics import roofline_share
@@ -47,6 +47,8 @@ class FinalsPeers:
                 program = peer_program(name, self._plan.spec.reference, workload)
                 try:
                     outcome = self._device.verify(program)
+                except (ClusterLost, DeviceLost):
+                    raise
                 except DeviceError as error:
                     # The workload was run before, so that it is the peer that can't be had here.
                     outcome = Outcome(Status.LAUNCH, error.message)
@@ -75,11 +77,15 @@ class FinalsPeers:
         while left:
             try:
                 return self._device.compare([*programs, *left.values()], rounds=rounds), (*left,)
+            except (ClusterLost, DeviceLost):
+                raise
             except DeviceError as error:
                 failure, before = error.message, len(left)
             for name, program in [*left.items()]:
                 try:
                     self._device.compare([baseline, program], rounds=1)
+                except (ClusterLost, DeviceLost):
+                    raise
                 except DeviceError as error:
                     self.note(baseline.workload, name, Status.LAUNCH, error.message)
                     del left[name]
@@ -144,7 +150,19 @@ class FinalistSelection:
             found.append(serving)
         if self._plan.config.surveyed is not None:
             found += self._everywhere(workload)
+        if self._plan.config.keep_bits:
+            found += self._default(workload)
         return list(dict.fromkeys(found))
+
+    def _default(self, workload: Workload) -> list[Variant]:
+        """Name the config whose bits are kept, which has them on every input if no other does."""
+        assert self._plan.space.default is not None
+        own = Variant(self._plan.candidate, self._plan.space.default)
+        return [
+            trial.variant
+            for trial in self._session.fastest(workload=workload)
+            if trial.variant == own
+        ]
 
     def _everywhere(self, workload: Workload) -> list[Variant]:
         """Name the smallest set for what the space tunes: a recording's users dispatch to it.
@@ -177,8 +195,9 @@ class FinalistSelection:
         if not self._ranked:
             held_out = (h for h in self._table(workload).held_out if h.workload == workload)
             wanted = [one.kernel.variant for one in held_out if one.kernel is not None]
+        place = self._plan.config.workloads.index
         results = [result for result in self._session.results() if not result.workload.held_out]
-        results.sort(key=lambda result: distance(workload, result.workload))
+        results.sort(key=lambda one: (distance(workload, one.workload), place(one.workload)))
         wanted += [result.variant for result in results]
         return [v for v in dict.fromkeys(wanted) if self._may_run(v, workload)][:1]
 
@@ -231,11 +250,16 @@ class Finals:
 
     def decide(self, workload: Workload) -> None:
         """Compare the best configs with the baseline, interleaved, and record the result."""
-        if any(result.workload == workload for result in self._session.results()):
+        known = [result for result in self._session.results() if result.workload == workload]
+        if known:
+            # A session that was fetched from a server has its records alone.
+            if not self._session.variant_path(workload).exists():
+                self._write(known[0])
             return
         finalists = self._verified(workload, self._finalists.of(workload, self._rank))
         self._verification.on_edge_cases(trial.variant for trial in finalists)
         self._verification.read_machine_code((workload, trial.variant) for trial in finalists)
+        self._verification.keep_bits((workload, trial.variant) for trial in finalists)
         finalists = [trial for trial in finalists if not self._verification.failed(trial.variant)]
         if workload in self._ranked:
             finalists = finalists[:1]
@@ -245,11 +269,14 @@ class Finals:
         result = self._result(
             comparison, [trial for trial in finalists if trial.variant in comparison.finalists]
         )
-        evaluator = self._candidates.evaluator(result.candidate)
-        source = evaluator.render(workload, result.config).source
-        self._session.write_variant(workload, result.variant, source)
+        self._write(result)
         # Last: a resumed run takes a result for the end of this step.
         self._session.record_result(result)
+
+    def _write(self, result: Result) -> None:
+        evaluator = self._candidates.evaluator(result.candidate)
+        source = evaluator.render(result.workload, result.config).source
+        self._session.write_variant(result.workload, result.variant, source)
 
     def confirm(self) -> None:
         """Watch the winners with every tool; where one fails, decide again without it."""
@@ -322,7 +349,9 @@ class Finals:
         }
         peers = self._peers.programs(workload)
         timed, names = self._peers.compared([baseline, *programs.values()], peers, rounds)
-        if not timed.paired and len(programs) > 1:
+        # An evaluator that cannot compare never has pairs; a recording has them of some.
+        unpaired = not timed.paired and not self._device.info.evaluator
+        if unpaired and len(programs) > 1:
             programs = {
                 one: program
                 for one, program in programs.items()

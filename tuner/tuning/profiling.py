@@ -11,6 +11,7 @@ from tuner.analysis.metrics import metrics_of
 from tuner.analysis.profilers import Profiler
 from tuner.device.base import Outcome
 from tuner.model.kernel import Workload
+from tuner.model.languages import CUDA
 from tuner.model.trial import Trial
 from tuner.session.events import Profiled
 from tuner.session.session import Session
@@ -34,9 +35,12 @@ class Profiling:
         return self._profiler.degree
 
     def of(self, plan: Plan, trial: Trial, number: int = 0) -> Profiled | None:
-        """Profile a correct trial of `plan`'s candidate; None where it does not compile."""
+        """Profile a correct trial of `plan`'s candidate; None where it is not compiled here."""
+        if self._profiler.device.evaluator:
+            return None
         spec = plan.spec
-        spec = replace(spec, compile_options=(*spec.compile_options, *COMPILE_OPTIONS))
+        if spec.language is CUDA:
+            spec = replace(spec, compile_options=(*spec.compile_options, *COMPILE_OPTIONS))
         evaluator = self.evaluator_of(replace(plan, spec=spec))
         workload = trial.workload
         pending = evaluator.start(workload, trial.config)

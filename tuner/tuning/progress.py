@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tuner.model.kernel import Workload
 from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Trial
+from tuner.session.events import TimeSpent
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.energy import reserved_s
@@ -18,14 +20,27 @@ from tuner.tuning.energy import reserved_s
 class ProgressTracker:
     """Count trials and seconds, and give the listener a snapshot of them."""
 
-    def __init__(self, plan: Plan, session: Session, device_name: str, listener: Listener) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        session: Session,
+        device_name: str,
+        listener: Listener,
+        *,
+        opening_s: float = 0.0,
+    ) -> None:
         self._plan, self._session = plan, session
         self._device_name, self._listener = device_name, listener
+        # Of a search: how many devices have trials at a time.
+        self.lanes = 1
         self._started_s = self._saved_s = time.monotonic()
         self._before_s = session.seconds
         self._measured = 0
         self._progress = {workload: WorkloadProgress(workload, 0) for workload in plan.tuned}
         self._searches_left = 1
+        self._phase, self._phase_began_s = "opening", self._started_s - opening_s
+        self._phases_s: defaultdict[str, float] = defaultdict(float)
+        self._device_s = self._compiler_s = 0.0
 
     def expect(self, budgets: Mapping[Workload, int], *, searches_left: int) -> None:
         """Add the most trials a workload; `searches_left`, with this one, share the time left."""
@@ -72,6 +87,7 @@ class ProgressTracker:
         remaining_s: float | None = None,
     ) -> None:
         """Tell the listener where the run stands; `remaining_s` is a phase's that is no search."""
+        self._enter(phase)
         seconds, most_s = time.monotonic() - self._started_s, self._plan.config.time_s
         rate = self._measured / seconds if seconds else 0.0
         if remaining_s is None and self._measured:
@@ -91,23 +107,39 @@ class ProgressTracker:
         )
         self._listener.update(progress)
 
+    def add_lanes(self, device_s: float, compiler_s: float) -> None:
+        """Add what the lanes of a search spent on the device and on waiting for the compiler."""
+        self._device_s += device_s
+        self._compiler_s += compiler_s
+
+    def _enter(self, phase: str) -> None:
+        now_s = time.monotonic()
+        self._phases_s[self._phase] += now_s - self._phase_began_s
+        self._phase, self._phase_began_s = phase, now_s
+
     def left_s(self) -> float | None:
         """Say how much of the run's time is left; None where it has no end."""
         if self._plan.config.time_s is None:
             return None
         return self._plan.config.time_s - self._before_s - (time.monotonic() - self._started_s)
 
-    def deadline_s(self, workload: Workload) -> float | None:
-        """Give each workload that is left an equal share of the time that is left."""
-        left_s, tuned = self.left_s(), self._plan.tuned
+    def deadline_s(self, workload: Workload, searched: Sequence[Workload]) -> float | None:
+        """Give each that is left of the workloads `searched` in turn an equal share of the time."""
+        left_s = self.left_s()
         if left_s is None:
             return None
         left_s -= reserved_s(self._plan, self._plan.config.objective)
-        waiting = len(tuned) * self._searches_left - tuned.index(workload)
+        waiting = len(searched) * self._searches_left - searched.index(workload)
         return time.monotonic() + max(0.0, left_s) / waiting
 
     def save_time(self) -> None:
-        """Add the time since the last call to the session's."""
+        """Add the time since the last call to the session's, and say what it went to."""
+        self._enter(self._phase)
+        phases_s = {name: round(seconds, 3) for name, seconds in self._phases_s.items()}
+        lanes_s = round(self._device_s, 3), round(self._compiler_s, 3)
+        self._session.record_event(TimeSpent(0, phases_s, self.lanes, *lanes_s))
+        self._phases_s.clear()
+        self._device_s = self._compiler_s = 0.0
         now_s = time.monotonic()
         self._session.add_time(now_s - self._saved_s)
         self._saved_s = now_s

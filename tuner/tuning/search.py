@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from math import ceil
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from tuner.space.plan import Plan, distance
 from tuner.space.template import Template
 from tuner.tuning.evaluator import Evaluator, Pending
 from tuner.tuning.executor import DEPTH, DEPTH_FORESEEN, PrecompilingSearcher, executing
+from tuner.tuning.homes import keep_homes
+from tuner.tuning.lanes import lane_of
 from tuner.tuning.progress import ProgressTracker
 
 JOURNAL = "optuna.journal"
@@ -163,44 +166,53 @@ class WorkloadScheduler:
 
     A searcher that can't say what it expects has one turn, as long as its budget. `begin` makes
     the search of a workload when its first turn comes. `total` bounds the trials of all together.
+    In every lane somebody has a turn, among the workloads that `lane_of` puts there.
     """
 
     waiting: list[Workload]
     begin: Callable[[Workload], WorkloadSearch]
     total: int
+    lane_of: Callable[[Workload], int] = lambda workload: 0
     searches: list[WorkloadSearch] = field(default_factory=list)
-    _current: WorkloadSearch | None = None
-    _turn_ends: int = 0
+    _current: dict[int, WorkloadSearch] = field(default_factory=dict)
+    _turn_ends: dict[int, int] = field(default_factory=dict)
 
     def of(self, workload: Workload) -> WorkloadSearch:
         """Return the search of a workload that has had a turn."""
         return next(search for search in self.searches if search.workload == workload)
 
-    def current(self) -> WorkloadSearch | None:
-        """Tell whose turn it is; None when the search is over."""
-        while (search := self._current) is None or self._has_ended(search):
+    def current(self, lane: int = 0) -> WorkloadSearch | None:
+        """Tell whose turn it is in a lane; None when its search is over."""
+        while (search := self._current.get(lane)) is None or self._has_ended(search, lane):
             left = self.total - sum(search.proposed for search in self.searches)
-            if self.waiting:
-                self._current = self.begin(self.waiting.pop(0))
-                self.searches.append(self._current)
+            following = next((one for one in self.waiting if self.lane_of(one) == lane), None)
+            chosen = self._most_promising(lane) if following is None and left > 0 else None
+            if following is not None:
+                self.waiting.remove(following)
+                chosen = self.begin(following)
+                self.searches.append(chosen)
                 left -= len(self.waiting) * FIRST_TURN_TRIALS
-                self._turn_ends = min(self._current.first_turn, max(FIRST_TURN_TRIALS, left))
+                self._turn_ends[lane] = min(chosen.first_turn, max(FIRST_TURN_TRIALS, left))
+            elif chosen is not None:
+                self._turn_ends[lane] = chosen.proposed + min(TURN_TRIALS, left)
             else:
-                self._current = self._most_promising() if left > 0 else None
-                if self._current is None:
-                    return None
-                self._turn_ends = self._current.proposed + min(TURN_TRIALS, left)
+                self._current.pop(lane, None)
+                return None
+            self._current[lane] = chosen
         return search
 
-    def _has_ended(self, search: WorkloadSearch) -> bool:
-        turn_ends = min(search.max_trials, self._turn_ends)
+    def _has_ended(self, search: WorkloadSearch, lane: int) -> bool:
+        turn_ends = min(search.max_trials, self._turn_ends[lane])
         return search.exhausted or search.proposed >= turn_ends or search.found_enough
 
-    def _most_promising(self) -> WorkloadSearch | None:
+    def _most_promising(self, lane: int) -> WorkloadSearch | None:
         hopes = [
             (search.gain, search)
             for search in self.searches
-            if not search.exhausted and search.proposed < search.max_trials and search.gain
+            if self.lane_of(search.workload) == lane
+            and not search.exhausted
+            and search.proposed < search.max_trials
+            and search.gain
         ]
         gain, search = max(hopes, key=lambda hope: hope[0], default=(0.0, None))
         return search if gain >= ENOUGH else None
@@ -245,14 +257,22 @@ class Search:
                 if self._learns_from_others(self.pools[workload]):
                     self._planned[workload] = min(self._planned[workload], FURTHER_TRIALS)
         in_turns = sum(self._planned.values()) - TRANSFERRED_CONFIGS * len(self._joined())
-        self._scheduler = WorkloadScheduler([*self.plan.tuned], self._begin_search, in_turns)
+        # For good: where a member is lost, another does the work of its lane.
+        self._lanes = {w: lane_of(self.evaluator.device, w) for w in self.plan.tuned}
+        self._scheduler = WorkloadScheduler(
+            *([*self.plan.tuned], self._begin_search, in_turns, self._lanes.__getitem__)
+        )
         self._completed: list[tuple[Trial, Features | None]] = []
 
     def run(self, searches_left: int) -> None:
         """Search until budgets, time, spaces or expectations are used up."""
         self.progress.expect(self._planned, searches_left=searches_left)
-        with executing(self.evaluator, self._keep) as self._executor:
-            self._search()
+        lane = self._lanes.__getitem__
+        with executing(self.evaluator, self._keep, lane) as self._executor:
+            try:
+                self._search()
+            finally:
+                self.progress.add_lanes(self._executor.device_s, self._executor.compiler_s)
         for search in self._scheduler.searches:
             search.searcher.close()
             trials = self.session.trials(self.plan.candidate, search.workload)
@@ -263,9 +283,10 @@ class Search:
 
     def _search(self) -> None:
         executor, scheduler = self._executor, self._scheduler
+        lanes = sorted({*self._lanes.values()})
         while True:
-            while (search := scheduler.current()) is not None and len(executor) < search.depth:
-                self._propose(search)
+            for lane in lanes:
+                self._fill(lane)
             if not len(executor):
                 break
             trial = executor.take()
@@ -279,6 +300,13 @@ class Search:
             self._try(scheduler.of(workload), config)
         while len(executor):
             self._keep(executor.take())
+
+    def _fill(self, lane: int) -> None:
+        """Propose until enough trials of a lane are under way, or its search is over."""
+        while (search := self._scheduler.current(lane)) is not None:
+            if self._executor.under_way(lane) >= search.depth:
+                return
+            self._propose(search)
 
     def _joined(self) -> dict[Workload, Pool]:
         joined = {w: pool for w, pool in self.pools.items() if self._learns_from_others(pool)}
@@ -309,6 +337,8 @@ class Search:
         return True
 
     def _keep(self, trial: Trial) -> None:
+        for gone in keep_homes(self.session, self.evaluator.device):
+            self.progress.announce("search", trial.workload, gone)
         known = self.session.trial(trial.candidate, trial.workload, trial.config)
         if known is None:
             self.session.record(trial)
@@ -327,6 +357,7 @@ class Search:
 
     def _begin_search(self, workload: Workload) -> WorkloadSearch:
         plan, pool, key = self.plan, self.pools[workload], workload.key
+        parallel = self.evaluator.device.info.parallel
         most = budget(plan, pool)
         searcher = make_searcher(
             plan.config.searcher,
@@ -342,8 +373,12 @@ class Search:
         precompiling = PrecompilingSearcher(searcher, self.evaluator, workload)
         for trial, features in self._completed:
             precompiling.share(trial, features)
-        # A searcher that knows the others' trials is asked again when all have had a turn.
-        joins = self._completed and self._learns_from_others(pool)
+        # A searcher that knows the others' trials is asked again when all have had a turn. The
+        # first one of each lane has no others to know: they share what one alone would take.
+        first_turn = most
+        if self._learns_from_others(pool):
+            several = len({*self._lanes.values()})
+            first_turn = FIRST_TURN_TRIALS if self._completed else ceil(most / several)
         tried = self.session.trials(plan.candidate, workload)
         foreseeing = isinstance(searcher, StaticFeatureAware)
         late = [(e.candidate, e.workload) for e in self.session.events(SearchEnded) if e.late]
@@ -351,12 +386,16 @@ class Search:
             workload,
             precompiling,
             most,
-            first_turn=FIRST_TURN_TRIALS if joins else most,
+            first_turn=first_turn,
             not_proposed={t.config for t in tried if not (foreseeing and t.status in _FORESEEN)},
-            deadline_s=self.progress.deadline_s(workload),
+            deadline_s=self.progress.deadline_s(workload, self._beside(workload)),
             replaying=(plan.candidate, key) in late,
-            depth=DEPTH_FORESEEN if foreseeing else DEPTH,
+            depth=max(DEPTH_FORESEEN if foreseeing else DEPTH, parallel),
         )
+
+    def _beside(self, workload: Workload) -> list[Workload]:
+        """List the workloads of a lane, in the order in which they are searched."""
+        return [w for w, lane in self._lanes.items() if lane == self._lanes[workload]]
 
     def _note_end(
         self, search: WorkloadSearch, expected_gain: float | None = None, *, late: bool = False
@@ -418,7 +457,7 @@ class Survey:
         """Measure what is missing, compiling ahead of the device."""
         with executing(self.evaluator, self._keep) as executor:
             for workload, config in self._missing():
-                if len(executor) >= DEPTH:
+                if len(executor) >= max(DEPTH, self.evaluator.device.info.parallel):
                     self._keep(executor.take())
                 executor.begin(self.evaluator.start(workload, config))
             while len(executor):

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache, partial
 
 from tuner.analysis.sass import disassemble
 from tuner.analysis.waits import before_wait, unread_because
-from tuner.device.base import Device, Outcome, Program, Watcher
-from tuner.model.errors import InputError
+from tuner.device.base import ComparesBits, Device, Outcome, Program, Watcher
+from tuner.model.errors import InputError, KernelError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Check, Status, Variant
 from tuner.session.session import Session
@@ -18,6 +19,7 @@ from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates, Evaluator, Pending
 
 VERIFY, EDGE_CASES, COMPARE, MACHINE_CODE = "verify", "edge_cases", "compare", "machine_code"
+BITS = "bits"
 # What says nothing of a kernel: the config is not for this workload, or it cannot be had here.
 _NOT_MEANT = frozenset({Status.CONSTRAINT, Status.RESOURCE_LIMIT})
 _NOT_RUN = frozenset({Status.COMPILE, Status.NOT_RECORDED})
@@ -61,8 +63,8 @@ class Verification:
         return variant in self._failed
 
     def verify(self, pairs: Iterable[Pair], kind: str = VERIFY) -> None:
-        """Verify variants with every kind of input and twice, untimed; a recording can't."""
-        if self.device.info.recorded:
+        """Verify variants with every kind of input and twice, untimed, where the device does."""
+        if self.device.info.recorded or not self.device.info.verifies:
             return
         wanted = [pair for pair in dict.fromkeys(pairs) if (kind, *pair) not in self._known]
         under_way = [(pair, self._started(*pair)) for pair in wanted]
@@ -108,7 +110,8 @@ class Verification:
 
     def read_machine_code(self, pairs: Iterable[Pair]) -> None:
         """Follow what is launched programmatically up to its wait, where it is for a GPU."""
-        if self.device.info.recorded or self.device.info.on_cpu:
+        info = self.device.info
+        if info.recorded or info.on_cpu or info.evaluator:
             return
         wanted = [one for one in dict.fromkeys(pairs) if (MACHINE_CODE, *one) not in self._known]
         for pair, made in [(pair, self._started(*pair)) for pair in wanted]:
@@ -118,6 +121,50 @@ class Verification:
             outcome = _waits(ready, constants) if isinstance(ready, Program) else None
             if outcome is not None:
                 self._keep(MACHINE_CODE, *pair, outcome)
+
+    def keep_bits(self, pairs: Iterable[Pair]) -> None:
+        """Verify that variants give the default config's bits where that is asked for.
+
+        With inputs of every kind, drawn anew, there and on the edge cases that both may run on.
+        """
+        default, device = self.plan.space.default, self.device
+        if not (self.plan.config.keep_bits and default and isinstance(device, ComparesBits)):
+            return
+        model = Variant(self.plan.candidate, default)
+        wanted = dict.fromkeys(pair for pair in pairs if pair[1] != model)
+        wanted |= dict.fromkeys(self._edge_case_pairs({variant: None for _, variant in wanted}))
+        right = cache(partial(self._require_right, model))
+        for pair in wanted:
+            if (BITS, *pair) in self._known:
+                continue
+            like, made = right(pair[0]), self._ready(*pair)
+            if like is not None:
+                same = device.same_bits(made, like) if isinstance(made, Program) else made
+                self._keep(BITS, *pair, same)
+
+    def _require_right(self, model: Variant, workload: Workload) -> Program | None:
+        """Return the default config's program, None where it cannot run on an edge case.
+
+        Raises `KernelError` where it runs and is wrong: its bits are worth nothing.
+        """
+        like = self._ready(workload, model)
+        if isinstance(like, Outcome):
+            return None
+        outcome = self.device.verify(like)
+        if outcome.status is not Status.CORRECT:
+            raise KernelError(
+                f"--keep-bits: the default config ({model.config}) is no model on {workload}: "
+                f"{outcome.status}: {outcome.reason}",
+                path=self.plan.spec.path,
+                remedy="name a `default` that is right on every workload, or leave --keep-bits out",
+            )
+        return like
+
+    def _ready(self, workload: Workload, variant: Variant) -> Program | Outcome:
+        started = self._started(workload, variant)
+        if isinstance(started, Outcome):
+            return started
+        return self.candidates.evaluator(variant.candidate).ready(started)
 
     def _edge_case_pairs(self, variants: Iterable[Variant]) -> Iterable[Pair]:
         return ((w, one) for one in variants for w in self.plan.spec.edge_cases)

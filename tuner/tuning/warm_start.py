@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,18 +14,13 @@ from tuner.model.errors import ExpressionError, InputError, SessionError
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status, fastest
+from tuner.session.database import ReadOnlyError, StoreError, find_store
 from tuner.session.events import WarmSeed, WarmStarted
-from tuner.session.knowledge import (
-    KnowledgeStore,
-    PastConfig,
-    PastSearch,
-    PastWorkload,
-    StoreError,
-    find_store,
-)
+from tuner.session.knowledge import KnowledgeStore, PastConfig, PastSearch, PastWorkload
 from tuner.session.session import CandidateRecord, Session
 from tuner.space.plan import Plan, distance
 from tuner.tuning.evaluator import Evaluator
+from tuner.tuning.verification import BITS
 
 # Trials that old knowledge may cost a workload (benchmarks/warm_start.py).
 MOST_SEEDS = 5
@@ -37,6 +32,8 @@ BEST = 10
 FAILED = 5
 # They run, and then it goes wrong: nobody can tell without trying.
 _FATAL = frozenset({Status.INCORRECT, Status.LAUNCH, Status.TIMEOUT})
+# Other bits are a fault only for who asks to keep them.
+_RIGHT = frozenset({Status.CORRECT, Status.OTHER_BITS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +192,8 @@ def _remembered_configs(
     trials = session.trials(candidate, workload)
     finals, checks = session.trials(stage="finals"), session.checks()
     # What passed the search and failed the closer looks that come after it.
-    wrong = {trial.variant for trial in finals if trial.status is not Status.CORRECT}
-    wrong |= {check.variant for check in checks if check.passed is False}
+    wrong = {trial.variant for trial in finals if trial.status not in _RIGHT}
+    wrong |= {check.variant for check in checks if check.passed is False and check.kind != BITS}
     timed = fastest((trial for trial in trials if trial.variant not in wrong), full=True)
     if not timed:
         return ()
@@ -214,7 +211,8 @@ def _text_sha(text: str) -> str:
 
 
 class Knowledge:
-    """What past runs know, for one run; a store that fails costs one warning, told to `warn`."""
+    """What past runs know, for one run; `warn` is told of a store that fails, and at last of what
+    it was not given."""
 
     def __init__(
         self, store: KnowledgeStore, info: DeviceInfo, warn: Callable[[str], None]
@@ -223,11 +221,18 @@ class Knowledge:
         self._failed = False
 
     def check(self) -> None:
-        """Try the store; raise `InputError` where it was named and cannot be right."""
+        """Try the store; raise `InputError` where it was named and cannot be right.
+
+        One that nobody named may be for reading only.
+        """
+        is_named = self._store.location.explicit
         try:
             self._store.check()
+            if is_named:
+                self._store.check_writing()
         except InputError as error:
-            if self._store.location.explicit and not isinstance(error, StoreError):
+            is_passing = isinstance(error, StoreError) and not isinstance(error, ReadOnlyError)
+            if is_named and not is_passing:
                 raise
             self._fail(error)
 
@@ -236,9 +241,11 @@ class Knowledge:
     ) -> Mapping[Workload, tuple[WarmSeed, ...]]:
         """Choose what a search of a plan's candidate may try first on every workload."""
         known: list[PastSearch] = []
-        with self._spared():
-            if not self._failed:
+        if not self._failed:
+            try:
                 known = self._store.searches(plan.spec.name)
+            except InputError as error:
+                self._fail(error)
         query = WarmStartQuery(
             space=plan.space,
             operators=plan.config.operators,
@@ -261,23 +268,27 @@ class Knowledge:
         return chosen
 
     def keep(self, session: Session) -> int:
-        """Add what a session found; return how many searches were new to the store."""
-        with self._spared():
-            if (found := searches_of(session)) and not self._failed:
-                return self._store.add(found)
-        return 0
+        """Add what a session found; return how many searches were new to the store.
 
-    @contextmanager
-    def _spared(self) -> Iterator[None]:
+        A store that failed before is tried again: what the run found has taken hours.
+        """
         try:
-            yield
+            found = searches_of(session)
+            return self._store.add(found) if found else 0
         except InputError as error:
-            self._fail(error)
+            self._warn(
+                f"what this run found is not in the store of past runs: {_words(error)}; later "
+                f"`tune knowledge add {shlex.quote(str(session.directory))}` adds it"
+            )
+        return 0
 
     def _fail(self, error: InputError) -> None:
         self._failed = True
-        remedy = f" ({error.remedy})" if error.remedy else ""
-        self._warn(f"the store of past runs is not used: {error.message}{remedy}")
+        self._warn(f"the store of past runs is not used: {_words(error)}")
+
+
+def _words(error: InputError) -> str:
+    return f"{error.message} ({error.remedy})" if error.remedy else error.message
 
 
 def open_knowledge(

@@ -1,124 +1,109 @@
-"""The campaign that renews recordings and results: what is done is not done again."""
+"""The campaign that renews recordings and results: its jobs, and what it writes at last."""
 
 from __future__ import annotations
 
-import subprocess
+import json
 import sys
-import time
 from pathlib import Path
-from queue import SimpleQueue
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
 import record_all
-from record_all import Campaign, Job, operators, recording_job
+from record_all import BENCHMARKS, benchmark_job, operators, recording_job
+
+from tuner.campaign.jobs import CampaignJob
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    path = tmp_path / "kernel.cu"
-    path.write_text("one")
-    return path
+def test_a_recording_has_its_peers_and_its_result_is_of_its_own_session(tmp_path: Path) -> None:
+    job = recording_job("rmsnorm", tmp_path, 7, compilers=3)
+    session = str(tmp_path / "rmsnorm")
+    assert {"record", "--peers", "cuda", "7", session} <= set(job.start)
+    assert job.resume[3:] == ("record", "--resume", session, "--jobs", "3")
+    ((_, script, *words),) = job.finish
+    assert Path(script).name == "summarize_session.py"
+    assert words[:2] == [session, "--out"]
+    assert (job.session, job.needs_gpu, job.alone) == (tmp_path / "rmsnorm", True, False)
 
 
-def queue_of(*gpus: int) -> SimpleQueue[int]:
-    free: SimpleQueue[int] = SimpleQueue()
-    for gpu in gpus:
-        free.put(gpu)
-    return free
+def test_every_operator_has_the_files_that_its_job_depends_on(tmp_path: Path) -> None:
+    assert len(operators()) == 15
+    keys = {recording_job(name, tmp_path, 1, 1).key for name in operators()}
+    assert len(keys) == 15
 
 
-def test_the_gpu_is_free_while_a_job_finishes(tmp_path: Path, source: Path) -> None:
-    gpus, seen = queue_of(1), []
-    job = Job("one", lambda gpu: None, [source], finish=lambda: seen.append(gpus.get_nowait()))
-    campaign = Campaign(tmp_path)
-    campaign.run(job, gpus)
-    assert seen == [1]
-    assert "one" in campaign.done
+def test_another_number_of_trials_is_another_recording(tmp_path: Path) -> None:
+    keys = {recording_job("rmsnorm", tmp_path, trials, 1).key for trials in (7, 7, 8)}
+    assert len(keys) == 2
 
 
-def test_what_is_done_is_left_out_until_its_files_change(tmp_path: Path, source: Path) -> None:
-    ran: list[int] = []
-    job = Job("one", ran.append, [source])
-    Campaign(tmp_path).run(job, queue_of(3))
-    again = Campaign(tmp_path)
-    assert ran == [3]
-    assert again.left([job]) == []
-    assert again.done["one"]["seconds"] >= 0
-    source.write_text("two")
-    assert again.left([job]) == [job]
-
-
-def test_a_job_that_failed_counts_with_all_its_attempts(tmp_path: Path, source: Path) -> None:
-    outcomes = [1, 0]
-
-    def run(gpu: int) -> None:
-        time.sleep(0.2)
-        subprocess.run(["sh", "-c", f"exit {outcomes.pop(0)}"], check=True)
-
-    job = Job("one", run, [source])
-    first = Campaign(tmp_path)
-    first.run(job, queue_of(0))
-    first.save()
-    assert first.failed == ["one"]
-    again = Campaign(tmp_path)
-    again.run(job, queue_of(0))
-    assert again.runs == 2
-    assert again.done["one"]["seconds"] >= 0.4
-
-
-def test_the_time_of_all_runs_is_added_up(tmp_path: Path) -> None:
-    first = Campaign(tmp_path)
-    time.sleep(0.2)
-    first.save()
-    again = Campaign(tmp_path)
-    assert again.wall_s >= 0.2
-    again.forget()
-    assert again.wall_s < 0.2
-
-
-def test_a_job_that_fails_is_told_and_tried_again(tmp_path: Path, source: Path) -> None:
-    def fail(gpu: int) -> None:
-        raise subprocess.CalledProcessError(2, "tune")
-
-    job = Job("one", fail, [source])
-    campaign = Campaign(tmp_path)
-    gpus = queue_of(0)
-    campaign.run(job, gpus)
-    assert gpus.get_nowait() == 0
-    assert campaign.failed == ["one"]
-    assert Campaign(tmp_path).left([job]) == [job]
-
-
-def test_a_recording_has_its_peers_and_its_result_is_of_its_own_session(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran: list[list[str]] = []
-
-    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
-        ran.append(command)
-        return subprocess.CompletedProcess(command, 0)
-
-    monkeypatch.setattr(record_all.subprocess, "run", run)
-    job = recording_job("rmsnorm", tmp_path, 7)
-    job.run(1)
-    job.finish()
-    recorded, summarized = ran
-    assert {"record", "--peers", "cuda:1", "7", str(tmp_path / "rmsnorm")} <= set(recorded)
-    assert summarized[2:4] == [str(tmp_path / "rmsnorm"), "--out"]
+def test_benchmarks_run_on_a_gpu_and_the_timing_ones_alone() -> None:
+    jobs = [benchmark_job(name) for name in BENCHMARKS]
+    assert all(job.needs_gpu and Path(job.start[1]).is_file() for job in jobs)
+    assert [job.name for job in jobs if job.alone] == [
+        "verification_cost",
+        "throughput",
+        "cold_tune",
+    ]
 
 
 def test_no_campaign_starts_from_a_changed_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.device.select.gpu_count", lambda: 1)
+    monkeypatch.setattr(record_all, "gpu_count", lambda: 1)
     monkeypatch.setattr(sys, "argv", ["record_all.py"])
     monkeypatch.setenv("TUNE_COMMIT", "0123456789ab-dirty")
     with pytest.raises(SystemExit, match="0123456789ab-dirty"):
         record_all.main()
 
 
-def test_every_operator_has_the_files_that_its_job_depends_on(tmp_path: Path) -> None:
-    assert len(operators()) == 15
-    for name in operators():
-        assert recording_job(name, tmp_path, 1).key
+def test_no_campaign_starts_without_a_gpu_or_with_an_unknown_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(record_all, "gpu_count", lambda: 0)
+    monkeypatch.setattr(sys, "argv", ["record_all.py", "rmsnrm"])
+    for gpus, said in ((0, "no NVIDIA GPU"), (1, "no job named rmsnrm")):
+        monkeypatch.setattr(record_all, "gpu_count", lambda gpus=gpus: gpus)
+        with pytest.raises(SystemExit) as ended:
+            record_all.main()
+        assert ended.value.code == 2
+        assert said in capsys.readouterr().err
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """All jobs end at once, but the recording named `wrong`; the folder for the results."""
+
+    def quick(name: str, *rest: object) -> CampaignJob:
+        command = (sys.executable, "-c", f"raise SystemExit({int(name == 'wrong')})")
+        return CampaignJob(name=name, kernel="", key="k", start=command, needs_gpu=True)
+
+    monkeypatch.setattr(record_all, "BENCHMARKS", ("energy",))
+    monkeypatch.setattr(record_all, "operators", lambda: ["right", "wrong"])
+    monkeypatch.setattr(record_all, "benchmark_job", quick)
+    monkeypatch.setattr(record_all, "recording_job", quick)
+    monkeypatch.setattr(record_all, "gpu_count", lambda: 2)
+    monkeypatch.setattr(record_all, "RESULTS", tmp_path / "results")
+    monkeypatch.setenv("TUNE_COMMIT", "0123456789ab")
+    return tmp_path / "results"
+
+
+def test_a_whole_campaign_writes_its_times_and_a_failure_is_named(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["record_all.py", "--folder", str(tmp_path / "all")]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        record_all.main()
+    assert ended.value.code == 1
+    assert "FAILED: wrong" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", [*words, "right"])
+    record_all.main()
+    assert "0 of 1 jobs" in capsys.readouterr().out
+    monkeypatch.setattr(record_all, "operators", lambda: ["right"])
+    monkeypatch.setattr(sys, "argv", words)
+    record_all.main()
+    written = json.loads((quick / "record_all.json").read_text())
+    assert written["gpus"] == 2
+    assert written["runs"] == 3
+    assert set(written["seconds"]) == {"right", "energy"}
+    assert written["environment"]["commit"] == "0123456789ab"

@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
 import steps_section
 
+TUNED = {"kinds": {"tuned rmsnorm": {"us": 8.0}, "GEMM": {"us": 500.0}}}
+
 
 def case(median: float, low: float) -> dict[str, Any]:
     return {
@@ -19,17 +21,25 @@ def case(median: float, low: float) -> dict[str, Any]:
         "speedup": {"tuned": {"against": "sglang", "median": median, "interval": [low, 1.1]}},
         "calls": {"tuned": {"rmsnorm": {"tuned": 3, "original": 1}}},
         "logits": {"tuned": {"relative_error": 0.004, "same_argmax": 0.98}},
+        "kernels": {"sglang": kinds(rmsnorm=12.0, GEMM=500.0), "tuned": TUNED},
     }
+
+
+def kinds(**us: float) -> dict[str, Any]:
+    return {"kinds": {name: {"us": one} for name, one in us.items()}}
+
+
+CONTENT: dict[str, Any] = {
+    "model": "llama-3-8b",
+    "asked": {"layers": 12, "context": 1024},
+    "environment": {"packages": {"sglang": "0.5.17"}},
+    "prefill": {},
+}
 
 
 def table(decode: float, prefill: float) -> str:
-    content = {
-        "model": "llama-3-8b",
-        "asked": {"layers": 12, "context": 1024},
-        "environment": {"packages": {"sglang": "0.5.17"}},
-        "decode": {"1": case(decode, 1.0)},
-        "prefill": {"2048": case(1.0, prefill)},
-    }
+    cases = {"decode": {"1": case(decode, 1.0)}, "prefill": {"2048": case(1.0, prefill)}}
+    content = {**CONTENT, **cases}
     return "\n".join(steps_section.steps(content))
 
 
@@ -44,6 +54,27 @@ def test_a_step_stands_beside_what_was_asked() -> None:
 @pytest.mark.parametrize(("decode", "prefill"), [(1.01, 0.999), (1.03, 0.99)])
 def test_what_falls_short_is_marked(decode: float, prefill: float) -> None:
     assert table(decode, prefill).count("**missed**") == 1
+
+
+def test_kernels_inside_the_step_are_compared_where_all_are_tuned() -> None:
+    found = table(1.03, 0.999)
+    assert "| batch | rmsnorm |" in found
+    assert "| 1 | 1.50x |" in found
+    partly = case(1.03, 1.0)
+    partly["kernels"]["tuned"] = {"kinds": {**TUNED["kinds"], "rmsnorm": {"us": 1.0}}}
+    content = {**CONTENT, "decode": {"1": partly}}
+    assert "Inside a decode step" not in "\n".join(steps_section.steps(content))
+
+
+def test_a_plugin_with_linear_layers_is_told_apart() -> None:
+    one = case(1.1, 1.09)
+    one["calls"]["tuned"]["gemm_small_m"] = {"tuned": 4, "original": 0}
+    content = {**CONTENT, "decode": {"1": one, "16": one}}
+    found = "\n".join(steps_section.steps(content))
+    assert "plugin: llama-3-8b, its linear layers too" in found
+    assert "| 1.08x |" in found
+    assert "sglang_step/llama-3-8b-linear.json" in found
+    assert "1.10x at 1, 1.10x at 16." in steps_section.in_short(content)
 
 
 def test_a_call_stands_beside_the_bare_launch() -> None:

@@ -203,3 +203,25 @@ def test_a_kernel_that_does_not_fit_its_problem_is_told(
     assert result.exit_code == 2
     assert "k.cu:1: k does not fit k.py: of the problem's inputs x [rows, columns]" in result.stderr
     assert "give the kernel a parameter for each array of the problem" in result.stderr
+
+
+def test_a_file_of_triton_gives_a_space_and_a_launch(tune: Tune, tmp_path: Path) -> None:
+    data = DATA.parent / "draft" / "python" / "data" / "vector_add.py"
+    path = Path(copy(data, tmp_path))
+    before = path.read_bytes()
+    found = json.loads(tune("init", path, "--out", tmp_path, "--json").stdout)
+    assert found["kernel"] == "add_kernel"
+    assert [Path(one).name for one in found["written"]] == ["vector_add.yaml", "vector_add_tune.py"]
+    assert found["parameters"] == ["BLOCK_SIZE", "num_warps"]
+    assert path.read_bytes() == before
+
+
+def test_a_python_file_with_neither_kernel_nor_problem_is_one_sentence(
+    tune: Tune, tmp_path: Path
+) -> None:
+    path = tmp_path / "k.py"
+    path.write_text("print('never run')\n")
+    result = tune("init", path)
+    assert result.exit_code == 2
+    assert f"{path}: holds neither a kernel of Triton (@triton.jit) or Helion" in result.stderr
+    assert "never run" not in result.stdout

@@ -15,7 +15,8 @@ from tuner.model.config import Config
 from tuner.model.errors import InputError, SessionError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Measurement, Status, Trial
-from tuner.session.knowledge import KnowledgeStore, PastConfig, PastSearch, PastWorkload, find_store
+from tuner.session.database import find_store
+from tuner.session.knowledge import KnowledgeStore, PastConfig, PastSearch, PastWorkload
 
 
 def knowledge(*words: object) -> Result:

@@ -41,9 +41,23 @@ def test_several_matches_are_listed(tmp_path: Path) -> None:
         assert part in str(caught.value)
 
 
+def test_a_space_of_the_kernels_whole_name_is_its_own(tmp_path: Path) -> None:
+    kernels = [touch(tmp_path / "kernels" / f"scale.{end}") for end in ("cu", "cl")]
+    plain = touch(tmp_path / "search_spaces/scale.yaml")
+    own = touch(tmp_path / "search_spaces/scale.cl.yaml")
+    assert [find_space(kernel, tmp_path) for kernel in kernels] == [plain, own]
+
+
+def test_a_space_in_a_folder_named_as_the_kernels_goes_first(tmp_path: Path) -> None:
+    vendors = [touch(tmp_path / f"kernels/{vendor}/scale.cu") for vendor in ("a", "b")]
+    plain = touch(tmp_path / "search_spaces/a/scale.yaml")
+    whole = touch(tmp_path / "search_spaces/b/scale.cu.yaml")
+    assert [find_space(kernel, tmp_path) for kernel in vendors] == [plain, whole]
+
+
 def test_no_match_names_the_command_that_drafts_one(tmp_path: Path) -> None:
     kernel = touch(tmp_path / "scale.cu")
-    with pytest.raises(SpaceError, match=r"search_spaces/\*\*/scale\.yaml\n.*`tune init "):
+    with pytest.raises(SpaceError, match=r"no search_spaces/\*\*/scale\.yaml\n.*`tune init "):
         find_space(kernel, tmp_path)
 
 

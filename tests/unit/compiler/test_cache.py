@@ -102,7 +102,7 @@ def test_prunes_what_was_used_longest_ago(tmp_path):
     cache = Cache(tmp_path, max_bytes=20_000)
     keys = [f"{number:064x}" for number in range(256, 261)]
     for age, key in enumerate(keys):
-        cache.put(key, replace(RESULT, cubin=bytes(5000)))
+        cache.put(key, replace(RESULT, cubin=bytes(4700)))
         os.utime(tmp_path / "compiled" / key, (1000 + age, 1000 + age))
     assert cache.get(keys[0]) is not None
 

@@ -18,16 +18,8 @@ import pytest
 
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.cache import Cache
-from tuner.compiler.host import (
-    MOST_RUNS,
-    PREFIX,
-    HostCompiler,
-    errors,
-    preload,
-    remove_left_behind,
-    sanitizer_finding,
-    scratch_folder,
-)
+from tuner.compiler.command import MOST_RUNS, PREFIX, remove_left_behind, scratch_folder
+from tuner.compiler.host import HostCompiler, errors, preload, sanitizer_finding
 from tuner.compiler.host_source import to_host
 from tuner.model.errors import DeviceError
 
@@ -392,7 +384,7 @@ def test_a_report_becomes_its_line_and_what_was_done(report: str, finding: str) 
 
 HOLD = """
 import sys
-from tuner.compiler.host import scratch_folder
+from tuner.compiler.command import scratch_folder
 with scratch_folder() as folder:
     (folder / "unit.ii").write_text("int a;")
     print(folder, flush=True)

@@ -10,6 +10,7 @@ from device_contract import DeviceContract
 from recordings import recording
 
 from tuner.device.base import Device, Program
+from tuner.device.group import Home, group_of
 from tuner.device.recorded.recording import (
     RecordedDevice,
     RecordedProgram,
@@ -65,6 +66,19 @@ class TestRecorded(WithPrograms):
         path = tmp_path / "example.json.xz"
         save_recording(recording(workloads={WORKLOAD.key: workload}), path)
         device = RecordedDevice(path, "example", {})
+        yield device
+        device.close()
+        device.close()
+
+
+class TestGroup(WithPrograms):
+    @pytest.fixture
+    def device(self) -> Iterator[Device]:
+        def answer(asked: Program) -> float | Status:
+            return TIMES_US.get(asked.source_key, Status.INCORRECT)
+
+        device = group_of({name: SimulatedDevice(answer) for name in ("GPU 0", "GPU 1")})
+        device.settle({WORKLOAD.key: Home("GPU 1")})
         yield device
         device.close()
         device.close()

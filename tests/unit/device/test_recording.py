@@ -113,6 +113,20 @@ def test_a_recorded_program_answers_as_the_gpu_did() -> None:
     assert (info.compute_capability, info.environment["gpu_driver_version"]) == ((9, 0), "580.1")
 
 
+def test_a_python_kernels_launches_are_kept_with_what_they_use() -> None:
+    launch = Launch("rows", (16, 2, 1), (256, 1, 1))
+    result = CompileResult(resources={"rows": Resources(200, 12, 12, 100)}, called=(launch,))
+    assert RecordedCompilation.of(result).result() == result
+
+
+def test_bits_are_kept_where_there_are_any() -> None:
+    kept = RecordedProgram(status=Status.CORRECT, ticks=(1,), calls=1, sets=1, bits="0f")
+    verdict = kept.outcome().correctness
+    assert verdict is not None
+    assert verdict.bits == "0f"
+    assert RECORDING.workloads["T=1"].programs["a"].outcome().correctness is None
+
+
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     assert "no such recording" in refused(tmp_path / "nothing.json.xz").message
     assert "is not a recording" in refused(tmp_path).message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -83,6 +84,32 @@ def test_equal_seeds_give_equal_inputs(bench: Bench) -> None:
         drawn.append(bench.stored("x").copy())
     assert np.array_equal(drawn[0], drawn[1])
     assert not np.array_equal(drawn[0], drawn[2])
+
+
+def test_every_config_of_a_workload_gets_the_same_inputs_once(make_spec: MakeSpec) -> None:
+    seen = []
+    for cache_bytes in (0, 1 << 20):
+        bench = Bench(make_spec(*ARGUMENTS))
+        bench.memory.cache_bytes = cache_bytes
+        for _ in range(2):
+            bench.verifier.prepare_same(WORKLOAD)
+            bench.double()
+            seen.append((bench.verifier.digest(), bench.stored("x").tobytes()))
+            bench.verifier.prepare(WORKLOAD, "normal", 7)
+    assert len(set(seen)) == 1
+    bench.verifier.prepare_same(WORKLOAD)
+    bench.double()
+    bench.stored("y")[0, 0] += 1
+    assert bench.verifier.digest() != seen[0][0]
+
+
+def test_outputs_whose_bits_may_vary_are_not_digested(make_spec: MakeSpec) -> None:
+    spec = make_spec(*ARGUMENTS)
+    first, *others = spec.arguments
+    bench = Bench(replace(spec, arguments=(replace(first, deterministic=False), *others)))
+    bench.verifier.prepare_same(WORKLOAD)
+    bench.double()
+    assert bench.verifier.digest() == ""
 
 
 def test_a_last_element_that_nobody_wrote_is_found(bench: Bench) -> None:

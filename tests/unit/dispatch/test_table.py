@@ -36,7 +36,7 @@ from tuner.model.config import Config
 from tuner.model.errors import SessionError
 from tuner.model.kernel import Workload
 from tuner.model.statistics import paired_interval
-from tuner.model.trial import Check, Comparison, Variant
+from tuner.model.trial import Check, Comparison, Status, Variant
 from tuner.session.session import Session
 
 
@@ -168,6 +168,14 @@ def test_unpaired_rounds_are_told_as_such(dispatched):
 def test_a_later_comparison_counts():
     found = evidence((comparison(ONE, {A: 5.0}), comparison(ONE, {A: 8.0})), frozenset(), 0)
     assert found[ONE][0].time_us == pytest.approx(8.0, rel=0.02)
+
+
+def test_other_bits_in_the_finals_serve_nowhere_where_bits_are_kept():
+    searched, decided = (
+        replace(trial(ONE, one, None), status=Status.OTHER_BITS, stage=stage)
+        for one, stage in ((A, "search"), (B, "finals"))
+    )
+    assert distrusted((searched, decided), ()) == {B}
 
 
 def test_the_interval_is_that_of_the_sessions_result():

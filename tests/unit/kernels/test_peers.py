@@ -12,7 +12,7 @@ from tuner.space.choices import chosen_operators
 from tuner.space.load import load_definition
 
 ROOT = Path(__file__).resolve().parents[3]
-FILES = sorted((ROOT / "kernels/sglang").glob("*.py"))
+FILES = sorted(path.with_suffix(".py") for path in (ROOT / "kernels/sglang").glob("*.cu"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

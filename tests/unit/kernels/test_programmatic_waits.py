@@ -28,7 +28,7 @@ from tuner.space.load import load_definition
 from tuner.space.template import Template
 
 SPACES = Path(__file__).parents[3] / "search_spaces" / "sglang"
-OPERATORS = sorted(path.stem for path in SPACES.glob("*.yaml") if "." not in path.stem)
+OPERATORS = sorted(path.stem for path in (SPACES.parents[1] / "kernels/sglang").glob("*.cu"))
 CONFIGS = 3
 
 

@@ -70,6 +70,16 @@ def test_the_status_says_how_far_the_run_is(tmp_path: Path) -> None:
     led(tmp_path, one_round(Tools()), work)
 
 
+def test_a_client_may_not_choose_a_program_to_run(tmp_path: Path) -> None:
+    async def work(call: Call) -> None:
+        refused = await call("start", device="command:./measure.sh")
+        assert refused.is_error
+        assert "`device` names a program" in text(refused)
+        assert not (await call("start", device="host")).is_error
+
+    led(tmp_path, one_round(Tools()), work)
+
+
 def test_another_session_can_follow_one_that_is_over(tmp_path: Path) -> None:
     async def work(call: Call) -> None:
         assert not (await call("start")).is_error

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tuner.process.files import atomic_write, atomic_write_all, read_regular, read_text
+from tuner.process.files import (
+    atomic_write,
+    atomic_write_all,
+    open_log,
+    read_regular,
+    read_text,
+)
 
 
 def test_it_replaces_what_was_there(tmp_path: Path) -> None:
@@ -73,3 +79,16 @@ def test_only_a_regular_file_of_a_bounded_size_is_read(tmp_path: Path) -> None:
     ):
         with pytest.raises(OSError, match=words):
             read_regular(place, **options)
+
+
+def test_a_log_grows_and_no_link_is_followed(tmp_path: Path) -> None:
+    log, link, pipe = (tmp_path / name for name in ("log", "link", "pipe"))
+    for text in (b"one\n", b"two\n"):
+        with open_log(log) as file:
+            file.write(text)
+    assert log.read_bytes() == b"one\ntwo\n"
+    link.symlink_to(log)
+    os.mkfifo(pipe)
+    for path in (link, pipe, tmp_path):
+        with pytest.raises(OSError, match=path.name):
+            open_log(path)

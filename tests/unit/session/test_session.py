@@ -62,9 +62,11 @@ ENVIRONMENT = {"gpu": "NVIDIA H200", "driver": "580.1", "compiler": "NVRTC 13.5"
 CONFIG = Config.of({"vector_bytes": 16, "cache": "streaming", "pdl": True, "share": 0.5})
 VARIANT = Variant(INITIAL, CONFIG)
 MEASUREMENT = Measurement((10.25, 10.125, 9.0000001, 1 / 3), 20, 4, True, 1.25)
-RESOURCES = Resources(40, 8, 4, 1024, 16, 2, "insufficient register resources")
+RESOURCES = Resources(40, 8, 4, 1024, 16, 2, "insufficient register resources", 48, 12, 512)
 OCCUPANCY = Occupancy(0.75, 6, "registers")
-CORRECTNESS = Correctness(False, ("normal", "x3"), (("out", 1.5), ("scale", float("inf"))), "out")
+CORRECTNESS = Correctness(
+    False, ("normal", "x3"), (("out", 1.5), ("scale", float("inf"))), "out", "0f"
+)
 TRIAL = Trial(
     candidate="base",
     workload=HELD_OUT,

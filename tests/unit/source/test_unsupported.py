@@ -21,7 +21,6 @@ KERNEL = "__global__ void k(float* x) { x[0] = 1; }\n"
         ("k.cu", "kernel void k(global float* x) { x[get_global_id(0)] = 1; }", 1, "is OpenCL"),
         ("k.py", "import torch\n\n@triton.jit\ndef k(x): pass\n", 3, "is a kernel of Triton"),
         ("k.py", "from numba import cuda\n@cuda.jit\ndef k(x): pass\n", 2, "of Numba"),
-        ("k.hip", KERNEL, None, "is HIP"),
         (
             "k.cu",
             f"#include <hip/hip_runtime.h>\n{KERNEL}int main() {{ hipMalloc(0, 4); }}\n",
@@ -41,6 +40,12 @@ def test_a_file_in_another_language_is_told_with_what_to_do(
     assert what in told.value.message
     assert told.value.line == line
     assert told.value.remedy
+
+
+def test_a_file_in_hip_is_read_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "k.hip"
+    path.write_text(f"#include <hip/hip_runtime.h>\n{KERNEL}int main() {{ hipMalloc(0, 4); }}\n")
+    assert read_source(path).kernels[0].name == "k"
 
 
 def test_a_cuda_file_that_is_built_for_amd_as_well_is_cuda(tmp_path: Path) -> None:

@@ -72,6 +72,57 @@ def test_a_trial_is_compared_with_the_best_before_it_on_its_own_workload(made):
     assert evaluator.incumbents == [None, None, 2.5, 2.5, 2.5]
 
 
+def test_a_device_that_runs_several_at_once_is_given_several(made):
+    executor, evaluator = made({0: 3.0, 1: 2.0, 2: 1.0}, parallel=3)
+    together = threading.Barrier(3)
+    finish = evaluator.finish
+
+    def waiting(one: Pending, **options) -> Trial:
+        together.wait(30)  # for the two others: alone it would never go on
+        return finish(one, **options)
+
+    evaluator.finish = waiting
+    for number in range(3):
+        executor.begin(pending(number))
+    assert sorted(executor.take().config["n"] for _ in range(3)) == [0, 1, 2]
+
+
+def test_a_slow_trial_keeps_no_other_waiting_where_several_run_at_once(made):
+    executor, evaluator = made({0: 3.0, 1: 2.0, 2: 1.0}, parallel=2)
+    released, finish = threading.Event(), evaluator.finish
+
+    def slow_first(one: Pending, **options) -> Trial:
+        if one.config["n"] == 0:
+            released.wait(30)
+        return finish(one, **options)
+
+    evaluator.finish = slow_first
+    for number in range(3):
+        executor.begin(pending(number))
+    assert [executor.take().config["n"] for _ in range(2)] == [1, 2]
+    released.set()
+    assert executor.take().config["n"] == 0
+
+
+def test_what_has_ended_behind_a_slow_trial_is_not_lost(made):
+    executor, evaluator = made({0: 3.0, 1: 2.0}, parallel=2)
+    released, ended, finish = threading.Event(), threading.Event(), evaluator.finish
+
+    def slow_first(one: Pending, **options) -> Trial:
+        if one.config["n"] == 0:
+            released.wait(30)
+        trial = finish(one, **options)
+        ended.set()
+        return trial
+
+    evaluator.finish = slow_first
+    for number in range(2):
+        executor.begin(pending(number))
+    assert ended.wait(30)
+    assert [one.config["n"] for one in executor.finished()] == [1]
+    released.set()
+
+
 def test_without_incumbents_every_trial_is_measured_in_full(made):
     executor, evaluator = made({0: 3.0, 1: 2.0}, adaptive=False)
     for number in (0, 1):

@@ -54,7 +54,10 @@ class Offer:
 
 
 def offers(info: DeviceInfo, limits: ToolLimits) -> tuple[Offer, ...]:
+    """List the tools that this device can serve, with what they say of it."""
     whose = " The times are a CPU's." if info.on_cpu else ""
+    lacking = {"compile", "profile"} if info.evaluator else set()
+    lacking |= set() if info.verifies else {"verify"}
     notes = "; ".join(f"{name}: {title}" for name, title in reading.contents().items())
     listed: tuple[tuple[str, type[ToolArguments], str], ...] = (
         ("render", RenderArguments, "Show the CUDA that a template gives for one config."),
@@ -66,7 +69,8 @@ def offers(info: DeviceInfo, limits: ToolLimits) -> tuple[Offer, ...]:
          "Run one config with every kind of input and say whether its results are within the "
          "tolerances."),
         ("measure", ChoiceArguments,
-         f"Verify and time one config on a tuned workload, beside the baseline.{whose}"),
+         f"{'Verify and time' if info.verifies else 'Time'} one config on a tuned workload, "
+         f"beside the baseline.{whose}"),
         ("profile", ChoiceArguments,
          "Profile one config on a tuned workload: what bounds it, its metrics, and findings "
          "with advice."),
@@ -85,6 +89,8 @@ def offers(info: DeviceInfo, limits: ToolLimits) -> tuple[Offer, ...]:
     )  # fmt: skip
     made = []
     for name, model, text in listed:
+        if name in lacking:
+            continue
         about = f"{text} {_DRAFT}" if "template" in model.model_fields else text
         of_lines = "first_line" in model.model_fields
         rest = "ask for fewer lines with first_line and last_line" if of_lines else "ask for less"

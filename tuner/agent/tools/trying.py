@@ -24,7 +24,7 @@ from tuner.device.base import DeviceInfo, Outcome
 from tuner.model.config import Config, Parameter, format_value
 from tuner.model.errors import InputError, SessionError, SpaceError
 from tuner.model.expressions import Value
-from tuner.model.hardware import limits_for, occupancy
+from tuner.model.hardware import occupancy
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import INITIAL, Measurement, Resources, Status, Trial, fastest
 from tuner.search.factory import make_searcher
@@ -249,7 +249,7 @@ def compiled(choice: DraftConfig, reporting: Callable[[Plan], Evaluator], info: 
     on_cpu = any(one.registers is None for one in result.resources.values())
     target = "a CPU" if on_cpu else info.architecture
     parts = [f"{choice}, compiled for {target}: {verdict}"]
-    for launch in dict.fromkeys(pending.launches):
+    for launch in dict.fromkeys(result.called or pending.launches):
         resources = result.resources[launch.kernel]
         grid, block = ("x".join(map(str, size)) for size in (launch.grid, launch.block))
         shared = f"{resources.static_shared_bytes} static and {launch.shared_bytes} dynamic"
@@ -284,7 +284,7 @@ def _resources(resources: Resources, launch: Launch, info: DeviceInfo) -> Iterat
     yield f"- registers: {resources.registers} a thread, {spills}, stack {resources.stack_bytes} B"
     if resources.serialized_wgmma:
         yield f"- wgmma is serialized: {resources.serialized_wgmma}"
-    share = occupancy(limits_for(info.compute_capability), resources, launch)
+    share = occupancy(info.limits, resources, launch)
     assert share is not None
     yield (
         f"- occupancy: {share.share:.0%}, {share.blocks} blocks a multiprocessor, limited by "
@@ -469,7 +469,7 @@ def _taken(measurement: Measurement, info: DeviceInfo) -> str:
     text = (
         f"(median of {len(times)} times of {measurement.calls_per_replay} calls each, "
         f"{min(times):.4g} to {max(times):.4g} us, over {measurement.buffer_sets} sets of buffers; "
-        "verified first"
+        f"{'verified first' if info.verifies else 'NOT VERIFIED'}"
     )
     if measurement.stopped_early:
         text += "; ended early, for it was clearly slower"

@@ -17,10 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tuner.device.base import Device, DeviceInfo, Outcome, Program
+from tuner.device.base import Device, DeviceInfo, Outcome, Program, amd_info
+from tuner.device.cpu.callables import CallableWorker
 from tuner.device.cpu.child import LaunchEnd
 from tuner.device.cpu.worker import HostRunError, HostWorker
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, fill_byte
+from tuner.device.reference import PeerError
 from tuner.device.timing import TimingPolicy, finished, hopeless
 from tuner.device.verify.verified_device import (
     Judge,
@@ -32,9 +34,11 @@ from tuner.device.verify.verified_device import (
     unless_killed,
 )
 from tuner.device.verify.verifier import HostMemory, Verifier
+from tuner.model.amd import DEFAULT_TARGET
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import architecture_for
 from tuner.model.kernel import KernelSpec
+from tuner.model.languages import CUDA, HIP, Language
 from tuner.model.trial import Measurement, Status
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
 
@@ -75,16 +79,18 @@ class HostDevice(VerifiedDevice):
             except (ChildDiedError, ChildTimeoutError) as error:
                 raise DeviceError(f"the verifying process did not start: {error}") from error
             undo.callback(verifier.kill)
-            runner = HostRunner(run_timeout_s, environment, finding, spec.deterministic)
+            called = (spec.source, dict(operators)) if spec.is_callable else None
+            runner = HostRunner(run_timeout_s, environment, finding, spec.deterministic, called)
             undo.callback(runner.close)
-            super().__init__(host_info(runner.limits), spec, verifier, runner)
+            super().__init__(host_info(runner.limits, spec.language), spec, verifier, runner)
             undo.pop_all()
 
 
-class HostRunner(RestartingWorker[HostWorker]):
+class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
     """The server that runs programs on the CPU, replaced should it fail; implements `Runner`.
 
-    `deterministic` names the outputs whose bits may not differ between timed calls.
+    `deterministic` names the outputs whose bits may not differ between timed calls. `called` is
+    the file of a kernel in Python, and the operator's choices that it is called with.
     """
 
     _called = "the process that starts kernels"
@@ -96,10 +102,11 @@ class HostRunner(RestartingWorker[HostWorker]):
         environment: Mapping[str, str] | None = None,
         finding: Callable[[str], str] | None = None,
         deterministic: frozenset[str] = frozenset(),
+        called: tuple[Path, Mapping[str, str]] | None = None,
     ) -> None:
         super().__init__()
         self._run_timeout_s, self._environment = run_timeout_s, dict(environment or {})
-        self._finding, self._deterministic = finding, deterministic
+        self._finding, self._deterministic, self._python = finding, deterministic, called
         worker = self._live_worker()
         self.limits, self.noise_us = worker.limits, worker.noise_us
 
@@ -168,20 +175,22 @@ class HostRunner(RestartingWorker[HostWorker]):
                 made.let_judge(worker, partial(judge, index))
         return rows
 
-    def _renewed(self, *programs: Program, patch: Patch = UNCHANGED) -> HostWorker:
+    def _renewed(self, *programs: Program, patch: Patch = UNCHANGED) -> HostWorker | CallableWorker:
         worker = self._ready_worker()
         worker.keep_only(*programs)
         worker.renew(patch)
         return worker
 
-    def _start(self) -> HostWorker:
+    def _start(self) -> HostWorker | CallableWorker:
         with unless_killed("no process can be started to run kernels", OSError):
+            if self._python is not None:
+                return CallableWorker(self._run_timeout_s, *self._python, available_bytes())
             return HostWorker(self._run_timeout_s, self._environment)
 
-    def _map(self, worker: HostWorker, arena: Arena) -> None:
+    def _map(self, worker: HostWorker | CallableWorker, arena: Arena) -> None:
         worker.attach(arena, self._deterministic)
 
-    def _unmap(self, worker: HostWorker) -> None:
+    def _unmap(self, worker: HostWorker | CallableWorker) -> None:
         worker.detach()
 
     @contextmanager
@@ -192,6 +201,8 @@ class HostRunner(RestartingWorker[HostWorker]):
             if error.code is LaunchEnd.TIMEOUT:
                 raise RunFailedError(Status.TIMEOUT, error.message) from error
             raise RunFailedError(Status.LAUNCH, self._reason(error), killed=error.killed) from error
+        except PeerError as error:
+            raise RunFailedError(error.status, error.message) from error
 
     def _reason(self, error: HostRunError) -> str:
         if error.code is LaunchEnd.SANITIZER:  # it names line and variable; the log has its report
@@ -212,7 +223,7 @@ class _Calls:
         self._left: dict[int, list[bytes]] = {}
         self.repeats = True
 
-    def run(self, worker: HostWorker, program: Program) -> float:
+    def run(self, worker: HostWorker | CallableWorker, program: Program) -> float:
         """Run the program once and return microseconds."""
         (variant,) = self._patch.draw()
         time_us, digest = worker.run(program, draw_order(), fill_byte(), variant)
@@ -221,7 +232,9 @@ class _Calls:
         self._left[variant] = worker.take()
         return time_us
 
-    def let_judge(self, worker: HostWorker, judge: Callable[[int, bool], None]) -> None:
+    def let_judge(
+        self, worker: HostWorker | CallableWorker, judge: Callable[[int, bool], None]
+    ) -> None:
         for variant, written in self._left.items():
             worker.put(written, variant)
             judge(variant, self.repeats)
@@ -255,20 +268,23 @@ def _streaming_gbps() -> float:
     return 2 * source.nbytes / best_s / 1e9
 
 
-def host_info(limits: Sequence[str]) -> DeviceInfo:
+def host_info(limits: Sequence[str], language: Language = CUDA) -> DeviceInfo:
+    """Describe the CPU, which stands for a GPU that the language is for: its limits hold here."""
     lines: list[str] = []
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    hip = amd_info(DEFAULT_TARGET) if language is HIP else None
     return DeviceInfo(
         name=f"host CPU ({names[0] if names else platform.machine()})",
-        architecture=architecture_for(COMPUTE_CAPABILITY),
-        compute_capability=COMPUTE_CAPABILITY,
+        architecture=hip.architecture if hip else architecture_for(COMPUTE_CAPABILITY),
+        compute_capability=hip.compute_capability if hip else COMPUTE_CAPABILITY,
         multiprocessors=len(os.sched_getaffinity(0)),
         l2_bytes=_system_value("SC_LEVEL2_CACHE_SIZE") or 1 << 20,
         streaming_gbps=round(_streaming_gbps(), 1),
         recorded=False,
         on_cpu=True,
+        own_limits=hip.own_limits if hip else None,
         environment={
             "host_machine": platform.machine(),
             "host_system": platform.release(),

@@ -21,6 +21,7 @@ from tuner.device.cuda.counters import NsightCompute
 from tuner.device.cuda.driver import CudaError, gpu_uuid
 from tuner.device.cuda.energy import ENERGY
 from tuner.device.cuda.peers import PeerHome
+from tuner.device.cuda.prepare import CallCompiler
 from tuner.device.cuda.sanitizer import (
     COMPILE_OPTIONS,
     KINDS,
@@ -59,6 +60,8 @@ ENERGY_TIMEOUT_S = 60.0
 # What a peer's first call in a process may take on top: PyTorch is imported, torch.compile and
 # Triton compile, FlashInfer builds an extension with nvcc where its cache has none.
 PEER_WARM_UP_S = 300.0
+# For a kernel in Python, which compiles when it is first called, and imports what it needs.
+CALL_WARM_UP_S = 60.0
 # Without neighbours, for the second column of a comparison between them.
 ALONE_ROUNDS = 15
 # For a worker process that ends by itself.
@@ -85,7 +88,7 @@ class CudaDevice(VerifiedDevice):
             try:
                 verifier = Child(cuda_verifier, (ordinal, spec, dict(operators)), "tune-verifier")
                 undo.callback(verifier.kill)
-                home = PeerHome(spec.reference, dict(operators), spec.path)
+                home = PeerHome(spec.reference, dict(operators), spec.path, spec.source)
                 runner = CudaRunner(ordinal, home, spec.deterministic)
                 undo.callback(runner.close)
                 facts = runner.describe()
@@ -106,6 +109,9 @@ class CudaDevice(VerifiedDevice):
             )
             super().__init__(info, spec, verifier, runner)
             undo.pop_all()
+
+    def call_compiler(self, jobs: int | None) -> CallCompiler:
+        return CallCompiler(self._spec, f"cuda:{self._ordinal}", jobs)
 
     def watchers(self) -> Watchers:
         kinds = KINDS if find_compute_sanitizer() else ()
@@ -307,7 +313,9 @@ def _let_judge(worker: Child, index: int, judge: Judge) -> None:
 
 def _limit_s(seconds: float, *programs: Program) -> float:
     """Add the time in which peers get ready, in case this process has not met them yet."""
-    return seconds + PEER_WARM_UP_S * sum(bool(program.peer) for program in programs)
+    peers = sum(bool(program.peer) for program in programs)
+    calls = sum(program.is_call for program in programs)
+    return seconds + PEER_WARM_UP_S * peers + CALL_WARM_UP_S * calls
 
 
 @contextmanager
@@ -320,14 +328,15 @@ def _blamed_on_the_worker() -> Iterator[None]:
 
 def _lock(ordinal: int, uuid: str) -> FileLock:
     folder = user_cache_path("kernel-tune", ensure_exists=True)
-    lock = FileLock(folder / f"{uuid}.lock")
+    # Several GPUs are opened by threads that end before the lock is given back.
+    lock = FileLock(folder / f"{uuid}.lock", thread_local=False)
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
         raise DeviceError(
             f"GPU {ordinal} is in use by another `tune`",
-            remedy="wait for it, or choose another GPU with --device cuda:N; two runs on one GPU "
-            "would spoil each other's times",
+            remedy="wait for it, or choose another GPU with --device cuda:N or --gpus; two runs on "
+            "one GPU would spoil each other's times",
         ) from error
     return lock
 

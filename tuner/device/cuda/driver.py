@@ -75,6 +75,13 @@ def gpu_uuid(ordinal: int) -> str:
     return f"GPU-{uuid.UUID(bytes=identity.bytes)}"
 
 
+def gpu_name(ordinal: int) -> str:
+    """Return the name that the driver gives a GPU, `NVIDIA H200`."""
+    call(driver.cuInit, 0)
+    name: bytes = call(driver.cuDeviceGetName, 128, call(driver.cuDeviceGet, ordinal))
+    return name.split(b"\0")[0].decode()
+
+
 def reset_persisting_l2() -> None:
     """Give back what of the L2 was set aside for persisting lines; before 8.0 there is none."""
     (status,) = driver.cuCtxResetPersistingL2Cache()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from inspect import signature
 from math import prod
@@ -17,37 +18,43 @@ from typing import Any
 from cuda.bindings import driver
 
 from tuner.device.base import Program
+from tuner.device.callables import Modules, blamed_on_call
 from tuner.device.cuda.buffers import Graph, MappedArena
 from tuner.device.cuda.driver import CudaError, LaunchArguments, allocate, call
 from tuner.device.layout import STORAGE, Slot
 from tuner.device.reference import (
     PeerError,
     PeerFunction,
-    line_in,
+    blamed_on_peer,
     load_functions,
     load_peers,
 )
-from tuner.model.errors import KernelError, WorkerError
+from tuner.model.errors import KernelError
 from tuner.model.trial import Status
 
 # The first call compiles or loads modules, the next ones may still choose algorithms; none of that
 # is allowed while a graph is captured. PyTorch's own guide to CUDA graphs warms up three times.
 WARM_UP_CALLS = 3
+_CAPTURED = (
+    "its calls are captured into a CUDA graph, where nothing may wait for the GPU or read from it"
+)
+# Kernels in Python that are ready to be called: more than a comparison has.
+MOST_CALLS = 24
 # The names that PyTorch gives to types which it calls otherwise.
 _TORCH_DTYPES = {"float8_e4m3": "float8_e4m3fn"}
-_LONGEST_REASON = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class PeerHome:
     """Where a kernel's peers come from, and what they are called with besides the tensors.
 
-    `space` is the file that names its neighbours.
+    `space` is the file that names its neighbours, `source` the kernel's own where it is Python.
     """
 
     reference: Path
     operators: Mapping[str, str] = field(default_factory=dict)
     space: Path | None = None
+    source: Path | None = None
 
 
 class PeerLaunchers:
@@ -57,16 +64,18 @@ class PeerLaunchers:
         self._ordinal, self._stream, self._home = ordinal, stream, home
         self._functions: dict[str, PeerFunction] = {}
         self._launchers: dict[str, PeerLauncher] = {}
+        self._modules = Modules(home.source or home.reference)
 
     def launcher(self, program: Program, arena: MappedArena) -> PeerLauncher:
-        """Return the launcher of a peer, warmed up on a copy of the arena's arrays.
+        """Return the launcher of a peer or a Python kernel, warmed up on a copy of the arrays.
 
         Raises `PeerError` where it is not installed, fails, or cannot be captured.
         """
-        name = program.peer
+        name = program.peer or program.key
         if name not in self._launchers:
+            self._forget_calls()
             try:
-                with _blamed_on_peer(self._home.reference):
+                with self._blamed(program):
                     launcher = self._made(program)
                     _warm_up(launcher, arena, self._stream)
             except PeerError as error:
@@ -77,7 +86,10 @@ class PeerLaunchers:
                 raise
             # On the arrays themselves: what is captured does not run.
             place = _Place([LaunchArguments(arena.layout, arena.base)])
-            Graph(launcher, place, 1, self._stream).close()
+            try:
+                Graph(launcher, place, 1, self._stream).close()
+            except PeerError as error:
+                raise PeerError(f"{error.message}; {_CAPTURED}", status=error.status) from error
             self._launchers[name] = launcher
         return self._launchers[name]
 
@@ -97,14 +109,37 @@ class PeerLaunchers:
         # One process compiles: the worker may be killed, and others would survive it.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         torch: Any = import_module("torch")
+        torch.cuda.set_device(self._ordinal)
+        stream = torch.cuda.ExternalStream(int(self._stream), device=f"cuda:{self._ordinal}")
+        return PeerLauncher(
+            torch,
+            stream,
+            self._home,
+            self._function(program),
+            program.workload.values,
+            partial(self._blamed, program),
+            program.is_call,
+        )
+
+    def _function(self, program: Program) -> PeerFunction:
+        if program.is_call:
+            return self._modules.function(program)
         if not self._functions:
             self._functions = load_peers(self._home.reference)
-            torch.cuda.set_device(self._ordinal)
         if program.peer not in self._functions:
             raise PeerError(f"{self._home.reference} has no peer named {program.peer!r}")
-        stream = torch.cuda.ExternalStream(int(self._stream), device=f"cuda:{self._ordinal}")
-        function, axes = self._functions[program.peer], program.workload.values
-        return PeerLauncher(torch, stream, self._home, function, axes)
+        return self._functions[program.peer]
+
+    def _blamed(self, program: Program) -> AbstractContextManager[None]:
+        if program.is_call:
+            return blamed_on_call(program)
+        return _blamed_on_peer(self._home.reference)
+
+    def _forget_calls(self) -> None:
+        """Let go of the oldest kernels in Python; a comparison has fewer than are kept."""
+        calls = [name for name, one in self._launchers.items() if one.is_call]
+        for name in calls[: len(calls) - MOST_CALLS + 1] if len(calls) >= MOST_CALLS else []:
+            del self._launchers[name]
 
 
 @dataclass(slots=True)
@@ -116,6 +151,9 @@ class PeerLauncher:
     home: PeerHome
     function: PeerFunction
     axes: Mapping[str, int]
+    # Whoever is told that it raised.
+    blamed: Callable[[], AbstractContextManager[None]]
+    is_call: bool = False
     # By the address of the arrays.
     tensors: dict[int, dict[str, Any]] = field(default_factory=dict)
     returned: dict[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -139,8 +177,7 @@ class PeerLauncher:
     @contextmanager
     def _views(self, arguments: LaunchArguments) -> Iterator[dict[str, Any]]:
         torch, base = self.torch, arguments.base
-        blamed = _blamed_on_peer(self.home.reference)
-        with blamed, torch.cuda.stream(self.stream), torch.no_grad():
+        with self.blamed(), torch.cuda.stream(self.stream), torch.no_grad():
             if base not in self.tensors:
                 self.tensors[base] = {
                     slot.name: _tensor(torch, slot, base, self.stream)
@@ -166,8 +203,9 @@ def neighbour(
     if next(iter(signature(function).parameters), "") == "arrays":
         return lambda arguments: _call_on_arrays(home, function, arguments, stream, axes)
     torch: Any = import_module("torch")
-    launcher = PeerLauncher(torch, torch.cuda.ExternalStream(int(stream)), home, function, axes)
-    return launcher.issue
+    blamed = partial(_blamed_on_peer, home.reference)
+    side = torch.cuda.ExternalStream(int(stream))
+    return PeerLauncher(torch, side, home, function, axes, blamed).issue
 
 
 def _call_on_arrays(
@@ -248,20 +286,5 @@ def _warm_up(launcher: PeerLauncher, arena: MappedArena, stream: Any) -> None:
             call(driver.cuMemFree, base)
 
 
-@contextmanager
-def _blamed_on_peer(reference: Path) -> Iterator[None]:
-    try:
-        yield
-    except WorkerError:
-        raise
-    except ImportError as error:
-        raise PeerError(str(error), status=Status.NOT_RECORDED) from error
-    except NotImplementedError as error:
-        raise PeerError(str(error), status=Status.CONSTRAINT) from error
-    except KernelError as error:
-        raise PeerError(str(error)) from error
-    except Exception as error:
-        line = line_in(reference, error)
-        place = f"{reference}:{line}: " if line else ""
-        text = f"{place}{type(error).__name__}: {error}"
-        raise PeerError(text[:_LONGEST_REASON]) from error
+def _blamed_on_peer(reference: Path) -> AbstractContextManager[None]:
+    return blamed_on_peer(reference, f"{reference}:")

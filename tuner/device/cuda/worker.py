@@ -330,7 +330,7 @@ class CudaWorker:
         self._unload_oldest()
         replays = self._renewed(policy, alone=True)
         reset_persisting_l2()
-        launcher = Launcher(self._load(program), program.launches, self._stream)
+        launcher = self._launcher(program)
         with closing(self._graph(launcher, policy, replays, None)) as graph:
             self._warm_up(graph, policy, replays)
             replay_us = replays.run([graph, graph])[0][1]
@@ -370,7 +370,7 @@ class CudaWorker:
         return self._arena
 
     def _launcher(self, program: Program) -> Issuer:
-        if program.peer:
+        if program.peer or program.is_call:
             assert self._peers is not None
             return self._peers.launcher(program, self._mapped)
         return Launcher(self._load(program), program.launches, self._stream)

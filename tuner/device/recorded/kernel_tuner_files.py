@@ -43,6 +43,7 @@ _CACHE_ERROR = {
     Status.LAUNCH: "RuntimeFailedConfig",
     Status.TIMEOUT: "RuntimeFailedConfig",
     Status.INCORRECT: "RuntimeFailedConfig",
+    Status.OTHER_BITS: "InvalidConfig",
 }
 # What older versions of Kernel Tuner wrote for the time of a config that failed, in ms.
 FAILED_TIME = 1e20
@@ -60,7 +61,8 @@ _T4_STATUS = {
     "correctness": Status.INCORRECT,
 }
 _T4_INVALIDITY = {status: word for word, status in _T4_STATUS.items()} | {
-    Status.RESOURCE_LIMIT: "constraints"
+    Status.RESOURCE_LIMIT: "constraints",
+    Status.OTHER_BITS: "constraints",
 }
 _US_PER_UNIT = {
     **dict.fromkeys(("s", "seconds"), 1e6),

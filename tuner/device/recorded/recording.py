@@ -13,11 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tuner.compiler.base import CompileResult
 from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
+from tuner.model.amd import AmdLimits
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
-from tuner.model.kernel import Workload
+from tuner.model.hardware import DeviceLimits
+from tuner.model.kernel import Dim3, Launch, Workload
 from tuner.model.surroundings import Surroundings
-from tuner.model.trial import Measurement, Resources, Status
+from tuner.model.trial import Correctness, Measurement, Resources, Status
 from tuner.process.files import atomic_write, read_regular
 
 VERSION = 2
@@ -35,7 +37,7 @@ class Kept(BaseModel):
 
 
 class RecordedProgram(Kept):
-    """What the GPU said of one program."""
+    """What the GPU said of one program; `bits` as in `Correctness`, which older ones lack."""
 
     status: Status
     reason: str = ""
@@ -43,11 +45,13 @@ class RecordedProgram(Kept):
     calls: int = 0
     sets: int = 0
     stopped_early: bool = False
+    bits: str = ""
 
     def outcome(self) -> Outcome:
         times = tuple(tick * TICK_US for tick in self.ticks)
         measurement = Measurement(times, self.calls, self.sets, self.stopped_early)
-        return Outcome(self.status, self.reason, measurement if times else None)
+        verdict = Correctness(True, bits=self.bits) if self.bits else None
+        return Outcome(self.status, self.reason, measurement if times else None, verdict)
 
 
 class RecordedFinals(Kept):
@@ -85,26 +89,35 @@ class RecordedWorkload(Kept):
 
 _Used = tuple[int | None, int, int, int, int, int]
 _UsedAndSerialized = tuple[int | None, int, int, int, int, int, str]
+_UsedByAll = tuple[int | None, int, int, int, int, int, str, int, int, int | None]
 
 
 class RecordedCompilation(Kept):
     """What the compiler said of one source: an error, or what each of its kernels uses.
 
-    `resources` has the fields of `Resources`, in their order; older ones lack the last.
+    `resources` has the fields of `Resources`, in their order; older ones lack the last ones.
+    `called` has the launches of a Python kernel, each as its name, grid and block.
     """
 
     error: str = ""
     timed_out: bool = False
-    resources: dict[str, _Used | _UsedAndSerialized] = Field(default_factory=dict)
+    resources: dict[str, _Used | _UsedAndSerialized | _UsedByAll] = Field(default_factory=dict)
+    called: tuple[tuple[str, Dim3, Dim3], ...] = ()
 
     @classmethod
     def of(cls, result: CompileResult) -> RecordedCompilation:
         resources = {name: astuple(one) for name, one in result.resources.items()}
-        return cls(error=result.error, timed_out=result.timed_out, resources=resources)
+        called = tuple((one.kernel, one.grid, one.block) for one in result.called)
+        return cls(
+            error=result.error, timed_out=result.timed_out, resources=resources, called=called
+        )
 
     def result(self) -> CompileResult:
         resources = {name: Resources(*numbers) for name, numbers in self.resources.items()}
-        return CompileResult(error=self.error, timed_out=self.timed_out, resources=resources)
+        called = tuple(Launch(*one) for one in self.called)
+        return CompileResult(
+            error=self.error, timed_out=self.timed_out, resources=resources, called=called
+        )
 
 
 class RecordedDeviceInfo(Kept):
@@ -117,9 +130,10 @@ class RecordedDeviceInfo(Kept):
     l2_bytes: int
     streaming_gbps: float
     environment: dict[str, str]
+    own_limits: AmdLimits | DeviceLimits | None = None
 
     def info(self) -> DeviceInfo:
-        return DeviceInfo(**self.model_dump(), recorded=True)
+        return DeviceInfo(**dict(self), recorded=True)
 
 
 class Recording(Kept):

@@ -252,6 +252,13 @@ class VerifiedDevice:
 
         return self._outcome_of(program, attempt)
 
+    def same_bits(self, program: Program, like: Program) -> Outcome:
+        def attempt() -> Outcome:
+            self._enter(program, like)
+            return _outcome(self._alike(program, like))
+
+        return self._outcome_of(program, attempt)
+
     def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
         """Time programs interleaved, in stretches of a random number of rounds.
 
@@ -333,6 +340,8 @@ class VerifiedDevice:
                 "work runs outside the timed stream"
             )
             return Outcome(Status.INCORRECT, reason, measurement, before)
+        if program.tell_bits:
+            before = replace(before, bits=self._bits_of(program))
         return Outcome(Status.CORRECT, "", measurement, before)
 
     def _verdict(self, program: Program, full_verification: bool) -> Correctness:
@@ -362,6 +371,30 @@ class VerifiedDevice:
             verdicts.append(self._ask("check_again"))
         last: Correctness = verdicts[-1]
         return merged(verdicts) if last.passed else replace(last, reason=last.reason + said)
+
+    def _alike(self, program: Program, like: Program) -> Correctness:
+        """Verify two programs on the same inputs of every kind, the second by the bits of one."""
+        orders, verdicts = self._runner.orders(), list[Correctness]()
+        for kind in (*self._input_kinds[1:], NORMAL):
+            nan = kind != NONFINITE
+            known = self._ask("prepare", program.workload, kind, fresh_seed())
+            said = self._run_with_reference(like, next(orders), known, nan=nan)
+            verdict: Correctness = self._ask("check", True)
+            if verdict.passed:
+                self._ask("poison")
+                said = self._runner.run_once(program, next(orders), nan=nan)
+                verdict = self._ask("check_alike")
+            if not verdict.passed:
+                return replace(verdict, reason=verdict.reason + said)
+            verdicts.append(verdict)
+        return merged(verdicts)
+
+    def _bits_of(self, program: Program) -> str:
+        """Run a program on the inputs that are the same for all, and digest what it makes."""
+        self._ask("prepare_same", program.workload)
+        self._runner.run_once(program, next(self._runner.orders()))
+        bits: str = self._ask("digest")
+        return bits
 
     def _peer_verdict(self, program: Program) -> Correctness:
         """Check a peer with every kind of input; only ordinary ones decide, the rest is told.

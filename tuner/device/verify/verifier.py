@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from tuner.device.inputs import NONFINITE, NORMAL, InputCache, Prepared, draw_values, generator
+from tuner.device.inputs import (
+    NONFINITE,
+    NORMAL,
+    InputCache,
+    Prepared,
+    draw_values,
+    generator,
+    same_seed,
+)
 from tuner.device.layout import (
     UNCHANGED,
     Arena,
@@ -23,6 +32,7 @@ from tuner.device.layout import (
 )
 from tuner.device.problems import reference_of
 from tuner.device.reference import CanonicalFunction, blamed_on
+from tuner.device.verify.bits import digest
 from tuner.device.verify.outputs import Output, compare, look, quickly_compared, zeros_pass
 from tuner.model.errors import KernelError
 from tuner.model.kernel import COUPLED_FILLS, FLOAT_DTYPES, KernelSpec, Workload
@@ -35,6 +45,8 @@ MOST_PATCHED = 1 << 16
 ORDINARY_INSTEAD = " (ordinary ones in its place)"
 # How far off a peer may be: production rounds in places where the reference does not.
 PEER_TOLERANCES = 4.0
+# Of what may be kept, for the inputs that all configs get: else they are drawn again each time.
+SAME_SHARE = 0.25
 PROBE_BYTES = 1 << 29
 PROBE_REPEATS = 20
 
@@ -83,6 +95,7 @@ class Verifier:
         self._prepared: Prepared | None = None
         self._variants: tuple[Prepared, ...] = ()
         self._cache = InputCache(memory.cache_bytes)
+        self._same: Prepared | None = None
         self._guards: Array = None
         self._poison = self._guard = 0
 
@@ -104,6 +117,7 @@ class Verifier:
         self._prepared = self._arena = None
         self._variants = ()
         self._cache.clear()
+        self._same = None
         self._memory.close()
 
     def prepare(self, workload: Workload, kind: str, seed: int, cached: bool = False) -> bool:
@@ -118,6 +132,16 @@ class Verifier:
                 self._cache.put(prepared)
         self._use(prepared)
         return prepared.reference is not None
+
+    def prepare_same(self, workload: Workload) -> None:
+        """Put the inputs into the arena that every config of a workload gets, and poison the rest.
+
+        What was made of them is not verified: `digest` tells its bits.
+        """
+        prepared = self._same or self._drawn(workload, NORMAL, same_seed(workload))
+        if prepared.size_bytes <= self._memory.cache_bytes * SAME_SHARE:
+            self._same = prepared
+        self._use(prepared)
 
     def poison(self) -> None:
         """Spoil every output and renew the guards, keeping the inputs: a second run can follow."""
@@ -260,7 +284,21 @@ class Verifier:
 
     def check_again(self) -> Correctness:
         """Verify the outputs of a second run, which must have the bits of the first."""
-        return self._checked(self._changed_output)
+        return self._checked(partial(self._changed_output, "for the same inputs in a second run"))
+
+    def check_alike(self) -> Correctness:
+        """Verify the outputs, which must have the bits that were kept: the default config's."""
+        return self._checked(partial(self._changed_output, "than the default config"))
+
+    def digest(self) -> str:
+        """Digest the outputs whose bits have to repeat; "" where there are none."""
+        self._memory.pull()
+        repeating = (
+            self._bytes(slot)
+            for slot in self._layout.with_role("output", "inout")
+            if self._spec.argument(slot.name).deterministic
+        )
+        return digest(self._xp, repeating)
 
     def streaming_gbps(self) -> float:
         """Measure the rate of reading two large arrays and writing one, in GB/s."""
@@ -423,12 +461,12 @@ class Verifier:
                 return f"left scratch {slot.name}[{where}] = {float(values[first]):g}, expected 0"
         return ""
 
-    def _changed_output(self) -> str:
+    def _changed_output(self, than: str) -> str:
         before = self._current.first_output or {}
         for slot in self._layout.with_role("output", "inout"):
             repeats = self._spec.argument(slot.name).deterministic
             if repeats and not self._equal_bits(slot, before[slot.name]):
-                return f"gives other bits of {slot.name!r} for the same inputs in a second run"
+                return f"gives other bits of {slot.name!r} {than}"
         return ""
 
     def _equal_bits(self, slot: Slot, other: Array) -> bool:

@@ -83,7 +83,8 @@ def statement_of(path: Path) -> Statement:
             "states no problem",
             path=path,
             remedy="a KernelBench problem is a module with `class Model`, `get_inputs()` and, "
-            "where the model takes arguments, `get_init_inputs()`",
+            "where the model takes arguments, `get_init_inputs()`; a kernel in Python defines "
+            "launch(config, tensors, axes), or is of Triton or Helion",
         )
     return _of_module(BenchProblem(path))
 

@@ -108,6 +108,7 @@ class Numbers:
     max_shared_bytes: int
     max_threads: int = 1024
     warp_size: int = 32
+    wave: int = 32
     # Nothing is known of what comes after a call.
     successor_waits: bool = False
 

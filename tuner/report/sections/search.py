@@ -33,6 +33,7 @@ MEANING: dict[Status, str] = {
     Status.LAUNCH: "launch refused or crashed",
     Status.INCORRECT: "wrong result",
     Status.TIMEOUT: "timed out",
+    Status.OTHER_BITS: "other bits than the default's",
     Status.NOT_RECORDED: "not in the recording",
 }
 

@@ -19,6 +19,7 @@ REASON_LENGTH = 400
 CHECK_MEANING: Mapping[str, str] = {
     "verify": "verified again: every kind of input, and twice for equal bits",
     "edge_cases": "verified on edge cases, which are never timed",
+    "bits": "the bits of the default config, with every kind of input",
     "machine_code": "machine code: programmatic launches touch no memory before their wait",
     "compare": "timed results of the final comparison, on new inputs",
     "sanitizers": "address and undefined-behaviour sanitizers, on the CPU",
@@ -54,6 +55,8 @@ def headline(data: ReportData) -> Headline:
     origin = f"{'RECORDED on' if data.recorded else 'Measured on'} {data.device}{date}."
     if data.on_cpu:
         origin = f"Run on the CPU, {data.device}{date}: no time here says anything of a GPU."
+    if data.evaluator:
+        origin = f"Timed on {data.device}{date} by {data.evaluator}, not by tune. {verdict(data)}"
     if not data.results:
         return Headline(origin, _without_result(data), "", "none")
     if accused := accusation(data):
@@ -190,7 +193,7 @@ def check_rows(data: ReportData) -> tuple[CheckRow, ...]:
     present = {row.kind for row in rows}
     if "edge_cases" not in present:
         rows.append(CheckRow("edge_cases", note=_why_no_edge_cases(data)))
-    if not present & TOOLS:
+    if data.of_cuda and not present & TOOLS:
         tools = "sanitizers" if data.on_cpu else "compute-sanitizer"
         rows.append(CheckRow(tools, note=_why_no_tools(data)))
     return tuple(rows)
@@ -204,6 +207,13 @@ def open_checks(data: ReportData) -> tuple[Check, ...]:
 
 def reason_of(check: Check) -> str:
     return formatting.shortened(check.reason, REASON_LENGTH) or "no reason recorded"
+
+
+def verdict(data: ReportData) -> str:
+    """Say who verified what an evaluator timed."""
+    if data.verified_by:
+        return f"Verified by {data.verified_by}, not by tune."
+    return "NOT VERIFIED: nobody has compared all results with the reference."
 
 
 def accusation(data: ReportData) -> str:
@@ -225,7 +235,9 @@ def accusation(data: ReportData) -> str:
 def verification_facts(data: ReportData) -> tuple[tuple[str, str], ...]:
     """Say in pairs what was checked besides: inputs, determinism, workloads, tools, mutants."""
     determinism = "required of every output"
-    if data.declared is None:
+    if data.evaluator:
+        determinism = f"left to {data.evaluator}"
+    elif data.declared is None:
         determinism = "not known: the search space cannot be read any more, or has changed"
     elif data.declared.varying:
         names = ", ".join(data.declared.varying)
@@ -268,6 +280,8 @@ def constant_inputs(data: ReportData) -> str:
 
 def verification_notes(data: ReportData) -> tuple[str, ...]:
     said = []
+    if data.evaluator:
+        said.append(f"{verdict(data)} {_remedy(data)} verifies CUDA here.")
     if data.recorded and data.results and not of_winners(data):
         said.append(
             "Edge cases and the tools that watch every access were not run: a recording "
@@ -316,6 +330,8 @@ def _counted(checks: Sequence[Check]) -> list[CheckRow]:
 
 
 def _why_no_edge_cases(data: ReportData) -> str:
+    if data.evaluator and not data.verified_by:
+        return f"{data.evaluator} does not verify"
     if data.recorded:
         return f"a recording cannot run a kernel; {_remedy(data)} runs them"
     if data.declared is None:
@@ -326,6 +342,8 @@ def _why_no_edge_cases(data: ReportData) -> str:
 
 
 def _why_no_tools(data: ReportData) -> str:
+    if data.evaluator:
+        return f"{data.evaluator} runs the kernels, out of reach of any tool here"
     if data.recorded:
         return f"a recording cannot run a kernel; {_remedy(data)} runs them"
     if _watching(data):
@@ -346,6 +364,8 @@ def _input_kinds(data: ReportData) -> str:
         return f"when the recording was made: every kind{less}"
     passed = [t.correctness for t in data.finals if t.correctness and t.correctness.passed]
     kinds = dict.fromkeys(kind for one in passed for kind in one.input_kinds)
+    if data.evaluator and kinds:
+        return f"those of {data.evaluator}, which tune has not seen"
     return ", ".join(sorted(kinds, key=lambda kind: kind != "normal")) or "no finalist was verified"
 
 

@@ -55,7 +55,7 @@ class Disagreement:
 
 def surroundings_lines(data: ReportData) -> list[str]:
     """Say once for each surroundings what they are and where they hold, then what was alone."""
-    if data.on_cpu or not data.results:
+    if data.on_cpu or data.evaluator or not data.of_cuda or not data.results:
         return []
     groups: dict[str, list[str]] = {}
     for result in data.results:

@@ -14,7 +14,8 @@ import pytest
 
 from tuner.model.config import Config
 from tuner.model.errors import InputError
-from tuner.session.knowledge import KnowledgeStore, StoreError, find_store, without_password
+from tuner.session.database import StoreError, find_store, without_password
+from tuner.session.knowledge import KnowledgeStore
 
 
 def test_without_a_word_it_is_a_file_of_the_users_own(monkeypatch, tmp_path: Path) -> None:
@@ -55,7 +56,8 @@ def test_none_is_no_store(option, variable) -> None:
         ("postgresql://host:port/x", "is no database URL"),
         ("oracel://host/x", "knows no database 'oracel'"),
         ("mysql+nothing://host/x", "knows no database 'mysql+nothing'"),
-        ("mssql+pyodbc://host/x", "there is no module 'pyodbc'"),
+        ("mysql://host/x", "knows no database 'mysql'"),
+        ("postgresql+psycopg2://host/x", "knows no database 'postgresql+psycopg2'"),
         ("sqlite://", "keeps nothing"),
         ("sqlite:///:memory:", "keeps nothing"),
     ],
@@ -68,13 +70,14 @@ def test_what_names_no_database_is_refused_with_a_remedy(text: str, said: str) -
 
 
 def test_the_environment_is_named_where_it_is_wrong() -> None:
-    with pytest.raises(InputError, match="TUNE_STORE: SQLAlchemy knows no database 'oracel'"):
+    with pytest.raises(InputError, match="TUNE_STORE: tune knows no database 'oracel'"):
         find_store(None, {"TUNE_STORE": "oracel://x/y"})
 
 
 def test_a_password_is_never_shown() -> None:
     assert without_password("postgresql://me:secret@host/db") == "postgresql://me:***@host/db"
     assert "secret" not in without_password("postgresql://me:secret@host:port/db")
+    assert "secret" not in without_password("postgresql://me@host/db?password=secret")
     assert without_password("knowledge.db") == "knowledge.db"
     with pytest.raises(InputError) as caught:
         find_store("oracel://me:secret@host/db", {})
@@ -210,7 +213,7 @@ def test_several_runs_add_at_once_and_nothing_is_lost(store, make_search) -> Non
 
 def test_a_locked_store_is_told_after_a_while(store, make_search, monkeypatch) -> None:
     store.add([make_search({32: 1.0})])
-    monkeypatch.setattr("tuner.session.knowledge.BUSY_S", 0.05)
+    monkeypatch.setattr("tuner.session.database.BUSY_S", 0.05)
     impatient = named(store.location.file)
     with closing(sqlite3.connect(store.location.file)) as raw:
         raw.execute("BEGIN EXCLUSIVE")

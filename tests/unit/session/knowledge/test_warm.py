@@ -13,8 +13,9 @@ from tuner.model.config import Config
 from tuner.model.errors import InputError
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Measurement, Status, Trial
+from tuner.session.database import ReadOnlyError, find_store
 from tuner.session.events import WarmSeed, WarmStarted
-from tuner.session.knowledge import KnowledgeStore, find_store
+from tuner.session.knowledge import KnowledgeStore
 from tuner.tuning.evaluator import evaluator_of
 from tuner.tuning.warm_start import MOST_SEEDS, Knowledge, open_knowledge, warm_seeds
 
@@ -132,7 +133,7 @@ def broken(store: KnowledgeStore, make_search, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["newer", "damaged", "something else"])
-def test_a_store_that_fails_costs_one_warning_and_nothing_else(
+def test_a_store_that_fails_costs_a_warning_and_a_last_word(
     plan, session, evaluator, tmp_path, make_search, warnings, how
 ) -> None:
     store = KnowledgeStore(find_store(None, {"TUNE_STORE": str(tmp_path / "x.db")}))
@@ -142,8 +143,10 @@ def test_a_store_that_fails_costs_one_warning_and_nothing_else(
     assert not any(warm_seeds(knowledge, plan, session, evaluator, BUDGETS).values())
     session.record(trial(32, 1.0))
     assert knowledge.keep(session) == 0
-    (warning,) = warnings
-    assert warning.startswith("the store of past runs is not used: ")
+    first, last = warnings
+    assert first.startswith("the store of past runs is not used: ")
+    assert last.startswith("what this run found is not in the store of past runs: ")
+    assert f"`tune knowledge add {session.directory}`" in last
 
 
 def test_one_that_was_named_and_cannot_be_right_is_refused_at_the_start(
@@ -155,6 +158,25 @@ def test_one_that_was_named_and_cannot_be_right_is_refused_at_the_start(
     store.location.file.write_text("text\n" * 999)
     with pytest.raises(InputError, match="is no SQLite database"):
         knowledge.check()
+
+
+def test_a_store_that_can_only_be_read_is_refused_where_it_was_named_and_else_read(
+    store, make_search, warnings, monkeypatch
+) -> None:
+    store.add([make_search({32: 1.0})])
+
+    def prepare(raw: sqlite3.Connection, record: object) -> None:
+        raw.isolation_level = None
+        raw.execute("PRAGMA query_only = ON")
+
+    monkeypatch.setattr("tuner.session.database._prepare", prepare)
+    path = str(store.location.file)
+    with pytest.raises(ReadOnlyError, match="readonly database"):
+        Knowledge(KnowledgeStore(find_store(path, {})), H200_LIKE, warnings.append).check()
+    own = KnowledgeStore(find_store(None, {"TUNE_STORE": path}))
+    Knowledge(own, H200_LIKE, warnings.append).check()
+    assert warnings == []
+    assert len(own.searches()) == 1
 
 
 @pytest.mark.parametrize(

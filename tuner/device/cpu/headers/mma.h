@@ -39,7 +39,7 @@ struct WmmaOperands {
 };
 
 template <class D, class A>
-void finish_wmma(Thread* lanes, unsigned present) {
+void finish_wmma(Thread* lanes, Lanes present) {
   const auto of = [&](unsigned at) {
     return *reinterpret_cast<const WmmaOperands<D, A>*>(static_cast<uintptr_t>(lanes[at / 8].value));
   };

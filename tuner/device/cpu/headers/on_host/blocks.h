@@ -41,7 +41,7 @@ static void release_barrier() {
 }
 
 void arrive_at_cluster(const char* name, bool whole_warps, int line) {
-  if (whole_warps) in_warp(name, finish_sync, ~0u, 0, 0, line);
+  if (whole_warps) in_warp(name, finish_sync, ~Lanes(0), 0, 0, line);
   Thread& thread = threads[current];
   if (thread.arrived) fault(line, "%s, and no cluster_wait since this thread last arrived", name);
   thread.arrived = cluster_phase + 1;
@@ -78,7 +78,7 @@ static bool pass() {
   bool moved = false, missed = false;
   land_one(failed_tests > thread_count);
   for (unsigned turn = 0; turn < thread_count; ++turn) {
-    if (random && turn % 32 == 0) missed = moved && random_below(4) == 0;
+    if (random && turn % kWarp == 0) missed = moved && random_below(4) == 0;
     const unsigned i = thread_at(turn);
     Thread& thread = threads[i];
     if (thread.state == State::waiting && thread.done(thread)) thread.state = State::ready;

@@ -68,7 +68,7 @@ struct MatrixLoad {
   int line;
 };
 
-static void finish_matrices(Thread* lanes, unsigned present) {
+static void finish_matrices(Thread* lanes, Lanes present) {
   require_all(lanes, present);
   for (unsigned lane = 0; lane < 32; ++lane) {
     MatrixLoad& mine = of_lane<MatrixLoad>(lanes, lane);
@@ -102,7 +102,7 @@ static void row_words(unsigned (&words)[8], const unsigned* const (&registers)[4
   for (unsigned w = 0; w < 8; ++w) words[w] = registers[w % 4][first + w / 4 * step];
 }
 
-static void finish_multiply(Thread* lanes, unsigned present) {
+static void finish_multiply(Thread* lanes, Lanes present) {
   require_all(lanes, present);
   const OperandType type = of_lane<WarpMultiply>(lanes, 0).type;
   Row a[16], b[8];
@@ -136,7 +136,7 @@ struct RowsOfWarp {
   unsigned a[4];
 };
 
-static void finish_rows(Thread* lanes, unsigned present) {
+static void finish_rows(Thread* lanes, Lanes present) {
   require_all(lanes, present);
   for (unsigned lane = 0; lane < 32; ++lane)
     for (unsigned half = 0; half < 2; ++half) {

@@ -19,15 +19,15 @@ static void shuffle_range(T* items, unsigned count) {
 }
 
 static void draw_turns() {
-  unsigned char warps[kMaxThreads / 32];
-  const unsigned warp_count = (thread_count + 31) / 32;
+  unsigned char warps[kMaxThreads / kWarp];
+  const unsigned warp_count = (thread_count + kWarp - 1) / kWarp;
   for (unsigned i = 0; i < warp_count; ++i) warps[i] = static_cast<unsigned char>(i);
   shuffle_range(warps, warp_count);
   unsigned short* next = turns;
   for (unsigned i = 0; i < warp_count; ++i) {
     unsigned short* first = next;
-    const unsigned end = std::min(thread_count, (warps[i] + 1u) * 32);
-    for (unsigned k = warps[i] * 32u; k < end; ++k) *next++ = static_cast<unsigned short>(k);
+    const unsigned end = std::min(thread_count, (warps[i] + 1u) * kWarp);
+    for (unsigned k = warps[i] * kWarp; k < end; ++k) *next++ = static_cast<unsigned short>(k);
     shuffle_range(first, static_cast<unsigned>(next - first));
   }
 }

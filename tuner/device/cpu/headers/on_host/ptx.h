@@ -542,7 +542,7 @@ u32 shfl(bool& inside, u32 value, u32 b, u32 c, u32 mask, int line) {
 inline u32 ballot(bool holds, u32 mask, int line) { return __ballot_sync(mask, holds, line); }
 inline bool uniform(bool holds, u32 mask, int line) {
   const unsigned long long votes = cuda_on_host::in_warp("vote.sync", cuda_on_host::finish_ballot, mask, holds, 0, line);
-  return static_cast<u32>(votes) == 0 || static_cast<u32>(votes) == static_cast<u32>(votes >> 32);
+  return votes == 0 || votes == cuda_on_host::threads[current].present;
 }
 inline u32 match_all(bool& same, u64 value, u32 mask, int line) {
   int all;
@@ -642,7 +642,7 @@ struct Product {
 // mma.m16n8kK of a whole warp: a row of an operand is K numbers in 4 or 8 words, word w with lane
 // w % 4 of its group, in register w / 4 of its half.
 template <class D, class A, class B, int kWords>
-void finish_mma(cuda_on_host::Thread* lanes, unsigned present) {
+void finish_mma(cuda_on_host::Thread* lanes, cuda_on_host::Lanes present) {
   using Sum = std::conditional_t<std::is_integral<D>::value, s64, double>;
   constexpr int kDepth = kWords * 4 / sizeof(A);
   const auto of = [lanes](u32 i) { return *reinterpret_cast<const Product*>(static_cast<uintptr_t>(lanes[i].value)); };

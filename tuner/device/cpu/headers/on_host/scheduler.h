@@ -5,9 +5,17 @@
 
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
-constexpr int warpSize = 32;
+// AMD's waves have 64 lanes, or 32.
+#ifndef ON_HOST_WARP
+#define ON_HOST_WARP 32
+#endif
+constexpr int warpSize = ON_HOST_WARP;
 
 namespace cuda_on_host {
+
+constexpr unsigned kWarp = ON_HOST_WARP;
+// A bit a lane.
+using Lanes = std::conditional_t<kWarp == 64, unsigned long long, unsigned>;
 
 // Of clusters, the largest that every GPU with clusters has.
 constexpr unsigned kMaxThreads = 1024, kMaxBlocks = 8;
@@ -16,7 +24,7 @@ enum class State : unsigned char { unstarted, ready, at_barrier, in_warp, waitin
 
 struct Fiber;
 struct Thread;
-using Finish = void (*)(Thread* lanes, unsigned present);
+using Finish = void (*)(Thread* lanes, Lanes present);
 
 struct Thread {
   State state;
@@ -24,7 +32,9 @@ struct Thread {
   Fiber* fiber;
   int line;           // of the barrier or warp operation it waits at
   const char* waits;  // that operation's name
-  unsigned mask, source;
+  Lanes mask, present;  // the lanes it waits for, and those that came
+  bool loose;           // it waits for no more than the lanes that take the same branch
+  unsigned source;
   unsigned long long value, result;
   Finish finish;
   bool (*done)(const Thread&);  // whether what it waits for has happened

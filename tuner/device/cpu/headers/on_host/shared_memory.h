@@ -4,7 +4,11 @@
 
 namespace cuda_on_host {
 
+#ifdef ON_HOST_SHARED_BYTES  // AMD's LDS, which static variables may fill
+constexpr unsigned kMaxSharedBytes = ON_HOST_SHARED_BYTES, kMaxStaticBytes = ON_HOST_SHARED_BYTES;
+#else
 constexpr unsigned kMaxSharedBytes = 227 * 1024, kMaxStaticBytes = 48 * 1024;
+#endif
 constexpr unsigned kMaxVariables = 1024;
 constexpr unsigned kSharedGuardBytes = 1024;
 constexpr unsigned char kGuard = 0xA5;

@@ -6,59 +6,59 @@ namespace cuda_on_host {
 // A lane that isn't there gives NaN, or -1: CUDA leaves its value undefined.
 constexpr unsigned long long kNoValue = ~0ull;
 
-inline unsigned lane_of(unsigned thread) { return thread % 32; }
+inline unsigned lane_of(unsigned thread) { return thread % kWarp; }
 
-inline Thread* lanes_of(unsigned thread) { return threads + thread / 32 * 32; }
+inline Thread* lanes_of(unsigned thread) { return threads + thread / kWarp * kWarp; }
 
 inline unsigned lanes_in(const Thread* lanes) {
   const unsigned left = thread_count - static_cast<unsigned>(lanes - threads);
-  return left < 32 ? left : 32;
+  return left < kWarp ? left : kWarp;
 }
 
 #pragma GCC visibility push(hidden)
-unsigned long long in_warp(const char* name, Finish finish, unsigned mask,
-                           unsigned long long value, unsigned source, int line);
+unsigned long long in_warp(const char* name, Finish finish, Lanes mask, unsigned long long value,
+                           unsigned source, int line, bool loose = false);
 #pragma GCC visibility pop
 
-inline void finish_sync(Thread*, unsigned) {}
+inline void finish_sync(Thread*, Lanes) {}
 
-inline void finish_shuffle(Thread* lanes, unsigned present) {
-  for (unsigned i = 0; i < 32; ++i) {
+inline void finish_shuffle(Thread* lanes, Lanes present) {
+  for (unsigned i = 0; i < kWarp; ++i) {
     if (!(present >> i & 1)) continue;
     const unsigned source = lanes[i].source;
     lanes[i].result = present >> source & 1 ? lanes[source].value : kNoValue;
   }
 }
 
-inline void finish_ballot(Thread* lanes, unsigned present) {
-  unsigned votes = 0;
-  for (unsigned i = 0; i < 32; ++i)
-    if ((present >> i & 1) && lanes[i].value) votes |= 1u << i;
-  for (unsigned i = 0; i < 32; ++i)
-    if (present >> i & 1) lanes[i].result = votes | 1ull * present << 32;
+inline void finish_ballot(Thread* lanes, Lanes present) {
+  Lanes votes = 0;
+  for (unsigned i = 0; i < kWarp; ++i)
+    if ((present >> i & 1) && lanes[i].value) votes |= Lanes(1) << i;
+  for (unsigned i = 0; i < kWarp; ++i)
+    if (present >> i & 1) lanes[i].result = votes;
 }
 
-inline void finish_match(Thread* lanes, unsigned present) {
-  for (unsigned i = 0; i < 32; ++i) {
+inline void finish_match(Thread* lanes, Lanes present) {
+  for (unsigned i = 0; i < kWarp; ++i) {
     if (!(present >> i & 1)) continue;
-    unsigned same = 0;
-    for (unsigned k = 0; k < 32; ++k)
-      if ((present >> k & 1) && lanes[k].value == lanes[i].value) same |= 1u << k;
-    lanes[i].result = same | 1ull * present << 32;
+    Lanes same = 0;
+    for (unsigned k = 0; k < kWarp; ++k)
+      if ((present >> k & 1) && lanes[k].value == lanes[i].value) same |= Lanes(1) << k;
+    lanes[i].result = same;
   }
 }
 
 template <class T, class Combine>
-void finish_reduce(Thread* lanes, unsigned present) {
+void finish_reduce(Thread* lanes, Lanes present) {
   T total = T();
   bool first = true;
-  for (unsigned i = 0; i < 32; ++i) {
+  for (unsigned i = 0; i < kWarp; ++i) {
     if (!(present >> i & 1)) continue;
     const T value = static_cast<T>(lanes[i].value);
     total = first ? value : Combine()(total, value);
     first = false;
   }
-  for (unsigned i = 0; i < 32; ++i)
+  for (unsigned i = 0; i < kWarp; ++i)
     if (present >> i & 1) lanes[i].result = static_cast<unsigned long long>(total);
 }
 
@@ -79,8 +79,8 @@ T from_bits(unsigned long long bits) {
 }
 
 template <class T>
-T shuffle(const char* name, unsigned mask, T value, unsigned source, int line) {
-  return from_bits<T>(in_warp(name, finish_shuffle, mask, to_bits(value), source, line));
+T shuffle(const char* name, Lanes mask, T value, unsigned source, int line, bool loose = false) {
+  return from_bits<T>(in_warp(name, finish_shuffle, mask, to_bits(value), source, line, loose));
 }
 
 struct Add { template <class T> ON_HOST_WRAPS T operator()(T a, T b) const { return a + b; } };
@@ -92,35 +92,35 @@ struct Xor { template <class T> T operator()(T a, T b) const { return a ^ b; } }
 
 }  // namespace cuda_on_host
 
-inline void __syncwarp(unsigned mask = 0xffffffffu, ON_HOST_LINE) {
+inline void __syncwarp(cuda_on_host::Lanes mask = ~cuda_on_host::Lanes(0), ON_HOST_LINE) {
   cuda_on_host::in_warp("__syncwarp", cuda_on_host::finish_sync, mask, 0, 0, line);
 }
 
 template <class T>
-T __shfl_sync(unsigned mask, T value, int source, int width = 32, ON_HOST_LINE) {
+T __shfl_sync(cuda_on_host::Lanes mask, T value, int source, int width = warpSize, ON_HOST_LINE) {
   const int lane = cuda_on_host::lane_of(cuda_on_host::current);
   const int from = (lane & ~(width - 1)) + (source & (width - 1));
   return cuda_on_host::shuffle("__shfl_sync", mask, value, from, line);
 }
 
 template <class T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, ON_HOST_LINE) {
+T __shfl_up_sync(cuda_on_host::Lanes mask, T value, unsigned delta, int width = warpSize, ON_HOST_LINE) {
   const int lane = cuda_on_host::lane_of(cuda_on_host::current);
   const int from = lane - static_cast<int>(delta);
-  const bool inside = delta < 32 && from >= (lane & ~(width - 1));
+  const bool inside = delta < warpSize && from >= (lane & ~(width - 1));
   return cuda_on_host::shuffle("__shfl_up_sync", mask, value, inside ? from : lane, line);
 }
 
 template <class T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, ON_HOST_LINE) {
+T __shfl_down_sync(cuda_on_host::Lanes mask, T value, unsigned delta, int width = warpSize, ON_HOST_LINE) {
   const int lane = cuda_on_host::lane_of(cuda_on_host::current);
   const int from = lane + static_cast<int>(delta);
-  const bool inside = delta < 32 && from < (lane & ~(width - 1)) + width;
+  const bool inside = delta < warpSize && from < (lane & ~(width - 1)) + width;
   return cuda_on_host::shuffle("__shfl_down_sync", mask, value, inside ? from : lane, line);
 }
 
 template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32, ON_HOST_LINE) {
+T __shfl_xor_sync(cuda_on_host::Lanes mask, T value, int lane_mask, int width = warpSize, ON_HOST_LINE) {
   const int lane = cuda_on_host::lane_of(cuda_on_host::current);
   const int from = lane ^ lane_mask;
   // A lane of an earlier group may be read, one of a later group may not.
@@ -128,48 +128,49 @@ T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32, ON_HOST
   return cuda_on_host::shuffle("__shfl_xor_sync", mask, value, inside ? from : lane, line);
 }
 
-inline unsigned __ballot_sync(unsigned mask, int predicate, ON_HOST_LINE) {
-  return static_cast<unsigned>(cuda_on_host::in_warp(
+inline cuda_on_host::Lanes __ballot_sync(cuda_on_host::Lanes mask, int predicate, ON_HOST_LINE) {
+  return static_cast<cuda_on_host::Lanes>(cuda_on_host::in_warp(
       "__ballot_sync", cuda_on_host::finish_ballot, mask, predicate != 0, 0, line));
 }
 
-inline int __any_sync(unsigned mask, int predicate, ON_HOST_LINE) {
-  return static_cast<unsigned>(cuda_on_host::in_warp("__any_sync", cuda_on_host::finish_ballot,
-                                                     mask, predicate != 0, 0, line)) != 0;
+inline int __any_sync(cuda_on_host::Lanes mask, int predicate, ON_HOST_LINE) {
+  return cuda_on_host::in_warp("__any_sync", cuda_on_host::finish_ballot, mask, predicate != 0, 0,
+                               line) != 0;
 }
 
-inline int __all_sync(unsigned mask, int predicate, ON_HOST_LINE) {
+inline int __all_sync(cuda_on_host::Lanes mask, int predicate, ON_HOST_LINE) {
   const unsigned long long votes = cuda_on_host::in_warp(
       "__all_sync", cuda_on_host::finish_ballot, mask, predicate != 0, 0, line);
-  return static_cast<unsigned>(votes) == static_cast<unsigned>(votes >> 32);
+  return votes == cuda_on_host::threads[cuda_on_host::current].present;
 }
 
 template <class T>
-unsigned __match_any_sync(unsigned mask, T value, ON_HOST_LINE) {
-  return static_cast<unsigned>(cuda_on_host::in_warp("__match_any_sync", cuda_on_host::finish_match,
-                                                     mask, cuda_on_host::to_bits(value), 0, line));
+cuda_on_host::Lanes __match_any_sync(cuda_on_host::Lanes mask, T value, ON_HOST_LINE) {
+  return static_cast<cuda_on_host::Lanes>(
+      cuda_on_host::in_warp("__match_any_sync", cuda_on_host::finish_match, mask,
+                            cuda_on_host::to_bits(value), 0, line));
 }
 
 template <class T>
-unsigned __match_all_sync(unsigned mask, T value, int* all, ON_HOST_LINE) {
+cuda_on_host::Lanes __match_all_sync(cuda_on_host::Lanes mask, T value, int* all, ON_HOST_LINE) {
   const unsigned long long found =
       cuda_on_host::in_warp("__match_all_sync", cuda_on_host::finish_match, mask,
                             cuda_on_host::to_bits(value), 0, line);
-  *all = static_cast<unsigned>(found) == static_cast<unsigned>(found >> 32);
-  return *all ? static_cast<unsigned>(found) : 0;
+  *all = found == cuda_on_host::threads[cuda_on_host::current].present;
+  return *all ? static_cast<cuda_on_host::Lanes>(found) : 0;
 }
 
 // The lanes that have not ended: all that a program may rely on.
-inline unsigned __activemask() {
+inline cuda_on_host::Lanes __activemask() {
   const cuda_on_host::Thread* lanes = cuda_on_host::lanes_of(cuda_on_host::current);
-  unsigned mask = 0;
+  cuda_on_host::Lanes mask = 0;
   for (unsigned i = 0; i < cuda_on_host::lanes_in(lanes); ++i)
-    if (lanes[i].state != cuda_on_host::State::exited) mask |= 1u << i;
+    if (lanes[i].state != cuda_on_host::State::exited) mask |= cuda_on_host::Lanes(1) << i;
   return mask;
 }
 
 #define ON_HOST_REDUCE(NAME, COMBINE, TYPE)                                              \
-  inline TYPE __reduce_##NAME##_sync(unsigned mask, TYPE value, ON_HOST_LINE) {          \
+  inline TYPE __reduce_##NAME##_sync(cuda_on_host::Lanes mask, TYPE value, ON_HOST_LINE) {          \
     return static_cast<TYPE>(cuda_on_host::in_warp(                                      \
         "__reduce_" #NAME "_sync", cuda_on_host::finish_reduce<TYPE, cuda_on_host::COMBINE>, \
         mask, static_cast<unsigned long long>(value), 0, line));                         \

@@ -1,0 +1,78 @@
+"""The page's part on many GPUs, hosts and writers: what was simulated, and what that says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Json = Mapping[str, Any]
+
+
+def campaign_places(content: Json) -> Iterator[str]:
+    """Tell how much sooner a campaign ends on several places."""
+    waits = content["recorded_s"]
+    of_places = " and ".join(
+        f"{one['speedup']:.2f}x as fast on {one['places']} (the waits allow {one['allowed']:.2f}x)"
+        for one in content["rows"][1:]
+    )
+    yield "## A campaign on several GPUs\n"
+    yield (
+        f"Simulated, without a GPU: {len(waits)} jobs that wait as long as the operators' "
+        f"recordings took on an H200, {sum(waits.values()) / 60:.0f} min in all, divided by "
+        f"{content['scale']:g}. A campaign of them is {of_places} places as on one. What jobs take "
+        "from one another, cores above all, is not in it. `benchmarks/campaign_scaling.py`, "
+        "`benchmarks/results/cpu/campaign_scaling.json`.\n"
+    )
+
+
+def several_gpus(content: Json) -> Iterator[str]:
+    """Tell how much sooner one run ends whose workloads several devices share."""
+    first, *others = content["runs"]
+    faster = " and ".join(
+        f"{first['seconds'] / one['seconds']:.2f}x as fast on {one['members']}" for one in others
+    )
+    operators = first["operators"]
+    yield "## One run on several GPUs\n"
+    yield (
+        f"Simulated, without a GPU: {len(operators)} operators of {content['workloads_each']} "
+        "workloads each, one after the other, on devices that answer from a recording and take "
+        f"as long as an H200 did. They are {faster} devices as on one ({first['seconds']:.0f} s), "
+        f"with {_cores(content)}. `benchmarks/several_gpus.py`, "
+        "`benchmarks/results/cpu/several_gpus.json`.\n"
+    )
+
+
+def cluster_load(content: Json) -> Iterator[str]:
+    """Tell what a trial costs those who only hand it on."""
+    cost_ms, peak_mib = content["processor_ms_per_trial"], content["peak_mib"]
+    served = 1000 / cost_ms["scheduler"]
+    yield "## What a cluster costs its coordinator\n"
+    yield (
+        f"{content['workers']} simulated workers, each {content['trial_s']:g} s a trial: a trial "
+        f"costs Dask's scheduler {cost_ms['scheduler']:.1f} ms of one core and the coordinator "
+        f"{cost_ms['coordinator']:.1f} ms, with {peak_mib['scheduler']} and "
+        f"{peak_mib['coordinator']} MiB at most. So one scheduler serves about {served:.0f} trials "
+        f"a second; 1,000 workers would need {1000 / served:.0f} cores of it, and were not tried. "
+        f"On {_cores(content)}. `benchmarks/cluster_load.py`, "
+        "`benchmarks/results/cpu/cluster_load.json`.\n"
+    )
+
+
+def shared_store(content: Json) -> Iterator[str]:
+    """Tell what many writers of one PostgreSQL server lose."""
+    sessions, searches = content["sessions"], content["searches"]
+    yield "## Many writers of a shared store\n"
+    yield (
+        f"PostgreSQL {content['server']}, {content['writers']} processes that write at once. "
+        f"Copies of {sessions['sessions']} sessions with {sessions['trials']:,} trials: "
+        f"{sessions['fetched_equal']} fetched back equal, in {sessions['seconds']:.0f} s. "
+        f"{searches['searches']:,} searches, offered {searches['offered']:,} times: "
+        f"{searches['missing']} missing, {searches['twice']} there twice, in "
+        f"{searches['seconds']:.0f} s. With {_cores(content)}. `benchmarks/shared_store.py`, "
+        "`benchmarks/results/cpu/shared_store.json`.\n"
+    )
+
+
+def _cores(content: Json) -> str:
+    known = content["environment"]
+    return f"{known['cores']} cores under a load of {known['load_average']:.0f}"

@@ -1,0 +1,216 @@
+"""A campaign as a user runs it: several jobs of one small kernel on a recording of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import faults
+import pytest
+
+from tuner.session.session import Session
+from tuner.session.store import DATABASE
+
+FILE = """\
+version: 1
+folder: all
+parallel: 2
+defaults: {device: recorded, trials: 4}
+jobs:
+  - {kernel: kernels/scale.cu, name: small, workloads: [{N: 4096}]}
+  - {kernel: kernels/scale.cu, name: large, workloads: [{N: 1048576}]}
+"""
+
+
+@pytest.fixture
+def campaign(project) -> Path:
+    path = project.root / "two.yaml"
+    path.write_text(FILE, encoding="utf-8")
+    return path
+
+
+def trials_of(session: Path) -> list[tuple[str, str]]:
+    with closing(Session.open(session, read_only=True)) as known:
+        assert known.state == "complete"
+        return [(one.workload.key, one.config.key) for one in known.trials()]
+
+
+def test_all_jobs_are_run_and_what_is_done_is_not_run_again(project, tune, campaign) -> None:
+    result = tune("campaign", campaign)
+    assert result.exit_code == 0, result.output
+    assert "small on slot 0, starting" in result.output
+    assert "2 of 2 jobs done" in result.output
+    folder = project.root / "all"
+    index = (folder / "index.html").read_text(encoding="utf-8")
+    for name in ("small", "large"):
+        assert f'<a href="{name}/report.html">report</a>' in index
+        assert (folder / name / "report.html").is_file()
+        assert len(trials_of(folder / name)) == 4
+    again = json.loads(tune("campaign", campaign, "--json").stdout)
+    assert again["exit_code"] == 0
+    assert [(one["status"], one["kept"]) for one in again["jobs"]] == [("done", True)] * 2
+    assert all(one["speedup"] > 1 for one in again["jobs"])
+
+    project.edit(project.template, "2.0f * in", "2.0f  * in")
+    assert tune("campaign", campaign, "--dry-run").stdout.splitlines() == [
+        "small",
+        "large",
+        "2 of 2 jobs are left",
+    ]
+
+
+@pytest.mark.slow
+def test_a_changed_reference_is_run_anew_and_the_old_session_stays(project, tune, campaign) -> None:
+    assert tune("campaign", campaign).exit_code == 0
+    reference = project.root / "kernels/scale.py"
+    reference.write_text(reference.read_text() + "\n", encoding="utf-8")
+    assert tune("campaign", campaign).exit_code == 0
+    (aside,) = (project.root / "all").glob("small-*")
+    assert len(trials_of(aside)) == len(trials_of(project.root / "all/small")) == 4
+
+
+def test_one_job_that_fails_costs_no_other(project, tune, campaign) -> None:
+    text = FILE.replace("{N: 1048576}", "{N: 77}")
+    campaign.write_text(text, encoding="utf-8")
+    result = tune("campaign", campaign)
+    assert result.exit_code == 2
+    assert "large: failed: " in result.output
+    assert "no measurements for workload N=77" in result.output
+    assert len(trials_of(project.root / "all/small")) == 4
+
+
+@pytest.mark.slow
+def test_a_kernel_is_recorded_once_and_its_session_gets_a_report(project, tune, campaign) -> None:
+    text = FILE.replace("trials: 4", "trials: 1, record: true")
+    campaign.write_text(text.replace("large", "larger"), encoding="utf-8")
+    result = tune("campaign", campaign)
+    assert result.exit_code == 2
+    assert "two.yaml:7: two jobs write the recording of scale.cu" in result.output
+    campaign.write_text(text.rpartition("  - ")[0], encoding="utf-8")
+    result = tune("campaign", campaign)
+    assert result.exit_code == 0, result.output
+    assert (project.root / "all/small/report.html").is_file()
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    """Two jobs on the CPU that last, one of which is to be killed."""
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++")
+    root = faults.written(tmp_path / "slow")
+    (root / "two.yaml").write_text(
+        "version: 1\nfolder: all\nparallel: 2\n"
+        "defaults: {device: host, searcher: random, trials: 6}\n"
+        "jobs:\n  - {kernel: scale.cu, space: scale.yaml}\n"
+        "  - {kernel: scale.cu, space: scale.yaml, name: other, seed: 1}\n",
+        encoding="utf-8",
+    )
+    return root
+
+
+def started(root: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tuner", "campaign", "two.yaml", *words],
+        cwd=root,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def has_trials(session: Path) -> Callable[[], bool]:
+    def look() -> bool:
+        if not (session / DATABASE).exists():
+            return False
+        with closing(Session.open(session, read_only=True)) as known:
+            return bool(known.trials())
+
+    return look
+
+
+def child_of(process: subprocess.Popen[str], name: str) -> int:
+    for one in faults.descendants(process.pid):
+        words = Path(f"/proc/{one.pid}/cmdline").read_bytes().split(b"\0")
+        if b"tuner" in words and f"all/{name}".encode() in words:
+            return one.pid
+    raise AssertionError(f"no child runs {name}")
+
+
+@pytest.mark.slow
+def test_a_killed_child_is_started_again_and_loses_nothing(slow: Path) -> None:
+    process = started(slow, "--json")
+    try:
+        faults.wait_until(has_trials(slow / "all/scale"), "a trial", 120)
+        os.kill(child_of(process, "scale"), signal.SIGKILL)
+        before = len(_trials(slow / "all/scale"))
+        stdout, stderr = process.communicate(timeout=240)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, stderr
+    assert "scale on slot 0, starting: killed by SIGKILL, started again" in stderr
+    assert [one["status"] for one in json.loads(stdout)["jobs"]] == ["done", "done"]
+    for name in ("scale", "other"):
+        tried = trials_of(slow / "all" / name)
+        assert len(tried) == len(set(tried)) >= 6
+    assert before >= 1
+
+
+@pytest.mark.slow
+def test_an_interrupted_campaign_goes_on_with_the_same_command(slow: Path) -> None:
+    process = started(slow)
+    try:
+        faults.wait_until(has_trials(slow / "all/scale"), "a trial", 120)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=120)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 130
+    assert "interrupted; resume with: tune campaign two.yaml\n" in stderr
+    left = len(_trials(slow / "all/scale"))
+    again = started(slow, "--json")
+    try:
+        stdout, stderr = again.communicate(timeout=280)
+    finally:
+        again.kill()  # its jobs end by themselves then
+        again.wait()
+    assert again.returncode == 0, stderr
+    assert [one["status"] for one in json.loads(stdout)["jobs"]] == ["done", "done"]
+    assert len(trials_of(slow / "all/scale")) >= left
+
+
+@pytest.mark.slow
+def test_a_killed_campaign_leaves_no_child_behind_and_goes_on(slow: Path) -> None:
+    process = started(slow)
+    faults.wait_until(has_trials(slow / "all/scale"), "a trial", 120)
+    child = child_of(process, "scale")
+    process.kill()
+    process.communicate()
+    again = started(slow, "--json")
+    try:
+        stdout, stderr = again.communicate(timeout=280)
+    finally:
+        again.kill()  # its jobs end by themselves then
+        again.wait()
+    assert again.returncode == 0, stderr
+    assert [one["status"] for one in json.loads(stdout)["jobs"]] == ["done", "done"]
+    assert not Path(f"/proc/{child}").exists() or _is_zombie(child)
+
+
+def _trials(session: Path) -> list[object]:
+    with closing(Session.open(session, read_only=True)) as known:
+        return list(known.trials())
+
+
+def _is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"

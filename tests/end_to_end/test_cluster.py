@@ -1,0 +1,202 @@
+"""Runs on simulated hosts that die, hang and come back: all is measured, nothing twice."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+
+import faults
+import pytest
+from faults import searched, wait_until
+
+pytest.importorskip("distributed")
+
+from certificates import Authority
+from cluster_processes import ClusterProcesses, cluster_processes
+
+from tuner.model.trial import Result, Status
+
+pytestmark = [
+    pytest.mark.slow,
+    # Forty processes on the cores of one machine.
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++"),
+    pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux"),
+]
+
+# From 20 on the report ranks parameters, which takes each run 2 s.
+TRIALS = 19
+KERNELS, AT_ONCE = 8, 3
+HOSTS = ("a", "b", "c", "d")
+INTERRUPTED = 130
+# Longer than a worker may be silent.
+PAUSE_S = 40.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
+    with cluster_processes(tmp_path / "cluster") as cluster:
+        cluster.start_scheduler()
+        yield cluster
+
+
+def start(cluster: ClusterProcesses, project: Path, trials: int = TRIALS) -> subprocess.Popen[str]:
+    new = ("scale.cu", "--space", "scale.yaml", "--device", "host", "--session", "mine")
+    return cluster.run(
+        project, *new, "--searcher", "random", "--trials", trials, "--quiet", "--store", "none"
+    )
+
+
+def ended(process: subprocess.Popen[str], timeout_s: float = 500.0) -> tuple[int, str]:
+    out, err = process.communicate(timeout=timeout_s)
+    assert "Traceback" not in err, err
+    return process.returncode, out + err
+
+
+def assert_complete(session: Path, trials: int = TRIALS) -> None:
+    """Fail unless each config that was asked for has one trial, and the finals one result."""
+    found = searched(session)
+    assert faults.rows(session, "session")[0]["state"] == "complete"
+    assert len(found) == trials
+    assert len({trial.config.key for trial in found}) == trials
+    assert {trial.status for trial in found} == {Status.CORRECT}
+    assert len(faults.records(session, Result)) == 1
+
+
+def test_eight_kernels_on_four_hosts_with_every_fault(
+    cluster: ClusterProcesses, tmp_path: Path
+) -> None:
+    for name in HOSTS:
+        cluster.start_host(name)
+    for name in HOSTS:
+        cluster.wait_for(name)
+    projects = [faults.written(tmp_path / f"kernel-{number}") for number in range(KERNELS)]
+    restarted = Event()
+    interrupted: list[int] = []
+
+    def tuned(number: int) -> None:
+        project = projects[number]
+        code, said = ended(start(cluster, project))
+        while code and "is gone or cannot be reached" in said:
+            interrupted.append(number)
+            assert said.count("Error: ") == 1, said
+            assert restarted.wait(400)
+            if code != INTERRUPTED:  # it had not measured anything, and left nothing behind
+                assert not (project / "mine").exists()
+                code, said = ended(start(cluster, project))
+                continue
+            (line,) = [one for one in said.splitlines() if "go on with: " in one]
+            words = shlex.split(line.partition("go on with: ")[2])[1:]
+            again = [word for word in words if word not in cluster.words]
+            code, said = ended(cluster.run(project, *again, "--quiet"))
+        assert code == 0, said
+
+    def trials() -> int:
+        return sum(len(searched(project / "mine")) for project in projects)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        running = [pool.submit(tuned, number) for number in range(KERNELS)]
+        wait_until(lambda: trials() >= 5, "some trials", 300)
+        cluster.kill_host("a")
+        wait_until(lambda: trials() >= 25, "more trials", 300)
+        cluster.signal_host("c", signal.SIGSTOP)
+        paused_s = time.monotonic()
+        cluster.kill_host("b")
+        cluster.start_host("late")
+        wait_until(lambda: time.monotonic() - paused_s > PAUSE_S, "the pause", 200)
+        cluster.signal_host("c", signal.SIGCONT)
+        wait_until(lambda: trials() >= 80, "half of the trials", 300)
+        cluster.kill_scheduler()
+        time.sleep(2.0)
+        cluster.start_scheduler()
+        restarted.set()
+        for one in running:
+            one.result(600)
+    for project in projects:
+        assert_complete(project / "mine")
+    assert interrupted, "no run met the scheduler's end"
+
+
+SHAPES = ("R=1,N=2048", "R=2,N=2048", "R=3,N=2048")
+
+
+def test_several_hosts_share_the_workloads_of_a_run(
+    cluster: ClusterProcesses, tmp_path: Path
+) -> None:
+    names = ("a", "b", "c")
+    for name in names:
+        cluster.start_host(name)
+    for name in names:
+        cluster.wait_for(name)
+    project = faults.written(tmp_path / "project")
+    shapes = [word for shape in SHAPES for word in ("--workload", shape)]
+    words = ("--device", "host", "--session", "mine", "--gpus", "all", "--store", "none", *shapes)
+    run = cluster.run(
+        project, "scale.cu", "--space", "scale.yaml", "--trials", "19", "--seed", "1", *words
+    )
+    session = project / "mine"
+    wait_until(lambda: len(searched(session)) >= 6, "some trials", 200)
+    cluster.kill_host("b")
+    code, said = ended(run)
+    assert code == 0, said
+    assert "b/host" in said
+    found = searched(session)
+    assert len({(trial.workload.key, trial.config.key) for trial in found}) == len(found)
+    assert {trial.workload.key for trial in found} == set(SHAPES)
+    assert len(faults.records(session, Result)) == len(SHAPES)
+    opened = [name for name in names if f"{name}/host: opens scale" in cluster.said(name)]
+    assert opened == [*names]
+
+
+def one_run(cluster: ClusterProcesses, tmp_path: Path) -> Path:
+    project = faults.written(tmp_path / "project")
+    code, said = ended(start(cluster, project, trials=6))
+    assert code == 0, said
+    assert_complete(project / "mine", trials=6)
+    return project
+
+
+def test_a_host_that_comes_late_is_waited_for(cluster: ClusterProcesses, tmp_path: Path) -> None:
+    project = faults.written(tmp_path / "project")
+    run = start(cluster, project, trials=6)
+    time.sleep(3.0)
+    cluster.start_host("late")
+    code, said = ended(run)
+    assert code == 0, said
+    assert_complete(project / "mine", trials=6)
+
+
+def test_a_slot_s_process_that_dies_is_started_again(
+    cluster: ClusterProcesses, tmp_path: Path
+) -> None:
+    host = cluster.start_host("only")
+    cluster.wait_for("only")
+    project = faults.written(tmp_path / "project")
+    run = start(cluster, project)
+    wait_until(lambda: searched(project / "mine"), "a trial", 120)
+    slot = next(one for one in faults.descendants(host.pid) if "tune-slot" in one.command)
+    assert slot.kill()
+    code, said = ended(run)
+    assert code == 0, said
+    assert_complete(project / "mine")
+    assert "only/host (host CPU) has left the cluster" in said
+    assert "the work of only/host goes on with only/host" in said
+
+
+def test_a_run_over_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "tls")
+    ca, (cert, key) = str(authority.certificate), map(str, authority.sign("ours"))
+    words = ("--tls-ca", ca, "--tls-cert", cert, "--tls-key", key)
+    theirs = ("--tls-ca-file", ca, "--tls-cert", cert, "--tls-key", key)
+    options = {"security": words, "scheduler_security": theirs}
+    with cluster_processes(tmp_path / "cluster", **options) as cluster:
+        cluster.start_scheduler()
+        cluster.start_host("one")
+        one_run(cluster, tmp_path)

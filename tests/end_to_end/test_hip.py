@@ -1,0 +1,119 @@
+"""Kernels in HIP from the command line: checked for gfx942, run on the CPU, refused clearly."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tuner.app.check import check
+from tuner.compiler.hip import find_clang
+from tuner.model.errors import DeviceError
+from tuner.model.trial import Status
+
+ROOT = Path(__file__).resolve().parents[2]
+SPACES = ROOT / "search_spaces/portable"
+KERNELS = ROOT / "kernels/portable"
+
+
+def _clang_is_here() -> bool:
+    try:
+        find_clang()
+    except DeviceError:
+        return False
+    return True
+
+
+needs_clang = pytest.mark.skipif(
+    not _clang_is_here(), reason="needs clang 17 or later with lld (apt install clang-19 lld-19)"
+)
+needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+def tune(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tuner", *arguments]
+    outside = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run(
+        command, cwd=cwd, env=outside, capture_output=True, text=True, check=False
+    )
+
+
+@needs_clang
+@needs_gxx
+def test_a_space_is_checked_for_gfx942(tmp_path: Path) -> None:
+    done = tune("check", str(SPACES / "rmsnorm.hip.yaml"), "--sample", "2", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["target"] == "gfx942"
+    assert found["compiler"].startswith("clang ")
+    assert found["not_shown"] == []
+    assert all(trial["registers"] for trial in found["sample"])
+
+
+@needs_clang
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["silu_and_mul", "row_sum", "gemm_f32"])
+def test_the_other_kernels_compile_within_the_limits(name: str) -> None:
+    found = check(SPACES / f"{name}.hip.yaml", sample=3, run=False)
+    assert {trial.status for trial in found.sample} == {Status.NOT_RECORDED}
+    assert all(trial.resources and trial.resources.max_threads for trial in found.sample)
+
+
+@needs_clang
+def test_a_cuda_kernel_that_is_hip_too_is_checked_for_an_amd_target() -> None:
+    found = check(SPACES / "silu_and_mul.cu.yaml", target="gfx942", sample=1, run=False)
+    assert found.target.architecture == "gfx942"
+    assert {trial.status for trial in found.sample} == {Status.NOT_RECORDED}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ("check", str(SPACES / "rmsnorm.hip.yaml"), "--target", "sm_90a"),
+            "a kernel in HIP cannot be compiled for sm_90a",
+        ),
+        (
+            ("check", str(SPACES / "rmsnorm.hip.yaml"), "--target", "gfx803"),
+            "unknown architecture 'gfx803'",
+        ),
+        (
+            (str(KERNELS / "rmsnorm.hip"), "--device", "cuda"),
+            "a kernel in HIP does not run on NVIDIA's GPUs",
+        ),
+        (("init", "k.hip"), "drafts are made of CUDA and Python alone"),
+    ],
+)
+def test_what_cannot_be_is_one_error(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+    (tmp_path / "k.hip").write_text("__global__ void k(float* x) { x[0] = 1; }\n")
+    done = tune(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 2  # what is wrong, and what to do
+
+
+def test_without_clang_the_error_says_what_to_install(tmp_path: Path) -> None:
+    space = str(SPACES / "rmsnorm.hip.yaml")
+    done = tune("check", space, "--no-run", cwd=tmp_path, PATH=str(tmp_path), ROCM_PATH="none")
+    assert done.returncode == 2
+    assert "needs clang 17 or later" in done.stderr
+    assert "apt install clang-19 lld-19" in done.stderr
+
+
+@needs_gxx
+@pytest.mark.slow
+def test_a_run_on_the_cpu_verifies_and_prints_no_speedup(tmp_path: Path) -> None:
+    done = tune(
+        *(str(KERNELS / "row_sum.hip"), "--device", "host", "--workload", "T=16,K=8192"),
+        *("--trials", "2", "--searcher", "random", "--session", str(tmp_path / "s")),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Verified on 1 workload; which config is fastest, a GPU has to say." in done.stdout
+    tuned = (tmp_path / "s/tuned/row_sum-T16-K8192.hip").read_text()
+    assert "#include <hip/hip_runtime.h>" in tuned

@@ -1,0 +1,176 @@
+"""`tune kernel.cl` as a user meets it: found, checked, tuned, resumed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from opencl_programs import needs_opencl
+
+from tuner.cli import cli
+
+KERNEL = """\
+__kernel void doubled(__global float* y, __global const float* x, int T) {
+  const int i = get_global_id(0);
+  if (i < T) y[i] = 2.0f * x[i];
+}
+"""
+TEMPLATE = """\
+#define PER_ITEM @{ per_item }@
+
+__kernel __attribute__((reqd_work_group_size(@{ group_size }@, 1, 1))) void doubled(
+    __global float* y, __global const float* x, int T) {
+  const int first = get_global_id(0) * PER_ITEM;
+  for (int i = first; i < min(first + PER_ITEM, T); ++i) y[i] = 2.0f * x[i];
+}
+"""
+SPACE = """\
+version: 1
+kernel: doubled
+source: ../kernels/doubled.cl
+reference: ../kernels/doubled.py
+template: ../templates/doubled.cl.j2
+axes: [T]
+arguments:
+  - {name: y, dtype: float32, shape: [T], role: output}
+  - {name: x, dtype: float32, shape: [T]}
+  - {name: T, dtype: int32, value: T}
+workloads: {tuned: [{T: 65536}], edge_cases: [{T: 5}]}
+baseline:
+  launch: [{kernel: doubled, grid: ["ceil_div(T, 64)"], block: [64]}]
+parameters:
+  group_size: [1, 64]
+  per_item: [4, 1024]
+launch:
+  - {kernel: doubled, grid: ["ceil_div(T, per_item * group_size)"], block: [group_size]}
+tolerance: {y: {relative: 1.0e-6}}
+"""
+REFERENCE = 'def reference(xp, inputs, axes):\n    return {"y": 2.0 * inputs["x"]}\n'
+FILES = {
+    "kernels/doubled.cl": KERNEL,
+    "kernels/doubled.py": REFERENCE,
+    "templates/doubled.cl.j2": TEMPLATE,
+    "search_spaces/doubled.cl.yaml": SPACE,
+}
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def tune() -> Callable[..., Result]:
+    return lambda *words: CliRunner().invoke(cli, [*words])
+
+
+def changed(path: str, old: str, new: str) -> None:
+    text = Path(path).read_text(encoding="utf-8")
+    assert old in text
+    Path(path).write_text(text.replace(old, new), encoding="utf-8")
+
+
+@needs_opencl
+def test_a_kernel_is_tuned_and_its_speedups_are_told(written, tune) -> None:
+    done = tune("kernels/doubled.cl", "--session", "s", "--json", "--searcher", "exhaustive")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["trials"]["correct"] == 4
+    (result,) = found["workloads"]
+    assert result["speedup"] > 0
+    assert found["on_cpu"] is False
+    assert Path("s/report.html").exists()
+    assert [path.suffix for path in Path("s/tuned").iterdir()] == [".cl"]
+
+
+@needs_opencl
+@pytest.mark.slow
+def test_a_search_space_is_checked_against_the_first_device(written, tune) -> None:
+    done = tune("check", "search_spaces/doubled.cl.yaml")
+    assert done.exit_code == 0, done.stderr
+    assert "no mistakes found" in done.stdout
+
+
+@needs_opencl
+def test_a_kernel_that_does_not_build_is_one_error_with_its_line(written, tune) -> None:
+    changed("kernels/doubled.cl", "2.0f * x[i]", "2.0f * z[i]")
+    done = tune("kernels/doubled.cl")
+    assert done.exit_code == 2
+    assert "kernels/doubled.cl: does not compile:" in done.stderr
+    assert "kernel.cl(3): error: use of undeclared identifier 'z'" in done.stderr
+
+
+@needs_opencl
+def test_a_template_that_does_not_build_is_a_status_with_its_line(written, tune) -> None:
+    changed("templates/doubled.cl.j2", "2.0f * x[i]", "2.0f * z[i]")
+    done = tune("kernels/doubled.cl", "--session", "s")
+    assert done.exit_code == 2
+    assert "doubled.cl.j2:6: error: use of undeclared identifier 'z'" in done.stderr
+
+
+@needs_opencl
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("block: [64]}", "block: [64], pdl: true}", "the launch of doubled has `pdl`"),
+        ("kernel: doubled, grid", "kernel: halved, grid", "no kernel `halved`; the source has"),
+    ],
+)
+def test_what_only_cuda_has_and_wrong_names_are_one_error(written, tune, old, new, said) -> None:
+    changed("search_spaces/doubled.cl.yaml", old, new)
+    done = tune("kernels/doubled.cl")
+    assert done.exit_code == 2
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("kernels/doubled.cl", "--device", "cuda"), "--device cuda does not run OpenCL"),
+        (("kernels/doubled.cl", "--device", "host"), "--device host does not run OpenCL"),
+        (("init", "kernels/doubled.cl"), "`tune init` is not for OpenCL"),
+        (("mutate", "search_spaces/doubled.cl.yaml"), "`tune mutate` is not for OpenCL"),
+    ],
+)
+def test_what_is_not_for_opencl_says_so(written, tune, words, said) -> None:
+    done = tune(*words)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@needs_opencl
+def test_a_device_that_is_not_there_is_an_error_that_says_which_are(written, tune) -> None:
+    done = tune("kernels/doubled.cl", "--device", "opencl:99")
+    assert done.exit_code == 2
+    assert "there is no OpenCL device 99" in done.stderr
+    assert "`tune devices`" in done.stderr
+
+
+def test_a_kernel_without_a_search_space_is_not_drafted(written, tune) -> None:
+    Path("search_spaces/doubled.cl.yaml").unlink()
+    done = tune("kernels/doubled.cl")
+    assert done.exit_code == 2
+    assert "write one, for none is drafted for OpenCL" in done.stderr
+
+
+def test_without_a_platform_the_remedy_is_said(written, tune, monkeypatch) -> None:
+    monkeypatch.setattr("tuner.compiler.opencl_devices._handles", list)
+    done = tune("kernels/doubled.cl")
+    assert done.exit_code == 2
+    assert "no OpenCL platform was found" in done.stderr or "pyopencl is not" in done.stderr
+    assert "pip install '.[opencl]'" in done.stderr
+
+
+@needs_opencl
+def test_devices_lists_it(written, tune) -> None:
+    (first, *_) = json.loads(tune("devices", "--json").stdout)["opencl"]
+    assert first["device"] == "opencl:0"
+    assert "opencl:0  " in tune("devices").stdout

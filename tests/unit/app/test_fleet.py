@@ -1,0 +1,101 @@
+"""The files that an engine lacks for a model: what is tuned for them, and what is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from operator_sessions import choices, write_operator_session
+
+from tuner.app import fleet
+from tuner.app.fleet import BATCHES, Job, jobs_of, make
+from tuner.export.engine_configs.files import BlockFp8Key, Key, MoeKey
+from tuner.export.engine_configs.found import EngineFile, FileState
+from tuner.export.engine_configs.needed import Needed
+from tuner.model.errors import InputError
+
+ROOT = Path(__file__).parents[3]
+QWEN = ROOT / "benchmarks/models/qwen3-30b-a3b.json"
+
+
+def lacking(key: Key, state: FileState = FileState.MISSING) -> EngineFile:
+    return EngineFile(Needed("experts", key), state, Path("wanted.json"))
+
+
+def test_a_moe_file_becomes_a_session_of_all_numbers_of_tokens() -> None:
+    jobs, refused = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1)
+    assert refused == ()
+    (job,) = jobs
+    assert (job.kernel, job.operators["WEIGHTS"]) == ("fused_moe", "bf16")
+    assert len(job.workloads) == len(BATCHES) == 18
+    assert job.workloads[0] == "M=1,E=128,N=192,K=2048,TOP_K=8,EP=1"
+
+
+def test_a_block_fp8_file_becomes_one_by_n_and_k() -> None:
+    ((job,), _) = jobs_of([lacking(BlockFp8Key(2112, 7168))], QWEN, 1, batches=[1, 64])
+    assert job == Job(
+        "block-fp8-N2112-K7168",
+        "w8a8_block_fp8",
+        {},
+        ("M=1,N=2112,K=7168", "M=64,N=2112,K=7168"),
+    )
+
+
+def test_what_is_there_is_not_made_and_what_cannot_be_is_told() -> None:
+    files = [
+        lacking(MoeKey(128, 768), FileState.THERE),
+        lacking(MoeKey(128, 384, "fp8_w8a8", per_channel=True)),
+        lacking(MoeKey(128, 384, "float32")),
+    ]
+    jobs, refused = jobs_of(files, QWEN, 1)
+    assert jobs == ()
+    assert [one.partition(": ")[2] for one in refused] == [
+        "only bf16, and fp8 in blocks of 128 by 128, can be tuned",
+        "float32 cannot be tuned",
+    ]
+
+
+def test_a_shared_expert_has_a_route_of_its_own(tmp_path: Path) -> None:
+    given = {"hidden_size": 7168, "num_experts_per_tok": 8, "n_routed_experts": 256}
+    (tmp_path / "config.json").write_text(json.dumps(given))
+    key = MoeKey(257, 256, "fp8_w8a8", (128, 128))
+    ((job,), _) = jobs_of([lacking(key)], tmp_path, 1, batches=[4])
+    assert job.workloads == ("M=4,E=257,N=256,K=7168,TOP_K=9,EP=1",)
+    assert job.operators["WEIGHTS"] == "fp8_block"
+
+
+def test_a_model_without_its_sizes_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="`hidden_size` is None"):
+        jobs_of([lacking(MoeKey(8, 1024))], tmp_path, 1)
+
+
+def test_each_job_is_tuned_once_and_its_files_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Path, dict[str, object]]] = []
+
+    def tuned(kernel: Path, *, session: Path, progress: object, **settings: object) -> None:
+        asked.append((session, settings))
+        if not session.exists():
+            write_operator_session(session, "fused_moe", choices("fused_moe")[0])
+
+    monkeypatch.setattr(fleet, "tune", tuned)
+    monkeypatch.chdir(ROOT)
+    (jobs, _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=[1])
+    said: list[str] = []
+    for _ in range(2):
+        made = make(jobs, tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", say=said.append)
+    assert said[0] == "1 of 1: moe-bf16-E128-N192-K2048, 1 numbers of tokens"
+    assert [sorted(settings) for _, settings in asked] == [["device", "operators", "workloads"], []]
+    assert [path.is_file() for path in (tmp_path / "to" / name for name in made.files)] == [True]
+
+
+def test_it_is_started_where_the_kernels_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = Job("one", "fused_moe", {}, ("M=1",))
+    with pytest.raises(InputError, match=r"no kernels.sglang.fused_moe"):
+        make([job], tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", say=print)

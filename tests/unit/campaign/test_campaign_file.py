@@ -1,0 +1,259 @@
+"""The file of a campaign: the jobs that it comes to, and every mistake with its line."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tuner.campaign import file as campaign_file
+from tuner.campaign.file import CampaignModel, CampaignPlan, JobModel, read_campaign
+from tuner.campaign.jobs import TUNE
+from tuner.model.errors import InputError
+
+ROOT = Path(__file__).parents[3]
+SCALE = ROOT / "tests/end_to_end/data/scale"
+SILU = ROOT / "kernels/sglang/silu_and_mul.cu"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one small kernel, on a machine with two GPUs."""
+    monkeypatch.setattr(campaign_file, "gpu_count", lambda: 2)
+    monkeypatch.chdir(shutil.copytree(SCALE, tmp_path / "project"))
+    return Path()
+
+
+def plan_of(text: str) -> CampaignPlan:
+    Path("c.yaml").write_text(f"version: 1\n{text}", encoding="utf-8")
+    return read_campaign(Path("c.yaml"))
+
+
+def refused(text: str) -> str:
+    with pytest.raises(InputError) as found:
+        plan_of(text)
+    assert found.value.exit_code == 2
+    return str(found.value)
+
+
+def test_a_kernel_alone_is_tuned_on_every_gpu_with_a_share_of_the_compilers(project: Path) -> None:
+    plan = plan_of("jobs: [{kernel: kernels/scale.cu}]")
+    (job,) = plan.jobs
+    compilers = str(max(1, len(os.sched_getaffinity(0)) // 2))
+    session = "sessions/c/scale"
+    words = ("kernels/scale.cu", "--session", session, "--device", "cuda", "--jobs", compilers)
+    assert job.start == (*TUNE, *words)
+    assert job.resume == (*TUNE, "--resume", session, "--jobs", compilers)
+    assert (job.name, job.needs_gpu, job.session) == ("scale", True, Path(session))
+    assert (plan.gpus, plan.parallel, plan.time_s) == ((0, 1), 1, None)
+
+
+def test_a_job_says_more_than_the_defaults_and_every_setting_is_an_option(project: Path) -> None:
+    plan = plan_of(
+        "folder: out\ngpus: [1]\ntime: 1h30m\nparallel: 3\n"
+        "defaults: {trials: 9, time: 20m, device: recorded, prune: false}\n"
+        "jobs:\n  - {kernel: kernels/scale.cu, trials: 5, seed: 3, searcher: random,"
+        " workloads: [{N: 77}, {N: 78}]}\n"
+    )
+    (job,) = plan.jobs
+    assert (plan.time_s, plan.parallel, plan.gpus, job.needs_gpu) == (5400.0, 3, (), False)
+    text = " ".join(job.start)
+    assert " --session out/scale --device recorded --searcher random --trials 5 " in text
+    assert " --seed 3 --no-prune --time 1200.0s --workload N=77 --workload N=78 " in text
+
+
+def test_where_a_run_keeps_things_is_said_again_when_it_goes_on(project: Path) -> None:
+    text = "defaults: {store: past.db}\njobs: [{kernel: kernels/scale.cu, %s}]"
+    (job,) = plan_of(text % "copy_session: true").jobs
+    assert job.start[-5:-2] == job.resume[-5:-2] == ("--store", "past.db", "--copy-session")
+    (none,) = plan_of(text % "store: none").jobs
+    assert none.resume[-4:-2] == ("--store", "none")
+    assert none.key == job.key
+
+
+def test_on_a_cluster_no_gpu_is_needed_here(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign_file, "gpu_count", lambda: pytest.fail("asked for GPUs"))
+    text = "defaults: {%s}\nparallel: 8\njobs: [{kernel: kernels/scale.cu}]"
+    plan = plan_of(text % "cluster: 'tcp://s:8786', gpu_model: H200, token_file: token")
+    (job,) = plan.jobs
+    words = ("--cluster", "tcp://s:8786", "--gpu-model", "H200", "--token-file", "token")
+    assert job.start[-8:-2] == job.resume[-8:-2] == words
+    assert (job.start[7], job.needs_gpu, plan.parallel) == ("cuda", False, 8)
+    monkeypatch.setattr(campaign_file, "gpu_count", lambda: 0)
+    assert "`token_file` needs `cluster`" in refused(text % "token_file: token")
+
+
+def test_lists_of_choices_make_a_job_for_each_combination(project: Path) -> None:
+    plan = plan_of(
+        f"jobs:\n  - {{kernel: {SILU}, device: recorded, operator: {{ACTIVATION: [silu, gelu]}}}}"
+    )
+    assert [job.name for job in plan.jobs] == ["silu_and_mul-silu", "silu_and_mul-gelu"]
+    assert plan.jobs[1].start[-4:-2] == ("--operator", "ACTIVATION=gelu")
+    assert plan.jobs[0].key != plan.jobs[1].key
+
+
+def test_a_pattern_makes_a_job_for_each_kernel(project: Path) -> None:
+    (project / "jobs").mkdir()
+    path = project / "jobs/all.yaml"
+    path.write_text("version: 1\njobs: [{kernel: ../kernels/*.cu, name: night}]")
+    plan = read_campaign(path)
+    assert [job.name for job in plan.jobs] == ["night"]
+    shutil.copy("kernels/scale.cu", "kernels/other.cu")
+    shutil.copy("kernels/scale.py", "kernels/other.py")
+    text = Path("search_spaces/scale.yaml").read_text().replace("kernels/scale", "kernels/other")
+    Path("search_spaces/other.yaml").write_text(text)
+    assert [job.name for job in read_campaign(path).jobs] == ["night-other", "night-scale"]
+
+
+def test_a_recording_has_its_report_written_and_its_own_options(project: Path) -> None:
+    (job,) = plan_of("jobs: [{kernel: kernels/scale.cu, record: true, trials: 2}]").jobs
+    assert job.start[3:5] == ("record", "kernels/scale.cu")
+    assert job.resume[3:5] == ("record", "--resume")
+    assert job.finish == ((*TUNE, "report", "sessions/c/scale"),)
+    with_defaults = "defaults: {seed: 1}\njobs: [{kernel: kernels/scale.cu, record: true}]"
+    assert "--seed" not in plan_of(with_defaults).jobs[0].start
+    for text in (
+        "defaults: {record: true, seed: 1}\njobs: [{kernel: kernels/scale.cu}]",
+        "defaults: {trials: 3}\njobs: [{kernel: kernels/scale.cu, record: true, seed: 1}]",
+    ):
+        assert refused(text).startswith("c.yaml:3: `seed` is not for a recording")
+
+
+def test_jobs_with_more_trials_cost_more_unless_the_time_may_not_do_for_all(project: Path) -> None:
+    jobs = (
+        "jobs:\n  - {kernel: kernels/scale.cu}\n"
+        "  - {kernel: kernels/scale.cu, name: few, trials: 2, workloads: [{N: 5}]}\n"
+    )
+    assert [job.cost for job in plan_of(jobs).jobs] == [300, 2]
+    assert [job.cost for job in plan_of(f"time: 8h\n{jobs}").jobs] == [0, 0]
+
+
+@pytest.mark.parametrize("name", ["kernels/scale.cu", "kernels/scale.py", "templates/scale.cu.j2"])
+def test_a_changed_file_changes_the_key(project: Path, name: str) -> None:
+    text = "jobs: [{kernel: kernels/scale.cu}]"
+    before = plan_of(text).jobs[0].key
+    assert plan_of(text).jobs[0].key == before
+    path = project / name
+    path.write_text(path.read_text() + "\n")
+    assert plan_of(text).jobs[0].key != before
+
+
+def test_a_changed_setting_changes_the_key(project: Path) -> None:
+    keys = {
+        plan_of(f"jobs: [{{kernel: kernels/scale.cu, {more}}}]").jobs[0].key
+        for more in ("", "trials: 3", "seed: 1", "workloads: [{N: 5}]", "device: host")
+    }
+    assert len(keys) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("jobs: []", "c.yaml:2: `jobs` is empty"),
+        ("jobs: [{kernel: a.cu}]\nparalel: 2", "c.yaml:3: unknown key `paralel`"),
+        ("jobs: [{kernel: a.cu}]\nparalel: 2", "did you mean `parallel`?"),
+        ("jobs: [{kernl: a.cu}]", "unknown key `kernl` in `jobs[0]`\n  did you mean `kernel`?"),
+        ("jobs: [{name: x}]", "the key `kernel` is missing in `jobs[0]`"),
+        ("jobs: [{kernel: a.cu}]\ntime: 8", "`time` is the number 8"),
+        ("jobs: [{kernel: a.cu}]\ntime: soon", "`time` is the text 'soon'\n  needed: a time"),
+        ("jobs: [{kernel: a.cu}]\ngpus: some", "`gpus` is the text 'some'\n  needed: all, or"),
+        ("jobs: [{kernel: a.cu}]\ngpus: [0, 0]", "`gpus` is a list"),
+        ("jobs: [{kernel: a.cu}]\ngpus: [true]", "`gpus` is a list"),
+        ("jobs: [{kernel: a.cu, device: 'cuda:1'}]", "`jobs[0].device` is the text 'cuda:1'"),
+        ("jobs: [{kernel: a.cu, operator: {A: []}}]", "`jobs[0].operator.A` is a list"),
+        ("jobs: [{kernel: a.cu, agent: files}]", "needed: auto, openai or literal"),
+        ("jobs: [{kernel: a.cu}]", "c.yaml:2: no such kernel file: a.cu"),
+        ("jobs: [{kernel: 'a*.cu'}]", "c.yaml:2: no file matches 'a*.cu'"),
+        ("gpus: [0, 5]\njobs: [{kernel: kernels/scale.cu}]", "c.yaml:2: there is no GPU 5\n"),
+        (
+            "jobs: [{kernel: kernels/scale.cu, operator: {ACT: gelu}}]",
+            "scale has no operator choice named 'ACT'\n  choices: it has none",
+        ),
+        (
+            "jobs:\n  - {kernel: kernels/scale.cu, workloads: [{M: 5}]}",
+            "c.yaml:3: workload 'M=5': no axis is named 'M'",
+        ),
+        (
+            "jobs:\n  - {kernel: kernels/scale.cu}\n  - {kernel: kernels/scale.cu, trials: 3}",
+            "c.yaml:4: two jobs are called 'scale': line 3 has it too\n  give one of them a `name`",
+        ),
+        ("jobs: [{kernel: kernels/scale.cu, name: a/b}]", "'a/b' is no name for a job"),
+        ("jobs: [{kernel: kernels/scale.cu, model: m, agent: literal}]", "--model is for"),
+        ("jobs: [{kernel: kernels/scale.cu, searcher: guess}]", "'guess' is no searcher"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_and_a_remedy(project: Path, text: str, said: str) -> None:
+    found = refused(text)
+    assert said in found
+    assert found.startswith("c.yaml:")
+
+
+def test_all_mistakes_are_told_at_once(project: Path) -> None:
+    said = refused(
+        "gpus: [7]\njobs:\n  - {kernel: a.cu}\n  - {kernel: kernels/scale.cu, seed: 1}\n"
+        "  - {kernel: kernels/scale.cu, workloads: [{M: 5}]}\n"
+    )
+    first, *others = [line for line in said.splitlines() if not line.startswith("  ")]
+    assert first == "4 problems, nothing was started:"
+    assert [line.split()[0] for line in others] == [
+        "c.yaml:4:",
+        "c.yaml:6:",
+        "c.yaml:2:",
+        "c.yaml:6:",
+    ]
+    assert not Path("sessions").exists()
+
+
+def test_a_mistake_in_a_search_space_has_both_places(project: Path) -> None:
+    space = project / "search_spaces/scale.yaml"
+    space.write_text(space.read_text().replace("axes: [N]", "axs: [N]"))
+    said = refused("jobs:\n  - {kernel: kernels/scale.cu}")
+    assert said.startswith("c.yaml:3: ")
+    assert "scale.yaml:7: unknown key `axs`" in said
+
+
+def test_without_a_gpu_auto_is_the_recording_and_cuda_is_told(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign_file, "gpu_count", lambda: 0)
+    (job,) = plan_of("jobs: [{kernel: kernels/scale.cu}]").jobs
+    assert "recorded" in job.start
+    said = refused("jobs: [{kernel: kernels/scale.cu, device: cuda}]")
+    assert "no NVIDIA GPU was found" in said
+    assert "device: recorded" in said
+
+
+def test_a_file_that_is_not_there_is_told(project: Path) -> None:
+    with pytest.raises(InputError, match=r"gone\.yaml: no such file"):
+        read_campaign(Path("gone.yaml"))
+
+
+def test_the_example_of_the_page_is_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign_file, "gpu_count", lambda: 4)
+    page = (ROOT / "docs/campaigns.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    path = tmp_path / "nightly.yaml"
+    path.write_text(example.replace("../kernels", f"{ROOT}/kernels"), encoding="utf-8")
+    plan = read_campaign(path)
+    assert [job.name for job in plan.jobs] == [
+        "silu_and_mul-silu",
+        "silu_and_mul-gelu",
+        "topk",
+        "moe_align_block_size",
+        "moe_sum_reduce",
+    ]
+    assert plan.folder == tmp_path / "../sessions/nightly"
+    assert (plan.gpus, plan.time_s) == ((0, 1, 2, 3), 8 * 3600.0)
+    assert all("200" in job.start and "1200.0s" in job.start for job in plan.jobs[:2])
+
+
+def test_the_page_names_every_key() -> None:
+    page = (ROOT / "docs/campaigns.md").read_text(encoding="utf-8")
+    for model in (CampaignModel, JobModel):
+        for key in model.model_fields:
+            assert f"`{key}`" in page or f"`{key}:" in page, key

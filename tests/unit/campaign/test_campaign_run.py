@@ -1,0 +1,284 @@
+"""Jobs in processes of their own: who has which place, what is run again, what ends a campaign."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tuner.campaign.jobs import CampaignJob
+from tuner.campaign.run import RESTARTS, Campaign
+from tuner.model.errors import InputError
+from tuner.model.progress import JobState
+
+# Writes what it sees to a file and then does as it is told.
+CHILD = """
+import os, signal, sys, time
+file, todo = sys.argv[1:]
+with open(file, "a") as seen:
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    print(f"{time.monotonic()} {todo} gpu={gpus}", file=seen)
+if todo.startswith("wait"):
+    time.sleep(float(todo.removeprefix("wait")))
+elif todo == "tell":
+    line = b'{"kernel": "k", "device": "d", "phase": "search", "trials": 3, "budget": 9,'
+    os.write(int(os.environ["TUNE_PROGRESS_FD"]), line + b' "seconds": 1.5, "speedup": 1.25}\\n{"k')
+    time.sleep(0.5)
+elif todo == "die":
+    os.kill(os.getpid(), signal.SIGKILL)
+elif todo == "die once":
+    with open(file) as seen:
+        if len(seen.readlines()) == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+elif todo.startswith("exit"):
+    print("a line before")
+    print("Error: what was wrong", file=sys.stderr)
+    sys.exit(int(todo.removeprefix("exit")))
+with open(file, "a") as seen:
+    print(f"{time.monotonic()} ended", file=seen)
+"""
+
+
+class Seen:
+    """A listener that keeps every state that it has not seen."""
+
+    def __init__(self) -> None:
+        self.states: list[tuple[JobState, ...]] = []
+
+    def update(self, states: Sequence[JobState]) -> None:
+        self.states.append(tuple(states))
+
+
+def job(folder: Path, name: str, todo: str, **changed: object) -> CampaignJob:
+    command = (sys.executable, "-c", CHILD, str(folder / f"{name}.seen"), todo)
+    made = CampaignJob(name=name, kernel=f"{name}.cu", key=f"key of {todo}", start=command)
+    return replace(made, **changed)
+
+
+def ran(folder: Path, name: str) -> list[str]:
+    path = folder / f"{name}.seen"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line.partition(" ")[2] for line in lines]
+
+
+def times_s(folder: Path, name: str) -> tuple[float, float]:
+    lines = (folder / f"{name}.seen").read_text().splitlines()
+    return float(lines[0].split()[0]), float(lines[-1].split()[0])
+
+
+def test_what_is_done_is_left_out_until_its_key_changes(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "one", "wait0"), job(tmp_path, "two", "wait0")]
+    first = Campaign(jobs, tmp_path)
+    assert [one.status for one in first.run(Seen())] == ["done", "done"]
+    assert first.exit_code == 0
+    changed = [jobs[0], replace(jobs[1], key="of changed files")]
+    again = Campaign(changed, tmp_path)
+    assert [one.status for one in again.states] == ["done", "waiting"]
+    again.run(Seen())
+    assert [one.kept for one in again.states] == [True, False]
+    assert len(ran(tmp_path, "one")) == 2
+    assert len(ran(tmp_path, "two")) == 4
+    assert again.ledger.runs == 2
+
+
+def test_a_fresh_campaign_forgets_what_is_done(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "one", "wait0")]
+    Campaign(jobs, tmp_path).run(Seen())
+    again = Campaign(jobs, tmp_path, fresh=True)
+    assert (again.states[0].status, again.ledger.runs) == ("waiting", 1)
+
+
+def test_each_gpu_has_one_job_at_a_time_and_the_job_sees_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    jobs = [job(tmp_path, f"j{i}", "wait0.2", needs_gpu=True) for i in range(4)]
+    seen = Seen()
+    Campaign(jobs, tmp_path, gpus=[1, 3]).run(seen)
+    gpus = [ran(tmp_path, f"j{i}")[0].partition("gpu=")[2] for i in range(4)]
+    assert set(gpus) == {"1", "3"}
+    for number in ("1", "3"):
+        spans = sorted(times_s(tmp_path, f"j{i}") for i in range(4) if gpus[i] == number)
+        assert all(a[1] <= b[0] for a, b in pairwise(spans))
+    assert {one.place for states in seen.states for one in states} == {"", "GPU 1", "GPU 3"}
+
+
+def test_gpus_are_counted_among_the_visible_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, GPU-abc")
+    Campaign([job(tmp_path, "one", "wait0", needs_gpu=True)], tmp_path, gpus=[1]).run(Seen())
+    assert ran(tmp_path, "one")[0] == "wait0 gpu=GPU-abc"
+
+
+def test_what_costs_most_begins_first_and_what_costs_the_same_as_listed(tmp_path: Path) -> None:
+    costs = {"a": 1.0, "b": 3.0, "c": 3.0, "d": 2.0}
+    Campaign([job(tmp_path, n, "wait0", cost=c) for n, c in costs.items()], tmp_path).run(Seen())
+    assert sorted(costs, key=lambda name: times_s(tmp_path, name)) == ["b", "c", "d", "a"]
+
+
+def test_a_job_alone_waits_for_all_others(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "alone", "wait0", alone=True)]
+    jobs += [job(tmp_path, f"j{i}", "wait0.3") for i in range(2)]
+    Campaign(jobs, tmp_path, parallel=2).run(Seen())
+    began_s, _ = times_s(tmp_path, "alone")
+    assert began_s >= max(times_s(tmp_path, f"j{i}")[1] for i in range(2))
+
+
+def test_the_place_is_free_while_a_job_finishes(tmp_path: Path) -> None:
+    last = job(tmp_path, "last words", "wait1").start
+    jobs = [job(tmp_path, "one", "wait0", finish=(last,)), job(tmp_path, "two", "wait0")]
+    states = Campaign(jobs, tmp_path).run(Seen())
+    assert [one.status for one in states] == ["done", "done"]
+    assert times_s(tmp_path, "two")[0] < times_s(tmp_path, "last words")[1]
+
+
+def test_a_killed_job_is_started_again_some_times(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "once", "die once"), job(tmp_path, "always", "die")]
+    campaign = Campaign(jobs, tmp_path, parallel=2)
+    seen = Seen()
+    once, always = campaign.run(seen)
+    assert (once.status, once.starts, once.message) == ("done", 2, "")
+    running = [one for one, _ in seen.states if one.starts == 2 and one.status == "running"]
+    assert {one.message for one in running} == {"killed by SIGKILL, started again"}
+    assert (always.status, always.starts, always.exit_code) == ("failed", RESTARTS + 1, 1)
+    assert always.message == "killed by SIGKILL 3 times"
+    assert campaign.exit_code == 1
+
+
+def test_a_job_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "wrong", "exit2"), job(tmp_path, "right", "wait0")]
+    campaign = Campaign(jobs, tmp_path)
+    wrong, right = campaign.run(Seen())
+    assert (wrong.status, wrong.exit_code, wrong.message) == ("failed", 2, "what was wrong")
+    assert (wrong.starts, right.status, campaign.exit_code) == (1, "done", 2)
+    assert "a line before" in (tmp_path / "wrong.log").read_text()
+    assert Campaign(jobs, tmp_path).states[0].status == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("codes", "worst"), [((4, 2), 2), ((4, 0), 4), ((3, 2, 4), 2), ((1, 2), 1), ((139,), 1)]
+)
+def test_the_exit_code_is_that_of_the_worst_job(
+    tmp_path: Path, codes: tuple[int, ...], worst: int
+) -> None:
+    campaign = Campaign([job(tmp_path, f"j{code}", f"exit{code}") for code in codes], tmp_path)
+    campaign.run(Seen())
+    assert campaign.exit_code == worst
+
+
+def test_progress_comes_from_the_child_and_a_torn_line_is_no_harm(tmp_path: Path) -> None:
+    seen = Seen()
+    Campaign([job(tmp_path, "one", "tell")], tmp_path).run(seen)
+    told = [one.progress for (one,) in seen.states if one.progress]
+    assert told
+    assert (told[0].trials, told[0].budget, told[0].speedup) == (3, 9, 1.25)
+    assert seen.states[-1][0].status == "done"
+
+
+def test_when_the_time_is_over_what_runs_is_stopped_and_the_rest_is_left(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "long", "wait60"), job(tmp_path, "next", "wait0")]
+    campaign = Campaign(jobs, tmp_path, time_s=0.5)
+    started_s = time.monotonic()
+    long, following = campaign.run(Seen())
+    assert time.monotonic() - started_s < 30
+    assert (long.status, long.message) == ("stopped", "the time was over")
+    assert (following.status, following.starts) == ("waiting", 0)
+    assert campaign.exit_code == 130
+    assert [one.status for one in Campaign(jobs, tmp_path).states] == ["waiting", "waiting"]
+
+
+def test_an_interruption_stops_the_children_first(tmp_path: Path) -> None:
+    campaign = Campaign([job(tmp_path, "long", "wait60")], tmp_path)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            campaign.run(Seen())
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGINT, before)
+    assert [(one.status, one.place) for one in campaign.states] == [("stopped", "")]
+
+
+def test_a_session_of_other_files_is_set_aside(tmp_path: Path) -> None:
+    session = tmp_path / "one"
+    session.mkdir()
+    (session / "session.db").write_text("from before")
+    Campaign([job(tmp_path, "one", "wait0", session=session)], tmp_path).run(Seen())
+    (aside,) = tmp_path.glob("one-*")
+    assert (aside / "session.db").read_text() == "from before"
+
+
+def test_a_session_of_these_files_is_gone_on_with(tmp_path: Path) -> None:
+    session = tmp_path / "one"
+    going_on = job(tmp_path, "resumed", "wait0").start
+    first = job(tmp_path, "one", "exit1", session=session, resume=going_on)
+    Campaign([first], tmp_path).run(Seen())
+    session.mkdir()
+    (session / "session.db").write_text("begun")
+    Campaign([first], tmp_path).run(Seen())
+    assert len(ran(tmp_path, "one")) == 1
+    assert len(ran(tmp_path, "resumed")) == 2
+
+
+def test_the_seconds_of_all_runs_of_a_job_are_added_up(tmp_path: Path) -> None:
+    campaign = Campaign([job(tmp_path, "one", "wait60")], tmp_path, time_s=0.5)
+    campaign.run(Seen())
+    again = Campaign([job(tmp_path, "one", "wait60")], tmp_path, time_s=0.5)
+    again.run(Seen())
+    assert again.states[0].seconds >= 1.0
+    assert again.ledger.wall_s >= 1.0
+    kept = json.loads((tmp_path / "campaign.json").read_text())
+    assert kept["jobs"]["one"]["seconds"] == again.states[0].seconds
+
+
+def test_two_campaigns_in_one_folder_exclude_one_another(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "one", "wait0")]
+
+    class Second(Seen):
+        def update(self, states: Sequence[JobState]) -> None:
+            with pytest.raises(InputError, match="another campaign is running here"):
+                Campaign(jobs, tmp_path).run(Seen())
+
+    Campaign(jobs, tmp_path).run(Second())
+
+
+@pytest.mark.parametrize("content", ["", "{}x", '{"version": 2}', '{"jobs": {"a": {}}}'])
+def test_a_damaged_record_of_what_is_done_is_told(tmp_path: Path, content: str) -> None:
+    (tmp_path / "campaign.json").write_text(content)
+    with pytest.raises(InputError, match=r"campaign\.json: is not what a campaign has written"):
+        Campaign([], tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write here"):
+        Campaign([], tmp_path / "file" / "below").run(Seen())
+
+
+def test_the_index_is_written_whenever_a_job_begins_or_ends(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "one", "wait0"), job(tmp_path, "two", "exit2")]
+    pages: list[str] = []
+
+    class Reader(Seen):
+        def update(self, states: Sequence[JobState]) -> None:
+            pages.append((tmp_path / "index.html").read_text())
+
+    Campaign(jobs, tmp_path).run(Reader())
+    assert "2 of 2" not in pages[-1]
+    assert "1 of 2 done, 1 failed" in pages[-1]
+    assert any("0 of 2 done" in page for page in pages)
+    assert 'href="two.log"' in pages[-1]
+    assert "what was wrong" in pages[-1]
+    assert "<script" not in pages[-1]

@@ -1,0 +1,109 @@
+"""`tune campaign` as a user sees it: what is refused before anything starts, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tuner.campaign import file as campaign_file
+from tuner.campaign.jobs import CampaignJob
+
+SCALE = Path(__file__).parents[2] / "end_to_end/data/scale"
+FILE = "version: 1\nfolder: all\ndefaults: {device: host}\njobs: [{kernel: kernels/scale.cu}]\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one small kernel and a campaign of it."""
+    monkeypatch.chdir(shutil.copytree(SCALE, tmp_path / "project"))
+    Path("c.yaml").write_text(FILE, encoding="utf-8")
+    return Path()
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch):
+    """Have each job end at once with a code, in the place of a run."""
+
+    def quick(name: str, kernel: Path, *rest: object, **more: object) -> CampaignJob:
+        lines = "import sys; print('Error: no such thing', file=sys.stderr); sys.exit({})"
+        command = (sys.executable, "-c", lines.format(codes.pop(0)))
+        return CampaignJob(name=name, kernel=str(kernel), key="k", start=command)
+
+    codes: list[int] = []
+    monkeypatch.setattr(campaign_file, "tuning_job", quick)
+    return codes
+
+
+def test_a_dry_run_lists_what_is_left_and_leaves_nothing_behind(tune, project: Path) -> None:
+    result = tune("campaign", "c.yaml", "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines() == ["scale", "1 of 1 jobs are left"]
+    assert not Path("all").exists()
+    listed = json.loads(tune("campaign", "c.yaml", "--dry-run", "--json").stdout)
+    assert [one["status"] for one in listed["jobs"]] == ["waiting"]
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "said"),
+    [
+        (["gone.yaml"], FILE, "Error: gone.yaml: no such file"),
+        (["c.yaml"], FILE.replace("scale.cu", "scle.cu"), "c.yaml:4: no such kernel file"),
+        (["c.yaml"], FILE.replace("jobs:", "job:"), "unknown key `job`\n  did you mean `jobs`?"),
+        (["c.yaml", "--folder", "c.yaml/below"], FILE, "c.yaml/below: cannot write here: "),
+        (["c.yaml", "--folder", "c.yaml/below"], FILE, "another folder with `folder` or --folder"),
+        (["c.yaml", "--folder", ""], FILE, "no folder is named"),
+    ],
+)
+def test_bad_input_is_one_error_and_exit_code_2(
+    tune, project: Path, words: list[str], text: str, said: str
+) -> None:
+    Path("c.yaml").write_text(text, encoding="utf-8")
+    result = tune("campaign", *words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert not Path("all").exists()
+
+
+def test_what_came_of_each_job_stands_at_the_end(tune, project: Path, ends: list[int]) -> None:
+    ends[:] = [0]
+    result = tune("campaign", "c.yaml")
+    assert result.exit_code == 0, result.output
+    said = re.sub(r"in \d+ s", "in N s", result.output)
+    assert said.splitlines()[-3:] == [
+        "scale: done in N s",
+        "1 of 1 jobs done in N s",
+        "index  all/index.html",
+    ]
+
+
+def test_a_failed_job_gives_the_exit_code_and_its_error(
+    tune, project: Path, ends: list[int]
+) -> None:
+    ends[:] = [4]
+    result = tune("campaign", "c.yaml", "--json")
+    assert result.exit_code == 4
+    found = json.loads(result.stdout)
+    assert found["exit_code"] == 4
+    (job,) = found["jobs"]
+    assert (job["status"], job["exit_code"], job["message"]) == ("failed", 4, "no such thing")
+    assert "scale on slot 0, starting" in result.stderr
+
+
+def test_a_campaign_whose_time_is_over_says_how_to_go_on(
+    tune, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(name: str, kernel: Path, *rest: object, **more: object) -> CampaignJob:
+        command = (sys.executable, "-c", "import time; time.sleep(60)")
+        return CampaignJob(name=name, kernel=str(kernel), key="k", start=command)
+
+    monkeypatch.setattr(campaign_file, "tuning_job", slow)
+    Path("c.yaml").write_text(FILE.replace("defaults", "time: 0.3s\ndefaults"), encoding="utf-8")
+    result = tune("campaign", "c.yaml")
+    assert result.exit_code == 130
+    assert "scale: stopped: the time was over" in result.output
+    assert result.stderr.splitlines()[-1] == "to go on: tune campaign c.yaml"

@@ -1,0 +1,77 @@
+"""`--cluster` and `tune worker` refuse what cannot be right with one message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import faults
+import pytest
+from click.testing import CliRunner, Result
+
+pytest.importorskip("distributed")
+
+from cluster_processes import free_port
+
+from tuner.cli import cli
+from tuner.cluster.signing import ENVIRONMENT
+
+TOKEN = "a token that is long enough"  # noqa: S105
+NOWHERE = "tcp://127.0.0.1:1"
+
+
+@pytest.fixture
+def tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Run `tune` in a kernel's folder, with a token in the environment."""
+    monkeypatch.chdir(faults.written(tmp_path / "project"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv(ENVIRONMENT, TOKEN)
+    return lambda *words: CliRunner().invoke(cli, [*words], prog_name="tune")
+
+
+def assert_refused(done: Result, *words: str) -> None:
+    assert done.exit_code == 2, done.output
+    assert done.output.count("Error: ") == 1
+    for word in words:
+        assert word in done.output
+
+
+RUN = ("scale.cu", "--space", "scale.yaml", "--session", "mine")
+
+
+def test_what_is_no_address_is_refused(tune: Callable[..., Result]) -> None:
+    assert_refused(tune(*RUN, "--cluster", "nowhere"), "'nowhere' is not the address")
+    assert_refused(tune("worker", "nowhere"), "'nowhere' is not the address")
+    assert not Path("mine").exists()
+
+
+def test_a_device_of_one_machine_is_refused(tune: Callable[..., Result]) -> None:
+    done = tune(*RUN, "--cluster", NOWHERE, "--device", "cuda:1")
+    assert_refused(done, "--device cuda:1 names a device of one machine", "--gpu-model")
+
+
+@pytest.mark.parametrize("option", ["--token-file", "--gpu-model"])
+def test_what_belongs_to_a_cluster_needs_one(tune: Callable[..., Result], option: str) -> None:
+    assert_refused(tune(*RUN, option, "x"), f"{option} needs --cluster ADDRESS")
+
+
+def test_a_certificate_needs_its_authority(tune: Callable[..., Result]) -> None:
+    for words in ((*RUN, "--cluster", NOWHERE), ("worker", NOWHERE)):
+        done = tune(*words, "--tls-cert", "c.pem")
+        assert_refused(done, "--tls-ca and --tls-cert are needed together")
+
+
+def test_without_a_token_nothing_begins(
+    tune: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(ENVIRONMENT)
+    for words in ((*RUN, "--cluster", NOWHERE), ("worker", NOWHERE, "--device", "host")):
+        assert_refused(tune(*words), "no token is given", "--token-file")
+
+
+@pytest.mark.slow
+def test_an_address_that_does_not_answer_leaves_no_session(tune: Callable[..., Result]) -> None:
+    address = f"tcp://127.0.0.1:{free_port()}"
+    done = tune(*RUN, "--device", "host", "--cluster", address)
+    assert_refused(done, f"no Dask scheduler answers at {address}")
+    assert not Path("mine").exists()

@@ -1,0 +1,94 @@
+"""`tune fleet` as a user sees it: what an engine lacks, and what cannot be listed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tuner.cli import fleet_command
+
+ROOT = Path(__file__).parents[3]
+QWEN = ROOT / "benchmarks" / "models" / "qwen3-30b-a3b.json"
+NAME = "E=128,N=768,device_name=NVIDIA_H200.json"
+HERE = ("--gpu", "NVIDIA H200", "--triton", "3.6.0", "--dry-run")
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """SGLang's folders, with a file for an older Triton."""
+    found = tmp_path / "site-packages" / "sglang"
+    (found / "kernels/ops/quantization").mkdir(parents=True)
+    shipped = found / "srt/layers/moe/moe_runner/triton_utils/configs/triton_3_4_0"
+    shipped.mkdir(parents=True)
+    (shipped / NAME).write_text("{}")
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _no_folder_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in fleet_command.VARIABLES.values():
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_dry_run_lists_stale_and_missing_files(tune, package: Path) -> None:
+    result = tune("fleet", QWEN, *HERE, "--engine-dir", package)
+    assert result.exit_code == 0, result.stderr
+    head, stale, remark, missing, optional, *_ = result.output.splitlines()
+    assert head == "SGLang, NVIDIA H200, Triton 3.6.0, tp 1, ep 1: 1 of 2 files to make"
+    assert stale == f"stale    experts                  {NAME}"
+    assert remark.strip().startswith("only for Triton 3.4.0: ")
+    assert missing.split() == ["missing", "experts,", "second", "product", f"{NAME[:-5]}_down.json"]
+    assert optional.strip() == "optional: it has the first product's configs"
+    assert "configs/triton_3_6_0" in result.output.partition("they belong into")[2]
+
+
+def test_json_has_every_file(tune, package: Path) -> None:
+    result = tune("fleet", QWEN, *HERE, "--engine-dir", package, "--tp", 4, "--json")
+    listed = json.loads(result.output)
+    assert (listed["engine"], listed["triton"], listed["tp"]) == ("sglang", "3.6.0", 4)
+    first, second = listed["files"]
+    assert first["wanted"].endswith("E=128,N=192,device_name=NVIDIA_H200.json")
+    assert (first["state"], first["found"], first["optional"]) == ("missing", None, False)
+    assert second["optional"]
+
+
+def test_a_folder_of_ones_own_comes_from_the_environment(
+    tune, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SGLANG_MOE_CONFIG_DIR", str(tmp_path / "own"))
+    result = tune("fleet", QWEN, *HERE, "--engine-dir", package)
+    assert result.output.splitlines()[1].startswith("missing  experts ")
+    assert str(tmp_path / "own" / "configs" / "triton_3_6_0") in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--gpu", "G", "--triton", "3.6.0", "--json"), "--json is for --dry-run"),
+        ((*HERE, "--tp", 5), "cannot be shared by 5 GPUs"),
+        ((*HERE, "--engine", "vllm"), "vLLM is not installed here"),
+        (("--dry-run", "--gpu", "G"), "Triton is not installed here"),
+    ],
+)
+def test_what_cannot_be_listed_is_told_with_a_remedy(
+    tune, package: Path, words: tuple[object, ...], said: str
+) -> None:
+    place = () if "vllm" in words else ("--engine-dir", package)
+    result = tune("fleet", QWEN, *words, *place)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "--" in result.stderr.splitlines()[-1], "the last line is the remedy"
+
+
+def test_making_them_wants_the_gpu(
+    tune, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    folders = ("--to", tmp_path / "to", "--sessions", tmp_path / "s")
+    words = ("--gpu", "G", "--triton", "3.6.0", *folders, "--engine-dir", package)
+    result = tune("fleet", QWEN, *words)
+    assert result.exit_code != 0
+    assert "no NVIDIA GPU was found" in result.stderr
+    assert not (tmp_path / "to").exists()

@@ -1,0 +1,263 @@
+"""Calls to a cluster: who is asked, what is lost, and what then happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from cluster_doubles import H200, Hosts, program
+from faults import wait_until
+
+from tuner.cluster.coordinator import Cluster, Wanted
+from tuner.cluster.device import MOST_LOSSES, RemoteDevice
+from tuner.cluster.gpu import RemoteGpu
+from tuner.cluster.messages import CPU_MODEL, code_version, cuda_version
+from tuner.device.base import CanCount, CanWatch
+from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, InputError, WorkerError
+from tuner.model.kernel import KernelSpec
+from tuner.model.trial import Status
+
+GPU = Wanted(on_cpu=False)
+
+
+@contextmanager
+def connected(hosts: Hosts, said: list[str], **seconds: float) -> Iterator[Cluster]:
+    cluster = Cluster(hosts.settings(**seconds), said.append)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def device_on(
+    hosts: Hosts, spec: KernelSpec, said: list[str]
+) -> Iterator[Callable[..., RemoteDevice]]:
+    """Open devices of one run; what they hold is given back at the end."""
+    with connected(hosts, said) as cluster:
+
+        def opened(wanted: Wanted = GPU) -> RemoteDevice:
+            return RemoteDevice(cluster, wanted, spec, {}, said.append)
+
+        yield opened
+
+
+def test_a_program_runs_on_a_host(hosts: Hosts, device_on: Callable[..., RemoteDevice]) -> None:
+    host = hosts.add("one")
+    device = device_on()
+    assert device.info.name == H200
+    assert device.info.environment["host"] == "one"
+    assert device.run(program()).status is Status.CORRECT
+    assert device.compare([program(), program("two")], rounds=3).times_us == ((10.0, 10.0),) * 3
+    assert list(device.rank([program()], rounds=3)) == [10.0]
+    assert device.same_bits(program(), program()).status is Status.CORRECT
+    assert device.same_bits(program(), program("two")).status is Status.INCORRECT
+    assert host.device.spec is not None
+    assert host.device.spec.reference.is_file()
+    device.close()
+    assert host.device.closed == 1
+
+
+def test_two_devices_of_a_run_have_a_slot_each(
+    hosts: Hosts, device_on: Callable[..., RemoteDevice]
+) -> None:
+    for name in ("one", "two"):
+        hosts.add(name)
+    first, second = device_on(), device_on()
+    assert {first.host, second.host} == {"one", "two"}
+
+
+def test_another_run_gets_no_slot_that_is_held(
+    hosts: Hosts, spec: KernelSpec, said: list[str], device_on: Callable[..., RemoteDevice]
+) -> None:
+    hosts.add("one")
+    first = device_on()
+    with connected(hosts, said, rejoin_s=0.0) as cluster:
+        with pytest.raises(DeviceLost, match=r"every GPU .* is held by another run: one"):
+            RemoteDevice(cluster, GPU, spec, {}, said.append)
+        first.close()
+        assert RemoteDevice(cluster, GPU, spec, {}, said.append).host == "one"
+
+
+def test_what_is_lost_with_a_host_runs_on_another(
+    hosts: Hosts, said: list[str], device_on: Callable[..., RemoteDevice]
+) -> None:
+    for name in ("one", "two"):
+        hosts.add(name)
+    device = device_on()
+    hosts["one"].device.goes.clear()
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(device.run, program())
+        assert hosts["one"].device.began.wait(30)
+        hosts.end("one")
+        assert running.result(60).status is Status.CORRECT
+    assert device.host == "two"
+    assert hosts["two"].device.ran == ["one"]
+    assert "the work of one goes on with two" in said
+
+
+def test_the_last_device_waits_for_a_host_that_comes(
+    hosts: Hosts, device_on: Callable[..., RemoteDevice]
+) -> None:
+    hosts.add("one")
+    device = device_on()
+    hosts.end("one")
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(device.run, program())
+        hosts.add("late")
+        assert running.result(60).status is Status.CORRECT
+    assert device.host == "late"
+
+
+def test_where_others_are_left_a_lost_device_says_so_at_once(
+    hosts: Hosts, device_on: Callable[..., RemoteDevice]
+) -> None:
+    for name in ("one", "two"):
+        hosts.add(name)
+    first = device_on(Wanted(on_cpu=False, name="one"))
+    second = device_on(Wanted(on_cpu=False, name="two"))
+    hosts.add("spare")
+    hosts.end("one")
+    with pytest.raises(DeviceLost, match=r"one .*left the cluster"):
+        first.run(program())
+    assert second.run(program()).status is Status.CORRECT
+
+
+def test_a_late_answer_is_ignored(hosts: Hosts, spec: KernelSpec, said: list[str]) -> None:
+    hosts.add("one")
+    hosts.add("two")
+    with connected(hosts, said, run_s=1.0) as cluster:
+        device = RemoteDevice(cluster, GPU, spec, {}, said.append)
+        late = hosts["one"].device
+        late.goes.clear()
+        assert device.run(program()).status is Status.CORRECT
+        assert device.host == "two"
+        late.goes.set()
+        wait_until(lambda: late.ran, "the late answer")
+        assert device.run(program("next")).status is Status.CORRECT
+        assert hosts["two"].device.ran == ["one", "next"]
+        assert any("gave no answer within 1 s" in line for line in said)
+
+
+def test_a_host_whose_verifier_dies_is_opened_again(
+    hosts: Hosts, device_on: Callable[..., RemoteDevice]
+) -> None:
+    host = hosts.add("one")
+    device = device_on()
+    host.device.fails = [WorkerError("the process that verifies results ended")]
+    assert device.run(program()).status is Status.CORRECT
+    assert host.device.closed == 1
+
+
+def test_a_program_that_no_worker_survives_is_blamed(
+    hosts: Hosts, device_on: Callable[..., RemoteDevice]
+) -> None:
+    host = hosts.add("one")
+    device = device_on()
+    host.device.fails = [WorkerError("it fell")] * MOST_LOSSES
+    outcome = device.run(program())
+    assert outcome.status is Status.LAUNCH
+    assert outcome.reason.count("one: it fell") == MOST_LOSSES
+    assert device.run(program("next")).status is Status.CORRECT
+
+
+def test_an_error_of_the_device_is_nobody_s_loss(
+    hosts: Hosts, device_on: Callable[..., RemoteDevice]
+) -> None:
+    host = hosts.add("one")
+    device = device_on()
+    host.device.fails = [DeviceError("not enough memory for N=64")]
+    with pytest.raises(DeviceError, match="not enough memory"):
+        device.run(program())
+    assert host.device.closed == 0
+
+
+def test_without_its_scheduler_everything_ends_with_one_error(
+    hosts: Hosts, device_on: Callable[..., RemoteDevice]
+) -> None:
+    host = hosts.add("one")
+    device = device_on()
+    host.device.goes.clear()
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(device.run, program())
+        assert host.device.began.wait(30)
+        hosts.end_scheduler()
+        with pytest.raises(ClusterLost, match=r"scheduler at tcp://.* is gone"):
+            running.result(60)
+        host.device.goes.set()
+    with pytest.raises(ClusterLost):
+        device.run(program())
+
+
+def test_hosts_of_other_versions_are_left_out(
+    hosts: Hosts, said: list[str], device_on: Callable[..., RemoteDevice]
+) -> None:
+    hosts.add("old", version="0.0.9 (abc)")
+    hosts.add("cuda", cuda="12.0.1")
+    with pytest.raises(DeviceError) as refused:
+        device_on()
+    assert f"old has tune 0.0.9 (abc), and this is {code_version()}" in refused.value.message
+    assert f"NVRTC 12.0.1, and here it is {cuda_version()}" in refused.value.message
+    hosts.add("same")
+    assert device_on().host == "same"
+    assert sum("Warning: old has tune 0.0.9" in line for line in said) == 1
+
+
+def test_models_do_not_mix(hosts: Hosts, device_on: Callable[..., RemoteDevice]) -> None:
+    hosts.add("big", model="NVIDIA B200")
+    hosts.add("small")
+    hosts.add("none", model=CPU_MODEL, device="host")
+    with pytest.raises(InputError, match=r"(?s)of 2 models: NVIDIA B200, NVIDIA H200.*--gpu-model"):
+        device_on()
+    assert device_on(Wanted(on_cpu=False, model="b200")).host == "big"
+    assert device_on(Wanted(on_cpu=True)).host == "none"
+
+
+def test_a_model_that_is_not_there_is_named(
+    hosts: Hosts, spec: KernelSpec, said: list[str]
+) -> None:
+    hosts.add("small")
+    with connected(hosts, said, rejoin_s=0.0) as cluster:
+        wanted = Wanted(on_cpu=False, model="B300")
+        with pytest.raises(DeviceLost, match=r"no GPU 'B300' to measure on; it has NVIDIA H200"):
+            RemoteDevice(cluster, wanted, spec, {}, said.append)
+
+
+def test_a_host_with_another_token_is_told_of(
+    hosts: Hosts, device_on: Callable[..., RemoteDevice]
+) -> None:
+    host = hosts.add("stranger", token="some other token of a stranger")  # noqa: S106
+    with pytest.raises(DeviceError, match=r"(?s)stranger.*not signed with the token.*--token-file"):
+        device_on()
+    assert host.device.spec is None
+
+
+def test_the_tools_of_a_gpu_are_those_of_its_host(
+    hosts: Hosts, spec: KernelSpec, said: list[str]
+) -> None:
+    hosts.add("one")
+    with connected(hosts, said) as cluster:
+        gpu = RemoteGpu(cluster, GPU, spec, {}, said.append)
+        assert isinstance(gpu, CanWatch)
+        assert isinstance(gpu, CanCount)
+        watchers = gpu.watchers()
+        assert watchers.compile_options == ("-lineinfo",)
+        (tool,) = watchers.tools
+        assert tool.kind == "memcheck"
+        assert [one.status for one in tool.watch([program(), program("two")])] == [
+            Status.CORRECT,
+            Status.CORRECT,
+        ]
+        assert gpu.counters().refusal() == "no permission"
+        assert gpu.counters().count(program(), ["cycles"]).reason == "cycles of one"
+        gpu.require_energy()
+        assert gpu.idle_energy(seconds=1.5).seconds == 1.5
+        gpu.close()
+    assert hosts["one"].device.closed == 3

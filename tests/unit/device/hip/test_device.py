@@ -1,0 +1,212 @@
+"""The `hip` device against a stand-in of AMD's runtime, whose kernels run on the CPU."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from device_contract import DeviceContract
+from fake_hip import install_fake_hip
+from host_programs import cached_compiler
+
+from tuner.device.base import CompileTarget, Device, Program
+from tuner.device.hip.device import UNTRIED, HipDevice
+from tuner.device.hip.topology import gpu_at
+from tuner.device.select import open_device
+from tuner.model.errors import DeviceError
+from tuner.model.kernel import KernelSpec, Workload
+from tuner.model.trial import Status
+from tuner.space.load import load_definition
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("g++") is None or shutil.which("gcc") is None, reason="needs gcc and g++"
+)
+
+ROOT = Path(__file__).resolve().parents[4]
+WORKLOAD = Workload.of({"T": 3, "K": 516})
+POINTER, INT = 8, 4
+SUM = """
+#include <hip/hip_runtime.h>
+extern "C" __global__ void row_sum(float* out, const float* x, int T, int K) {
+  float sum = 0;
+  for (int i = threadIdx.x; i < K; i += 64) sum += x[blockIdx.x * K + i];
+  for (int lanes = 32; lanes > 0; lanes /= 2) sum += __shfl_xor(sum, lanes);
+  if (threadIdx.x == 0) out[blockIdx.x] = sum%s;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def patched() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def nodes(patched: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hip")
+    return install_fake_hip(folder, patched, (POINTER, POINTER, INT, INT))
+
+
+@pytest.fixture(scope="module")
+def spec() -> KernelSpec:
+    return load_definition(ROOT / "search_spaces/portable/row_sum.hip.yaml").spec
+
+
+@pytest.fixture(scope="module")
+def device(spec: KernelSpec, nodes: Path) -> Iterator[HipDevice]:
+    with closing(HipDevice(0, spec, {}, nodes=nodes)) as device:
+        yield device
+
+
+@pytest.fixture(scope="module")
+def programs(
+    spec: KernelSpec, device: HipDevice, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Program]:
+    made = {}
+    target = CompileTarget(spec, {}, device.info)
+    (launch,) = spec.baseline_launches(target.names(WORKLOAD))
+    launches = (replace(launch, block=(64, 1, 1)),)
+    with cached_compiler(tmp_path_factory) as compiler:
+        for name, text in (
+            ("right", ""),
+            ("other", " * 1"),
+            ("wrong", " + 1"),
+            ("outside", "; if (threadIdx.x == 0 && blockIdx.x == 0) out[T] = 1"),
+        ):
+            source = SUM % text
+            result = compiler.submit(target.request(source, launches)).result()
+            assert result.ok, result.error
+            made[name] = target.program(source, WORKLOAD, launches, result)
+    return made
+
+
+class TestContract(DeviceContract):
+    @pytest.fixture
+    def working(self, programs: dict[str, Program]) -> list[Program]:
+        return [programs["right"], programs["other"]]
+
+    @pytest.fixture
+    def failing(self, programs: dict[str, Program]) -> Program:
+        return replace(programs["right"], cubin=b"no code object", source_key="damaged")
+
+    def test_it_names_hardware_that_is_known(self, device: Device) -> None:
+        info = device.info
+        assert info.name == f"AMD stand-in (through HIP, {UNTRIED})"
+        assert info.architecture == "gfx942"
+        assert (info.multiprocessors, info.limits.threads_per_warp) == (304, 64)
+        assert min(info.l2_bytes, info.streaming_gbps) > 0
+
+
+class TestVerdicts:
+    def test_a_wrong_result_is_found(self, device: HipDevice, programs: dict[str, Program]) -> None:
+        outcome = device.run(programs["wrong"])
+        assert outcome.status is Status.INCORRECT
+        assert outcome.measurement is None
+
+    def test_what_is_written_around_the_arrays_is_found(
+        self, device: HipDevice, programs: dict[str, Program]
+    ) -> None:
+        outcome = device.verify(programs["outside"])
+        assert outcome.status is Status.INCORRECT
+        assert "out" in outcome.reason
+
+    def test_a_right_one_is_verified_in_full(
+        self, device: HipDevice, programs: dict[str, Program]
+    ) -> None:
+        assert device.verify(programs["right"]).status is Status.CORRECT
+
+
+class TestFailures:
+    @pytest.mark.parametrize(
+        ("failing", "reason"),
+        [
+            ("hipModuleLaunchKernel", "hipModuleLaunchKernel: error 719"),
+            ("hipDeviceSynchronize", "hipDeviceSynchronize: error 719"),
+            ("crash", "the worker process died"),
+        ],
+    )
+    def test_a_launch_that_fails_costs_one_outcome(
+        self,
+        spec: KernelSpec,
+        nodes: Path,
+        programs: dict[str, Program],
+        patched: pytest.MonkeyPatch,
+        tmp_path: Path,
+        failing: str,
+        reason: str,
+    ) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("FAKE_HIP_FAILS", failing)
+            patch.setenv("XDG_CACHE_HOME", str(tmp_path))
+            with closing(HipDevice(0, spec, {}, nodes=nodes)) as device:
+                outcome = device.run(programs["right"])
+                assert outcome.status is Status.LAUNCH
+                assert reason in outcome.reason
+                patch.delenv("FAKE_HIP_FAILS")
+                if failing == "crash":  # another worker has taken its place
+                    assert device.run(programs["right"]).status is Status.CORRECT
+
+    def test_a_kernel_without_an_end_is_a_timeout(
+        self,
+        spec: KernelSpec,
+        nodes: Path,
+        programs: dict[str, Program],
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+    ) -> None:
+        monkeypatch.setattr("tuner.device.hip.device.RUN_TIMEOUT_S", 2.0)
+        monkeypatch.setenv("FAKE_HIP_FAILS", "hang")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        with closing(HipDevice(0, spec, {}, nodes=nodes)) as device:
+            assert device.run(programs["right"]).status is Status.TIMEOUT
+
+    def test_two_of_them_do_not_share_a_gpu(
+        self, spec: KernelSpec, device: HipDevice, nodes: Path
+    ) -> None:
+        with pytest.raises(DeviceError, match="in use by another"):
+            HipDevice(0, spec, {}, nodes=nodes)
+
+    def test_a_gpu_that_is_not_there_is_told(self, spec: KernelSpec, nodes: Path) -> None:
+        with pytest.raises(DeviceError, match="there is no AMD GPU 3") as told:
+            HipDevice(3, spec, {}, nodes=nodes)
+        assert told.value.remedy
+
+
+def test_without_a_runtime_there_is_one_error(
+    spec: KernelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if Path("/opt/rocm").exists():
+        pytest.skip("ROCm is installed")
+    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    kept = [one for one in libraries if not (Path(one) / "libamdhip64.so").exists()]
+    monkeypatch.setenv("LD_LIBRARY_PATH", ":".join(kept))
+    with pytest.raises(DeviceError, match=r"libamdhip64\.so\) is not installed") as told:
+        open_device("hip", spec, {})
+    assert told.value.exit_code == 2
+    assert "--device host" in (told.value.remedy or "")
+
+
+def test_a_kernel_in_hip_is_not_for_an_nvidia_gpu(spec: KernelSpec) -> None:
+    with pytest.raises(DeviceError, match="does not run on NVIDIA") as told:
+        open_device("cuda:0", spec, {})
+    assert told.value.path == spec.source
+
+
+@pytest.mark.parametrize(
+    ("version", "architecture"), [(90402, "gfx942"), (90010, "gfx90a"), (110000, "gfx1100")]
+)
+def test_the_drivers_numbers_name_an_architecture(
+    tmp_path: Path, version: int, architecture: str
+) -> None:
+    (tmp_path / "3").mkdir()
+    text = f"simd_count 16\nlocation_id 768\ndomain 1\ngfx_target_version {version}\n"
+    (tmp_path / "3/properties").write_text(text)
+    assert gpu_at("0001:03:00.0", tmp_path) == (architecture, 16)
+    with pytest.raises(DeviceError, match=r"no GPU at 0000:03:00\.0"):
+        gpu_at("0000:03:00.0", tmp_path)

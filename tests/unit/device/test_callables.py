@@ -1,0 +1,163 @@
+"""Python kernels on the CPU: what goes wrong in one costs its trial, never the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from callable_project import callable_project, evaluator_of, read_project
+
+from tuner.device.base import ComparesBits
+from tuner.device.cpu import callables
+from tuner.device.cpu.device import HostDevice
+from tuner.model.config import Config
+from tuner.model.errors import KernelError
+from tuner.model.kernel import Workload
+from tuner.model.trial import Status, Trial
+from tuner.tuning.evaluator import Evaluator
+
+pytest.importorskip("torch")
+WORKLOAD = Workload.of({"T": 16, "D": 256})
+RIGHT = Config.of({"pieces": 1, "shift": True, "method": "exp"})
+WRONG = Config.of({"pieces": 2, "shift": True, "method": "exp"})
+BEYOND = "import ctypes; ctypes.memset(out.data_ptr() + out.nbytes, 7, 4)"
+BEFORE = "import ctypes; ctypes.memset(out.data_ptr() - 4, 7, 4)"
+# Which nobody touches, or it would be taken from whoever else runs here.
+ALL_MEMORY = "kept = [bytes(1 << 32) for _ in range(1 << 20)]"
+OUT_OF_RESOURCES = (
+    "raise type('OutOfResources', (Exception,), {'__module__': 'triton.runtime.errors'})"
+    "('shared memory')"
+)
+FIRST_ONLY = (
+    "launch.calls = getattr(launch, 'calls', 0) + 1; part = part * (1 if launch.calls < 2 else 2)"
+)
+VARYING = "import random; part = part * random.choice([1, 1 + 1e-6])"
+HERE = "        part = x[first : first + rows] * scale\n"
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[Evaluator]:
+    definition = read_project(folder)
+    device = HostDevice(definition.spec, {"TEMPERATURE": "one"}, run_timeout_s=1.0)
+    try:
+        yield evaluator_of(definition, device)
+    finally:
+        device.close()
+
+
+def tried(evaluator: Evaluator, config: Config) -> Trial:
+    return evaluator.finish(evaluator.start(WORKLOAD, config), stage="finals")
+
+
+def test_the_baseline_and_configs_are_verified_and_timed(tmp_path: Path) -> None:
+    with opened(callable_project(tmp_path)) as evaluator:
+        baseline = evaluator.baseline(WORKLOAD)
+        assert baseline.status is Status.CORRECT
+        trial = tried(evaluator, RIGHT)
+        assert trial.status is Status.CORRECT, trial.reason
+        assert trial.resources is not None
+        assert trial.resources.registers is None
+        made = [evaluator.baseline_program(WORKLOAD), evaluator.program(WORKLOAD, RIGHT)]
+        assert len(evaluator.device.compare(made, rounds=3).times_us) == 3
+
+
+def test_results_may_be_returned(tmp_path: Path) -> None:
+    edit = (
+        "        torch.softmax(x * scale, 1, out=out)\n        return",
+        '        return {"out": torch.softmax(x * scale, 1)}',
+    )
+    with opened(callable_project(tmp_path, edit)) as evaluator:
+        assert evaluator.baseline(WORKLOAD).status is Status.CORRECT
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "said"),
+    [
+        ("raise ValueError('no such tile')", Status.LAUNCH, "ValueError: no such tile"),
+        ("raise NotImplementedError('only one piece')", Status.CONSTRAINT, "only one piece"),
+        ("import a_library_that_is_not_there", Status.NOT_RECORDED, "a_library_that_is_not_there"),
+        ("import time; time.sleep(60)", Status.TIMEOUT, "no answer within"),
+        ("import os; os._exit(7)", Status.LAUNCH, "exit code 7"),
+        ("x.zero_()", Status.INCORRECT, "x"),
+        ("return {'out': out.double()}", Status.INCORRECT, "torch.float64"),
+        ("return {'result': out}", Status.LAUNCH, "none of the outputs"),
+        (VARYING, Status.INCORRECT, " same inputs"),
+        (FIRST_ONLY, Status.INCORRECT, "expected"),
+        (BEYOND, Status.INCORRECT, "wrote outside its buffers"),
+        (BEFORE, Status.INCORRECT, "wrote outside its buffers"),
+        ("out.resize_(out.numel() * 2)", Status.LAUNCH, "resize"),
+        (ALL_MEMORY, Status.RESOURCE_LIMIT, "MemoryError"),
+        ("raise MemoryError('no room')", Status.RESOURCE_LIMIT, "MemoryError: no room"),
+        (OUT_OF_RESOURCES, Status.RESOURCE_LIMIT, "OutOfResources: shared memory"),
+        ("raise torch.OutOfMemoryError('no room')", Status.RESOURCE_LIMIT, "OutOfMemoryError"),
+        ("torch.empty(1 << 52)", Status.LAUNCH, "can't allocate memory"),
+    ],
+)  # fmt: skip
+def test_a_config_that_misbehaves_has_its_status_and_the_next_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, status: Status, said: str
+) -> None:
+    edit = (HERE, f"{HERE}        if config['pieces'] > 1:\n            {line}\n")
+    with opened(callable_project(tmp_path, edit)) as evaluator:
+        assert tried(evaluator, RIGHT).status is Status.CORRECT
+        with monkeypatch.context() as shortened:
+            if status is Status.TIMEOUT:
+                shortened.setattr(callables, "FIRST_CALL_S", 4.0)
+            trial = tried(evaluator, WRONG)
+        assert trial.status is status, trial.reason
+        assert said in trial.reason
+        assert tried(evaluator, RIGHT).status is Status.CORRECT
+
+
+def test_configs_are_told_apart_by_the_bits_of_their_outputs(tmp_path: Path) -> None:
+    in_pieces = Config.of({**RIGHT, "pieces": 4})
+    in_double = Config.of({**RIGHT, "method": "double"})
+    with opened(callable_project(tmp_path)) as evaluator:
+        evaluator.tells_bits = True
+        trials = [tried(evaluator, one) for one in (RIGHT, in_pieces, in_double)]
+        known = [trial.correctness.bits for trial in trials if trial.correctness]
+        assert known[0] == known[1] != known[2]
+        assert "" not in known
+        again = evaluator.finish(evaluator.start(WORKLOAD, RIGHT))
+        assert again.correctness is not None
+        assert again.correctness.bits == known[0], "with fewer kinds of input, too"
+        model, same, other = (
+            evaluator.program(WORKLOAD, one) for one in (RIGHT, in_pieces, in_double)
+        )
+        device = evaluator.device
+        assert isinstance(device, ComparesBits)
+        assert device.same_bits(same, model).status is Status.CORRECT
+        differs = device.same_bits(other, model)
+        assert differs.status is Status.INCORRECT
+        assert "gives other bits of 'out' than the default config" in differs.reason
+
+
+def test_the_line_of_what_it_raises_is_told(tmp_path: Path) -> None:
+    edit = (HERE, f"{HERE}        assert config['pieces'] == 1, 'one piece'\n")
+    folder = callable_project(tmp_path, edit)
+    text = (folder / "kernels/row_softmax.py").read_text()
+    line = text[: text.index("assert config")].count("\n") + 1
+    with opened(folder) as evaluator:
+        assert f"line {line}: AssertionError: one piece" in tried(evaluator, WRONG).reason
+
+
+def test_a_baseline_that_lacks_a_library_says_what_to_install(tmp_path: Path) -> None:
+    edit = (
+        "        torch.softmax(",
+        "        import a_library_that_is_not_there\n        torch.softmax(",
+    )
+    with opened(callable_project(tmp_path, edit)) as evaluator:
+        with pytest.raises(KernelError, match="a_library_that_is_not_there") as raised:
+            evaluator.baseline(WORKLOAD)
+        assert raised.value.remedy == "install what it imports where tune runs"
+
+
+def test_a_kernel_finds_what_lies_beside_its_file(tmp_path: Path) -> None:
+    before = "        torch.softmax("
+    edit = (
+        before,
+        f"        from pathlib import Path\n        assert Path(__file__).is_file()\n{before}",
+    )
+    with opened(callable_project(tmp_path, edit)) as evaluator:
+        assert evaluator.baseline(WORKLOAD).status is Status.CORRECT

@@ -1,0 +1,258 @@
+"""Python kernels are called ahead in processes where Triton compiles and launches nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from callable_project import callable_project, evaluator_of, read_project
+
+from tuner.compiler.base import CompileRequest, CompileResult
+from tuner.compiler.python import PythonCompiler
+from tuner.device.cuda import prepare
+from tuner.device.cuda.prepare import CallCompiler, Prepared, Preparer, nothing_launched
+from tuner.model.kernel import CALL, PYTHON_OPTION, KernelSpec, Launch, Workload
+from tuner.model.trial import Resources, Status, Trial, most
+
+pytest.importorskip("torch")
+WORKLOAD = Workload.of({"T": 16, "D": 256})
+BEFORE = "        torch.softmax("
+RUN = """\
+        from triton.runtime.jit import JITFunction
+        JITFunction().run(1, grid=(1,), warmup=False)
+"""
+LAUNCHES = """\
+        from triton.runtime.autotuner import Autotuner
+        from triton.runtime.jit import JITFunction
+        rows = JITFunction("rows", warps=8, registers=200, words=3, shared=100)
+        rows.run(64, grid=lambda given: (given["n"] // 4, 2), warmup=False)
+        rows.run(64, grid=lambda given: (given["n"] // 4, 2), warmup=False)
+        JITFunction("rows", shared=4096).run(0, grid=lambda given: (given["n"],), warmup=False)
+        Autotuner(JITFunction("tuned", shared=1 << 20)).run(grid=(1,), warmup=False)
+        last = JITFunction("last", warps=1, shared=1 << 20, fits=False)
+        last.run(grid=lambda given: 1 / 0, warmup=False)
+"""
+FAIL = """\
+        from triton import CompilationError
+        raise CompilationError('no such type')
+"""
+
+
+class CompiledKernel:
+    """As much of Triton's as is asked: some numbers are there once it is loaded."""
+
+    def __init__(self, name: str, warps: int, registers: int, words: int, shared: int, fits: bool):
+        self.name, self._loaded = name, (registers, words, fits)
+        self.metadata = SimpleNamespace(num_warps=warps, shared=shared)
+        self.n_regs: int | None = None
+
+    @property
+    def run(self) -> None:
+        registers, words, fits = self._loaded
+        if not fits:
+            raise RuntimeError("out of resource: shared memory")
+        self.n_regs, self.n_spills = registers, words
+
+
+class JITFunction:
+    """As much of Triton's as is replaced."""
+
+    seen: list[bool] = []
+    arg_names = ("n",)
+
+    def __init__(
+        self,
+        name: str = "one",
+        *,
+        warps: int = 4,
+        registers: int = 32,
+        words: int = 0,
+        shared: int = 0,
+        fits: bool = True,
+    ) -> None:
+        self._made = name, warps, registers, words, shared, fits
+
+    def run(self, *_: object, grid: object, warmup: bool) -> CompiledKernel:
+        self.seen.append(warmup)
+        return CompiledKernel(*self._made)
+
+
+class Autotuner:
+    """Triton's, which runs a function once for each config."""
+
+    def __init__(self, function: JITFunction) -> None:
+        self._function = function
+
+    def run(self, **named: Any) -> None:
+        self._function.run(**named)
+
+
+class CompilationError(Exception):
+    """Triton's, by the name of its module."""
+
+    __module__ = "triton.compiler.errors"
+
+
+@pytest.fixture
+def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[JITFunction]]:
+    names = ("triton", "triton.runtime", "triton.runtime.jit", "triton.runtime.autotuner")
+    for name in names:
+        module: Any = ModuleType(name)
+        module.JITFunction, module.CompilationError = JITFunction, CompilationError
+        module.Autotuner = Autotuner
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(prepare, "find_spec", lambda _: object())
+    JITFunction.seen.clear()
+    yield JITFunction
+
+
+def source_of(spec: KernelSpec, folder: Path) -> str:
+    definition = read_project(folder)
+    made = evaluator_of(definition, _NoDevice())  # type: ignore[arg-type]
+    return made.baseline_request(WORKLOAD).source
+
+
+class _NoDevice:
+    from tuner.app.check import target_info
+
+    info = target_info("sm_90a")
+
+
+def prepared(folder: Path) -> Prepared:
+    spec = read_project(folder).spec
+    return Preparer(spec, "cpu").prepare(source_of(spec, folder))
+
+
+def test_what_would_be_launched_is_compiled(triton: type[JITFunction], tmp_path: Path) -> None:
+    call = RUN
+    assert prepared(callable_project(tmp_path, (BEFORE, call + BEFORE))).error == ""
+    assert triton.seen == [True]
+    triton().run(grid=(1,), warmup=False)
+    assert triton.seen == [True, False]
+
+
+def test_an_error_of_its_compiler_is_told(triton: type[JITFunction], tmp_path: Path) -> None:
+    call = FAIL
+    assert prepared(callable_project(tmp_path, (BEFORE, call + BEFORE))).error == "no such type"
+
+
+@pytest.mark.parametrize("line", ["raise ValueError('x')", "import not_there", "1 / 0"])
+def test_what_else_goes_wrong_is_for_the_worker_to_tell(tmp_path: Path, line: str) -> None:
+    assert prepared(callable_project(tmp_path, (BEFORE, f"        {line}\n{BEFORE}"))) == Prepared()
+
+
+def test_without_triton_nothing_is_replaced() -> None:
+    with nothing_launched(lambda kernel, grid: None):
+        pass
+
+
+def test_what_its_kernels_use_is_known_where_triton_knows_it(
+    triton: type[JITFunction], tmp_path: Path
+) -> None:
+    call = LAUNCHES
+    found = prepared(callable_project(tmp_path, (BEFORE, call + BEFORE)))
+    assert found.error == ""
+    assert found.called == (
+        (Launch("rows", (16, 2, 1), (256, 1, 1)), Resources(200, 12, 12, 100)),
+        (Launch("rows", (16, 2, 1), (256, 1, 1)), Resources(200, 12, 12, 100)),
+        (Launch("rows", (1, 1, 1), (128, 1, 1)), Resources(32, 0, 0, 4096)),
+        (Launch("last", (1, 1, 1), (32, 1, 1)), Resources(None, 0, 0, 1 << 20)),
+    ), "not those that the autotuner tries"
+
+
+def test_what_its_kernels_use_is_in_the_result_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = Launch("rows", (16, 2, 1), (256, 1, 1)), Resources(200, 12, 12, 100)
+    wide = Launch("rows", (1, 1, 1), (128, 1, 1)), Resources(32, 0, 0, 4096)
+    monkeypatch.setattr(prepare, "_prepared", lambda *_: Prepared("", (rows, rows, wide)))
+    folder = callable_project(tmp_path)
+    spec = read_project(folder).spec
+    compiler = CallCompiler(spec, "cpu", jobs=1)
+    try:
+        result = compiler.submit(request(source_of(spec, folder))).result(60)
+    finally:
+        compiler.close()
+    assert [launch.kernel for launch in result.called] == ["rows", "rows#1"]
+    assert result.resources == {
+        "rows": rows[1],
+        "rows#1": wide[1],
+        CALL: Resources(200, 12, 12, 4096),
+    }
+
+
+class Known(PythonCompiler):
+    """Says of every module that it launches two kernels."""
+
+    def submit(self, request: CompileRequest) -> Future[CompileResult]:
+        small = Launch("small", (4, 1, 1), (128, 1, 1))
+        large = Launch("large", (264, 1, 1), (256, 1, 1))
+        used = {"small": Resources(80, 8, 8, 1024), "large": Resources(128, 0, 0, 98_304)}
+        found = super().submit(request).result()
+        future: Future[CompileResult] = Future()
+        resources = {**used, CALL: most(used.values())}
+        future.set_result(replace(found, called=(small, large), resources=resources))
+        return future
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ("{max_registers: 100}", "large: 128 registers, over `max_registers: 100`"),
+        ("{spills: forbid}", "small: spills 8 bytes of stores and 8 of loads"),
+        ("{max_shared_bytes: 65536}", "large: 98304 bytes of shared memory"),
+        ("{min_occupancy: 0.3}", "large: occupancy 25.0%, limited by registers"),
+    ],
+)
+def test_limits_hold_for_each_of_its_kernels_and_name_it(
+    tmp_path: Path, limits: str, reason: str
+) -> None:
+    folder = callable_project(tmp_path, space=("parameters:", f"limits: {limits}\nparameters:"))
+    definition = read_project(folder)
+    evaluator = replace(evaluator_of(definition, _NoDevice()), compiler=Known())  # type: ignore[arg-type]
+    default = definition.space.default
+    assert default is not None
+    trial = evaluator.finish(evaluator.start(WORKLOAD, default))
+    assert trial.status is Status.RESOURCE_LIMIT
+    assert trial.reason.startswith(reason)
+    assert trial.resources == Resources(128, 8, 8, 98_304), "the most of each"
+
+
+def test_a_search_knows_what_its_kernels_use_before_they_run(tmp_path: Path) -> None:
+    definition = read_project(callable_project(tmp_path))
+    evaluator = replace(evaluator_of(definition, _NoDevice()), compiler=Known())  # type: ignore[arg-type]
+    default = definition.space.default
+    assert default is not None
+    pending = evaluator.start(WORKLOAD, default)
+    seen = evaluator.foresee(pending)
+    assert not isinstance(seen, Trial)
+    assert (seen["launches"], seen["blocks"], seen["warps"]) == (2, 268, 4 * 4 + 264 * 8)
+    assert seen["registers"] == pytest.approx((80 * 16 + 128 * 2112) / 2128)
+    resources, occupancy = evaluator.usage(pending)
+    assert resources == Resources(128, 8, 8, 98_304)
+    assert occupancy is not None
+    assert (occupancy.share, occupancy.limiter) == (0.25, "registers")
+
+
+def request(source: str) -> CompileRequest:
+    return CompileRequest(source, (CALL,), "sm_90a", (PYTHON_OPTION,))
+
+
+def test_a_process_that_dies_costs_nothing_and_a_mistake_has_its_line(tmp_path: Path) -> None:
+    edit = (BEFORE, f"        import os; os._exit(3)\n{BEFORE}")
+    folder = callable_project(tmp_path, edit)
+    spec = read_project(folder).spec
+    compiler = CallCompiler(spec, "cpu", jobs=1)
+    try:
+        found: Future[Any] = compiler.submit(request(source_of(spec, folder)))
+        assert found.result(60).ok
+        wrong = compiler.submit(request("x = = 1\n")).result(60)
+        assert "(1): error: invalid syntax" in wrong.error
+    finally:
+        compiler.close()

@@ -1,0 +1,40 @@
+"""Among configs that can't be told apart every tuning makes the same choice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from callable_project import callable_project, read_project
+from dispatch_sample import ONE, comparison
+
+from tuner.dispatch.alike import alike, canonical
+from tuner.model.config import Config
+from tuner.model.trial import INITIAL, Variant
+
+
+def variant(pieces: int, *, shift: bool = True) -> Variant:
+    return Variant(INITIAL, Config.of({"pieces": pieces, "shift": shift, "method": "exp"}))
+
+
+NEAR, FASTEST, SLOWER = variant(1), variant(2), variant(4)
+FOUND = comparison(ONE, {FASTEST: 5.0, NEAR: 5.001, SLOWER: 5.2})
+
+
+def test_what_is_not_proved_slower_is_alike() -> None:
+    assert alike(FOUND, FASTEST, (), seed=0) == (FASTEST, NEAR)
+
+
+def test_what_failed_a_check_is_left_out() -> None:
+    assert alike(FOUND, FASTEST, {NEAR}, seed=0) == (FASTEST,)
+
+
+def test_columns_that_were_not_paired_are_compared_so() -> None:
+    assert SLOWER not in alike(replace(FOUND, paired=False), FASTEST, (), seed=0)
+
+
+@pytest.mark.parametrize("fastest", [FASTEST, NEAR])
+def test_the_choice_is_the_same_whoever_was_a_hair_ahead(tmp_path: Path, fastest: Variant) -> None:
+    space = read_project(callable_project(tmp_path)).space
+    assert canonical(alike(FOUND, fastest, (), seed=0), space) == NEAR

@@ -1,0 +1,283 @@
+"""Drafts from files of Triton and Helion as people write them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from shutil import copy
+from typing import Any
+
+import pytest
+
+from tuner.draft.python.drafting import draft_python
+from tuner.draft.space import Drafted
+from tuner.model.errors import KernelError, SpaceError
+from tuner.space.yaml import read
+
+DATA = Path(__file__).parent / "data"
+PAGE = Path(__file__).parents[4] / "docs" / "drafts.md"
+HEAD = "import torch, triton\nimport triton.language as tl\n"
+KERNEL = """
+@triton.jit
+def scale(x_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, 2 * tl.load(x_ptr + at, mask=at < n), mask=at < n)
+"""
+LAUNCH = """
+def scaled(x: torch.Tensor):
+    n = x.numel()
+    scale[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, n{})
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def drafted(name: str) -> tuple[Drafted, Any, str]:
+    copy(DATA / f"{name}.py", ".")
+    made = draft_python(Path(f"{name}.py"))
+    assert made.space is not None
+    return made, read(made.space).data, made.space.read_text()
+
+
+def written(text: str) -> tuple[Drafted, Any, str]:
+    Path("own.py").write_text(HEAD + text)
+    made = draft_python(Path("own.py"))
+    assert made.space is not None
+    return made, read(made.space).data, made.space.read_text()
+
+
+def shapes(data: Any) -> dict[str, list[str]]:
+    return {one["name"]: one["shape"] for one in data["arguments"]}
+
+
+def test_a_signature_gives_powers_of_two_around_what_the_launch_passes(folder: Path) -> None:
+    made, data, text = drafted("vector_add")
+    assert [str(path) for path in made.written] == [
+        "search_spaces/vector_add.yaml",
+        "vector_add_tune.py",
+    ]
+    assert data["source"] == data["reference"] == "../vector_add_tune.py"
+    assert not {"template", "launch", "baseline"} & {*data}
+    assert data["parameters"]["BLOCK_SIZE"] == [256, 512, 1024, 2048, 4096]
+    assert data["default"] == {"BLOCK_SIZE": 1024, "num_warps": 4}
+    assert "# guessed: tl.constexpr; powers of two around 1024, line 23" in text
+    assert "# num_stages: there is no loop whose loads Triton could pipeline" in text
+    assert data["workloads"]["tuned"] == [{"n_elements": 98432}]
+    assert shapes(data) == {name: ["n_elements"] for name in ("x", "y", "output")}
+    assert [one["role"] for one in data["arguments"]] == ["input", "input", "output"]
+    (blank,) = made.blanks
+    assert blank.file == Path("vector_add_tune.py")
+    assert "fill in reference()" in blank.file.read_text().splitlines()[blank.line - 1]
+
+
+def test_the_configs_of_an_autotuner_are_the_space_and_its_suggestions(folder: Path) -> None:
+    _, data, text = drafted("product")
+    found = data["parameters"]
+    assert (found["BLOCK_M"], found["BLOCK_N"]) == ([32, 64], [32, 64])
+    assert (found["num_warps"], found["num_stages"]) == ([4, 8], [3, 4])
+    assert "BLOCK_M: [32, 64]  # sure: triton.autotune, line 14" in text
+    assert "values around 32, the only one of triton.autotune, line 14" in text
+    assert min(found["BLOCK_K"]) == 16  # no side of a product on tensor cores is less
+    assert len(data["suggestions"]) == 5
+    assert "# triton.autotune's key: M, N, K, line 34" in text
+    assert shapes(data) == {"a": ["M", "K"], "b": ["K", "N"], "c": ["M", "N"]}
+    assert {one["dtype"] for one in data["arguments"]} == {"float16"}
+    sizes = [one["M"] for one in data["workloads"]["tuned"]]
+    assert sizes == [256, 2176, 4096]  # the first, the middle and the last of a benchmark
+
+
+def test_a_config_handed_over_as_a_dict_is_found_where_it_is_written(folder: Path) -> None:
+    _, data, text = drafted("scaled_product")
+    assert data["default"] == {
+        **{"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 32},
+        **{"num_warps": 4, "num_stages": 2},
+    }
+    assert "# the source as it is; guessed: BLOCK_SIZE_N, BLOCK_SIZE_K" in text
+    assert shapes(data) == {
+        "A": ["M", "K"],
+        "B": ["N", "K"],
+        "As": ["M", "ceil_div(K, 64)"],
+        "Bs": ["ceil_div(N, 64)", "ceil_div(K, 64)"],
+        "C": ["M", "N"],
+    }
+
+
+def test_an_autotuner_over_warps_alone_leaves_the_chunk_alone(folder: Path) -> None:
+    _, data, text = drafted("gated_sum")
+    assert data["parameters"] == {"num_warps": [1, 2, 4, 8]}
+    assert "# BT: the launch passes it, and no config of triton.autotune has it" in text
+    assert "# HAS_SCALE: triton.heuristics computes it, line 12" in text
+    assert [one["dtype"] for one in data["arguments"]] == ["bfloat16", "float32"]
+
+
+def test_a_config_of_helion_gives_each_block_a_parameter(folder: Path) -> None:
+    made, data, text = drafted("helion_product")
+    assert made.parameters[:3] == ("block_sizes_0", "block_sizes_1", "block_sizes_2")
+    assert data["default"]["block_sizes_1"] == 32
+    assert "# loop_orders: stays [[1, 0]], line 10" in text
+    assert shapes(data) == {"x": ["m", "k"], "y": ["k", "n"], "out": ["m", "n"]}
+    assert data["workloads"]["tuned"] == [{"m": 512, "k": 1024, "n": 256}]
+
+
+def test_indices_are_drawn_below_what_they_point_into(folder: Path) -> None:
+    _, data, _ = written("""
+@triton.jit
+def rows(table, ids, out, d, stride, BLOCK: tl.constexpr):
+    row = tl.load(ids + tl.program_id(0))
+    at = tl.arange(0, BLOCK)
+    tl.store(out + tl.program_id(0) * d + at, tl.load(table + row * stride + at))
+
+def gather(table: torch.Tensor, ids: torch.Tensor):
+    n, = ids.shape
+    d = table.shape[1]
+    out = torch.empty((n, d), dtype=table.dtype)
+    rows[(n,)](table, ids, out, d, table.stride(0), BLOCK=triton.next_power_of_2(d), num_warps=2)
+    return out
+""")
+    ids = data["arguments"][1]
+    assert (ids["dtype"], ids["fill"]) == ("int64", "indices(table_0)")
+    assert data["default"] == {"num_warps": 2}
+
+
+def test_what_the_autotuner_does_besides_is_said_to_be_kept_or_ignored(folder: Path) -> None:
+    made, data, text = written(
+        """
+def hook(nargs):
+    nargs["x_ptr"].zero_()
+
+@triton.autotune(
+    configs=[triton.Config({"BLOCK": b}, pre_hook=hook) for b in (64, 128)],
+    key=["n"],
+    prune_configs_by={"early_config_prune": lambda configs, args: configs},
+    restore_value=["x_ptr"],
+)"""
+        + KERNEL
+        + LAUNCH.format("")
+    )
+    told = "\n".join(made.notes)
+    assert "pre_hook hook (line 8) is kept" in told
+    assert "prune_configs_by (line 10) is not read" in told
+    assert "restore_value=['x_ptr'] (line 11) is ignored" in told
+    assert data["arguments"][0]["role"] == "inout"
+    assert "restore_value, line 11" in text
+
+
+def test_a_module_that_is_there_is_kept_and_a_space_is_not_overwritten(folder: Path) -> None:
+    drafted("vector_add")
+    module = Path("vector_add_tune.py")
+    module.write_text("mine")
+    with pytest.raises(SpaceError, match="exists already"):
+        draft_python(Path("vector_add.py"))
+    made = draft_python(Path("vector_add.py"), force=True)
+    assert made.kept == (module,)
+    assert module.read_text() == "mine"
+
+
+def test_two_kernels_are_listed_and_one_may_be_chosen(folder: Path) -> None:
+    second = (KERNEL + LAUNCH).replace("scale", "other").format("")
+    text = HEAD + (KERNEL + LAUNCH).replace("{}", ", BLOCK=64") + second
+    path = Path("two.py")
+    path.write_text(text)
+    with pytest.raises(KernelError) as told:
+        draft_python(path)
+    assert "two.py:14: has 2 kernels: scale, other\n  choose one, such as --kernel scale" in str(
+        told.value
+    )
+    assert draft_python(path, kernels=["scale"]).space == Path("search_spaces/two.yaml")
+    made = draft_python(path, kernels=["other"])
+    assert made.space == Path("search_spaces/two_other.yaml")
+    assert made.written[1] == Path("two_other_tune.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("x = 1\n", "own.py: holds neither a kernel of Triton (@triton.jit) or Helion"),
+        ("def f(:\n", "own.py:3: is not Python"),
+        (KERNEL, "own.py:5: nothing launches scale here"),
+        (KERNEL + "scale[(1,)](torch.ones(4), 4, BLOCK=4)\n", ":8: scale is launched outside of"),
+        (
+            KERNEL + "class M:\n    def forward(self, x):\n        scale[(1,)](x, 4, BLOCK=4)\n",
+            "own.py:10: scale is launched in a method, M.forward",
+        ),
+        (
+            "@triton.autotune(configs=from_file('c.json'), key=[])" + KERNEL + LAUNCH.format(""),
+            "own.py:3: the configs of scale cannot be read without running `from_file('c.json')`",
+        ),
+        (
+            "@triton.autotune(configs=[64, 128], key=[])" + KERNEL + LAUNCH.format(""),
+            "own.py:3: the configs of scale are no list of triton.Config: `[64, 128]`",
+        ),
+        (
+            "@wrapped\n@triton.autotune(configs=[triton.Config({'BLOCK': 64})], key=[])"
+            + KERNEL
+            + LAUNCH.format(""),
+            "own.py:3: what `@wrapped` makes of scale is not known",
+        ),
+        (
+            KERNEL + "def f(x: torch.Tensor):\n    n = 128\n    "
+            "scale[(64, 64)](x, n, BLOCK=64, num_warps=64)\n",
+            "own.py:10: the grid's 64 may be BLOCK or num_warps",
+        ),
+        (
+            "import helion\n@helion.kernel()\ndef f(x: torch.Tensor):\n    return x\n",
+            "own.py:4: f names no config of its own",
+        ),
+    ],
+)
+def test_what_cannot_be_drafted_is_one_sentence_with_its_line(
+    folder: Path, text: str, told: str
+) -> None:
+    with pytest.raises(KernelError) as refused:
+        written(text)
+    assert told in str(refused.value)
+    assert not Path("search_spaces").exists()
+
+
+def test_the_page_shows_what_is_drafted(folder: Path) -> None:
+    section = PAGE.read_text(encoding="utf-8").partition("## Triton and Helion")[2]
+    source, launch = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2]
+    (space,) = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)[:1]
+    Path("scale.py").write_text(source)
+    made = draft_python(Path("scale.py"))
+    files = [path.read_text().splitlines() for path in made.written]
+    assert [row for row in space.splitlines() if row not in files[0]] == []
+    assert [row for row in launch.splitlines() if row not in files[1]] == []
+
+
+def test_a_space_is_reread_with_no_mistake_but_what_callables_leave_out(folder: Path) -> None:
+    for path in sorted(DATA.glob("*.py")):
+        _, data, _ = drafted(path.stem)
+        names = {one["name"] for one in data["arguments"] if one["role"] == "output"}
+        assert names == {*data["tolerance"]}
+        assert {*data["default"]} == {*data["parameters"]}
+        for name, value in data["default"].items():
+            assert value in data["parameters"][name]
+        for one in data.get("suggestions", ()):
+            assert all(value in data["parameters"][name] for name, value in one.items())
+
+
+def test_a_config_that_only_a_caller_knows_is_guessed_and_optional_arrays_are_none(
+    folder: Path,
+) -> None:
+    made, data, text = written(
+        KERNEL
+        + """
+def scaled(x: torch.Tensor, bias: Optional[torch.Tensor], fast: bool, config: dict):
+    n = x.numel()
+    if bias is None and not fast:
+        scale[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, n, **config)
+    return x[:n]
+"""
+    )
+    assert data["default"] == {"BLOCK": 64, "num_warps": 4}
+    assert "# the source as it is; guessed: BLOCK" in text
+    assert [one["name"] for one in data["arguments"]] == ["x"]
+    module = made.written[1].read_text()
+    assert "bias = None  # guessed: it may be None, line 9" in module
+    assert 'config_ = {"BLOCK": 64, "num_warps": 4, **chosen}  # guessed' in module
+    assert module.count("return {") == 1  # the reference's: what comes back was written in place

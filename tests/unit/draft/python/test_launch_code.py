@@ -1,0 +1,188 @@
+"""A drafted `launch` hands over its config, and for None does what the file does by itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from shutil import copy
+from types import ModuleType
+
+import pytest
+from fake_triton import Launch, install
+
+from tuner.draft.python.drafting import draft_python
+
+torch = pytest.importorskip("torch")
+DATA = Path(__file__).parent / "data"
+HEAD = """import torch, triton
+import triton.language as tl
+
+@triton.jit
+def scale(x_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, 2 * tl.load(x_ptr + at, mask=at < n), mask=at < n)
+"""
+
+
+@pytest.fixture
+def launches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    monkeypatch.chdir(tmp_path)
+    return install(monkeypatch)
+
+
+def module_of(path: Path) -> ModuleType:
+    draft_python(path)
+    file = path.with_name(f"{path.stem}_tune.py")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def of_data(name: str) -> ModuleType:
+    copy(DATA / f"{name}.py", ".")
+    return module_of(Path(f"{name}.py").resolve())
+
+
+def own(text: str) -> ModuleType:
+    Path("own.py").write_text(HEAD + text)
+    return module_of(Path("own.py").resolve())
+
+
+def test_a_config_takes_the_place_of_what_the_launch_passes(launches: list[Launch]) -> None:
+    module = of_data("vector_add")
+    tensors = {"x": torch.ones(1000), "y": torch.ones(1000)}
+    found = module.launch({"BLOCK_SIZE": 256, "num_warps": 8}, tensors, {"n_elements": 1000})
+    assert found["output"].shape == (1000,)
+    module.launch(None, tensors, {"n_elements": 1000})
+    tuned, baseline = launches
+    assert (tuned.grid, tuned.handed["BLOCK_SIZE"], tuned.handed["num_warps"]) == ((4,), 256, 8)
+    assert (baseline.grid, baseline.handed["BLOCK_SIZE"]) == ((1,), 1024)
+    assert "num_warps" not in baseline.handed
+
+
+def test_the_autotuner_is_passed_by_with_a_config_and_asked_without(launches: list[Launch]) -> None:
+    module = of_data("product")
+    tensors = {"a": torch.ones(64, 32).half(), "b": torch.ones(32, 128).half()}
+    config = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "GROUP_M": 1, "num_warps": 2}
+    module.launch(config, tensors, {})
+    module.launch(None, tensors, {})
+    assert [one.grid for one in launches] == [(32,), (4,)]
+    assert [one.handed["BLOCK_N"] for one in launches] == [16, 64]
+
+
+def test_heuristics_around_the_autotuner_stay(launches: list[Launch]) -> None:
+    module = of_data("gated_sum")
+    for config in ({"num_warps": 2}, None):
+        module.launch(config, {"g": torch.ones(2, 100, 3)}, {})
+    assert [one.handed["HAS_SCALE"] for one in launches] == [True, True]
+    assert [one.handed["num_warps"] for one in launches] == [2, 1]
+
+
+def test_a_config_goes_into_the_dict_that_the_launcher_looks_up(launches: list[Launch]) -> None:
+    module = of_data("scaled_product")
+    half = torch.float16
+    tensors = {
+        **{"A": torch.ones(70, 128, dtype=half), "B": torch.ones(96, 128, dtype=half)},
+        **{"As": torch.ones(70, 2), "Bs": torch.ones(2, 2)},
+    }
+    module.launch({"BLOCK_SIZE_M": 16, "num_warps": 8}, tensors, {})
+    module.launch(None, tensors, {})
+    assert [one.handed["BLOCK_SIZE_M"] for one in launches] == [16, 64]
+    assert [one.handed["num_warps"] for one in launches] == [8, 4]
+    assert [one.grid for one in launches] == [(10,), (4,)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def f(x: torch.Tensor):\n    n = x.numel()\n    B = 64\n"
+        "    scale[(triton.cdiv(n, B),)](x, n, B)\n",
+        "B = 64\ndef f(x: torch.Tensor):\n    n = x.numel()\n"
+        "    scale[(triton.cdiv(n, B),)](x, n, BLOCK=B)\n",
+        "def f(x: torch.Tensor, B: int = 64):\n    n = x.numel()\n"
+        "    grid = (triton.cdiv(n, B),)\n    scale[grid](x, n, BLOCK=B)\n",
+        "def f(x: torch.Tensor):\n    n = x.numel()\n    grid = (triton.cdiv(n, 64),)\n"
+        "    scale[grid](x, n, BLOCK=64)\n",
+        "def f(x: torch.Tensor, config):\n    n = x.numel()\n"
+        "    scale[lambda meta: (triton.cdiv(n, meta['BLOCK']),)](x, n, **config)\n",
+        "def f(x: torch.Tensor, B):\n    n, source = x.numel(), 1\n"
+        "    def grid(meta):\n        return (triton.cdiv(n, meta['BLOCK']),)\n"
+        "    scale[grid](x, n, BLOCK=B)\n",
+        "def f(x: torch.Tensor):\n    n = x.numel()\n    for config in [1]:\n        B = 64\n"
+        "        scale[(triton.cdiv(n, B), config)](x, n, num_warps=4, BLOCK=B)\n",
+    ],
+)
+def test_the_grid_follows_the_config_however_it_is_written(
+    launches: list[Launch], body: str
+) -> None:
+    if "config)" in body.partition("\n")[0]:
+        body += "DEFAULT = {'BLOCK': 64, 'num_warps': 4}\n"
+    module = own(body)
+    for config in ({"BLOCK": 16, "num_warps": 2}, None):
+        module.launch(config, {"x": torch.ones(640)}, {"n": 640})
+    assert [one.grid[0] for one in launches] == [40, 10]
+    assert [one.handed["BLOCK"] for one in launches] == [16, 64]
+    assert launches[0].handed["num_warps"] == 2
+
+
+def test_what_autograd_keeps_is_left_out(launches: list[Launch]) -> None:
+    module = own(
+        "class Scale(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, x):\n"
+        "        n = x.numel()\n        ctx.save_for_backward(x)\n        ctx.n = n\n"
+        "        scale[lambda meta: (triton.cdiv(n, meta['BLOCK']),)](x, n, BLOCK=64)\n"
+    )
+    assert module.launch(None, {"x": torch.ones(640)}, {}) is None
+    assert launches[0].grid == (10,)
+
+
+def test_a_hook_of_the_configs_runs_before_the_kernel(launches: list[Launch]) -> None:
+    text = HEAD.replace(
+        "@triton.jit",
+        "def hook(nargs):\n    nargs['x_ptr'].fill_(nargs['BLOCK'])\n\n"
+        "@triton.autotune([triton.Config({'BLOCK': b}, pre_hook=hook) for b in (16, 64)], ['n'])\n"
+        "@triton.jit",
+    )
+    Path("hooked.py").write_text(
+        text + "def f(x: torch.Tensor):\n    n = x.numel()\n    scale[(1,)](x, n)\n"
+    )
+    x = torch.zeros(4)
+    module_of(Path("hooked.py").resolve()).launch({"BLOCK": 64, "num_warps": 4}, {"x": x}, {})
+    assert x.tolist() == [64.0] * 4
+
+
+def test_a_file_of_a_package_is_imported_as_part_of_it(launches: list[Launch]) -> None:
+    package = Path("layers_to_tune")
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "sizes.py").write_text("PARTS = 2\n")
+    body = "def f(x: torch.Tensor):\n    n = x.numel() // PARTS\n    scale[(1,)](x, n, BLOCK=64)\n"
+    (package / "own.py").write_text("from .sizes import PARTS\n" + HEAD + body)
+    module = module_of((package / "own.py").resolve())
+    module.launch(None, {"x": torch.ones(8)}, {})
+    assert launches[0].handed["n"] == 4
+
+
+INTERPRETED = """
+import torch, vector_add_tune
+x, y = torch.rand(1000), torch.rand(1000)
+for config in ({"BLOCK_SIZE": 256, "num_warps": 8}, None):
+    found = vector_add_tune.launch(config, {"x": x, "y": y}, {"n_elements": 1000})
+    assert torch.equal(found["output"], x + y)
+"""
+
+
+def test_a_drafted_launch_computes_what_the_file_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    monkeypatch.chdir(tmp_path)
+    copy(DATA / "vector_add.py", ".")
+    draft_python(Path("vector_add.py"))
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    subprocess.run([sys.executable, "-c", INTERPRETED], env=environment, check=True)

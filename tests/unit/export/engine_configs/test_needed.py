@@ -1,0 +1,200 @@
+"""Which files a model makes an engine look for."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model_configs import BLOCKS, DEEPSEEK_V3, MIXTRAL, write_config
+
+from tuner.cli import fleet_command
+from tuner.export.engine_configs.files import ENGINES, BlockFp8Key, MoeKey
+from tuner.export.engine_configs.needed import DTYPES, needed_configs
+from tuner.model.errors import InputError
+
+MODELS = Path(__file__).parents[4] / "benchmarks" / "models"
+QWEN = MODELS / "qwen3-30b-a3b.json"
+FP8 = ("fp8_w8a8", (128, 128))
+
+
+def keys(config: Path, engine: Any = "vllm", **cut: Any) -> list[Any]:
+    return [one.key for one in needed_configs(config, engine, **cut)]
+
+
+@pytest.mark.parametrize(
+    ("cut", "key"),
+    [
+        ({}, MoeKey(128, 768)),
+        ({"tp": 4}, MoeKey(128, 192)),
+        ({"tp": 4, "ep": 4}, MoeKey(32, 768)),
+        ({"dtype": "fp8_w8a8"}, MoeKey(128, 768, "fp8_w8a8")),
+    ],
+)
+def test_experts_are_cut_or_spread(cut: Any, key: MoeKey) -> None:
+    assert keys(QWEN, **cut) == [key]
+
+
+def test_sglang_looks_for_the_second_products_configs_too() -> None:
+    first, second = needed_configs(QWEN, "sglang")
+    assert (first.down, second.down) == (False, True)
+    assert first.key == second.key
+
+
+def test_a_folder_with_a_config_is_a_model(tmp_path: Path) -> None:
+    write_config(tmp_path, MIXTRAL)
+    assert keys(tmp_path, tp=2) == [MoeKey(8, 7168)]
+
+
+def test_deepseeks_shared_expert_is_one_of_sglangs_experts(tmp_path: Path) -> None:
+    path = write_config(tmp_path, DEEPSEEK_V3)
+    assert keys(path, "sglang", tp=8)[0] == MoeKey(257, 256, *FP8)
+    assert keys(path, "sglang", tp=8, ep=8)[0] == MoeKey(32, 2048, *FP8)
+    assert keys(path, "vllm", tp=8)[0] == MoeKey(256, 256, *FP8)
+    older = write_config(tmp_path, DEEPSEEK_V3, model_type="deepseek_v2", architectures=["V2"])
+    assert keys(older, "sglang", tp=8)[0] == MoeKey(256, 256, *FP8)
+
+
+def test_linear_layers_in_block_fp8_have_files_of_their_own(tmp_path: Path) -> None:
+    path = write_config(tmp_path, DEEPSEEK_V3)
+    needed = needed_configs(path, "vllm", tp=8)
+    linear = {one.layer: one.key for one in needed if isinstance(one.key, BlockFp8Key)}
+    assert {layer: (key.n, key.k) for layer, key in linear.items()} == {
+        "attention: latents": (2112, 7168),
+        "attention: q": (3072, 1536),
+        "attention: k, v": (4096, 512),
+        "attention: out": (7168, 2048),
+        "dense layers: gate, up": (4608, 7168),
+        "dense layers: down": (7168, 2304),
+        "shared experts: gate, up": (512, 7168),
+        "shared experts: down": (7168, 256),
+    }
+
+
+def test_a_model_without_latent_queries_has_one_product_for_them(tmp_path: Path) -> None:
+    path = write_config(tmp_path, DEEPSEEK_V3, q_lora_rank=None)
+    found = keys(path)
+    assert BlockFp8Key(576, 7168) in found
+    assert BlockFp8Key(24576, 7168) in found
+
+
+def test_key_value_heads_are_copied_where_gpus_are_more(tmp_path: Path) -> None:
+    path = write_config(tmp_path, json.loads(QWEN.read_text()), quantization_config=BLOCKS)
+    assert BlockFp8Key((32 + 2 * 4) * 128, 2048) in keys(path)
+    cut = write_config(
+        tmp_path,
+        json.loads(QWEN.read_text()),
+        quantization_config=BLOCKS,
+        moe_intermediate_size=1024,
+    )
+    assert BlockFp8Key((4 + 2 * 1) * 128, 2048) in keys(cut, tp=8)
+
+
+def test_dense_layers_among_those_with_experts_count(tmp_path: Path) -> None:
+    config = json.loads(QWEN.read_text())
+    path = write_config(tmp_path, config, quantization_config=BLOCKS, mlp_only_layers=[0])
+    assert BlockFp8Key(12288, 2048) in keys(path)
+    assert BlockFp8Key(2048, 6144) in keys(path)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "key"),
+    [
+        ("channel", MoeKey(8, 14336, "fp8_w8a8", per_channel=True)),
+        ("tensor", MoeKey(8, 14336, "fp8_w8a8")),
+        ("block", MoeKey(8, 14336, *FP8)),
+    ],
+)
+def test_compressed_tensors_say_how_they_are_scaled(
+    tmp_path: Path, strategy: str, key: MoeKey
+) -> None:
+    weights = {"num_bits": 8, "type": "float", "strategy": strategy, "block_structure": [128, 128]}
+    quantization = {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": {"weights": weights}},
+    }
+    path = write_config(tmp_path, MIXTRAL, quantization_config=quantization)
+    assert keys(path)[0] == key
+
+
+@pytest.mark.parametrize(
+    ("changed", "cut", "said"),
+    [
+        ({"model_type": "llama"}, {}, "model_type 'llama' is not known"),
+        ({"num_local_experts": None}, {}, "num_local_experts: field required"),
+        ({"num_local_experts": "eight"}, {}, "num_local_experts is 'eight'"),
+        ({"torch_dtype": "int7"}, {}, "weights in 'int7'"),
+        ({"quantization_config": {"quant_method": "awq"}}, {}, "weights in 'awq'"),
+        ({}, {"tp": 3}, "14336 columns of an expert cannot be shared by 3 GPUs"),
+        ({}, {"tp": 16, "ep": 16}, "8 experts cannot be shared by 16 GPUs"),
+        ({}, {"tp": 4, "ep": 2}, "2 parts of experts on 4 GPUs"),
+        ({"num_key_value_heads": 6}, {"tp": 4}, "6 key-value heads cannot be shared by 4 GPUs"),
+        (
+            {"quantization_config": BLOCKS, "intermediate_size": 768},
+            {"tp": 4},
+            "768 columns of an expert on 4 GPUs are 192, no multiple",
+        ),
+        (
+            {"quantization_config": BLOCKS, "intermediate_size": 704},
+            {},
+            "experts are 704 wide, no multiple",
+        ),
+        ({"quantization_config": {"quant_method": "fp8", "weight_block_size": 128}}, {}, "is 128"),
+    ],
+)
+def test_a_model_that_no_engine_runs_is_told(
+    tmp_path: Path, changed: Any, cut: Any, said: str
+) -> None:
+    path = write_config(tmp_path, MIXTRAL, **changed)
+    with pytest.raises(InputError, match=said) as told:
+        needed_configs(path, "sglang", **cut)
+    assert told.value.remedy
+
+
+def test_a_model_without_experts_is_told() -> None:
+    with pytest.raises(InputError, match="'llama' has no experts"):
+        needed_configs(MODELS / "llama-3-8b.json", "sglang")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{"])
+def test_what_is_no_config_is_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(InputError, match=r"cannot be read|is no object"):
+        needed_configs(tmp_path, "sglang")
+
+
+def test_an_empty_folder_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        needed_configs(tmp_path, "sglang")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(
+    config=st.sampled_from([DEEPSEEK_V3, MIXTRAL]),
+    changes=st.dictionaries(st.sampled_from(sorted({*DEEPSEEK_V3, *MIXTRAL})), JSON, max_size=3),
+    tp=st.integers(1, 64),
+)
+def test_any_config_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, config: Any, changes: Any, tp: int
+) -> None:
+    folder = tmp_path_factory.mktemp("model")
+    path = write_config(folder, config, **changes)
+    for engine in ENGINES:
+        with suppress(InputError):
+            assert needed_configs(path, engine, tp=tp)
+
+
+def test_the_command_offers_the_same_dtypes() -> None:
+    assert tuple(DTYPES) == fleet_command.DTYPES
+    assert ENGINES == fleet_command.ENGINES

@@ -1,0 +1,87 @@
+"""From sessions of engines' Triton kernels to the files that these engines read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from callable_project import FOLDER, SPACE
+from click.testing import CliRunner
+from operator_sessions import choices, write_operator_session, write_session_of
+
+from tuner.cli import cli
+from tuner.export.engine_configs.files import CONFIG_KEYS
+
+
+def session_of(folder: Path, kernel: str, **chosen: str) -> Path:
+    return write_operator_session(folder / "s", kernel, {**choices(kernel)[0], **chosen})
+
+
+def exported(session: Path, to: Path, form: str, *words: str) -> tuple[int, str, str]:
+    command = ["export", str(session), "--format", form, "--to", str(to), *words]
+    done = CliRunner().invoke(cli, command, prog_name="tune")
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_a_session_of_fused_moe_becomes_sglang_s_file(tmp_path: Path) -> None:
+    session = session_of(tmp_path, "fused_moe")
+    code, said, notes = exported(session, tmp_path / "to", "sglang-configs", "--triton", "3.6.0")
+    assert code == 0, notes
+    (path,) = (tmp_path / "to").rglob("*.json")
+    first, last = said.splitlines()
+    assert first == str(path)
+    assert last == "SGLang is not installed here: not checked by its own loader"
+    assert path.parent.relative_to(tmp_path / "to") == Path("configs/triton_3_6_0")
+    table = json.loads(path.read_text())
+    ((tokens, config),) = table.items()
+    assert int(tokens) >= 1
+    assert list(config) == list(CONFIG_KEYS)
+    assert "left out" in notes  # the other workloads of a made-up session
+
+
+def test_a_config_of_its_own_for_down_has_a_file_of_its_own(tmp_path: Path) -> None:
+    session = session_of(tmp_path, "fused_moe", CONFIGS="two")
+    assert exported(session, tmp_path / "to", "sglang-configs", "--triton", "3.6.0")[0] == 0
+    names = sorted(path.name for path in (tmp_path / "to").rglob("*.json"))
+    assert len(names) == 2
+    assert names[1] == names[0].replace(".json", "_down.json")
+
+
+def test_a_session_of_the_block_product_becomes_a_file_by_n_and_k(tmp_path: Path) -> None:
+    session = session_of(tmp_path, "w8a8_block_fp8")
+    for form, block in (("sglang-configs", "[128, 128]"), ("vllm-configs", "[128,128]")):
+        code, said, notes = exported(session, tmp_path / form, form, "--triton", "3.6.0")
+        assert code == 0, notes
+        assert f"block_shape={block}.json" in said
+
+
+@pytest.mark.parametrize(
+    ("operators", "said"),
+    [({"PART": "down"}, "has tuned down alone"), ({}, "name the engine's: --triton 3.6.0")],
+)
+def test_what_no_file_can_serve_is_one_error(
+    tmp_path: Path, operators: dict[str, str], said: str
+) -> None:
+    session = session_of(tmp_path, "fused_moe", **operators)
+    words = ("--triton", "3.6.0") if operators else ()
+    code, _, told = exported(session, tmp_path / "to", "sglang-configs", *words)
+    assert code != 0
+    assert said in told
+    assert not (tmp_path / "to").exists()
+
+
+def test_another_kernel_has_no_file_in_an_engine(tmp_path: Path) -> None:
+    session = write_session_of(tmp_path / "s", FOLDER / SPACE, {})
+    code, _, told = exported(session, tmp_path / "to", "vllm-configs", "--triton", "3.6.0")
+    assert code != 0
+    assert "no engine takes configs of it" in told
+
+
+@pytest.mark.parametrize("form", ["cpp", "torch", "sglang", "kernels", "flashinfer-trace"])
+def test_a_python_kernel_has_no_cuda_to_export(tmp_path: Path, form: str) -> None:
+    session = write_session_of(tmp_path / "s", FOLDER / SPACE, {})
+    code, _, told = exported(session, tmp_path / "to", form)
+    assert code != 0
+    assert "there is no CUDA to export" in told
+    assert "sglang-configs" in told

@@ -1,0 +1,85 @@
+"""Where a run's time went, and on which of several devices each workload was timed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tuner.report.data import ReportData
+from tuner.report.html import render_report
+from tuner.report.sections.course import TimeTable, course_json, homes_lines, time_spent
+from tuner.report.terminal import json_of
+from tuner.session import events
+
+
+@pytest.fixture
+def spread(data: ReportData) -> ReportData:
+    """A run of two devices, of which one was lost, that was resumed once."""
+    first, *others = [result.workload.key for result in data.results]
+    return replace(
+        data,
+        homes=(
+            events.HomesChosen(
+                0,
+                ("GPU 0", "GPU 1"),
+                dict.fromkeys([first, *others], "GPU 1"),
+                {first: 0.97},
+                {"GPU 0": "it fell off the bus"},
+            ),
+            # Resumed with both.
+            events.HomesChosen(
+                0, ("GPU 0", "GPU 1"), {first: "GPU 0", **dict.fromkeys(others, "GPU 1")}
+            ),
+        ),
+        reference_us={"GPU 0": 100.0, "GPU 1": 103.0},
+        reference_workload=first,
+        time_spent=(
+            events.TimeSpent(0, {"opening": 2.0, "search": 10.0}, 2, 15.0, 1.0),
+            events.TimeSpent(0, {"opening": 1.0, "finals": 7.0}, 2, 0.0, 0.0),
+        ),
+    )
+
+
+def test_the_runs_of_a_session_are_added_up(spread: ReportData) -> None:
+    spent = time_spent(spread)
+    assert spent == TimeTable({"opening": 3.0, "search": 10.0, "finals": 7.0}, 15.0, 1.0, 4.0)
+    assert [share for _, _, share in spent.rows()] == [0.15, 0.5, 0.35]
+    assert dict(one[:2] for one in spent.search_rows())["waiting for a proposal"] == 4.0
+
+
+def test_who_timed_what_and_who_differs_is_said(spread: ReportData) -> None:
+    shared, reference, differ, lost, moved = homes_lines(spread)
+    assert shared == "Each workload was timed on one device of 2: GPU 0, GPU 1."
+    assert "GPU 0 100 us, GPU 1 103 us" in reference
+    assert differ.startswith("Slower than GPU 0 on the reference kernel: GPU 1 by 3.0 %;")
+    assert lost == "GPU 0 was lost: it fell off the bus."
+    assert "what GPU 1 took was multiplied by 0.9700" in moved
+    html = render_report(spread)
+    assert "Timed on" in html
+    assert "Where the time went" in html
+
+
+def test_json_says_it_too(spread: ReportData) -> None:
+    made = json_of(spread)
+    assert made["gpus"] == {
+        "members": ["GPU 0", "GPU 1"],
+        "reference": spread.reference_workload,
+        "reference_us": {"GPU 0": 100.0, "GPU 1": 103.0},
+        "differ": True,
+        "lost": {"GPU 0": "it fell off the bus"},
+        "factors": {spread.reference_workload: 0.97},
+    }
+    assert made["time"] == {
+        "phases_s": {"opening": 3.0, "search": 10.0, "finals": 7.0},
+        "search_s": {"device": 15.0, "compiler": 1.0, "proposals": 4.0},
+    }
+    devices = [one["gpu"] for one in made["workloads"]]  # type: ignore[attr-defined]
+    assert devices == ["GPU 0", *["GPU 1"] * (len(devices) - 1)]
+
+
+def test_a_run_on_one_device_says_nothing_of_several(data: ReportData) -> None:
+    assert course_json(data) == {}
+    assert homes_lines(data) == ()
+    assert "Timed on" not in render_report(data)
+    assert all("gpu" not in one for one in json_of(data)["workloads"])  # type: ignore[attr-defined]

@@ -1,0 +1,110 @@
+"""Kernels in Python: their spaces, and the modules that are made of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from callable_project import KERNEL, SPACE, callable_project, read_project
+
+from tuner.model.config import Config
+from tuner.model.errors import InputError
+from tuner.model.kernel import CALL
+from tuner.space.callables import baseline_text, check_function, load_template
+
+CONFIG = {"pieces": 2, "shift": True, "method": "exp"}
+NAMES = {"T": 16, "D": 256, "TEMPERATURE": "two"}
+
+
+def executed(text: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(compile(text, "module", "exec"), names)  # noqa: S102
+    return names
+
+
+def test_a_space_without_a_template_has_a_call_for_a_launch(tmp_path: Path) -> None:
+    spec = read_project(callable_project(tmp_path)).spec
+    assert spec.is_callable
+    assert spec.template == spec.source
+    assert [one.kernel for one in (*spec.baseline, *spec.launch)] == [CALL, CALL]
+
+
+def test_a_config_becomes_a_module_that_knows_it(tmp_path: Path) -> None:
+    definition = read_project(callable_project(tmp_path))
+    template = load_template(definition.spec, definition.space)
+    template.check(definition.space, definition.spec)
+    rendered = template.render({**NAMES, **Config.of(CONFIG)}, definition.space.derived)
+    module = executed(rendered.source)
+    assert module["CONFIG"] == CONFIG
+    assert module["AXES"] == {"T": 16, "D": 256}
+    assert module["OPERATORS"] == {"TEMPERATURE": "two"}
+    assert callable(module["launch"])
+
+
+def test_lines_of_the_module_are_those_of_the_file(tmp_path: Path) -> None:
+    definition = read_project(callable_project(tmp_path))
+    template = load_template(definition.spec, definition.space)
+    rendered = template.render({**NAMES, **CONFIG}, definition.space.derived)
+    ours = (tmp_path / KERNEL).read_text().splitlines()
+    assert rendered.source.splitlines()[: len(ours)] == ours
+    assert rendered.template_line(9) == 9
+
+
+def test_the_baseline_has_no_config(tmp_path: Path) -> None:
+    module = executed(baseline_text(read_project(callable_project(tmp_path)).spec, NAMES))
+    assert module["CONFIG"] is None
+    assert module["AXES"] == {"T": 16, "D": 256}
+
+
+def test_a_template_of_ones_own_may_be_named(tmp_path: Path) -> None:
+    folder = callable_project(tmp_path, space=("axes:", "template: t.py.j2\naxes:"))
+    text = (folder / KERNEL).read_text().replace('axes["T"] // config["pieces"]', "@{ T }@ // 2")
+    (folder / "search_spaces" / "t.py.j2").write_text(text)
+    definition = read_project(folder)
+    template = load_template(definition.spec, definition.space)
+    assert "max(1, 16 // 2)" in template.render({**NAMES, **CONFIG}, ()).source
+
+
+@pytest.mark.parametrize(
+    ("edits", "space", "said"),
+    [
+        (
+            (),
+            ("parameters:", "launch: [{kernel: f, grid: [1], block: [1]}]\nparameters:"),
+            "`launch` is for kernels in CUDA",
+        ),
+        (
+            (),
+            ("parameters:", "baseline: {launch: []}\nparameters:"),
+            "`baseline` is for kernels in CUDA",
+        ),
+        ((("def launch(", "def run("),), ("", ""), "defines no function `launch`"),
+        (
+            (("(config, tensors, axes, TEMPERATURE", "(config, TEMPERATURE"),),
+            ("", ""),
+            "takes other than",
+        ),
+        (
+            ((', TEMPERATURE="one"):\n    """Write', '):\n    """Write'),),
+            ("", ""),
+            "lacks the parameter 'TEMPERATURE'",
+        ),
+        ((("scale = 0.5 if", "scale = = if"),), ("", ""), "is not Python"),
+        (
+            (("    import torch", "    import torch  # @{ x }@"),),
+            ("", ""),
+            "is a template's syntax",
+        ),
+        ((), ("parameters:", "sources: 1\nparameters:"), "unknown key `sources`"),
+    ],
+)
+def test_each_mistake_is_told_with_its_line_and_remedy(
+    tmp_path: Path, edits: tuple[tuple[str, str], ...], space: tuple[str, str], said: str
+) -> None:
+    with pytest.raises(InputError, match=said) as raised:
+        definition = read_project(callable_project(tmp_path, *edits, space=space))
+        check_function(definition.spec)
+        load_template(definition.spec, definition.space)
+    assert raised.value.path in (tmp_path / KERNEL, tmp_path / SPACE)
+    assert raised.value.remedy or raised.value.line

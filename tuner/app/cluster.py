@@ -1,0 +1,110 @@
+"""Open what a run measures and compiles with on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tuner.device.group import group_of
+from tuner.device.select import ALL, HOST
+from tuner.model.errors import ClusterLost, DeviceError, InputError
+from tuner.model.settings import AUTO
+
+if TYPE_CHECKING:
+    from tuner.cluster.coordinator import Cluster, Wanted
+    from tuner.cluster.device import RemoteDevice
+    from tuner.cluster.settings import ClusterSettings
+    from tuner.compiler.base import Compiler
+    from tuner.device.base import Device
+    from tuner.space.plan import Plan
+
+CUDA = "cuda"
+Say = Callable[[str], None]
+
+
+def open_on_cluster(
+    settings: ClusterSettings, plan: Plan, say: Say, stack: ExitStack
+) -> tuple[Device, Compiler | None]:
+    """Take a slot of a cluster, or as many as `--gpus` asks for.
+
+    The compiler is None for kernels in Python, which have their own. The stack ends the connection.
+    Raises `InputError` and `DeviceError` where the cluster cannot be used.
+    """
+    asked, gpus = plan.config.device, plan.config.gpus.strip()
+    if asked not in (AUTO, CUDA, HOST):
+        raise InputError(
+            f"--device {asked} names a device of one machine, and --cluster is given",
+            remedy="use --device cuda or host; --gpu-model chooses among GPUs",
+        )
+    if gpus not in ("", ALL) and (not gpus.isdecimal() or int(gpus) < 1):
+        raise InputError(
+            f"--gpus {gpus} names GPUs of one machine, and --cluster is given",
+            remedy="write all, or how many of the cluster's are to share the workloads",
+        )
+    from tuner.cluster.compiler import RemoteCompiler
+    from tuner.cluster.coordinator import Cluster, Wanted
+    from tuner.cluster.device import RemoteDevice
+    from tuner.cluster.gpu import RemoteGpu
+
+    cluster = Cluster(settings, say)
+    stack.callback(cluster.close)
+    wanted = Wanted(asked == HOST, "" if asked == HOST else settings.gpu_model)
+    kind = RemoteDevice if wanted.on_cpu else RemoteGpu
+
+    def opened(of: Wanted, wait_s: float | None = None) -> RemoteDevice:
+        return kind(cluster, of, plan.spec, plan.config.operators, say, wait_s=wait_s)
+
+    device: Device = opened(wanted) if not gpus else _group(cluster, wanted, gpus, opened, say)
+    if plan.spec.is_callable:
+        return device, None
+    return device, RemoteCompiler(cluster, on_cpu=wanted.on_cpu)
+
+
+def _group(
+    cluster: Cluster,
+    wanted: Wanted,
+    gpus: str,
+    opened: Callable[[Wanted, float | None], RemoteDevice],
+    say: Say,
+) -> Device:
+    """Open the slots that are free, by their names; those that cannot be had are told of."""
+    found = cluster.fitting(wanted, wait_s=cluster.settings.patience.rejoin_s)
+    names = [info.name for info in found]
+    most = len(names) if gpus == ALL else int(gpus)
+    members: dict[str, RemoteDevice] = {}
+    failures: list[DeviceError] = []
+    try:
+        while names and len(members) < most:
+            some, names = names[: most - len(members)], names[most - len(members) :]
+            with ThreadPoolExecutor(len(some)) as pool:
+                # At once: each takes seconds.
+                opening = {
+                    name: pool.submit(opened, replace(wanted, name=name), 0.0) for name in some
+                }
+            for name, future in opening.items():
+                try:
+                    members[name] = future.result()
+                except ClusterLost:
+                    raise
+                except DeviceError as error:
+                    failures.append(error)
+        if failures and not members:
+            raise failures[0]
+        if not members:  # which says why there is none
+            device = opened(wanted, 0.0)
+            members[device.name] = device
+        if gpus != ALL and len(members) < most:
+            raise DeviceError(
+                f"{most} are asked for, and the cluster has {len(members)} that are free",
+                remedy="--gpus all takes what there is",
+            )
+        for failure in failures:
+            say(f"Warning: left out: {failure.message}")
+        return group_of(members)
+    except BaseException:
+        for member in members.values():
+            member.close()
+        raise

@@ -1,0 +1,165 @@
+"""Make the config files that an engine lacks for a model: a session for each shape."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuner.app.api import tune
+from tuner.export.engine_configs.files import BlockFp8Key, Engine, MoeKey, write_files
+from tuner.export.engine_configs.found import EngineFile
+from tuner.export.engine_configs.needed import CONFIG
+from tuner.export.engine_configs.winners import Configs, configs_of
+from tuner.model.errors import InputError
+from tuner.model.progress import Progress
+from tuner.model.settings import RunSettings
+from tuner.process.files import read_text
+from tuner.session.store import DATABASE
+
+# The numbers of tokens that both engines' own scripts tune.
+BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
+KERNELS = Path("kernels/sglang")
+_BLOCK = (128, 128)
+_HIDDEN, _ROUTES = "hidden_size", "num_experts_per_tok"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One shape to tune, whose files several layers may want; `name` is that of its session."""
+
+    name: str
+    kernel: str
+    operators: Mapping[str, str]
+    workloads: tuple[str, ...]
+
+
+def jobs_of(
+    files: Iterable[EngineFile], config: Path, ep: int, batches: Sequence[int] = BATCHES
+) -> tuple[tuple[Job, ...], tuple[str, ...]]:
+    """Say what to tune for the files that are to be made, and what cannot be and why.
+
+    Raises `InputError` where config.json lacks what the shapes need.
+    """
+    jobs: dict[str, Job] = {}
+    refused: dict[str, None] = {}
+    for file in files:
+        if not file.to_make:
+            continue
+        key = file.needed.key
+        if isinstance(key, BlockFp8Key):
+            job = _block(key, batches)
+        elif (why := _refusal(key)) is not None:
+            refused[f"{file.wanted.name}: {why}"] = None
+            continue
+        else:
+            job = _moe(key, config, ep, batches)
+        jobs[job.name] = job
+    return tuple(jobs.values()), tuple(refused)
+
+
+def make(
+    jobs: Sequence[Job],
+    folder: Path,
+    to: Path,
+    engine: Engine,
+    triton: str,
+    *,
+    say: Callable[[str], None],
+    progress: Callable[[Job, Progress], None] | None = None,
+    device: str = "cuda",
+    gpus: str | None = None,
+    trials: int | None = None,
+) -> Configs:
+    """Tune what is left of the jobs and write all files, after each job those that are ready.
+
+    The workloads of a job are spread over `gpus`, where these are named. A session that lies in
+    `folder` is gone on with, or taken as it is where it is complete. Raises `InputError` where
+    SGLang's kernels are not in this checkout.
+    """
+    made = Configs({})
+    sessions: list[Path] = []
+    for number, job in enumerate(jobs, start=1):
+        say(f"{number} of {len(jobs)}: {job.name}, {len(job.workloads)} numbers of tokens")
+        session = folder / job.name
+        settings: RunSettings = {"device": device}
+        if gpus is not None:
+            settings["gpus"] = gpus
+        if trials is not None:
+            settings["trials"] = trials
+        _tuned(job, session, progress, settings)
+        sessions.append(session)
+        made = configs_of(sessions, engine, triton)
+        write_files(to, made.files, replace=True)
+    return made
+
+
+def _tuned(
+    job: Job,
+    session: Path,
+    progress: Callable[[Job, Progress], None] | None,
+    settings: RunSettings,
+) -> None:
+    kernel = KERNELS / f"{job.kernel}.py"
+    if not kernel.is_file():
+        raise InputError(
+            f"there is no {kernel} here",
+            remedy="start it in a checkout of this project: the kernels' files are not installed",
+        )
+
+    def told(one: Progress) -> None:
+        if progress is not None:
+            progress(job, one)
+
+    if (session / DATABASE).exists():
+        tune(kernel, session=session, progress=told)
+        return
+    settings["workloads"], settings["operators"] = list(job.workloads), dict(job.operators)
+    tune(kernel, session=session, progress=told, **settings)
+
+
+def _refusal(key: MoeKey) -> str | None:
+    if key.per_channel or (key.dtype == "fp8_w8a8" and key.block_shape != _BLOCK):
+        return "only bf16, and fp8 in blocks of 128 by 128, can be tuned"
+    if key.dtype not in (None, "fp8_w8a8"):
+        return f"{key.dtype} cannot be tuned"
+    return None
+
+
+def _moe(key: MoeKey, config: Path, ep: int, batches: Sequence[int]) -> Job:
+    path = config / CONFIG if config.is_dir() else config
+    given = json.loads(read_text(path))
+    hidden, routes = (_number(given, name, path) for name in (_HIDDEN, _ROUTES))
+    # A shared expert that SGLang counts among the experts has a route of its own.
+    routes += given.get("n_routed_experts") == key.experts * ep - 1
+    axes = {"E": key.experts, "N": key.intermediate, "K": hidden, "TOP_K": routes, "EP": ep}
+    weights = "bf16" if key.dtype is None else "fp8_block"
+    return Job(
+        f"moe-{weights}-E{key.experts}-N{key.intermediate}-K{hidden}",
+        "fused_moe",
+        {"PART": "both", "WEIGHTS": weights, "ROUTING": "real"},
+        tuple(_workloads(batches, axes)),
+    )
+
+
+def _block(key: BlockFp8Key, batches: Sequence[int]) -> Job:
+    return Job(
+        f"block-fp8-N{key.n}-K{key.k}",
+        "w8a8_block_fp8",
+        {},
+        tuple(_workloads(batches, {"N": key.n, "K": key.k})),
+    )
+
+
+def _workloads(batches: Sequence[int], axes: Mapping[str, int]) -> Iterator[str]:
+    for tokens in batches:
+        yield ",".join(f"{name}={size}" for name, size in {"M": tokens, **axes}.items())
+
+
+def _number(given: Mapping[str, object], name: str, path: Path) -> int:
+    value = given.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        remedy = "it is a whole number from 1 on in a model's config.json"
+        raise InputError(f"`{name}` is {value!r}", path=path, remedy=remedy)
+    return value

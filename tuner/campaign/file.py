@@ -1,0 +1,408 @@
+"""The file of a campaign: its keys, what is wrong with it, and the jobs that it comes to."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from tuner.app.locate import require_kernel
+from tuner.campaign.jobs import TUNE, CampaignJob, tuning_job
+from tuner.device.select import gpu_count
+from tuner.model.errors import InputError, TunerError
+from tuner.model.settings import RunSettings, duration_s
+from tuner.space.schema import Size, StrictModel, checked
+from tuner.space.yaml import Document, read
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_PATTERN = re.compile(r"[*?\[]")
+DEVICES = ("auto", "cuda", "recorded", "host")
+RECORDED_FILE = "recorded:"
+# What `tune record` takes of the settings.
+_RECORDING = frozenset({"record", "device", "trials", "surroundings", "peers", "prune"})
+
+# What only says how a cluster is reached, and which of it are files.
+_NEED_A_CLUSTER = ("gpu_model", "token_file", "tls_ca", "tls_cert", "tls_key")
+_FILES = frozenset({"token_file", "tls_ca", "tls_cert", "tls_key"})
+
+
+def _time(value: str) -> str:
+    try:
+        duration_s(value)
+    except ValueError as error:
+        raise PydanticCustomError("time", "a time is needed") from error
+    return value
+
+
+def _device(value: str) -> str:
+    if value not in DEVICES and not value.startswith(RECORDED_FILE):
+        raise PydanticCustomError("device", "a device is needed")
+    return value
+
+
+def _gpus(value: object) -> object:
+    listed = value if isinstance(value, list) else [0] if value == "all" else []
+    numbers = [one for one in listed if isinstance(one, int) and not isinstance(one, bool)]
+    if not listed or numbers != listed or len({*numbers}) != len(listed) or min(numbers) < 0:
+        raise PydanticCustomError("gpus", "GPUs are needed")
+    return value
+
+
+def _choices(value: object) -> object:
+    listed = value if isinstance(value, list) else [value]
+    if not listed or not all(isinstance(one, str) for one in listed):
+        raise PydanticCustomError("choices", "choices are needed")
+    return value
+
+
+Time = Annotated[str, AfterValidator(_time)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class SettingsModel(StrictModel):
+    """What `defaults` may say for all jobs, and each job for itself, as the options of `tune`."""
+
+    device: Annotated[str, AfterValidator(_device)] | None = Field(
+        default=None, description=f"{', '.join(DEVICES)} or {RECORDED_FILE}FILE"
+    )
+    record: bool | None = Field(default=None, description="true: `tune record` instead of `tune`")
+    searcher: str | None = Field(default=None, description="a search method, `auto`")
+    trials: Count | None = Field(default=None, description="configs for each workload, `200`")
+    time: Time | None = Field(default=None, description="a time for each job's search, `20m`")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = Field(
+        default=None, description="a whole number, `0`"
+    )
+    objective: Literal["time", "energy", "edp"] | None = Field(
+        default=None, description="time, energy or edp"
+    )
+    surroundings: str | None = Field(
+        default=None, description="auto, alone, or a name that the search space gives"
+    )
+    peers: bool | None = Field(default=None, description="true: compare with the peers")
+    prune: bool | None = Field(default=None, description="false: try what `prune` leaves out too")
+    agent: Literal["auto", "openai", "literal"] | None = Field(
+        default=None, description="auto, openai or literal"
+    )
+    model: str | None = Field(default=None, description="the model's name, for openai")
+    rounds: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="how many templates the agent may write, `4`"
+    )
+    max_tokens: Count | None = Field(default=None, description="tokens of a job in all, `500000`")
+    max_cost: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="the cost of a job in all, `5.0`; it needs `prices`"
+    )
+    prices: str | None = Field(default=None, description="a file of prices")
+    store: str | None = Field(default=None, description="a file, a database's URL, or none")
+    copy_session: bool | None = Field(
+        default=None, description="true: copy the session to the store as well"
+    )
+    cluster: str | None = Field(
+        default=None, description="a Dask scheduler's address, `tcp://scheduler:8786`"
+    )
+    gpu_model: str | None = Field(default=None, description="a part of a GPU's name, `H200`")
+    token_file: str | None = Field(default=None, description="the file of the cluster's token")
+    tls_ca: str | None = Field(default=None, description="the authority's certificate, a PEM file")
+    tls_cert: str | None = Field(default=None, description="the certificate to show, a PEM file")
+    tls_key: str | None = Field(default=None, description="its key, a PEM file")
+
+
+class JobModel(SettingsModel):
+    """A kernel, or all that a pattern matches, for every combination of an operator's choices."""
+
+    kernel: str = Field(
+        description="a kernel's file from this file's folder, or a pattern, `kernels/*.cu`"
+    )
+    name: str | None = Field(default=None, description="the name of its session's folder")
+    space: str | None = Field(default=None, description="its search space, from this file's folder")
+    operator: dict[str, Annotated[Any, AfterValidator(_choices)]] = Field(
+        default={}, description="choices, each one or a list, `{ACTIVATION: [silu, gelu]}`"
+    )
+    workloads: Annotated[list[dict[str, Size]], Field(min_length=1)] | None = Field(
+        default=None, description="a list of workloads, `[{T: 1024, D: 14336}]`"
+    )
+
+
+class CampaignModel(StrictModel):
+    """A whole file."""
+
+    version: Literal[1] = Field(description="the number 1")
+    folder: str | None = Field(default=None, description="the folder for all sessions")
+    gpus: Annotated[Any, AfterValidator(_gpus)] = Field(
+        default="all", description="all, or a list of numbers from 0 on, `[0, 1]`"
+    )
+    parallel: Count = Field(
+        default=1, description="how many jobs run at a time on recordings and the CPU"
+    )
+    time: Time | None = Field(default=None, description="a time for all jobs together, `8h`")
+    defaults: SettingsModel = Field(
+        default=SettingsModel(), description="settings of all jobs, `{trials: 200}`"
+    )
+    jobs: list[JobModel] = Field(
+        min_length=1, description="a list of jobs, `[{kernel: kernels/rmsnorm.cu}]`"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignPlan:
+    """What a file asks for, checked: its jobs, and the places where they may run at a time."""
+
+    path: Path
+    folder: Path
+    jobs: tuple[CampaignJob, ...]
+    gpus: tuple[int, ...]
+    parallel: int
+    time_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One kernel with one choice of its operator; `number` is that of its item in the file."""
+
+    number: int
+    name: str
+    kernel: Path
+    settings: RunSettings
+    record: bool
+    how: tuple[str, ...]
+
+    @property
+    def remote(self) -> bool:
+        return "--cluster" in self.how
+
+    @property
+    def needs_gpu(self) -> bool:
+        return self.settings.get("device") == "cuda" and not self.remote
+
+
+def read_campaign(path: Path, folder: Path | None = None) -> CampaignPlan:
+    """Read a file and check all of its jobs; `folder` takes the place of the file's.
+
+    Raises `InputError` with every problem of the jobs, each with its line.
+    """
+    document = read(path)
+    model = checked(document, CampaignModel)
+    return _Reader(document, model, folder).plan()
+
+
+class _Reader:
+    def __init__(self, document: Document, model: CampaignModel, folder: Path | None) -> None:
+        self._document, self._model = document, model
+        self._base = document.path.parent
+        self._problems: list[TunerError] = []
+        stated = self._base / (model.folder or f"sessions/{document.path.stem}")
+        self._folder = folder or stated
+        self._found = gpu_count() if self._may_need_a_gpu() else 0
+
+    def plan(self) -> CampaignPlan:
+        entries = self._entries()
+        self._check_names(entries)
+        gpus = self._gpus() if any(one.needs_gpu for one in entries) else ()
+        others = any(not one.needs_gpu for one in entries)
+        places = len(gpus) + (self._model.parallel if others else 0)
+        compilers = max(1, len(os.sched_getaffinity(0)) // max(1, places))
+        jobs = [made for one in entries if (made := self._job(one, compilers)) is not None]
+        self._raise_problems()
+        time_s = None
+        if self._model.time:
+            # Not all may be reached, so what stands first in the file comes first.
+            time_s, jobs = duration_s(self._model.time), [replace(job, cost=0.0) for job in jobs]
+        return CampaignPlan(
+            self._document.path, self._folder, tuple(jobs), gpus, self._model.parallel, time_s
+        )
+
+    def _may_need_a_gpu(self) -> bool:
+        models = (self._merged(job) for job in self._model.jobs)
+        return any(
+            one.get("device", "auto") in ("auto", "cuda")
+            and ("cluster" not in one or one.get("record"))
+            for one in models
+        )
+
+    def _merged(self, job: JobModel) -> dict[str, Any]:
+        names = SettingsModel.model_fields
+        given = {**self._model.defaults.model_dump(), **_stated(job)}
+        return {name: given[name] for name in names if given.get(name) is not None}
+
+    def _entries(self) -> list[_Entry]:
+        found: list[_Entry] = []
+        for number, job in enumerate(self._model.jobs):
+            try:
+                found += self._entries_of(number, job)
+            except TunerError as error:
+                self._add(error, number)
+        return found
+
+    def _entries_of(self, number: int, job: JobModel) -> Iterator[_Entry]:
+        settings, record, how = self._settings(number, job)
+        kernels = self._kernels(number, job)
+        macros = list(job.operator)
+        listed = (v if isinstance(v, list) else [v] for v in job.operator.values())
+        for kernel, choice in product(kernels, list(product(*listed))):
+            own: RunSettings = {**settings}
+            if choice:
+                own["operators"] = dict(zip(macros, choice, strict=True))
+            stems = [kernel.stem] if job.name is None or len(kernels) > 1 else []
+            name = "-".join([*([job.name] if job.name else []), *stems, *choice])
+            yield _Entry(number, name, kernel, own, record, how)
+
+    def _settings(self, number: int, job: JobModel) -> tuple[RunSettings, bool, tuple[str, ...]]:
+        """Complete a job's settings with the defaults; say whether it is a recording, and how."""
+        given = self._merged(job)
+        record = given.pop("record", False)
+        if record:
+            # What the defaults say besides is for those that are tuned, unless none is.
+            own = _stated(job) if job.record else given
+            known = _RECORDING | JobModel.model_fields.keys() - SettingsModel.model_fields.keys()
+            if wrong := own.keys() - known:
+                message = f"`{min(wrong)}` is not for a recording"
+                raise self._error(message, number, min(wrong), remedy="leave it out")
+            given = {name: value for name, value in given.items() if name in _RECORDING}
+        remote = "cluster" in given
+        how = tuple(self._how(number, given))
+        if "time" in given:
+            given["time_s"] = duration_s(given.pop("time"))
+        if "prices" in given:
+            given["prices"] = self._path(given["prices"])
+        device = given.get("device", "auto")
+        if device == "auto":
+            device = "cuda" if self._found or record or remote else "recorded"
+        elif device.startswith(RECORDED_FILE):
+            device = f"{RECORDED_FILE}{self._path(device.removeprefix(RECORDED_FILE))}"
+        given["device"] = device
+        if job.space is not None:
+            given["space"] = self._path(job.space)
+        if job.workloads is not None:
+            given["workloads"] = [_text(one) for one in job.workloads]
+        return cast(RunSettings, given), record, how
+
+    def _how(self, number: int, given: dict[str, Any]) -> Iterator[str]:
+        """Take the options that no session keeps out of the settings, as words."""
+        if store := given.pop("store", None):
+            yield from (
+                "--store",
+                store if "://" in store or store == "none" else self._path(store),
+            )
+        if given.pop("copy_session", False):
+            yield "--copy-session"
+        address = given.pop("cluster", None)
+        if address:
+            yield from ("--cluster", address)
+        for name in _NEED_A_CLUSTER:
+            if (value := given.pop(name, None)) is None:
+                continue
+            if not address:
+                raise self._error(f"`{name}` needs `cluster`", number, name, remedy="name one")
+            value = self._path(value) if name in _FILES else value
+            yield from (f"--{name.replace('_', '-')}", value)
+
+    def _path(self, text: str) -> str:
+        return str(self._base / text)
+
+    def _kernels(self, number: int, job: JobModel) -> list[Path]:
+        path = self._base / job.kernel
+        if not _PATTERN.search(job.kernel):
+            require_kernel(path)
+            return [path]
+        pattern = Path(job.kernel)
+        base = Path(pattern.anchor) if pattern.is_absolute() else self._base
+        matches = sorted(base.glob(str(pattern.relative_to(pattern.anchor))))
+        if not matches:
+            remedy = "a pattern starts from the folder of this file"
+            raise self._error(f"no file matches {job.kernel!r}", number, "kernel", remedy=remedy)
+        for one in matches:
+            require_kernel(one)
+        return matches
+
+    def _check_names(self, entries: list[_Entry]) -> None:
+        seen: dict[str, _Entry] = {}
+        recorded: dict[Path, _Entry] = {}
+        for one in entries:
+            if not _NAME.fullmatch(one.name):
+                remedy = "letters, digits, `_`, `-` and `.` make the name of a folder"
+                error = self._error(f"{one.name!r} is no name for a job", one.number, remedy=remedy)
+                self._problems.append(error)
+            if (other := seen.setdefault(one.name, one)) is not one:
+                where = self._line(other.number)
+                message = f"two jobs are called {one.name!r}: line {where} has it too"
+                remedy = "give one of them a `name`"
+                self._problems.append(self._error(message, one.number, remedy=remedy))
+            if one.record and recorded.setdefault(one.kernel, one) is not one:
+                message = f"two jobs write the recording of {one.kernel.name}"
+                remedy = "record a kernel once, with one choice of its operator"
+                self._problems.append(self._error(message, one.number, remedy=remedy))
+
+    def _gpus(self) -> tuple[int, ...]:
+        asked = self._model.gpus
+        if not self._found:
+            remedy = "write `device: recorded` or `device: host` to do without one"
+            self._problems.append(
+                self._document.error("no NVIDIA GPU was found", "gpus", remedy=remedy)
+            )
+        elif asked == "all":
+            return tuple(range(self._found))
+        elif beyond := [one for one in asked if one >= self._found]:
+            known = "the only one is 0" if self._found == 1 else f"there are 0 to {self._found - 1}"
+            location = ("gpus", asked.index(beyond[0]))
+            error = self._document.error(f"there is no GPU {beyond[0]}", *location, remedy=known)
+            self._problems.append(error)
+        return () if asked == "all" else tuple(asked)
+
+    def _job(self, entry: _Entry, compilers: int) -> CampaignJob | None:
+        try:
+            return tuning_job(
+                entry.name,
+                entry.kernel,
+                entry.settings,
+                self._folder,
+                record=entry.record,
+                remote=entry.remote,
+                how=(*entry.how, "--jobs", str(compilers)),
+                finish=_report_of(self._folder / entry.name) if entry.record else (),
+            )
+        except TunerError as error:
+            self._add(error, entry.number)
+            return None
+
+    def _add(self, error: TunerError, number: int) -> None:
+        """Keep an error, with the line of the job that it is of."""
+        if error.path == self._document.path:
+            self._problems.append(error)
+            return
+        message = error.message if error.path is None else str(error).partition("\n")[0]
+        self._problems.append(self._error(message, number, remedy=error.remedy))
+
+    def _error(
+        self, message: str, number: int, *keys: str, remedy: str | None = None
+    ) -> InputError:
+        return self._document.error(message, "jobs", number, *keys, remedy=remedy)
+
+    def _line(self, number: int) -> int:
+        return self._document.line("jobs", number)
+
+    def _raise_problems(self) -> None:
+        # A pattern may give the same for each of its kernels.
+        texts = list(dict.fromkeys(map(str, self._problems)))
+        if len(texts) == 1:
+            raise InputError(texts[0])
+        if texts:
+            raise InputError("\n".join([f"{len(texts)} problems, nothing was started:", *texts]))
+
+
+def _stated(job: JobModel) -> dict[str, Any]:
+    return {name: value for name, value in job.model_dump().items() if value is not None}
+
+
+def _text(workload: Mapping[str, int]) -> str:
+    return ",".join(f"{axis}={size}" for axis, size in workload.items())
+
+
+def _report_of(session: Path) -> tuple[tuple[str, ...], ...]:
+    """Write the report of a recording's session, which `tune record` leaves out."""
+    return ((*TUNE, "report", str(session)),)

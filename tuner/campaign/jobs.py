@@ -1,0 +1,120 @@
+"""One job of a campaign: the commands that begin it, go on with it and finish it."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from tuner.app.plan import manifest_of, new_plan, option_of
+from tuner.app.record import recording_plan
+from tuner.device.recorded.recording import recordings_of
+from tuner.model.settings import RunSettings
+from tuner.process.files import read_regular
+from tuner.session.records import Manifest
+from tuner.session.store import SCHEMA_VERSION
+from tuner.space.plan import Plan
+
+# What a run tries on a workload, by default.
+_TRIALS = 100
+TUNE = (sys.executable, "-m", "tuner")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignJob:
+    """A process to run, and to run again until it has ended well.
+
+    `key` changes with everything that the outcome depends on. Where `session` holds a session that
+    was begun with this key, `resume` goes on with it in the place of `start`. `finish` are commands
+    that need no GPU and follow it; an `alone` job is run when no other one is. What costs most
+    begins first, so that no GPU waits long for one at the end; `cost` has no unit.
+    """
+
+    name: str
+    kernel: str
+    key: str
+    start: tuple[str, ...]
+    session: Path | None = None
+    resume: tuple[str, ...] = ()
+    finish: tuple[tuple[str, ...], ...] = ()
+    needs_gpu: bool = False
+    alone: bool = False
+    cost: float = 0.0
+
+
+def tuning_job(
+    name: str,
+    kernel: Path,
+    settings: RunSettings,
+    folder: Path,
+    *,
+    record: bool = False,
+    remote: bool = False,
+    how: tuple[str, ...] = (),
+    finish: tuple[tuple[str, ...], ...] = (),
+) -> CampaignJob:
+    """Make the job that tunes a kernel, or records it; its session is `folder`/`name`.
+
+    A `remote` one is measured on a cluster, so it needs no GPU here.
+    `how` are options that no session keeps, such as `--jobs 2`: they are said again where it goes
+    on, and another choice of them is no other job. Raises `InputError` for all that a run would
+    refuse of its files and settings, and `DeviceError` for peers without a GPU.
+    """
+    plan = new_plan(kernel, settings)
+    session = folder / name
+    command = ("record",) if record else ()
+    words = tuple(_words(settings))
+    return CampaignJob(
+        name=name,
+        kernel=str(kernel),
+        key=_key(recording_plan(plan) if record else plan, record=record),
+        start=(*TUNE, *command, str(kernel), "--session", str(session), *words, *how),
+        session=session,
+        resume=(*TUNE, *command, "--resume", str(session), *how),
+        finish=finish,
+        needs_gpu=plan.config.device == "cuda" and not remote,
+        cost=_cost(plan),
+    )
+
+
+def _cost(plan: Plan) -> float:
+    """Guess how long a run takes beside others, from its trials."""
+    config = plan.config
+    return len(config.workloads) * (config.trials or _TRIALS) * (1 + config.rounds)
+
+
+def _words(settings: RunSettings) -> Iterator[str]:
+    for name, value in settings.items():
+        option = option_of(name)
+        if name == "workloads":
+            for workload in settings["workloads"]:
+                yield from (option, workload)
+        elif name == "operators":
+            for macro, choice in settings["operators"].items():
+                yield from (option, f"{macro}={choice}")
+        elif name == "time_s":
+            yield from (option, f"{value}s")
+        elif isinstance(value, bool):
+            # `--peers` where it is true, `--no-prune` where it is not
+            if value == (name != "prune"):
+                yield option
+        else:
+            yield from (option, str(value))
+
+
+def _key(plan: Plan, *, record: bool) -> str:
+    """Hash what a run depends on: its config, the content of its files, and this program."""
+    stated = replace(manifest_of(plan, ()), created="")
+    content = hashlib.sha256(TypeAdapter(Manifest).dump_json(stated))
+    kind, _, file = plan.config.device.partition(":")
+    if kind == "recorded":
+        for path in (Path(file),) if file else recordings_of(plan.spec.source):
+            if path.is_file():
+                content.update(read_regular(path))
+    # A session that another version wrote cannot be gone on with.
+    content.update(f"{'record' if record else 'tune'} {SCHEMA_VERSION}".encode())
+    return content.hexdigest()[:16]

@@ -1,0 +1,112 @@
+"""The process of a job: its log, its progress, and its end."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from tuner.campaign.progress import VARIABLE, read_line
+from tuner.model.progress import RunProgress
+from tuner.process.files import open_log
+
+# Of a log's end: an error message is a few lines.
+_TAIL_BYTES = 8192
+_READ_BYTES = 1 << 16
+_ENDING_S = 0.05
+
+
+class JobProcess:
+    """A command whose words go to a log and whose progress is read from a pipe.
+
+    It has a session of its own: Ctrl-C in a terminal reaches it only where it is stopped.
+    """
+
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        self.progress: RunProgress | None = None
+        self.silent = False
+        self._unread = b""
+        self._log = log
+        self.pipe, theirs = os.pipe()
+        os.set_blocking(self.pipe, False)
+        try:
+            with open_log(log) as words:
+                self._said_before = words.tell()
+                self._process = subprocess.Popen(  # noqa: S603 - this Python
+                    command,
+                    env={**os.environ, **environment, VARIABLE: str(theirs)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=words,
+                    stderr=words,
+                    pass_fds=(theirs,),
+                    start_new_session=True,
+                )
+        except BaseException:
+            os.close(self.pipe)
+            raise
+        finally:
+            os.close(theirs)
+
+    def read(self) -> None:
+        """Take up what was told since."""
+        while not self.silent:
+            try:
+                content = os.read(self.pipe, _READ_BYTES)
+            except BlockingIOError:
+                return
+            *lines, self._unread = (self._unread + content).split(b"\n")
+            for told in map(read_line, lines):
+                self.progress = told or self.progress
+            self.silent = not content
+
+    def ended(self) -> int | None:
+        """Return the exit code, a signal's as a negative number; None while it runs."""
+        if not self.silent:
+            return self._process.poll()
+        # It has closed its pipe, and so most likely ends.
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(_ENDING_S)
+        return None
+
+    def stop(self) -> None:
+        """Ask it to end as Ctrl-C does."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def close(self) -> None:
+        """Take up the last that a process told which has ended, and give up its pipe."""
+        self.read()
+        os.close(self.pipe)
+
+    def last_words(self) -> str:
+        """Return the error that it ended with, or else its last line; "" for none."""
+        with self._log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(self._said_before, size - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").rstrip().splitlines()
+        errors = [line for line in lines if line.startswith("Error: ")]
+        return errors[-1].removeprefix("Error: ") if errors else (lines or [""])[-1].strip()
+
+
+def wait_for_any(processes: Sequence[JobProcess], timeout_s: float) -> None:
+    """Wait until one of them tells something or closes its pipe, or for the time; read them all."""
+    telling = [one.pipe for one in processes if not one.silent]
+    select.select(telling, (), (), timeout_s)
+    for one in processes:
+        one.read()
+
+
+def how_it_ended(code: int) -> str:
+    """Say what an exit code means, for a job without words of its own."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

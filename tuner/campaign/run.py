@@ -1,0 +1,316 @@
+"""Run a campaign: which job is next on which GPU, and what becomes of those that end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Protocol
+
+from filelock import FileLock, Timeout
+
+from tuner.campaign.jobs import CampaignJob
+from tuner.campaign.ledger import JobRecord, Ledger, locked, writable
+from tuner.campaign.process import JobProcess, how_it_ended, wait_for_any
+from tuner.model.errors import SessionError
+from tuner.model.progress import JobOutcome, JobState, JobStatus, RunProgress
+from tuner.model.statistics import geometric_mean
+from tuner.process.signals import held_back
+from tuner.report.campaign_page import write_campaign
+from tuner.session.session import Session
+from tuner.session.store import DATABASE
+from tuner.session.store import LOCK as SESSION_LOCK
+
+INDEX = "index.html"
+# How often a job that something killed is started again.
+RESTARTS = 2
+# For the children to end a trial and close their devices.
+GRACE_S = 60.0
+# A child whose campaign was killed ends at its next trial, and a comparison may take minutes.
+ORPHAN_S = 900.0
+TURN_S = 0.2
+INTERRUPTED = 130
+# From the worst down; all others are 1.
+_SEVERITY = (1, 2, 4)
+
+
+class CampaignListener(Protocol):
+    """Receive the state of all jobs, some times a second."""
+
+    def update(self, states: Sequence[JobState]) -> None:
+        """Show or store it; must return quickly."""
+
+
+class Campaign:
+    """Run jobs on GPUs, one on each, and on `parallel` other places; keep what is done in `folder`.
+
+    What is done with the same files is not run again. A job that a signal ended is started again,
+    from its session; one that failed otherwise is told, and the others go on. After `time_s` in
+    this run no job begins, and those that run are stopped.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[CampaignJob],
+        folder: Path,
+        *,
+        gpus: Sequence[int] = (),
+        parallel: int = 1,
+        time_s: float | None = None,
+        environment: Mapping[str, str] | None = None,
+        fresh: bool = False,
+    ) -> None:
+        if not gpus and any(job.needs_gpu for job in jobs):
+            raise ValueError("there is no GPU for a job that needs one")
+        self._folder, self._time_s = folder, time_s
+        self._environment = environment or {}
+        self.ledger = Ledger(folder, fresh=fresh)
+        self._tracks = [_Track(job, self.ledger.jobs.get(job.name)) for job in jobs]
+        self._gpus = list(gpus)
+        self._others = list(range(parallel))
+        self._stopping = ""
+
+    @property
+    def states(self) -> tuple[JobState, ...]:
+        return tuple(track.state() for track in self._tracks)
+
+    @property
+    def exit_code(self) -> int:
+        """The worst of the jobs': that of a failure, else 130 where some are left, else 0."""
+        failed = {one.exit_code for one in self.states if one.status == "failed"}
+        if failed:
+            return next((code for code in _SEVERITY if code in failed), 1)
+        return 0 if all(one.status == "done" for one in self.states) else INTERRUPTED
+
+    def run(self, listener: CampaignListener) -> tuple[JobState, ...]:
+        """Run what is left to its end, or to the end of the time; return what became of each job.
+
+        An interruption stops the children first. Raises `InputError` where the folder cannot be
+        written or another campaign has it.
+        """
+        started_s = time.monotonic()
+        with locked(self._folder):
+            self._save()
+            try:
+                while self._begin():
+                    self._turn(listener)
+                    if self._time_s and time.monotonic() - started_s > self._time_s:
+                        self._stop(listener, "the time was over")
+            except BaseException:
+                self._stop(listener, "interrupted")
+                raise
+            finally:
+                self._save()
+            listener.update(self.states)
+        return self.states
+
+    def _begin(self) -> bool:
+        """Start what has a place; tell whether anything runs or waits for one."""
+        waiting = [track for track in self._tracks if track.status == "waiting"]
+        if self._stopping:
+            waiting = []
+        waiting.sort(key=lambda track: -track.job.cost)
+        left = bool(waiting)
+        if any(track.in_use() for track in waiting):
+            # Which GPU it has nobody knows.
+            waiting = [track for track in waiting if not track.job.needs_gpu]
+        together = [track for track in waiting if not track.job.alone]
+        running = any(track.status in ("running", "finishing") for track in self._tracks)
+        for track in together if together or running else waiting[:1]:
+            self._start_on_a_place(track)
+        return left or running
+
+    def _start_on_a_place(self, track: _Track) -> None:
+        places = self._gpus if track.job.needs_gpu else self._others
+        if not places or track.in_use():
+            return
+        with held_back():
+            track.place = (places.pop(0), track.job.needs_gpu)
+            known = self.ledger.jobs.get(track.job.name)
+            command = track.command(known.key if known else "")
+            # Before the process: whatever it leaves behind is then known to be of these files.
+            self.ledger.jobs[track.job.name] = track.record()
+            self.ledger.save()
+            self._launch(track, command)
+            track.status, track.progress = "running", None
+            track.starts += 1
+            self._save()
+
+    def _launch(self, track: _Track, command: Sequence[str]) -> None:
+        environment = {**self._environment, **track.environment()}
+        with writable(self._folder):
+            track.process = JobProcess(command, self._log(track), environment)
+        track.since_s = time.monotonic()
+
+    def _log(self, track: _Track) -> Path:
+        return self._folder / f"{track.job.name}.log"
+
+    def _processes(self) -> dict[_Track, JobProcess]:
+        return {track: track.process for track in self._tracks if track.process is not None}
+
+    def _turn(self, listener: CampaignListener) -> None:
+        """Wait until something is told or ends, but not long; take up what has ended."""
+        listener.update(self.states)
+        processes = self._processes()
+        wait_for_any(list(processes.values()), TURN_S)
+        for track, process in processes.items():
+            code = process.ended()
+            if code is not None:
+                with held_back():
+                    self._take_up(track, process, code)
+
+    def _take_up(self, track: _Track, process: JobProcess, code: int) -> None:
+        """Decide what follows the end of a process: another start, the next command, or the end."""
+        track.process = None
+        process.close()
+        track.progress = process.progress or track.progress
+        track.seconds += time.monotonic() - track.since_s if track.place else 0.0
+        self._free(track)
+        track.exit_code = None
+        if code == 0 and track.next_finish < len(track.job.finish):
+            self._launch(track, track.job.finish[track.next_finish])
+            track.next_finish += 1
+            track.status = "finishing"
+        elif code == 0:
+            track.status, track.exit_code, track.message = "done", 0, ""
+        elif self._stopping:
+            track.status, track.message = "stopped", self._stopping
+        elif code < 0 and track.kills < RESTARTS:
+            track.kills += 1
+            track.next_finish = 0
+            track.status, track.message = "waiting", f"{how_it_ended(code)}, started again"
+        elif code == INTERRUPTED:
+            track.status, track.message = "stopped", "interrupted by somebody else"
+        else:
+            track.status, track.exit_code = "failed", code if code > 0 else 1
+            track.message = process.last_words() if code > 0 else ""
+            times = f" {track.kills + 1} times" if code < 0 else ""
+            track.message = track.message or f"{how_it_ended(code)}{times}"
+        if track.process is None:
+            track.outcome = outcome_of(track.job.session)
+        self.ledger.jobs[track.job.name] = track.record()
+        self._save()
+
+    def _free(self, track: _Track) -> None:
+        if track.place is not None:
+            number, of_gpu = track.place
+            (self._gpus if of_gpu else self._others).append(number)
+            track.place = None
+
+    def _stop(self, listener: CampaignListener, why: str) -> None:
+        """End all children as Ctrl-C does; kill those that take too long or at a second Ctrl-C."""
+        self._stopping = why
+        until_s = time.monotonic() + GRACE_S
+        try:
+            for process in self._processes().values():
+                process.stop()
+            while self._processes() and time.monotonic() < until_s:
+                self._turn(listener)
+        finally:
+            while processes := self._processes():
+                for process in processes.values():
+                    process.kill()
+                self._turn(listener)
+            for track in self._tracks:
+                if track.status == "waiting":
+                    track.message = why
+
+    def _save(self) -> None:
+        self.ledger.save()
+        with writable(self._folder):
+            write_campaign(self.states, self.ledger.wall_s, self._folder / INDEX)
+
+
+class _Track:
+    """A job while its campaign runs."""
+
+    def __init__(self, job: CampaignJob, known: JobRecord | None) -> None:
+        same = known is not None and known.key == job.key
+        there = job.session is None or (job.session / DATABASE).exists()
+        self.job = job
+        self.kept = same and there and known is not None and known.exit_code == 0
+        self.status: JobStatus = "done" if self.kept else "waiting"
+        self.exit_code: int | None = 0 if self.kept else None
+        self.seconds = known.seconds if known and same else 0.0
+        self.outcome: JobOutcome | None = outcome_of(job.session) if self.kept else None
+        self.process: JobProcess | None = None
+        self.progress: RunProgress | None = None
+        self.place: tuple[int, bool] | None = None
+        self.message = ""
+        self.starts = self.kills = self.next_finish = 0
+        self.since_s = 0.0
+        self._created_s = time.monotonic()
+
+    def state(self) -> JobState:
+        seconds = self.seconds
+        if self.place is not None:
+            seconds += time.monotonic() - self.since_s
+        return JobState(
+            self.job.name,
+            self.job.kernel,
+            self.status,
+            seconds=round(seconds, 1),
+            place=f"{'GPU' if self.place[1] else 'slot'} {self.place[0]}" if self.place else "",
+            kept=self.kept,
+            progress=(self.process.progress if self.process else None) or self.progress,
+            outcome=self.outcome,
+            exit_code=self.exit_code,
+            message=self.message,
+            starts=self.starts,
+        )
+
+    def record(self) -> JobRecord:
+        seconds = round(self.seconds, 1)
+        return JobRecord(key=self.job.key, seconds=seconds, exit_code=self.exit_code)
+
+    def command(self, key_before: str) -> Sequence[str]:
+        """Choose between a fresh start and going on; a session of other files makes room."""
+        session = self.job.session
+        if session is None or not (session / DATABASE).exists():
+            return self.job.start
+        if key_before == self.job.key:
+            return self.job.resume
+        session.rename(session.with_name(f"{session.name}-{time.time_ns()}"))
+        return self.job.start
+
+    def environment(self) -> dict[str, str]:
+        """Show the process its own GPU alone: then its session can go on with any of them."""
+        if self.place is None or not self.place[1]:
+            return {}
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        named = [one.strip() for one in visible.split(",") if one.strip()]
+        number = self.place[0]
+        return {"CUDA_VISIBLE_DEVICES": named[number] if named else str(number)}
+
+    def in_use(self) -> bool:
+        """Tell whether the child of a campaign that was killed still writes the session."""
+        session = self.job.session
+        if session is None or not (session / DATABASE).exists():
+            return False
+        if self.starts or time.monotonic() - self._created_s > ORPHAN_S:
+            return False
+        try:
+            with FileLock(session / SESSION_LOCK).acquire(blocking=False):
+                return False
+        except Timeout:
+            return True
+
+
+def outcome_of(session: Path | None) -> JobOutcome | None:
+    """Read what a session holds; None where there is none, or it cannot be read."""
+    if session is None or not (session / DATABASE).exists():
+        return None
+    with suppress(SessionError), closing(Session.open(session, read_only=True)) as known:
+        tuned = [one.speedup for one in known.results() if not one.workload.held_out]
+        device, on_cpu, recorded = (
+            known.environment.get(name, "") for name in ("device", "on_cpu", "recorded")
+        )
+        return JobOutcome(
+            device=f"{device} (recorded)" if recorded == "true" else device,
+            workloads=len(known.results()),
+            trials=len(known.trials()),
+            speedup=geometric_mean(tuned) if tuned and on_cpu != "true" else None,
+        )
+    return None

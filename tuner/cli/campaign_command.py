@@ -1,0 +1,130 @@
+"""`tune campaign FILE.yaml`: tune many kernels, on all GPUs, until all is done."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.exceptions import Exit
+
+from tuner.app.environment import program_name
+from tuner.cli import options
+from tuner.cli.exits import stdout_kept_for_result, terminated_as_interrupted
+from tuner.model.errors import INTERRUPTED, Interrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tuner.campaign.file import CampaignPlan
+    from tuner.campaign.run import Campaign
+    from tuner.model.progress import JobState
+
+
+@click.command("campaign")
+@click.argument("file", metavar="FILE.yaml", type=click.Path(path_type=Path))
+@click.option(
+    "--folder",
+    metavar="DIR",
+    type=options.folder,
+    help="The folder for the sessions and the index; by default the one that the file names, or "
+    "sessions/FILE beside it.",
+)
+@click.option("--fresh", is_flag=True, help="Run everything again; old sessions are set aside.")
+@click.option("--dry-run", is_flag=True, help="Check the file, and list which jobs are left.")
+@options.as_json
+def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json: bool) -> None:
+    """Run all jobs of FILE.yaml, each `tune` or `tune record` in a process of its own.
+
+    A GPU has one job at a time. Started again, the command goes on with what is left.
+    """
+    with terminated_as_interrupted(), stdout_kept_for_result() if as_json else nullcontext():
+        from tuner.campaign.file import read_campaign
+        from tuner.campaign.run import Campaign
+
+        again = _words(file, folder)
+        plan = read_campaign(file, folder)
+        campaign = Campaign(
+            plan.jobs,
+            plan.folder,
+            gpus=plan.gpus,
+            parallel=plan.parallel,
+            time_s=plan.time_s,
+            fresh=fresh,
+        )
+        states = campaign.states if dry_run else _run(campaign, again, stderr=as_json)
+    if as_json:
+        click.echo(json.dumps(_object(campaign, plan, states)))
+    else:
+        for line in _left_lines(states) if dry_run else _end_lines(campaign, plan, states):
+            click.echo(line)
+    if not dry_run and campaign.exit_code:
+        if campaign.exit_code == INTERRUPTED:
+            click.echo(f"to go on: {shlex.join([program_name(), *again])}", err=True)
+        raise Exit(campaign.exit_code)
+
+
+def _run(campaign: Campaign, again: tuple[str, ...], *, stderr: bool) -> Sequence[JobState]:
+    from rich.console import Console
+
+    from tuner.cli.campaign_view import make_campaign_view
+
+    with make_campaign_view(Console(stderr=stderr, highlight=False)) as view:
+        try:
+            return campaign.run(view)
+        except KeyboardInterrupt:
+            raise Interrupted(again) from None
+
+
+def _words(file: Path, folder: Path | None) -> tuple[str, ...]:
+    return ("campaign", str(file), *(["--folder", str(folder)] if folder else []))
+
+
+def _left_lines(states: Sequence[JobState]) -> list[str]:
+    left = [one.name for one in states if one.status != "done"]
+    return [*left, f"{len(left)} of {len(states)} jobs are left"]
+
+
+def _end_lines(
+    campaign: Campaign, plan: CampaignPlan, states: Sequence[JobState]
+) -> tuple[str, ...]:
+    from tuner.cli.campaign_view import end_line
+    from tuner.cli.view import duration
+
+    done = sum(one.status == "done" for one in states)
+    return (
+        *map(end_line, states),
+        f"{done} of {len(states)} jobs done in {duration(campaign.ledger.wall_s)}",
+        f"index  {plan.folder / 'index.html'}",
+    )
+
+
+def _object(
+    campaign: Campaign, plan: CampaignPlan, states: Sequence[JobState]
+) -> dict[str, object]:
+    return {
+        "folder": str(plan.folder),
+        "seconds": campaign.ledger.wall_s,
+        "exit_code": campaign.exit_code,
+        "jobs": [_job_object(one) for one in states],
+    }
+
+
+def _job_object(one: JobState) -> dict[str, object]:
+    found = one.outcome
+    return {
+        "name": one.name,
+        "kernel": one.kernel,
+        "status": one.status,
+        "kept": one.kept,
+        "seconds": one.seconds,
+        "exit_code": one.exit_code,
+        "message": one.message,
+        "device": found.device if found else None,
+        "workloads": found.workloads if found else None,
+        "trials": found.trials if found else None,
+        "speedup": round(found.speedup, 4) if found and found.speedup else None,
+    }

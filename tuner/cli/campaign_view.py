@@ -1,0 +1,158 @@
+"""What a campaign shows while it runs: one live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from tuner.cli.view import PHASES, duration
+from tuner.report import formatting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console, RenderableType
+
+    from tuner.model.progress import JobState, JobStatus
+
+STYLES: Mapping[JobStatus, str] = {
+    "running": "bold",
+    "finishing": "bold",
+    "waiting": "dim",
+    "failed": "red",
+    "stopped": "yellow",
+}
+# Besides the jobs' lines: the head, the summary, and one to wrap into.
+FRAME_LINES = 3
+# Shown first, where not all have room.
+ORDER: tuple[JobStatus, ...] = ("running", "finishing", "failed", "stopped", "waiting", "done")
+MOST_MESSAGE_CHARS = 160
+
+
+class PlainCampaignView:
+    """Print a line whenever a job begins, comes to another phase, is started again, or ends."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._told: dict[str, tuple[str, ...]] = {}
+        self._began_s = time.monotonic()
+
+    def update(self, states: Sequence[JobState]) -> None:
+        """Print what has changed."""
+        for one in states:
+            phase = one.progress.phase if one.progress and one.place else ""
+            now = (one.status, phase, str(one.starts))
+            before = self._told.setdefault(one.name, ("waiting", "", "0"))
+            if now != before and not one.kept:
+                self._told[one.name] = now
+                seconds = time.monotonic() - self._began_s
+                self._console.print(
+                    f"{seconds:6.1f} s  {line(one)}", markup=False, highlight=False, soft_wrap=True
+                )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+
+class LiveCampaignView:
+    """Redraw one table a few times a second, from the latest states."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._states: Sequence[JobState] = ()
+        self._began_s = time.monotonic()
+        self._live = Live(
+            console=console, get_renderable=self._render, refresh_per_second=4, transient=True
+        )
+
+    def update(self, states: Sequence[JobState]) -> None:
+        """Keep the states; the refreshing thread draws them."""
+        self._states = states
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._live.stop()
+
+    def _render(self) -> RenderableType:
+        rows = max(1, self._console.height - FRAME_LINES)
+        return campaign_table(self._states, time.monotonic() - self._began_s, rows=rows)
+
+
+def make_campaign_view(console: Console) -> LiveCampaignView | PlainCampaignView:
+    """Choose the view that suits the console."""
+    if console.is_terminal and not console.is_dumb_terminal:
+        return LiveCampaignView(console)
+    return PlainCampaignView(console)
+
+
+def campaign_table(states: Sequence[JobState], seconds: float, *, rows: int) -> RenderableType:
+    """Draw at most `rows` jobs, those that run first, and a summary."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("job")
+    table.add_column("on", no_wrap=True)
+    table.add_column("phase", ratio=1)
+    for name in ("trials", "best", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    by_urgency = sorted(range(len(states)), key=lambda i: (ORDER.index(states[i].status), i))
+    for i in sorted(by_urgency[:rows]):
+        one = states[i]
+        took = duration(one.seconds) if one.seconds else ""
+        style = STYLES.get(one.status)
+        titled, doing = (
+            Text(text, overflow="ellipsis", no_wrap=True) for text in (one.name, phase(one))
+        )
+        table.add_row(titled, one.place, doing, trials(one), speedup(one), took, style=style)
+    done = sum(one.status == "done" for one in states)
+    hidden = len(states) - rows
+    more = f", {hidden} not shown" if hidden > 0 else ""
+    summary = f"{done} of {len(states)} jobs done{more}, {duration(seconds)} elapsed"
+    return Group(table, Text(summary))
+
+
+def line(one: JobState) -> str:
+    """Describe where a job stands in one line."""
+    on = f"on {one.place}" if one.place else ""
+    return ", ".join(part for part in (f"{one.name} {on}".strip(), phase(one)) if part)
+
+
+def end_line(one: JobState) -> str:
+    """Describe what came of a job in one line."""
+    found = [f"{trials(one)} trials" if one.outcome else "", speedup(one)]
+    return ", ".join(part for part in (f"{one.name}: {phase(one)}", *found) if part)
+
+
+def phase(one: JobState) -> str:
+    """Say what a job does, or why it does nothing."""
+    if one.status == "running":
+        said = PHASES[one.progress.phase] if one.progress else "starting"
+    elif one.status == "done":
+        said = "done before" if one.kept else f"done in {duration(one.seconds)}"
+    else:
+        said = one.status
+    return f"{said}: {one.message[:MOST_MESSAGE_CHARS]}" if one.message else said
+
+
+def trials(one: JobState) -> str:
+    """Count the trials of a job, of how many where that is known."""
+    if one.outcome is not None:
+        return f"{one.outcome.trials:,}"
+    if one.progress is None or not one.progress.budget:
+        return ""
+    return f"{one.progress.trials:,}/{one.progress.budget:,}"
+
+
+def speedup(one: JobState) -> str:
+    """Write the measured speedup, or what the search has found so far."""
+    found = one.outcome.speedup if one.outcome else one.progress.speedup if one.progress else None
+    return "" if found is None else formatting.ratio(found)

@@ -1,0 +1,229 @@
+"""`tune fleet`: list and make the config files that an engine lacks for a model on this GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner.cli import options
+from tuner.model.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tuner.export.engine_configs.files import Engine
+    from tuner.export.engine_configs.found import EngineFile, EngineFolders
+
+ENGINES = ("sglang", "vllm")
+DTYPES = ("bfloat16", "float16", "float32", "fp8_w8a8")
+VARIABLES = {"sglang": "SGLANG_MOE_CONFIG_DIR", "vllm": "VLLM_TUNED_CONFIG_FOLDER"}
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+@click.command("fleet")
+@click.argument("model", metavar="MODEL", type=click.Path(exists=True, path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Only list the files, and which of them are there.")
+@click.option(
+    "--engine", type=click.Choice(ENGINES), default="sglang", help="Whose files; sglang by default."
+)
+@options.count("--tp", default=1, help="Over how many GPUs the model is cut; 1 by default.")
+@options.count("--ep", default=1, help="Over how many its experts are spread whole: 1, or as --tp.")
+@click.option(
+    "--dtype",
+    type=click.Choice(DTYPES),
+    help="What the engine makes of the weights; by default what config.json says.",
+)
+@click.option("--gpu", metavar="NAME", help="The GPU; by default the first one here.")
+@options.gpus
+@click.option("--triton", metavar="VERSION", help="Triton's version; by default the installed one.")
+@click.option(
+    "--engine-dir",
+    metavar="DIR",
+    type=_FOLDER,
+    help="The engine's package, .../site-packages/sglang; by default the installed one.",
+)
+@click.option(
+    "--folder",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The folder of your own configs that the engine is told of; by default what "
+    "SGLANG_MOE_CONFIG_DIR or VLLM_TUNED_CONFIG_FOLDER names.",
+)
+@click.option(
+    "--to",
+    metavar="DIR",
+    type=options.folder,
+    default="engine_configs",
+    show_default=True,
+    help="Write the files below this folder, at the places where the engine looks.",
+)
+@click.option(
+    "--sessions",
+    metavar="DIR",
+    type=options.folder,
+    default="sessions/fleet",
+    show_default=True,
+    help="The folder for the sessions, one a shape.",
+)
+@options.count("--trials", help="Of each number of tokens; by default as for any kernel.")
+@options.as_json
+def command(
+    model: Path,
+    dry_run: bool,
+    engine: Engine,
+    tp: int,
+    ep: int,
+    dtype: str | None,
+    gpu: str | None,
+    gpus: str | None,
+    triton: str | None,
+    engine_dir: Path | None,
+    folder: Path | None,
+    to: Path,
+    sessions: Path,
+    trials: int | None,
+    as_json: bool,
+) -> None:
+    """Make the config files that an engine lacks, or has for another Triton, for a model.
+
+    MODEL is a Hugging Face config.json, or the folder that it lies in. Each shape is tuned in a
+    session of its own under --sessions: started again, the command goes on with what is left.
+    """
+    from tuner.export.engine_configs.found import missing_files
+
+    gpu, triton = gpu or _first_gpu(), triton or _triton()
+    places = _folders(engine, engine_dir, folder)
+    files = missing_files(model, places, gpu, triton, tp=tp, ep=ep, dtype=dtype)
+    if not dry_run:
+        if as_json:
+            raise click.UsageError("--json is for --dry-run")
+        _make(files, model, ep, engine, triton, to, sessions, gpus, trials)
+        return
+    if as_json:
+        listed = {"engine": engine, "gpu": gpu, "triton": triton, "tp": tp, "ep": ep}
+        click.echo(json.dumps({**listed, "files": [_object(one) for one in files]}))
+        return
+    for line in _lines(files, engine, f"{gpu}, Triton {triton}, tp {tp}, ep {ep}"):
+        click.echo(line)
+
+
+def _make(
+    files: Sequence[EngineFile],
+    model: Path,
+    ep: int,
+    engine: Engine,
+    triton: str,
+    to: Path,
+    sessions: Path,
+    gpus: str | None,
+    trials: int | None,
+) -> None:
+    from rich.console import Console
+
+    from tuner.app.fleet import jobs_of, make
+    from tuner.cli.export_command import tell_configs
+    from tuner.cli.view import make_view
+
+    jobs, refused = jobs_of(files, model, ep)
+    for one in refused:
+        click.echo(f"cannot be made: {one}", err=True)
+    if not jobs:
+        click.echo("nothing to make")
+        return
+    with make_view(Console(highlight=False), quiet=False) as view:
+        made = make(
+            jobs,
+            sessions,
+            to,
+            engine,
+            triton,
+            say=click.echo,
+            progress=lambda _, one: view.update(one),
+            gpus=gpus,
+            trials=trials,
+        )
+    tell_configs(made, engine, to)
+
+
+def _first_gpu() -> str:
+    from tuner.cli.devices_command import list_gpus
+
+    found = next(iter(list_gpus()), None)
+    if found is None:
+        raise InputError(
+            "no NVIDIA GPU found", remedy="name the one that the files are for: --gpu 'NVIDIA H200'"
+        )
+    return found.name
+
+
+def _triton() -> str:
+    try:
+        return metadata.version("triton")
+    except metadata.PackageNotFoundError as error:
+        raise InputError(
+            "Triton is not installed here", remedy="name the engine's with --triton 3.6.0"
+        ) from error
+
+
+def _folders(engine: Engine, package: Path | None, own: Path | None) -> EngineFolders:
+    from tuner.export.engine_configs.files import TITLES
+    from tuner.export.engine_configs.found import engine_folders
+
+    if own is None and (named := os.environ.get(VARIABLES[engine])):
+        own = Path(named)
+    if package is None:
+        spec = importlib.util.find_spec(engine)
+        places = list((spec and spec.submodule_search_locations) or ())
+        if not places:
+            raise InputError(
+                f"{TITLES[engine]} is not installed here",
+                remedy=f"name its package with --engine-dir .../site-packages/{engine}",
+            )
+        package = Path(places[0])
+    return engine_folders(engine, package, own)
+
+
+def _object(file: EngineFile) -> dict[str, object]:
+    return {
+        "layer": file.needed.layer,
+        "state": file.state.value,
+        "optional": file.needed.down,
+        "wanted": str(file.wanted),
+        "found": str(file.found) if file.found else None,
+        "triton": file.triton,
+    }
+
+
+def _lines(files: Sequence[EngineFile], engine: Engine, where: str) -> Iterator[str]:
+    from tuner.export.engine_configs.files import TITLES
+    from tuner.export.engine_configs.found import FileState
+
+    lacking = sum(one.to_make for one in files)
+    yield f"{TITLES[engine]}, {where}: {lacking} of {len(files)} files to make"
+    wide = max(len(one.needed.layer) for one in files)
+    for one in files:
+        yield f"{one.state.value:7}  {one.needed.layer:{wide}}  {one.wanted.name}"
+        if remark := _remark(one):
+            yield f"{'':7}  {'':{wide}}    {remark}"
+    folders = dict.fromkeys(one.wanted.parent for one in files if one.state is not FileState.THERE)
+    if folders:
+        yield "\nthey belong into"
+        yield from (f"  {folder}" for folder in folders)
+
+
+def _remark(file: EngineFile) -> str:
+    from tuner.export.engine_configs.files import MoeKey
+    from tuner.export.engine_configs.found import FileState
+
+    if file.state is FileState.STALE:
+        return f"only for Triton {file.triton}: {file.found}"
+    if file.state is FileState.MISSING:
+        return "optional: it has the first product's configs" if file.needed.down else ""
+    versioned = isinstance(file.needed.key, MoeKey)
+    return "it does not say for which Triton" if versioned and not file.triton else ""

@@ -1,0 +1,108 @@
+"""`tune session`: sessions that were copied to a PostgreSQL server."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from datetime import UTC
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner.cli import options
+
+if TYPE_CHECKING:
+    from tuner.session.copies import CopySummary
+    from tuner.session.database import StoreLocation
+
+_COLUMNS = ("id", "kernel", "state", "records", "last heard of (UTC)", "in use", "written by")
+
+
+@click.group("session")
+def command() -> None:
+    """List sessions on a PostgreSQL server, fetch or forget one, send some there.
+
+    `tune KERNEL.cu --copy-session` keeps one there while it runs.
+    """
+
+
+@command.command("list")
+@options.store
+@options.as_json
+def list_sessions(store: str | None, as_json: bool) -> None:
+    """List the sessions that are there, the one heard of last at the end."""
+    from tuner.session.copies import SessionCopies
+
+    copies = SessionCopies(_server(store))
+    found = copies.summaries()
+    if as_json:
+        told = [asdict(one) | {"heard": one.heard.isoformat()} for one in found]
+        click.echo(json.dumps({"store": str(copies.location), "sessions": told}))
+        return
+    click.echo(f"store {copies.location}")
+    for line in _lines(found):
+        click.echo(line)
+
+
+@command.command("fetch")
+@click.argument("name", metavar="ID")
+@click.argument("folder", metavar="DIR", type=options.folder)
+@options.store
+def fetch(name: str, folder: Path, store: str | None) -> None:
+    """Make the folder of the session ID again, as DIR."""
+    from tuner.session.copies import SessionCopies
+
+    count = SessionCopies(_server(store)).fetch(name, folder)
+    click.echo(f"fetched: {_records(count)} to {folder}")
+
+
+@command.command("copy")
+@click.argument("sessions", metavar="SESSION...", nargs=-1, required=True, type=options.folder)
+@options.store
+def copy(sessions: tuple[Path, ...], store: str | None) -> None:
+    """Send what the copies of these sessions lack."""
+    from tuner.session.copier import copy_session
+
+    server = _server(store)
+    for folder in sessions:
+        name = copy_session(folder, server)
+        click.echo(f"copied: {folder} as {name} to {server}")
+
+
+@command.command("forget")
+@click.argument("name", metavar="ID")
+@options.store
+def forget(name: str, store: str | None) -> None:
+    """Delete the copy of the session ID."""
+    from tuner.session.copies import SessionCopies
+
+    server = _server(store)
+    SessionCopies(server).forget(name)
+    click.echo(f"forgotten: {name} in {server}")
+
+
+def _server(option: str | None) -> StoreLocation:
+    from tuner.session.copies import require_server
+    from tuner.session.database import find_store
+
+    return require_server(find_store(option, os.environ))
+
+
+def _lines(found: list[CopySummary]) -> list[str]:
+    if not found:
+        return ["no session is there yet"]
+    rows = [_COLUMNS]
+    for one in found:
+        heard = one.heard.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+        in_use = "yes" if one.in_use else "no"
+        rows.append((one.id, one.kernel, one.state, str(one.records), heard, in_use, one.writer))
+    # Others may write there: what is no text would command the terminal.
+    plain = [[cell if cell.isprintable() else ascii(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*plain, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in plain]
+
+
+def _records(count: int) -> str:
+    return f"{count} record" if count == 1 else f"{count} records"

@@ -1,0 +1,53 @@
+"""`tune worker`: offer this host's GPUs to the runs of a cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner.cli import options
+from tuner.cli.exits import terminated_as_interrupted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command("worker")
+@click.argument("address")
+@click.option(
+    "--device",
+    metavar="DEVICE",
+    default="auto",
+    help="auto or cuda (every GPU), cuda:N, or host (the CPU: its times mean nothing).",
+)
+@click.option("--name", metavar="NAME", default="", help="What this host is called in messages.")
+@options.count("--jobs", help="How many compilers run for each GPU; by default all cores' share.")
+@options.token
+@options.tls
+def command(
+    address: str,
+    device: str,
+    name: str,
+    jobs: int | None,
+    token_file: Path | None,
+    tls_ca: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+) -> None:
+    """Offer this host's GPUs to runs with --cluster, through the Dask scheduler at ADDRESS.
+
+    It runs until Ctrl-C, or until the scheduler has been away for ten minutes.
+    """
+    from tuner.cluster.host import HostOptions, serve_host
+
+    asked = HostOptions(
+        address=address,
+        device=device,
+        name=name,
+        compilers=jobs,
+        token_file=token_file,
+        tls=options.tls_files(tls_ca, tls_cert, tls_key),
+    )
+    with terminated_as_interrupted():
+        serve_host(asked, lambda text: click.echo(text, err=True))

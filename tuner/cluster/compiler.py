@@ -1,0 +1,70 @@
+"""Compile on any worker of a cluster."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import cached_property
+
+from tuner.cluster.coordinator import Cluster
+from tuner.cluster.files import request_bundle
+from tuner.cluster.messages import Compile, NameCompiler
+from tuner.compiler.base import CompileRequest, CompileResult
+from tuner.compiler.includes import refused_include
+from tuner.model.errors import DeviceLost, WorkerError
+
+# A source that so many workers were lost with may be what ended them.
+MOST_LOSSES = 3
+
+
+class RemoteCompiler:
+    """Compile where the least is to do; implements `Compiler`.
+
+    What is lost with a worker is compiled by another one.
+    """
+
+    def __init__(self, cluster: Cluster, *, on_cpu: bool) -> None:
+        self._cluster, self._on_cpu = cluster, on_cpu
+
+    @cached_property
+    def version(self) -> str:
+        """Ask a worker; all have the same version of ours, and of NVRTC."""
+        return self._cluster.start(self._named()).result()
+
+    def submit(self, request: CompileRequest) -> Future[CompileResult]:
+        """Send the source, with the headers that it can reach, and return at once."""
+        if error := refused_include(request.source, request.include_dirs):
+            refused: Future[CompileResult] = Future()
+            refused.set_result(CompileResult(error=error))
+            return refused
+        return self._cluster.start(self._compiled(request))
+
+    def close(self) -> None:
+        """Nothing is held open here: the workers' compilers serve the next run."""
+
+    async def _named(self) -> str:
+        slot = await self._cluster.compiling_slot(on_cpu=self._on_cpu)
+        work, deadline_s = NameCompiler(self._on_cpu), self._cluster.settings.patience.compile_s
+        return str(await self._cluster.ask(slot, work, deadline_s))
+
+    async def _compiled(self, request: CompileRequest) -> CompileResult:
+        cluster, deadline_s = self._cluster, self._cluster.settings.patience.compile_s
+        moved, bundle = request_bundle(request)
+        work = Compile(moved, bundle.files, self._on_cpu)
+        lost: list[str] = []
+        while len(lost) < MOST_LOSSES:
+            slot = await cluster.compiling_slot(on_cpu=self._on_cpu)
+            try:
+                result: CompileResult = await cluster.ask(slot, work, deadline_s, bundle)
+            except DeviceLost as error:
+                lost.append(error.message)
+                continue
+            return replace(result, error=_at_home(result.error, request))
+        raise WorkerError(f"compiling was lost with {MOST_LOSSES} workers: {'; '.join(lost)}")
+
+
+def _at_home(error: str, request: CompileRequest) -> str:
+    """Name the folders of this machine, where the worker has only their numbers."""
+    for number, folder in enumerate(request.include_dirs):
+        error = error.replace(f"\0{number}/", f"{folder}/")
+    return error

@@ -1,0 +1,451 @@
+"""The coordinator's side of a cluster: its slots, and calls to them that may be lost."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tuner.cluster.files import Bundle
+from tuner.cluster.messages import (
+    COMPILE_RESOURCE,
+    TOPIC,
+    Answer,
+    CallDevice,
+    Compile,
+    Held,
+    Keep,
+    LacksFiles,
+    Leave,
+    OpenKernel,
+    Request,
+    SlotInfo,
+    StoreFiles,
+    Work,
+    code_version,
+    cuda_version,
+    read_info,
+)
+from tuner.cluster.network import (
+    refused_connection,
+    require_address,
+    require_dask,
+    require_scheduler,
+    security_of,
+)
+from tuner.cluster.settings import ClusterSettings
+from tuner.cluster.signing import Seal, read_token
+from tuner.cluster.task import answer
+from tuner.device.base import DeviceInfo
+from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, InputError, WorkerError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+_T = TypeVar("_T")
+
+# How often the scheduler is asked which workers live: a thousandth of its time for each of 200.
+LOOK_S, LOOK_S_PER_WORKER = 1.0, 0.005
+# Between two looks for a slot that is free.
+TAKE_AGAIN_S = 1.0
+CLOSING_S = 5.0
+SAME_VERSION = "install the same version of tune, and of nvidia-cuda-nvrtc, on all hosts"
+NO_SLOT = "`tune worker ADDRESS` on a host adds its GPUs, and --device host its CPU"
+
+
+class SlotLostError(DeviceLost):
+    """Report that a slot gave no answer: its work may be done by another."""
+
+
+@dataclass(eq=False, slots=True)
+class Slot:
+    """A slot of the cluster as the scheduler last told of it; `gone` is set once it is lost."""
+
+    info: SlotInfo
+    address: str
+    gone: asyncio.Future[str]
+    last_seen: float = 0.0
+    heard_s: float = field(default_factory=time.monotonic)
+    under_way: int = 0
+    kept_s: float = 0.0
+    hangs: bool = False
+
+
+class Cluster:
+    """Ask the workers of a Dask scheduler; close it when done.
+
+    Calls may come from any thread. One that is lost raises `SlotLostError`, and what it was doing
+    counts for nothing: a late answer is ignored. Without the scheduler every call raises
+    `ClusterLost`. `say` is told what a user should know of workers that are left out or lost.
+    Raises `InputError` and `DeviceError` where the cluster cannot be used.
+    """
+
+    def __init__(self, settings: ClusterSettings, say: Callable[[str], None]) -> None:
+        require_dask()
+        self.settings, self._say = settings, say
+        self.address = require_address(settings.address)
+        self._seal = Seal(read_token(settings.token_file))
+        security = security_of(settings.tls, "client")
+        patience = settings.patience
+        require_scheduler(self.address, security, "client", patience.connect_s)
+        self._holder, self._number = secrets.token_hex(16), 0
+        self._slots: dict[str, Slot] = {}
+        self._left_out: dict[str, str] = {}
+        self._told: set[str] = set()
+        self._used = False
+        self._keeping: set[asyncio.Future[None]] = set()
+        self._taken: dict[str, Slot] = {}
+        self._down: ClusterLost | None = None
+        self._looked_s = 0.0
+        from distributed import Client
+
+        with refused_connection(self.address):
+            self._client: Client = Client(
+                self.address, security=security, timeout=patience.connect_s, set_as_default=False
+            )
+        self._loop: asyncio.AbstractEventLoop = self._client.loop.asyncio_loop
+        try:
+            self._run(self._look())
+        except BaseException:
+            self._client.close(timeout=CLOSING_S)
+            raise
+        self._watching = asyncio.run_coroutine_threadsafe(self._watch(), self._loop)
+
+    def close(self) -> None:
+        """End the connection; what is under way is given up."""
+        self._watching.cancel()
+        with suppress(Exception):  # Dask's own trouble while it closes is nobody's any more
+            self._client.close(timeout=CLOSING_S)
+
+    def start(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
+        """Run a coroutine in the cluster's loop and return at once."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def take(
+        self, wanted: Wanted, kernel: OpenKernel, bundle: Bundle, *, wait_s: float
+    ) -> tuple[Slot, DeviceInfo]:
+        """Hold a free slot and open a kernel there; wait so long for one.
+
+        Raises `DeviceLost` where there is none in time, `DeviceError` for one that cannot open it.
+        """
+        return self._run(self._take(wanted, kernel, bundle, wait_s))
+
+    def fitting(self, wanted: Wanted, *, wait_s: float) -> list[SlotInfo]:
+        """List the slots that a run may use, whoever holds them; wait so long for the first."""
+        return self._run(self._fitting(wanted, wait_s))
+
+    def call(self, slot: Slot, work: CallDevice, deadline_s: float) -> Any:
+        """Call the device of a slot that was taken; raise what it raises, or `SlotLostError`."""
+        return self._run(self.ask(slot, work, deadline_s))
+
+    def release(self, slot: Slot, work: Work | None) -> None:
+        """Give a slot back, with a last word for it if it lives."""
+        self._taken.pop(slot.info.slot, None)
+        if work is not None and not slot.gone.done():
+            with suppress(DeviceLost, WorkerError, TimeoutError):
+                self.start(self.ask(slot, work, CLOSING_S)).result(2 * CLOSING_S)
+
+    @property
+    def taken(self) -> int:
+        """How many slots this run holds."""
+        return len(self._taken)
+
+    async def ask(
+        self, slot: Slot, work: Work, deadline_s: float, bundle: Bundle | None = None
+    ) -> Any:
+        """Send work to a slot, with the files that it lacks, and wait for what comes of it."""
+        value = await self._asked(slot, work, deadline_s)
+        if isinstance(value, LacksFiles):
+            assert bundle is not None
+            contents = StoreFiles(bundle.contents(value.digests))
+            await self._asked(slot, contents, self.settings.patience.file_s)
+            value = await self._asked(slot, work, deadline_s)
+        if isinstance(value, LacksFiles):
+            raise SlotLostError(f"{slot.info} does not keep the files that it is sent")
+        return value
+
+    async def compiling_slot(self, *, on_cpu: bool) -> Slot:
+        """Choose who compiles next: the one with the least to do; wait where there is none.
+
+        Raises `DeviceLost` where none comes.
+        """
+        ends_s = time.monotonic() + self.settings.patience.rejoin_s
+        while time.monotonic() < ends_s:
+            if self._down is not None:
+                raise self._down
+            if able := [one for one in self._living() if one.info.on_cpu or not on_cpu]:
+                return min(able, key=lambda one: one.under_way / one.info.compilers)
+            await asyncio.sleep(TAKE_AGAIN_S)
+        raise DeviceLost("no worker of the cluster is left that can compile", remedy=NO_SLOT)
+
+    async def _asked(self, slot: Slot, work: Work, deadline_s: float) -> Any:
+        self._number += 1
+        request = Request(slot.info.slot, self._holder, self._number, work)
+        slot.under_way += 1
+        try:
+            sealed = await self._sent(slot, request, deadline_s)
+        finally:
+            slot.under_way -= 1
+        said: Answer = self._seal.open("answer", sealed)
+        if (said.slot, said.number) not in ((request.slot, request.number), (request.slot, 0)):
+            raise SlotLostError(f"{slot.info} answered another question")
+        if said.raised is not None:
+            raise said.raised
+        return said.value
+
+    async def _sent(self, slot: Slot, request: Request, deadline_s: float) -> bytes:
+        if self._down is not None:
+            raise self._down
+        if slot.gone.done():
+            raise SlotLostError(f"{slot.info} {slot.gone.result()}")
+        future = self._client.submit(
+            answer,
+            self._seal.close("request", request),
+            key=f"tune-{self._holder}-{request.number}",
+            pure=False,
+            # Dask would send it again where its worker is lost. Nobody else can answer it, and the
+            # worker itself takes it once.
+            retries=0,
+            workers=[slot.address],
+            allow_other_workers=False,
+            resources=_resources(slot.info, request.work),
+        )
+        result = asyncio.ensure_future(_result(future))
+        try:
+            ends: set[asyncio.Future[Any]] = {result, slot.gone}
+            await asyncio.wait(ends, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+            if result.done() and not result.cancelled() and result.exception() is None:
+                return result.result()
+            raise self._why(slot, request.work, result, deadline_s)
+        finally:
+            result.cancel()
+            # Without a future that waits for it the scheduler drops the task.
+            future.release()
+
+    def _why(
+        self, slot: Slot, work: Work, result: asyncio.Future[bytes], deadline_s: float
+    ) -> DeviceError:
+        """Say why there is no answer: whom it was lost with."""
+        if self._down is not None or self._client.status != "running":
+            return self._lost_scheduler()
+        if slot.gone.done():
+            return SlotLostError(f"{slot.info} {slot.gone.result()}")
+        if result.done():
+            failure = "cancelled" if result.cancelled() else result.exception()
+            self._lose(slot, f"gave no answer: {failure}")
+        elif isinstance(work, Keep | Leave):
+            return SlotLostError(f"{slot.info} is late")  # it may come yet, and nothing is lost
+        elif isinstance(work, Compile | OpenKernel):
+            # Behind what others have it do, most likely: somebody else may be sooner.
+            return SlotLostError(f"{slot.info} did not come to it within {deadline_s:g} s")
+        else:
+            # Its process is at work on this still, and would not come to anything else.
+            slot.hangs = True
+            self._lose(slot, f"gave no answer within {deadline_s:g} s")
+        return SlotLostError(f"{slot.info} {slot.gone.result()}")
+
+    def _lost_scheduler(self) -> ClusterLost:
+        if self._down is None:
+            self._down = ClusterLost(
+                f"the Dask scheduler at {self.address} is gone or cannot be reached",
+                remedy="`dask scheduler` starts it again; workers come back by themselves",
+            )
+            for slot in self._slots.values():
+                self._lose(slot, "is gone with its scheduler", silent=True)
+        return self._down
+
+    def _lose(self, slot: Slot, why: str, *, silent: bool = False) -> None:
+        if slot.gone.done():
+            return
+        slot.gone.set_result(why)
+        if slot.info.slot in self._taken and not silent:
+            self._say(f"{slot.info} {why}")
+
+    async def _fitting(self, wanted: Wanted, wait_s: float) -> list[SlotInfo]:
+        ends_s = time.monotonic() + wait_s
+        while True:
+            await self._look()
+            found = [slot.info for slot in wanted.among(self._living())]
+            if found or self._left_out or time.monotonic() > ends_s:
+                return found
+            await asyncio.sleep(TAKE_AGAIN_S)
+
+    async def _take(
+        self, wanted: Wanted, kernel: OpenKernel, bundle: Bundle, wait_s: float
+    ) -> tuple[Slot, DeviceInfo]:
+        ends_s, refused = time.monotonic() + wait_s, set[Slot]()
+        failure: DeviceError | None = None
+        while True:
+            fitting = wanted.among(self._living())
+            if not fitting or time.monotonic() - self._looked_s > LOOK_S:
+                await self._look()
+                fitting = wanted.among(self._living())
+            for slot in fitting:
+                if slot.info.slot in self._taken or slot in refused:
+                    continue
+                try:
+                    said = await self._opened(slot, kernel, bundle)
+                except ClusterLost:
+                    raise
+                except DeviceLost:
+                    continue  # it may come back
+                except (DeviceError, WorkerError) as error:
+                    failure = DeviceError(f"{slot.info}: {error.message}", remedy=error.remedy)
+                    refused.add(slot)
+                    continue
+                if said is not None:
+                    self._used = True
+                    self._tell_of_left_out()
+                    return slot, said
+            if failure is not None and fitting and refused.issuperset(fitting):
+                raise failure
+            if not fitting and self._left_out and not self._used:
+                raise DeviceError("; ".join(self._left_out.values()), remedy=SAME_VERSION)
+            if time.monotonic() > ends_s:
+                raise DeviceLost(wanted.refusal(self._living()), remedy=NO_SLOT)
+            await asyncio.sleep(TAKE_AGAIN_S)
+
+    async def _opened(self, slot: Slot, kernel: OpenKernel, bundle: Bundle) -> DeviceInfo | None:
+        """Hold a slot and open a kernel there; None where another run holds it."""
+        self._taken[slot.info.slot] = slot
+        said: DeviceInfo | Held | None = None
+        try:
+            said = await self.ask(slot, kernel, self.settings.patience.open_s, bundle)
+        finally:
+            if not isinstance(said, DeviceInfo):
+                self._taken.pop(slot.info.slot, None)
+        return None if isinstance(said, Held) else said
+
+    def _living(self) -> list[Slot]:
+        found = (slot for slot in self._slots.values() if not slot.gone.done())
+        return sorted(found, key=lambda slot: slot.info.name)
+
+    def _tell_of_left_out(self) -> None:
+        for name, why in self._left_out.items():
+            if name not in self._told:
+                self._told.add(name)
+                self._say(f"Warning: {why}")
+
+    async def _look(self) -> None:
+        """Ask the scheduler which workers live, and when it heard of each."""
+        if self._down is not None:
+            raise self._down
+        try:
+            asked = self._client.scheduler.identity(n_workers=-1)
+            told = await asyncio.wait_for(asked, self.settings.patience.silent_s)
+        except (OSError, AttributeError, TimeoutError) as error:  # Dask's client has given up
+            raise self._lost_scheduler() from error
+        if self._client.status != "running":
+            raise self._lost_scheduler()
+        self._looked_s = time.monotonic()
+        alive = set()
+        self._left_out = {}
+        for address, worker in told["workers"].items():
+            if (info := read_info(worker.get(TOPIC))) is not None:
+                alive.add(info.slot)
+                self._heard(info, address, float(worker["last_seen"]))
+        for name in self._slots.keys() - alive:
+            self._lose(self._slots.pop(name), "has left the cluster")
+
+    def _heard(self, info: SlotInfo, address: str, last_seen: float) -> None:
+        known = self._slots.get(info.slot)
+        if known is not None and known.hangs:
+            return
+        if known is None or known.gone.done():
+            if wrong := _other_version(info):
+                self._left_out[info.name] = wrong
+                return
+            if known is not None and known.last_seen == last_seen:
+                return  # as silent as when it was lost
+            known = Slot(info, address, self._loop.create_future())
+            self._slots[info.slot] = known
+        now_s = time.monotonic()
+        if last_seen != known.last_seen:
+            known.last_seen, known.heard_s = last_seen, now_s
+        elif now_s - known.heard_s > self.settings.patience.silent_s:
+            self._lose(known, f"was silent for {self.settings.patience.silent_s:g} s")
+
+    async def _watch(self) -> None:
+        """Find out who is lost, and hold what this run has taken."""
+        with suppress(ClusterLost):
+            while True:
+                await asyncio.sleep(max(LOOK_S, LOOK_S_PER_WORKER * len(self._slots)))
+                await self._look()
+                now_s = time.monotonic()
+                for slot in self._taken.values():
+                    if now_s - slot.kept_s > self.settings.patience.keep_s:
+                        slot.kept_s = now_s
+                        self._keeping.add(task := asyncio.ensure_future(self._keep(slot)))
+                        task.add_done_callback(self._keeping.discard)
+
+    async def _keep(self, slot: Slot) -> None:
+        with suppress(DeviceError, WorkerError):  # the next call tells
+            await self.ask(slot, Keep(), self.settings.patience.silent_s)
+
+    def _run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        return self.start(coroutine).result()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which slots a run may use: the CPU, or GPUs of one model, or the one of this name."""
+
+    on_cpu: bool
+    model: str = ""
+    name: str = ""
+
+    def among(self, slots: Sequence[Slot]) -> list[Slot]:
+        """Choose; raise `InputError` where GPUs of several models would be used."""
+        found = [slot for slot in slots if self._fits(slot.info)]
+        models = sorted({slot.info.model for slot in found})
+        if len(models) > 1:
+            raise InputError(
+                f"the cluster has GPUs of {len(models)} models: {', '.join(models)}",
+                remedy=f"choose one with --gpu-model, such as --gpu-model '{models[0]}'",
+            )
+        return found
+
+    def refusal(self, slots: Sequence[Slot]) -> str:
+        """Say why there is no slot, and what there is."""
+        what = "CPU" if self.on_cpu else f"GPU {self.model!r}" if self.model else "GPU"
+        what = self.name or what
+        fitting = [slot for slot in slots if self._fits(slot.info)]
+        if fitting:
+            names = ", ".join(slot.info.name for slot in fitting)
+            return f"every {what} of the cluster is held by another run: {names}"
+        models = ", ".join(sorted({slot.info.model for slot in slots})) or "no worker at all"
+        return f"the cluster has no {what} to measure on; it has {models}"
+
+    def _fits(self, info: SlotInfo) -> bool:
+        if self.name not in ("", info.name) or info.on_cpu != self.on_cpu:
+            return False
+        return self.model.casefold() in info.model.casefold()
+
+
+def _other_version(info: SlotInfo) -> str:
+    """Say what of a worker's versions is not ours, "" where all is."""
+    if info.version != code_version():
+        return f"{info.name} has tune {info.version}, and this is {code_version()}"
+    if info.cuda != cuda_version():
+        return f"{info.name} compiles with NVRTC {info.cuda}, and here it is {cuda_version()}"
+    return ""
+
+
+def _resources(info: SlotInfo, work: Work) -> dict[str, float]:
+    """Say what Dask lets a worker do only once, or so many times, at a time.
+
+    To be told that another run holds a slot nobody has to wait until that run's call is over.
+    """
+    if isinstance(work, CallDevice):
+        return {info.model: 1}
+    return {COMPILE_RESOURCE: 1} if isinstance(work, Compile) else {}
+
+
+async def _result(future: Any) -> bytes:
+    sealed: bytes = await future
+    return sealed

@@ -1,0 +1,143 @@
+"""Reach a scheduler: Dask's settings, TLS, and what is wrong where nobody answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
+
+from tuner.cluster.settings import DASK, LOGGERS, TlsFiles
+from tuner.model.errors import DeviceError, InputError
+
+if TYPE_CHECKING:
+    from distributed.security import Security
+
+Role = Literal["client", "worker"]
+
+
+def require_dask() -> None:
+    """Raise `DeviceError` unless Dask is installed; prepare it for our use."""
+    if find_spec("distributed") is None:
+        raise DeviceError(
+            "Dask is not installed, which a cluster needs",
+            remedy="pip install '.[cluster]' in the checkout",
+        )
+    import dask
+    import distributed  # noqa: F401 - it sets its loggers' levels when it is imported
+
+    dask.config.set(DASK)
+    # Several of them have levels of their own.
+    for name in [*logging.root.manager.loggerDict, *LOGGERS]:
+        if name.partition(".")[0] in LOGGERS:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def security_of(tls: TlsFiles | None, role: Role) -> Security:
+    """Make Dask's security of PEM files, or of its own configuration where none are given.
+
+    Raises `InputError` for a file that cannot be used.
+    """
+    from distributed.security import Security
+
+    if tls is None:
+        return Security()
+    key = tls.key or tls.certificate
+    for path in (tls.authority, tls.certificate, key):
+        if not path.is_file():
+            raise InputError("there is no such file", path=path)
+    try:
+        trusted = ssl.create_default_context(cafile=str(tls.authority))
+    except ssl.SSLError as error:
+        message = f"is no certificate of an authority: {error}"
+        raise InputError(message, path=tls.authority) from error
+    try:
+        trusted.load_cert_chain(tls.certificate, key)
+    except ssl.SSLError as error:
+        raise InputError(
+            f"certificate and key do not fit: {error}",
+            path=tls.certificate,
+            remedy=f"the key is taken from {key}",
+        ) from error
+    ours = {f"tls_{role}_cert": str(tls.certificate), f"tls_{role}_key": str(key)}
+    return Security(require_encryption=True, tls_ca_file=str(tls.authority), **ours)
+
+
+def require_address(address: str) -> str:
+    """Complete `HOST:PORT`; raise `InputError` for what is no address of a scheduler."""
+    scheme, _, place = address.rpartition("://")
+    host, _, port = place.rpartition(":")
+    if scheme not in ("", "tcp", "tls") or not host or not port.isdecimal():
+        raise InputError(
+            f"{address!r} is not the address of a Dask scheduler",
+            remedy="write it as the scheduler says it: tcp://HOST:8786, or tls://HOST:8786",
+        )
+    return f"{scheme or 'tcp'}://{place}"
+
+
+def require_scheduler(address: str, security: Security, role: Role, timeout_s: float) -> None:
+    """Raise `DeviceError` with the reason unless a scheduler answers at this address."""
+    if address.startswith("tls:") and not security.get_connection_args(role).get("ssl_context"):
+        raise InputError(
+            f"{address} needs certificates",
+            remedy="name them with --tls-ca, --tls-cert and --tls-key",
+        )
+    if address.startswith("tcp:") and security.require_encryption:
+        raise InputError(
+            f"certificates are given, and {address} is without encryption",
+            remedy=f"use tls://{address.partition('://')[2]}",
+        )
+    asyncio.run(_identity(address, security.get_connection_args(role), timeout_s))
+
+
+async def _identity(address: str, arguments: Mapping[str, Any], timeout_s: float) -> None:
+    from distributed.core import rpc
+
+    with refused_connection(address):
+        async with rpc(address, timeout=timeout_s, connection_args=arguments) as scheduler:
+            said = await asyncio.wait_for(scheduler.identity(n_workers=0), timeout_s)
+    if not isinstance(said, dict) or said.get("type") != "Scheduler":
+        raise DeviceError(f"what answers at {address} is no Dask scheduler")
+
+
+@contextmanager
+def refused_connection(address: str) -> Iterator[None]:
+    """Turn what a connection fails with into one `DeviceError` that says why."""
+    from distributed.comm.core import CommClosedError
+
+    try:
+        yield
+    # Of what does not speak Dask's language the first bytes are taken for a size.
+    except (OSError, CommClosedError, TimeoutError, MemoryError, ValueError) as error:
+        text = " ".join(map(str, _causes(error)))
+        if "ertificate" in text or "CERTIFICATE" in text or "tlsv1 alert" in text.lower():
+            raise DeviceError(
+                f"the certificates do not fit those of the scheduler at {address}: {_last(error)}",
+                remedy="both sides need certificates that the authority of --tls-ca has signed",
+            ) from error
+        if address.startswith("tls:") and "SSL" in text.upper():
+            raise DeviceError(
+                f"what answers at {address} speaks no TLS, or refuses this certificate: "
+                f"{_last(error)}",
+                remedy="start the scheduler with --tls-ca-file, --tls-cert and --tls-key, and use "
+                "certificates that one authority has signed",
+            ) from error
+        raise DeviceError(
+            f"no Dask scheduler answers at {address}: {_last(error)}",
+            remedy="`dask scheduler` prints its address; with certificates it begins with tls://",
+        ) from error
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _last(error: BaseException) -> str:
+    """Return the innermost reason, which names what happened."""
+    said = [str(one) for one in _causes(error) if str(one)]
+    return said[-1] if said else type(error).__name__

@@ -1,0 +1,308 @@
+"""The process of one GPU on a host: a Dask worker that runs the work of one coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.cluster.files import FileStore, placed
+from tuner.cluster.messages import (
+    COMPILE_RESOURCE,
+    COUNTERS,
+    TOPIC,
+    WATCHERS,
+    Answer,
+    CallDevice,
+    Compile,
+    Held,
+    Keep,
+    Leave,
+    NameCompiler,
+    OpenKernel,
+    Request,
+    SlotInfo,
+    StoreFiles,
+    ToldWatchers,
+    code_version,
+    cuda_version,
+)
+from tuner.cluster.network import refused_connection, require_dask, security_of
+from tuner.cluster.settings import TlsFiles
+from tuner.cluster.signing import ForgedError, Seal
+from tuner.cluster.task import SlotPlugin
+from tuner.compiler.base import Compiler, CompileResult
+from tuner.device.base import CanCount, CanWatch, Counters, Device, Watcher
+from tuner.device.select import open_compiler, open_device
+from tuner.model.amd import is_amd
+from tuner.model.errors import TunerError, WorkerError
+from tuner.process.child import connected
+from tuner.process.protocol import receive, send
+
+if TYPE_CHECKING:
+    from distributed import Worker
+
+logger = logging.getLogger("tuner.cluster")
+
+# A worker that finds no scheduler in so long tells `tune worker`, which tries again.
+JOIN_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class SlotOptions:
+    """What `tune worker` starts a slot's process with; `files` holds what runs need."""
+
+    address: str
+    info: SlotInfo
+    token: str
+    tls: TlsFiles | None
+    scratch: Path
+    files: Path
+    lease_s: float
+
+
+class Slot:
+    """Open kernels, run their programs and compile, for one run at a time.
+
+    A run holds the slot from `OpenKernel` on, until it leaves or is silent for `lease_s`.
+    """
+
+    def __init__(
+        self,
+        info: SlotInfo,
+        seal: Seal,
+        files: FileStore,
+        lease_s: float,
+        *,
+        opened: Callable[..., Device] = open_device,
+    ) -> None:
+        self._info, self._seal, self._files, self._lease_s = info, seal, files, lease_s
+        self._opened = opened
+        self._lock = threading.Lock()
+        self._holder, self._number, self._ends_s = "", 0, 0.0
+        self._working = False
+        self._device: Device | None = None
+        self._parts = ExitStack()
+        self._tools: _Tools | None = None
+        self._compilers: dict[tuple[bool, str], Compiler] = {}
+
+    def answer(self, sealed: bytes) -> bytes:
+        """Do what a signed request asks for, and sign what came of it."""
+        number = 0
+        try:
+            request: Request = self._seal.open("request", sealed)
+            number = request.number
+            if request.slot != self._info.slot:
+                raise ForgedError(f"this work is for another process than {self._info.name}")
+            made = Answer(self._info.slot, number, value=self._do(request))
+        except TunerError as error:
+            made = Answer(self._info.slot, number, raised=error)
+        except MemoryError as error:  # NumPy's and CuPy's are subclasses, known here only
+            made = Answer(self._info.slot, number, raised=MemoryError(str(error)))
+        except Exception:  # noqa: BLE001 - the traceback must reach the coordinator, whatever it is
+            failed = WorkerError(f"on {self._info.host}:\n{traceback.format_exc()}")
+            made = Answer(self._info.slot, number, raised=failed)
+        return self._seal.close("answer", made)
+
+    def close(self) -> None:
+        """Close device and compilers."""
+        self._close_device()
+        for compiler in self._compilers.values():
+            compiler.close()
+
+    def _do(self, request: Request) -> Any:
+        work = request.work
+        if isinstance(work, StoreFiles):
+            return self._files.put(work.contents)
+        if isinstance(work, NameCompiler):
+            return self._compiler(work.on_cpu).version
+        if isinstance(work, Compile):
+            return self._compile(work)
+        if isinstance(work, Keep):
+            return self._keep(request.holder)
+        if isinstance(work, Leave):
+            self._require_new(request)
+            return self._leave(request.holder)
+        if isinstance(work, OpenKernel):
+            return self._open(request, work)
+        return self._call(request, work)
+
+    def _open(self, request: Request, work: OpenKernel) -> Any:
+        if lacking := self._files.lacking(work.files):
+            return lacking
+        if not self._take(request.holder):
+            return Held()
+        self._require_new(request)
+        self._close_device()
+        spec = placed(work.spec, self._files.folder(work.files))
+        logger.warning("%s: opens %s", self._info.name, spec.name)
+        with self._at_work():
+            try:
+                self._device = self._opened(self._info.device, spec, work.operators)
+                return self._device.info
+            except BaseException:
+                self._leave(request.holder)
+                raise
+
+    def _call(self, request: Request, work: CallDevice) -> Any:
+        if request.holder != self._holder or self._device is None:
+            raise WorkerError(f"{self._info.name} is no longer held by this run")
+        self._require_new(request)
+        with self._at_work():
+            if work.part:
+                return self._of_part(self._device, work)
+            return getattr(self._device, work.method)(*work.arguments, **work.options)
+
+    def _of_part(self, device: Device, work: CallDevice) -> Any:
+        """Call one of the tools that belong to the device; they are opened when first asked for."""
+        if self._tools is None:
+            self._tools = _Tools(device)
+            self._parts.callback(self._tools.close)
+        if work.part == WATCHERS:
+            return self._tools.told
+        return getattr(self._tools.parts[work.part], work.method)(*work.arguments)
+
+    def _compile(self, work: Compile) -> Any:
+        if lacking := self._files.lacking(work.files):
+            return lacking
+        request = work.request
+        folder = self._files.folder(work.files, *request.include_dirs)
+        include_dirs = tuple(str(folder / name) for name in request.include_dirs)
+        compiler = self._compiler(work.on_cpu, request.architecture)
+        result = compiler.submit(replace(request, include_dirs=include_dirs)).result()
+        assert isinstance(result, CompileResult)
+        # The coordinator puts its own folders in the place of numbers.
+        return replace(result, error=result.error.replace(f"{folder}/", "\0"))
+
+    def _compiler(self, on_cpu: bool, architecture: str = "") -> Compiler:
+        which = on_cpu, architecture if is_amd(architecture) else ""
+        with self._lock:
+            if which not in self._compilers:
+                self._compilers[which] = open_compiler(
+                    self._info.compilers, on_cpu=on_cpu, architecture=architecture
+                )
+            return self._compilers[which]
+
+    def _take(self, holder: str) -> bool:
+        with self._lock:
+            free = not self._holder or (time.monotonic() > self._ends_s and not self._working)
+            if holder != self._holder and not free:
+                return False
+            if holder != self._holder:
+                self._holder, self._number = holder, 0
+            self._ends_s = time.monotonic() + self._lease_s
+            return True
+
+    def _keep(self, holder: str) -> bool:
+        with self._lock:
+            if held := holder == self._holder:
+                self._ends_s = time.monotonic() + self._lease_s
+            return held
+
+    def _leave(self, holder: str) -> None:
+        if holder == self._holder:
+            self._close_device()
+            with self._lock:
+                self._holder = ""
+
+    def _require_new(self, request: Request) -> None:
+        """Refuse a copy of a request that was taken already: nothing is measured twice."""
+        with self._lock:
+            if request.number <= self._number:
+                raise ForgedError(f"{self._info.name} had this request already")
+            self._number = request.number
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Hold the slot while its device works, however long; then the holder's silence counts."""
+        with self._lock:
+            self._working = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._working, self._ends_s = False, time.monotonic() + self._lease_s
+
+    def _close_device(self) -> None:
+        with suppress(TunerError):  # what cannot be closed is replaced
+            self._parts.close()
+        self._tools = None
+        if self._device is not None:
+            self._device.close()
+        self._device = None
+
+
+class _Tools:
+    """A device's watching tools, by their kind, and its counters; `told` is what to say of them."""
+
+    def __init__(self, device: Device) -> None:
+        self.parts: dict[str, Watcher | Counters] = {}
+        self.told = ToldWatchers((), (), 0)
+        if isinstance(device, CanWatch):
+            found = device.watchers()
+            self.parts = {tool.kind: tool for tool in found.tools}
+            self.told = ToldWatchers(tuple(self.parts), found.compile_options, found.largest_bytes)
+        if isinstance(device, CanCount):
+            self.parts[COUNTERS] = device.counters()
+
+    def close(self) -> None:
+        for part in self.parts.values():
+            part.close()
+
+
+def slot_worker(options: SlotOptions, slot: Slot, **settings: Any) -> Worker:
+    """Make the Dask worker of a slot; `settings` go to Dask as they are."""
+    from distributed import Worker
+
+    info, told = options.info, asdict(options.info)
+    return Worker(
+        options.address,
+        # Dask refuses a name that it knows, and one that has died may still be known.
+        name=f"{info.name}#{info.slot[:6]}",
+        # One thread for the device, one for each compilation, one for who holds the slot.
+        nthreads=info.compilers + 2,
+        resources={info.model: 1, COMPILE_RESOURCE: info.compilers},
+        security=security_of(options.tls, "worker"),
+        startup_information={TOPIC: lambda worker: told},
+        plugins=(SlotPlugin(slot),),
+        # Dask would pause or kill a worker by memory that is not its own.
+        memory_limit=0,
+        death_timeout=JOIN_S,
+        local_directory=str(options.scratch),
+        **settings,
+    )
+
+
+async def _work(options: SlotOptions, slot: Slot, connection: socket.socket) -> None:
+    with refused_connection(options.address):
+        worker = await slot_worker(options, slot)
+    send(connection, {"joined": worker.address})
+    await worker.finished()
+
+
+def serve(descriptor: str) -> None:
+    """Work for a scheduler until it is gone; said to `tune worker` is whether it was found."""
+    connection = connected(descriptor)
+    logging.basicConfig(format="%(asctime)s %(message)s")
+    options: SlotOptions = pickle.loads(receive(connection).payload)  # noqa: S301 - our parent's
+    require_dask()
+    # Of the code that runs here, which may be newer than that of `tune worker`.
+    info = replace(options.info, version=code_version(), cuda=cuda_version())
+    options = replace(options, info=info)
+    seal, files = Seal(options.token), FileStore(options.files)
+    slot = Slot(options.info, seal, files, options.lease_s)
+    try:
+        asyncio.run(_work(options, slot, connection))
+    except TunerError as error:
+        send(connection, {"failed": str(error)})
+    finally:
+        slot.close()

@@ -1,0 +1,150 @@
+"""A compiler that is a program: run with limits in a folder, and killed with all it starts."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_MEMORY_BYTES = 4 << 30
+MAX_FILE_BYTES = 256 << 20
+
+# SIGKILL may come from outside, from a system that is short of memory say: a command that was
+# killed is run again, up to this many times in all.
+MOST_RUNS = 4
+
+# A shell sets the limits: between fork and exec no code of ours may run in a threaded process.
+_LIMITED = 'ulimit -v "$1" && ulimit -f "$2" && ulimit -t "$3" && shift 3 && exec "$@"'
+
+
+@dataclass(eq=False)
+class ToolError(Exception):
+    """The compiler failed; `lasting`: it would again. `killed`: by SIGKILL, or a child was."""
+
+    log: str
+    timed_out: bool = False
+    lasting: bool = False
+    killed: bool = False
+
+
+class CompilerCommand:
+    """Run one program; `killed` matches what it says when SIGKILL ended what it had started."""
+
+    def __init__(self, path: str, killed: re.Pattern[str]) -> None:
+        self._path, self._says_killed = path, killed
+        self._environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def run(self, options: list[str], folder: Path, deadline: float) -> bytes:
+        """Run it in `folder` until `deadline` of `time.perf_counter`; return its output."""
+        for _ in range(MOST_RUNS - 1):
+            try:
+                return self._run(options, folder, deadline)
+            except ToolError as error:
+                if not error.killed:
+                    raise
+        return self._run(options, folder, deadline)
+
+    def _run(self, options: list[str], folder: Path, deadline: float) -> bytes:
+        left = max(0.0, deadline - time.perf_counter())
+        # In KiB, blocks of 512 bytes, and seconds.
+        limits = [MAX_MEMORY_BYTES >> 10, MAX_FILE_BYTES >> 9, int(left) + 2]
+        command = ["/bin/sh", "-c", _LIMITED, "sh", *map(str, limits), self._path, *options]
+        with self._lock:
+            if self._closed:
+                raise ToolError("the compiler was closed")
+            process = subprocess.Popen(  # noqa: S603
+                command,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**self._environment, "TMPDIR": str(folder)},
+                start_new_session=True,
+            )
+            self._running.add(process)
+        try:
+            output, log = process.communicate(timeout=left)
+        except subprocess.TimeoutExpired as error:
+            _kill(process)
+            process.communicate()
+            raise ToolError("", timed_out=True) from error
+        finally:
+            with self._lock:
+                self._running.discard(process)
+        if process.returncode != 0:
+            text = log.decode(errors="replace")
+            if process.returncode == -signal.SIGKILL or self._says_killed.search(text):
+                raise ToolError(text, killed=True)
+            raise ToolError(text, lasting=": error: " in text)
+        return output
+
+    def close(self) -> None:
+        """Kill what runs; nothing can be run afterwards."""
+        with self._lock:
+            self._closed = True
+            for process in self._running:
+                _kill(process)
+
+    def ask(self, *options: str) -> str:
+        command = [self._path, *options]
+        answer = subprocess.run(  # noqa: S603
+            command, capture_output=True, text=True, timeout=30, env=self._environment, check=False
+        )
+        return answer.stdout + (answer.stderr if "-v" in options else "")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+PREFIX = "tuner-host-"
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Make a folder and remove it; should this process be killed, `remove_left_behind` does."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        with suppress(FileNotFoundError):
+            lock = _opened(folder)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Between the two it may have been taken for one that was left behind.
+            if folder.exists():
+                break
+            os.close(lock)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def remove_left_behind() -> None:
+    """Remove the folders of processes of this user that were killed: those that nobody locks."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):  # somebody else's, in use, or gone meanwhile
+            lock = _opened(folder)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(lock).st_uid == os.geteuid():
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def _opened(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

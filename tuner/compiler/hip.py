@@ -1,0 +1,341 @@
+"""The compiler of kernels in HIP: clang to a code object for one of AMD's GPUs, no GPU needed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from functools import cache as once
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+
+from tuner.compiler.base import CompileRequest, CompileResult, absent_error, shortened
+from tuner.compiler.cache import Cache, cache_key
+from tuner.compiler.code_object import kernel_resources, pointed_functions, require_readers
+from tuner.compiler.command import (
+    MOST_RUNS,
+    CompilerCommand,
+    ToolError,
+    remove_left_behind,
+    scratch_folder,
+)
+from tuner.compiler.includes import UNIT_NAME, include_digest, refused_include
+from tuner.model.amd import AmdLimits, amd_limits
+from tuner.model.errors import DeviceError, WorkerError
+from tuner.process.confinement import confine_program
+from tuner.process.pool import settle
+
+HEADERS = Path(__file__).with_name("hip_headers")
+# The first knows code objects of version 5, from which our headers read a grid's size.
+OLDEST_CLANG, NEWEST_CLANG = 17, 29
+ROCM = "/opt/rocm"
+_INSTALL = "Debian and Ubuntu: apt install clang-19 lld-19; newer ones: https://apt.llvm.org"
+_VERSION = re.compile(r"clang version (\d+)\.(\d+)\.(\d+)")
+_KILLED = re.compile(r"error: (?:unable to execute command: Killed|.* due to signal 9)")
+
+_OUTPUT = "kernel.hsaco"
+# Without an identity of its own, which is there for host code, equal sources give equal code.
+_CODE = (
+    *("-x", "hip", "--offload-device-only", "--no-gpu-bundle-output", "-fuse-cuid=none"),
+    *("-O3", "-include", "hip/hip_runtime.h", "-fno-color-diagnostics"),
+    # What pragmas ask of loops and is not done is no mistake of a config's.
+    *("-Wno-pass-failed", "-Wno-unused-value"),
+)
+# What of a user's options clang is given: nothing that reads or writes files, or loads code.
+_OPTION = re.compile(
+    r"-[DU]\w.*|-std=(?:c|gnu)\+\+\w+|-O[0-3]|-ffast-math|-fno-fast-math|-ffp-contract=\w+"
+    r"|-f(?:no-)?(?:unroll-loops|approx-func|finite-math-only|gpu-flush-denormals-to-zero)"
+    r"|-f(?:no-)?hip-fp32-correctly-rounded-divide-sqrt"
+    r"|-m(?:no-)?(?:wavefrontsize64|cumode|unsafe-fp-atomics)|-funsafe-math-optimizations"
+)
+_ASSEMBLY = re.compile(r"\b(?:asm|__asm|__asm__)\b")
+# The file that the lines after a source are said to be of, a line a kernel.
+_NAMES = "kernels"
+_DIAGNOSTIC = re.compile(r"^(?P<file>[^:\s]+):(?P<line>\d+):\d+: (?:fatal )?error: (?P<text>.*)$")
+_DRIVER = re.compile(r"^clang[\w+.-]*: error: (?P<text>.*)$", re.M)
+_UNDEFINED = re.compile(r"^lld: error: undefined (?:hidden )?symbol: (?P<name>.*)$", re.M)
+_LACKING = re.compile(
+    r"undeclared identifier|no matching function|no member named|reference to __host__ function"
+)
+_WITH_ROCM = "a function that our headers lack is in ROCm's, which are taken where it is installed"
+
+
+@dataclass(frozen=True, slots=True)
+class Clang:
+    """One clang: its version and, where it is ROCm's, the folder of its headers and libraries."""
+
+    path: str
+    version: tuple[int, int, int]
+    rocm: Path | None = None
+
+    @property
+    def name(self) -> str:
+        number = ".".join(map(str, self.version))
+        return f"clang {number}{' of ROCm' if self.rocm else ''}"
+
+    def require(self, limits: AmdLimits) -> None:
+        """Raise `DeviceError` where it does not know an architecture."""
+        if self.version[0] < limits.since_clang:
+            raise DeviceError(
+                f"{self.name} does not know {limits.architecture}",
+                remedy=f"clang {limits.since_clang} is the first that does ({_INSTALL})",
+            )
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """What it reads and starts."""
+        own = Path(self.path).resolve().parents[1]
+        return (own, self.rocm.resolve()) if self.rocm else (own,)
+
+
+def find_clang() -> Clang:
+    """Find ROCm's clang, or else the newest in PATH that can link; raise `DeviceError` if none."""
+    rocm = Path(os.environ.get("ROCM_PATH", ROCM))
+    wanted = str(rocm / "llvm" / "bin" / "clang++")
+    names = [f"clang-{number}" for number in range(NEWEST_CLANG, OLDEST_CLANG - 1, -1)]
+    lacking = ""
+    for name in (wanted, *names, "clang"):
+        path = shutil.which(name)
+        command = CompilerCommand(path, _KILLED) if path else None
+        told = _VERSION.search(command.ask("--version")) if command else None
+        if path is None or command is None or told is None or int(told[1]) < OLDEST_CLANG:
+            continue
+        if shutil.which(command.ask("-print-prog-name=lld").strip()) is None:
+            lacking = lacking or f"{path} has no lld beside it, which links its code"
+            continue
+        version = (int(told[1]), int(told[2]), int(told[3]))
+        return Clang(path, version, rocm if name == wanted else None)
+    problem = lacking or f"compiling HIP needs clang {OLDEST_CLANG} or later, and none is in PATH"
+    raise DeviceError(problem, remedy=f"install it and lld ({_INSTALL}), or ROCm")
+
+
+def errors(log: str, request: CompileRequest) -> str:
+    """Say what was wrong by the lines of the source, or which kernels it does not have."""
+    lines: list[str] = []
+    absent: list[str] = []
+    for line in log.splitlines():
+        if (match := _DIAGNOSTIC.match(line)) is None:
+            continue
+        if match["file"] == _NAMES:
+            absent.append(request.kernels[min(int(match["line"]), len(request.kernels)) - 1])
+            continue
+        file = UNIT_NAME if match["file"].endswith(UNIT_NAME) else match["file"]
+        lines.append(f"{file}({match['line']}): error: {match['text']}")
+        if _LACKING.search(match["text"]):
+            lines.append(f"  {_WITH_ROCM}")
+    if absent and not lines:
+        return absent_error(request, list(dict.fromkeys(absent)))
+    for match in _UNDEFINED.finditer(log):
+        lines += [f"{UNIT_NAME}: error: nothing defines `{match['name']}`", f"  {_WITH_ROCM}"]
+    if not lines:
+        lines = [f"error: {match['text']}" for match in _DRIVER.finditer(log)]
+    return shortened("\n".join(dict.fromkeys(lines)) or log.strip() or "clang failed silently")
+
+
+class HipCompiler:
+    """Compile kernels for one of AMD's architectures; implements `Compiler`.
+
+    A result's `cubin` is the code object. Each compile is a process, killed over `timeout_s`, that
+    reads nothing but the system's headers and those of the request, where Linux has Landlock;
+    where it has not, a source with inline assembly, which could include files, is refused. Raises
+    `DeviceError` where no clang is found or the one that is does not know the architecture.
+    """
+
+    def __init__(
+        self,
+        architecture: str,
+        workers: int | None = None,
+        timeout_s: float = 60.0,
+        cache: Cache | None = None,
+    ) -> None:
+        require_readers()
+        self._clang = find_clang()
+        self._clang.require(amd_limits(architecture))
+        self._command = CompilerCommand(self._clang.path, _KILLED)
+        self._timeout_s, self._cache = timeout_s, cache
+        self._workers = workers or len(os.sched_getaffinity(0))
+        remove_left_behind()
+        # Looks results up and stores them: the others' threads cannot reach the cache.
+        self._front = ThreadPoolExecutor(1, "hip-cache")
+        self._confined: dict[tuple[str, ...], tuple[ThreadPoolExecutor, Path]] = {}
+        self._thread = threading.local()
+        self._stack = ExitStack()
+        self._lock = threading.Lock()
+        self._waiting: set[Future[CompileResult]] = set()
+        self._closed = False
+
+    @property
+    def version(self) -> str:
+        return self._clang.name
+
+    def submit(self, request: CompileRequest) -> Future[CompileResult]:
+        future: Future[CompileResult] = Future()
+        with self._lock:
+            if self._closed:
+                raise WorkerError("the compiler was closed")
+            self._waiting.add(future)
+            self._front.submit(self._answer, request, future)
+        return future
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            left = list(self._waiting)
+        for future in left:
+            future.cancel()
+        self._command.close()
+        self._front.shutdown(wait=True, cancel_futures=True)
+        self._stack.close()
+
+    def _answer(self, request: CompileRequest, future: Future[CompileResult]) -> None:
+        try:
+            if refused := self._refusal(request):
+                self._settle(future, CompileResult(error=refused))
+                return
+            included = include_digest(request.source, request.include_dirs)
+            key = cache_key(request, self._identity, included)
+            stored = self._cache.get(key) if self._cache else None
+            if stored is not None:
+                self._settle(future, stored)
+                return
+            threads, scratch = self._threads(request.include_dirs)
+            compiling = threads.submit(self._compile, request, scratch)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the result is told
+            self._settle(future, error)
+            return
+
+        def hand_back(done: Future[tuple[CompileResult, bool]]) -> None:
+            with suppress(RuntimeError):  # it was closed, and nobody waits for the result
+                self._front.submit(self._compiled, request, key, done, future)
+
+        compiling.add_done_callback(hand_back)
+
+    def _compiled(
+        self,
+        request: CompileRequest,
+        key: str,
+        done: Future[tuple[CompileResult, bool]],
+        future: Future[CompileResult],
+    ) -> None:
+        try:
+            result, lasting = done.result()
+            if result.ok:
+                result = _described(request, result)
+            if self._cache and lasting:
+                self._cache.put(key, result)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._settle(future, error)
+        else:
+            self._settle(future, result)
+
+    def _settle(self, future: Future[CompileResult], outcome: CompileResult | Exception) -> None:
+        with self._lock:
+            self._waiting.discard(future)
+        settle(future, outcome)
+
+    def _refusal(self, request: CompileRequest) -> str | None:
+        for option in request.options:
+            if not _OPTION.fullmatch(option):
+                return f"error: the option `{option}` is none that a kernel in HIP may have"
+        return refused_include(request.source, request.include_dirs)
+
+    def _threads(self, include_dirs: tuple[str, ...]) -> tuple[ThreadPoolExecutor, Path]:
+        """Return the threads that reach these folders alone, and the folder that is theirs."""
+        if include_dirs not in self._confined:
+            scratch = self._stack.enter_context(scratch_folder())
+            readable = (HEADERS, *map(Path, include_dirs))
+
+            def confine() -> None:
+                self._thread.confined = confine_program(self._clang.folders, readable, scratch)
+
+            pool = ThreadPoolExecutor(self._workers, "hip-compiler", confine)
+            self._stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+            self._confined[include_dirs] = pool, scratch
+        return self._confined[include_dirs]
+
+    def _compile(self, request: CompileRequest, scratch: Path) -> tuple[CompileResult, bool]:
+        """Compile, and tell whether the same request would give the same result again."""
+        started = time.perf_counter()
+        if not self._thread.confined and (match := _ASSEMBLY.search(request.source)):
+            line = request.source.count("\n", 0, match.start()) + 1
+            why = "inline assembly can include files, which this Linux cannot forbid (no Landlock)"
+            return CompileResult(error=f"{UNIT_NAME}({line}): error: {why}"), True
+        try:
+            with tempfile.TemporaryDirectory(dir=scratch) as folder:
+                code = self._build(request, Path(folder), started + self._timeout_s)
+        except ToolError as error:
+            seconds = time.perf_counter() - started
+            if error.timed_out:
+                message = f"the compiler was killed after {self._timeout_s:g} s"
+            elif error.killed:
+                message = f"the compiler was killed {MOST_RUNS} times: memory may have run out"
+            else:
+                message = errors(error.log, request)
+            failed = CompileResult(error=message, timed_out=error.timed_out, seconds=seconds)
+            return failed, error.lasting
+        return CompileResult(code, seconds=time.perf_counter() - started), True
+
+    def _build(self, request: CompileRequest, folder: Path, deadline: float) -> bytes:
+        (folder / UNIT_NAME).write_text(request.source + _pointers(request.kernels), "utf-8")
+        options = [*code_options(self._clang, request), "-o", _OUTPUT, UNIT_NAME]
+        self._command.run(options, folder, deadline)
+        return (folder / _OUTPUT).read_bytes()
+
+    @cached_property
+    def _identity(self) -> str:
+        return f"{self._clang} {_headers_digest()}"
+
+
+def code_options(clang: Clang, request: CompileRequest) -> list[str]:
+    """List what a clang is asked for a request: ROCm's headers and libraries, or else ours."""
+    options = [*_CODE, f"--offload-arch={request.architecture}"]
+    if clang.rocm is not None:
+        options.append(f"--rocm-path={clang.rocm}")
+    else:
+        options += ["-nogpulib", "-nogpuinc", "-fdeclspec", "-isystem", str(HEADERS)]
+    if not any(option.startswith("-std=") for option in request.options):
+        options.append("-std=c++17")
+    options += [f"-I{Path(one).absolute()}" for one in request.include_dirs]
+    return [*options, *request.options]
+
+
+def _pointers(kernels: tuple[str, ...]) -> str:
+    """Let a global pointer hold each kernel, by which its lowered name is found."""
+    lines = [
+        f'extern "C" __device__ __attribute__((used)) const void* {_pointer(index)} = '
+        f"(const void*)&{kernel};"
+        for index, kernel in enumerate(kernels)
+    ]
+    return "\n".join(["", f'# 1 "{_NAMES}"', *lines, ""])
+
+
+def _pointer(index: int) -> str:
+    return f"tune_kernel_{index}"
+
+
+def _described(request: CompileRequest, result: CompileResult) -> CompileResult:
+    """Add the kernels' names and resources, for which no confined thread can load a package."""
+    code = result.cubin
+    found = kernel_resources(code)
+    pointers = {_pointer(index): name for index, name in enumerate(request.kernels)}
+    lowered = {pointers[one]: name for one, name in pointed_functions(code, (*pointers,)).items()}
+    absent = [name for name in request.kernels if lowered.get(name) not in found]
+    if absent:
+        return CompileResult(error=absent_error(request, absent), seconds=result.seconds)
+    resources = {name: found[lowered[name]] for name in request.kernels}
+    return replace(result, lowered=lowered, resources=resources)
+
+
+@once
+def _headers_digest() -> str:
+    content = sha256(Path(__file__).read_bytes())
+    for path in sorted(HEADERS.rglob("*.h")):
+        content.update(path.read_bytes())
+    return content.hexdigest()

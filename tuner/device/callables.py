@@ -1,0 +1,88 @@
+"""Calling kernels in Python: from the text of a module to a function over PyTorch tensors."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tuner.device.base import Program
+from tuner.device.reference import blamed_on_peer
+
+# Modules whose state is kept from call to call: what is right only in a first call shows.
+MOST_MODULES = 64
+
+CalledFunction = Callable[..., Mapping[str, Any] | None]
+
+
+class Modules:
+    """The modules of programs by their key; of many the oldest are forgotten.
+
+    `source` is the kernel's own file: what they take for theirs, to find what lies beside it.
+    """
+
+    def __init__(self, source: Path) -> None:
+        self._source = source
+        self._loaded: OrderedDict[str, ModuleType] = OrderedDict()
+
+    def function(self, program: Program) -> CalledFunction:
+        """Return what calls a program's `launch` with its config; raise `PeerError` if it can't."""
+        module = self._module(program)
+
+        def called(
+            tensors: Mapping[str, Any], axes: Mapping[str, int], **operators: str
+        ) -> Mapping[str, Any] | None:
+            config = None if module.CONFIG is None else dict(module.CONFIG)
+            result: Mapping[str, Any] | None = module.launch(config, tensors, axes, **operators)
+            return result
+
+        return called
+
+    def _module(self, program: Program) -> ModuleType:
+        key = program.source_key
+        if key in self._loaded:
+            self._loaded.move_to_end(key)
+            return self._loaded[key]
+        with blamed_on_call(program):
+            module = executed(program.cubin.decode(), key, self._source)
+        self._loaded[key] = module
+        while len(self._loaded) > MOST_MODULES:
+            forget(*self._loaded.popitem(last=False))
+        return module
+
+
+def executed(text: str, key: str, source: Path) -> ModuleType:
+    """Execute a module's text; `source` is what it takes for its file."""
+    # Triton reads the text of its functions: by this name linecache has it, no file does.
+    name, place = f"tune_{key[:24]}", _place(key)
+    linecache.cache[place] = (len(text), None, text.splitlines(keepends=True), place)
+    module = ModuleType(name)
+    module.__file__ = str(source)
+    sys.modules[name] = module
+    exec(compile(text, place, "exec"), module.__dict__)  # noqa: S102
+    return module
+
+
+def forget(key: str, module: ModuleType) -> None:
+    """Let go of a module that was executed."""
+    sys.modules.pop(module.__name__, None)
+    linecache.cache.pop(_place(key), None)
+
+
+def file_name(program: Program) -> str:
+    """Name what stands for the file of a program's module in tracebacks."""
+    return _place(program.source_key)
+
+
+def _place(key: str) -> str:
+    return f"<{key[:24]}>"
+
+
+def blamed_on_call(program: Program) -> AbstractContextManager[None]:
+    """Turn whatever a Python kernel raises into a `PeerError` with its line and status."""
+    return blamed_on_peer(Path(file_name(program)), "line ")

@@ -1,0 +1,208 @@
+"""Kernels in Python on the CPU: the process that calls them, and as its parent sees it.
+
+It is not confined, unlike the processes of compiled kernels: Python of the user's own, with
+libraries of any kind. It may hang or crash, and ask for more memory than there is; the judge stays
+apart.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tuner.device.base import Program
+from tuner.device.callables import Modules, blamed_on_call
+from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, Slot
+from tuner.device.reference import PeerError
+from tuner.model.trial import Status
+from tuner.process.child import Child
+
+# A first call imports what it needs and compiles.
+FIRST_CALL_S = 30.0
+ASK_S = 30.0
+TORCH_DTYPES = {"float8_e4m3": "float8_e4m3fn"}
+
+
+class CallableWorker:
+    """Call kernels in Python in a process of their own; as `HostWorker`, for `HostRunner`.
+
+    Raises `ChildDiedError` or `ChildTimeoutError` where a kernel ends or blocks the process, and
+    `PeerError` for what it raises. `memory_bytes` is what the process may take, None for no bound.
+    """
+
+    limits: tuple[str, ...] = ()
+    noise_us = 0.0
+
+    def __init__(
+        self,
+        call_timeout_s: float,
+        source: Path,
+        operators: Mapping[str, str],
+        memory_bytes: int | None,
+    ) -> None:
+        self._call_timeout_s = call_timeout_s
+        self._child = Child(Calls, (source, dict(operators), memory_bytes), "tune-calls")
+        self._called: set[str] = set()
+
+    def attach(self, arena: Arena, compared: frozenset[str] = frozenset()) -> None:
+        self._child.call("attach", arena, compared, timeout_s=ASK_S)
+
+    def detach(self) -> None:
+        self._child.call("detach", timeout_s=ASK_S)
+
+    def take(self) -> list[bytes]:
+        taken: list[bytes] = self._child.call("take", timeout_s=ASK_S)
+        return taken
+
+    def put(self, taken: Sequence[bytes], variant: int) -> None:
+        self._child.call("put", list(taken), variant, timeout_s=ASK_S)
+
+    def renew(self, patch: Patch) -> None:
+        self._child.call("renew", patch, timeout_s=ASK_S)
+
+    def keep_only(self, *programs: Program) -> None:
+        """Keep all: a module takes little."""
+
+    def run(self, program: Program, order: int, fill: int, variant: int = 0) -> tuple[float, int]:
+        """Call the kernel; return microseconds and a checksum of the compared outputs."""
+        first = program.source_key not in self._called
+        self._called.add(program.source_key)
+        timeout_s = self._call_timeout_s + (FIRST_CALL_S if first else 0.0)
+        ran: tuple[float, int] = self._child.call(
+            "run", program, fill, variant, timeout_s=timeout_s
+        )
+        return ran
+
+    def kill(self) -> None:
+        self._child.kill()
+
+
+class Calls:
+    """Hold the arrays of one workload as tensors on the CPU, and call kernels on them."""
+
+    def __init__(
+        self, source: Path, operators: Mapping[str, str], memory_bytes: int | None
+    ) -> None:
+        if memory_bytes is not None:
+            # Beyond it the system would end a process, and not always this one.
+            _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+            most = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+            resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+        # Triton has no other way to run on a CPU, and asks when it is imported.
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+        self._operators = dict(operators)
+        self._modules = Modules(source)
+        self._memory: mmap.mmap | None = None
+        self._arena: Arena | None = None
+        self._tensors: dict[str, Any] = {}
+        self._compared: frozenset[str] = frozenset()
+        self._restored: dict[str, bytes] = {}
+        self._patch = UNCHANGED
+
+    def attach(self, arena: Arena, compared: frozenset[str]) -> None:
+        assert arena.host_name is not None
+        self.detach()
+        descriptor = os.open(arena.host_name, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._memory = mmap.mmap(descriptor, arena.layout.total_bytes)
+        finally:
+            os.close(descriptor)
+        self._arena, self._compared = arena, compared
+
+    def detach(self) -> None:
+        # Whoever holds a tensor still keeps the memory mapped.
+        self._tensors = {}
+        self._memory = self._arena = None
+
+    def renew(self, patch: Patch) -> None:
+        """Take what the memory holds for what calls find there, but for outputs and the patch."""
+        self._patch = patch
+        slots = self._layout.with_role("inout")
+        self._restored = {slot.name: self._content(slot) for slot in slots}
+
+    def take(self) -> list[bytes]:
+        return [self._content(slot) for slot in self._written]
+
+    def put(self, taken: Sequence[bytes], variant: int) -> None:
+        """Put back what was taken, and this variant of the inputs, to be judged."""
+        self._set_variant(variant)
+        for slot, content in zip(self._written, taken, strict=True):
+            self._write(slot, content)
+
+    def run(self, program: Program, fill: int, variant: int) -> tuple[float, int]:
+        with blamed_on_call(program):
+            torch: Any = import_module("torch")
+        function = self._modules.function(program)
+        # Anew for each call: one may resize them in place, and the next is another config's.
+        self._tensors = {
+            slot.name: _tensor(torch, self._mapped, slot) for slot in self._layout.slots
+        }
+        self._set_variant(variant)
+        for name, content in self._restored.items():
+            self._write(self._layout.slot(name), content)
+        for slot in self._layout.spoiled:
+            self._write(slot, bytes([fill]) * slot.size_bytes)
+        axes = program.workload.values
+        with blamed_on_call(program), torch.no_grad():
+            started = time.perf_counter()
+            returned = function(dict(self._tensors), dict(axes), **self._operators)
+            ended = time.perf_counter()
+            for name, result in (returned or {}).items():
+                self._keep(name, result)
+        return (ended - started) * 1e6, self._digest()
+
+    def _keep(self, name: str, result: Any) -> None:
+        outputs = [slot.name for slot in self._layout.with_role("output", "inout")]
+        if name not in outputs:
+            raise PeerError(f"returns {name!r}, which is none of the outputs {', '.join(outputs)}")
+        wanted = self._tensors[name]
+        found, needed = (f"{one.dtype} {tuple(one.shape)}" for one in (result, wanted))
+        if found != needed:
+            message = f"returns {name!r} as {found}, not {needed}"
+            raise PeerError(message, status=Status.INCORRECT)
+        wanted.copy_(result)
+
+    def _digest(self) -> int:
+        digest = 0
+        for slot in self._layout.with_role("output"):
+            if slot.name in self._compared:
+                digest = zlib.crc32(self._content(slot), digest)
+        return digest
+
+    def _set_variant(self, variant: int) -> None:
+        for offset, value in zip(self._patch.offsets, self._patch.values[variant], strict=True):
+            self._mapped[offset] = value
+
+    def _content(self, slot: Slot) -> bytes:
+        return self._mapped[slot.offset : slot.offset + slot.size_bytes]
+
+    def _write(self, slot: Slot, content: bytes) -> None:
+        self._mapped[slot.offset : slot.offset + slot.size_bytes] = content
+
+    @property
+    def _written(self) -> tuple[Slot, ...]:
+        return self._layout.with_role("output", "scratch", "inout")
+
+    @property
+    def _layout(self) -> Layout:
+        assert self._arena is not None
+        return self._arena.layout
+
+    @property
+    def _mapped(self) -> mmap.mmap:
+        assert self._memory is not None
+        return self._memory
+
+
+def _tensor(torch: Any, memory: mmap.mmap, slot: Slot) -> Any:
+    """Make a tensor over an array, whose storage ends where the array does."""
+    dtype = getattr(torch, TORCH_DTYPES.get(slot.dtype, slot.dtype))
+    raw = torch.frombuffer(memory, dtype=torch.uint8, offset=slot.offset, count=slot.size_bytes)
+    return raw.view(dtype).reshape(slot.shape)

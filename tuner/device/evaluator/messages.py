@@ -1,0 +1,242 @@
+"""What an evaluator is asked and what it may answer: one JSON object each (docs/evaluators.md)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from tuner.device.base import DeviceInfo
+from tuner.model.hardware import COMPUTE_CAPABILITIES, DeviceLimits
+from tuner.model.trial import Resources
+
+VERSION = 1
+# Hardware that names no limit has none here: its evaluator refuses what it cannot launch.
+_UNLIMITED = 2**31 - 1
+_TARGET = re.compile(r"sm_(\d+)(\d)a?")
+
+Purpose = Literal["describe", "baseline", "search", "finals", "verify", "compare"]
+Times = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError(f"{text!r} cannot be printed")
+    return text
+
+
+Text = Annotated[str, Field(min_length=1), AfterValidator(_printable)]
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+
+class ArgumentMessage(_Message):
+    """One parameter of the operator.
+
+    `value` is a scalar's. `fill` says what an input may hold, as a search space writes it, and
+    `tolerance` how far an output may be from the reference.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+    role: Literal["input", "output", "inout", "scratch"] = "input"
+    value: bool | int | float | None = None
+    fill: str = "normal"
+    zeroed: bool = False
+    tolerance: dict[str, float] | None = None
+
+
+class LaunchMessage(_Message):
+    """One launch, resolved; `arguments` are the names of what it takes, in its kernel's order."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int = 0
+    cluster: tuple[int, int, int] | None = None
+    pdl: bool = False
+    arguments: tuple[str, ...] = ()
+
+
+class ProgramMessage(_Message):
+    """One source with its launches, in their order; `config` is None for the baseline."""
+
+    source: str
+    config: dict[str, bool | int | float | str] | None
+    launches: tuple[LaunchMessage, ...]
+    arguments: tuple[ArgumentMessage, ...]
+
+
+class Request(_Message):
+    """One question; `describe` has no program, `compare` several, and every other purpose one.
+
+    `language` is by the source's file name. `options` are the search space's compile options and
+    a `-D` for each of the operator's choices. `seed` is for drawing inputs, another one in each
+    request. `incumbent_us` is the best time so far: what is clearly slower need not be timed for
+    long.
+    """
+
+    version: int = VERSION
+    purpose: Purpose
+    kernel: str
+    language: str
+    operators: dict[str, str] = Field(default_factory=dict)
+    workload: dict[str, int] = Field(default_factory=dict)
+    programs: tuple[ProgramMessage, ...] = ()
+    options: tuple[str, ...] = ()
+    include_dirs: tuple[str, ...] = ()
+    reference: str = ""
+    seed: int = 0
+    incumbent_us: float | None = None
+    rounds: int | None = None
+
+
+class StatedLimits(_Message):
+    """What one block may have at most; what is left out is not limited here."""
+
+    threads_per_block: int = Field(default=_UNLIMITED, gt=0)
+    shared_bytes_per_block: int = Field(default=_UNLIMITED, gt=0)
+    threads_per_warp: int = Field(default=32, gt=0)
+
+
+class Described(_Message):
+    """The answer to `describe`: the hardware, and what the evaluator can do.
+
+    `streaming_gbps` (GB/s) is for the roofline: measured, or the data sheet's. `limits` are an
+    NVIDIA GPU's own where they are left out and `architecture` names one (`sm_90`). `parallel` is
+    how many requests may be under way at once, `timeout_s` how long one may take.
+    """
+
+    version: Literal[1]
+    name: Text
+    streaming_gbps: Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+    architecture: Text = "other"
+    multiprocessors: int = Field(default=1, gt=0)
+    l2_bytes: int = Field(default=0, ge=0)
+    limits: StatedLimits | None = None
+    verifies: bool = False
+    compares: bool = False
+    parallel: int = Field(default=1, ge=1, le=64)
+    timeout_s: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 600.0
+    environment: dict[Text, Text] = Field(default_factory=dict)
+
+    def info(self, evaluator: str) -> DeviceInfo:
+        """Make what the rest of a run knows of the hardware."""
+        found = _TARGET.fullmatch(self.architecture)
+        known = (int(found[1]), int(found[2])) if found else (0, 0)
+        stated = {f"evaluator {name}": text for name, text in self.environment.items()}
+        own = self.limits is not None or known not in COMPUTE_CAPABILITIES
+        return DeviceInfo(
+            name=self.name,
+            architecture=self.architecture,
+            compute_capability=known,
+            multiprocessors=self.multiprocessors,
+            l2_bytes=self.l2_bytes,
+            streaming_gbps=self.streaming_gbps,
+            recorded=False,
+            environment={"evaluator": evaluator, **stated},
+            own_limits=_limits(self.limits or StatedLimits(), known) if own else None,
+            evaluator=evaluator,
+            verifies=self.verifies,
+            parallel=self.parallel,
+        )
+
+
+class StatedResources(_Message):
+    """What the evaluator's compiler reports of the first launch's kernel, as `Resources`."""
+
+    registers: int = Field(ge=0)
+    spill_store_bytes: int = Field(default=0, ge=0)
+    spill_load_bytes: int = Field(default=0, ge=0)
+    static_shared_bytes: int = Field(default=0, ge=0)
+    stack_bytes: int = Field(default=0, ge=0)
+
+    def made(self) -> Resources:
+        return Resources(**self.model_dump())
+
+
+class Answer(_Message):
+    """The answer to a request with programs.
+
+    `times_us` are raw times of one call each, in microseconds. `verified` says that the results
+    were compared with the reference. `rounds_us` answers `compare`: a row for each round with a
+    time for each program, taken one after the other.
+    """
+
+    status: Literal["correct", "incorrect", "compile", "launch", "timeout", "resource_limit"]
+    reason: str = ""
+    times_us: tuple[Times, ...] = ()
+    rounds_us: tuple[tuple[Times, ...], ...] = ()
+    verified: bool = False
+    stopped_early: bool = False
+    resources: StatedResources | None = None
+
+    @property
+    def is_correct(self) -> bool:
+        return self.status == "correct"
+
+    @model_validator(mode="after")
+    def _failures_say_why(self) -> Self:
+        if not self.is_correct and not self.reason.strip():
+            raise ValueError(f"the status {self.status} needs a `reason`")
+        return self
+
+    def lacks(self, purpose: Purpose, programs: int, *, verifies: bool) -> str:
+        """Say what a request of this purpose asked for and is not here; "" where nothing is.
+
+        `verifies` says that the program has promised verdicts.
+        """
+        if not self.is_correct:
+            return ""
+        if purpose == "verify":
+            promised = "`verified` is not true, the status is correct, and `describe` promised it"
+            return promised if verifies and not self.verified else ""
+        if purpose != "compare":
+            return "" if self.times_us else "`times_us` is empty, and the status is correct"
+        if not self.rounds_us:
+            return "`rounds_us` is empty, and the status is correct"
+        wrong = next((len(row) for row in self.rounds_us if len(row) != programs), None)
+        return "" if wrong is None else f"a row of `rounds_us` has {wrong} times, not {programs}"
+
+
+def _limits(stated: StatedLimits, compute_capability: tuple[int, int]) -> DeviceLimits:
+    """Limit what the evaluator has limited; of a multiprocessor's occupancy it said nothing."""
+    return DeviceLimits(
+        compute_capability,
+        warps_per_multiprocessor=0,
+        blocks_per_multiprocessor=_UNLIMITED,
+        shared_bytes_per_multiprocessor=_UNLIMITED,
+        shared_bytes_per_block=stated.shared_bytes_per_block,
+        cluster_blocks=_UNLIMITED,
+        reserved_shared_bytes=0,
+        threads_per_block=stated.threads_per_block,
+        threads_per_warp=stated.threads_per_warp,
+        block_dimensions=(_UNLIMITED,) * 3,
+        grid_dimensions=(_UNLIMITED,) * 3,
+        registers_per_thread=_UNLIMITED,
+        registers_per_block=_UNLIMITED,
+        registers_per_multiprocessor=_UNLIMITED,
+    )
+
+
+def json_schema() -> Mapping[str, Any]:
+    """Make the schema of both directions, as docs/evaluators.schema.json has it."""
+    models: Sequence[type[_Message]] = (Request, Described, Answer)
+    found: dict[str, Any] = {}
+    for model in models:
+        mode: Literal["serialization", "validation"]
+        mode = "serialization" if model is Request else "validation"
+        schema = model.model_json_schema(mode=mode, ref_template="#/$defs/{model}")
+        found |= schema.pop("$defs", {})
+        found[model.__name__] = schema
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "What `tune --device command:` asks and is answered",
+        "oneOf": [{"$ref": f"#/$defs/{model.__name__}"} for model in models],
+        "$defs": found,
+    }

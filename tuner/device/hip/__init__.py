@@ -1,0 +1,1 @@
+"""The `hip` device: AMD's GPUs through the HIP runtime."""

@@ -1,0 +1,42 @@
+"""Which AMD GPU is at a place on the bus, from what Linux's driver tells of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from tuner.model.errors import DeviceError
+
+NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+
+
+def gpu_at(bus_id: str, nodes: Path = NODES) -> tuple[str, int]:
+    """Return the architecture and the number of SIMDs of the GPU at `0000:c1:00.0`.
+
+    Raises `DeviceError` where the driver shows none there.
+    """
+    domain, bus, rest = bus_id.split(":")
+    device, _, function = rest.partition(".")
+    location = int(bus, 16) << 8 | int(device, 16) << 3 | int(function or "0", 16)
+    for properties in _properties(nodes):
+        place = properties.get("domain", 0), properties.get("location_id")
+        if place == (int(domain, 16), location) and properties.get("simd_count"):
+            return _architecture(properties["gfx_target_version"]), properties["simd_count"]
+    raise DeviceError(
+        f"the driver shows no GPU at {bus_id}",
+        path=nodes,
+        remedy="a container needs /dev/kfd, /dev/dri and /sys of the machine",
+    )
+
+
+def _properties(nodes: Path) -> Iterator[Mapping[str, int]]:
+    for path in sorted(nodes.glob("*/properties")):
+        with suppress(OSError):  # a container may show a node and not let it be read
+            pairs = (line.split() for line in path.read_text(encoding="ascii").splitlines())
+            yield {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
+
+
+def _architecture(version: int) -> str:
+    """Name what the driver counts as 90402: `gfx942`."""
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"

@@ -1,0 +1,1 @@
+"""Kernels in OpenCL, on the CPU or a GPU."""

@@ -1,0 +1,43 @@
+"""A choice that two tunings share: among configs that measurements can't tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from tuner.model.config import Config, SearchSpace
+from tuner.model.statistics import paired_interval, unpaired_interval
+from tuner.model.trial import RESOLUTION, Comparison, Variant
+
+
+def alike(
+    comparison: Comparison, fastest: Variant, distrusted: Collection[Variant], seed: int
+) -> tuple[Variant, ...]:
+    """List the finalists that are not proved slower than the fastest one, which comes first.
+
+    The columns are compared with each other in their own rounds, not each with the baseline: what
+    both share there cancels.
+    """
+    interval = paired_interval if comparison.paired else unpaired_interval
+    columns = list(zip(*comparison.rounds, strict=True))
+    first = columns[comparison.column(fastest)]
+    found = [fastest]
+    for one in comparison.finalists:
+        if one in distrusted or one == fastest:
+            continue
+        # How many times the other takes as long.
+        _, (least, _) = interval(columns[comparison.column(one)], first, seed)
+        if least <= 1.0 + RESOLUTION:
+            found.append(one)
+    return tuple(found)
+
+
+def canonical(variants: Sequence[Variant], space: SearchSpace) -> Variant:
+    """Choose among variants that can't be told apart: the first in the order of the space.
+
+    What a search happened to try, and who was a hair ahead, then decides as little as can be.
+    """
+    return min(variants, key=lambda one: _place(one.config, space))
+
+
+def _place(config: Config, space: SearchSpace) -> tuple[int, ...]:
+    return tuple(one.values.index(config[one.name]) for one in space.parameters)

@@ -1,0 +1,165 @@
+"""Which of the files that an engine looks for are there."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from tuner.export.engine_configs.files import (
+    TITLES,
+    VERSION_KEY,
+    BlockFp8Key,
+    Engine,
+    place,
+    version_folder,
+)
+from tuner.export.engine_configs.needed import Needed, needed_configs
+from tuner.model.errors import InputError
+from tuner.process.files import read_text
+
+_PREFIX = "triton_"
+
+
+class FileState(StrEnum):
+    """Whether an engine finds a file, and whether it is for its Triton."""
+
+    THERE = "there"
+    STALE = "stale"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFolders:
+    """Where an engine looks, in its order; below them lies what `place` says."""
+
+    engine: Engine
+    moe: tuple[Path, ...]
+    block_fp8: Path
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFile:
+    """One file that an engine looks for.
+
+    `wanted` is where it belongs. `found` is the file that the engine reads, another one where it
+    is stale; `triton` is the version that this is for, where anything says so.
+    """
+
+    needed: Needed
+    state: FileState
+    wanted: Path
+    found: Path | None = None
+    triton: str | None = None
+
+    @property
+    def to_make(self) -> bool:
+        """Whether the engine lacks it; without the second GEMM's it uses the first's configs."""
+        optional = self.needed.down and self.state is FileState.MISSING
+        return self.state is not FileState.THERE and not optional
+
+
+# As of SGLang 0.5.17 and vLLM 0.32.0, below the package.
+_SHIPPED: dict[Engine, tuple[str, str]] = {
+    "sglang": ("srt/layers/moe/moe_runner/triton_utils", "kernels/ops/quantization"),
+    "vllm": ("model_executor/layers/fused_moe/configs", "model_executor/layers/quantization/utils"),
+}
+
+
+def engine_folders(engine: Engine, package: Path, own: Path | None = None) -> EngineFolders:
+    """Say where an engine looks that is installed as `package`.
+
+    `own` is what SGLANG_MOE_CONFIG_DIR or VLLM_TUNED_CONFIG_FOLDER names. SGLang then looks for
+    MoE files nowhere else, vLLM there first. Raises `InputError` where the package is laid out
+    otherwise.
+    """
+    moe, block_fp8 = (package / name for name in _SHIPPED[engine])
+    for folder in (moe, block_fp8):
+        if not folder.is_dir():
+            raise InputError(
+                f"no {folder.relative_to(package)} in it",
+                path=package,
+                remedy=f"name the folder of an installed {TITLES[engine]}; known are SGLang 0.5.17 "
+                "and vLLM 0.32.0",
+            )
+    shipped = () if engine == "sglang" and own else (moe,)
+    return EngineFolders(engine, (*((own,) if own else ()), *shipped), block_fp8)
+
+
+def missing_files(
+    config: Path,
+    folders: EngineFolders,
+    gpu: str,
+    triton: str,
+    *,
+    tp: int = 1,
+    ep: int = 1,
+    dtype: str | None = None,
+) -> tuple[EngineFile, ...]:
+    """List the files that an engine looks for with a model, and whether they are there.
+
+    Raises `InputError` as `needed_configs` does, and for files that the engine would fail on.
+    """
+    needed = needed_configs(config, folders.engine, tp=tp, ep=ep, dtype=dtype)
+    return tuple(_file(one, folders, gpu, triton) for one in needed)
+
+
+def _file(needed: Needed, folders: EngineFolders, gpu: str, triton: str) -> EngineFile:
+    name = place(needed.key, folders.engine, gpu, triton, down=needed.down)
+    if isinstance(needed.key, BlockFp8Key):
+        path = folders.block_fp8 / name
+        there = path.is_file()
+        state = FileState.THERE if there else FileState.MISSING
+        return EngineFile(needed, state, path, path if there else None)
+    wanted = folders.moe[0] / name
+    found = _sglang(folders.moe[0], name) if folders.engine == "sglang" else _vllm(folders, name)
+    if found is None:
+        return EngineFile(needed, FileState.MISSING, wanted)
+    path, version = found
+    state = FileState.THERE if version in (None, triton) else FileState.STALE
+    return EngineFile(needed, state, wanted, path, version)
+
+
+def _sglang(root: Path, name: Path) -> tuple[Path, str] | None:
+    """Find the file that SGLang reads: its Triton's, else that of the newest."""
+    wanted = root / name
+    if wanted.is_file():
+        return wanted, _version(wanted.parent)
+    others = sorted(_versions(root / "configs"), reverse=True)
+    paths = (folder / name.name for _, folder in others)
+    return next(((path, _version(path.parent)) for path in paths if path.is_file()), None)
+
+
+def _versions(configs: Path) -> Iterator[tuple[tuple[int, ...], Path]]:
+    for folder in configs.glob(f"{_PREFIX}*"):
+        version = _version(folder)
+        if not re.fullmatch(r"\d+(\.\d+)*", version):
+            raise InputError(
+                "is no release of Triton: SGLang 0.5.17 fails on such a folder whenever a model "
+                "has no file",
+                path=folder,
+                remedy=f"remove it, or name it as {version_folder('3.6.0')}",
+            )
+        yield tuple(map(int, version.split("."))), folder
+
+
+def _version(folder: Path) -> str:
+    return folder.name.removeprefix(_PREFIX).replace("_", ".")
+
+
+def _vllm(folders: EngineFolders, name: Path) -> tuple[Path, str | None] | None:
+    """Find the file that vLLM reads; what is in it says for which Triton it is, or nothing does."""
+    path = next((one / name for one in folders.moe if (one / name).is_file()), None)
+    if path is None:
+        return None
+    try:
+        content = json.loads(read_text(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"cannot be read, and vLLM would fail on it: {error}", path=path, remedy="remove it"
+        ) from error
+    version = content.get(VERSION_KEY) if isinstance(content, dict) else None
+    return path, None if version is None else str(version)

@@ -1,0 +1,362 @@
+"""Which configs an engine looks for when it runs a model, from its config.json.
+
+The shapes are those of the layers of SGLang 0.5.17 and vLLM 0.32.0 (`models/qwen3_moe.py`,
+`mixtral.py`, `deepseek_v2.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+
+from tuner.export.engine_configs.files import BlockFp8Key, Engine, Key, MoeKey
+from tuner.model.errors import InputError
+from tuner.process.files import read_text
+
+CONFIG = "config.json"
+# By the name that a user gives, the one in a file's name; other quantizations have other kernels.
+DTYPES: Mapping[str, str | None] = {
+    "bfloat16": None,
+    "float16": None,
+    "float32": "float32",
+    "fp8_w8a8": "fp8_w8a8",
+}
+# Of how many GPUs a remedy speaks at most.
+_MOST_GPUS = 128
+_PYTHON_DTYPE = "torch_dtype", "dtype"
+# SGLang makes DeepSeek-V3's shared expert one of the experts, and no other model's of this class.
+_FUSED_EXPERTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What an engine looks for; `down` is the second GEMM's own file, which it can do without."""
+
+    layer: str
+    key: Key
+    down: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """What the weights are: `dtype` as in a file's name, and the scales of fp8."""
+
+    dtype: str | None
+    block_shape: tuple[int, int] | None = None
+    per_channel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """How a model is cut: `tp` GPUs, its experts whole and spread over `ep` of them, 1 or all."""
+
+    path: Path
+    tp: int
+    ep: int
+    block_shape: tuple[int, int] | None
+
+    def count(self, number: int, what: str, parts: int) -> int:
+        """Return a GPU's part of what is counted; raise `InputError` where it has no whole one."""
+        if number % parts:
+            fitting = ", ".join(str(n) for n in range(1, _MOST_GPUS + 1) if not number % n)
+            raise InputError(
+                f"{number} {what} cannot be shared by {parts} GPUs",
+                path=self.path,
+                remedy=f"choose --tp of {fitting}",
+            )
+        return number // parts
+
+    def cut(self, size: int, what: str, parts: int) -> int:
+        """Return a GPU's part of a size; raise `InputError` where it has none that engines take."""
+        self.count(size, what, parts)
+        for block in self.block_shape or ():
+            if parts > 1 and (size // parts) % block:
+                numbers = range(1, _MOST_GPUS + 1)
+                fitting = [n for n in numbers if not size % n and not size // n % block]
+                raise InputError(
+                    f"{size} {what} on {parts} GPUs are {size // parts}, no multiple of the "
+                    f"weights' blocks of {block}",
+                    path=self.path,
+                    remedy=f"choose --tp of {', '.join(map(str, fitting)) or 'none'}, or --ep to "
+                    "keep experts whole",
+                )
+        return size // parts
+
+
+class _Model(BaseModel):
+    # A config.json has many more keys.
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    hidden_size: PositiveInt
+    num_attention_heads: PositiveInt
+    intermediate_size: PositiveInt
+
+
+class _Grouped(_Model):
+    num_key_value_heads: PositiveInt
+    head_dim: PositiveInt | None = None
+
+
+class _Mixtral(_Grouped):
+    num_local_experts: PositiveInt
+
+
+class _Qwen3(_Grouped):
+    num_experts: PositiveInt
+    moe_intermediate_size: PositiveInt
+    decoder_sparse_step: PositiveInt = 1
+    mlp_only_layers: list[int] = []
+
+
+class _DeepSeek(_Model):
+    n_routed_experts: PositiveInt
+    moe_intermediate_size: PositiveInt
+    n_shared_experts: int | None = None
+    first_k_dense_replace: int = 0
+    architectures: list[str] = []
+    q_lora_rank: PositiveInt | None = None
+    kv_lora_rank: PositiveInt
+    qk_nope_head_dim: PositiveInt
+    qk_rope_head_dim: PositiveInt
+    v_head_dim: PositiveInt
+
+
+_M = TypeVar("_M", bound=BaseModel)
+
+
+def needed_configs(
+    config: Path, engine: Engine, *, tp: int = 1, ep: int = 1, dtype: str | None = None
+) -> tuple[Needed, ...]:
+    """List what one GPU of `tp` looks for with this model, where its Triton kernels run.
+
+    `config` is a Hugging Face config.json, or a folder with one. `ep` is 1, or `tp` where the
+    experts are spread whole. `dtype` is one of `DTYPES` in place of the file's. All linear layers
+    of a model in fp8 are taken to be in fp8. Raises `InputError` for a model that is not known or
+    has no experts, and for slices that the engines refuse.
+    """
+    path = config / CONFIG if config.is_dir() else config
+    given = _read(path)
+    kind = str(given.get("model_type"))
+    if kind not in _MODELS:
+        raise _unknown(path, kind, given)
+    precision = _precision(path, given, dtype)
+    if ep not in (1, tp):
+        raise InputError(
+            f"{ep} parts of experts on {tp} GPUs", remedy=f"--ep is 1 or, as --tp, {tp}"
+        )
+    slices = Slices(path, tp, ep, precision.block_shape)
+    found = dict.fromkeys(_MODELS[kind](given, engine, slices, precision))
+    return tuple(found)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        content = json.loads(read_text(path))
+    except (OSError, ValueError, RecursionError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        raise InputError(
+            f"cannot be read: {said}",
+            path=path,
+            remedy="name a model's config.json, or the folder that it lies in",
+        ) from error
+    if not isinstance(content, dict):
+        raise InputError("is no object", path=path, remedy="name a model's config.json")
+    return content
+
+
+def _unknown(path: Path, kind: str, given: Mapping[str, Any]) -> InputError:
+    known = f"known are {', '.join(_MODELS)}"
+    if any("expert" in name for name in given):
+        return InputError(f"model_type {kind!r} is not known", path=path, remedy=known)
+    return InputError(
+        f"model_type {kind!r} has no experts, and is not known",
+        path=path,
+        remedy=f"its linear layers are no Triton kernels unless they are in block fp8; {known}",
+    )
+
+
+def _checked(model: type[_M], path: Path, given: Mapping[str, Any]) -> _M:
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        found = "" if first["type"] == "missing" else f" is {first['input']!r}"
+        raise InputError(
+            f"{name}{found}: {first['msg'].lower()}",
+            path=path,
+            remedy=f"a config.json of {given.get('model_type')!r} has it",
+        ) from error
+
+
+class _Fp8(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    weight_block_size: tuple[PositiveInt, PositiveInt] | None = None
+
+
+class _Weights(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    num_bits: int
+    type: str
+    strategy: str
+    block_structure: tuple[PositiveInt, PositiveInt] | None = None
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    weights: _Weights
+
+
+class _Compressed(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    config_groups: dict[str, _Group] = Field(min_length=1)
+
+
+def _precision(path: Path, given: Mapping[str, Any], dtype: str | None) -> Precision:
+    if dtype is not None:
+        return Precision(DTYPES[dtype])
+    quantization = given.get("quantization_config")
+    if not isinstance(quantization, dict):
+        name = next((str(given[key]) for key in _PYTHON_DTYPE if key in given), "bfloat16")
+        if name not in DTYPES:
+            raise _no_files(path, name)
+        return Precision(DTYPES[name])
+    method = str(quantization.get("quant_method"))
+    if method == "fp8":
+        return Precision("fp8_w8a8", _checked(_Fp8, path, quantization).weight_block_size)
+    if method != "compressed-tensors":
+        raise _no_files(path, method)
+    groups = _checked(_Compressed, path, quantization).config_groups
+    weights = next(iter(groups.values())).weights
+    if len(groups) > 1 or (weights.num_bits, weights.type) != (8, "float"):
+        raise _no_files(path, f"{method} of {weights.num_bits}-bit {weights.type}")
+    block = weights.block_structure if weights.strategy == "block" else None
+    return Precision("fp8_w8a8", block, per_channel=weights.strategy == "channel")
+
+
+def _no_files(path: Path, what: str) -> InputError:
+    return InputError(
+        f"weights in {what!r}: for these no files are known",
+        path=path,
+        remedy=f"name what the engine makes of them with --dtype: {', '.join(DTYPES)}",
+    )
+
+
+def _experts(
+    experts: int, width: int, engine: Engine, slices: Slices, precision: Precision, shared: int = 0
+) -> Iterator[Needed]:
+    # Each block of an expert's weights has one scale, so even an uncut expert has whole ones.
+    for block in precision.block_shape or ():
+        if width % block:
+            raise InputError(
+                f"experts are {width} wide, no multiple of the weights' blocks of {block}",
+                path=slices.path,
+                remedy="neither engine runs this model",
+            )
+    key = MoeKey(
+        experts=slices.count(experts, "experts", slices.ep) + shared,
+        intermediate=slices.cut(width, "columns of an expert", slices.tp // slices.ep),
+        dtype=precision.dtype,
+        block_shape=precision.block_shape,
+        per_channel=precision.per_channel,
+    )
+    yield Needed("experts", key)
+    if engine == "sglang":
+        yield Needed("experts, second product", key, down=True)
+
+
+def _linear(layer: str, n: int, k: int, slices: Slices) -> Iterator[Needed]:
+    if slices.block_shape:
+        yield Needed(layer, BlockFp8Key(n, k, slices.block_shape))
+
+
+def _mlp(name: str, hidden: int, width: int, slices: Slices) -> Iterator[Needed]:
+    part = slices.cut(width, f"columns of the {name}", slices.tp)
+    yield from _linear(f"{name}: gate, up", 2 * part, hidden, slices)
+    yield from _linear(f"{name}: down", hidden, part, slices)
+
+
+def _grouped_attention(model: _Grouped, slices: Slices) -> Iterator[Needed]:
+    width = model.head_dim or model.hidden_size // model.num_attention_heads
+    heads = slices.count(model.num_attention_heads, "attention heads", slices.tp)
+    pairs = model.num_key_value_heads
+    # Where there are fewer of them than GPUs, several GPUs have the same one.
+    keys = 1 if slices.tp % pairs == 0 else slices.count(pairs, "key-value heads", slices.tp)
+    yield from _linear("attention: q, k, v", (heads + 2 * keys) * width, model.hidden_size, slices)
+    yield from _linear("attention: out", model.hidden_size, heads * width, slices)
+
+
+def _mixtral(
+    given: Mapping[str, Any], engine: Engine, slices: Slices, precision: Precision
+) -> Iterator[Needed]:
+    model = _checked(_Mixtral, slices.path, given)
+    width = model.intermediate_size
+    yield from _experts(model.num_local_experts, width, engine, slices, precision)
+    yield from _grouped_attention(model, slices)
+
+
+def _qwen3(
+    given: Mapping[str, Any], engine: Engine, slices: Slices, precision: Precision
+) -> Iterator[Needed]:
+    model = _checked(_Qwen3, slices.path, given)
+    width = model.moe_intermediate_size
+    yield from _experts(model.num_experts, width, engine, slices, precision)
+    yield from _grouped_attention(model, slices)
+    if model.mlp_only_layers or model.decoder_sparse_step > 1:
+        yield from _mlp("dense layers", model.hidden_size, model.intermediate_size, slices)
+
+
+def _deepseek(
+    given: Mapping[str, Any], engine: Engine, slices: Slices, precision: Precision
+) -> Iterator[Needed]:
+    model = _checked(_DeepSeek, slices.path, given)
+    hidden, shared = model.hidden_size, model.n_shared_experts or 0
+    fused = (
+        engine == "sglang"
+        and slices.ep == 1
+        and (model.n_routed_experts, shared) == (_FUSED_EXPERTS, 1)
+        and model.architectures[:1] == ["DeepseekV3ForCausalLM"]
+    )
+    width = model.moe_intermediate_size
+    yield from _experts(
+        model.n_routed_experts, width, engine, slices, precision, shared if fused else 0
+    )
+    yield from _latent_attention(model, slices)
+    if model.first_k_dense_replace:
+        yield from _mlp("dense layers", hidden, model.intermediate_size, slices)
+    if shared and not fused:
+        yield from _mlp("shared experts", hidden, shared * width, slices)
+
+
+def _latent_attention(model: _DeepSeek, slices: Slices) -> Iterator[Needed]:
+    heads = slices.count(model.num_attention_heads, "attention heads", slices.tp)
+    latent = model.kv_lora_rank + model.qk_rope_head_dim
+    queries = heads * (model.qk_nope_head_dim + model.qk_rope_head_dim)
+    hidden = model.hidden_size
+    if model.q_lora_rank:
+        yield from _linear("attention: latents", model.q_lora_rank + latent, hidden, slices)
+        yield from _linear("attention: q", queries, model.q_lora_rank, slices)
+    else:
+        yield from _linear("attention: latents", latent, hidden, slices)
+        yield from _linear("attention: q", queries, hidden, slices)
+    keys = heads * (model.qk_nope_head_dim + model.v_head_dim)
+    yield from _linear("attention: k, v", keys, model.kv_lora_rank, slices)
+    yield from _linear("attention: out", hidden, heads * model.v_head_dim, slices)
+
+
+_Reader = Callable[[Mapping[str, Any], Engine, Slices, Precision], Iterator[Needed]]
+_MODELS: Mapping[str, _Reader] = {
+    "mixtral": _mixtral,
+    "qwen3_moe": _qwen3,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
+}

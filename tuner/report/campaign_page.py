@@ -1,0 +1,52 @@
+"""The index of a campaign: a row for each job, with the way to its report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tuner.model.progress import JobState
+from tuner.model.statistics import geometric_mean
+from tuner.report.pages import render_page, write_page
+
+REPORT = "report.html"
+
+
+def write_campaign(states: Sequence[JobState], wall_s: float, path: Path) -> None:
+    """Write the page to `path`; it links to `JOB/report.html` and `JOB.log` beside itself.
+
+    Raises `OSError` where it cannot.
+    """
+    folder = path.parent
+    reports = {one.name for one in states if (folder / one.name / REPORT).is_file()}
+    logs = {one.name for one in states if (folder / f"{one.name}.log").is_file()}
+    write_page(render_campaign(states, wall_s, folder.resolve().name, reports, logs), path)
+
+
+def render_campaign(
+    states: Sequence[JobState],
+    wall_s: float,
+    name: str,
+    reports: set[str],
+    logs: set[str],
+) -> str:
+    """Make the page's HTML; every text from outside is escaped."""
+    ended = [one.outcome for one in states if one.outcome and one.status == "done"]
+    speedups = [one.speedup for one in ended if one.speedup is not None]
+    return render_page(
+        "campaign.html.j2",
+        ("style.css", "campaign.css"),
+        name=name,
+        states=states,
+        done=sum(one.status == "done" for one in states),
+        failed=sum(one.status == "failed" for one in states),
+        measured=len(speedups),
+        speedup=geometric_mean(speedups) if speedups else None,
+        devices=sorted({one.outcome.device for one in states if one.outcome}),
+        trials=sum(one.outcome.trials for one in states if one.outcome),
+        busy_s=sum(one.seconds for one in states),
+        wall_s=wall_s,
+        reports=reports,
+        logs=logs,
+        report_name=REPORT,
+    )

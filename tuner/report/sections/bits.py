@@ -1,0 +1,214 @@
+"""The section on bits: which configs make the same outputs, and what it costs to keep them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import comb
+
+from tuner.dispatch.table import distrusted
+from tuner.model.config import Config
+from tuner.model.expressions import Value
+from tuner.model.kernel import Workload
+from tuner.model.trial import INITIAL, Status, Trial
+from tuner.report.data import ReportData, stopped_early
+from tuner.report.formatting import rounded
+from tuner.tuning.verification import BITS
+
+CLASSES_SHOWN = 5
+_RIGHT = frozenset({Status.CORRECT, Status.OTHER_BITS})
+
+
+@dataclass(frozen=True, slots=True)
+class BitClass:
+    """Configs of one workload with equal bits; those of the fully timed fastest one, if any.
+
+    `is_default` and `is_baseline` say whose bits they are besides.
+    """
+
+    bits: str
+    configs: int
+    best_us: float | None
+    best_config: Config | None
+    is_default: bool
+    is_baseline: bool
+
+    @property
+    def name(self) -> str:
+        whose = ["the default's"] * self.is_default + ["the baseline's"] * self.is_baseline
+        return " and ".join(whose) or "another"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadClasses:
+    """The classes on one workload: the default's first, then the fastest."""
+
+    workload: Workload
+    classes: tuple[BitClass, ...]
+
+    @property
+    def configs(self) -> int:
+        return sum(one.configs for one in self.classes)
+
+    @property
+    def default(self) -> BitClass | None:
+        return next((one for one in self.classes if one.is_default), None)
+
+    @property
+    def cost(self) -> float | None:
+        """How much slower the default's class is at its best than any; None where not known."""
+        times = [one.best_us for one in self.classes if one.best_us is not None]
+        if self.default is None or self.default.best_us is None:
+            return None
+        return self.default.best_us / min(times) - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Separation:
+    """Pairs of trials that differ in one parameter alone, and how many of them in their bits."""
+
+    name: str
+    pairs: int
+    differing: int
+
+
+def classes(data: ReportData) -> tuple[WorkloadClasses, ...]:
+    """Group the right trials of every workload by their bits; none where nobody looked."""
+    found = []
+    wrong = distrusted(data.finals, (one for one in data.checks if one.kind != BITS))
+    for workload, trials in data.by_workload().items():
+        groups: dict[str, list[Trial]] = {}
+        for trial in _known(trials):
+            if trial.variant not in wrong:
+                groups.setdefault(_bits(trial), []).append(trial)
+        default = {
+            _bits(trial) for ones in groups.values() for trial in ones if _is_default(data, trial)
+        }
+        made = [
+            _class(bits, ones, bits in default, bits == data.baseline_bits.get(workload.key))
+            for bits, ones in groups.items()
+        ]
+        made.sort(key=lambda one: (not one.is_default, one.best_us or float("inf"), -one.configs))
+        if made:
+            found.append(WorkloadClasses(workload, tuple(made)))
+    return tuple(found)
+
+
+def separations(trials: Iterable[Trial]) -> tuple[Separation, ...]:
+    """Compare the bits of trials that differ in one parameter alone, for every parameter.
+
+    That is what was seen, no more: a parameter without such pairs may decide as well.
+    """
+    known = _known(trials)
+    names = dict.fromkeys(name for trial in known for name in trial.config)
+    return tuple(_separation(name, known) for name in names)
+
+
+def bits_lines(data: ReportData) -> tuple[str, ...]:
+    """Say how many classes there are, what the default's costs, and which parameters decide."""
+    lines = [_line(data, one) for one in classes(data)]
+    known = [trial for trial in _known(data.trials) if trial.candidate == _first(data)]
+    found = separations(known)
+    differ = [one.name for one in found if one.differing]
+    same = [f"{one.name} ({one.pairs})" for one in found if one.pairs and not one.differing]
+    unknown = [one.name for one in found if not one.pairs]
+    if not (differ or same):
+        return tuple(lines)
+    parts = [f"bits differ with {', '.join(differ)}"] if differ else []
+    parts += [f"with {', '.join(same)} no pair of trials differs"] if same else []
+    parts += [f"of {', '.join(unknown)} nothing was seen"] if unknown else []
+    seen = f"of {len(known)} trials, where one parameter alone differs: "
+    return (*lines, seen + "; ".join(parts))
+
+
+def bits_json(data: ReportData) -> dict[str, object]:
+    """Make what `--json` says of bits; nothing where nobody looked."""
+    found = classes(data)
+    if not found:
+        return {}
+    known = (trial for trial in data.trials if trial.candidate == _first(data))
+    return {
+        "kept": data.keep_bits,
+        "workloads": [
+            {
+                "workload": on.workload.values,
+                "classes": [
+                    {
+                        "bits": one.bits,
+                        "configs": one.configs,
+                        "best_us": rounded(one.best_us),
+                        "best_config": dict(one.best_config) if one.best_config else None,
+                        "default": one.is_default,
+                        "baseline": one.is_baseline,
+                    }
+                    for one in on.classes
+                ],
+                "cost": None if data.on_cpu else rounded(on.cost),
+            }
+            for on in found
+        ],
+        "parameters": {
+            one.name: {"pairs": one.pairs, "differing": one.differing} for one in separations(known)
+        },
+    }
+
+
+def _line(data: ReportData, on: WorkloadClasses) -> str:
+    count = len(on.classes)
+    parts = [f"{on.configs} configs in {count} class{'es' * (count != 1)}"]
+    if on.default is not None:
+        parts.append(f"{on.default.configs} in the default's")
+        if on.default.is_baseline:
+            parts[-1] += ", which is the baseline's too"
+        elif on.workload.key in data.baseline_bits:
+            parts[-1] += ", the baseline has other bits"
+    if on.cost is not None and not data.on_cpu:
+        parts.append(
+            f"its best is {on.cost:.1%} slower than the best of all"
+            if on.cost
+            else "the fastest of all is one of them"
+        )
+    return f"{on.workload}: {'; '.join(parts)}"
+
+
+def _class(bits: str, trials: Sequence[Trial], is_default: bool, is_baseline: bool) -> BitClass:
+    full = [trial for trial in trials if not stopped_early(trial)]
+    times = {one.variant: one.measurement.median_us for one in full if one.measurement}
+    best = min(times, key=lambda variant: times[variant], default=None)
+    return BitClass(
+        bits,
+        len({trial.variant for trial in trials}),
+        None if best is None else times[best],
+        None if best is None else best.config,
+        is_default,
+        is_baseline,
+    )
+
+
+def _separation(name: str, trials: Sequence[Trial]) -> Separation:
+    groups: dict[tuple[Workload, str, frozenset[tuple[str, Value]]], Counter[str]] = {}
+    for trial in trials:
+        rest = frozenset(pair for pair in trial.config.items_ if pair[0] != name)
+        counts = groups.setdefault((trial.workload, trial.candidate, rest), Counter())
+        counts[_bits(trial)] += 1
+    pairs = sum(comb(counts.total(), 2) for counts in groups.values())
+    equal = sum(comb(count, 2) for counts in groups.values() for count in counts.values())
+    return Separation(name, pairs, pairs - equal)
+
+
+def _known(trials: Iterable[Trial]) -> list[Trial]:
+    return [trial for trial in trials if trial.status in _RIGHT and _bits(trial)]
+
+
+def _bits(trial: Trial) -> str:
+    return trial.correctness.bits if trial.correctness else ""
+
+
+def _is_default(data: ReportData, trial: Trial) -> bool:
+    return trial.candidate == _first(data) and trial.config == data.default
+
+
+def _first(data: ReportData) -> str:
+    """Name the first candidate: names of parameters may mean another thing in a later one."""
+    return next((one.name for one in data.candidates), INITIAL)

@@ -1,0 +1,128 @@
+"""How a run went: where its time went, and which of several devices timed which workload."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tuner.model.trial import Result
+from tuner.report.data import ReportData
+from tuner.report.formatting import rounded
+from tuner.tuning.homes import difference
+
+# What a phase does, by its name.
+MEANING: Mapping[str, str] = {
+    "opening": "starting processes, reading files, comparing devices",
+    "baseline": "verifying and timing the untouched kernel",
+    "search": "searching",
+    "agent": "waiting for the agent",
+    "candidate": "checking what the agent wrote",
+    "profile": "profiling",
+    "energy": "measuring energy",
+    "finals": "verifying and comparing the finalists",
+    "checks": "running the winners under further checks",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TimeTable:
+    """The seconds of all of a session's runs: by phase, and of the search by what was waited for.
+
+    A search has a lane for each device; `device_s`, `compiler_s` and `proposals_s` are those of all
+    lanes together.
+    """
+
+    phases_s: Mapping[str, float]
+    device_s: float
+    compiler_s: float
+    proposals_s: float
+
+    def rows(self) -> Iterator[tuple[str, float, float]]:
+        """Give what was done, its seconds and their share of the whole."""
+        whole_s = sum(self.phases_s.values()) or 1.0
+        for name, seconds in self.phases_s.items():
+            yield MEANING.get(name, name), seconds, seconds / whole_s
+
+    def search_rows(self) -> Iterator[tuple[str, float, float]]:
+        """The same of the lanes of the search."""
+        lanes_s = self.device_s + self.compiler_s + self.proposals_s
+        named = {
+            "verifying and timing": self.device_s,
+            "waiting for the compiler": self.compiler_s,
+            "waiting for a proposal": self.proposals_s,
+        }
+        for name, seconds in named.items() if lanes_s else ():
+            yield name, seconds, seconds / lanes_s
+
+
+def time_spent(data: ReportData) -> TimeTable | None:
+    """Add the runs of a session up; None where nobody kept the time."""
+    if not data.time_spent:
+        return None
+    phases_s: Counter[str] = Counter()
+    for one in data.time_spent:
+        phases_s.update(one.phases_s)
+    device_s = sum(one.device_s for one in data.time_spent)
+    compiler_s = sum(one.compiler_s for one in data.time_spent)
+    lanes_s = sum(one.lanes * one.phases_s.get("search", 0.0) for one in data.time_spent)
+    left_s = max(0.0, lanes_s - device_s - compiler_s)
+    return TimeTable(dict(phases_s), device_s, compiler_s, left_s)
+
+
+def device_of(data: ReportData, result: Result) -> str:
+    """Name the device that timed a workload, of several; "" where there was one."""
+    return data.homes[-1].homes.get(result.workload.key, "") if data.homes else ""
+
+
+def homes_lines(data: ReportData) -> tuple[str, ...]:
+    """Say how the devices compared, and which were lost; nothing where there was one."""
+    if not data.homes:
+        return ()
+    members = dict.fromkeys(name for one in data.homes for name in one.members)
+    lines = [f"Each workload was timed on one device of {len(members)}: {', '.join(members)}."]
+    if data.reference_us:
+        times = ", ".join(f"{name} {us:.4g} us" for name, us in data.reference_us.items())
+        lines.append(
+            f"All timed the same kernel first, the baseline on {data.reference_workload}: {times}."
+        )
+    if not data.on_cpu and (differ := difference(data.reference_us)):
+        lines.append(f"{differ[:1].upper()}{differ[1:]}.")
+    lines += [f"{name} was lost: {reason}." for name, reason in _lost(data).items()]
+    lines += [
+        f"{key} was begun on another device: what {member} took was multiplied by {factor:.4f}."
+        for key, (member, factor) in _factors(data).items()
+    ]
+    return tuple(lines)
+
+
+def _lost(data: ReportData) -> dict[str, str]:
+    return {name: reason for one in data.homes for name, reason in one.lost.items()}
+
+
+def _factors(data: ReportData) -> dict[str, tuple[str, float]]:
+    """Tell by workload which device took it over, and what its times were multiplied by."""
+    return {k: (one.homes[k], by) for one in data.homes for k, by in one.factors.items()}
+
+
+def course_json(data: ReportData) -> dict[str, object]:
+    """Make what `--json` has of it; only a run on several devices says anything of them."""
+    made: dict[str, object] = {}
+    if (spent := time_spent(data)) is not None:
+        search = {
+            "device": rounded(spent.device_s),
+            "compiler": rounded(spent.compiler_s),
+            "proposals": rounded(spent.proposals_s),
+        }
+        phases = {name: rounded(seconds) for name, seconds in spent.phases_s.items()}
+        made["time"] = {"phases_s": phases, "search_s": search}
+    if data.homes:
+        made["gpus"] = {
+            "members": list(data.homes[-1].members),
+            "reference": data.reference_workload or None,
+            "reference_us": {name: rounded(us) for name, us in data.reference_us.items()},
+            "differ": bool(difference(data.reference_us)) and not data.on_cpu,
+            "lost": _lost(data),
+            "factors": {key: rounded(factor) for key, (_, factor) in _factors(data).items()},
+        }
+    return made

@@ -1,0 +1,104 @@
+"""Kernels in Python: functions `launch(config, tensors, axes, **operators)` and their templates.
+
+What a device runs of such a kernel is the text of a module that says at its end what `launch` is to
+be called with. A file that is no template becomes one by these lines.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+
+from tuner.model.config import Parameter, SearchSpace
+from tuner.model.errors import KernelError, TemplateError
+from tuner.model.expressions import Expression, Value
+from tuner.model.kernel import CALL, KernelSpec, LaunchSpec
+from tuner.space.template import Template
+from tuner.space.yaml import read_text
+
+FUNCTION = "launch"
+CALLED = (LaunchSpec(CALL, (Expression.parse("1"),), (Expression.parse("1"),)),)
+_TOOK = "takes other than (config, tensors, axes, **operators)"
+_LEAST_PARAMETERS = 3
+_LARGEST_CHARACTERS = 1 << 20
+# What would be read as a template's.
+_JINJA = re.compile(r"@\{|\}@|/\*[%#]|[%#]\*/|^\s*//[%#]", re.MULTILINE)
+
+
+def load_template(spec: KernelSpec, space: SearchSpace) -> Template:
+    """Read the template that a space names; of a kernel in Python that names none make one.
+
+    Raises `TemplateError` with the file and line of a mistake.
+    """
+    if not spec.is_callable:
+        return Template.load(spec.template, spec.include_dirs)
+    text = read_text(spec.template, _LARGEST_CHARACTERS, TemplateError, "kernel")
+    if spec.template == spec.source and (found := _JINJA.search(text)):
+        raise TemplateError(
+            f"`{found[0].strip()}` is a template's syntax",
+            path=spec.template,
+            line=text.count("\n", 0, found.start()) + 1,
+            remedy="write it otherwise, or make the file a template and name it as `template`",
+        )
+    return Template.from_text(ended(text, spec, space.parameters), spec.template)
+
+
+def ended(text: str, spec: KernelSpec, parameters: Iterable[Parameter]) -> str:
+    """Add the lines that say what `launch` is called with, for a template to fill in."""
+    config = ", ".join(f"{one.name!r}: {_written(one)}" for one in parameters)
+    return f"{_closed(text)}CONFIG = {{{config}}}\n{_place(spec)}"
+
+
+def baseline_text(spec: KernelSpec, names: Mapping[str, Value]) -> str:
+    """Write the module of the baseline: the kernel as it is, called without a config."""
+    text = read_text(spec.source, _LARGEST_CHARACTERS, KernelError, "kernel")
+    axes = {axis: names[axis] for axis in spec.axes}
+    operators = {one.name: names[one.name] for one in spec.operators}
+    return f"{_closed(text)}CONFIG = None\nAXES = {axes!r}\nOPERATORS = {operators!r}\n"
+
+
+def check_function(spec: KernelSpec) -> None:
+    """Raise `KernelError` unless the source is Python that defines `launch` with its parameters."""
+    text = read_text(spec.source, _LARGEST_CHARACTERS, KernelError, "kernel")
+    try:
+        module = ast.parse(text)
+    except SyntaxError as error:
+        message = f"is not Python: {error.msg}"
+        raise KernelError(message, path=spec.source, line=error.lineno) from error
+    functions = [one for one in module.body if isinstance(one, ast.FunctionDef)]
+    found = next((one for one in functions if one.name == FUNCTION), None)
+    operators = ", ".join(f"{one.name}={one.values[0]!r}" for one in spec.operators)
+    example = f"def {FUNCTION}(config, tensors, axes{operators and ', ' + operators})"
+    if found is None:
+        raise KernelError(
+            f"defines no function `{FUNCTION}`",
+            path=spec.source,
+            remedy=f"write {example}: it enqueues the work of a config on the current stream, and "
+            "what the library does by itself where the config is None",
+        )
+    taken = found.args
+    named = {one.arg for one in (*taken.posonlyargs, *taken.args, *taken.kwonlyargs)}
+    lacking = [one.name for one in spec.operators if one.name not in named and not taken.kwarg]
+    if len((*taken.posonlyargs, *taken.args)) < _LEAST_PARAMETERS or lacking:
+        message = f"`{FUNCTION}` lacks the parameter {lacking[0]!r}" if lacking else _TOOK
+        raise KernelError(message, path=spec.source, line=found.lineno, remedy=f"write {example}")
+
+
+def _closed(text: str) -> str:
+    return text if text.endswith("\n") or not text else f"{text}\n"
+
+
+def _written(parameter: Parameter) -> str:
+    """Write a template's expression that gives a parameter's value as Python."""
+    name = f"@{{ {parameter.name} }}@"
+    kinds = {type(value) for value in parameter.values}
+    if kinds == {bool}:
+        return f"'{name}' == 'true'"
+    return f"'{name}'" if str in kinds else name
+
+
+def _place(spec: KernelSpec) -> str:
+    axes = ", ".join(f"{axis!r}: @{{ {axis} }}@" for axis in spec.axes)
+    operators = ", ".join(f"{one.name!r}: '@{{ {one.name} }}@'" for one in spec.operators)
+    return f"AXES = {{{axes}}}\nOPERATORS = {{{operators}}}\n"
