@@ -80,13 +80,7 @@ def open_run(
     """
     session: Session | None = None
     if resume is not None:
-        if kernel is not None and kernel.suffix in PROBLEMS and not is_python_kernel(kernel):
-            kernel = kernel.with_suffix(".cu")
-        stack.push(partial(_say_how_to_resume, resume, options.resume_command))
-        session = stack.enter_context(Session.open(resume))
-        plan = resumed_plan(
-            *(session.directory, session.manifest, kernel, settings), may_run=options.may_run
-        )
+        session, plan = _reopened(stack, resume, kernel, settings, options)
     elif kernel is None:
         raise InputError("no kernel given; name a .cu file, or a session with --resume")
     else:
@@ -99,7 +93,6 @@ def open_run(
         if options.wait_s is not None and plan.config.agent != FILES:
             raise InputError(f"--wait is for --agent files, not for {plan.config.agent}")
     plan = options.change(plan) if options.change else plan
-    config = plan.config
     device, remote = _device(plan, options, stack)
     stack.callback(device.close)
     if session is not None:
@@ -111,22 +104,34 @@ def open_run(
     compiler = remote or compiler_for(plan.spec, device, options.jobs, stack)
     watches = watches_for(plan, device, compiler, stack)
     authoring = None
-    if config.rounds:
+    if plan.config.rounds:
         from tuner.app.agents import authoring_for
 
         authoring = authoring_for(plan, options, device, compiler, stack, agent)
     if session is None:
         plan = _with_device(plan, device)
-        trust(plan.spec.reference)  # this user has named it
-        if device.info.evaluator:
-            trust_command(device.info.evaluator)
         session = _new_session(plan, device, compiler, watches, options, stack)
     if options.copy_session:
         stack.enter_context(_copier(session, options))
     author, warning = None, ""
     if authoring is not None:
-        author, warning = authoring.author, authoring.early_warning(session, config.rounds)
+        author, warning = authoring.author, authoring.early_warning(session, plan.config.rounds)
     return OpenRun(plan, session, device, compiler, watches, author, warning, meter, knowledge)
+
+
+def _reopened(
+    stack: ExitStack,
+    folder: Path,
+    kernel: Path | None,
+    settings: RunSettings,
+    options: RunOptions,
+) -> tuple[Session, Plan]:
+    if kernel is not None and kernel.suffix in PROBLEMS and not is_python_kernel(kernel):
+        kernel = kernel.with_suffix(".cu")
+    stack.push(partial(_say_how_to_resume, folder, options.resume_command))
+    session = stack.enter_context(Session.open(folder))
+    known = (session.directory, session.manifest)
+    return session, resumed_plan(*known, kernel, settings, may_run=options.may_run)
 
 
 def _device(plan: Plan, options: RunOptions, stack: ExitStack) -> tuple[Device, Compiler | None]:
@@ -241,6 +246,9 @@ def _new_session(
     options: RunOptions,
     stack: ExitStack,
 ) -> Session:
+    trust(plan.spec.reference)  # this user has named it
+    if device.info.evaluator:
+        trust_command(device.info.evaluator)
     folder = options.session or new_session_folder(plan.spec.name, datetime.now())
     environment = {
         **environment_of(device, compiler, plan.spec.path.parent),

@@ -118,13 +118,12 @@ def tune(
     candidates = Candidates(plan, compiler, device)
     evaluator = candidates.evaluator(plan.candidate)
     pools = pools_of(plan, evaluator)
-    sizes = [len(pool) for pool in pools.values()]
+    largest = max(map(len, pools.values()))
     # While the baseline is measured this process has nothing to do.
-    Thread(target=_load_ahead, args=(plan.config.searcher, max(sizes)), daemon=True).start()
+    Thread(target=_load_ahead, args=(plan.config.searcher, largest), daemon=True).start()
     _take_up_candidates(plan, session, candidates)
     session.mark("running")
-    name = device.info.name
-    tracker = ProgressTracker(plan, session, name, listener, opening_s=opening_s)
+    tracker = ProgressTracker(plan, session, device.info.name, listener, opening_s=opening_s)
     verification = Verification(plan, session, device, candidates, watches)
     failure: AgentError | None = None
     try:
@@ -132,9 +131,7 @@ def tune(
         if warning := settle_homes(plan, session, device, compiler, budgets):
             tracker.announce("baseline", note=warning)
         tracker.lanes = len({lane_of(device, workload) for workload in plan.tuned})
-        _measure_baseline(plan, session, evaluator, tracker)
-        if not (device.info.recorded or session.trials()):
-            in_lanes(device, plan.spec.edge_cases, evaluator.verify_baseline)
+        _measure_baselines(plan, session, evaluator, tracker)
         if plan.config.keep_bits:
             candidates.kept_bits.update(default_bits(plan, session, evaluator, pools))
         _search(plan, session, evaluator, tracker, pools, knowledge)
@@ -142,13 +139,7 @@ def tune(
             from tuner.agent.rounds import Rounds
 
             failure = Rounds(plan, session, candidates, tracker, author(session, candidates)).run()
-        ranked: Mapping[Workload, tuple[Variant, ...]] = {}
-        if meter is not None:
-            from tuner.tuning.energy import EnergyStage
-
-            objective = plan.config.objective
-            stage = EnergyStage(plan, objective, session, meter, candidates, verification, tracker)
-            ranked = stage.run()
+        ranked = _ranked_by_energy(plan, session, meter, candidates, verification, tracker)
         finals = Finals(plan, session, device, candidates, verification, ranked)
         _decide(plan, finals, device, tracker)
     except (KeyboardInterrupt, AwaitedError, DeviceLost, ClusterLost):
@@ -199,6 +190,22 @@ def _search(
         Survey(plan, session, evaluator, tracker, pools).run()
 
 
+def _ranked_by_energy(
+    plan: Plan,
+    session: Session,
+    meter: EnergyMeter | None,
+    candidates: Candidates,
+    verification: Verification,
+    tracker: ProgressTracker,
+) -> Mapping[Workload, tuple[Variant, ...]]:
+    if meter is None:
+        return {}
+    from tuner.tuning.energy import EnergyStage
+
+    objective = plan.config.objective
+    return EnergyStage(plan, objective, session, meter, candidates, verification, tracker).run()
+
+
 def _decide(plan: Plan, finals: Finals, device: Device, tracker: ProgressTracker) -> None:
     def decide(workload: Workload) -> None:
         tracker.announce("finals", workload)
@@ -211,7 +218,7 @@ def _decide(plan: Plan, finals: Finals, device: Device, tracker: ProgressTracker
     finals.confirm()
 
 
-def _measure_baseline(
+def _measure_baselines(
     plan: Plan, session: Session, evaluator: Evaluator, tracker: ProgressTracker
 ) -> None:
     def measure(workload: Workload) -> None:
@@ -226,3 +233,5 @@ def _measure_baseline(
         tracker.set_baseline(workload, known.measurement.median_us)
 
     in_lanes(evaluator.device, plan.config.workloads, measure)
+    if not (evaluator.device.info.recorded or session.trials()):
+        in_lanes(evaluator.device, plan.spec.edge_cases, evaluator.verify_baseline)
