@@ -1,13 +1,21 @@
 """What many workers cost the coordinator of a cluster: processor time and memory.
 
-    python benchmarks/cluster_load.py [--workers 1000] [--trials 20] [--out FILE]
+    python benchmarks/cluster_load.py [--workers 1000] [--trials 10] [--out FILE]
 
-The workers are simulated: a few processes hold all of them, each a Dask worker of its own with a
-slot as `tune worker` makes it, and a device that sleeps a second for each trial. What a coordinator
-consists of is real: Dask's scheduler, and a process with as many remote devices as there are
-workers, each with a thread that runs its trials one after the other. Messages are signed, pickled
-and sent through the loopback. The processor's time of both is taken over the trials alone; on a
-busy machine it says more than the clock's.
+The workers are simulated: a few processes hold all of them, each a Dask worker of its own that
+joins, sends heartbeats and has a slot as `tune worker` makes it. Its answers are signed and pickled
+as that slot's, but in the event loop instead of threads, and a trial there is a second's wait. All
+trials are run once as they are, and once more with a compilation before each, on whatever worker
+has the least to do, by a compiler that answers at once.
+
+What a coordinator consists of is real: Dask's scheduler, and a process with as many remote devices
+as there are workers, each with a thread that runs its trials one after the other. Messages are
+signed, pickled and sent through the loopback. Search, session and rendering are not in it.
+
+The processor's time of both is taken while the workers are idle, and then over the trials alone;
+on a busy machine it says more than the clock's. The workers share this machine: where it has too
+little for them, trials take longer than they sleep. So what 1,000 trials a second need is reckoned:
+the time of an idle second, and for each trial what it took beyond that.
 """
 
 from __future__ import annotations
@@ -23,52 +31,82 @@ import sys
 import tempfile
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import dask
 from environment import ROOT, environment, versions, write_result
 
-from tuner.cluster.coordinator import Cluster, Wanted
+from tuner.cluster import slot as slots
+from tuner.cluster.compiler import RemoteCompiler
+from tuner.cluster.coordinator import Cluster
 from tuner.cluster.device import RemoteDevice
 from tuner.cluster.files import FileStore
-from tuner.cluster.messages import SlotInfo, code_version, cuda_version
+from tuner.cluster.membership import Wanted
+from tuner.cluster.messages import TOPIC, SlotInfo, code_version, cuda_version
 from tuner.cluster.network import require_dask
 from tuner.cluster.settings import ClusterSettings
 from tuner.cluster.signing import Seal
 from tuner.cluster.slot import Slot, SlotOptions, slot_worker
+from tuner.cluster.task import NAME
+from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.device.base import DeviceInfo, Outcome, Program
 from tuner.model.trial import Measurement, Status
 from tuner.space.load import load_definition
 
 PROCESSES = 4
-TRIAL_S = 1.0
+LONG_S = 900.0
+PATIENT = {f"distributed.comm.timeouts.{name}": "15m" for name in ("connect", "tcp")}
+TRIAL_S, IDLE_S = 1.0, 30.0
+# Of 1,000 workers.
+ASKED_PER_S = 1000
 GPU = "simulated GPU"
 SPACE = ROOT / "search_spaces/sglang/silu_and_mul.yaml"
+SOURCE = ROOT / "kernels/sglang/silu_and_mul.cu"
 # Of a cubin, as a program brings it, and of the times that come back.
 CUBIN_BYTES, TIMES = 30_000, 60
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class SleepingDevice:
-    """A device whose trials take a second and no work."""
+class InstantDevice:
+    """A device whose trials are made up."""
 
     def __init__(self) -> None:
         self.info = DeviceInfo(GPU, "sm_90a", (9, 0), 132, 50 << 20, 4000.0, recorded=False)
 
     def run(self, program: Program, **_: object) -> Outcome:
-        time.sleep(TRIAL_S)
         return Outcome(Status.CORRECT, "", Measurement((10.0,) * TIMES, 1, 1))
 
     def close(self) -> None:
         """Nothing is open."""
 
 
+class InstantCompiler:
+    """A compiler whose machine code is there at once."""
+
+    version = "simulated"
+
+    def submit(self, request: CompileRequest) -> Future[CompileResult]:
+        done: Future[CompileResult] = Future()
+        done.set_result(CompileResult(os.urandom(CUBIN_BYTES)))
+        return done
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class SimulatedSlot(Slot):
+    def _compiler(self, on_cpu: bool, architecture: str = "") -> InstantCompiler:
+        return InstantCompiler()
+
+
 async def simulate(address: str, token: str, count: int, folder: Path) -> None:
     """Hold so many workers in this process."""
     # Each would ask the system for its load twice a second: hosts of their own could.
-    dask.config.set({"distributed.admin.system-monitor.interval": "10m"})
+    dask.config.set({"distributed.admin.system-monitor.interval": "10m", **PATIENT})
     seal, files = Seal(token), FileStore(folder / "files")
     host = f"{socket.gethostname()}-{os.getpid()}"
     workers = []
@@ -76,12 +114,25 @@ async def simulate(address: str, token: str, count: int, folder: Path) -> None:
         name = f"{host}/{number}"
         said = (secrets.token_hex(8), name, host, "cuda:0", GPU, code_version(), cuda_version())
         info = SlotInfo(*said, compilers=1)
-        slot = Slot(info, seal, files, 600.0, opened=lambda *_: SleepingDevice())
+        slot = SimulatedSlot(info, seal, files, 600.0, opened=lambda *_: InstantDevice())
         options = SlotOptions(address, info, token, None, folder, folder, 600.0)
         workers.append(slot_worker(options, slot, dashboard=False, silence_logs=50))
     for some in range(0, count, 25):
         await asyncio.gather(*workers[some : some + 25])
+        for worker in workers[some : some + 25]:
+            worker.handlers[TOPIC] = in_loop(worker.plugins[NAME].slot)
     await asyncio.gather(*(worker.finished() for worker in workers))
+
+
+def in_loop(slot: Slot) -> Callable[..., Coroutine[Any, Any, bytes]]:
+    """Answer as a worker does, without its threads: thousands of them would be what is measured."""
+
+    async def call(comm: object, pool: str, sealed: bytes) -> bytes:
+        if pool == "device":
+            await asyncio.sleep(TRIAL_S)
+        return slot.answer(sealed)
+
+    return call
 
 
 def processor_s(pid: int) -> float:
@@ -97,54 +148,104 @@ def peak_mib(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
-def measure(address: str, token: Path, scheduler: int, workers: int, trials: int) -> dict[str, Any]:
-    """Open a device on every worker, and run their trials."""
-    # A device is waited for, however long the workers take to join.
-    settings = ClusterSettings(address, token).patient(rejoin_s=600.0)
+@dataclass
+class Meter:
+    """Take the time of the processor and of the clock that processes spend."""
+
+    pids: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        self._spent_s, self._began_s = self._now(), time.monotonic()
+
+    def read(self) -> tuple[dict[str, float], float]:
+        """Return what each has spent since this was made, and the clock's seconds."""
+        now = self._now()
+        spent = {name: now[name] - before for name, before in self._spent_s.items()}
+        return spent, time.monotonic() - self._began_s
+
+    def _now(self) -> dict[str, float]:
+        return {name: processor_s(pid) for name, pid in self.pids.items()}
+
+
+def measure(
+    settings: ClusterSettings, pids: Mapping[str, int], workers: int, trials: int
+) -> dict[str, Any]:
+    """Open a device on every worker, be idle for a while, and run their trials."""
     spec = load_definition(SPACE).spec
     program = Program("key", spec.workloads[0], (), os.urandom(CUBIN_BYTES))
-    cluster = Cluster(settings, lambda text: print(text, file=sys.stderr))
-    before_s = time.monotonic()
-    threading.stack_size(1 << 20)
+    request = CompileRequest(SOURCE.read_text(), ("kernel",), "sm_90a")
+    # Workers that share a busy machine take long to join, and to say that they live.
+    patient = settings.patient(rejoin_s=LONG_S, silent_s=LONG_S, connect_s=LONG_S)
+    cluster = Cluster(patient, lambda text: print(text, file=sys.stderr))
+    compiler = RemoteCompiler(cluster, on_cpu=False)
+    began_s = time.monotonic()
     with ThreadPoolExecutor(workers) as pool:
-        opened = [
+        opening = [
             pool.submit(RemoteDevice, cluster, Wanted(False), spec, {}, lambda text: None)
             for _ in range(workers)
         ]
-        devices = [one.result() for one in opened]
-        opened_s = time.monotonic() - before_s
+        devices = [one.result() for one in opening]
+        opened_s = time.monotonic() - began_s
         print(f"{len(devices)} devices after {opened_s:.0f} s", file=sys.stderr)
-        pids = {"scheduler": scheduler, "coordinator": os.getpid()}
-        started = {name: processor_s(pid) for name, pid in pids.items()}
-        started_s = time.monotonic()
+        meter = Meter(pids)
+        time.sleep(IDLE_S)
+        spent, took_s = meter.read()
+        idle_cores = {name: spent_s / took_s for name, spent_s in spent.items()}
 
-        def work(device: RemoteDevice) -> int:
+        def run(device: RemoteDevice) -> int:
             found = (device.run(program) for _ in range(trials))
             return sum(one.status is Status.CORRECT for one in found)
 
-        done = sum(pool.map(work, devices))
-        took_s = time.monotonic() - started_s
-        spent = {name: processor_s(pid) - started[name] for name, pid in pids.items()}
+        def compile_and_run(device: RemoteDevice) -> int:
+            compiled = (compiler.submit(request).result().cubin for _ in range(trials))
+            return sum(device.run(program).status is Status.CORRECT for one in compiled if one)
+
+        phases = {"run": run, "compile_and_run": compile_and_run}
+        found = {}
+        for name, work in phases.items():
+            meter = Meter(pids)
+            done = sum(pool.map(work, devices))
+            found[name] = reckoned(idle_cores, *meter.read(), done)
+            print(name, found[name], file=sys.stderr)
     return {
-        "trials": done,
         "opening_s": round(opened_s, 1),
-        "wall_s": round(took_s, 1),
-        "trials_per_s": round(done / took_s, 1),
-        "processor_s": {name: round(value, 1) for name, value in spent.items()},
-        "cores": {name: round(value / took_s, 2) for name, value in spent.items()},
-        "processor_ms_per_trial": {n: round(1e3 * v / done, 2) for n, v in spent.items()},
+        "idle_cores": {name: round(value, 3) for name, value in idle_cores.items()},
+        "asked_trials_per_s": ASKED_PER_S,
+        **found,
         "peak_mib": {name: round(peak_mib(pid)) for name, pid in pids.items()},
+    }
+
+
+def reckoned(
+    idle_cores: Mapping[str, float], spent_s: Mapping[str, float], took_s: float, trials: int
+) -> dict[str, Any]:
+    """Say what the rate that was asked for needs, of what an idle second and a trial took."""
+    extra_s = {name: max(s - idle_cores[name] * took_s, 0.0) for name, s in spent_s.items()}
+    each_ms = {name: 1e3 * s / trials for name, s in extra_s.items()}
+    cores = {name: idle_cores[name] + ms * ASKED_PER_S / 1e3 for name, ms in each_ms.items()}
+    return {
+        "trials": trials,
+        "wall_s": round(took_s, 1),
+        "trials_per_s": round(trials / took_s, 1),
+        "processor_s": {name: round(s, 2) for name, s in spent_s.items()},
+        "processor_ms_per_trial": {name: round(ms, 3) for name, ms in each_ms.items()},
+        "cores_for_asked": {
+            **{name: round(value, 2) for name, value in cores.items()},
+            "together": round(sum(cores.values()), 2),
+        },
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=1000)
-    parser.add_argument("--trials", type=int, default=20, help="of each worker")
+    parser.add_argument("--trials", type=int, default=10, help="of each worker, twice")
     parser.add_argument("--out", type=Path, default=Path("cluster_load"))
     parser.add_argument("--simulate", nargs=4, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     require_dask()
+    slots.JOIN_S = LONG_S
+    threading.stack_size(1 << 20)
     # Each connection is a file.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -167,10 +268,12 @@ def main() -> None:
         share = asked.workers // PROCESSES
         for _ in range(PROCESSES):
             given = ["--simulate", address, str(token), str(share), folder]
-            started.append(subprocess.Popen([sys.executable, __file__, *given], stderr=log))
+            words = [sys.executable, __file__, *given]
+            started.append(subprocess.Popen(words, stderr=log))
         try:
-            scheduler, count = started[0].pid, share * PROCESSES
-            found = measure(address, token, scheduler, count, asked.trials)
+            pids = {"scheduler": started[0].pid, "coordinator": os.getpid()}
+            count, settings = share * PROCESSES, ClusterSettings(address, token)
+            found = measure(settings, pids, count, asked.trials)
         finally:
             for process in started:
                 process.kill()

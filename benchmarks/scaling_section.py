@@ -44,17 +44,21 @@ def several_gpus(content: Json) -> Iterator[str]:
 
 def cluster_load(content: Json) -> Iterator[str]:
     """Tell what a trial costs those who only hand it on."""
-    cost_ms, peak_mib = content["processor_ms_per_trial"], content["peak_mib"]
-    served = 1000 / cost_ms["scheduler"]
+    run, compiled = content["run"], content["compile_and_run"]
+    cost_ms, needs = run["processor_ms_per_trial"], run["cores_for_asked"]
+    idle, peak_mib = content["idle_cores"], content["peak_mib"]
     yield "## What a cluster costs its coordinator\n"
     yield (
-        f"{content['workers']} simulated workers, each {content['trial_s']:g} s a trial: a trial "
-        f"costs Dask's scheduler {cost_ms['scheduler']:.1f} ms of one core and the coordinator "
-        f"{cost_ms['coordinator']:.1f} ms, with {peak_mib['scheduler']} and "
-        f"{peak_mib['coordinator']} MiB at most. So one scheduler serves about {served:.0f} trials "
-        f"a second; 1,000 workers would need {1000 / served:.0f} cores of it, and were not tried. "
-        f"On {_cores(content)}. `benchmarks/cluster_load.py`, "
-        "`benchmarks/results/cpu/cluster_load.json`.\n"
+        f"{content['workers']:,} simulated workers in {content['processes_of_workers']} processes, "
+        f"each {content['trial_s']:g} s a trial: idle they cost Dask's scheduler "
+        f"{idle['scheduler']:.2f} and the coordinator {idle['coordinator']:.2f} of a core, and a "
+        f"trial {cost_ms['scheduler']:.2f} and {cost_ms['coordinator']:.2f} ms of one. So "
+        f"{content['asked_trials_per_s']:,} trials a second need {needs['together']:.2f} of a core "
+        f"for both, and {compiled['cores_for_asked']['together']:.2f} with a compilation before "
+        f"each; they need {peak_mib['scheduler']} and {peak_mib['coordinator']} MiB at most. These "
+        f"are the processor's times. The workers had the same {_cores(content)}, where "
+        f"{run['trials_per_s']:.0f} trials a second were reached: the rate itself was not run. "
+        "`benchmarks/cluster_load.py`, `benchmarks/results/cpu/cluster_load.json`.\n"
     )
 
 

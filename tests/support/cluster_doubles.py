@@ -188,6 +188,21 @@ class Hosts:
         worker = self._hosts[name].worker
         self._cluster.sync(worker.close, timeout=2, executor_wait=False, nanny=False)
 
+    def cut_off(self, name: str) -> None:
+        """End the connections that others have to a worker, which goes on and is heard of."""
+        server = self._hosts[name].worker
+
+        async def cut() -> None:
+            for comm in list(server._comms):
+                comm.abort()
+
+        self._cluster.sync(cut)
+
+    @property
+    def scheduled(self) -> int:
+        """How many changes of tasks the scheduler has seen."""
+        return int(self._cluster.scheduler.transition_counter)
+
     def end_scheduler(self) -> None:
         """End the scheduler as if its host had died."""
         self._cluster.sync(self._cluster.scheduler.close)

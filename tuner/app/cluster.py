@@ -14,8 +14,9 @@ from tuner.model.errors import ClusterLost, DeviceError, InputError
 from tuner.model.settings import AUTO
 
 if TYPE_CHECKING:
-    from tuner.cluster.coordinator import Cluster, Wanted
+    from tuner.cluster.coordinator import Cluster
     from tuner.cluster.device import RemoteDevice
+    from tuner.cluster.membership import Wanted
     from tuner.cluster.settings import ClusterSettings
     from tuner.compiler.base import Compiler
     from tuner.device.base import Device
@@ -45,9 +46,10 @@ def open_on_cluster(
             remedy="write all, or how many of the cluster's are to share the workloads",
         )
     from tuner.cluster.compiler import RemoteCompiler
-    from tuner.cluster.coordinator import Cluster, Wanted
+    from tuner.cluster.coordinator import Cluster
     from tuner.cluster.device import RemoteDevice
     from tuner.cluster.gpu import RemoteGpu
+    from tuner.cluster.membership import Wanted
 
     cluster = Cluster(settings, say)
     stack.callback(cluster.close)

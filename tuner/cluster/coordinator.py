@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from random import sample
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tuner.cluster.connections import Connections, UnreachableError
 from tuner.cluster.files import Bundle
+from tuner.cluster.membership import Slot, Wanted, other_version
 from tuner.cluster.messages import (
     COMPILE_RESOURCE,
     TOPIC,
@@ -27,11 +29,11 @@ from tuner.cluster.messages import (
     SlotInfo,
     StoreFiles,
     Work,
-    code_version,
-    cuda_version,
+    pool_of,
     read_info,
 )
 from tuner.cluster.network import (
+    allow_connections,
     refused_connection,
     require_address,
     require_dask,
@@ -42,7 +44,7 @@ from tuner.cluster.settings import ClusterSettings
 from tuner.cluster.signing import Seal, read_token
 from tuner.cluster.task import answer
 from tuner.device.base import DeviceInfo
-from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, InputError, WorkerError
+from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, WorkerError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -53,6 +55,10 @@ _T = TypeVar("_T")
 LOOK_S, LOOK_S_PER_WORKER = 1.0, 0.005
 # Between two looks for a slot that is free.
 TAKE_AGAIN_S = 1.0
+# Among so many slots the least busy one is sought, wherever there are more.
+ASKED_SLOTS = 16
+# How often the scheduler is asked why a connection broke: it hears of a dead worker in a moment.
+WHY_LOOKS = 2
 CLOSING_S = 5.0
 SAME_VERSION = "install the same version of tune, and of nvidia-cuda-nvrtc, on all hosts"
 NO_SLOT = "`tune worker ADDRESS` on a host adds its GPUs, and --device host its CPU"
@@ -60,20 +66,6 @@ NO_SLOT = "`tune worker ADDRESS` on a host adds its GPUs, and --device host its 
 
 class SlotLostError(DeviceLost):
     """Report that a slot gave no answer: its work may be done by another."""
-
-
-@dataclass(eq=False, slots=True)
-class Slot:
-    """A slot of the cluster as the scheduler last told of it; `gone` is set once it is lost."""
-
-    info: SlotInfo
-    address: str
-    gone: asyncio.Future[str]
-    last_seen: float = 0.0
-    heard_s: float = field(default_factory=time.monotonic)
-    under_way: int = 0
-    kept_s: float = 0.0
-    hangs: bool = False
 
 
 class Cluster:
@@ -91,6 +83,7 @@ class Cluster:
         self.address = require_address(settings.address)
         self._seal = Seal(read_token(settings.token_file))
         security = security_of(settings.tls, "client")
+        self._tls = security.get_connection_args("client")
         patience = settings.patience
         require_scheduler(self.address, security, "client", patience.connect_s)
         self._holder, self._number = secrets.token_hex(16), 0
@@ -101,7 +94,8 @@ class Cluster:
         self._keeping: set[asyncio.Future[None]] = set()
         self._taken: dict[str, Slot] = {}
         self._down: ClusterLost | None = None
-        self._looked_s = 0.0
+        self._looked_s, self._looking = 0.0, asyncio.Lock()
+        allow_connections()
         from distributed import Client
 
         with refused_connection(self.address):
@@ -120,6 +114,7 @@ class Cluster:
         """End the connection; what is under way is given up."""
         self._watching.cancel()
         with suppress(Exception):  # Dask's own trouble while it closes is nobody's any more
+            self.start(self._hang_up()).result(CLOSING_S)
             self._client.close(timeout=CLOSING_S)
 
     def start(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
@@ -178,19 +173,26 @@ class Cluster:
         while time.monotonic() < ends_s:
             if self._down is not None:
                 raise self._down
-            if able := [one for one in self._living() if one.info.on_cpu or not on_cpu]:
-                return min(able, key=lambda one: one.under_way / one.info.compilers)
+            slots = list(self._slots.values())
+            for some in (sample(slots, min(len(slots), ASKED_SLOTS)), slots):
+                if able := [one for one in some if one.compiles(on_cpu=on_cpu)]:
+                    return min(able, key=lambda one: one.under_way / one.info.compilers)
             await asyncio.sleep(TAKE_AGAIN_S)
         raise DeviceLost("no worker of the cluster is left that can compile", remedy=NO_SLOT)
 
     async def _asked(self, slot: Slot, work: Work, deadline_s: float) -> Any:
         self._number += 1
         request = Request(slot.info.slot, self._holder, self._number, work)
+        holds = isinstance(work, CallDevice | OpenKernel)
         slot.under_way += 1
+        slot.working += holds
         try:
             sealed = await self._sent(slot, request, deadline_s)
         finally:
             slot.under_way -= 1
+            slot.working -= holds
+        if holds:
+            slot.kept_s = time.monotonic()
         said: Answer = self._seal.open("answer", sealed)
         if (said.slot, said.number) not in ((request.slot, request.number), (request.slot, 0)):
             raise SlotLostError(f"{slot.info} answered another question")
@@ -203,9 +205,36 @@ class Cluster:
             raise self._down
         if slot.gone.done():
             raise SlotLostError(f"{slot.info} {slot.gone.result()}")
+        result = asyncio.ensure_future(self._answered(slot, request))
+        try:
+            ends: set[asyncio.Future[Any]] = {result, slot.gone}
+            await asyncio.wait(ends, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+            if result.done():
+                if not result.cancelled() and result.exception() is None:
+                    return result.result()
+                await self._look_why(slot)
+            raise self._why(slot, request.work, result, deadline_s)
+        finally:
+            result.cancel()
+
+    async def _answered(self, slot: Slot, request: Request) -> bytes:
+        """Send a request straight to its worker, or by the scheduler where that cannot be."""
+        sealed = self._seal.close("request", request)
+        if not slot.relayed:
+            try:
+                return await slot.connections.call(pool_of(request.work), sealed)
+            except UnreachableError:
+                slot.relayed = True
+        return await self._relayed(slot, request, sealed)
+
+    async def _relayed(self, slot: Slot, request: Request, sealed: bytes) -> bytes:
+        """Have the scheduler pass a request on, as a task that this worker alone can run.
+
+        It costs the scheduler several times what a connection costs us.
+        """
         future = self._client.submit(
             answer,
-            self._seal.close("request", request),
+            sealed,
             key=f"tune-{self._holder}-{request.number}",
             pure=False,
             # Dask would send it again where its worker is lost. Nobody else can answer it, and the
@@ -215,17 +244,24 @@ class Cluster:
             allow_other_workers=False,
             resources=_resources(slot.info, request.work),
         )
-        result = asyncio.ensure_future(_result(future))
         try:
-            ends: set[asyncio.Future[Any]] = {result, slot.gone}
-            await asyncio.wait(ends, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
-            if result.done() and not result.cancelled() and result.exception() is None:
-                return result.result()
-            raise self._why(slot, request.work, result, deadline_s)
+            said: bytes = await future
         finally:
-            result.cancel()
             # Without a future that waits for it the scheduler drops the task.
             future.release()
+        return said
+
+    async def _look_why(self, slot: Slot) -> None:
+        """Give the scheduler a moment to learn of a lost worker what its connection tells at once.
+
+        The scheduler itself may be what is gone: then so are all workers.
+        """
+        with suppress(ClusterLost):
+            for _ in range(WHY_LOOKS):
+                await self._look_since(time.monotonic())
+                await asyncio.wait([slot.gone], timeout=LOOK_S)
+                if slot.gone.done():
+                    return
 
     def _why(
         self, slot: Slot, work: Work, result: asyncio.Future[bytes], deadline_s: float
@@ -263,6 +299,7 @@ class Cluster:
         if slot.gone.done():
             return
         slot.gone.set_result(why)
+        slot.connections.close()
         if slot.info.slot in self._taken and not silent:
             self._say(f"{slot.info} {why}")
 
@@ -283,7 +320,7 @@ class Cluster:
         while True:
             fitting = wanted.among(self._living())
             if not fitting or time.monotonic() - self._looked_s > LOOK_S:
-                await self._look()
+                await self._look_since(time.monotonic())
                 fitting = wanted.among(self._living())
             for slot in fitting:
                 if slot.info.slot in self._taken or slot in refused:
@@ -331,6 +368,16 @@ class Cluster:
                 self._told.add(name)
                 self._say(f"Warning: {why}")
 
+    async def _hang_up(self) -> None:
+        for slot in self._slots.values():
+            slot.connections.close()
+
+    async def _look_since(self, moment_s: float) -> None:
+        """Look, unless another call did so since; many slots may be lost at once."""
+        async with self._looking:
+            if self._looked_s < moment_s:
+                await self._look()
+
     async def _look(self) -> None:
         """Ask the scheduler which workers live, and when it heard of each."""
         if self._down is not None:
@@ -357,12 +404,13 @@ class Cluster:
         if known is not None and known.hangs:
             return
         if known is None or known.gone.done():
-            if wrong := _other_version(info):
+            if wrong := other_version(info):
                 self._left_out[info.name] = wrong
                 return
             if known is not None and known.last_seen == last_seen:
                 return  # as silent as when it was lost
-            known = Slot(info, address, self._loop.create_future())
+            connections = Connections(address, self._tls, self.settings.patience.connect_s)
+            known = Slot(info, address, connections, self._loop.create_future())
             self._slots[info.slot] = known
         now_s = time.monotonic()
         if last_seen != known.last_seen:
@@ -378,7 +426,8 @@ class Cluster:
                 await self._look()
                 now_s = time.monotonic()
                 for slot in self._taken.values():
-                    if now_s - slot.kept_s > self.settings.patience.keep_s:
+                    # A call holds the slot while it lasts, and then as long as a `Keep`.
+                    if not slot.working and now_s - slot.kept_s > self.settings.patience.keep_s:
                         slot.kept_s = now_s
                         self._keeping.add(task := asyncio.ensure_future(self._keep(slot)))
                         task.add_done_callback(self._keeping.discard)
@@ -391,61 +440,7 @@ class Cluster:
         return self.start(coroutine).result()
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which slots a run may use: the CPU, or GPUs of one model, or the one of this name."""
-
-    on_cpu: bool
-    model: str = ""
-    name: str = ""
-
-    def among(self, slots: Sequence[Slot]) -> list[Slot]:
-        """Choose; raise `InputError` where GPUs of several models would be used."""
-        found = [slot for slot in slots if self._fits(slot.info)]
-        models = sorted({slot.info.model for slot in found})
-        if len(models) > 1:
-            raise InputError(
-                f"the cluster has GPUs of {len(models)} models: {', '.join(models)}",
-                remedy=f"choose one with --gpu-model, such as --gpu-model '{models[0]}'",
-            )
-        return found
-
-    def refusal(self, slots: Sequence[Slot]) -> str:
-        """Say why there is no slot, and what there is."""
-        what = "CPU" if self.on_cpu else f"GPU {self.model!r}" if self.model else "GPU"
-        what = self.name or what
-        fitting = [slot for slot in slots if self._fits(slot.info)]
-        if fitting:
-            names = ", ".join(slot.info.name for slot in fitting)
-            return f"every {what} of the cluster is held by another run: {names}"
-        models = ", ".join(sorted({slot.info.model for slot in slots})) or "no worker at all"
-        return f"the cluster has no {what} to measure on; it has {models}"
-
-    def _fits(self, info: SlotInfo) -> bool:
-        if self.name not in ("", info.name) or info.on_cpu != self.on_cpu:
-            return False
-        return self.model.casefold() in info.model.casefold()
-
-
-def _other_version(info: SlotInfo) -> str:
-    """Say what of a worker's versions is not ours, "" where all is."""
-    if info.version != code_version():
-        return f"{info.name} has tune {info.version}, and this is {code_version()}"
-    if info.cuda != cuda_version():
-        return f"{info.name} compiles with NVRTC {info.cuda}, and here it is {cuda_version()}"
-    return ""
-
-
 def _resources(info: SlotInfo, work: Work) -> dict[str, float]:
-    """Say what Dask lets a worker do only once, or so many times, at a time.
-
-    To be told that another run holds a slot nobody has to wait until that run's call is over.
-    """
-    if isinstance(work, CallDevice):
-        return {info.model: 1}
-    return {COMPILE_RESOURCE: 1} if isinstance(work, Compile) else {}
-
-
-async def _result(future: Any) -> bytes:
-    sealed: bytes = await future
-    return sealed
+    """Say what Dask lets a worker do only once, or so many times, at a time."""
+    named = {"device": info.model, "compile": COMPILE_RESOURCE}.get(pool_of(work))
+    return {named: 1} if named else {}

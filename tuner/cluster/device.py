@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tuner.cluster.coordinator import Cluster, Slot, Wanted
+from tuner.cluster.coordinator import Cluster
 from tuner.cluster.files import kernel_bundle
+from tuner.cluster.membership import Slot, Wanted
 from tuner.cluster.messages import CallDevice, Leave, OpenKernel
 from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
 from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, WorkerError

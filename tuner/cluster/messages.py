@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 
@@ -16,8 +16,11 @@ from tuner.compiler.base import CompileRequest
 from tuner.model import TUNER_VERSION
 from tuner.model.kernel import KernelSpec
 
-# What Dask calls the part of a worker's registration that is ours.
+# What Dask calls the part of a worker's registration that is ours, and calls to it.
 TOPIC = "tune"
+# Which of a worker's threads do the work: one for its device, one for each compilation, and some
+# for what takes no time, or must not wait for these.
+Pool = Literal["device", "compile", "other"]
 # A worker takes one call for its device at a time, and so many compilations as it has compilers.
 COMPILE_RESOURCE = "tune compile"
 
@@ -162,6 +165,16 @@ class Leave:
 
 
 Work = OpenKernel | CallDevice | Compile | NameCompiler | StoreFiles | Keep | Leave
+
+
+def pool_of(work: Work) -> Pool:
+    """Say whose turn a piece of work waits for on its worker.
+
+    To be told that another run holds a slot nobody has to wait until that run's call is over.
+    """
+    if isinstance(work, CallDevice):
+        return "device"
+    return "compile" if isinstance(work, Compile) else "other"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,9 @@ from tuner.model.errors import DeviceError, InputError
 
 if TYPE_CHECKING:
     from distributed.security import Security
+
+# Enough for any cluster, and soon counted through by programs that close all files.
+MOST_FILES = 65536
 
 Role = Literal["client", "worker"]
 
@@ -34,6 +38,14 @@ def require_dask() -> None:
     for name in [*logging.root.manager.loggerDict, *LOGGERS]:
         if name.partition(".")[0] in LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def allow_connections() -> None:
+    """Let this process have as many open files as it may: each connection to a worker is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY:
+        most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 def security_of(tls: TlsFiles | None, role: Role) -> Security:

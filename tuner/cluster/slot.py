@@ -194,7 +194,9 @@ class Slot:
 
     def _take(self, holder: str) -> bool:
         with self._lock:
-            free = not self._holder or (time.monotonic() > self._ends_s and not self._working)
+            if self._working:  # on what its holder may have given up: two would spoil the times
+                return False
+            free = not self._holder or time.monotonic() > self._ends_s
             if holder != self._holder and not free:
                 return False
             if holder != self._holder:
@@ -268,12 +270,13 @@ def slot_worker(options: SlotOptions, slot: Slot, **settings: Any) -> Worker:
         options.address,
         # Dask refuses a name that it knows, and one that has died may still be known.
         name=f"{info.name}#{info.slot[:6]}",
-        # One thread for the device, one for each compilation, one for who holds the slot.
+        # Of tasks, which come from who cannot connect to this host: one thread for the device, one
+        # for each compilation, one for who holds the slot.
         nthreads=info.compilers + 2,
         resources={info.model: 1, COMPILE_RESOURCE: info.compilers},
         security=security_of(options.tls, "worker"),
         startup_information={TOPIC: lambda worker: told},
-        plugins=(SlotPlugin(slot),),
+        plugins=(SlotPlugin(slot, info.compilers),),
         # Dask would pause or kill a worker by memory that is not its own.
         memory_limit=0,
         death_timeout=JOIN_S,

@@ -10,9 +10,11 @@ import pytest
 from cluster_doubles import H200, Hosts, program
 from faults import wait_until
 
-from tuner.cluster.coordinator import Cluster, Wanted
+from tuner.cluster.connections import Connections, UnreachableError
+from tuner.cluster.coordinator import Cluster
 from tuner.cluster.device import MOST_LOSSES, RemoteDevice
 from tuner.cluster.gpu import RemoteGpu
+from tuner.cluster.membership import Wanted
 from tuner.cluster.messages import CPU_MODEL, code_version, cuda_version
 from tuner.device.base import CanCount, CanWatch
 from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, InputError, WorkerError
@@ -114,6 +116,53 @@ def test_the_last_device_waits_for_a_host_that_comes(
         hosts.add("late")
         assert running.result(60).status is Status.CORRECT
     assert device.host == "late"
+
+
+def test_the_scheduler_has_no_part_in_a_call(
+    hosts: Hosts, device_on: Callable[..., RemoteDevice]
+) -> None:
+    hosts.add("one")
+    device = device_on()
+    assert device.run(program()).status is Status.CORRECT
+    assert hosts.scheduled == 0
+
+
+def test_a_host_that_takes_no_connection_is_asked_by_the_scheduler(
+    hosts: Hosts, device_on: Callable[..., RemoteDevice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(self: Connections, pool: str, sealed: bytes) -> bytes:
+        raise UnreachableError
+
+    monkeypatch.setattr(Connections, "call", refused)
+    host = hosts.add("one")
+    device = device_on()
+    assert device.run(program()).status is Status.CORRECT
+    assert host.device.ran == ["one"]
+    assert hosts.scheduled > 0
+    device.close()
+    assert host.device.closed == 1
+
+
+def test_what_a_host_does_that_was_cut_off_counts_for_nothing(
+    hosts: Hosts, said: list[str], device_on: Callable[..., RemoteDevice]
+) -> None:
+    for name in ("one", "two"):
+        hosts.add(name)
+    device = device_on()
+    late = hosts["one"].device
+    late.goes.clear()
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(device.run, program())
+        assert late.began.wait(30)
+        hosts.cut_off("one")
+        assert running.result(60).status is Status.CORRECT
+    assert device.host == "two"
+    assert hosts["two"].device.ran == ["one"]
+    late.goes.set()
+    wait_until(lambda: late.ran, "the late answer")
+    assert device.run(program("next")).status is Status.CORRECT
+    assert hosts["two"].device.ran == ["one", "next"]
+    assert any("one (NVIDIA H200) gave no answer" in line for line in said)
 
 
 def test_where_others_are_left_a_lost_device_says_so_at_once(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,19 @@ def test_who_is_silent_for_too_long_loses_the_slot(spec: KernelSpec, tmp_path: P
     assert caller.ask(Keep()).value is False
     assert isinstance(caller.ask(RUN).raised, WorkerError)
     assert caller.device.ran == []
+
+
+def test_a_slot_at_work_is_not_opened_again_not_even_by_its_holder(caller: Caller) -> None:
+    caller.open()
+    caller.device.goes.clear()
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(caller.ask, RUN)
+        assert caller.device.began.wait(30)
+        assert caller.open() == Held()
+        assert caller.device.closed == 0
+        caller.device.goes.set()
+        assert running.result(30).raised is None
+    assert caller.open() == info_of()
 
 
 def test_a_copy_of_a_request_is_not_run_again(caller: Caller) -> None:
