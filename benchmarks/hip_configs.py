@@ -149,7 +149,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             targets[target] = {**measured, **counted(target, Path(folder))}
     ordered = {one: targets[one] for one in AMD_TARGETS if one in targets}
-    write_result(path.stem, {"seed": SEED, "targets": ordered})
+    write_result(path.stem, {**measured, "seed": SEED, "targets": ordered})
 
 
 if __name__ == "__main__":

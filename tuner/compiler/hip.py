@@ -34,7 +34,7 @@ from tuner.compiler.command import (
     scratch_folder,
 )
 from tuner.compiler.includes import UNIT_NAME, include_digest, refused_include
-from tuner.model.amd import amd_limits
+from tuner.model.amd import ROCM, amd_limits
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.process.confinement import confine_program
 from tuner.process.pool import settle
@@ -42,7 +42,6 @@ from tuner.process.pool import settle
 HEADERS = Path(__file__).with_name("hip_headers")
 # The first knows code objects of version 5, from which our headers read a grid's size.
 OLDEST_CLANG, NEWEST_CLANG = 17, 29
-ROCM = "/opt/rocm"
 # Of those that Debian 12 has; other releases have their neighbours.
 _PACKAGED = (19, 22)
 _ASK_TARGETS = ("--target=amdgcn-amd-amdhsa", "-nogpulib", "--print-supported-cpus")

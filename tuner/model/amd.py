@@ -140,6 +140,8 @@ _LIMITS = {
 AMD_TARGETS = tuple(_LIMITS)
 # What a kernel in HIP is compiled for where no GPU and no target is named.
 DEFAULT_TARGET = "gfx942"
+# Where ROCm is unless the environment's ROCM_PATH says otherwise.
+ROCM = "/opt/rocm"
 
 
 def is_amd(architecture: str) -> bool:

@@ -61,9 +61,9 @@ class HipDevice(VerifiedDevice):
             runner = HipRunner(ordinal, spec.deterministic, nodes)
             undo.callback(runner.close)
             try:
-                facts = runner.describe()
-                self._lock = _lock(ordinal, facts["bus_id"])
+                self._lock = _lock(ordinal, runner.bus_id())
                 undo.callback(self._lock.release)
+                facts = runner.describe()
                 verifier = Child(host_verifier, (spec, dict(operators)), "tune-verifier")
                 undo.callback(verifier.kill)
             except (ChildDiedError, ChildTimeoutError, MemoryError) as error:
@@ -98,7 +98,11 @@ class HipRunner(RestartingWorker[Child]):
         super().__init__()
         self._opened = (ordinal, deterministic, nodes)
 
+    def bus_id(self) -> str:
+        return str(self._live_worker().call("bus_id", timeout_s=START_TIMEOUT_S))
+
     def describe(self) -> Mapping[str, Any]:
+        """Tell what the GPU is and measure its memory: nobody else may be using it."""
         facts: Mapping[str, Any] = self._live_worker().call("describe", timeout_s=START_TIMEOUT_S)
         return facts
 

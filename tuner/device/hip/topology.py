@@ -19,10 +19,14 @@ def gpu_at(bus_id: str, nodes: Path = NODES) -> tuple[str, int]:
     domain, bus, rest = bus_id.split(":")
     device, _, function = rest.partition(".")
     location = int(bus, 16) << 8 | int(device, 16) << 3 | int(function or "0", 16)
-    for properties in _properties(nodes):
-        place = properties.get("domain", 0), properties.get("location_id")
-        if place == (int(domain, 16), location) and properties.get("simd_count"):
-            return _architecture(properties["gfx_target_version"]), properties["simd_count"]
+    gpus = [one for one in _properties(nodes) if one.get("simd_count")]
+    # Of a GPU in partitions, all alike, the number of each stands in the upper bits of its place,
+    # and the runtime may tell them apart by the function.
+    for bits in (0xFFFF, 0xFFF8):
+        for gpu in gpus:
+            found = gpu.get("domain", 0), gpu.get("location_id", 0) & bits
+            if found == (int(domain, 16), location & bits):
+                return _architecture(gpu["gfx_target_version"]), gpu["simd_count"]
     raise DeviceError(
         f"the driver shows no GPU at {bus_id}",
         path=nodes,

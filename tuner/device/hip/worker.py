@@ -20,6 +20,7 @@ from tuner.device.layout import UNCHANGED, Arena, Patch, fill_byte
 from tuner.device.timing import TimingPolicy, finished, hopeless
 from tuner.model.amd import amd_limits
 from tuner.model.trial import Measurement
+from tuner.process.confinement import be_quiet
 
 LOADED_PROGRAMS = 16
 # What stands for timed calls is run up to so many times.
@@ -42,6 +43,7 @@ class HipWorker:
     def __init__(
         self, ordinal: int, deterministic: frozenset[str] = frozenset(), nodes: Path = NODES
     ) -> None:
+        be_quiet()
         self._hip = Hip(ordinal)
         self._deterministic = deterministic
         self.architecture, simds = gpu_at(self._hip.bus_id, nodes)
@@ -57,10 +59,13 @@ class HipWorker:
         self._kept: list[_Kept] = []
         self._patch = UNCHANGED
 
+    def bus_id(self) -> str:
+        """Say which GPU it is, without any work on it."""
+        return self._hip.bus_id
+
     def describe(self) -> Mapping[str, int | float | str]:
         return {
             "name": self._hip.name,
-            "bus_id": self._hip.bus_id,
             "architecture": self.architecture,
             "multiprocessors": self._multiprocessors,
             "cache_bytes": self._cache_bytes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
@@ -166,9 +167,33 @@ class TestFailures:
         with closing(HipDevice(0, spec, {}, nodes=nodes)) as device:
             assert device.run(programs["right"]).status is Status.TIMEOUT
 
-    def test_two_of_them_do_not_share_a_gpu(
-        self, spec: KernelSpec, device: HipDevice, nodes: Path
+    def test_what_is_printed_goes_nowhere_and_a_crash_leaves_no_core(
+        self,
+        spec: KernelSpec,
+        nodes: Path,
+        programs: dict[str, Program],
+        monkeypatch: pytest.MonkeyPatch,
+        capfd: pytest.CaptureFixture[str],
+        tmp_path: Path,
     ) -> None:
+        monkeypatch.setenv("FAKE_HIP_FAILS", "prints")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        with closing(HipDevice(0, spec, {}, nodes=nodes)) as device:
+            assert device.run(programs["right"]).status is Status.CORRECT
+            worker = device._runner._live_worker()
+            limits = Path(f"/proc/{worker.pid}/limits").read_text()
+        assert re.search(r"Max core file size +0 ", limits)
+        assert capfd.readouterr() == ("", "")
+
+    def test_two_of_them_do_not_share_a_gpu(
+        self,
+        spec: KernelSpec,
+        device: HipDevice,
+        nodes: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        # The second one must not load the GPU of the first, whose times it would spoil.
+        monkeypatch.setattr("tuner.device.hip.device.HipRunner.describe", pytest.fail)
         with pytest.raises(DeviceError, match="in use by another"):
             HipDevice(0, spec, {}, nodes=nodes)
 
@@ -176,6 +201,25 @@ class TestFailures:
         with pytest.raises(DeviceError, match="there is no AMD GPU 3") as told:
             HipDevice(3, spec, {}, nodes=nodes)
         assert told.value.remedy
+
+    def test_a_runtime_without_any_gpu_says_what_it_may_be(
+        self, spec: KernelSpec, nodes: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FAKE_HIP_FAILS", "hipInit")
+        with pytest.raises(DeviceError, match="the HIP runtime shows none") as told:
+            HipDevice(0, spec, {}, nodes=nodes)
+        assert "/dev/kfd" in (told.value.remedy or "")
+
+    def test_a_runtime_in_rocms_folder_is_found(
+        self, spec: KernelSpec, nodes: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        (tmp_path / "lib").mkdir()
+        shutil.copy(nodes.parent / "libamdhip64.so", tmp_path / "lib/libamdhip64.so.7")
+        monkeypatch.delenv("LD_LIBRARY_PATH")
+        monkeypatch.setenv("ROCM_PATH", str(tmp_path))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        with closing(HipDevice(0, spec, {}, nodes=nodes)) as device:
+            assert device.info.architecture == "gfx942"
 
 
 def test_without_a_runtime_there_is_one_error(
@@ -186,6 +230,7 @@ def test_without_a_runtime_there_is_one_error(
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     kept = [one for one in libraries if not (Path(one) / "libamdhip64.so").exists()]
     monkeypatch.setenv("LD_LIBRARY_PATH", ":".join(kept))
+    monkeypatch.delenv("ROCM_PATH", raising=False)
     with pytest.raises(DeviceError, match=r"libamdhip64\.so\) is not installed") as told:
         open_device("hip", spec, {})
     assert told.value.exit_code == 2
@@ -210,3 +255,13 @@ def test_the_drivers_numbers_name_an_architecture(
     assert gpu_at("0001:03:00.0", tmp_path) == (architecture, 16)
     with pytest.raises(DeviceError, match=r"no GPU at 0000:03:00\.0"):
         gpu_at("0000:03:00.0", tmp_path)
+
+
+@pytest.mark.parametrize("bus_id", ["0000:c1:00.0", "0000:c1:00.3"])
+def test_a_partition_of_a_gpu_is_found_by_its_place(tmp_path: Path, bus_id: str) -> None:
+    for number in range(8):
+        (tmp_path / str(number)).mkdir()
+        place = number << 28 | 0xC1 << 8
+        text = f"simd_count 152\nlocation_id {place}\ndomain 0\ngfx_target_version 90402\n"
+        (tmp_path / f"{number}/properties").write_text(text)
+    assert gpu_at(bus_id, tmp_path) == ("gfx942", 152)
