@@ -171,6 +171,14 @@ def test_a_failure_has_its_status_and_reason(opened: Open, status: str) -> None:
     assert outcome.reason == f"it is said to be {status}"
 
 
+def test_a_reason_is_text_that_a_terminal_only_shows() -> None:
+    told = "\x1b[1mk.cu:3:\x1b[0m \x1b]0;title\x07error\r\n\tmore\u202e" + "x" * 100_000
+    answer = Answer.model_validate({"status": "compile", "reason": told})
+    assert answer.reason.startswith("k.cu:3: error\n more" + "x" * 100)
+    assert "more characters" in answer.reason[-40:]
+    assert not {"\x1b", "\r", "\u202e"} & set(answer.reason)
+
+
 def test_resources_and_an_early_stop_are_passed_on(opened: Open) -> None:
     told = {"resources": {"registers": 40, "spill_store_bytes": 8}, "stopped_early": True}
     outcome = opened(f"answer={json.dumps(told)}").run(program("us=9"))
@@ -251,6 +259,8 @@ def test_without_a_description_nothing_begins(
         ("dies", "the queue is closed"),
         ('answer={"times_us": []}', "left something out: `times_us` is empty"),
         ('answer={"times_us": [-1]}', r"times_us\.0: Input should be greater than 0"),
+        ('answer={"times_us": [1e-320]}', r"times_us\.0: .* cannot be the time of a call"),
+        ('answer={"times_us": [1, 1e300]}', r"times_us\.1: .* cannot be the time of a call"),
         ('answer={"status": "launch"}', "the status launch needs a `reason`"),
     ],
 )
@@ -328,6 +338,9 @@ def test_the_published_schema_is_the_one_that_is_kept() -> None:
 def test_an_answer_to_a_comparison_has_a_time_for_each_program() -> None:
     answer = Answer.model_validate({"status": "correct", "rounds_us": [[1, 2], [1]]})
     assert answer.lacks("compare", 2, verifies=True) == "a row of `rounds_us` has 1 times, not 2"
+    few = Answer.model_validate({"status": "correct", "rounds_us": [[1, 2]]})
+    said = few.lacks("compare", 2, verifies=True, rounds=40)
+    assert said == "`rounds_us` has 1 rows, and `rounds` is 40"
     assert (
         answer.lacks("search", 1, verifies=True) == "`times_us` is empty, and the status is correct"
     )
