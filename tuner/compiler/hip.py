@@ -142,10 +142,14 @@ def _clangs() -> Iterator[Clang]:
             yield Clang(path, version, rocm if path == wanted else None)
 
 
-def errors(log: str, request: CompileRequest) -> str:
-    """Say what was wrong by the lines of the source, or which kernels it does not have."""
+def errors(log: str, request: CompileRequest, *, of_rocm: bool = False) -> str:
+    """Say what was wrong by the lines of the source, or which kernels it does not have.
+
+    `of_rocm` says that nothing was lacking that ROCm has.
+    """
     lines: list[str] = []
     absent: list[str] = []
+    hint = [] if of_rocm else [f"  {_WITH_ROCM}"]
     for line in log.splitlines():
         if (match := _DIAGNOSTIC.match(line)) is None:
             continue
@@ -155,11 +159,11 @@ def errors(log: str, request: CompileRequest) -> str:
         file = UNIT_NAME if match["file"].endswith(UNIT_NAME) else match["file"]
         lines.append(f"{file}({match['line']}): error: {match['text']}")
         if _LACKING.search(match["text"]):
-            lines.append(f"  {_WITH_ROCM}")
+            lines += hint
     if absent and not lines:
         return absent_error(request, list(dict.fromkeys(absent)))
     for match in _UNDEFINED.finditer(log):
-        lines += [f"{UNIT_NAME}: error: nothing defines `{match['name']}`", f"  {_WITH_ROCM}"]
+        lines += [f"{UNIT_NAME}: error: nothing defines `{match['name']}`", *hint]
     if not lines:
         lines = [f"error: {match['text']}" for match in _DRIVER.finditer(log)]
     return shortened("\n".join(dict.fromkeys(lines)) or log.strip() or "clang failed silently")
@@ -302,7 +306,7 @@ class HipCompiler:
             elif error.killed:
                 message = f"the compiler was killed {MOST_RUNS} times: memory may have run out"
             else:
-                message = errors(error.log, request)
+                message = errors(error.log, request, of_rocm=self._clang.rocm is not None)
             failed = CompileResult(error=message, timed_out=error.timed_out, seconds=seconds)
             return failed, error.lasting
         return CompileResult(code, seconds=time.perf_counter() - started), True

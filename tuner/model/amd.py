@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -138,6 +139,7 @@ _LIMITS = {
     )
 }
 AMD_TARGETS = tuple(_LIMITS)
+_FEATURE = re.compile(r"(?:sramecc|xnack)[+-]")
 # What a kernel in HIP is compiled for where no GPU and no target is named.
 DEFAULT_TARGET = "gfx942"
 # Where ROCm is unless the environment's ROCM_PATH says otherwise.
@@ -154,9 +156,11 @@ def amd_limits(architecture: str) -> AmdLimits:
 
     Raises `DeviceError` for an unknown one.
     """
-    limits = _LIMITS.get(architecture.partition(":")[0])
-    if limits is None:
+    name, *features = architecture.split(":")
+    limits = _LIMITS.get(name)
+    if limits is None or not all(map(_FEATURE.fullmatch, features)):
         raise DeviceError(
-            f"unknown architecture {architecture!r}", remedy=f"known are {' '.join(AMD_TARGETS)}"
+            f"unknown architecture {architecture!r}",
+            remedy=f"known are {' '.join(AMD_TARGETS)}, also with features such as :xnack-",
         )
     return limits

@@ -102,6 +102,8 @@ def test_architectures_are_told_apart() -> None:
     assert all(map(is_amd, AMD_TARGETS))
     assert not is_amd("sm_90a")
     assert amd_limits("gfx942:sramecc+:xnack-") is MI300
+    with pytest.raises(DeviceError, match="gfx942:fast"):
+        amd_limits("gfx942:fast")
     with pytest.raises(DeviceError, match="gfx803") as told:
         amd_limits("gfx803")
     assert "gfx942" in (told.value.remedy or "")

@@ -46,9 +46,9 @@ class HipWorker:
         be_quiet()
         self._hip = Hip(ordinal)
         self._deterministic = deterministic
-        self.architecture, simds = gpu_at(self._hip.bus_id, nodes)
-        limits = amd_limits(self.architecture)
-        self._multiprocessors = max(1, simds // limits.partitions)
+        gpu = gpu_at(self._hip.bus_id, nodes)
+        self.architecture, limits = gpu.architecture, amd_limits(gpu.architecture)
+        self._multiprocessors = max(1, gpu.simds // limits.partitions)
         self._cache_bytes = limits.cache_bytes
         self._stopwatch = Stopwatch(self._hip)
         self._loaded: OrderedDict[str, LoadedModule] = OrderedDict()

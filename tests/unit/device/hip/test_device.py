@@ -11,13 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from device_contract import DeviceContract
 from fake_hip import install_fake_hip
 from host_programs import cached_compiler
 
+from tuner.cli import cli
 from tuner.device.base import CompileTarget, Device, Program
 from tuner.device.hip.device import UNTRIED, HipDevice
-from tuner.device.hip.topology import gpu_at
+from tuner.device.hip.topology import gpu_at, list_gpus
 from tuner.device.select import open_device
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec, Workload
@@ -252,9 +254,24 @@ def test_the_drivers_numbers_name_an_architecture(
     (tmp_path / "3").mkdir()
     text = f"simd_count 16\nlocation_id 768\ndomain 1\ngfx_target_version {version}\n"
     (tmp_path / "3/properties").write_text(text)
-    assert gpu_at("0001:03:00.0", tmp_path) == (architecture, 16)
+    found = gpu_at("0001:03:00.0", tmp_path)
+    assert (found.architecture, found.simds) == (architecture, 16)
     with pytest.raises(DeviceError, match=r"no GPU at 0000:03:00\.0"):
         gpu_at("0000:03:00.0", tmp_path)
+
+
+def test_devices_are_listed_in_the_drivers_order(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for number, version in ((10, 90402), (2, 100300)):
+        (tmp_path / str(number)).mkdir()
+        text = f"simd_count 16\ngfx_target_version {version}\nlocation_id {number << 8}\n"
+        (tmp_path / f"{number}/properties").write_text(text)
+    assert [one.architecture for one in list_gpus(tmp_path)] == ["gfx1030", "gfx942"]
+    monkeypatch.setattr("tuner.device.hip.topology.NODES", tmp_path)
+    listed = CliRunner().invoke(cli, ["devices"]).stdout.splitlines()
+    assert "hip:0  AMD gfx1030, 16 SIMDs; not supported: known are gfx90a" in "\n".join(listed)
+    assert "hip:1  AMD gfx942, 16 SIMDs; not run on AMD hardware yet" in listed
 
 
 @pytest.mark.parametrize("bus_id", ["0000:c1:00.0", "0000:c1:00.3"])
@@ -264,4 +281,5 @@ def test_a_partition_of_a_gpu_is_found_by_its_place(tmp_path: Path, bus_id: str)
         place = number << 28 | 0xC1 << 8
         text = f"simd_count 152\nlocation_id {place}\ndomain 0\ngfx_target_version 90402\n"
         (tmp_path / f"{number}/properties").write_text(text)
-    assert gpu_at(bus_id, tmp_path) == ("gfx942", 152)
+    found = gpu_at(bus_id, tmp_path)
+    assert (found.architecture, found.simds) == ("gfx942", 152)
