@@ -77,7 +77,11 @@ int hipModuleLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
   if (stream || extra) return kInvalidValue;
   if (fails("hipModuleLaunchKernel")) return kLaunchFailure;
   while (fails("hang")) sleep(1);
-  if (fails("crash")) abort();
+  if (fails("crash")) {
+    // As ROCm's runtime, which leaves the GPU's memory in the working folder.
+    if (!getenv("HSA_DISABLE_COREDUMP_ON_EXCEPTION")) fclose(fopen("gpucore.1", "w"));
+    abort();
+  }
   if (fails("prints")) fprintf(stderr, "printed by a kernel\n"), puts("printed by a kernel"), fflush(stdout);
   unsigned sizes[32], count = 0;
   char listed[256];

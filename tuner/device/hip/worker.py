@@ -32,6 +32,9 @@ FLUSH_MULTIPLE = 2
 PROBE_BYTES, PROBE_SHARE, PROBE_REPEATS = 1 << 30, 8, 3
 # Events may come out alike for what took less than their resolution.
 LEAST_US = 1e-3
+# After a fault ROCm's runtime writes the GPU's memory to a file, which takes minutes, unless told
+# otherwise; where it heeds neither of these it stays within the limit on core files.
+_NO_DUMPS = {"HSA_DISABLE_COREDUMP_ON_EXCEPTION": "1", "HSA_COREDUMP_PATTERN": os.devnull}
 
 
 class HipWorker:
@@ -44,6 +47,7 @@ class HipWorker:
         self, ordinal: int, deterministic: frozenset[str] = frozenset(), nodes: Path = NODES
     ) -> None:
         be_quiet()
+        os.environ |= _NO_DUMPS
         self._hip = Hip(ordinal)
         self._deterministic = deterministic
         gpu = gpu_at(self._hip.bus_id, nodes)

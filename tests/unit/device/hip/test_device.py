@@ -147,10 +147,12 @@ class TestFailures:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("FAKE_HIP_FAILS", failing)
             patch.setenv("XDG_CACHE_HOME", str(tmp_path))
+            patch.chdir(tmp_path)
             with closing(HipDevice(0, spec, {}, nodes=nodes)) as device:
                 outcome = device.run(programs["right"])
                 assert outcome.status is Status.LAUNCH
                 assert reason in outcome.reason
+                assert not [*tmp_path.glob("*core*")]
                 patch.delenv("FAKE_HIP_FAILS")
                 if failing == "crash":  # another worker has taken its place
                     assert device.run(programs["right"]).status is Status.CORRECT
