@@ -63,6 +63,18 @@ def test_a_cuda_kernel_that_is_hip_too_is_checked_for_an_amd_target() -> None:
     assert {trial.status for trial in found.sample} == {Status.NOT_RECORDED}
 
 
+@needs_clang
+def test_options_of_clang_reach_it(tmp_path: Path) -> None:
+    text = (SPACES / "rmsnorm.hip.yaml").read_text(encoding="utf-8").replace("../..", str(ROOT))
+    space = tmp_path / "rmsnorm.hip.yaml"
+    space.write_text(f"{text}options: [-ffast-math, -O2]\n", encoding="utf-8")
+    assert check(space, sample=1, run=False).spec.compile_options == ("-ffast-math", "-O2")
+    space.write_text(f"{text}options: [--use_fast_math]\n", encoding="utf-8")
+    done = tune("check", str(space), cwd=tmp_path)
+    assert done.returncode == 2
+    assert "`--use_fast_math` is not allowed for HIP" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -36,6 +36,7 @@ from tuner.compiler.command import (
 from tuner.compiler.includes import UNIT_NAME, include_digest, refused_include
 from tuner.model.amd import ROCM, amd_limits
 from tuner.model.errors import DeviceError, WorkerError
+from tuner.model.languages import HIP
 from tuner.process.confinement import confine_program
 from tuner.process.pool import settle
 
@@ -55,13 +56,6 @@ _CODE = (
     *("-O3", "-include", "hip/hip_runtime.h", "-fno-color-diagnostics"),
     # What pragmas ask of loops and is not done is no mistake of a config's.
     *("-Wno-pass-failed", "-Wno-unused-value"),
-)
-# What of a user's options clang is given: nothing that reads or writes files, or loads code.
-_OPTION = re.compile(
-    r"-[DU]\w.*|-std=(?:c|gnu)\+\+\w+|-O[0-3]|-ffast-math|-fno-fast-math|-ffp-contract=\w+"
-    r"|-f(?:no-)?(?:unroll-loops|approx-func|finite-math-only|gpu-flush-denormals-to-zero)"
-    r"|-f(?:no-)?hip-fp32-correctly-rounded-divide-sqrt"
-    r"|-m(?:no-)?unsafe-fp-atomics|-funsafe-math-optimizations"
 )
 _ASSEMBLY = re.compile(r"\b(?:asm|__asm|__asm__)\b")
 # The file that the lines after a source are said to be of, a line a kernel.
@@ -271,7 +265,7 @@ class HipCompiler:
 
     def _refusal(self, request: CompileRequest) -> str | None:
         for option in request.options:
-            if not _OPTION.fullmatch(option):
+            if HIP.option and not HIP.option.fullmatch(option):
                 return f"error: the option `{option}` is none that a kernel in HIP may have"
         return refused_include(request.source, request.include_dirs)
 
