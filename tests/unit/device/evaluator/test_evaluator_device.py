@@ -171,6 +171,15 @@ def test_a_failure_has_its_status_and_reason(opened: Open, status: str) -> None:
     assert outcome.reason == f"it is said to be {status}"
 
 
+def test_what_a_program_does_behind_its_answer_is_waited_for(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.device.evaluator.command.GRACE_S", 0.1)
+    assert opened("lingers=0.5").run(program("us=9")).status is Status.CORRECT
+    late = opened("lingers=60", 'describe={"timeout_s": 1.0}').run(program("us=9"))
+    assert late.status is Status.TIMEOUT
+
+
 def test_a_reason_is_text_that_a_terminal_only_shows() -> None:
     told = "\x1b[1mk.cu:3:\x1b[0m \x1b]0;title\x07error\r\n\tmore\u202e" + "x" * 100_000
     answer = Answer.model_validate({"status": "compile", "reason": told})
