@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from tuner.compiler.base import shortened
 from tuner.device.base import DeviceInfo
+from tuner.model.amd import AMD_TARGETS, amd_limits
 from tuner.model.hardware import COMPUTE_CAPABILITIES, DeviceLimits
 from tuner.model.trial import Resources
 
@@ -126,8 +127,9 @@ class StatedLimits(_Message):
 class Described(_Message):
     """The answer to `describe`: the hardware, and what the evaluator can do.
 
-    `streaming_gbps` (GB/s) is for the roofline: measured, or the data sheet's. `limits` are an
-    NVIDIA GPU's own where they are left out and `architecture` names one (`sm_90`). `parallel` is
+    `streaming_gbps` (GB/s) is for the roofline: measured, or the data sheet's. `limits` are a
+    GPU's own where they are left out and `architecture` names one (`sm_90`, `gfx942`), and so is
+    the width of a warp where they do not state it. `parallel` is
     how many requests may be under way at once, `timeout_s` how long one may take.
     """
 
@@ -150,6 +152,7 @@ class Described(_Message):
         known = (int(found[1]), int(found[2])) if found else (0, 0)
         stated = {f"evaluator {name}": text for name, text in self.environment.items()}
         own = self.limits is not None or known not in COMPUTE_CAPABILITIES
+        limits = self._own_limits(known) if own else None
         return DeviceInfo(
             name=self.name,
             architecture=self.architecture,
@@ -159,11 +162,23 @@ class Described(_Message):
             streaming_gbps=self.streaming_gbps,
             recorded=False,
             environment={"evaluator": evaluator, **stated},
-            own_limits=_limits(self.limits or StatedLimits(), known) if own else None,
+            own_limits=limits,
             evaluator=evaluator,
             verifies=self.verifies,
             parallel=self.parallel,
         )
+
+    def _own_limits(self, compute_capability: tuple[int, int]) -> DeviceLimits:
+        stated = self.limits or StatedLimits()
+        name = self.architecture.partition(":")[0]
+        if name not in AMD_TARGETS:
+            return _limits(stated, compute_capability)
+        of_gpu = amd_limits(name)
+        if self.limits is None:
+            return of_gpu
+        if "threads_per_warp" not in stated.model_fields_set:
+            stated = stated.model_copy(update={"threads_per_warp": of_gpu.threads_per_warp})
+        return _limits(stated, compute_capability)
 
 
 class StatedResources(_Message):

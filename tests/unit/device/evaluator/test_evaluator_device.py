@@ -21,6 +21,7 @@ from tuner.device.evaluator import device as evaluator_device
 from tuner.device.evaluator.device import ALTERNATIONS, MOST_FAULTS, EvaluatorDevice
 from tuner.device.evaluator.messages import Answer, Described, json_schema
 from tuner.device.select import open_device
+from tuner.model.amd import amd_limits
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import limits_for, occupancy
@@ -133,7 +134,7 @@ def test_hardware_is_limited_by_what_it_says_alone(opened: Open) -> None:
     }
 
 
-def test_an_nvidia_gpu_has_its_own_limits_unless_others_are_stated() -> None:
+def test_a_known_gpu_has_its_own_limits_unless_others_are_stated() -> None:
     def info(**told: object) -> DeviceInfo:
         return Described.model_validate(
             {"version": 1, "name": "far", "streaming_gbps": 900, **told}
@@ -141,7 +142,12 @@ def test_an_nvidia_gpu_has_its_own_limits_unless_others_are_stated() -> None:
 
     assert info(architecture="sm_90").limits == limits_for((9, 0))
     assert info(architecture="sm_90", limits={}).limits != limits_for((9, 0))
-    assert info(architecture="gfx942").limits.threads_per_warp == 32
+    assert info(architecture="gfx942:xnack-").limits == amd_limits("gfx942")
+    stated = info(architecture="gfx942", limits={"threads_per_block": 256}).limits
+    assert (stated.threads_per_block, stated.threads_per_warp) == (256, 64)
+    narrow = info(architecture="gfx942", limits={"threads_per_warp": 32}).limits
+    assert narrow.threads_per_warp == 32
+    assert info(architecture="gfx803").limits.threads_per_warp == 32
 
 
 def test_what_was_not_verified_is_not_called_correct_by_a_verification(
