@@ -47,15 +47,19 @@ def opencl_throughput(content: Json) -> Iterator[str]:
 
 def hip_configs(content: Json) -> Iterator[str]:
     """Show how many random configs of each kernel in HIP pass every stage that needs no GPU."""
+    targets = content["targets"]
     yield "## HIP without an AMD GPU\n"
     yield (
-        f"Random configs of the same kernels for {content['target']} with {content['clang']}. "
+        "Random configs of the same kernels. "
         "Occupancy is compared with clang's own remark. Nothing was run on AMD hardware. "
         "`benchmarks/hip_configs.py`, `benchmarks/results/cpu/hip_configs.json`.\n"
     )
-    yield "| kernel | configs | compiled | limits read | occupancy as clang's | right on the CPU |"
-    yield "|---|---|---|---|---|---|"
-    for name, one in content["kernels"].items():
-        counts = ("of", "compiled", "limits_read", "occupancy_as_clang", "verified_on_cpu")
-        yield f"| {name} | " + " | ".join(str(one[key]) for key in counts) + " |"
+    columns = ("target", "kernel", "configs", "compiled", "limits read", "occupancy as clang's")
+    yield "| " + " | ".join((*columns, "right on the CPU")) + " |"
+    yield "|---|---|---|---|---|---|---|"
+    counts = ("of", "compiled", "limits_read", "occupancy_as_clang", "verified_on_cpu")
+    for target, found in targets.items():
+        for name, one in found["kernels"].items():
+            numbers = (str(one.get(key, "not tried")) for key in counts)
+            yield f"| {target}, {found['clang']} | {name} | " + " | ".join(numbers) + " |"
     yield ""

@@ -10,10 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from clangs import compiles_for, needs_clang, stand_in
 
 from tuner.app.check import check
-from tuner.compiler.hip import find_clang
-from tuner.model.errors import DeviceError
 from tuner.model.trial import Status
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,17 +20,6 @@ SPACES = ROOT / "search_spaces/portable"
 KERNELS = ROOT / "kernels/portable"
 
 
-def _clang_is_here() -> bool:
-    try:
-        find_clang()
-    except DeviceError:
-        return False
-    return True
-
-
-needs_clang = pytest.mark.skipif(
-    not _clang_is_here(), reason="needs clang 17 or later with lld (apt install clang-19 lld-19)"
-)
 needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
@@ -57,9 +45,13 @@ def test_a_space_is_checked_for_gfx942(tmp_path: Path) -> None:
 
 @needs_clang
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["silu_and_mul", "row_sum", "gemm_f32"])
-def test_the_other_kernels_compile_within_the_limits(name: str) -> None:
-    found = check(SPACES / f"{name}.hip.yaml", sample=3, run=False)
+@pytest.mark.parametrize("name", ["silu_and_mul", "rmsnorm", "row_sum", "gemm_f32"])
+@pytest.mark.parametrize("target", ["gfx90a", "gfx942", "gfx950", "gfx1100"])
+def test_the_kernels_compile_within_the_limits_of_each_target(name: str, target: str) -> None:
+    if not compiles_for(target):
+        pytest.skip(f"no clang here knows {target}")
+    found = check(SPACES / f"{name}.hip.yaml", target=target, sample=3, run=False)
+    assert found.target.architecture == target
     assert {trial.status for trial in found.sample} == {Status.NOT_RECORDED}
     assert all(trial.resources and trial.resources.max_threads for trial in found.sample)
 
@@ -69,6 +61,18 @@ def test_a_cuda_kernel_that_is_hip_too_is_checked_for_an_amd_target() -> None:
     found = check(SPACES / "silu_and_mul.cu.yaml", target="gfx942", sample=1, run=False)
     assert found.target.architecture == "gfx942"
     assert {trial.status for trial in found.sample} == {Status.NOT_RECORDED}
+
+
+@needs_clang
+def test_options_of_clang_reach_it(tmp_path: Path) -> None:
+    text = (SPACES / "rmsnorm.hip.yaml").read_text(encoding="utf-8").replace("../..", str(ROOT))
+    space = tmp_path / "rmsnorm.hip.yaml"
+    space.write_text(f"{text}options: [-ffast-math, -O2]\n", encoding="utf-8")
+    assert check(space, sample=1, run=False).spec.compile_options == ("-ffast-math", "-O2")
+    space.write_text(f"{text}options: [--use_fast_math]\n", encoding="utf-8")
+    done = tune("check", str(space), cwd=tmp_path)
+    assert done.returncode == 2
+    assert "`--use_fast_math` is not allowed for HIP" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -103,6 +107,16 @@ def test_without_clang_the_error_says_what_to_install(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "needs clang 17 or later" in done.stderr
     assert "apt install clang-19 lld-19" in done.stderr
+
+
+def test_a_target_that_no_clang_knows_is_one_error(tmp_path: Path) -> None:
+    stand_in(tmp_path / "bin", "clang-19", "19.1.7")
+    words = ("check", str(SPACES / "rmsnorm.hip.yaml"), "--no-run", "--target", "gfx950")
+    done = tune(*words, cwd=tmp_path, PATH=f"{tmp_path / 'bin'}:/bin", ROCM_PATH="none")
+    assert done.returncode == 2
+    told, remedy = done.stderr.strip().splitlines()
+    assert told == "Error: clang 19.1.7 does not know gfx950"
+    assert "install clang 20 or later and its lld" in remedy
 
 
 @needs_gxx

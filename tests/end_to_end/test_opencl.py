@@ -116,6 +116,21 @@ def test_a_template_that_does_not_build_is_a_status_with_its_line(written, tune)
 
 
 @needs_opencl
+def test_options_of_opencl_reach_its_compiler(written, tune) -> None:
+    changed("search_spaces/doubled.cl.yaml", "version: 1", "version: 1\noptions: [-DFACTOR=2.0f]")
+    changed("kernels/doubled.cl", "2.0f", "FACTOR")
+    found = tune("check", "search_spaces/doubled.cl.yaml")
+    assert found.exit_code == 0, found.stderr
+    changed("search_spaces/doubled.cl.yaml", "[-DF", "[-cl-fast-relaxed-math, -DF")
+    found = tune("check", "search_spaces/doubled.cl.yaml")
+    assert found.exit_code == 0, found.stderr
+    changed("search_spaces/doubled.cl.yaml", "2.0f]", "2.0f -I/etc]")
+    refused = tune("check", "search_spaces/doubled.cl.yaml")
+    assert refused.exit_code == 2
+    assert "doubled.cl.yaml:2: the compiler option" in refused.stderr
+
+
+@needs_opencl
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

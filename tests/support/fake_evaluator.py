@@ -73,6 +73,14 @@ def misbehave():
         sys.exit(0)
 
 
+def linger():
+    sys.stdout.flush()
+    for stream in (1, 2):
+        os.close(stream)
+    time.sleep(float(MODES["lingers"]))
+    os._exit(0)
+
+
 def main():
     text = sys.stdin.read()
     request = json.loads(text)
@@ -81,6 +89,8 @@ def main():
     if (not describing or "early" in MODES) and before >= int(MODES.get("after", "0")):
         misbehave()
     json.dump(describe() if describing else answered(request), sys.stdout)
+    if "lingers" in MODES and not describing:
+        linger()
 
 
 main()

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <elf.h>
 
-enum { kInvalidValue = 1, kOutOfMemory = 2, kInvalidImage = 200, kNotFound = 500, kLaunchFailure = 719 };
+enum { kInvalidValue = 1, kOutOfMemory = 2, kNoDevice = 100, kInvalidImage = 200, kNotFound = 500, kLaunchFailure = 719 };
 
 // As `Launch` in tuner/device/cpu/headers/on_host/launch.h.
 struct Launch {
@@ -34,7 +34,7 @@ static int fails(const char* name) {
 const char* hipGetErrorString(int status) {
   return status == kLaunchFailure ? "unspecified launch failure" : status == kInvalidImage ? "device kernel image is invalid" : "an error";
 }
-int hipInit(unsigned flags) { return flags != 0; }
+int hipInit(unsigned flags) { return fails("hipInit") ? kNoDevice : flags != 0; }
 int hipGetDeviceCount(int* count) { *count = 1; return 0; }
 int hipSetDevice(int ordinal) { return ordinal; }
 int hipDeviceGetName(char* name, int bytes, int device) { snprintf(name, bytes, "AMD stand-in"); return device; }
@@ -77,7 +77,12 @@ int hipModuleLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
   if (stream || extra) return kInvalidValue;
   if (fails("hipModuleLaunchKernel")) return kLaunchFailure;
   while (fails("hang")) sleep(1);
-  if (fails("crash")) abort();
+  if (fails("crash")) {
+    // As ROCm's runtime, which leaves the GPU's memory in the working folder.
+    if (!getenv("HSA_DISABLE_COREDUMP_ON_EXCEPTION")) fclose(fopen("gpucore.1", "w"));
+    abort();
+  }
+  if (fails("prints")) fprintf(stderr, "printed by a kernel\n"), puts("printed by a kernel"), fflush(stdout);
   unsigned sizes[32], count = 0;
   char listed[256];
   snprintf(listed, sizeof listed, "%s", getenv("FAKE_HIP_SIZES"));

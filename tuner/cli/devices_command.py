@@ -29,6 +29,16 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Amd:
+    """One GPU that Linux's driver of AMD's shows."""
+
+    device: str
+    architecture: str
+    simds: int
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Opencl:
     """One device of an OpenCL platform."""
 
@@ -54,11 +64,12 @@ class Recorded:
 @options.as_json
 def command(as_json: bool) -> None:
     """List the GPUs and OpenCL devices here and the recordings under kernels/."""
-    gpus, opencl = tuple(list_gpus()), tuple(list_opencl())
+    gpus, amd, opencl = tuple(list_gpus()), tuple(list_amd()), tuple(list_opencl())
     recordings = tuple(list_recordings(Path.cwd()))
     if as_json:
         listed = {
             "gpus": [*map(asdict, gpus)],
+            "amd": [*map(asdict, amd)],
             "opencl": [*map(asdict, opencl)],
             "recordings": [*map(asdict, recordings)],
         }
@@ -71,6 +82,9 @@ def command(as_json: bool) -> None:
         )
     if not gpus:
         click.echo("no NVIDIA GPU found")
+    for each in amd:
+        what = each.problem or "not run on AMD hardware yet"
+        click.echo(f"{each.device}  AMD {each.architecture}, {each.simds} SIMDs; {what}")
     for one in opencl:
         click.echo(
             f"{one.device}  {one.name}, {one.compute_units} compute units, {one.memory_gib:.0f} GiB"
@@ -113,6 +127,17 @@ def list_gpus() -> Iterator[Gpu]:
             multiprocessors=multiprocessors,
             memory_gib=call(driver.cuDeviceTotalMem, handle) / 2**30,
         )
+
+
+def list_amd() -> Iterator[Amd]:
+    """Ask Linux for AMD's GPUs, of which the HIP runtime may show fewer."""
+    from tuner.device.hip.topology import NODES, list_gpus
+    from tuner.model.amd import AMD_TARGETS
+
+    for number, gpu in enumerate(list_gpus(NODES)):
+        known = gpu.architecture in AMD_TARGETS
+        problem = "" if known else f"not supported: known are {' '.join(AMD_TARGETS)}"
+        yield Amd(f"hip:{number}", gpu.architecture, gpu.simds, problem)
 
 
 def list_opencl() -> Iterator[Opencl]:

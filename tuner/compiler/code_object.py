@@ -23,9 +23,9 @@ def kernel_resources(code: bytes) -> dict[str, Resources]:
     return {kernel[".name"]: _resources(kernel) for kernel in _metadata(code)["amdhsa.kernels"]}
 
 
-def wave_size(code: bytes) -> int:
-    """Read how many lanes the waves of a code object have."""
-    return int(_metadata(code)["amdhsa.kernels"][0][".wavefront_size"])
+def wave_sizes(code: bytes) -> frozenset[int]:
+    """Read how many lanes the waves of a code object's kernels have."""
+    return frozenset(int(one[".wavefront_size"]) for one in _metadata(code)["amdhsa.kernels"])
 
 
 def pointed_functions(code: bytes, pointers: tuple[str, ...]) -> dict[str, str]:

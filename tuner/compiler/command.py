@@ -98,12 +98,13 @@ class CompilerCommand:
             for process in self._running:
                 _kill(process)
 
-    def ask(self, *options: str) -> str:
+    def ask(self, *options: str, log: bool = False) -> str:
+        """Return what it writes to its standard output, with its `log` if that is wanted."""
         command = [self._path, *options]
         answer = subprocess.run(  # noqa: S603
             command, capture_output=True, text=True, timeout=30, env=self._environment, check=False
         )
-        return answer.stdout + (answer.stderr if "-v" in options else "")
+        return answer.stdout + (answer.stderr if log else "")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

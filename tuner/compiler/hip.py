@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -18,7 +20,12 @@ from pathlib import Path
 
 from tuner.compiler.base import CompileRequest, CompileResult, absent_error, shortened
 from tuner.compiler.cache import Cache, cache_key
-from tuner.compiler.code_object import kernel_resources, pointed_functions, require_readers
+from tuner.compiler.code_object import (
+    kernel_resources,
+    pointed_functions,
+    require_readers,
+    wave_sizes,
+)
 from tuner.compiler.command import (
     MOST_RUNS,
     CompilerCommand,
@@ -27,16 +34,18 @@ from tuner.compiler.command import (
     scratch_folder,
 )
 from tuner.compiler.includes import UNIT_NAME, include_digest, refused_include
-from tuner.model.amd import AmdLimits, amd_limits
+from tuner.model.amd import ROCM, amd_limits
 from tuner.model.errors import DeviceError, WorkerError
+from tuner.model.languages import HIP
 from tuner.process.confinement import confine_program
 from tuner.process.pool import settle
 
 HEADERS = Path(__file__).with_name("hip_headers")
 # The first knows code objects of version 5, from which our headers read a grid's size.
 OLDEST_CLANG, NEWEST_CLANG = 17, 29
-ROCM = "/opt/rocm"
-_INSTALL = "Debian and Ubuntu: apt install clang-19 lld-19; newer ones: https://apt.llvm.org"
+# Of those that Debian 12 has; other releases have their neighbours.
+_PACKAGED = (19, 22)
+_ASK_TARGETS = ("--target=amdgcn-amd-amdhsa", "-nogpulib", "--print-supported-cpus")
 _VERSION = re.compile(r"clang version (\d+)\.(\d+)\.(\d+)")
 _KILLED = re.compile(r"error: (?:unable to execute command: Killed|.* due to signal 9)")
 
@@ -47,13 +56,6 @@ _CODE = (
     *("-O3", "-include", "hip/hip_runtime.h", "-fno-color-diagnostics"),
     # What pragmas ask of loops and is not done is no mistake of a config's.
     *("-Wno-pass-failed", "-Wno-unused-value"),
-)
-# What of a user's options clang is given: nothing that reads or writes files, or loads code.
-_OPTION = re.compile(
-    r"-[DU]\w.*|-std=(?:c|gnu)\+\+\w+|-O[0-3]|-ffast-math|-fno-fast-math|-ffp-contract=\w+"
-    r"|-f(?:no-)?(?:unroll-loops|approx-func|finite-math-only|gpu-flush-denormals-to-zero)"
-    r"|-f(?:no-)?hip-fp32-correctly-rounded-divide-sqrt"
-    r"|-m(?:no-)?(?:wavefrontsize64|cumode|unsafe-fp-atomics)|-funsafe-math-optimizations"
 )
 _ASSEMBLY = re.compile(r"\b(?:asm|__asm|__asm__)\b")
 # The file that the lines after a source are said to be of, a line a kernel.
@@ -80,13 +82,14 @@ class Clang:
         number = ".".join(map(str, self.version))
         return f"clang {number}{' of ROCm' if self.rocm else ''}"
 
-    def require(self, limits: AmdLimits) -> None:
-        """Raise `DeviceError` where it does not know an architecture."""
-        if self.version[0] < limits.since_clang:
-            raise DeviceError(
-                f"{self.name} does not know {limits.architecture}",
-                remedy=f"clang {limits.since_clang} is the first that does ({_INSTALL})",
-            )
+    def ask(self, *options: str, log: bool = False) -> str:
+        """Return what it says to options that compile nothing."""
+        return CompilerCommand(self.path, _KILLED).ask(*options, log=log)
+
+    def rank(self) -> tuple[bool, int, int, int]:
+        """Order them as they are taken: ROCm's first, then the newest."""
+        major, minor, patch = self.version
+        return (self.rocm is None, -major, -minor, -patch)
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -95,31 +98,52 @@ class Clang:
         return (own, self.rocm.resolve()) if self.rocm else (own,)
 
 
-def find_clang() -> Clang:
-    """Find ROCm's clang, or else the newest in PATH that can link; raise `DeviceError` if none."""
+def find_clang(architecture: str) -> Clang:
+    """Find ROCm's clang, or else the newest in PATH, that knows an architecture and can link.
+
+    Raises `DeviceError` where there is none, with what each lacks that there is.
+    """
+    limits, lacking = amd_limits(architecture), list[str]()
+    first = limits.since_clang
+    for clang in sorted(_clangs(), key=Clang.rank):
+        if shutil.which(clang.ask("-print-prog-name=lld").strip()) is None:
+            lacking.append(f"{clang.path} has no lld beside it, which links its code")
+        elif limits.architecture not in clang.ask(*_ASK_TARGETS, log=True).split():
+            lacking.append(f"{clang.name} does not know {limits.architecture}")
+        else:
+            return clang
+    number = next(one for one in _PACKAGED if one >= first)
+    none = f"compiling HIP for {architecture} needs clang {first} or later, and none is in PATH"
+    raise DeviceError(
+        "; ".join(dict.fromkeys(lacking)) or none,
+        remedy=f"install clang {first} or later and its lld (Debian and Ubuntu: apt install "
+        f"clang-{number} lld-{number}, or what `apt-cache search lld-` lists; others: "
+        "https://apt.llvm.org), or ROCm",
+    )
+
+
+def _clangs() -> Iterator[Clang]:
+    """Yield ROCm's clang and those in PATH that are new enough; what cannot be started is none."""
     rocm = Path(os.environ.get("ROCM_PATH", ROCM))
     wanted = str(rocm / "llvm" / "bin" / "clang++")
     names = [f"clang-{number}" for number in range(NEWEST_CLANG, OLDEST_CLANG - 1, -1)]
-    lacking = ""
-    for name in (wanted, *names, "clang"):
-        path = shutil.which(name)
-        command = CompilerCommand(path, _KILLED) if path else None
-        told = _VERSION.search(command.ask("--version")) if command else None
-        if path is None or command is None or told is None or int(told[1]) < OLDEST_CLANG:
-            continue
-        if shutil.which(command.ask("-print-prog-name=lld").strip()) is None:
-            lacking = lacking or f"{path} has no lld beside it, which links its code"
-            continue
-        version = (int(told[1]), int(told[2]), int(told[3]))
-        return Clang(path, version, rocm if name == wanted else None)
-    problem = lacking or f"compiling HIP needs clang {OLDEST_CLANG} or later, and none is in PATH"
-    raise DeviceError(problem, remedy=f"install it and lld ({_INSTALL}), or ROCm")
+    for path in filter(None, map(shutil.which, (wanted, *names, "clang"))):
+        told = None
+        with suppress(OSError, subprocess.TimeoutExpired):
+            told = _VERSION.search(CompilerCommand(path, _KILLED).ask("--version"))
+        if told is not None and int(told[1]) >= OLDEST_CLANG:
+            version = (int(told[1]), int(told[2]), int(told[3]))
+            yield Clang(path, version, rocm if path == wanted else None)
 
 
-def errors(log: str, request: CompileRequest) -> str:
-    """Say what was wrong by the lines of the source, or which kernels it does not have."""
+def errors(log: str, request: CompileRequest, *, of_rocm: bool = False) -> str:
+    """Say what was wrong by the lines of the source, or which kernels it does not have.
+
+    `of_rocm` says that nothing was lacking that ROCm has.
+    """
     lines: list[str] = []
     absent: list[str] = []
+    hint = [] if of_rocm else [f"  {_WITH_ROCM}"]
     for line in log.splitlines():
         if (match := _DIAGNOSTIC.match(line)) is None:
             continue
@@ -129,11 +153,11 @@ def errors(log: str, request: CompileRequest) -> str:
         file = UNIT_NAME if match["file"].endswith(UNIT_NAME) else match["file"]
         lines.append(f"{file}({match['line']}): error: {match['text']}")
         if _LACKING.search(match["text"]):
-            lines.append(f"  {_WITH_ROCM}")
+            lines += hint
     if absent and not lines:
         return absent_error(request, list(dict.fromkeys(absent)))
     for match in _UNDEFINED.finditer(log):
-        lines += [f"{UNIT_NAME}: error: nothing defines `{match['name']}`", f"  {_WITH_ROCM}"]
+        lines += [f"{UNIT_NAME}: error: nothing defines `{match['name']}`", *hint]
     if not lines:
         lines = [f"error: {match['text']}" for match in _DRIVER.finditer(log)]
     return shortened("\n".join(dict.fromkeys(lines)) or log.strip() or "clang failed silently")
@@ -145,7 +169,7 @@ class HipCompiler:
     A result's `cubin` is the code object. Each compile is a process, killed over `timeout_s`, that
     reads nothing but the system's headers and those of the request, where Linux has Landlock;
     where it has not, a source with inline assembly, which could include files, is refused. Raises
-    `DeviceError` where no clang is found or the one that is does not know the architecture.
+    `DeviceError` where no clang is found that knows the architecture.
     """
 
     def __init__(
@@ -156,8 +180,7 @@ class HipCompiler:
         cache: Cache | None = None,
     ) -> None:
         require_readers()
-        self._clang = find_clang()
-        self._clang.require(amd_limits(architecture))
+        self._clang, self._limits = find_clang(architecture), amd_limits(architecture)
         self._command = CompilerCommand(self._clang.path, _KILLED)
         self._timeout_s, self._cache = timeout_s, cache
         self._workers = workers or len(os.sched_getaffinity(0))
@@ -227,7 +250,7 @@ class HipCompiler:
         try:
             result, lasting = done.result()
             if result.ok:
-                result = _described(request, result)
+                result = _described(request, result, self._limits.threads_per_warp)
             if self._cache and lasting:
                 self._cache.put(key, result)
         except Exception as error:  # noqa: BLE001 - as above
@@ -242,7 +265,7 @@ class HipCompiler:
 
     def _refusal(self, request: CompileRequest) -> str | None:
         for option in request.options:
-            if not _OPTION.fullmatch(option):
+            if HIP.option and not HIP.option.fullmatch(option):
                 return f"error: the option `{option}` is none that a kernel in HIP may have"
         return refused_include(request.source, request.include_dirs)
 
@@ -277,7 +300,7 @@ class HipCompiler:
             elif error.killed:
                 message = f"the compiler was killed {MOST_RUNS} times: memory may have run out"
             else:
-                message = errors(error.log, request)
+                message = errors(error.log, request, of_rocm=self._clang.rocm is not None)
             failed = CompileResult(error=message, timed_out=error.timed_out, seconds=seconds)
             return failed, error.lasting
         return CompileResult(code, seconds=time.perf_counter() - started), True
@@ -300,6 +323,9 @@ def code_options(clang: Clang, request: CompileRequest) -> list[str]:
         options.append(f"--rocm-path={clang.rocm}")
     else:
         options += ["-nogpulib", "-nogpuinc", "-fdeclspec", "-isystem", str(HEADERS)]
+        # By default clang 17 has version 4, whose kernels find a grid's size elsewhere, and later
+        # ones have 6, which ROCm 6.2 and older do not load.
+        options.append("-mcode-object-version=5")
     if not any(option.startswith("-std=") for option in request.options):
         options.append("-std=c++17")
     options += [f"-I{Path(one).absolute()}" for one in request.include_dirs]
@@ -320,10 +346,15 @@ def _pointer(index: int) -> str:
     return f"tune_kernel_{index}"
 
 
-def _described(request: CompileRequest, result: CompileResult) -> CompileResult:
+def _described(request: CompileRequest, result: CompileResult, lanes: int) -> CompileResult:
     """Add the kernels' names and resources, for which no confined thread can load a package."""
     code = result.cubin
     found = kernel_resources(code)
+    if other := next((one for one in wave_sizes(code) if one != lanes), None):
+        why = (
+            f"a kernel has waves of {other} lanes, and on {request.architecture} `wave` is {lanes}"
+        )
+        return CompileResult(error=f"{UNIT_NAME}: error: {why}", seconds=result.seconds)
     pointers = {_pointer(index): name for index, name in enumerate(request.kernels)}
     lowered = {pointers[one]: name for one, name in pointed_functions(code, (*pointers,)).items()}
     absent = [name for name in request.kernels if lowered.get(name) not in found]

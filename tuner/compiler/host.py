@@ -122,7 +122,8 @@ def _language(request: CompileRequest) -> list[str]:
     if is_amd(request.architecture):
         name = request.architecture.partition(":")[0]
         lanes = amd_limits(name).threads_per_warp
-        architecture = [*_HIP, f"-D__{name}__=1", f"-D__AMDGCN_WAVEFRONT_SIZE={lanes}"]
+        family = f"-D__GFX{name.removeprefix('gfx')[:-2]}__=1"
+        architecture = [*_HIP, f"-D__{name}__=1", family, f"-D__AMDGCN_WAVEFRONT_SIZE={lanes}"]
     else:
         found = _ARCHITECTURE.match(request.architecture)
         architecture = [*_CUDA, *([f"-D__CUDA_ARCH__={int(found[1]) * 10}"] if found else [])]
@@ -202,7 +203,7 @@ class _Gxx(CompilerCommand):
 
     @cached_property
     def include_dirs(self) -> tuple[Path, ...]:
-        told = self.ask("-E", "-v", "-x", "c++", "/dev/null")
+        told = self.ask("-E", "-v", "-x", "c++", "/dev/null", log=True)
         lines = [line for part in _SEARCHED.findall(told) for line in part.splitlines()]
         return tuple(Path(line.strip()).resolve() for line in lines if line.startswith(" "))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -58,10 +59,12 @@ class AmdLimits(DeviceLimits):
     def waves_on_simd(self, resources: Resources, threads: int) -> int:
         """Count the waves of a SIMD as clang's remark on a kernel's resources does.
 
-        `threads` is the largest block that the kernel was compiled for. Unlike the occupancy of a
-        launch it counts no dynamic LDS, and not that only whole blocks come to a compute unit.
+        `threads` is the block that the kernel was compiled for. Unlike the occupancy of a launch it
+        counts no dynamic LDS, not that LDS is given in units, and not that only whole blocks come
+        to a compute unit.
         """
-        rooms = self.rooms(resources, Launch("", (1, 1, 1), (threads, 1, 1)))
+        to_the_byte = replace(self, shared_unit_bytes=1)
+        rooms = to_the_byte.rooms(resources, Launch("", (1, 1, 1), (threads, 1, 1)))
         del rooms["registers"]
         waves = min(rooms.values()) * ceil_div(threads, self.threads_per_warp)
         return min(self.waves_by_registers(resources), ceil_div(waves, self.partitions))
@@ -136,8 +139,11 @@ _LIMITS = {
     )
 }
 AMD_TARGETS = tuple(_LIMITS)
+_FEATURE = re.compile(r"(?:sramecc|xnack)[+-]")
 # What a kernel in HIP is compiled for where no GPU and no target is named.
 DEFAULT_TARGET = "gfx942"
+# Where ROCm is unless the environment's ROCM_PATH says otherwise.
+ROCM = "/opt/rocm"
 
 
 def is_amd(architecture: str) -> bool:
@@ -150,9 +156,11 @@ def amd_limits(architecture: str) -> AmdLimits:
 
     Raises `DeviceError` for an unknown one.
     """
-    limits = _LIMITS.get(architecture.partition(":")[0])
-    if limits is None:
+    name, *features = architecture.split(":")
+    limits = _LIMITS.get(name)
+    if limits is None or not all(map(_FEATURE.fullmatch, features)):
         raise DeviceError(
-            f"unknown architecture {architecture!r}", remedy=f"known are {' '.join(AMD_TARGETS)}"
+            f"unknown architecture {architecture!r}",
+            remedy=f"known are {' '.join(AMD_TARGETS)}, also with features such as :xnack-",
         )
     return limits

@@ -118,6 +118,15 @@ def limit_compiler() -> None:
     _limit(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)
 
 
+def be_quiet() -> None:
+    """Print nothing from here on, whatever a kernel or a driver writes, and leave no core file."""
+    _limit(resource.RLIMIT_CORE, 0)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    os.close(nowhere)
+
+
 def forget_environment(scratch: Path) -> None:
     """Drop the environment's variables, which may hold keys, from this process and its children."""
     # NVRTC needs none of them; the dynamic loader may.

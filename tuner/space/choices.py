@@ -22,6 +22,7 @@ from tuner.model.config import (
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Expression, Value
 from tuner.model.kernel import DEVICE_NAMES, DTYPE_BYTES, Argument, KernelSpec, LaunchSpec
+from tuner.model.languages import CUDA, Language
 from tuner.model.surroundings import LinkSpec, SurroundingsSpec
 from tuner.model.tensor_maps import TensorMapSpec
 from tuner.space.schema import SpaceModel
@@ -341,17 +342,22 @@ _OPTIONS: Mapping[str, Mapping[str, str]] = YAML(typ="safe", pure=True).load(
 _MACRO = re.compile(r"-[DU][A-Za-z_]\w*(\([\w, ]*\))?(=[^\r\n]*)?", re.ASCII)
 
 
-def refusal(option: str) -> tuple[str, str] | None:
+def refusal(option: str, language: Language = CUDA) -> tuple[str, str] | None:
     """Say what is wrong with an option and what would be right; None where it may pass."""
     if not option.startswith("-"):
         return f"the option `{option}` starts with no -", "write a value with its option: -DNAME=1"
-    if _MACRO.fullmatch(option):
-        return None
     given, _, value = option.partition("=")
-    values = _OPTIONS["values"]
-    name = _OPTIONS["short"].get(given, given if given.startswith("--") else f"-{given}")
     if given in ("-I", "--include-path") or given.startswith("-I"):
         return f"`{option}` adds a folder", "list the folder under `include`"
+    if language.option is not None:
+        if language.option.fullmatch(option):
+            return None
+        message = f"the compiler option `{option}` is not allowed for {language.name}"
+        return message, f"allowed: {language.options}"
+    if _MACRO.fullmatch(option):
+        return None
+    values = _OPTIONS["values"]
+    name = _OPTIONS["short"].get(given, given if given.startswith("--") else f"-{given}")
     if name not in values:
         near = get_close_matches(name, values, n=1)
         hint = f"did you mean `{near[0]}`? " if near else ""

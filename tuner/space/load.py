@@ -30,7 +30,7 @@ from tuner.model.kernel import (
     TorchText,
     Workload,
 )
-from tuner.model.languages import require_same_language
+from tuner.model.languages import language_of, require_same_language
 from tuner.space.callables import CALLED
 from tuner.space.choices import (
     bound,
@@ -141,7 +141,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
             message = f"`include`: {model.include[i]!r} is no folder"
             raise document.error(message, "include", i, remedy=remedy)
     for i, option in enumerate(model.options):
-        if wrong := refusal(option):
+        if wrong := refusal(option, language_of(Path(model.source))):
             raise document.error(wrong[0], "options", i, remedy=wrong[1])
     tuned = _workloads(document, model, "tuned", ())
     held_out = _workloads(document, model, "held_out", tuned)

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from clangs import OLD_TARGETS, needs_clang, stand_in
 
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.cache import Cache
-from tuner.compiler.code_object import wave_size
+from tuner.compiler.code_object import wave_sizes
 from tuner.compiler.hip import HipCompiler, code_options, find_clang
 from tuner.model.amd import AMD_TARGETS
 from tuner.model.errors import DeviceError
-
-
-def _clang_is_here() -> bool:
-    try:
-        find_clang()
-    except DeviceError:
-        return False
-    return True
-
-
-needs_clang = pytest.mark.skipif(
-    not _clang_is_here(), reason="needs clang 17 or later with lld (apt install clang-19 lld-19)"
-)
 
 SCALE = """#include <hip/hip_runtime.h>
 template <int N> __global__ void __launch_bounds__(256) scale(float* y, const float* x, int n) {
@@ -65,7 +54,11 @@ class TestCodeObjects:
         assert used.registers
         assert used.scalar_registers
         assert used.max_threads == 256
-        assert wave_size(result.cubin) == 64
+        assert wave_sizes(result.cubin) == {64}
+
+    def test_every_rocm_since_6_loads_them(self, compiler: HipCompiler) -> None:
+        abi_version = compiled(compiler, of_body("y[0] = gridDim.x;")).cubin[8]
+        assert abi_version == 3  # of code object version 5, whatever clang's own default is
 
     def test_lds_and_scratch_are_read(self, compiler: HipCompiler) -> None:
         body = (
@@ -113,7 +106,7 @@ class TestCodeObjects:
             request = CompileRequest(SCALE, ("scale<2>",), target)
             result = compiler.submit(request).result()
         assert result.ok, result.error
-        assert wave_size(result.cubin) == (32 if target == "gfx1100" else 64)
+        assert wave_sizes(result.cubin) == {32 if target == "gfx1100" else 64}
 
 
 @needs_clang
@@ -148,6 +141,18 @@ class TestErrors:
         assert "`-fplugin=/tmp/x.so`" in result.error
         assert compiled(compiler, of_body(""), options=("-DN=3", "-ffast-math")).ok
 
+    def test_waves_of_another_size_than_the_targets_are_refused(self) -> None:
+        source = of_body("y[0] = x[1];").replace(
+            "void run", 'void __attribute__((target("wavefrontsize64"))) run'
+        )
+        with closing(HipCompiler("gfx1100", 1)) as compiler:
+            asked = CompileRequest(source, ("run",), "gfx1100")
+            result = compiler.submit(asked).result()
+            by_option = replace(asked, source=of_body(""), options=("-mwavefrontsize64",))
+            refused = compiler.submit(by_option).result()
+        assert "waves of 64 lanes, and on gfx1100 `wave` is 32" in result.error
+        assert "`-mwavefrontsize64` is none" in refused.error
+
     def test_a_compile_without_end_is_killed(self) -> None:
         endless = (
             "template <int N> struct S { static constexpr int v = S<N - 1>::v + S<N - 2>::v; };\n"
@@ -164,20 +169,6 @@ class TestErrors:
             compiler.submit(CompileRequest(SCALE, ("scale<2>",), "gfx942"))
 
 
-def stand_in(folder: Path, name: str, version: str, *, lld: bool = True) -> Path:
-    """Write a program that says to be a clang."""
-    folder.mkdir(parents=True, exist_ok=True)
-    linker = folder / "lld"
-    if lld:
-        linker.write_text("#!/bin/sh\n")
-        linker.chmod(0o755)
-    path = folder / name
-    answer = f'case "$1" in --version) echo "clang version {version}";; *) echo {linker};; esac'
-    path.write_text(f"#!/bin/sh\n{answer}\n")
-    path.chmod(0o755)
-    return path
-
-
 class TestFinding:
     @pytest.fixture(autouse=True)
     def empty_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,16 +178,35 @@ class TestFinding:
     def test_the_newest_is_taken(self, tmp_path: Path) -> None:
         for number in (17, 20, 19):
             stand_in(tmp_path / "bin", f"clang-{number}", f"{number}.1.0")
-        assert find_clang().name == "clang 20.1.0"
+        assert find_clang("gfx942").name == "clang 20.1.0"
+        stand_in(tmp_path / "bin", "clang", "21.1.0")
+        assert find_clang("gfx942").name == "clang 21.1.0"
+
+    def test_the_newest_that_knows_the_target_is_taken(self, tmp_path: Path) -> None:
+        newer = (*OLD_TARGETS, "gfx950")
+        stand_in(tmp_path / "rocm/llvm/bin", "clang++", "18.0.0")
+        stand_in(tmp_path / "bin", "clang-19", "19.1.7")
+        stand_in(tmp_path / "bin", "clang-20", "20.1.0", targets=newer)
+        # One that was built without AMD's targets.
+        stand_in(tmp_path / "bin", "clang-22", "22.1.0", targets=())
+        assert find_clang("gfx950").name == "clang 20.1.0"
+        assert find_clang("gfx942").name == "clang 18.0.0 of ROCm"
+
+    def test_what_cannot_be_started_is_passed_over(self, tmp_path: Path) -> None:
+        stand_in(tmp_path / "bin", "clang-19", "19.1.7")
+        (tmp_path / "bin/clang-22").write_bytes(b"\0")
+        (tmp_path / "bin/clang-22").chmod(0o755)
+        assert find_clang("gfx942").name == "clang 19.1.7"
 
     def test_one_of_rocm_goes_first_with_its_own_headers(self, tmp_path: Path) -> None:
         stand_in(tmp_path / "bin", "clang-20", "20.1.0")
         path = stand_in(tmp_path / "rocm/llvm/bin", "clang++", "18.0.0")
-        clang = find_clang()
+        clang = find_clang("gfx942")
         assert (clang.path, clang.name) == (str(path), "clang 18.0.0 of ROCm")
         options = code_options(clang, CompileRequest("", (), "gfx942"))
         assert f"--rocm-path={tmp_path / 'rocm'}" in options
         assert "-nogpuinc" not in options
+        assert not any("code-object-version" in option for option in options)
 
     @pytest.mark.parametrize(
         ("version", "lld", "problem"),
@@ -218,9 +228,9 @@ class TestFinding:
 
     def test_a_target_that_this_clang_does_not_know(self, tmp_path: Path) -> None:
         stand_in(tmp_path / "bin", "clang-19", "19.1.7")
-        with pytest.raises(DeviceError, match=r"clang 19\.1\.7 does not know gfx950") as told:
+        with pytest.raises(DeviceError, match=r"^clang 19\.1\.7 does not know gfx950") as told:
             HipCompiler("gfx950")
-        assert "clang 20 is the first" in (told.value.remedy or "")
+        assert "install clang 20 or later and its lld" in (told.value.remedy or "")
 
     def test_an_unknown_target_lists_those_that_are_known(self, tmp_path: Path) -> None:
         stand_in(tmp_path / "bin", "clang-19", "19.1.7")

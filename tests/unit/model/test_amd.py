@@ -69,6 +69,14 @@ def test_clang_counts_waves_and_not_whole_blocks() -> None:
     assert found.share == 0.5  # 16 of 32
 
 
+def test_clang_counts_lds_to_the_byte_and_the_hardware_gives_units() -> None:
+    used = Resources(4, static_shared_bytes=13100, max_threads=256)  # of 65536, in 512s
+    assert MI300.waves_on_simd(used, 256) == 5
+    found = occupancy(MI300, used, launch(256))
+    assert found is not None
+    assert (found.blocks, found.limiter) == (4, "shared memory")
+
+
 @pytest.mark.parametrize(
     ("resources", "threads", "shared_bytes", "told"),
     [
@@ -94,6 +102,8 @@ def test_architectures_are_told_apart() -> None:
     assert all(map(is_amd, AMD_TARGETS))
     assert not is_amd("sm_90a")
     assert amd_limits("gfx942:sramecc+:xnack-") is MI300
+    with pytest.raises(DeviceError, match="gfx942:fast"):
+        amd_limits("gfx942:fast")
     with pytest.raises(DeviceError, match="gfx803") as told:
         amd_limits("gfx803")
     assert "gfx942" in (told.value.remedy or "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tuner.model.languages import CUDA, HIP, OPENCL, Language
 from tuner.space.choices import refusal
 
 PASSING = (
@@ -52,3 +53,39 @@ def test_a_misspelt_option_is_told_what_it_may_have_meant() -> None:
     refused = refusal("--use-fast-math")
     assert refused is not None
     assert refused[1].startswith("did you mean `--use_fast_math`?")
+
+
+@pytest.mark.parametrize(
+    ("language", "options"),
+    [
+        (OPENCL, "-DN=3 -UNAME -w -cl-std=CL1.2 -cl-fast-relaxed-math -cl-nv-maxrregcount=64"),
+        (HIP, "-DN=3 -UNAME -std=c++20 -O2 -ffast-math -ffp-contract=fast"),
+    ],
+)
+def test_each_language_has_options_of_its_own(language: Language, options: str) -> None:
+    for option in options.split():
+        assert refusal(option, language) is None, option
+    assert refusal("--use_fast_math", CUDA) is None
+    refused = refusal("--use_fast_math", language)
+    assert refused is not None
+    assert f"is not allowed for {language.name}" in refused[0]
+    assert "-DNAME=value" in refused[1]
+
+
+@pytest.mark.parametrize(
+    ("language", "option"),
+    [
+        (OPENCL, "-DA=1 -I/etc"),  # OpenCL splits what it is given
+        (OPENCL, '-DA="1 2"'),
+        (OPENCL, "-I/etc"),
+        (OPENCL, "-include=/etc/hostname"),
+        (OPENCL, "-cl-std=CL1.2 -I/etc"),
+        (HIP, "-I/etc"),
+        (HIP, "-include=/etc/hostname"),
+        (HIP, "-fplugin=x.so"),
+        (HIP, "-mwavefrontsize64"),
+        (HIP, "-DA=1\n-I/etc"),
+    ],
+)
+def test_what_names_files_is_refused_in_every_language(language: Language, option: str) -> None:
+    assert refusal(option, language) is not None

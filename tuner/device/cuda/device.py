@@ -42,6 +42,7 @@ from tuner.device.verify.verified_device import (
     RunFailedError,
     VerifiedDevice,
     fresh_seed,
+    let_judge,
     unless_killed,
 )
 from tuner.device.verify.verifier import HostMemory, Verifier
@@ -201,7 +202,7 @@ class CudaRunner(RestartingWorker[Child]):
                 *("time", program, policy, incumbent_us, patch),
                 timeout_s=_limit_s(TIMING_TIMEOUT_S, program),
             )
-            _let_judge(worker, 0, judge)
+            let_judge(worker, 0, judge, RUN_TIMEOUT_S)
         return measurement
 
     def rerun(self, program: Program) -> None:
@@ -219,7 +220,7 @@ class CudaRunner(RestartingWorker[Child]):
                     "compare", programs, FINALS, rounds, patch, timeout_s=timeout_s
                 )
                 for index in range(len(programs)):
-                    _let_judge(worker, index, judge)
+                    let_judge(worker, index, judge, RUN_TIMEOUT_S)
         except RunFailedError:
             self._drop_worker()
             raise
@@ -302,13 +303,6 @@ def _neighbour(program: Program, order: int) -> Probe:
     if order % 2:
         return "late writer" if program.launches[0].pdl else "none"
     return "eager successor" if program.launches[-1].pdl else "none"
-
-
-def _let_judge(worker: Child, index: int, judge: Judge) -> None:
-    for variant in (0, 1):
-        repeats: bool | None = worker.call("show", index, variant, timeout_s=RUN_TIMEOUT_S)
-        if repeats is not None:
-            judge(index, variant, repeats)
 
 
 def _limit_s(seconds: float, *programs: Program) -> float:

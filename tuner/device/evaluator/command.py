@@ -120,8 +120,10 @@ class Command:
         with process.stdout, process.stderr:
             try:
                 readers = {process.stdout: keep, process.stderr: keep_end}
-                _read(process, readers, time.monotonic() + timeout_s)
-                status = process.wait(GRACE_S)
+                deadline_s = time.monotonic() + timeout_s
+                _read(process, readers, deadline_s)
+                # It may close its output first, and then take its time to leave a queue.
+                status = process.wait(max(0.0, deadline_s - time.monotonic()))
             except (TimeoutError, subprocess.TimeoutExpired):
                 _end(process)
                 message = f"gave no answer within {timeout_s:g} s and was ended"

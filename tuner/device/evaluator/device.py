@@ -136,7 +136,10 @@ class EvaluatorDevice:
             timeout_s = self._described.timeout_s
             answer = self._read(Answer, self._command.ask(request.model_dump_json(), timeout_s))
             if lacking := answer.lacks(
-                request.purpose, len(request.programs), verifies=self.info.verifies
+                request.purpose,
+                len(request.programs),
+                verifies=self.info.verifies,
+                rounds=request.rounds,
             ):
                 raise CommandFailed(f"left something out: {lacking}")
         except CommandFailed as error:

@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from tuner.compiler.base import shortened
 from tuner.device.base import DeviceInfo
+from tuner.model.amd import AMD_TARGETS, amd_limits
 from tuner.model.hardware import COMPUTE_CAPABILITIES, DeviceLimits
 from tuner.model.trial import Resources
 
@@ -18,7 +20,25 @@ _UNLIMITED = 2**31 - 1
 _TARGET = re.compile(r"sm_(\d+)(\d)a?")
 
 Purpose = Literal["describe", "baseline", "search", "finals", "verify", "compare"]
-Times = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+# A call takes more than a picosecond and less than eleven days: what is outside was never measured.
+_LEAST_US, _MOST_US = 1e-6, 1e12
+# What compilers and queues write for a terminal: colours, and whatever else it would obey.
+_FOR_TERMINALS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\].*?(?:\x07|\x1b\\)")
+
+
+def _measurable(time_us: float) -> float:
+    if not _LEAST_US <= time_us <= _MOST_US:
+        raise ValueError(f"{time_us:g} microseconds cannot be the time of a call")
+    return time_us
+
+
+def _legible(text: str) -> str:
+    plain = _FOR_TERMINALS.sub("", text).replace("\t", " ")
+    return shortened("".join(one for one in plain if one == "\n" or one.isprintable()))
+
+
+Times = Annotated[float, Field(gt=0.0, allow_inf_nan=False), AfterValidator(_measurable)]
+Reason = Annotated[str, AfterValidator(_legible)]
 
 
 def _printable(text: str) -> str:
@@ -107,8 +127,9 @@ class StatedLimits(_Message):
 class Described(_Message):
     """The answer to `describe`: the hardware, and what the evaluator can do.
 
-    `streaming_gbps` (GB/s) is for the roofline: measured, or the data sheet's. `limits` are an
-    NVIDIA GPU's own where they are left out and `architecture` names one (`sm_90`). `parallel` is
+    `streaming_gbps` (GB/s) is for the roofline: measured, or the data sheet's. `limits` are a
+    GPU's own where they are left out and `architecture` names one (`sm_90`, `gfx942`), and so is
+    the width of a warp where they do not state it. `parallel` is
     how many requests may be under way at once, `timeout_s` how long one may take.
     """
 
@@ -131,6 +152,7 @@ class Described(_Message):
         known = (int(found[1]), int(found[2])) if found else (0, 0)
         stated = {f"evaluator {name}": text for name, text in self.environment.items()}
         own = self.limits is not None or known not in COMPUTE_CAPABILITIES
+        limits = self._own_limits(known) if own else None
         return DeviceInfo(
             name=self.name,
             architecture=self.architecture,
@@ -140,11 +162,23 @@ class Described(_Message):
             streaming_gbps=self.streaming_gbps,
             recorded=False,
             environment={"evaluator": evaluator, **stated},
-            own_limits=_limits(self.limits or StatedLimits(), known) if own else None,
+            own_limits=limits,
             evaluator=evaluator,
             verifies=self.verifies,
             parallel=self.parallel,
         )
+
+    def _own_limits(self, compute_capability: tuple[int, int]) -> DeviceLimits:
+        stated = self.limits or StatedLimits()
+        name = self.architecture.partition(":")[0]
+        if name not in AMD_TARGETS:
+            return _limits(stated, compute_capability)
+        of_gpu = amd_limits(name)
+        if self.limits is None:
+            return of_gpu
+        if "threads_per_warp" not in stated.model_fields_set:
+            stated = stated.model_copy(update={"threads_per_warp": of_gpu.threads_per_warp})
+        return _limits(stated, compute_capability)
 
 
 class StatedResources(_Message):
@@ -169,7 +203,7 @@ class Answer(_Message):
     """
 
     status: Literal["correct", "incorrect", "compile", "launch", "timeout", "resource_limit"]
-    reason: str = ""
+    reason: Reason = ""
     times_us: tuple[Times, ...] = ()
     rounds_us: tuple[tuple[Times, ...], ...] = ()
     verified: bool = False
@@ -186,10 +220,12 @@ class Answer(_Message):
             raise ValueError(f"the status {self.status} needs a `reason`")
         return self
 
-    def lacks(self, purpose: Purpose, programs: int, *, verifies: bool) -> str:
+    def lacks(
+        self, purpose: Purpose, programs: int, *, verifies: bool, rounds: int | None = None
+    ) -> str:
         """Say what a request of this purpose asked for and is not here; "" where nothing is.
 
-        `verifies` says that the program has promised verdicts.
+        `verifies` says that the program has promised verdicts; a comparison is of so many `rounds`.
         """
         if not self.is_correct:
             return ""
@@ -200,6 +236,8 @@ class Answer(_Message):
             return "" if self.times_us else "`times_us` is empty, and the status is correct"
         if not self.rounds_us:
             return "`rounds_us` is empty, and the status is correct"
+        if rounds is not None and len(self.rounds_us) != rounds:
+            return f"`rounds_us` has {len(self.rounds_us)} rows, and `rounds` is {rounds}"
         wrong = next((len(row) for row in self.rounds_us if len(row) != programs), None)
         return "" if wrong is None else f"a row of `rounds_us` has {wrong} times, not {programs}"
 

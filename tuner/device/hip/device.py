@@ -27,6 +27,7 @@ from tuner.device.verify.verified_device import (
     Rows,
     RunFailedError,
     VerifiedDevice,
+    let_judge,
     unless_killed,
 )
 from tuner.model.amd import amd_limits
@@ -61,9 +62,9 @@ class HipDevice(VerifiedDevice):
             runner = HipRunner(ordinal, spec.deterministic, nodes)
             undo.callback(runner.close)
             try:
-                facts = runner.describe()
-                self._lock = _lock(ordinal, facts["bus_id"])
+                self._lock = _lock(ordinal, runner.bus_id())
                 undo.callback(self._lock.release)
+                facts = runner.describe()
                 verifier = Child(host_verifier, (spec, dict(operators)), "tune-verifier")
                 undo.callback(verifier.kill)
             except (ChildDiedError, ChildTimeoutError, MemoryError) as error:
@@ -98,7 +99,11 @@ class HipRunner(RestartingWorker[Child]):
         super().__init__()
         self._opened = (ordinal, deterministic, nodes)
 
+    def bus_id(self) -> str:
+        return str(self._live_worker().call("bus_id", timeout_s=START_TIMEOUT_S))
+
     def describe(self) -> Mapping[str, Any]:
+        """Tell what the GPU is and measure its memory: nobody else may be using it."""
         facts: Mapping[str, Any] = self._live_worker().call("describe", timeout_s=START_TIMEOUT_S)
         return facts
 
@@ -120,7 +125,7 @@ class HipRunner(RestartingWorker[Child]):
             worker = self._ready_worker()
             asked = ("time", program, policy, incumbent_us, patch)
             measurement: Measurement = worker.call(*asked, timeout_s=TIMING_TIMEOUT_S)
-            _let_judge(worker, 0, judge)
+            let_judge(worker, 0, judge, RUN_TIMEOUT_S)
         return measurement
 
     def rerun(self, program: Program) -> None:
@@ -134,7 +139,7 @@ class HipRunner(RestartingWorker[Child]):
             asked = ("compare", programs, rounds, patch)
             rows: Rows = worker.call(*asked, timeout_s=timeout_s)
             for index in range(len(programs)):
-                _let_judge(worker, index, judge)
+                let_judge(worker, index, judge, RUN_TIMEOUT_S)
         return rows
 
     def _start(self) -> Child:
@@ -160,13 +165,6 @@ class HipRunner(RestartingWorker[Child]):
             if error.sticky:
                 self._drop_worker()
             raise RunFailedError(Status.LAUNCH, error.message) from error
-
-
-def _let_judge(worker: Child, index: int, judge: Judge) -> None:
-    for variant in (0, 1):
-        repeats: bool | None = worker.call("show", index, variant, timeout_s=RUN_TIMEOUT_S)
-        if repeats is not None:
-            judge(index, variant, repeats)
 
 
 def _lock(ordinal: int, bus_id: str) -> FileLock:

@@ -8,14 +8,23 @@ its place whose kernels are the CPU's.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tuner.device.layout import SCALARS, Layout
+from tuner.model.amd import ROCM
 from tuner.model.errors import WorkerError
 from tuner.model.kernel import Launch
 
 LIBRARIES = ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5")
+_NO_DEVICE = 100
+_SEEN = (
+    "rocminfo lists them: the user has to be in the groups render and video, a container needs "
+    "/dev/kfd and /dev/dri, and HIP_VISIBLE_DEVICES chooses among them; --device host verifies on "
+    "the CPU"
+)
 # hipError_t: what was refused before anything ran leaves the process as good as before.
 _REFUSALS = frozenset((1, 2, 9, 98, 200, 201, 209, 300, 301, 500, 701))
 _OUT_OF_MEMORY = 2
@@ -40,21 +49,27 @@ class Hip:
     def __init__(self, ordinal: int) -> None:
         self._library = _loaded()
         self._library.hipGetErrorString.restype = ctypes.c_char_p
-        self.call("hipInit", 0)
-        count = ctypes.c_int()
-        self.call("hipGetDeviceCount", ctypes.byref(count))
-        if ordinal >= count.value:
-            raise HipError(
-                f"there is no AMD GPU {ordinal}: the HIP runtime shows {count.value}",
-                sticky=False,
-                remedy="HIP_VISIBLE_DEVICES chooses among them; --device host verifies on the CPU",
-            )
+        count = self._count()
+        if ordinal >= count:
+            message = f"there is no AMD GPU {ordinal}: the HIP runtime shows {count or 'none'}"
+            raise HipError(message, sticky=False, remedy=_SEEN)
         self._ordinal = ordinal
         self.call("hipSetDevice", ordinal)
 
+    def _count(self) -> int:
+        count = ctypes.c_int()
+        for name, argument in (("hipInit", 0), ("hipGetDeviceCount", ctypes.byref(count))):
+            status = getattr(self._library, name)(argument)
+            if status == _NO_DEVICE:
+                return 0
+            self._check(name, status)
+        return count.value
+
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function of the runtime; raise `HipError` with its name and reason."""
-        status = getattr(self._library, name)(*arguments)
+        self._check(name, getattr(self._library, name)(*arguments))
+
+    def _check(self, name: str, status: int) -> None:
         if status:
             text = self._library.hipGetErrorString(status) or b"no description"
             message = f"{name}: error {status} ({text.decode(errors='replace')})"
@@ -129,7 +144,8 @@ class Hip:
 
 
 def _loaded() -> ctypes.CDLL:
-    for name in LIBRARIES:
+    folder = Path(os.environ.get("ROCM_PATH", ROCM), "lib")
+    for name in (*LIBRARIES, *(str(folder / one) for one in LIBRARIES)):
         try:
             return ctypes.CDLL(name)
         except OSError:
@@ -137,7 +153,8 @@ def _loaded() -> ctypes.CDLL:
     raise HipError(
         f"no AMD GPU can be used: the HIP runtime ({LIBRARIES[0]}) is not installed",
         sticky=False,
-        remedy="install ROCm where there is an AMD GPU; --device host verifies on the CPU",
+        remedy=f"install ROCm where there is an AMD GPU (ROCM_PATH names its folder, {ROCM} "
+        "otherwise); --device host verifies on the CPU",
     )
 
 
@@ -147,7 +164,8 @@ class LoadedModule:
     def __init__(
         self, hip: Hip, code: bytes, lowered: Mapping[str, str], launches: tuple[Launch, ...]
     ) -> None:
-        self._hip, self._module = hip, ctypes.c_void_p()
+        # The code is kept as long as the module: the runtime may not have copied all of it.
+        self._hip, self._module, self._code = hip, ctypes.c_void_p(), code
         hip.call("hipModuleLoadData", ctypes.byref(self._module), code)
         self.functions: dict[str, ctypes.c_void_p] = {}
         try:

@@ -20,6 +20,7 @@ from tuner.device.layout import UNCHANGED, Arena, Patch, fill_byte
 from tuner.device.timing import TimingPolicy, finished, hopeless
 from tuner.model.amd import amd_limits
 from tuner.model.trial import Measurement
+from tuner.process.confinement import be_quiet
 
 LOADED_PROGRAMS = 16
 # What stands for timed calls is run up to so many times.
@@ -31,6 +32,9 @@ FLUSH_MULTIPLE = 2
 PROBE_BYTES, PROBE_SHARE, PROBE_REPEATS = 1 << 30, 8, 3
 # Events may come out alike for what took less than their resolution.
 LEAST_US = 1e-3
+# After a fault ROCm's runtime writes the GPU's memory to a file, which takes minutes, unless told
+# otherwise; where it heeds neither of these it stays within the limit on core files.
+_NO_DUMPS = {"HSA_DISABLE_COREDUMP_ON_EXCEPTION": "1", "HSA_COREDUMP_PATTERN": os.devnull}
 
 
 class HipWorker:
@@ -42,11 +46,13 @@ class HipWorker:
     def __init__(
         self, ordinal: int, deterministic: frozenset[str] = frozenset(), nodes: Path = NODES
     ) -> None:
+        be_quiet()
+        os.environ |= _NO_DUMPS
         self._hip = Hip(ordinal)
         self._deterministic = deterministic
-        self.architecture, simds = gpu_at(self._hip.bus_id, nodes)
-        limits = amd_limits(self.architecture)
-        self._multiprocessors = max(1, simds // limits.partitions)
+        gpu = gpu_at(self._hip.bus_id, nodes)
+        self.architecture, limits = gpu.architecture, amd_limits(gpu.architecture)
+        self._multiprocessors = max(1, gpu.simds // limits.partitions)
         self._cache_bytes = limits.cache_bytes
         self._stopwatch = Stopwatch(self._hip)
         self._loaded: OrderedDict[str, LoadedModule] = OrderedDict()
@@ -57,10 +63,13 @@ class HipWorker:
         self._kept: list[_Kept] = []
         self._patch = UNCHANGED
 
+    def bus_id(self) -> str:
+        """Say which GPU it is, without any work on it."""
+        return self._hip.bus_id
+
     def describe(self) -> Mapping[str, int | float | str]:
         return {
             "name": self._hip.name,
-            "bus_id": self._hip.bus_id,
             "architecture": self.architecture,
             "multiprocessors": self._multiprocessors,
             "cache_bytes": self._cache_bytes,

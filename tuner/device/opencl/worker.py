@@ -21,6 +21,7 @@ from tuner.device.timing import TimingPolicy, finished, hopeless
 from tuner.model.errors import DeviceError, TunerError
 from tuner.model.kernel import Launch
 from tuner.model.trial import Measurement
+from tuner.process.confinement import be_quiet
 
 LOADED_PROGRAMS = 16
 # Copies of a workload's arrays, each for one call of a replay: as many as fit, at least two.
@@ -79,8 +80,7 @@ class OpenclWorker:
 
     def __init__(self, number: int, cache_dir: Path, deterministic: frozenset[str]) -> None:
         keep_private(cache_dir)
-        for stream in (1, 2):  # where a kernel's `printf` writes, and OpenCL's complaints
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+        be_quiet()
         import pyopencl
 
         self._cl: Any = pyopencl

@@ -202,6 +202,14 @@ class RestartingWorker(ABC, Generic[_W]):
         self._worker, self._attached = None, False
 
 
+def let_judge(worker: Child, index: int, judge: Judge, timeout_s: float) -> None:
+    """Have a worker show what a program's last timed calls left, for each variant that they met."""
+    for variant in (0, 1):
+        repeats: bool | None = worker.call("show", index, variant, timeout_s=timeout_s)
+        if repeats is not None:
+            judge(index, variant, repeats)
+
+
 @contextmanager
 def unless_killed(
     failed: str, *causes: type[Exception], remedy: str | None = None

@@ -21,6 +21,7 @@ from tuner.device.evaluator import device as evaluator_device
 from tuner.device.evaluator.device import ALTERNATIONS, MOST_FAULTS, EvaluatorDevice
 from tuner.device.evaluator.messages import Answer, Described, json_schema
 from tuner.device.select import open_device
+from tuner.model.amd import amd_limits
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import limits_for, occupancy
@@ -133,7 +134,7 @@ def test_hardware_is_limited_by_what_it_says_alone(opened: Open) -> None:
     }
 
 
-def test_an_nvidia_gpu_has_its_own_limits_unless_others_are_stated() -> None:
+def test_a_known_gpu_has_its_own_limits_unless_others_are_stated() -> None:
     def info(**told: object) -> DeviceInfo:
         return Described.model_validate(
             {"version": 1, "name": "far", "streaming_gbps": 900, **told}
@@ -141,7 +142,12 @@ def test_an_nvidia_gpu_has_its_own_limits_unless_others_are_stated() -> None:
 
     assert info(architecture="sm_90").limits == limits_for((9, 0))
     assert info(architecture="sm_90", limits={}).limits != limits_for((9, 0))
-    assert info(architecture="gfx942").limits.threads_per_warp == 32
+    assert info(architecture="gfx942:xnack-").limits == amd_limits("gfx942")
+    stated = info(architecture="gfx942", limits={"threads_per_block": 256}).limits
+    assert (stated.threads_per_block, stated.threads_per_warp) == (256, 64)
+    narrow = info(architecture="gfx942", limits={"threads_per_warp": 32}).limits
+    assert narrow.threads_per_warp == 32
+    assert info(architecture="gfx803").limits.threads_per_warp == 32
 
 
 def test_what_was_not_verified_is_not_called_correct_by_a_verification(
@@ -169,6 +175,23 @@ def test_a_failure_has_its_status_and_reason(opened: Open, status: str) -> None:
     outcome = opened().run(program(f"status={status}"))
     assert outcome.status is Status(status)
     assert outcome.reason == f"it is said to be {status}"
+
+
+def test_what_a_program_does_behind_its_answer_is_waited_for(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.device.evaluator.command.GRACE_S", 0.1)
+    assert opened("lingers=0.5").run(program("us=9")).status is Status.CORRECT
+    late = opened("lingers=60", 'describe={"timeout_s": 1.0}').run(program("us=9"))
+    assert late.status is Status.TIMEOUT
+
+
+def test_a_reason_is_text_that_a_terminal_only_shows() -> None:
+    told = "\x1b[1mk.cu:3:\x1b[0m \x1b]0;title\x07error\r\n\tmore\u202e" + "x" * 100_000
+    answer = Answer.model_validate({"status": "compile", "reason": told})
+    assert answer.reason.startswith("k.cu:3: error\n more" + "x" * 100)
+    assert "more characters" in answer.reason[-40:]
+    assert not {"\x1b", "\r", "\u202e"} & set(answer.reason)
 
 
 def test_resources_and_an_early_stop_are_passed_on(opened: Open) -> None:
@@ -251,6 +274,8 @@ def test_without_a_description_nothing_begins(
         ("dies", "the queue is closed"),
         ('answer={"times_us": []}', "left something out: `times_us` is empty"),
         ('answer={"times_us": [-1]}', r"times_us\.0: Input should be greater than 0"),
+        ('answer={"times_us": [1e-320]}', r"times_us\.0: .* cannot be the time of a call"),
+        ('answer={"times_us": [1, 1e300]}', r"times_us\.1: .* cannot be the time of a call"),
         ('answer={"status": "launch"}', "the status launch needs a `reason`"),
     ],
 )
@@ -328,6 +353,9 @@ def test_the_published_schema_is_the_one_that_is_kept() -> None:
 def test_an_answer_to_a_comparison_has_a_time_for_each_program() -> None:
     answer = Answer.model_validate({"status": "correct", "rounds_us": [[1, 2], [1]]})
     assert answer.lacks("compare", 2, verifies=True) == "a row of `rounds_us` has 1 times, not 2"
+    few = Answer.model_validate({"status": "correct", "rounds_us": [[1, 2]]})
+    said = few.lacks("compare", 2, verifies=True, rounds=40)
+    assert said == "`rounds_us` has 1 rows, and `rounds` is 40"
     assert (
         answer.lacks("search", 1, verifies=True) == "`times_us` is empty, and the status is correct"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,13 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from device_contract import DeviceContract
 from fake_hip import install_fake_hip
 from host_programs import cached_compiler
 
+from tuner.cli import cli
 from tuner.device.base import CompileTarget, Device, Program
 from tuner.device.hip.device import UNTRIED, HipDevice
-from tuner.device.hip.topology import gpu_at
+from tuner.device.hip.topology import gpu_at, list_gpus
 from tuner.device.select import open_device
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec, Workload
@@ -144,10 +147,12 @@ class TestFailures:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("FAKE_HIP_FAILS", failing)
             patch.setenv("XDG_CACHE_HOME", str(tmp_path))
+            patch.chdir(tmp_path)
             with closing(HipDevice(0, spec, {}, nodes=nodes)) as device:
                 outcome = device.run(programs["right"])
                 assert outcome.status is Status.LAUNCH
                 assert reason in outcome.reason
+                assert not [*tmp_path.glob("*core*")]
                 patch.delenv("FAKE_HIP_FAILS")
                 if failing == "crash":  # another worker has taken its place
                     assert device.run(programs["right"]).status is Status.CORRECT
@@ -166,9 +171,33 @@ class TestFailures:
         with closing(HipDevice(0, spec, {}, nodes=nodes)) as device:
             assert device.run(programs["right"]).status is Status.TIMEOUT
 
-    def test_two_of_them_do_not_share_a_gpu(
-        self, spec: KernelSpec, device: HipDevice, nodes: Path
+    def test_what_is_printed_goes_nowhere_and_a_crash_leaves_no_core(
+        self,
+        spec: KernelSpec,
+        nodes: Path,
+        programs: dict[str, Program],
+        monkeypatch: pytest.MonkeyPatch,
+        capfd: pytest.CaptureFixture[str],
+        tmp_path: Path,
     ) -> None:
+        monkeypatch.setenv("FAKE_HIP_FAILS", "prints")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        with closing(HipDevice(0, spec, {}, nodes=nodes)) as device:
+            assert device.run(programs["right"]).status is Status.CORRECT
+            worker = device._runner._live_worker()
+            limits = Path(f"/proc/{worker.pid}/limits").read_text()
+        assert re.search(r"Max core file size +0 ", limits)
+        assert capfd.readouterr() == ("", "")
+
+    def test_two_of_them_do_not_share_a_gpu(
+        self,
+        spec: KernelSpec,
+        device: HipDevice,
+        nodes: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        # The second one must not load the GPU of the first, whose times it would spoil.
+        monkeypatch.setattr("tuner.device.hip.device.HipRunner.describe", pytest.fail)
         with pytest.raises(DeviceError, match="in use by another"):
             HipDevice(0, spec, {}, nodes=nodes)
 
@@ -176,6 +205,25 @@ class TestFailures:
         with pytest.raises(DeviceError, match="there is no AMD GPU 3") as told:
             HipDevice(3, spec, {}, nodes=nodes)
         assert told.value.remedy
+
+    def test_a_runtime_without_any_gpu_says_what_it_may_be(
+        self, spec: KernelSpec, nodes: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FAKE_HIP_FAILS", "hipInit")
+        with pytest.raises(DeviceError, match="the HIP runtime shows none") as told:
+            HipDevice(0, spec, {}, nodes=nodes)
+        assert "/dev/kfd" in (told.value.remedy or "")
+
+    def test_a_runtime_in_rocms_folder_is_found(
+        self, spec: KernelSpec, nodes: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        (tmp_path / "lib").mkdir()
+        shutil.copy(nodes.parent / "libamdhip64.so", tmp_path / "lib/libamdhip64.so.7")
+        monkeypatch.delenv("LD_LIBRARY_PATH")
+        monkeypatch.setenv("ROCM_PATH", str(tmp_path))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        with closing(HipDevice(0, spec, {}, nodes=nodes)) as device:
+            assert device.info.architecture == "gfx942"
 
 
 def test_without_a_runtime_there_is_one_error(
@@ -186,6 +234,7 @@ def test_without_a_runtime_there_is_one_error(
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     kept = [one for one in libraries if not (Path(one) / "libamdhip64.so").exists()]
     monkeypatch.setenv("LD_LIBRARY_PATH", ":".join(kept))
+    monkeypatch.delenv("ROCM_PATH", raising=False)
     with pytest.raises(DeviceError, match=r"libamdhip64\.so\) is not installed") as told:
         open_device("hip", spec, {})
     assert told.value.exit_code == 2
@@ -207,6 +256,32 @@ def test_the_drivers_numbers_name_an_architecture(
     (tmp_path / "3").mkdir()
     text = f"simd_count 16\nlocation_id 768\ndomain 1\ngfx_target_version {version}\n"
     (tmp_path / "3/properties").write_text(text)
-    assert gpu_at("0001:03:00.0", tmp_path) == (architecture, 16)
+    found = gpu_at("0001:03:00.0", tmp_path)
+    assert (found.architecture, found.simds) == (architecture, 16)
     with pytest.raises(DeviceError, match=r"no GPU at 0000:03:00\.0"):
         gpu_at("0000:03:00.0", tmp_path)
+
+
+def test_devices_are_listed_in_the_drivers_order(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for number, version in ((10, 90402), (2, 100300)):
+        (tmp_path / str(number)).mkdir()
+        text = f"simd_count 16\ngfx_target_version {version}\nlocation_id {number << 8}\n"
+        (tmp_path / f"{number}/properties").write_text(text)
+    assert [one.architecture for one in list_gpus(tmp_path)] == ["gfx1030", "gfx942"]
+    monkeypatch.setattr("tuner.device.hip.topology.NODES", tmp_path)
+    listed = CliRunner().invoke(cli, ["devices"]).stdout.splitlines()
+    assert "hip:0  AMD gfx1030, 16 SIMDs; not supported: known are gfx90a" in "\n".join(listed)
+    assert "hip:1  AMD gfx942, 16 SIMDs; not run on AMD hardware yet" in listed
+
+
+@pytest.mark.parametrize("bus_id", ["0000:c1:00.0", "0000:c1:00.3"])
+def test_a_partition_of_a_gpu_is_found_by_its_place(tmp_path: Path, bus_id: str) -> None:
+    for number in range(8):
+        (tmp_path / str(number)).mkdir()
+        place = number << 28 | 0xC1 << 8
+        text = f"simd_count 152\nlocation_id {place}\ndomain 0\ngfx_target_version 90402\n"
+        (tmp_path / f"{number}/properties").write_text(text)
+    found = gpu_at(bus_id, tmp_path)
+    assert (found.architecture, found.simds) == ("gfx942", 152)

@@ -107,7 +107,14 @@ TUNE_VECTORS(float, float)
 TUNE_VECTORS(double, double)
 #undef TUNE_VECTORS
 
-// Waves: 64 lanes on CDNA, 32 on RDNA unless compiled with -mwavefrontsize64.
+// Waves: 64 lanes on CDNA, 32 on RDNA. Newer clangs have no macro of their own for it.
+#ifndef __AMDGCN_WAVEFRONT_SIZE
+#ifdef __GFX9__
+#define __AMDGCN_WAVEFRONT_SIZE 64
+#else
+#define __AMDGCN_WAVEFRONT_SIZE 32
+#endif
+#endif
 constexpr int warpSize = __AMDGCN_WAVEFRONT_SIZE;
 
 TUNE_DEVICE unsigned __lane_id() {
