@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -126,15 +125,7 @@ def slow(tmp_path: Path) -> Path:
 
 
 def started(root: Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tuner", "campaign", "two.yaml", *words],
-        cwd=root,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    return faults.started("campaign", "two.yaml", *words, folder=root)
 
 
 def has_trials(session: Path) -> Callable[[], bool]:
