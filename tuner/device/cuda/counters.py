@@ -217,7 +217,7 @@ class NsightCompute:
 
     def _page(self, page: str, *options: str) -> str:
         shown = (f"--import={self._file}", "--csv", f"--page={page}", "--print-units=base")
-        note_start(Path(self._tool).name)
+        note_start(Path(str(self._tool)).name)
         try:
             ended = subprocess.run(  # noqa: S603 - the tool that was found
                 [str(self._tool), *shown, *options],

@@ -137,9 +137,8 @@ def course_json(data: ReportData) -> dict[str, object]:
             "proposals": rounded(spent.proposals_s),
         }
         phases = {name: rounded(seconds) for name, seconds in spent.phases_s.items()}
-        made["time"] = {"phases_s": phases, "search_s": search}
-        if spent.starts is not None:
-            made["time"] |= {"starts": spent.starts}
+        counted = {} if spent.starts is None else {"starts": spent.starts}
+        made["time"] = {"phases_s": phases, "search_s": search, **counted}
     if data.homes:
         made["gpus"] = {
             "members": list(data.homes[-1].members),
