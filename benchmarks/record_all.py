@@ -23,7 +23,9 @@ from rich.console import Console
 from tuner.campaign.jobs import CampaignJob, tuning_job
 from tuner.campaign.run import Campaign
 from tuner.cli.campaign_view import make_campaign_view
+from tuner.cli.exits import terminated_as_interrupted
 from tuner.device.select import gpu_count
+from tuner.model.errors import INTERRUPTED, InputError
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks/results/h200"
@@ -100,7 +102,8 @@ def main() -> None:
     if unknown:
         parser.error(f"no job named {min(unknown)}: {', '.join(names)}")
     commit = require_clean()
-    compilers = max(1, (os.cpu_count() or 1) // gpus)
+    at_once = min(gpus, len(asked.names or names))
+    compilers = max(1, len(os.sched_getaffinity(0)) // at_once)
     jobs = [
         benchmark_job(name)
         if name in BENCHMARKS
@@ -110,15 +113,20 @@ def main() -> None:
         for name in names
         if not asked.names or name in asked.names
     ]
-    campaign = Campaign(
-        jobs,
-        asked.folder,
-        gpus=range(gpus),
-        environment={"TUNE_STORE": "none", "TUNE_COMMIT": commit},
-        fresh=asked.fresh,
-    )
-    with make_campaign_view(Console(highlight=False)) as view:
-        states = campaign.run(view)
+    try:
+        campaign = Campaign(
+            jobs,
+            asked.folder,
+            gpus=range(gpus),
+            environment={"TUNE_STORE": "none", "TUNE_COMMIT": commit},
+            fresh=asked.fresh,
+        )
+        _run(campaign)
+    except KeyboardInterrupt:
+        parser.exit(INTERRUPTED, "interrupted; the same command goes on with what is left\n")
+    except InputError as error:
+        parser.exit(2, f"Error: {error}\n")
+    states = campaign.states
     left = [one.name for one in states if not one.kept]
     print(f"{len(left)} of {len(jobs)} jobs; {campaign.ledger.wall_s:.0f} s in all on {gpus} GPUs")
     if campaign.exit_code:
@@ -126,6 +134,11 @@ def main() -> None:
         raise SystemExit(campaign.exit_code)
     if not asked.names:
         _write_times(campaign, gpus)
+
+
+def _run(campaign: Campaign) -> None:
+    with terminated_as_interrupted(), make_campaign_view(Console(highlight=False)) as view:
+        campaign.run(view)
 
 
 def _write_times(campaign: Campaign, gpus: int) -> None:

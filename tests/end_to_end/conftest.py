@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree
 
+import faults
 import pytest
 import recordings
 from click.testing import CliRunner, Result
@@ -114,15 +113,7 @@ def start(project: Project) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
     def run(*words: object, program: Sequence[str] = ("-m", "tuner")) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, *program, *map(str, words)],
-            cwd=project.root,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        process = faults.started(*words, folder=project.root, program=program)
         started.append(process)
         return process
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -66,6 +65,16 @@ def test_all_jobs_are_run_and_what_is_done_is_not_run_again(project, tune, campa
     ]
 
 
+def test_a_gpu_without_a_job_is_told_of(
+    project, tune, campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.campaign.file.gpu_count", lambda: 3)
+    campaign.write_text(FILE.replace("device: recorded, ", ""), encoding="utf-8")
+    result = tune("campaign", campaign, "--dry-run")
+    assert result.stdout.splitlines() == ["small", "large", "2 of 2 jobs are left"]
+    assert "GPU 2 has no job: each job uses one GPU; `tune KERNEL --gpus all`" in result.stderr
+
+
 @pytest.mark.slow
 def test_a_changed_reference_is_run_anew_and_the_old_session_stays(project, tune, campaign) -> None:
     assert tune("campaign", campaign).exit_code == 0
@@ -116,15 +125,7 @@ def slow(tmp_path: Path) -> Path:
 
 
 def started(root: Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tuner", "campaign", "two.yaml", *words],
-        cwd=root,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    return faults.started("campaign", "two.yaml", *words, folder=root)
 
 
 def has_trials(session: Path) -> Callable[[], bool]:
@@ -165,6 +166,18 @@ def test_a_killed_child_is_started_again_and_loses_nothing(slow: Path) -> None:
     assert before >= 1
 
 
+def assert_goes_on(root: Path) -> None:
+    """Start the campaign again, and fail unless it does all that is left."""
+    again = started(root, "--json")
+    try:
+        stdout, stderr = again.communicate(timeout=280)
+    finally:
+        again.kill()  # its jobs end by themselves then
+        again.wait()
+    assert again.returncode == 0, stderr
+    assert [one["status"] for one in json.loads(stdout)["jobs"]] == ["done", "done"]
+
+
 @pytest.mark.slow
 def test_an_interrupted_campaign_goes_on_with_the_same_command(slow: Path) -> None:
     process = started(slow)
@@ -178,14 +191,7 @@ def test_an_interrupted_campaign_goes_on_with_the_same_command(slow: Path) -> No
     assert process.returncode == 130
     assert "interrupted; resume with: tune campaign two.yaml\n" in stderr
     left = len(_trials(slow / "all/scale"))
-    again = started(slow, "--json")
-    try:
-        stdout, stderr = again.communicate(timeout=280)
-    finally:
-        again.kill()  # its jobs end by themselves then
-        again.wait()
-    assert again.returncode == 0, stderr
-    assert [one["status"] for one in json.loads(stdout)["jobs"]] == ["done", "done"]
+    assert_goes_on(slow)
     assert len(trials_of(slow / "all/scale")) >= left
 
 
@@ -196,14 +202,7 @@ def test_a_killed_campaign_leaves_no_child_behind_and_goes_on(slow: Path) -> Non
     child = child_of(process, "scale")
     process.kill()
     process.communicate()
-    again = started(slow, "--json")
-    try:
-        stdout, stderr = again.communicate(timeout=280)
-    finally:
-        again.kill()  # its jobs end by themselves then
-        again.wait()
-    assert again.returncode == 0, stderr
-    assert [one["status"] for one in json.loads(stdout)["jobs"]] == ["done", "done"]
+    assert_goes_on(slow)
     assert not Path(f"/proc/{child}").exists() or _is_zombie(child)
 
 

@@ -28,6 +28,7 @@ from faults import (
     records,
     rows,
     searched,
+    started,
     trials,
     wait_until,
 )
@@ -72,20 +73,8 @@ class Bench:
         return self.project / "mine"
 
     def start(self, *words: object, **environment: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tuner", *map(str, words)],
-            cwd=self.project,
-            env={
-                **os.environ,
-                "CUDA_VISIBLE_DEVICES": "",
-                "TMPDIR": str(self.temporary),
-                **environment,
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        own = {**os.environ, "TMPDIR": str(self.temporary), **environment}
+        process = started(*words, folder=self.project, environment=own)
         self.started.append(process)
         return process
 

@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from unittest.mock import patch
 from agent_doubles import answer, plan
 from click.testing import CliRunner
 from fake_openai import MODEL, FakeOpenAI, Request
+from faults import started
 
 from tuner.agent.history import RoundRecord, history
 from tuner.cli import cli
@@ -109,15 +109,7 @@ class Bench:
     def start(
         self, words: tuple[str, ...], environ: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tuner", *words],
-            cwd=self.root,
-            env=self.environment(environ),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        process = started(*words, folder=self.root, environment=self.environment(environ))
         self.started.append(process)
         return process
 

@@ -7,13 +7,12 @@ import secrets
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from faults import descendants, wait_until
+from faults import descendants, started, wait_until
 
 Popen = subprocess.Popen[str]
 
@@ -72,15 +71,7 @@ class ClusterProcesses:
 
     def run(self, folder: Path, *words: object) -> Popen:
         """Start `tune` in a folder."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tuner", *map(str, words), *self.words],
-            cwd=folder,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        process = started(*words, *self.words, folder=folder)
         self.runs.append(process)
         return process
 
@@ -115,15 +106,7 @@ class ClusterProcesses:
 
     def _start(self, name: str, *words: str) -> Popen:
         with (self.folder / f"{name}.log").open("a", encoding="utf-8") as log:
-            return subprocess.Popen(
-                [sys.executable, *words],
-                cwd=self.folder,
-                env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-                stdout=log,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-            )
+            return started(folder=self.folder, program=words, output=log)
 
     def _listens(self) -> bool:
         with socket.socket() as probe:

@@ -8,12 +8,13 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from tuner.model.trial import Trial
 from tuner.session.records import Record, from_row
@@ -23,6 +24,29 @@ T = TypeVar("T")
 PR_SET_CHILD_SUBREAPER = 36
 PROJECT = Path(__file__).with_name("faulty")
 SOURCE = (PROJECT / "scale.cu").read_text(encoding="utf-8")
+
+
+def started(
+    *words: object,
+    folder: Path,
+    program: Sequence[str] = ("-m", "tuner"),
+    environment: Mapping[str, str] = os.environ,
+    output: IO[str] | None = None,
+) -> subprocess.Popen[str]:
+    """Start `tune`, or another program of this Python, without a GPU and apart from Ctrl-C here.
+
+    What it says goes to pipes, unless there is an `output` for it.
+    """
+    to = subprocess.PIPE if output is None else output
+    return subprocess.Popen(
+        [sys.executable, *program, *map(str, words)],
+        cwd=folder,
+        env={**environment, "CUDA_VISIBLE_DEVICES": ""},
+        stdout=to,
+        stderr=to,
+        text=True,
+        start_new_session=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)

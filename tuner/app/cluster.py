@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tuner.space.plan import Plan
 
 CUDA = "cuda"
+_COUNT = re.compile(r"[1-9][0-9]{0,8}")
 Say = Callable[[str], None]
 
 
@@ -40,7 +42,7 @@ def open_on_cluster(
             f"--device {asked} names a device of one machine, and --cluster is given",
             remedy="use --device cuda or host; --gpu-model chooses among GPUs",
         )
-    if gpus not in ("", ALL) and (not gpus.isdecimal() or int(gpus) < 1):
+    if gpus not in ("", ALL) and not _COUNT.fullmatch(gpus):
         raise InputError(
             f"--gpus {gpus} names GPUs of one machine, and --cluster is given",
             remedy="write all, or how many of the cluster's are to share the workloads",

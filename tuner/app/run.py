@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from tuner.tuning.finals import Finals
 from tuner.tuning.homes import keep_homes, settle_homes
 from tuner.tuning.keep_bits import default_bits
 from tuner.tuning.lanes import in_lanes, lane_of
-from tuner.tuning.progress import ProgressTracker
+from tuner.tuning.progress import Moment, ProgressTracker
 from tuner.tuning.search import Survey, budget, pools_of, search_all
 from tuner.tuning.verification import Verification, Watch
 from tuner.tuning.warm_start import Knowledge, warm_seeds
@@ -69,7 +68,7 @@ def run(
     """
     from tuner.report.data import from_session
 
-    began_s = time.monotonic()
+    began = Moment()
     with ExitStack() as stack:
         run = open_run(stack, kernel, settings, options, resume=resume, agent=agent)
         session = run.session
@@ -88,7 +87,7 @@ def run(
                 author=run.author,
                 meter=run.meter,
                 knowledge=run.knowledge,
-                opening_s=time.monotonic() - began_s,
+                began=began,
             )
         except AgentError as error:
             failure = error
@@ -106,13 +105,13 @@ def tune(
     author: Callable[[Session, Candidates], Author] | None = None,
     meter: EnergyMeter | None = None,
     knowledge: Knowledge | None = None,
-    opening_s: float = 0.0,
+    began: Moment | None = None,
 ) -> tuple[Result, ...]:
     """Run or resume a session to its end; what it holds already is not measured again.
 
     `author` makes who writes further candidates in rounds. The winners are run under the tools
-    of `watches` at last. `meter` is there where the plan's objective is not time. `opening_s` is
-    how long it took to open all this. Raises the `AgentError` that ended the rounds too early once
+    of `watches` at last. `meter` is there where the plan's objective is not time. `began` is when
+    the opening of all this began. Raises the `AgentError` that ended the rounds too early once
     all else is done.
     """
     candidates = Candidates(plan, compiler, device)
@@ -123,7 +122,7 @@ def tune(
     Thread(target=_load_ahead, args=(plan.config.searcher, largest), daemon=True).start()
     _take_up_candidates(plan, session, candidates)
     session.mark("running")
-    tracker = ProgressTracker(plan, session, device.info.name, listener, opening_s=opening_s)
+    tracker = ProgressTracker(plan, session, device.info.name, listener, began=began)
     verification = Verification(plan, session, device, candidates, watches)
     failure: AgentError | None = None
     try:

@@ -15,22 +15,29 @@ from pydantic_core import PydanticCustomError
 
 from tuner.app.locate import require_kernel
 from tuner.campaign.jobs import TUNE, CampaignJob, tuning_job
+from tuner.campaign.ledger import LEDGER, LOCK
+from tuner.campaign.run import INDEX
 from tuner.device.select import gpu_count
 from tuner.model.errors import InputError, TunerError
+from tuner.model.languages import CUDA, PYTHON, language_of
 from tuner.model.settings import RunSettings, duration_s
 from tuner.space.schema import Size, StrictModel, checked
 from tuner.space.yaml import Document, read
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+# What lies beside the sessions' folders.
+_OWN_FILES = frozenset({INDEX, LEDGER, LOCK})
 _PATTERN = re.compile(r"[*?\[]")
-DEVICES = ("auto", "cuda", "recorded", "host")
+DEVICES = ("auto", "cuda", "hip", "opencl", "recorded", "host")
+_NUMBERED = re.compile(r"(hip|opencl):[0-9]{1,4}")
 RECORDED_FILE = "recorded:"
 # What `tune record` takes of the settings.
 _RECORDING = frozenset({"record", "device", "trials", "surroundings", "peers", "prune"})
 
 # What only says how a cluster is reached, and which of it are files.
 _NEED_A_CLUSTER = ("gpu_model", "token_file", "tls_ca", "tls_cert", "tls_key")
-_FILES = frozenset({"token_file", "tls_ca", "tls_cert", "tls_key"})
+_CERTIFICATES = ("tls_ca", "tls_cert", "tls_key")
+_FILES = frozenset({"token_file", *_CERTIFICATES})
 
 
 def _time(value: str) -> str:
@@ -42,7 +49,8 @@ def _time(value: str) -> str:
 
 
 def _device(value: str) -> str:
-    if value not in DEVICES and not value.startswith(RECORDED_FILE):
+    known = value in DEVICES or _NUMBERED.fullmatch(value) or value.startswith(RECORDED_FILE)
+    if not known:
         raise PydanticCustomError("device", "a device is needed")
     return value
 
@@ -70,7 +78,7 @@ class SettingsModel(StrictModel):
     """What `defaults` may say for all jobs, and each job for itself, as the options of `tune`."""
 
     device: Annotated[str, AfterValidator(_device)] | None = Field(
-        default=None, description=f"{', '.join(DEVICES)} or {RECORDED_FILE}FILE"
+        default=None, description=f"{', '.join(DEVICES)}, hip:N, opencl:N or {RECORDED_FILE}FILE"
     )
     record: bool | None = Field(default=None, description="true: `tune record` instead of `tune`")
     searcher: str | None = Field(default=None, description="a search method, `auto`")
@@ -191,6 +199,45 @@ def read_campaign(path: Path, folder: Path | None = None) -> CampaignPlan:
     return _Reader(document, model, folder).plan()
 
 
+def check_places(given: Mapping[str, Any], base: Path) -> None:
+    """Raise `TunerError` for a store or a cluster that a run would refuse, without asking it.
+
+    `given` are a job's settings, whose paths start from `base`.
+    """
+    store = given.get("store")
+    if store is not None or given.get("copy_session"):
+        from tuner.session.copies import require_server
+        from tuner.session.database import find_store
+
+        location = find_store(store, os.environ)
+        if given.get("copy_session"):
+            require_server(location)
+    if "cluster" in given:
+        _check_cluster(given, base)
+
+
+def _check_cluster(given: Mapping[str, Any], base: Path) -> None:
+    from tuner.cluster.network import require_address, require_dask, security_of
+    from tuner.cluster.settings import TlsFiles
+    from tuner.cluster.signing import read_token
+
+    if (device := given.get("device", "auto")) not in ("auto", "cuda", "host"):
+        raise InputError(
+            f"`device: {device}` is of this machine, and `cluster` is given",
+            remedy="use cuda or host; `gpu_model` chooses among GPUs",
+        )
+    require_dask()
+    require_address(given["cluster"])
+    read_token(base / given["token_file"] if "token_file" in given else None)
+    authority, certificate, key = (
+        base / given[name] if name in given else None for name in _CERTIFICATES
+    )
+    if authority is not None and certificate is not None:
+        security_of(TlsFiles(authority, certificate, key), "client")
+    elif authority or certificate or key:
+        raise InputError("`tls_ca` and `tls_cert` are needed together")
+
+
 class _Reader:
     def __init__(self, document: Document, model: CampaignModel, folder: Path | None) -> None:
         self._document, self._model = document, model
@@ -203,10 +250,10 @@ class _Reader:
     def plan(self) -> CampaignPlan:
         entries = self._entries()
         self._check_names(entries)
-        gpus = self._gpus() if any(one.needs_gpu for one in entries) else ()
-        others = any(not one.needs_gpu for one in entries)
-        places = len(gpus) + (self._model.parallel if others else 0)
-        compilers = max(1, len(os.sched_getaffinity(0)) // max(1, places))
+        needy = sum(one.needs_gpu for one in entries)
+        gpus = self._gpus() if needy else ()
+        at_once = min(needy, len(gpus)) + min(len(entries) - needy, self._model.parallel)
+        compilers = max(1, len(os.sched_getaffinity(0)) // max(1, at_once))
         jobs = [made for one in entries if (made := self._job(one, compilers)) is not None]
         self._raise_problems()
         time_s = None
@@ -245,7 +292,7 @@ class _Reader:
         macros = list(job.operator)
         listed = (v if isinstance(v, list) else [v] for v in job.operator.values())
         for kernel, choice in product(kernels, list(product(*listed))):
-            own: RunSettings = {**settings}
+            own: RunSettings = {**settings, "device": self._device_for(kernel, settings, record)}
             if choice:
                 own["operators"] = dict(zip(macros, choice, strict=True))
             stems = [kernel.stem] if job.name is None or len(kernels) > 1 else []
@@ -264,23 +311,29 @@ class _Reader:
                 message = f"`{min(wrong)}` is not for a recording"
                 raise self._error(message, number, min(wrong), remedy="leave it out")
             given = {name: value for name, value in given.items() if name in _RECORDING}
-        remote = "cluster" in given
+        check_places(given, self._base)
         how = tuple(self._how(number, given))
         if "time" in given:
             given["time_s"] = duration_s(given.pop("time"))
         if "prices" in given:
             given["prices"] = self._path(given["prices"])
         device = given.get("device", "auto")
-        if device == "auto":
-            device = "cuda" if self._found or record or remote else "recorded"
-        elif device.startswith(RECORDED_FILE):
+        if device.startswith(RECORDED_FILE):
             device = f"{RECORDED_FILE}{self._path(device.removeprefix(RECORDED_FILE))}"
-        given["device"] = device
+        # Of a cluster a job has a GPU of NVIDIA's.
+        given["device"] = "cuda" if device == "auto" and "--cluster" in how else device
         if job.space is not None:
             given["space"] = self._path(job.space)
         if job.workloads is not None:
             given["workloads"] = [_text(one) for one in job.workloads]
         return cast(RunSettings, given), record, how
+
+    def _device_for(self, kernel: Path, settings: RunSettings, record: bool) -> str:
+        """Choose what `auto` is for a kernel; of other languages than CUDA's the run does."""
+        device = settings["device"]
+        if device != "auto" or language_of(kernel) not in (CUDA, PYTHON):
+            return device
+        return "cuda" if self._found or record else "recorded"
 
     def _how(self, number: int, given: dict[str, Any]) -> Iterator[str]:
         """Take the options that no session keeps out of the settings, as words."""
@@ -312,7 +365,11 @@ class _Reader:
             return [path]
         pattern = Path(job.kernel)
         base = Path(pattern.anchor) if pattern.is_absolute() else self._base
-        matches = sorted(base.glob(str(pattern.relative_to(pattern.anchor))))
+        try:
+            matches = sorted(base.glob(str(pattern.relative_to(pattern.anchor))))
+        except ValueError as error:  # until Python 3.13 `**` stands for whole folders only
+            message = f"{job.kernel!r} is no pattern: {error}"
+            raise self._error(message, number, "kernel", remedy="kernels/**/*.cu is one") from error
         if not matches:
             remedy = "a pattern starts from the folder of this file"
             raise self._error(f"no file matches {job.kernel!r}", number, "kernel", remedy=remedy)
@@ -325,8 +382,12 @@ class _Reader:
         recorded: dict[Path, _Entry] = {}
         for one in entries:
             if not _NAME.fullmatch(one.name):
-                remedy = "letters, digits, `_`, `-` and `.` make the name of a folder"
+                remedy = "up to 200 letters, digits, `_`, `-` and `.` make the name of a folder"
                 error = self._error(f"{one.name!r} is no name for a job", one.number, remedy=remedy)
+                self._problems.append(error)
+            if one.name in _OWN_FILES or one.name.endswith(".log"):
+                message = f"{one.name!r} is what a file of the campaign's own may be called"
+                error = self._error(message, one.number, remedy="give the job another `name`")
                 self._problems.append(error)
             if (other := seen.setdefault(one.name, one)) is not one:
                 where = self._line(other.number)

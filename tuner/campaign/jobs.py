@@ -13,6 +13,8 @@ from pydantic import TypeAdapter
 from tuner.app.plan import manifest_of, new_plan, option_of
 from tuner.app.record import recording_plan
 from tuner.device.recorded.recording import recordings_of
+from tuner.device.select import recording_of
+from tuner.model.errors import DeviceError
 from tuner.model.settings import RunSettings
 from tuner.process.files import read_regular
 from tuner.session.records import Manifest
@@ -62,9 +64,11 @@ def tuning_job(
     A `remote` one is measured on a cluster, so it needs no GPU here.
     `how` are options that no session keeps, such as `--jobs 2`: they are said again where it goes
     on, and another choice of them is no other job. Raises `InputError` for all that a run would
-    refuse of its files and settings, and `DeviceError` for peers without a GPU.
+    refuse of its files and settings, and `DeviceError` for peers and energy without a GPU, and for
+    a recording that is not there.
     """
     plan = new_plan(kernel, settings)
+    _require_device(plan)
     session = folder / name
     command = ("record",) if record else ()
     words = tuple(_words(settings))
@@ -79,6 +83,20 @@ def tuning_job(
         needs_gpu=plan.config.device == "cuda" and not remote,
         cost=_cost(plan),
     )
+
+
+def _require_device(plan: Plan) -> None:
+    device, objective = plan.config.device, plan.config.objective
+    kind, _, file = device.partition(":")
+    if kind == "recorded" and not file:
+        recording_of(plan.spec.source)
+    elif kind == "recorded" and not Path(file).is_file():
+        raise DeviceError("there is no such recording", path=Path(file))
+    if kind in ("recorded", "host") and objective != "time":
+        raise DeviceError(
+            f"--device {kind} has no energy meter",
+            remedy="use a GPU (--device cuda), or --objective time",
+        )
 
 
 def _cost(plan: Plan) -> float:

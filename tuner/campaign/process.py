@@ -84,14 +84,21 @@ class JobProcess:
         self.read()
         os.close(self.pipe)
 
+    def error(self) -> str:
+        """Return the error that it ended with, in one line; "" for none."""
+        errors = [line for line in self._last_lines() if line.startswith("Error: ")]
+        return errors[-1].removeprefix("Error: ") if errors else ""
+
     def last_words(self) -> str:
         """Return the error that it ended with, or else its last line; "" for none."""
-        with self._log.open("rb") as file:
+        return self.error() or (self._last_lines() or [""])[-1].strip()
+
+    def _last_lines(self) -> list[str]:
+        with suppress(OSError), self._log.open("rb") as file:  # somebody may have deleted it
             size = file.seek(0, os.SEEK_END)
             file.seek(max(self._said_before, size - _TAIL_BYTES))
-            lines = file.read().decode(errors="replace").rstrip().splitlines()
-        errors = [line for line in lines if line.startswith("Error: ")]
-        return errors[-1].removeprefix("Error: ") if errors else (lines or [""])[-1].strip()
+            return file.read().decode(errors="replace").rstrip().splitlines()
+        return []
 
 
 def wait_for_any(processes: Sequence[JobProcess], timeout_s: float) -> None:

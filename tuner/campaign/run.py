@@ -69,12 +69,18 @@ class Campaign:
         self.ledger = Ledger(folder, fresh=fresh)
         self._tracks = [_Track(job, self.ledger.jobs.get(job.name)) for job in jobs]
         self._gpus = list(gpus)
-        self._others = list(range(parallel))
+        self._others = list(range(min(parallel, len(jobs))))
         self._stopping = ""
 
     @property
     def states(self) -> tuple[JobState, ...]:
         return tuple(track.state() for track in self._tracks)
+
+    @property
+    def idle_gpus(self) -> tuple[int, ...]:
+        """The GPUs for which there is no job, as a job uses one."""
+        left = sum(one.job.needs_gpu and not one.kept for one in self._tracks)
+        return tuple(self._gpus[left:]) if left else ()
 
     @property
     def exit_code(self) -> int:
@@ -169,11 +175,12 @@ class Campaign:
         track.seconds += time.monotonic() - track.since_s if track.place else 0.0
         self._free(track)
         track.exit_code = None
-        if code == 0 and track.next_finish < len(track.job.finish):
-            self._launch(track, track.job.finish[track.next_finish])
+        follows = track.job.finish[track.next_finish :]
+        if code == 0 and follows and not self._stopping:
+            self._launch(track, follows[0])
             track.next_finish += 1
             track.status = "finishing"
-        elif code == 0:
+        elif code == 0 and not follows:
             track.status, track.exit_code, track.message = "done", 0, ""
         elif self._stopping:
             track.status, track.message = "stopped", self._stopping
@@ -182,7 +189,11 @@ class Campaign:
             track.next_finish = 0
             track.status, track.message = "waiting", f"{how_it_ended(code)}, started again"
         elif code == INTERRUPTED:
-            track.status, track.message = "stopped", "interrupted by somebody else"
+            # By somebody else, or because a cluster's scheduler is gone, which the error says.
+            track.status, track.message = (
+                "stopped",
+                process.error() or "interrupted by somebody else",
+            )
         else:
             track.status, track.exit_code = "failed", code if code > 0 else 1
             track.message = process.last_words() if code > 0 else ""
@@ -272,7 +283,8 @@ class _Track:
             return self.job.start
         if key_before == self.job.key:
             return self.job.resume
-        session.rename(session.with_name(f"{session.name}-{time.time_ns()}"))
+        with writable(session.parent):
+            session.rename(session.with_name(f"{session.name}-{time.time_ns()}"))
         return self.job.start
 
     def environment(self) -> dict[str, str]:

@@ -55,6 +55,8 @@ def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json
             time_s=plan.time_s,
             fresh=fresh,
         )
+        if idle := campaign.idle_gpus:
+            click.echo(_idle_line(idle), err=True)
         states = campaign.states if dry_run else _run(campaign, again, stderr=as_json)
     if as_json:
         click.echo(json.dumps(_object(campaign, plan, states)))
@@ -77,6 +79,14 @@ def _run(campaign: Campaign, again: tuple[str, ...], *, stderr: bool) -> Sequenc
             return campaign.run(view)
         except KeyboardInterrupt:
             raise Interrupted(again) from None
+
+
+def _idle_line(gpus: Sequence[int]) -> str:
+    names, have = ", ".join(map(str, gpus)), "have" if len(gpus) > 1 else "has"
+    return (
+        f"GPU {names} {have} no job: each job uses one GPU; `tune KERNEL --gpus all` shares one "
+        "kernel's workloads among several"
+    )
 
 
 def _words(file: Path, folder: Path | None) -> tuple[str, ...]:

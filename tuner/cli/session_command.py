@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner.cli import options
+from tuner.model.errors import SessionError
 
 if TYPE_CHECKING:
     from tuner.session.copies import CopySummary
@@ -62,13 +63,23 @@ def fetch(name: str, folder: Path, store: str | None) -> None:
 @click.argument("sessions", metavar="SESSION...", nargs=-1, required=True, type=options.folder)
 @options.store
 def copy(sessions: tuple[Path, ...], store: str | None) -> None:
-    """Send what the copies of these sessions lack."""
+    """Send what the copies of these sessions lack; one that cannot be sent keeps none back."""
     from tuner.session.copier import copy_session
 
     server = _server(store)
+    failures: list[SessionError] = []
     for folder in sessions:
-        name = copy_session(folder, server)
-        click.echo(f"copied: {folder} as {name} to {server}")
+        try:
+            name = copy_session(folder, server)
+        except SessionError as error:  # of this one; the others may be sent
+            failures.append(error)
+        else:
+            click.echo(f"copied: {folder} as {name} to {server}")
+    if len(failures) > 1:
+        told = "\n".join(map(str, failures))
+        raise SessionError(f"{len(failures)} of {len(sessions)} were not copied:\n{told}")
+    if failures:
+        raise failures[0]
 
 
 @command.command("forget")

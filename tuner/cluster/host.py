@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import secrets
 import socket
 import tempfile
@@ -21,7 +22,7 @@ from tuner.cluster.signing import read_token
 from tuner.cluster.slot import SlotOptions
 from tuner.compiler.cache import user_cache_dir
 from tuner.device.select import HOST, gpu_count
-from tuner.model.errors import DeviceError
+from tuner.model.errors import DeviceError, InputError
 from tuner.process.child import ChildDiedError, ChildProcess, ChildTimeoutError
 
 # A scheduler that was started again finds its workers; without one they end, and free their GPUs.
@@ -30,6 +31,7 @@ BETWEEN_TRIES_S = 2.0
 # A process that ends so soon after it joined will do so again.
 SOON_S = 5.0
 START_S = 120.0
+_HOST_NAME = re.compile(r"[!-~]{1,100}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +99,21 @@ def serve_host(options: HostOptions, say: Callable[[str], None]) -> None:
             for info in infos
         ]
         try:
-            _keep_all(keepers)
+            _keep_all(keepers, say)
         finally:
             for keeper in keepers:
                 keeper.stop()
 
 
-def _keep_all(keepers: Sequence[_Keeper]) -> None:
-    threads = [Thread(target=keeper.run, daemon=True) for keeper in keepers]
+def _keep_all(keepers: Sequence[_Keeper], say: Callable[[str], None]) -> None:
+    """Keep them until the last has ended; one that ends before the others is told of at once."""
+
+    def keep(keeper: _Keeper) -> None:
+        keeper.run()
+        if keeper.failure is not None and len(keepers) > 1:
+            say(f"{keeper.name} is left out: {keeper.failure.message}")
+
+    threads = [Thread(target=keep, args=(keeper,), daemon=True) for keeper in keepers]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -122,6 +131,10 @@ class _Keeper:
         self._process: SlotProcess | None = None
         self._stopped = Event()
         self.failure: DeviceError | None = None
+
+    @property
+    def name(self) -> str:
+        return self._options.info.name
 
     def run(self) -> None:
         """Keep a process until `stop`, or until none can join; `failure` says why."""
@@ -141,7 +154,7 @@ class _Keeper:
             self._process.wait()
             ended_s = time.monotonic()
             if not self._stopped.is_set():
-                self._say(f"{self._options.info.name}: its connection or its process has ended")
+                self._say(f"{self.name}: its connection or its process has ended")
                 self._stopped.wait(SOON_S if ended_s - started_s < SOON_S else 0.0)
 
     def stop(self) -> None:
@@ -161,9 +174,18 @@ class _Keeper:
 
 
 def slot_infos(options: HostOptions) -> list[SlotInfo]:
-    """List what this host offers; raise `DeviceError` for a device that it hasn't."""
+    """List what this host offers.
+
+    Raises `DeviceError` for a device that it hasn't, `InputError` for a name that coordinators
+    would not read.
+    """
     devices = _devices(options.device)
     host = options.name or socket.gethostname()
+    if not _HOST_NAME.fullmatch(host):
+        raise InputError(
+            f"{host!r} is no name for a host",
+            remedy="name it with --name: up to 100 ASCII characters without spaces",
+        )
     cores = len(os.sched_getaffinity(0))
     compilers = options.compilers or max(1, cores // len(devices))
     return [

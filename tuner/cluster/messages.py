@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import StringConstraints, TypeAdapter, ValidationError
+from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
 from tuner.compiler.base import CompileRequest
 from tuner.model import TUNER_VERSION
@@ -45,7 +45,7 @@ class SlotInfo:
     model: Word
     version: Word
     cuda: Word
-    compilers: int
+    compilers: Annotated[int, Field(strict=True, ge=1)]
 
     @property
     def on_cpu(self) -> bool:

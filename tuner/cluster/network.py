@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import resource
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tuner.cluster.settings import DASK, LOGGERS, TlsFiles
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 MOST_FILES = 65536
 
 Role = Literal["client", "worker"]
+_PORT = re.compile(r"[0-9]{1,5}")
 
 
 def require_dask() -> None:
@@ -67,22 +71,34 @@ def security_of(tls: TlsFiles | None, role: Role) -> Security:
         message = f"is no certificate of an authority: {error}"
         raise InputError(message, path=tls.authority) from error
     try:
-        trusted.load_cert_chain(tls.certificate, key)
+        # Dask would ask for a passphrase on a terminal, in each process, and wait for ever.
+        trusted.load_cert_chain(tls.certificate, key, password=partial(_refused_passphrase, key))
     except ssl.SSLError as error:
         raise InputError(
             f"certificate and key do not fit: {error}",
             path=tls.certificate,
             remedy=f"the key is taken from {key}",
         ) from error
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", path=key) from error
     ours = {f"tls_{role}_cert": str(tls.certificate), f"tls_{role}_key": str(key)}
     return Security(require_encryption=True, tls_ca_file=str(tls.authority), **ours)
+
+
+def _refused_passphrase(key: Path) -> str:
+    raise InputError(
+        "the key has a passphrase, and nobody is there to enter it",
+        path=key,
+        remedy=f"take it off in a copy that only you can read: openssl pkey -in {key} -out key.pem",
+    )
 
 
 def require_address(address: str) -> str:
     """Complete `HOST:PORT`; raise `InputError` for what is no address of a scheduler."""
     scheme, _, place = address.rpartition("://")
     host, _, port = place.rpartition(":")
-    if scheme not in ("", "tcp", "tls") or not host or not port.isdecimal():
+    known = scheme in ("", "tcp", "tls") and host and _PORT.fullmatch(port)
+    if not known or not 0 < int(port) < 1 << 16:
         raise InputError(
             f"{address!r} is not the address of a Dask scheduler",
             remedy="write it as the scheduler says it: tcp://HOST:8786, or tls://HOST:8786",

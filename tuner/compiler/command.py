@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tuner.process.starts import note_start
+
 MAX_MEMORY_BYTES = 4 << 30
 MAX_FILE_BYTES = 256 << 20
 
@@ -75,6 +77,7 @@ class CompilerCommand:
                 start_new_session=True,
             )
             self._running.add(process)
+        note_start(Path(self._path).name)
         try:
             output, log = process.communicate(timeout=left)
         except subprocess.TimeoutExpired as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar, cast
@@ -142,8 +142,12 @@ class DeviceGroup:
         """Return the number of the member that times a workload; raise `DeviceLost` for none."""
         with self._changing:
             known = self._homes.get(workload.key)
-            names = [member.name for member in self.members]
-            return self._served() if known is None else names.index(known.member)
+            if known is None:
+                return self._served()
+            number = [member.name for member in self.members].index(known.member)
+            if self.members[number].lost:
+                self._left()  # raises: what is lost with the last one stays where it was
+            return number
 
     def serve(self, number: int) -> None:
         """Have this thread verify on the member of this number."""
@@ -182,8 +186,9 @@ class DeviceGroup:
 
     def close(self) -> None:
         self._closed = True
-        for member in self.members:
-            member.device.close()
+        with ExitStack() as stack:  # each of them, whatever another one's end raises
+            for member in self.members:
+                stack.callback(member.device.close)
 
     def first(self) -> Device:
         """Return the member that opens what is not timed: compilers, tools, counters."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +28,7 @@ AMD_DRIVER = Path("/dev/kfd")
 ALL = "all"
 # Of the CPU or a recording, side by side.
 MOST_MEMBERS = 64
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def open_device(
@@ -108,7 +110,8 @@ def members_of(text: str, gpus: str) -> dict[str, str]:
 
 def _numbers(gpus: str) -> list[int]:
     words = [word.strip() for word in gpus.split(",")]
-    if not all(word.isdecimal() for word in words) or len({*map(int, words)}) < len(words):
+    known = all(_NUMBER.fullmatch(word) for word in words)
+    if not known or len({*map(int, words)}) < len(words):
         raise InputError(
             f"--gpus {gpus!r} is no list of GPUs",
             remedy="write all, or their numbers, each once: --gpus 0,1",
@@ -274,18 +277,24 @@ def _recorded(
         space = load_definition(spec.path, operators).space
         recording = recording_from(Path(file), spec, space, operators, workloads)
         return RecordedDevice(Path(file), spec.name, operators, recording, spec.surroundings_of)
-    found = recordings_of(spec.source)
+    found = recording_of(spec.source)
+    return RecordedDevice(found, spec.name, operators, None, spec.surroundings_of)
+
+
+def recording_of(source: Path) -> Path:
+    """Find the one recording that lies beside a kernel; raise `DeviceError` for none or several."""
+    found = recordings_of(source)
     if not found:
         raise DeviceError(
             "there is no GPU here and no recording of this kernel",
-            path=spec.source,
+            path=source,
             remedy="run it where there is a GPU (`tune record` makes a recording there), or name "
             "a recording with --device recorded:FILE; --device host verifies it on the CPU",
         )
     if len(found) > 1:
         raise DeviceError(
             "there are recordings of several GPUs",
-            path=spec.source,
+            path=source,
             remedy="choose one: " + " ".join(f"--device recorded:{path}" for path in found),
         )
-    return RecordedDevice(found[0], spec.name, operators, None, spec.surroundings_of)
+    return found[0]

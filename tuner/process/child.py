@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 from tuner.model.errors import TunerError
 from tuner.process import protocol
+from tuner.process.starts import note_start
 
 START_TIMEOUT_S = 120.0
 # A child reads its request at once; only one that was stopped does not.
@@ -86,6 +87,7 @@ class ChildProcess:
         except BaseException:
             self._connection.close()
             raise
+        note_start(name)
 
     @property
     def ended(self) -> bool:

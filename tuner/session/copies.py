@@ -188,7 +188,10 @@ def _restored(connection: Connection, row: Row[Any], folder: Path) -> int:
         raise SessionError(f"the session {row.id} is damaged: {error}") from error
     query = select(records.c.number, records.c.kind, records.c.content).where(mine)
     in_order = query.order_by(records.c.number).execution_options(yield_per=_FETCHED_ROWS)
-    store = SessionStore.create(folder, header.manifest, header.environment)
+    try:
+        store = SessionStore.create(folder, header.manifest, header.environment)
+    except SessionError as error:
+        raise SessionError(error.message, path=folder, remedy="name another folder") from error
     try:
         with connection.execute(in_order) as found:
             count = store.restore((number, kind, content) for number, kind, content in found)

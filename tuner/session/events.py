@@ -213,13 +213,15 @@ class TimeSpent(Event):
     """The seconds of one run by phase, and of its searches what all `lanes` spent on what.
 
     `device_s` is verifying and timing, `compiler_s` waiting for a compilation; the rest of the
-    search a lane waited for a proposal.
+    search a lane waited for a proposal. `starts` counts the processes that were started in each
+    phase, by their names; None where nobody counted.
     """
 
     phases_s: Mapping[str, float]
     lanes: int
     device_s: float
     compiler_s: float
+    starts: Mapping[str, Mapping[str, int]] | None = None
 
 
 EVENTS: Mapping[str, type[Event]] = {

@@ -27,6 +27,7 @@ def in_lanes(
         lanes.setdefault(lane_of(device, workload), []).append(workload)
     if not isinstance(device, DeviceGroup) or len(lanes) < 2:
         for workload in workloads:
+            go_home(device, workload)
             work(workload)
         return
     device.turns = turns = Turns()

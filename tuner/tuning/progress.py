@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from tuner.model.kernel import Workload
 from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Trial
+from tuner.process.starts import starts
 from tuner.session.events import TimeSpent
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.energy import reserved_s
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When something began, and which processes had been started by then."""
+
+    seconds: float = field(default_factory=time.monotonic)
+    starts: Counter[str] = field(default_factory=starts)
 
 
 class ProgressTracker:
@@ -27,7 +36,7 @@ class ProgressTracker:
         device_name: str,
         listener: Listener,
         *,
-        opening_s: float = 0.0,
+        began: Moment | None = None,
     ) -> None:
         self._plan, self._session = plan, session
         self._device_name, self._listener = device_name, listener
@@ -38,8 +47,9 @@ class ProgressTracker:
         self._measured = 0
         self._progress = {workload: WorkloadProgress(workload, 0) for workload in plan.tuned}
         self._searches_left = 1
-        self._phase, self._phase_began_s = "opening", self._started_s - opening_s
+        self._phase, self._phase_began = "opening", began or Moment()
         self._phases_s: defaultdict[str, float] = defaultdict(float)
+        self._starts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._device_s = self._compiler_s = 0.0
 
     def expect(self, budgets: Mapping[Workload, int], *, searches_left: int) -> None:
@@ -113,9 +123,10 @@ class ProgressTracker:
         self._compiler_s += compiler_s
 
     def _enter(self, phase: str) -> None:
-        now_s = time.monotonic()
-        self._phases_s[self._phase] += now_s - self._phase_began_s
-        self._phase, self._phase_began_s = phase, now_s
+        now, before = Moment(), self._phase_began
+        self._phases_s[self._phase] += now.seconds - before.seconds
+        self._starts[self._phase] += now.starts - before.starts
+        self._phase, self._phase_began = phase, now
 
     def left_s(self) -> float | None:
         """Say how much of the run's time is left; None where it has no end."""
@@ -137,8 +148,10 @@ class ProgressTracker:
         self._enter(self._phase)
         phases_s = {name: round(seconds, 3) for name, seconds in self._phases_s.items()}
         lanes_s = round(self._device_s, 3), round(self._compiler_s, 3)
-        self._session.record_event(TimeSpent(0, phases_s, self.lanes, *lanes_s))
+        started = {name: dict(counts) for name, counts in self._starts.items() if counts}
+        self._session.record_event(TimeSpent(0, phases_s, self.lanes, *lanes_s, started))
         self._phases_s.clear()
+        self._starts.clear()
         self._device_s = self._compiler_s = 0.0
         now_s = time.monotonic()
         self._session.add_time(now_s - self._saved_s)

@@ -14,6 +14,8 @@ import record_all
 from record_all import BENCHMARKS, benchmark_job, operators, recording_job
 
 from tuner.campaign.jobs import CampaignJob
+from tuner.campaign.ledger import locked
+from tuner.campaign.run import INTERRUPTED, Campaign
 
 
 def test_a_recording_has_its_peers_and_its_result_is_of_its_own_session(tmp_path: Path) -> None:
@@ -85,6 +87,24 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(record_all, "RESULTS", tmp_path / "results")
     monkeypatch.setenv("TUNE_COMMIT", "0123456789ab")
     return tmp_path / "results"
+
+
+def test_an_interruption_and_a_folder_in_use_are_told_in_one_line(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["record_all.py", "--folder", str(tmp_path / "all")])
+    for code, said in ((130, "interrupted; the same command"), (2, "another campaign is running")):
+        with locked(tmp_path / "all"), pytest.raises(SystemExit) as ended:
+            if code == INTERRUPTED:
+                with monkeypatch.context() as patch:
+                    patch.setattr(Campaign, "run", interrupted)
+                    record_all.main()
+            record_all.main()
+        assert ended.value.code == code
+        assert said in capsys.readouterr().err
 
 
 def test_a_whole_campaign_writes_its_times_and_a_failure_is_named(

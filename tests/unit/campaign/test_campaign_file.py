@@ -13,17 +13,22 @@ from tuner.campaign import file as campaign_file
 from tuner.campaign.file import CampaignModel, CampaignPlan, JobModel, read_campaign
 from tuner.campaign.jobs import TUNE
 from tuner.model.errors import InputError
+from tuner.session.database import ENVIRONMENT as TUNE_STORE
 
 ROOT = Path(__file__).parents[3]
 SCALE = ROOT / "tests/end_to_end/data/scale"
+RECORDING = Path("kernels/recordings/nvidia-h200/scale.json.xz")
 SILU = ROOT / "kernels/sglang/silu_and_mul.cu"
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one small kernel, on a machine with two GPUs."""
+    """A folder with one small kernel and a recording of it, on a machine with two GPUs."""
     monkeypatch.setattr(campaign_file, "gpu_count", lambda: 2)
+    monkeypatch.delenv(TUNE_STORE, raising=False)
     monkeypatch.chdir(shutil.copytree(SCALE, tmp_path / "project"))
+    RECORDING.parent.mkdir(parents=True)
+    RECORDING.write_text("made up")
     return Path()
 
 
@@ -39,10 +44,26 @@ def refused(text: str) -> str:
     return str(found.value)
 
 
-def test_a_kernel_alone_is_tuned_on_every_gpu_with_a_share_of_the_compilers(project: Path) -> None:
+def compilers_of(text: str) -> set[str]:
+    return {job.start[job.start.index("--jobs") + 1] for job in plan_of(text).jobs}
+
+
+def test_jobs_share_the_compilers_with_those_that_run_at_the_same_time(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(12)))
+    one, two = "{kernel: kernels/scale.cu}", "{kernel: kernels/scale.cu, name: other}"
+    assert compilers_of(f"jobs: [{one}]") == {"12"}
+    assert compilers_of(f"jobs: [{one}, {two}]") == {"6"}
+    assert compilers_of(f"gpus: [1]\njobs: [{one}, {two}]") == {"12"}
+    third = "{kernel: kernels/scale.cu, name: third, device: host}"
+    assert compilers_of(f"parallel: 5\njobs: [{one}, {two}, {third}]") == {"4"}
+
+
+def test_a_kernel_alone_may_be_tuned_on_every_gpu(project: Path) -> None:
     plan = plan_of("jobs: [{kernel: kernels/scale.cu}]")
     (job,) = plan.jobs
-    compilers = str(max(1, len(os.sched_getaffinity(0)) // 2))
+    compilers = str(len(os.sched_getaffinity(0)))
     session = "sessions/c/scale"
     words = ("kernels/scale.cu", "--session", session, "--device", "cuda", "--jobs", compilers)
     assert job.start == (*TUNE, *words)
@@ -66,9 +87,12 @@ def test_a_job_says_more_than_the_defaults_and_every_setting_is_an_option(projec
 
 
 def test_where_a_run_keeps_things_is_said_again_when_it_goes_on(project: Path) -> None:
-    text = "defaults: {store: past.db}\njobs: [{kernel: kernels/scale.cu, %s}]"
-    (job,) = plan_of(text % "copy_session: true").jobs
-    assert job.start[-5:-2] == job.resume[-5:-2] == ("--store", "past.db", "--copy-session")
+    text = "defaults: {store: %s}\njobs: [{kernel: kernels/scale.cu, %s}]"
+    server = "postgresql://me@host/runs"
+    (job,) = plan_of(text % (server, "copy_session: true")).jobs
+    assert job.start[-5:-2] == job.resume[-5:-2] == ("--store", server, "--copy-session")
+    text %= "past.db", "%s"
+    assert plan_of(text % "").jobs[0].start[-4:-2] == ("--store", "past.db")
     (none,) = plan_of(text % "store: none").jobs
     assert none.resume[-4:-2] == ("--store", "none")
     assert none.key == job.key
@@ -76,6 +100,7 @@ def test_where_a_run_keeps_things_is_said_again_when_it_goes_on(project: Path) -
 
 def test_on_a_cluster_no_gpu_is_needed_here(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign_file, "gpu_count", lambda: pytest.fail("asked for GPUs"))
+    Path("token").write_text("a" * 64)
     text = "defaults: {%s}\nparallel: 8\njobs: [{kernel: kernels/scale.cu}]"
     plan = plan_of(text % "cluster: 'tcp://s:8786', gpu_model: H200, token_file: token")
     (job,) = plan.jobs
@@ -84,6 +109,47 @@ def test_on_a_cluster_no_gpu_is_needed_here(project: Path, monkeypatch: pytest.M
     assert (job.start[7], job.needs_gpu, plan.parallel) == ("cuda", False, 8)
     monkeypatch.setattr(campaign_file, "gpu_count", lambda: 0)
     assert "`token_file` needs `cluster`" in refused(text % "token_file: token")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("cluster: nonsense, token_file: token", "'nonsense' is not the address of a Dask"),
+        ("cluster: 'tcp://s:1'", "no token is given"),
+        ("cluster: 'tcp://s:1', token_file: gone", "gone: the token cannot be read"),
+        ("cluster: 'tcp://s:1', token_file: token, device: recorded", "is of this machine"),
+        ("cluster: 'tcp://s:1', token_file: token, tls_key: k", "are needed together"),
+        ("cluster: 'tls://s:1', token_file: token, tls_ca: a, tls_cert: b", "no such file"),
+    ],
+)
+def test_a_cluster_that_cannot_be_meant_is_told_before_anything_starts(
+    project: Path, monkeypatch: pytest.MonkeyPatch, more: str, said: str
+) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.delenv("TUNE_CLUSTER_TOKEN", raising=False)
+    Path("token").write_text("a" * 64)
+    found = refused(f"jobs:\n  - {{kernel: kernels/scale.cu, {more}}}")
+    assert found.startswith("c.yaml:3: ")
+    assert said in found
+
+
+def test_a_kernel_without_a_recording_is_told_where_there_is_no_gpu(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign_file, "gpu_count", lambda: 0)
+    RECORDING.unlink()
+    assert "no recording of this kernel" in refused("jobs: [{kernel: kernels/scale.cu}]")
+
+
+@pytest.mark.parametrize(("asked", "word"), [("auto", "auto"), ("'opencl:1'", "opencl:1")])
+def test_other_languages_than_cuda_choose_their_own_device(
+    project: Path, monkeypatch: pytest.MonkeyPatch, asked: str, word: str
+) -> None:
+    monkeypatch.setattr(campaign_file, "gpu_count", lambda: 0)
+    kernel = next((ROOT / "kernels/portable").glob("*.cl"))
+    (job,) = plan_of(f"jobs: [{{kernel: {kernel}, device: {asked}}}]").jobs
+    assert job.start[job.start.index("--device") + 1] == word
+    assert not job.needs_gpu
 
 
 def test_lists_of_choices_make_a_job_for_each_combination(project: Path) -> None:
@@ -162,6 +228,8 @@ def test_a_changed_setting_changes_the_key(project: Path) -> None:
         ("jobs: [{kernel: a.cu}]\ngpus: some", "`gpus` is the text 'some'\n  needed: all, or"),
         ("jobs: [{kernel: a.cu}]\ngpus: [0, 0]", "`gpus` is a list"),
         ("jobs: [{kernel: a.cu}]\ngpus: [true]", "`gpus` is a list"),
+        ("jobs: [{kernel: 'kernels/**.cu'}]", "c.yaml:2: "),
+        ("jobs: [{kernel: a.cu, device: 'hip:x'}]", "`jobs[0].device` is the text 'hip:x'"),
         ("jobs: [{kernel: a.cu, device: 'cuda:1'}]", "`jobs[0].device` is the text 'cuda:1'"),
         ("jobs: [{kernel: a.cu, operator: {A: []}}]", "`jobs[0].operator.A` is a list"),
         ("jobs: [{kernel: a.cu, agent: files}]", "needed: auto, openai or literal"),
@@ -181,6 +249,13 @@ def test_a_changed_setting_changes_the_key(project: Path) -> None:
             "c.yaml:4: two jobs are called 'scale': line 3 has it too\n  give one of them a `name`",
         ),
         ("jobs: [{kernel: kernels/scale.cu, name: a/b}]", "'a/b' is no name for a job"),
+        (f"jobs: [{{kernel: kernels/scale.cu, name: {'a' * 201}}}]", "is no name for a job"),
+        ("jobs: [{kernel: kernels/scale.cu, name: index.html}]", "the campaign's own"),
+        ("jobs: [{kernel: kernels/scale.cu, name: other.log}]", "give the job another `name`"),
+        ("jobs: [{kernel: kernels/scale.cu, device: 'recorded:x'}]", "no such recording"),
+        ("jobs: [{kernel: kernels/scale.cu, device: host, objective: energy}]", "no energy meter"),
+        ("jobs: [{kernel: kernels/scale.cu, store: 'mysql://x'}]", "no database 'mysql'"),
+        ("jobs: [{kernel: kernels/scale.cu, copy_session: true}]", "sessions are copied to serv"),
         ("jobs: [{kernel: kernels/scale.cu, model: m, agent: literal}]", "--model is for"),
         ("jobs: [{kernel: kernels/scale.cu, searcher: guess}]", "'guess' is no searcher"),
     ],

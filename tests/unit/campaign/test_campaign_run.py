@@ -155,6 +155,58 @@ def test_a_killed_job_is_started_again_some_times(tmp_path: Path) -> None:
     assert campaign.exit_code == 1
 
 
+def test_more_places_than_jobs_are_none(tmp_path: Path) -> None:
+    states = Campaign([job(tmp_path, "one", "wait0")], tmp_path, parallel=10**12).run(Seen())
+    assert states[0].status == "done"
+
+
+def test_gpus_without_a_job_are_named(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, f"j{i}", "wait0", needs_gpu=True) for i in range(2)]
+    campaign = Campaign(jobs, tmp_path, gpus=[0, 2, 5])
+    assert campaign.idle_gpus == (5,)
+    campaign.run(Seen())
+    again = [*jobs, job(tmp_path, "new", "wait0", needs_gpu=True)]
+    assert Campaign(again, tmp_path, gpus=[0, 2, 5]).idle_gpus == (2, 5), "two are done"
+    assert Campaign(jobs, tmp_path, gpus=[0, 2, 5]).idle_gpus == (), "all is done"
+
+
+def test_a_job_whose_scheduler_is_gone_says_so(tmp_path: Path) -> None:
+    campaign = Campaign([job(tmp_path, "one", "exit130")], tmp_path)
+    (one,) = campaign.run(Seen())
+    assert (one.status, one.message, campaign.exit_code) == ("stopped", "what was wrong", 130)
+
+
+def test_a_deleted_log_costs_the_words_alone(tmp_path: Path) -> None:
+    remove = f"import os, sys; os.unlink({str(tmp_path / 'one.log')!r}); sys.exit(3)"
+    made = replace(job(tmp_path, "one", ""), start=(sys.executable, "-c", remove))
+    (one,) = Campaign([made], tmp_path).run(Seen())
+    assert (one.status, one.message) == ("failed", "exit code 3")
+
+
+def test_what_finishes_a_job_waits_for_the_next_campaign_where_this_one_stops(
+    tmp_path: Path,
+) -> None:
+    may_end = tmp_path / "may end"
+    wait = (
+        "import pathlib, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"while not pathlib.Path({str(may_end)!r}).exists(): time.sleep(0.02)"
+    )
+    last = job(tmp_path, "last words", "wait0").start
+    begun = replace(job(tmp_path, "one", ""), start=(sys.executable, "-c", wait), finish=(last,))
+
+    class Ending(Seen):
+        def update(self, states: Sequence[JobState]) -> None:
+            super().update(states)
+            if campaign._stopping:
+                may_end.touch()
+
+    campaign = Campaign([begun], tmp_path, time_s=0.5)
+    (one,) = campaign.run(Ending())
+    assert (one.status, ran(tmp_path, "last words")) == ("stopped", [])
+    (one,) = Campaign([begun], tmp_path).run(Seen())
+    assert (one.status, len(ran(tmp_path, "last words"))) == ("done", 2)
+
+
 def test_a_job_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None:
     jobs = [job(tmp_path, "wrong", "exit2"), job(tmp_path, "right", "wait0")]
     campaign = Campaign(jobs, tmp_path)

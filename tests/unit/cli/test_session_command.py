@@ -51,6 +51,26 @@ def test_a_session_is_copied_listed_fetched_and_forgotten(folder, tmp_path, post
         session_command("forget", name, *store)
 
 
+def test_a_session_that_cannot_be_sent_keeps_no_other_one_back(
+    folder, tmp_path, postgres_url
+) -> None:
+    store = ("--store", postgres_url)
+    with pytest.raises(SessionError, match="no such session"):
+        session_command("copy", tmp_path / "gone", folder, *store)
+    listed = session_command("list", *store).output
+    assert "scale" in listed
+    with pytest.raises(SessionError, match=r"(?s)2 of 3 were not copied.*gone.*neither"):
+        session_command("copy", tmp_path / "gone", folder, tmp_path / "neither", *store)
+
+
+def test_a_folder_in_use_is_told_with_what_fetch_takes(folder, postgres_url) -> None:
+    copied = session_command("copy", folder, "--store", postgres_url).output
+    with pytest.raises(SessionError) as told:
+        session_command("fetch", copied.split()[3], folder, "--store", postgres_url)
+    assert "name another folder" in str(told.value)
+    assert "--session" not in str(told.value)
+
+
 def test_text_that_would_command_a_terminal_is_spelt_out(folder, postgres, postgres_url) -> None:
     session_command("copy", folder, "--store", postgres_url)
     hostile = r"UPDATE tune_session SET kernel = E'\x1b[2J', writer = E'a\nb'"

@@ -10,6 +10,7 @@ from threading import Thread
 import pytest
 from certificates import Authority
 from cluster_processes import free_port
+from cryptography.hazmat.primitives import serialization
 from distributed import LocalCluster
 
 from tuner.cluster import network
@@ -71,7 +72,8 @@ def test_an_address_is_completed(given: str, address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["", "node", "node:port", ":8786", "http://node:8786", "ucx://a:1"]
+    "given",
+    ["", "node", "node:port", ":8786", "http://node:8786", "ucx://a:1", "a:0", "a:65536", "a:٣"],
 )
 def test_what_is_no_address_is_refused(given: str) -> None:
     with pytest.raises(InputError, match=r"(?s)is not the address.*tcp://HOST:8786"):
@@ -97,6 +99,24 @@ def test_a_certificate_that_another_authority_signed_does_not_get_in(
     strange = TlsFiles(authority.certificate, *Authority(tmp_path).sign("strange"))
     with pytest.raises(DeviceError, match=r"certificates do not fit|refuses this certificate"):
         require_scheduler(encrypted, security_of(strange, "client"), "client", SHORT_S)
+
+
+def test_a_key_with_a_passphrase_is_told_and_nobody_is_asked(
+    authority: Authority, tmp_path: Path
+) -> None:
+    certificate, plain = authority.sign("locked")
+    locked = tmp_path / "locked.key"
+    key = serialization.load_pem_private_key(plain.read_bytes(), None)
+    locked.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"a secret"),
+        )
+    )
+    tls = TlsFiles(authority.certificate, certificate, locked)
+    with pytest.raises(InputError, match=r"(?s)locked\.key: the key has a passphrase.*openssl"):
+        security_of(tls, "worker")
 
 
 def test_encryption_on_one_side_alone_is_told(encrypted: str, authority: Authority) -> None:

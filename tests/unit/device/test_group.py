@@ -130,6 +130,28 @@ def test_the_last_loss_ends_it_and_names_all(
         group.run(program(B))
 
 
+def test_calls_that_come_after_the_last_loss_end_too(
+    group: DeviceGroup, members: dict[str, Fragile]
+) -> None:
+    for one in members.values():
+        one.lost = DeviceLost("it is dark")
+    for workload in (A, B, C):
+        with pytest.raises(DeviceLost, match="all of them are gone"):
+            group.run(program(workload))
+
+
+def test_every_member_is_closed_whatever_another_one_raises(members: dict[str, Fragile]) -> None:
+    class Stuck(Fragile):
+        def close(self) -> None:
+            super().close()
+            raise WorkerError("it does not end")
+
+    both: dict[str, Fragile] = {"GPU 0": Stuck(1.0), "GPU 1": Stuck(1.0)}
+    with pytest.raises(WorkerError):
+        group_of(both).close()
+    assert all(one.closed for one in both.values())
+
+
 def test_what_breaks_two_members_is_not_theirs(
     group: DeviceGroup, members: dict[str, Fragile]
 ) -> None:

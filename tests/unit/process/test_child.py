@@ -16,6 +16,7 @@ from faults import descendants
 
 from tuner.model.errors import KernelError, TunerError
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
+from tuner.process.starts import starts
 
 SOON_S = 30.0
 MIB = 1 << 20
@@ -39,6 +40,12 @@ def child() -> Iterator[Child]:
 
 def alive(name: str) -> list[int]:
     return [one.pid for one in descendants(os.getpid()) if name in one.command]
+
+
+def test_each_start_is_counted(child: Child) -> None:
+    before = starts()
+    Child(Handler, (), "test-counted").kill()
+    assert starts() - before == {"test-counted": 1}
 
 
 def test_it_calls_the_methods_of_one_object(shared: Child) -> None:

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from tuner.app.run import tune
+from tuner.device.base import Program
 from tuner.device.group import Home, group_of
 from tuner.device.simulated import H200_LIKE, SimulatedDevice
 from tuner.model.errors import DeviceLost
-from tuner.model.kernel import Workload
+from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import INITIAL
 from tuner.session.events import HomesChosen, ReferenceTimed
 from tuner.tuning.homes import chosen_homes, difference
@@ -19,6 +20,10 @@ from tuner.tuning.lanes import in_lanes
 
 SMALL, LARGE, HELD_OUT = (Workload.of({"N": n}) for n in (1000, 100000, 3000))
 WAIT_S = 20.0
+
+
+def program_of(workload: Workload) -> Program:
+    return Program("source", workload, (Launch("scale", (1, 1, 1), (64, 1, 1)),))
 
 
 def flat(program) -> float:
@@ -209,6 +214,14 @@ def test_an_error_in_one_lane_ends_the_others(make_plan):
     with pytest.raises(ValueError, match="no such thing"):
         in_lanes(group, [LARGE, SMALL, HELD_OUT], work)
     assert set(began) == {LARGE, SMALL}
+
+
+def test_where_one_member_has_all_workloads_it_also_verifies_them(make_plan):
+    devices = {name: SimulatedDevice(flat) for name in ("GPU 0", "GPU 1")}
+    group = group_of(devices)
+    group.settle({LARGE.key: Home("GPU 1"), SMALL.key: Home("GPU 1")})
+    in_lanes(group, [LARGE, SMALL], lambda workload: group.verify(program_of(workload)))
+    assert [len(one.ran) for one in devices.values()] == [0, 2]
 
 
 @pytest.mark.parametrize("members", [1, 2, 4])

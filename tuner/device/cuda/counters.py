@@ -22,6 +22,7 @@ from tuner.device.cuda.tool_process import (
 )
 from tuner.device.layout import Layout
 from tuner.model.kernel import KernelSpec, Launch, Workload
+from tuner.process.starts import note_start
 
 # Each launch runs some twenty times, and what it wrote is put back in between.
 TIMEOUT_S = 120.0
@@ -216,6 +217,7 @@ class NsightCompute:
 
     def _page(self, page: str, *options: str) -> str:
         shown = (f"--import={self._file}", "--csv", f"--page={page}", "--print-units=base")
+        note_start(Path(str(self._tool)).name)
         try:
             ended = subprocess.run(  # noqa: S603 - the tool that was found
                 [str(self._tool), *shown, *options],

@@ -38,6 +38,7 @@ from tuner.device.verify.verified_device import fresh_seed
 from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.errors import WorkerError
 from tuner.model.kernel import KernelSpec, Workload
+from tuner.process.starts import note_start
 
 # The tool needs registers, shared memory and memory of its own.
 SHORTAGES = ("CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES")
@@ -128,6 +129,7 @@ class ToolProcess:
                     env=dict(environment),
                     start_new_session=True,
                 )
+                note_start(Path(tool[0]).name)
                 timed_out = False
                 try:
                     process.wait(timeout_s)

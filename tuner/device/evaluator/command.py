@@ -12,9 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import IO
 
 from tuner.model.errors import DeviceError
+from tuner.process.starts import note_start
 
 # An answer is a few kilobytes; of what goes on and on no more is read than this.
 MOST_ANSWER_BYTES = 4 << 20
@@ -101,6 +103,7 @@ class Command:
                     f"it with a line such as #!/bin/sh; {EXAMPLE}",
                 ) from error
             self._running.add(process)
+        note_start(Path(self._words[0]).name)
         return process
 
     def _answer(self, process: subprocess.Popen[bytes], timeout_s: float) -> str:

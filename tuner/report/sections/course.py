@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -30,19 +30,30 @@ class TimeTable:
     """The seconds of all of a session's runs: by phase, and of the search by what was waited for.
 
     A search has a lane for each device; `device_s`, `compiler_s` and `proposals_s` are those of all
-    lanes together.
+    lanes together. `starts` counts the processes that were started in each phase, by their names;
+    None where nobody counted.
     """
 
     phases_s: Mapping[str, float]
     device_s: float
     compiler_s: float
     proposals_s: float
+    starts: Mapping[str, Mapping[str, int]] | None = None
 
     def rows(self) -> Iterator[tuple[str, float, float]]:
         """Give what was done, its seconds and their share of the whole."""
         whole_s = sum(self.phases_s.values()) or 1.0
         for name, seconds in self.phases_s.items():
             yield MEANING.get(name, name), seconds, seconds / whole_s
+
+    def started(self) -> Mapping[str, str]:
+        """Name the processes that were started while something was done, where any were."""
+        return {
+            MEANING.get(name, name): ", ".join(
+                f"{count} {what}" for what, count in sorted(counts.items())
+            )
+            for name, counts in (self.starts or {}).items()
+        }
 
     def search_rows(self) -> Iterator[tuple[str, float, float]]:
         """The same of the lanes of the search."""
@@ -67,7 +78,18 @@ def time_spent(data: ReportData) -> TimeTable | None:
     compiler_s = sum(one.compiler_s for one in data.time_spent)
     lanes_s = sum(one.lanes * one.phases_s.get("search", 0.0) for one in data.time_spent)
     left_s = max(0.0, lanes_s - device_s - compiler_s)
-    return TimeTable(dict(phases_s), device_s, compiler_s, left_s)
+    return TimeTable(dict(phases_s), device_s, compiler_s, left_s, _starts(data))
+
+
+def _starts(data: ReportData) -> Mapping[str, Mapping[str, int]] | None:
+    told = [one.starts for one in data.time_spent]
+    if None in told:
+        return None
+    added: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for one in told:
+        for phase, counts in (one or {}).items():
+            added[phase].update(counts)
+    return {phase: dict(counts) for phase, counts in added.items()}
 
 
 def device_of(data: ReportData, result: Result) -> str:
@@ -115,7 +137,8 @@ def course_json(data: ReportData) -> dict[str, object]:
             "proposals": rounded(spent.proposals_s),
         }
         phases = {name: rounded(seconds) for name, seconds in spent.phases_s.items()}
-        made["time"] = {"phases_s": phases, "search_s": search}
+        counted = {} if spent.starts is None else {"starts": spent.starts}
+        made["time"] = {"phases_s": phases, "search_s": search, **counted}
     if data.homes:
         made["gpus"] = {
             "members": list(data.homes[-1].members),

@@ -48,6 +48,29 @@ def test_the_runs_of_a_session_are_added_up(spread: ReportData) -> None:
     assert dict(one[:2] for one in spent.search_rows())["waiting for a proposal"] == 4.0
 
 
+def test_processes_that_were_started_on_the_way_are_told(spread: ReportData) -> None:
+    assert "Processes started" not in render_report(spread), "nobody counted"
+    first, second = spread.time_spent
+    counted = replace(
+        spread,
+        time_spent=(
+            replace(first, starts={"opening": {"tune-worker": 2}}),
+            replace(second, starts={"opening": {"tune-worker": 1}, "finals": {"g++": 3}}),
+        ),
+    )
+    assert course_json(counted)["time"]["starts"] == {  # type: ignore[index]
+        "opening": {"tune-worker": 3},
+        "finals": {"g++": 3},
+    }
+    rows = render_report(counted).split("<tr>")
+    (opening,) = (row for row in rows if "comparing devices" in row)
+    (search,) = (row for row in rows if ">searching<" in row)
+    assert "<td>3 tune-worker</td>" in opening
+    assert "<td>none</td>" in search
+    half = replace(spread, time_spent=(replace(first, starts={}), second))
+    assert "Processes started" not in render_report(half), "not all runs were counted"
+
+
 def test_who_timed_what_and_who_differs_is_said(spread: ReportData) -> None:
     shared, reference, differ, lost, moved = homes_lines(spread)
     assert shared == "Each workload was timed on one device of 2: GPU 0, GPU 1."

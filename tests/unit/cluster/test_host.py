@@ -1,0 +1,68 @@
+"""What a host says of itself, and of a GPU of its that cannot join."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from threading import Event
+from typing import Any
+
+import pytest
+
+from tuner.cluster.host import HostOptions, _keep_all, slot_infos
+from tuner.cluster.messages import read_info
+from tuner.model.errors import DeviceError, InputError
+
+
+def test_what_a_host_announces_is_read() -> None:
+    (info,) = slot_infos(HostOptions("tcp://s:1", device="host", name="node-1.example"))
+    assert read_info(asdict(info)) == info
+    assert str(info) == "node-1.example/host (host CPU)"
+
+
+@pytest.mark.parametrize("name", ["nöde", "a node", "a\n", "a" * 101])
+def test_a_name_that_nobody_would_read_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=r"(?s)is no name for a host.*--name"):
+        slot_infos(HostOptions("tcp://s:1", device="host", name=name))
+
+
+@pytest.mark.parametrize("compilers", [0, -1, 1.5, "many", None])
+def test_a_stranger_without_compilers_is_none_of_ours(compilers: object) -> None:
+    (info,) = slot_infos(HostOptions("tcp://s:1", device="host", name="stranger"))
+    assert read_info({**asdict(info), "compilers": compilers}) is None
+
+
+@dataclass
+class Keeper:
+    """Keeps a process until it is told to end, or fails at once."""
+
+    name: str
+    ends: Event
+    failure: DeviceError | None = None
+
+    def run(self) -> None:
+        if self.failure is None:
+            assert self.ends.wait(20)
+
+
+def test_a_gpu_that_cannot_join_is_told_while_the_others_work() -> None:
+    ends, said = Event(), list[str]()
+    keepers: list[Any] = [
+        Keeper("node/cuda:0", ends),
+        Keeper("node/cuda:1", ends, DeviceError("the driver is too old")),
+    ]
+
+    def say(text: str) -> None:
+        said.append(text)
+        ends.set()  # the other one works until this was said
+
+    with pytest.raises(DeviceError, match="the driver is too old"):
+        _keep_all(keepers, say)
+    assert said == ["node/cuda:1 is left out: the driver is too old"]
+
+
+def test_the_only_one_that_cannot_join_is_the_error_alone() -> None:
+    said: list[str] = []
+    keeper: Any = Keeper("node/cuda:0", Event(), DeviceError("the driver is too old"))
+    with pytest.raises(DeviceError):
+        _keep_all([keeper], said.append)
+    assert said == []
