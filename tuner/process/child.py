@@ -246,16 +246,20 @@ def serve(descriptor: str) -> None:
 
 
 def _outcome(call: Callable[[], Any]) -> tuple[dict[str, bool], bytes]:
-    raised: Exception
+    # No name may hold an error longer: its traceback has this frame, and with it, for as long as
+    # nobody looks for such a cycle, whatever memory was in use where it was raised.
     try:
         return {"raised": False}, pickle.dumps(call())
     except TunerError as error:
-        raised = error
+        return _raised(error)
     except MemoryError as error:  # NumPy's and CuPy's are subclasses, known here only
-        raised = MemoryError(str(error))
+        return _raised(MemoryError(str(error)))
     except Exception:  # noqa: BLE001 - the traceback must reach the parent, whatever it is
-        raised = TunerError(f"in a worker process:\n{traceback.format_exc()}")
-    return {"raised": True}, pickle.dumps(raised)
+        return _raised(TunerError(f"in a worker process:\n{traceback.format_exc()}"))
+
+
+def _raised(error: Exception) -> tuple[dict[str, bool], bytes]:
+    return {"raised": True}, pickle.dumps(error)
 
 
 def _stay_awake(connection: socket.socket) -> None:
