@@ -136,8 +136,9 @@ def _tuned(
     if (session / DATABASE).exists():
         tune(kernel, session=session, progress=told)
         return
-    own: RunSettings = {"workloads": list(job.workloads), "operators": dict(job.operators)}
-    tune(kernel, session=session, progress=told, **{**settings, **own})
+    own = settings.copy()
+    own["workloads"], own["operators"] = list(job.workloads), dict(job.operators)
+    tune(kernel, session=session, progress=told, **own)
 
 
 def _refusal(key: MoeKey) -> str | None:

@@ -189,7 +189,7 @@ def _require_here(gpu: str, triton: str) -> None:
             remedy="leave --gpu out, or list them alone with --dry-run",
         )
     with suppress(metadata.PackageNotFoundError):
-        if (here := metadata.version("triton")) != triton:
+        if (here := metadata.version("triton").partition("+")[0]) != triton:
             raise InputError(
                 f"files for Triton {triton} cannot be made with Triton {here}",
                 remedy="leave --triton out, or list them alone with --dry-run",

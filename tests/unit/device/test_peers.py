@@ -306,6 +306,8 @@ CALLED = """
 def launch(config, tensors, axes, SCALE="1"):
     if config:
         raise type(config["raises"], (Exception,), {"__module__": config["of"]})("no room")
+    assert tensors["x"].shape == (axes["T"],)
+    tensors["x"].array = tensors["x"].array[:1]
     tensors["z"].array[:] = axes["T"]
 """
 
@@ -323,7 +325,10 @@ def test_a_python_kernel_repeats_its_bits_and_takes_a_share_of_the_memory(
 ) -> None:
     assert not stage.launcher().repeats
     assert torch.share == 1.0
-    assert stage.made.launcher(call_of(None), stage.arena).repeats
+    launcher = stage.made.launcher(call_of(None), stage.arena)
+    assert launcher.repeats
+    launcher.issue(stage.arguments())
+    assert (view(stage.arena, "z", np.uint8) == 8).all()
     assert torch.share == MOST_OF_MEMORY
 
 

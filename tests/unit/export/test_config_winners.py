@@ -6,9 +6,11 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import operator_sessions
 import pytest
 from callable_project import FOLDER, SPACE
 from click.testing import CliRunner
+from dispatch_sample import ENVIRONMENT
 from operator_sessions import choices, write_operator_session, write_session_of
 
 from tuner.cli import cli
@@ -43,6 +45,18 @@ def test_a_session_of_fused_moe_becomes_sglang_s_file(tmp_path: Path) -> None:
     assert int(tokens) >= 1
     assert list(config) == list(CONFIG_KEYS)
     assert "left out" in notes  # the other workloads of a made-up session
+
+
+def test_what_one_triton_measured_is_no_file_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = {"compiler": "Python 3.12.3, torch 2.11.0, triton 3.5.1, sglang 0.5.17"}
+    monkeypatch.setattr(operator_sessions, "ENVIRONMENT", {**ENVIRONMENT, **compiler})
+    session = session_of(tmp_path, "w8a8_block_fp8")
+    code, _, told = exported(session, tmp_path / "to", "sglang-configs", "--triton", "3.6.0")
+    assert code == 2
+    assert "was measured with Triton 3.5.1, and the files are for 3.6.0" in told
+    assert exported(session, tmp_path / "to", "sglang-configs", "--triton", "3.5.1")[0] == 0
 
 
 def test_a_config_of_its_own_for_down_has_a_file_of_its_own(tmp_path: Path) -> None:

@@ -174,7 +174,8 @@ class PeerLauncher:
 
     def issue(self, arguments: LaunchArguments) -> None:
         with self._views(arguments) as tensors:
-            returned = self.function(dict(tensors), dict(self.axes), **self.home.operators)
+            given = self._anew(tensors, arguments) if self.is_call else dict(tensors)
+            returned = self.function(given, dict(self.axes), **self.home.operators)
             self.returned[arguments.base] = _checked(self.torch, returned, tensors, arguments)
 
     def collect(self, arguments: LaunchArguments) -> None:
@@ -185,6 +186,13 @@ class PeerLauncher:
     def forget(self, arguments: LaunchArguments) -> None:
         self.tensors.pop(arguments.base, None)
         self.returned.pop(arguments.base, None)
+
+    def _anew(self, tensors: Mapping[str, Any], arguments: LaunchArguments) -> dict[str, Any]:
+        """Make tensors for one call, which may resize or transpose them in place."""
+        return {
+            slot.name: _over(self.torch, tensors[slot.name].untyped_storage(), slot, self.stream)
+            for slot in arguments.layout.slots
+        }
 
     @contextmanager
     def _views(self, arguments: LaunchArguments) -> Iterator[dict[str, Any]]:
@@ -249,10 +257,14 @@ def _tensor(torch: Any, slot: Slot, base: int, stream: Any) -> Any:
     interface = {**place, "typestr": "|u1", "version": 3}
     array = SimpleNamespace(__cuda_array_interface__=interface)
     raw = torch.as_tensor(array, device=stream.device)
+    return _over(torch, raw.untyped_storage(), slot, stream)
+
+
+def _over(torch: Any, storage: Any, slot: Slot, stream: Any) -> Any:
     dtype = getattr(torch, _TORCH_DTYPES.get(slot.dtype, slot.dtype))
     made = torch.empty(0, dtype=dtype, device=stream.device)
     strides = tuple(prod(slot.shape[n + 1 :]) for n in range(len(slot.shape)))
-    return made.set_(raw.untyped_storage(), 0, slot.shape, strides)
+    return made.set_(storage, 0, slot.shape, strides)
 
 
 def _checked(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from tuner.compiler.python import measured_with
 from tuner.dispatch.alike import alike, canonical
 from tuner.dispatch.table import Compared, distrusted
 from tuner.export.engine_configs.files import (
@@ -92,6 +93,7 @@ def configs_of(
             message = f"was measured on {found.device.name}, and others on {gpu}"
             raise SessionError(message, path=folder, remedy="export each GPU's sessions apart")
         gpu = found.device.name
+        _require_triton(folder, triton)
         _add(found, folder, tables)
     files: dict[Path, str] = {}
     for key, one in tables.items():
@@ -102,6 +104,17 @@ def configs_of(
         why = "; ".join(notes) or "no session has a winner"
         raise InputError("there is no config to write", remedy=why)
     return Configs(files, tuple(notes), {key: one for key, one in tables.items() if one.own}, gpu)
+
+
+def _require_triton(folder: Path, triton: str) -> None:
+    with Session.open(folder, read_only=True) as session:
+        known = measured_with(session.environment.get("compiler", ""), "triton")
+    if known is not None and known.partition("+")[0] != triton:
+        raise SessionError(
+            f"was measured with Triton {known}, and the files are for {triton}",
+            path=folder,
+            remedy=f"--triton {known} says what it is; for {triton} tune it anew",
+        )
 
 
 def _settled(
