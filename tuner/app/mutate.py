@@ -15,7 +15,7 @@ from tuner.compiler.cache import Cache
 from tuner.compiler.host import SANITIZERS, preload
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.cpu.device import HostDevice
-from tuner.model.languages import refuse_opencl
+from tuner.model.languages import refuse_opencl, refuse_python
 from tuner.mutation.examine import (
     Bench,
     Examiner,
@@ -52,7 +52,8 @@ def mutate(
     pass through `progress`, with their number. An interruption ends it with what is known.
     """
     definition, chosen = read_chosen(space, operators)
-    refuse_opencl(definition.spec.source, "`tune mutate`")
+    for refuse in (refuse_opencl, refuse_python):
+        refuse(definition.spec.source, "`tune mutate`")
     with ExitStack() as stack:
         device = HostDevice(definition.spec, chosen, run_timeout_s=RUN_TIMEOUT_S)
         stack.callback(device.close)
