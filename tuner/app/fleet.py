@@ -95,9 +95,9 @@ def make(
         try:
             _tuned(job, folder / job.name, progress, settings)
             found = configs_of([folder / job.name], engine, triton, python=python)
-        except DeviceError:
-            raise  # there is none for the others either
         except TunerError as error:
+            if isinstance(error, DeviceError) and not (folder / job.name / DATABASE).exists():
+                raise  # no device was opened: there is none for the others either
             say(f"{job.name}: {error}")
             failed[job.name] = str(error)
             continue

@@ -14,6 +14,7 @@ from tuner.export.engine_configs.files import BlockFp8Key, Key, MoeKey
 from tuner.export.engine_configs.found import EngineFile, FileState
 from tuner.export.engine_configs.needed import Needed
 from tuner.model.errors import DeviceError, InputError, KernelError
+from tuner.session.store import DATABASE
 
 ROOT = Path(__file__).parents[3]
 QWEN = ROOT / "benchmarks/models/qwen3-30b-a3b.json"
@@ -120,8 +121,14 @@ def test_without_a_gpu_it_ends_at_the_first(
     monkeypatch.setattr(fleet, "tune", tuned)
     monkeypatch.chdir(ROOT)
     (jobs, _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=[1])
+    place = (tmp_path / "s", tmp_path / "to", "sglang", "3.6.0")
     with pytest.raises(DeviceError):
-        make(jobs, tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", {}, say=lambda _: None)
+        make(jobs, *place, {}, say=lambda _: None)
+    # One that was opened and has failed since, for lack of memory say, is another matter.
+    begun = tmp_path / "s" / jobs[0].name / DATABASE
+    begun.parent.mkdir(parents=True)
+    begun.touch()
+    assert [*make(jobs, *place, {}, say=lambda _: None).failed] == [jobs[0].name]
 
 
 def test_it_is_started_where_the_kernels_are(
