@@ -142,29 +142,6 @@ LAUNCH = (
 )
 
 
-def test_what_a_triton_kernel_uses_is_known_before_it_runs(tmp_path: Path) -> None:
-    pytest.importorskip("triton")
-    edits = ("def launch", f"{KERNEL}def launch"), (HERE, f"{HERE}{LAUNCH}")
-    evaluator = opened(callable_project(tmp_path, *edits))
-    device = evaluator.device
-    assert isinstance(device, CanPrepare)
-    compiler = device.call_compiler(1)
-    try:
-        evaluator = replace(evaluator, compiler=compiler)
-        pending = evaluator.start(WORKLOAD, RIGHT)
-        assert pending.compilation is not None
-        result = pending.compilation.result(300)
-        assert result.called == (Launch("copy_rows", (16, 1, 1), (128, 1, 1)),)
-        registers = result.resources["copy_rows"].registers
-        assert registers is not None
-        assert 8 <= registers <= 255
-        assert evaluator.finish(pending).status is Status.CORRECT
-        assert evaluator.usage(pending)[1] is not None
-    finally:
-        compiler.close()
-        device.close()
-
-
 def ahead(folder: Path) -> tuple[CompileResult, Trial]:
     """Try a config whose kernels are compiled ahead."""
     evaluator = opened(folder)
@@ -179,6 +156,18 @@ def ahead(folder: Path) -> tuple[CompileResult, Trial]:
     finally:
         compiler.close()
         device.close()
+
+
+def test_what_a_triton_kernel_uses_is_known_before_it_runs(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    edits = ("def launch", f"{KERNEL}def launch"), (HERE, f"{HERE}{LAUNCH}")
+    result, trial = ahead(callable_project(tmp_path, *edits))
+    assert result.called == (Launch("copy_rows", (16, 1, 1), (128, 1, 1)),)
+    registers = result.resources["copy_rows"].registers
+    assert registers is not None
+    assert 8 <= registers <= 255
+    assert trial.status is Status.CORRECT, trial.reason
+    assert trial.occupancy is not None
 
 
 def test_what_triton_cannot_compile_never_runs(tmp_path: Path) -> None:

@@ -32,6 +32,11 @@ from tuner.mutation.subject import MutationSubject, default_path, read_marks
 RUN_TIMEOUT_S = 2.0
 
 
+def _refuse_what_is_no_cuda(source: Path) -> None:
+    for refuse in (refuse_opencl, refuse_python):
+        refuse(source, "`tune mutate`")
+
+
 def mutate(
     space: Path,
     *,
@@ -52,8 +57,7 @@ def mutate(
     pass through `progress`, with their number. An interruption ends it with what is known.
     """
     definition, chosen = read_chosen(space, operators)
-    for refuse in (refuse_opencl, refuse_python):
-        refuse(definition.spec.source, "`tune mutate`")
+    _refuse_what_is_no_cuda(definition.spec.source)
     with ExitStack() as stack:
         device = HostDevice(definition.spec, chosen, run_timeout_s=RUN_TIMEOUT_S)
         stack.callback(device.close)
