@@ -232,6 +232,7 @@ def test_memory_of_the_gpu_is_given_back_and_a_broken_context_ends_the_process(
         raise RuntimeError("an illegal memory access was encountered")
 
     cuda = SimpleNamespace(
+        is_initialized=lambda: True,
         set_device=lambda device: said.append(f"on {device}"),
         synchronize=lambda: said.append("waited"),
         empty_cache=lambda: said.append("given back"),

@@ -139,6 +139,24 @@ def test_the_engine_s_own_config_serves_where_no_other_is_proved_faster(
     assert "E=128,N=768,device_name=NVIDIA_H200.json: 16 tokens have SGLang's own" in said
 
 
+def test_what_one_session_has_proved_another_that_has_not_leaves_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = choices("fused_moe")[0]
+    # Of each the largest workload was compared: 4,096 tokens in one, 256 in the other.
+    all_sizes = write_operator_session(tmp_path / "all", "fused_moe", own, 640 << 20)
+    few = write_operator_session(tmp_path / "few", "fused_moe", own, 330 << 20)
+    monkeypatch.setattr(winners, "used_configs", answer())
+    told = []
+    for sessions in ([all_sizes, few], [few, all_sizes]):
+        made = configs_of(sessions, "sglang", "3.6.0", python=("python",))
+        (file,) = (path for path in made.files if path.name.startswith("E=128,N=192,"))
+        told.append(json.loads(made.files[file]))
+    assert told[0] == told[1]
+    assert told[0]["256"]["BLOCK_SIZE_M"] == 64, "the default, which won"
+    assert told[0]["16"]["BLOCK_SIZE_M"] == 16, "the engine's"
+
+
 @pytest.mark.parametrize(
     "given",
     [

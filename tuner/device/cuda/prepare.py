@@ -129,7 +129,7 @@ class Preparer:
         takes the next module.
         """
         torch: Any = sys.modules.get("torch")
-        if torch is None or not self._device.startswith("cuda"):
+        if torch is None or not torch.cuda.is_initialized():
             return
         try:
             torch.cuda.synchronize()

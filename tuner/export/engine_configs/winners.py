@@ -212,7 +212,11 @@ def _add(found: Winners, folder: Path, tables: dict[Key, Tables]) -> None:
         best, axes = entry.best, entry.workload.values
         one = tables.setdefault(_KEYS[name](axes, operators), Tables())
         one.two, tokens = operators.get("CONFIGS") == "two", axes["M"]
-        if best is None or not best.proved:
+        if best is not None and best.proved:
+            one.undecided.pop(tokens, None)
+        elif tokens in one.own and tokens not in one.undecided:
+            continue  # another session has proved something
+        else:
             one.undecided[tokens] = _why(best)
         if best is None or best.slower:
             continue
