@@ -275,6 +275,74 @@ def test_what_its_kernels_use_is_known_where_triton_knows_it(
     ), "not those that the autotuner tries"
 
 
+GENUINE = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def copy(out, x, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, at < n), at < n)
+
+
+SEVERAL = [triton.Config({"BLOCK": size}) for size in (128, 256)]
+one_config = triton.autotune([triton.Config({"BLOCK": 512}, num_warps=2)], key=["n"])(copy)
+several = triton.autotune(SEVERAL, key=["n"])(copy)
+
+
+"""
+GENUINE_LAUNCHES = """\
+        grid = lambda chosen: (triton.cdiv(4096, chosen["BLOCK"]),)
+        copy[grid](out, x, 4096, BLOCK=1024)
+        several[grid](out, x, 4096)
+        one_config[grid](out, x, 4096)
+"""
+
+
+@pytest.fixture
+def hopper_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Triton as installed, for a GPU that is not there."""
+    pytest.importorskip("triton")
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    there = SimpleNamespace(
+        get_current_target=lambda: GPUTarget("cuda", 90, 32),
+        get_current_device=lambda: 0,
+        get_current_stream=lambda device: 0,
+    )
+    monkeypatch.setattr(driver, "_active", there)
+
+
+@pytest.mark.usefixtures("hopper_alone")
+def test_genuine_triton_compiles_and_launches_nothing(tmp_path: Path) -> None:
+    folder = callable_project(
+        tmp_path / "project",
+        ("def launch", f"{GENUINE}def launch"),
+        (BEFORE, GENUINE_LAUNCHES + BEFORE),
+    )
+    found = prepared(folder)
+    assert found.error == ""
+    known = [(launch.kernel, launch.grid, launch.block) for launch, _ in found.called]
+    assert known == [("copy", (4, 1, 1), (128, 1, 1)), ("copy", (8, 1, 1), (64, 1, 1))]
+    assert len([*(tmp_path / "cache").rglob("copy.cubin")]) == 4
+
+
+@pytest.mark.usefixtures("hopper_alone")
+def test_what_genuine_triton_cannot_compile_is_told_with_the_line(tmp_path: Path) -> None:
+    wrong = GENUINE_LAUNCHES.replace("BLOCK=1024", "BLOCK=1000")
+    folder = callable_project(
+        tmp_path / "project", ("def launch", f"{GENUINE}def launch"), (BEFORE, wrong + BEFORE)
+    )
+    text = (folder / "kernels/row_softmax.py").read_text()
+    line = text[: text.index("BLOCK=1000")].count("\n") + 1
+    error = prepared(folder).error
+    assert f"({line}): error: " in error
+    assert "power of 2" in error
+
+
 def test_what_its_kernels_use_is_in_the_result_by_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
