@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tuner.app import fleet
 from tuner.cli import devices_command
 from tuner.cli.devices_command import Gpu
+from tuner.device.select import gpu_count
 from tuner.export.engine_configs import used
 from tuner.model.errors import WorkerError
 
@@ -77,8 +79,12 @@ def test_a_folder_of_ones_own_comes_from_the_environment(
     ],
 )
 def test_what_cannot_be_listed_is_told_with_a_remedy(
-    tune, package: Path, words: tuple[object, ...], said: str
+    tune, package: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[object, ...], said: str
 ) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
     place = () if "vllm" in words else ("--engine-dir", package)
     result = tune("fleet", QWEN, *words, *place)
     assert result.exit_code == 2
@@ -86,6 +92,7 @@ def test_what_cannot_be_listed_is_told_with_a_remedy(
     assert "--" in result.stderr.splitlines()[-1], "the last line is the remedy"
 
 
+@pytest.mark.skipif(gpu_count() > 0, reason="it would make them")
 def test_making_them_wants_the_gpu(
     tune, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

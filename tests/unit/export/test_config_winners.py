@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import operator_sessions
@@ -80,8 +81,12 @@ def test_a_session_of_the_block_product_becomes_a_file_by_n_and_k(tmp_path: Path
     [({"PART": "down"}, "has tuned down alone"), ({}, "name the engine's: --triton 3.6.0")],
 )
 def test_what_no_file_can_serve_is_one_error(
-    tmp_path: Path, operators: dict[str, str], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operators: dict[str, str], said: str
 ) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(winners, "version", missing)
     session = session_of(tmp_path, "fused_moe", **operators)
     words = ("--triton", "3.6.0") if operators else ()
     code, _, told = exported(session, tmp_path / "to", "sglang-configs", *words)
