@@ -57,6 +57,7 @@ def test_a_choice_of_the_operator_reaches_launch_and_reference(project: Path) ->
 
 def test_it_says_what_cannot_be_done_with_it(project: Path) -> None:
     assert "no GPU here and no recording" in run(str(KERNEL)).output
+    assert "row_softmax.py: `tune mutate` is not for Python" in run("mutate", str(SPACE)).output
     (project / "other.py").write_text("x = 1\n")
     told = run("other.py").output
     assert "states no problem" in told

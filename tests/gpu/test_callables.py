@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from callable_project import callable_project, evaluator_of, read_project
 
+from tuner.compiler.base import CompileResult
 from tuner.device.base import CanPrepare, ComparesBits
 from tuner.device.cuda.device import CudaDevice
 from tuner.model.config import Config
@@ -18,6 +19,8 @@ from tuner.tuning.evaluator import Evaluator
 WORKLOAD = Workload.of({"T": 16, "D": 256})
 RIGHT = Config.of({"pieces": 1, "shift": True, "method": "exp"})
 WRONG = Config.of({"pieces": 2, "shift": True, "method": "exp"})
+# What PyTorch would keep for itself.
+ALL_MEMORY = "kept = [torch.empty(1 << 28, device='cuda') for _ in range(1 << 10)]"
 HERE = "        part = x[first : first + rows] * scale\n"
 
 
@@ -58,6 +61,7 @@ def test_configs_are_verified_timed_and_compared_with_the_baseline(tmp_path: Pat
         ("raise NotImplementedError('only one piece')", Status.CONSTRAINT),
         ("torch.cuda.synchronize()", Status.LAUNCH),  # not while a graph is captured
         ("torch.empty(1 << 50, device='cuda')", Status.RESOURCE_LIMIT),
+        (ALL_MEMORY, Status.RESOURCE_LIMIT),
         ("x.sum().item()", Status.LAUNCH),
         ("import os; os._exit(7)", Status.LAUNCH),
         ("x.zero_()", Status.INCORRECT),
@@ -119,15 +123,28 @@ def copy_rows(out, x, n, BLOCK: tl.constexpr):
 
 
 """
+TUNED = """\
+import triton
+import triton.language as tl
+
+
+@triton.autotune([triton.Config({"BLOCK": size}) for size in SIZES], key=["n"])
+@triton.jit
+def copy_rows(out, x, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, at < n), at < n)
+
+
+"""
+LAUNCH_TUNED = "        copy_rows[lambda m: (triton.cdiv(x.numel(), m['BLOCK']),)](out, x, 4096)\n"
 LAUNCH = (
     "        copy_rows[lambda m: (triton.cdiv(x.numel(), m['BLOCK']),)](out, x, 4096, BLOCK=256)\n"
 )
 
 
-def test_what_a_triton_kernel_uses_is_known_before_it_runs(tmp_path: Path) -> None:
-    pytest.importorskip("triton")
-    edits = ("def launch", f"{KERNEL}def launch"), (HERE, f"{HERE}{LAUNCH}")
-    evaluator = opened(callable_project(tmp_path, *edits))
+def ahead(folder: Path) -> tuple[CompileResult, Trial]:
+    """Try a config whose kernels are compiled ahead."""
+    evaluator = opened(folder)
     device = evaluator.device
     assert isinstance(device, CanPrepare)
     compiler = device.call_compiler(1)
@@ -135,13 +152,44 @@ def test_what_a_triton_kernel_uses_is_known_before_it_runs(tmp_path: Path) -> No
         evaluator = replace(evaluator, compiler=compiler)
         pending = evaluator.start(WORKLOAD, RIGHT)
         assert pending.compilation is not None
-        result = pending.compilation.result(300)
-        assert result.called == (Launch("copy_rows", (16, 1, 1), (128, 1, 1)),)
-        registers = result.resources["copy_rows"].registers
-        assert registers is not None
-        assert 8 <= registers <= 255
-        assert evaluator.finish(pending).status is Status.CORRECT
-        assert evaluator.usage(pending)[1] is not None
+        return pending.compilation.result(300), evaluator.finish(pending)
     finally:
         compiler.close()
         device.close()
+
+
+def test_what_a_triton_kernel_uses_is_known_before_it_runs(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    edits = ("def launch", f"{KERNEL}def launch"), (HERE, f"{HERE}{LAUNCH}")
+    result, trial = ahead(callable_project(tmp_path, *edits))
+    assert result.called == (Launch("copy_rows", (16, 1, 1), (128, 1, 1)),)
+    registers = result.resources["copy_rows"].registers
+    assert registers is not None
+    assert 8 <= registers <= 255
+    assert trial.status is Status.CORRECT, trial.reason
+    assert trial.occupancy is not None
+
+
+def test_what_triton_cannot_compile_never_runs(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    wrong = LAUNCH.replace("BLOCK=256", "BLOCK=100")
+    edits = ("def launch", f"{KERNEL}def launch"), (HERE, f"{HERE}{wrong}")
+    result, trial = ahead(callable_project(tmp_path, *edits))
+    assert "power of 2" in result.error
+    assert trial.status is Status.COMPILE
+
+
+@pytest.mark.parametrize(
+    ("sizes", "called"),
+    [("[512]", (Launch("copy_rows", (8, 1, 1), (128, 1, 1)),)), ("[256, 512, 1024]", ())],
+)
+def test_triton_s_autotuner_times_in_the_worker_alone(
+    tmp_path: Path, sizes: str, called: tuple[Launch, ...]
+) -> None:
+    pytest.importorskip("triton")
+    kernel = TUNED.replace("SIZES", sizes)
+    edits = ("def launch", f"{kernel}def launch"), (HERE, f"{HERE}{LAUNCH_TUNED}")
+    result, trial = ahead(callable_project(tmp_path, *edits))
+    assert result.ok, result.error
+    assert result.called == called
+    assert trial.status is Status.CORRECT, trial.reason

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import subprocess
 import threading
 from pathlib import Path
 
@@ -47,6 +48,9 @@ class Handler:
 
     def die(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def start_a_sleeper(self) -> int:
+        return subprocess.Popen(["sleep", "600"]).pid
 
     def hang(self) -> None:
         threading.Event().wait()

@@ -52,15 +52,20 @@ class FakeTorch(ModuleType):
         super().__init__("torch")
         self.on_stream: list[int] = []
         self.emptied = self.reset = 0
+        self.share = 1.0
         for name in DTYPES:
             setattr(self, name, name)
         self.compiler = SimpleNamespace(reset=self._reset)
         self.cuda = SimpleNamespace(
             set_device=lambda ordinal: None,
+            set_per_process_memory_fraction=self._set_share,
             ExternalStream=lambda stream, device: SimpleNamespace(address=stream, device=device),
             stream=self._stream,
             empty_cache=self._empty_cache,
         )
+
+    def _set_share(self, share: float, ordinal: int) -> None:
+        self.share = share
 
     def as_tensor(self, data, device):
         interface = data.__cuda_array_interface__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from tuner.export.engine_configs.files import BlockFp8Key, Engine, MoeKey, write
 from tuner.export.engine_configs.found import EngineFile
 from tuner.export.engine_configs.needed import CONFIG
 from tuner.export.engine_configs.winners import Configs, configs_of
-from tuner.model.errors import InputError
+from tuner.model.errors import DeviceError, InputError, TunerError
 from tuner.model.progress import Progress
 from tuner.model.settings import RunSettings
 from tuner.process.files import read_text
@@ -59,40 +60,66 @@ def jobs_of(
     return tuple(jobs.values()), tuple(refused)
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What came of a fleet's jobs: the files, and by the job's name why one has none."""
+
+    configs: Configs
+    failed: Mapping[str, str]
+
+
 def make(
     jobs: Sequence[Job],
     folder: Path,
     to: Path,
     engine: Engine,
     triton: str,
+    settings: RunSettings,
     *,
     say: Callable[[str], None],
     progress: Callable[[Job, Progress], None] | None = None,
-    device: str = "cuda",
-    gpus: str | None = None,
-    trials: int | None = None,
-) -> Configs:
-    """Tune what is left of the jobs and write all files, after each job those that are ready.
+    python: Sequence[str] | None = None,
+) -> Made:
+    """Tune what is left of the jobs, and write each one's files once it is complete.
 
-    The workloads of a job are spread over `gpus`, where these are named. A session that lies in
-    `folder` is gone on with, or taken as it is where it is complete. Raises `InputError` where
-    SGLang's kernels are not in this checkout.
+    A session that lies in `folder` is gone on with, or taken as it is where it is complete; a job
+    that fails leaves the others to be made. `python` is what `configs_of` asks the engine with.
+    Raises `InputError` where SGLang's kernels are not in this checkout, and `DeviceError` without
+    a GPU.
     """
-    made = Configs({})
-    sessions: list[Path] = []
+    for job in jobs:
+        _kernel_of(job)
+    made, failed = Configs({}), {}
     for number, job in enumerate(jobs, start=1):
         say(f"{number} of {len(jobs)}: {job.name}, {len(job.workloads)} numbers of tokens")
-        session = folder / job.name
-        settings: RunSettings = {"device": device}
-        if gpus is not None:
-            settings["gpus"] = gpus
-        if trials is not None:
-            settings["trials"] = trials
-        _tuned(job, session, progress, settings)
-        sessions.append(session)
-        made = configs_of(sessions, engine, triton)
-        write_files(to, made.files, replace=True)
-    return made
+        try:
+            _tuned(job, folder / job.name, progress, settings)
+            found = configs_of([folder / job.name], engine, triton, python=python)
+        except TunerError as error:
+            if isinstance(error, DeviceError) and not (folder / job.name / DATABASE).exists():
+                raise  # no device was opened: there is none for the others either
+            say(f"{job.name}: {error}")
+            failed[job.name] = str(error)
+            continue
+        write_files(to, found.files, replace=True)
+        made = made.joined(found)
+    return Made(made, failed)
+
+
+def sessions_of(folder: Path, gpu: str, triton: str, *, keep_bits: bool) -> Path:
+    """Say where the sessions of a GPU and a Triton lie: those of others say nothing of them."""
+    parts = (gpu, f"triton-{triton}", *(("keep-bits",) if keep_bits else ()))
+    return folder.joinpath(*(re.sub(r"[^\w.+-]+", "_", part) for part in parts))
+
+
+def _kernel_of(job: Job) -> Path:
+    kernel = KERNELS / f"{job.kernel}.py"
+    if not kernel.is_file():
+        raise InputError(
+            f"there is no {kernel} here",
+            remedy="start it in a checkout of this project: the kernels' files are not installed",
+        )
+    return kernel
 
 
 def _tuned(
@@ -101,22 +128,17 @@ def _tuned(
     progress: Callable[[Job, Progress], None] | None,
     settings: RunSettings,
 ) -> None:
-    kernel = KERNELS / f"{job.kernel}.py"
-    if not kernel.is_file():
-        raise InputError(
-            f"there is no {kernel} here",
-            remedy="start it in a checkout of this project: the kernels' files are not installed",
-        )
-
     def told(one: Progress) -> None:
         if progress is not None:
             progress(job, one)
 
+    kernel = _kernel_of(job)
     if (session / DATABASE).exists():
         tune(kernel, session=session, progress=told)
         return
-    settings["workloads"], settings["operators"] = list(job.workloads), dict(job.operators)
-    tune(kernel, session=session, progress=told, **settings)
+    own = settings.copy()
+    own["workloads"], own["operators"] = list(job.workloads), dict(job.operators)
+    tune(kernel, session=session, progress=told, **own)
 
 
 def _refusal(key: MoeKey) -> str | None:
@@ -136,7 +158,7 @@ def _moe(key: MoeKey, config: Path, ep: int, batches: Sequence[int]) -> Job:
     axes = {"E": key.experts, "N": key.intermediate, "K": hidden, "TOP_K": routes, "EP": ep}
     weights = "bf16" if key.dtype is None else "fp8_block"
     return Job(
-        f"moe-{weights}-E{key.experts}-N{key.intermediate}-K{hidden}",
+        f"moe-{weights}-E{key.experts}-N{key.intermediate}-K{hidden}-top{routes}-ep{ep}",
         "fused_moe",
         {"PART": "both", "WEIGHTS": weights, "ROUTING": "real"},
         tuple(_workloads(batches, axes)),

@@ -15,7 +15,7 @@ from tuner.compiler.cache import Cache
 from tuner.compiler.host import SANITIZERS, preload
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.cpu.device import HostDevice
-from tuner.model.languages import refuse_opencl
+from tuner.model.languages import refuse_opencl, refuse_python
 from tuner.mutation.examine import (
     Bench,
     Examiner,
@@ -30,6 +30,11 @@ from tuner.mutation.subject import MutationSubject, default_path, read_marks
 
 # A mutant that never ends is found out in this time.
 RUN_TIMEOUT_S = 2.0
+
+
+def _refuse_what_is_no_cuda(source: Path) -> None:
+    for refuse in (refuse_opencl, refuse_python):
+        refuse(source, "`tune mutate`")
 
 
 def mutate(
@@ -52,7 +57,7 @@ def mutate(
     pass through `progress`, with their number. An interruption ends it with what is known.
     """
     definition, chosen = read_chosen(space, operators)
-    refuse_opencl(definition.spec.source, "`tune mutate`")
+    _refuse_what_is_no_cuda(definition.spec.source)
     with ExitStack() as stack:
         device = HostDevice(definition.spec, chosen, run_timeout_s=RUN_TIMEOUT_S)
         stack.callback(device.close)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -171,9 +172,15 @@ def _write_configs(
     if space is not None and len(sessions) > 1:
         raise click.UsageError("--space is for one session")
     (engine,) = (one for one in ENGINES if one == CONFIGS[form])
-    made = configs_of(sessions, engine, triton or installed_triton(), space)
+    python = asked_with(engine)
+    made = configs_of(sessions, engine, triton or installed_triton(), space, python=python)
     write_files(to, made.files)
     tell_configs(made, engine, to)
+
+
+def asked_with(engine: Engine) -> tuple[str, ...] | None:
+    """Name the Python that can import an engine: this one, or None."""
+    return (sys.executable,) if importlib.util.find_spec(engine) else None
 
 
 def tell_configs(made: Configs, engine: Engine, to: Path) -> None:
@@ -185,10 +192,11 @@ def tell_configs(made: Configs, engine: Engine, to: Path) -> None:
         click.echo(str(to / name))
     for note in made.notes:
         click.echo(note, err=True)
-    if importlib.util.find_spec(engine) is None:
+    python = asked_with(engine)
+    if python is None:
         click.echo(f"{TITLES[engine]} is not installed here: not checked by its own loader")
         return
-    told = differences(made, engine, to)
+    told = differences(made, engine, to, python)
     for one in told:
         click.echo(one, err=True)
     if not told:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,17 +13,18 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner.cli import options
-from tuner.model.errors import InputError
+from tuner.model.errors import InputError, WorkerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from tuner.app.fleet import Job
     from tuner.export.engine_configs.files import Engine
     from tuner.export.engine_configs.found import EngineFile, EngineFolders
+    from tuner.model.settings import RunSettings
 
 ENGINES = ("sglang", "vllm")
 DTYPES = ("bfloat16", "float16", "float32", "fp8_w8a8")
-VARIABLES = {"sglang": "SGLANG_MOE_CONFIG_DIR", "vllm": "VLLM_TUNED_CONFIG_FOLDER"}
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
@@ -72,6 +74,11 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     help="The folder for the sessions, one a shape.",
 )
 @options.count("--trials", help="Of each number of tokens; by default as for any kernel.")
+@click.option(
+    "--keep-bits",
+    is_flag=True,
+    help="Only configs whose outputs have the bits of the search space's default config.",
+)
 @options.as_json
 def command(
     model: Path,
@@ -88,6 +95,7 @@ def command(
     to: Path,
     sessions: Path,
     trials: int | None,
+    keep_bits: bool,
     as_json: bool,
 ) -> None:
     """Make the config files that an engine lacks, or has for another Triton, for a model.
@@ -95,15 +103,25 @@ def command(
     MODEL is a Hugging Face config.json, or the folder that it lies in. Each shape is tuned in a
     session of its own under --sessions: started again, the command goes on with what is left.
     """
+    from tuner.app.fleet import sessions_of
     from tuner.export.engine_configs.found import missing_files
 
+    if as_json and not dry_run:
+        raise click.UsageError("--json is for --dry-run")
     gpu, triton = gpu or _first_gpu(), triton or _triton()
+    if not dry_run:
+        _require_here(gpu, triton)
     places = _folders(engine, engine_dir, folder)
     files = missing_files(model, places, gpu, triton, tp=tp, ep=ep, dtype=dtype)
     if not dry_run:
-        if as_json:
-            raise click.UsageError("--json is for --dry-run")
-        _make(files, model, ep, engine, triton, to, sessions, gpus, trials)
+        settings: RunSettings = {"device": "cuda", "keep_bits": keep_bits}
+        if gpus is not None:
+            settings["gpus"] = gpus
+        if trials is not None:
+            settings["trials"] = trials
+        jobs = _jobs(files, model, ep)
+        own = sessions_of(sessions, gpu, triton, keep_bits=keep_bits)
+        _make(jobs, own, to, engine, triton, settings)
         return
     if as_json:
         listed = {"engine": engine, "gpu": gpu, "triton": triton, "tp": tp, "ep": ep}
@@ -113,26 +131,29 @@ def command(
         click.echo(line)
 
 
-def _make(
-    files: Sequence[EngineFile],
-    model: Path,
-    ep: int,
-    engine: Engine,
-    triton: str,
-    to: Path,
-    sessions: Path,
-    gpus: str | None,
-    trials: int | None,
-) -> None:
-    from rich.console import Console
-
-    from tuner.app.fleet import jobs_of, make
-    from tuner.cli.export_command import tell_configs
-    from tuner.cli.view import make_view
+def _jobs(files: Sequence[EngineFile], model: Path, ep: int) -> tuple[Job, ...]:
+    from tuner.app.fleet import jobs_of
 
     jobs, refused = jobs_of(files, model, ep)
     for one in refused:
         click.echo(f"cannot be made: {one}", err=True)
+    return jobs
+
+
+def _make(
+    jobs: Sequence[Job],
+    sessions: Path,
+    to: Path,
+    engine: Engine,
+    triton: str,
+    settings: RunSettings,
+) -> None:
+    from rich.console import Console
+
+    from tuner.app.fleet import make
+    from tuner.cli.export_command import asked_with, tell_configs
+    from tuner.cli.view import make_view
+
     if not jobs:
         click.echo("nothing to make")
         return
@@ -143,12 +164,36 @@ def _make(
             to,
             engine,
             triton,
+            settings,
             say=click.echo,
             progress=lambda _, one: view.update(one),
-            gpus=gpus,
-            trials=trials,
+            python=asked_with(engine),
         )
-    tell_configs(made, engine, to)
+    if made.configs.files:
+        tell_configs(made.configs, engine, to)
+    if made.failed:
+        raise WorkerError(
+            f"{len(made.failed)} of {len(jobs)} shapes have no file: {', '.join(made.failed)}",
+            remedy="what each lacks is said above; started again, the command goes on with them",
+        )
+
+
+def _require_here(gpu: str, triton: str) -> None:
+    """Raise `InputError` unless what is measured here is what the files will say."""
+    from tuner.cli.devices_command import list_gpus
+
+    found = next((one.name for one in list_gpus()), gpu)
+    if found != gpu:
+        raise InputError(
+            f"files for {gpu!r} cannot be made on {found!r}",
+            remedy="leave --gpu out, or list them alone with --dry-run",
+        )
+    with suppress(metadata.PackageNotFoundError):
+        if (here := metadata.version("triton").partition("+")[0]) != triton:
+            raise InputError(
+                f"files for Triton {triton} cannot be made with Triton {here}",
+                remedy="leave --triton out, or list them alone with --dry-run",
+            )
 
 
 def _first_gpu() -> str:
@@ -174,8 +219,9 @@ def _triton() -> str:
 def _folders(engine: Engine, package: Path | None, own: Path | None) -> EngineFolders:
     from tuner.export.engine_configs.files import TITLES
     from tuner.export.engine_configs.found import engine_folders
+    from tuner.export.engine_configs.used import FOLDERS
 
-    if own is None and (named := os.environ.get(VARIABLES[engine])):
+    if own is None and (named := os.environ.get(FOLDERS[engine])):
         own = Path(named)
     if package is None:
         spec = importlib.util.find_spec(engine)

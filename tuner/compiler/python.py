@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import ast
 import platform
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.includes import UNIT_NAME
 from tuner.model.trial import Resources
+
+# What compiles, and whose kernels are tuned: times of one release say little of another's.
+_LIBRARIES = ("torch", "triton", "sglang", "vllm")
 
 
 class PythonCompiler:
@@ -20,7 +26,7 @@ class PythonCompiler:
 
     @property
     def version(self) -> str:
-        return f"Python {platform.python_version()}"
+        return ", ".join((f"Python {platform.python_version()}", *_versions()))
 
     def submit(self, request: CompileRequest) -> Future[CompileResult]:
         """Give the text as it is, or the error with its line."""
@@ -30,6 +36,18 @@ class PythonCompiler:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+
+def measured_with(compiler: str, library: str) -> str | None:
+    """Read out of `PythonCompiler.version` which version of a library there was, None for none."""
+    versions = dict(one.split(" ", 1) for one in compiler.split(", ") if " " in one)
+    return versions.get(library)
+
+
+def _versions() -> Iterator[str]:
+    for name in _LIBRARIES:
+        with suppress(PackageNotFoundError):
+            yield f"{name} {version(name)}"
 
 
 def _result(request: CompileRequest) -> CompileResult:

@@ -59,7 +59,7 @@ class Modules:
 def executed(text: str, key: str, source: Path) -> ModuleType:
     """Execute a module's text; `source` is what it takes for its file."""
     # Triton reads the text of its functions: by this name linecache has it, no file does.
-    name, place = f"tune_{key[:24]}", _place(key)
+    name, place = f"tune_{key[:24]}", place_of(key)
     linecache.cache[place] = (len(text), None, text.splitlines(keepends=True), place)
     module = ModuleType(name)
     module.__file__ = str(source)
@@ -71,18 +71,14 @@ def executed(text: str, key: str, source: Path) -> ModuleType:
 def forget(key: str, module: ModuleType) -> None:
     """Let go of a module that was executed."""
     sys.modules.pop(module.__name__, None)
-    linecache.cache.pop(_place(key), None)
+    linecache.cache.pop(place_of(key), None)
 
 
-def file_name(program: Program) -> str:
-    """Name what stands for the file of a program's module in tracebacks."""
-    return _place(program.source_key)
-
-
-def _place(key: str) -> str:
+def place_of(key: str) -> str:
+    """Name what stands for the file of a module in tracebacks."""
     return f"<{key[:24]}>"
 
 
 def blamed_on_call(program: Program) -> AbstractContextManager[None]:
     """Turn whatever a Python kernel raises into a `PeerError` with its line and status."""
-    return blamed_on_peer(Path(file_name(program)), "line ")
+    return blamed_on_peer(Path(place_of(program.source_key)), "line ")

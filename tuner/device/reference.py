@@ -132,7 +132,8 @@ class PeerError(WorkerError):
 
 
 _LONGEST_REASON = 2000
-_MEMORY_ERRORS = frozenset({("torch", "OutOfMemoryError"), ("triton", "OutOfResources")})
+_MEMORY_ERRORS = frozenset({("torch", "OutOfMemoryError")})
+_RESOURCE_ERRORS = frozenset({("triton", "OutOfResources")})
 
 
 @contextmanager
@@ -162,9 +163,18 @@ def blamed_on_peer(file: Path, before_line: str) -> Iterator[None]:
 
 
 def _lacks_memory(error: Exception) -> bool:
+    return ran_out(error) or _is_one_of(error, _RESOURCE_ERRORS)
+
+
+def ran_out(error: BaseException | None) -> bool:
+    """Whether memory ended, the system's or PyTorch's; not the shared memory of a GPU's blocks."""
+    return isinstance(error, MemoryError) or _is_one_of(error, _MEMORY_ERRORS)
+
+
+def _is_one_of(error: BaseException | None, names: frozenset[tuple[str, str]]) -> bool:
     """Tell PyTorch's and Triton's own errors by their names: neither need be installed."""
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}
-    return isinstance(error, MemoryError) or not kinds.isdisjoint(_MEMORY_ERRORS)
+    return not kinds.isdisjoint(names)
 
 
 def load_peers(path: Path) -> dict[str, PeerFunction]:

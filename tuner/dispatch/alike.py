@@ -15,18 +15,25 @@ def alike(
     """List the finalists that are not proved slower than the fastest one, which comes first.
 
     The columns are compared with each other in their own rounds, not each with the baseline: what
-    both share there cancels.
+    both share there cancels. Where the fastest is proved faster than the baseline, so are all.
     """
     interval = paired_interval if comparison.paired else unpaired_interval
     columns = list(zip(*comparison.rounds, strict=True))
-    first = columns[comparison.column(fastest)]
+    first, baseline = columns[comparison.column(fastest)], columns[0]
+
+    def proved(times_us: Sequence[float]) -> bool:
+        _, (least, _) = interval(baseline, times_us, seed)
+        return least > 1.0 + RESOLUTION
+
+    wanted = proved(first)
     found = [fastest]
     for one in comparison.finalists:
         if one in distrusted or one == fastest:
             continue
         # How many times the other takes as long.
-        _, (least, _) = interval(columns[comparison.column(one)], first, seed)
-        if least <= 1.0 + RESOLUTION:
+        times_us = columns[comparison.column(one)]
+        _, (least, _) = interval(times_us, first, seed)
+        if least <= 1.0 + RESOLUTION and (not wanted or proved(times_us)):
             found.append(one)
     return tuple(found)
 

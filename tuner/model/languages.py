@@ -81,6 +81,14 @@ def refuse_opencl(source: Path, what: str) -> None:
         )
 
 
+def refuse_python(source: Path, what: str) -> None:
+    """Raise `KernelError` where a kernel in Python meets what does not take one."""
+    if language_of(source) is PYTHON:
+        raise KernelError(
+            f"{what} is not for {PYTHON.name}", path=source, remedy="docs/callables.md says what is"
+        )
+
+
 def require_same_language(source: Path, template: Path) -> None:
     """Raise `KernelError` where a template is of another language than its kernel."""
     wanted, found = language_of(source), language_of(template)

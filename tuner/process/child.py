@@ -25,6 +25,8 @@ from tuner.process.starts import note_start
 START_TIMEOUT_S = 120.0
 # A child reads its request at once; only one that was stopped does not.
 SEND_TIMEOUT_S = 60.0
+# From the end of its connection to its own.
+DYING_S, DYING_STEP_S = 5.0, 2e-3
 # Where there are cores to spare for it.
 AWAKE_S = 2e-3 if len(os.sched_getaffinity(0)) >= 8 else 0.0
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
@@ -123,7 +125,8 @@ class ChildProcess:
             raise self._died() from error
 
     def kill(self) -> None:
-        """End the process at once; a kernel that never ends goes with it."""
+        """End the process at once, and what it started; a kernel that never ends goes with it."""
+        self._kill_group()
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):  # the driver may hold it up
             self._process.wait(10.0)
@@ -135,11 +138,31 @@ class ChildProcess:
         return ChildTimeoutError(f"no answer within {timeout_s:g} s")
 
     def _died(self) -> ChildDiedError:
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(5.0)
-        status = self._process.returncode
+        ended = self._ended_unreaped(DYING_S)
+        self._kill_group()
+        # Of one that has only closed its connection our own signal says nothing.
+        status = self._process.wait() if ended else None
         self.kill()
         return ChildDiedError(status)
+
+    def _ended_unreaped(self, seconds: float) -> bool:
+        """Wait for its end, and leave its number to it, so that no other group has that."""
+        ends_s = time.monotonic() + seconds
+        how = os.WEXITED | os.WNOWAIT | os.WNOHANG
+        try:
+            while os.waitid(os.P_PID, self.pid, how) is None:
+                if time.monotonic() > ends_s:
+                    return False
+                time.sleep(DYING_STEP_S)
+        except ChildProcessError:  # another thread has asked for its exit code
+            return True
+        return True
+
+    def _kill_group(self) -> None:
+        """End the compilers and whatever else it has started, unless they left its session."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
 
 
 class Child(ChildProcess):
@@ -213,6 +236,8 @@ def connected(descriptor: str, clean_up: Callable[[], object] = lambda: None) ->
         poll.register(connection.fileno(), select.POLLRDHUP)
         poll.poll()
         clean_up()
+        if os.getpgrp() == os.getpid():
+            os.killpg(os.getpid(), signal.SIGKILL)  # with whatever it has started
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
@@ -248,16 +273,20 @@ def serve(descriptor: str) -> None:
 
 
 def _outcome(call: Callable[[], Any]) -> tuple[dict[str, bool], bytes]:
-    raised: Exception
+    # No name may hold an error longer: its traceback has this frame, and with it, for as long as
+    # nobody looks for such a cycle, whatever memory was in use where it was raised.
     try:
         return {"raised": False}, pickle.dumps(call())
     except TunerError as error:
-        raised = error
+        return _raised(error)
     except MemoryError as error:  # NumPy's and CuPy's are subclasses, known here only
-        raised = MemoryError(str(error))
+        return _raised(MemoryError(str(error)))
     except Exception:  # noqa: BLE001 - the traceback must reach the parent, whatever it is
-        raised = TunerError(f"in a worker process:\n{traceback.format_exc()}")
-    return {"raised": True}, pickle.dumps(raised)
+        return _raised(TunerError(f"in a worker process:\n{traceback.format_exc()}"))
+
+
+def _raised(error: Exception) -> tuple[dict[str, bool], bytes]:
+    return {"raised": True}, pickle.dumps(error)
 
 
 def _stay_awake(connection: socket.socket) -> None:

@@ -13,7 +13,8 @@ from tuner.app.fleet import BATCHES, Job, jobs_of, make
 from tuner.export.engine_configs.files import BlockFp8Key, Key, MoeKey
 from tuner.export.engine_configs.found import EngineFile, FileState
 from tuner.export.engine_configs.needed import Needed
-from tuner.model.errors import InputError
+from tuner.model.errors import DeviceError, InputError, KernelError
+from tuner.session.store import DATABASE
 
 ROOT = Path(__file__).parents[3]
 QWEN = ROOT / "benchmarks/models/qwen3-30b-a3b.json"
@@ -86,10 +87,48 @@ def test_each_job_is_tuned_once_and_its_files_are_written(
     (jobs, _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=[1])
     said: list[str] = []
     for _ in range(2):
-        made = make(jobs, tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", say=said.append)
-    assert said[0] == "1 of 1: moe-bf16-E128-N192-K2048, 1 numbers of tokens"
+        place = (tmp_path / "s", tmp_path / "to", "sglang", "3.6.0")
+        made = make(jobs, *place, {"device": "cuda"}, say=said.append)
+    assert said[0] == "1 of 1: moe-bf16-E128-N192-K2048-top8-ep1, 1 numbers of tokens"
     assert [sorted(settings) for _, settings in asked] == [["device", "operators", "workloads"], []]
-    assert [path.is_file() for path in (tmp_path / "to" / name for name in made.files)] == [True]
+    written = [path.is_file() for path in (tmp_path / "to" / name for name in made.configs.files)]
+    assert (written, made.failed) == ([True], {})
+
+
+def test_a_shape_that_fails_leaves_the_others_to_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tuned(kernel: Path, *, session: Path, **_: object) -> None:
+        if "N192" in session.name:
+            raise KernelError("the baseline is wrong")
+        write_operator_session(session, "fused_moe", choices("fused_moe")[0])
+
+    monkeypatch.setattr(fleet, "tune", tuned)
+    monkeypatch.chdir(ROOT)
+    files = [lacking(MoeKey(128, width)) for width in (192, 384)]
+    (jobs, _) = jobs_of(files, QWEN, 1, batches=[1])
+    made = make(jobs, tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", {}, say=lambda _: None)
+    assert made.failed == {"moe-bf16-E128-N192-K2048-top8-ep1": "the baseline is wrong"}
+    assert len(made.configs.files) == len([*(tmp_path / "to").rglob("*.json")]) == 1
+
+
+def test_without_a_gpu_it_ends_at_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tuned(kernel: Path, **_: object) -> None:
+        raise DeviceError("no NVIDIA GPU was found")
+
+    monkeypatch.setattr(fleet, "tune", tuned)
+    monkeypatch.chdir(ROOT)
+    (jobs, _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=[1])
+    place = (tmp_path / "s", tmp_path / "to", "sglang", "3.6.0")
+    with pytest.raises(DeviceError):
+        make(jobs, *place, {}, say=lambda _: None)
+    # One that was opened and has failed since, for lack of memory say, is another matter.
+    begun = tmp_path / "s" / jobs[0].name / DATABASE
+    begun.parent.mkdir(parents=True)
+    begun.touch()
+    assert [*make(jobs, *place, {}, say=lambda _: None).failed] == [jobs[0].name]
 
 
 def test_it_is_started_where_the_kernels_are(
@@ -98,4 +137,4 @@ def test_it_is_started_where_the_kernels_are(
     monkeypatch.chdir(tmp_path)
     job = Job("one", "fused_moe", {}, ("M=1",))
     with pytest.raises(InputError, match=r"no kernels.sglang.fused_moe"):
-        make([job], tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", say=print)
+        make([job], tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", {}, say=print)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from tuner.cli import fleet_command
+from tuner.app import fleet
+from tuner.cli import devices_command
+from tuner.cli.devices_command import Gpu
+from tuner.device.select import gpu_count
+from tuner.export.engine_configs import used
+from tuner.model.errors import WorkerError
 
 ROOT = Path(__file__).parents[3]
 QWEN = ROOT / "benchmarks" / "models" / "qwen3-30b-a3b.json"
@@ -28,7 +34,7 @@ def package(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _no_folder_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in fleet_command.VARIABLES.values():
+    for name in used.FOLDERS.values():
         monkeypatch.delenv(name, raising=False)
 
 
@@ -73,8 +79,12 @@ def test_a_folder_of_ones_own_comes_from_the_environment(
     ],
 )
 def test_what_cannot_be_listed_is_told_with_a_remedy(
-    tune, package: Path, words: tuple[object, ...], said: str
+    tune, package: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[object, ...], said: str
 ) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
     place = () if "vllm" in words else ("--engine-dir", package)
     result = tune("fleet", QWEN, *words, *place)
     assert result.exit_code == 2
@@ -82,6 +92,7 @@ def test_what_cannot_be_listed_is_told_with_a_remedy(
     assert "--" in result.stderr.splitlines()[-1], "the last line is the remedy"
 
 
+@pytest.mark.skipif(gpu_count() > 0, reason="it would make them")
 def test_making_them_wants_the_gpu(
     tune, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,3 +103,46 @@ def test_making_them_wants_the_gpu(
     assert result.exit_code != 0
     assert "no NVIDIA GPU was found" in result.stderr
     assert not (tmp_path / "to").exists()
+
+
+H200 = Gpu("cuda:0", "NVIDIA H200", "sm_90a", 132, 139.8)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--gpu", "NVIDIA H100"), "files for 'NVIDIA H100' cannot be made on 'NVIDIA H200'"),
+        (("--triton", "3.5.0"), "files for Triton 3.5.0 cannot be made with Triton 3.6.0"),
+    ],
+)
+def test_files_are_made_for_what_measures_them_alone(
+    tune, package: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, str], said: str
+) -> None:
+    monkeypatch.setattr(devices_command, "list_gpus", lambda: iter([H200]))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "3.6.0")
+    result = tune("fleet", QWEN, *words, "--engine-dir", package)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert tune("fleet", QWEN, *words, "--engine-dir", package, "--dry-run").exit_code == 0
+
+
+def test_what_another_gpu_or_triton_measured_and_other_bits_are_not_gone_on_with(
+    tune, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Path, object]] = []
+
+    def failing(kernel: Path, *, session: Path, progress: object, **settings: object) -> None:
+        asked.append((session, settings["keep_bits"]))
+        raise WorkerError("no shape can be tuned today")
+
+    monkeypatch.setattr(devices_command, "list_gpus", lambda: iter([H200]))
+    monkeypatch.setattr(fleet, "tune", failing)
+    monkeypatch.chdir(ROOT)
+    folders = ("--to", tmp_path / "to", "--sessions", tmp_path / "s", "--engine-dir", package)
+    for words in (("--triton", "3.6.0"), ("--triton", "3.6.0", "--keep-bits")):
+        result = tune("fleet", QWEN, *words, *folders)
+        assert result.exit_code == 1
+        assert "1 of 1 shapes have no file: moe-bf16-E128-N768" in result.stderr
+    place = tmp_path / "s" / "NVIDIA_H200" / "triton-3.6.0"
+    name = "moe-bf16-E128-N768-K2048-top8-ep1"
+    assert asked == [(place / name, False), (place / "keep-bits" / name, True)]

@@ -14,9 +14,16 @@ import numpy as np
 import pytest
 
 from tests.support.fake_torch import FakeTorch
+from tuner.device.base import Program
 from tuner.device.cuda import peers
 from tuner.device.cuda.driver import CudaError, LaunchArguments
-from tuner.device.cuda.peers import WARM_UP_CALLS, PeerHome, PeerLauncher, PeerLaunchers
+from tuner.device.cuda.peers import (
+    MOST_OF_MEMORY,
+    WARM_UP_CALLS,
+    PeerHome,
+    PeerLauncher,
+    PeerLaunchers,
+)
 from tuner.device.layout import lay_out
 from tuner.device.reference import (
     PeerError,
@@ -28,7 +35,7 @@ from tuner.device.reference import (
     torch_operators,
 )
 from tuner.model.errors import DeviceError, KernelError
-from tuner.model.kernel import KernelSpec, Workload
+from tuner.model.kernel import CALL, KernelSpec, Launch, Workload
 from tuner.model.trial import Status
 
 WORKLOAD = Workload.of({"T": 8})
@@ -293,6 +300,62 @@ def test_one_that_fails_later_may_have_harmed_a_capture(
     with pytest.raises(PeerError, match="returns a list") as caught:
         launcher.issue(stage.arguments())
     assert caught.value.sticky
+
+
+CALLED = """
+def launch(config, tensors, axes, SCALE="1"):
+    if config:
+        raise type(config["raises"], (Exception,), {"__module__": config["of"]})("no room")
+    assert tensors["x"].shape == (axes["T"],)
+    tensors["x"].array = tensors["x"].array[:1]
+    tensors["z"].array[:] = axes["T"]
+"""
+
+
+def call_of(config: object, key: str = "key") -> Program:
+    text = f"{CALLED}CONFIG = {config!r}\nAXES = {{}}\nOPERATORS = {{}}\n"
+    return Program(key, WORKLOAD, CALLED_ONCE, text.encode())
+
+
+CALLED_ONCE = (Launch(CALL, (1, 1, 1), (1, 1, 1)),)
+
+
+def test_a_python_kernel_repeats_its_bits_and_takes_a_share_of_the_memory(
+    stage: Stage, torch: FakeTorch
+) -> None:
+    assert not stage.launcher().repeats
+    assert torch.share == 1.0
+    launcher = stage.made.launcher(call_of(None), stage.arena)
+    assert launcher.repeats
+    launcher.issue(stage.arguments())
+    assert (view(stage.arena, "z", np.uint8) == 8).all()
+    assert torch.share == MOST_OF_MEMORY
+
+
+@pytest.mark.parametrize(
+    ("raises", "of", "sticky"),
+    [("OutOfMemoryError", "torch", True), ("OutOfResources", "triton.runtime.errors", False)],
+)
+def test_who_allocated_until_memory_ended_costs_its_process(
+    stage: Stage, raises: str, of: str, sticky: bool
+) -> None:
+    program = call_of({"raises": raises, "of": of})
+    with pytest.raises(PeerError, match="no room") as caught:
+        stage.made.launcher(program, stage.arena)
+    assert (caught.value.status, caught.value.sticky) == (Status.RESOURCE_LIMIT, sticky)
+
+
+def test_no_room_to_warm_it_up_is_told_of_a_peer_alone(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(size_bytes: int) -> int:
+        raise MemoryError(f"{size_bytes} bytes")
+
+    monkeypatch.setattr(peers, "allocate", full)
+    with pytest.raises(PeerError, match="not enough memory to warm it up"):
+        stage.launcher()
+    with pytest.raises(MemoryError, match="bytes"):
+        stage.made.launcher(call_of(None), stage.arena)
 
 
 def test_without_pytorch_it_is_missing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,18 +12,27 @@ import pytest
 from tuner.device.base import Program
 from tuner.device.cuda import buffers as rotating
 from tuner.device.cuda.buffers import Graph
-from tuner.device.cuda.device import PEER_WARM_UP_S, RUN_TIMEOUT_S, TIMING_TIMEOUT_S, CudaRunner
+from tuner.device.cuda.device import (
+    CALL_WARM_UP_S,
+    FIRST_CALL_S,
+    PEER_WARM_UP_S,
+    RUN_TIMEOUT_S,
+    TIMING_TIMEOUT_S,
+    CudaRunner,
+)
+from tuner.device.cuda.peers import PeerHome
 from tuner.device.cuda.worker import CudaWorker
 from tuner.device.layout import UNCHANGED
 from tuner.device.reference import PeerError
 from tuner.device.timing import SEARCH
 from tuner.device.verify.verified_device import RunFailedError
-from tuner.model.kernel import Workload
+from tuner.model.kernel import CALL, Launch, Workload
 from tuner.model.trial import Status
 
 WORKLOAD = Workload.of({"T": 1})
 PEER = Program("key", WORKLOAD, (), peer="pytorch")
 KERNEL = Program("key", WORKLOAD, ())
+CALLED = Program("key", WORKLOAD, (Launch(CALL, (1, 1, 1), (1, 1, 1)),))
 RESULTS, MODES = rotating.driver.CUresult, rotating.driver.CUstreamCaptureMode
 
 
@@ -67,6 +76,33 @@ def test_only_a_peer_that_may_have_harmed_it_costs_its_process(
     with pytest.raises(RunFailedError, match="why") as caught:
         runner.run_once(PEER, 0)
     assert (caught.value.status, asked.killed) == (status, int(sticky))
+
+
+def test_memory_that_a_python_kernel_left_to_nobody_is_had_back_by_another_process(
+    asked: Asked, tmp_path: Path
+) -> None:
+    asked.failure = MemoryError("3 GB on the GPU")
+    with pytest.raises(MemoryError):
+        CudaRunner(0, PeerHome(tmp_path / "reference.py")).run_once(KERNEL, 0)
+    assert asked.killed == 0
+    runner = CudaRunner(0, PeerHome(tmp_path / "k.py", source=tmp_path / "k.py"))
+    with pytest.raises(RunFailedError, match=r"no memory is left beside.*: 3 GB") as caught:
+        runner.run_once(CALLED, 0)
+    assert (caught.value.status, caught.value.killed) == (Status.RESOURCE_LIMIT, True)
+    assert asked.killed == 1
+
+
+def test_the_first_call_of_all_has_time_to_import_an_engine(
+    runner: CudaRunner, asked: Asked
+) -> None:
+    asked.failure = PeerError("no module", status=Status.NOT_RECORDED)
+    with pytest.raises(RunFailedError):
+        runner.run_once(CALLED, 0)
+    asked.failure = None
+    for _ in range(2):
+        runner.run_once(CALLED, 0)
+    later_s = RUN_TIMEOUT_S + CALL_WARM_UP_S
+    assert asked.limits == [later_s + FIRST_CALL_S, later_s + FIRST_CALL_S, later_s]
 
 
 def test_a_peer_has_time_to_get_ready_wherever_it_may_be_met_first(

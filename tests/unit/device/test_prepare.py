@@ -16,7 +16,7 @@ from callable_project import callable_project, evaluator_of, read_project
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.python import PythonCompiler
 from tuner.device.cuda import prepare
-from tuner.device.cuda.prepare import CallCompiler, Prepared, Preparer, nothing_launched
+from tuner.device.cuda.prepare import CallCompiler, Prepared, Preparer, Watched, nothing_launched
 from tuner.model.kernel import CALL, PYTHON_OPTION, KernelSpec, Launch, Workload
 from tuner.model.trial import Resources, Status, Trial, most
 
@@ -34,13 +34,37 @@ LAUNCHES = """\
         rows.run(64, grid=lambda given: (given["n"] // 4, 2), warmup=False)
         rows.run(64, grid=lambda given: (given["n"] // 4, 2), warmup=False)
         JITFunction("rows", shared=4096).run(0, grid=lambda given: (given["n"],), warmup=False)
-        Autotuner(JITFunction("tuned", shared=1 << 20)).run(grid=(1,), warmup=False)
+        from triton.runtime.autotuner import Config
+        several = Config(), Config(warps=2), Config(warps=8)
+        Autotuner(JITFunction("tuned", shared=1 << 20), *several).run(grid=(1,), warmup=False)
         last = JITFunction("last", warps=1, shared=1 << 20, fits=False)
         last.run(grid=lambda given: 1 / 0, warmup=False)
 """
 FAIL = """\
         from triton import CompilationError
         raise CompilationError('no such type')
+"""
+FAIL_INSIDE = """\
+        from triton.runtime.jit import JITFunction
+        JITFunction(raises=RuntimeError('PassManager::run failed')).run(1, grid=(1,), warmup=False)
+"""
+FALL_BACK = """\
+        from triton.runtime.jit import JITFunction
+        try:
+            JITFunction(raises=RuntimeError('no such tile')).run(1, grid=(1,), warmup=False)
+        except RuntimeError:
+            JITFunction("other").run(1, grid=(1,), warmup=False)
+"""
+ONE_CONFIG = """\
+        from triton.runtime.autotuner import Autotuner, Config
+        from triton.runtime.jit import JITFunction
+        Autotuner(JITFunction("tuned", shared=64), Config(warps=8)).run(grid=(3,), warmup=False)
+"""
+NONE_FITS = """\
+        from triton.runtime.autotuner import Autotuner, Config
+        from triton.runtime.jit import JITFunction
+        error = type("OutOfResources", (Exception,), {})("shared memory")
+        Autotuner(JITFunction(raises=error), Config(), Config()).run(grid=(3,), warmup=False)
 """
 
 
@@ -75,22 +99,47 @@ class JITFunction:
         words: int = 0,
         shared: int = 0,
         fits: bool = True,
+        raises: Exception | None = None,
     ) -> None:
         self._made = name, warps, registers, words, shared, fits
+        self._raises = raises
 
-    def run(self, *_: object, grid: object, warmup: bool) -> CompiledKernel:
+    def run(
+        self, *_: object, grid: object, warmup: bool, num_warps: int | None = None
+    ) -> CompiledKernel:
         self.seen.append(warmup)
-        return CompiledKernel(*self._made)
+        if self._raises is not None:
+            raise self._raises
+        name, warps, *others = self._made
+        return CompiledKernel(name, num_warps or warps, *others)
+
+
+class Config:
+    """As much of Triton's as is asked."""
+
+    pre_hook = None
+
+    def __init__(self, warps: int = 4) -> None:
+        self._warps = warps
+
+    def all_kwargs(self) -> dict[str, int]:
+        return {"num_warps": self._warps}
 
 
 class Autotuner:
-    """Triton's, which runs a function once for each config."""
+    """As much of Triton's as is asked: what times its configs is never called."""
 
-    def __init__(self, function: JITFunction) -> None:
-        self._function = function
+    arg_names = ("n",)
+
+    def __init__(self, function: JITFunction, *configs: Config) -> None:
+        self.fn, self.configs = function, configs
+
+    def prune_configs(self, named: dict[str, Any]) -> tuple[Config, ...]:
+        assert "grid" in named
+        return self.configs
 
     def run(self, **named: Any) -> None:
-        self._function.run(**named)
+        raise AssertionError("it would launch and time each config")
 
 
 class CompilationError(Exception):
@@ -105,7 +154,7 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[JITFunction]]:
     for name in names:
         module: Any = ModuleType(name)
         module.JITFunction, module.CompilationError = JITFunction, CompilationError
-        module.Autotuner = Autotuner
+        module.Autotuner, module.Config = Autotuner, Config
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(prepare, "find_spec", lambda _: object())
     JITFunction.seen.clear()
@@ -137,9 +186,69 @@ def test_what_would_be_launched_is_compiled(triton: type[JITFunction], tmp_path:
     assert triton.seen == [True, False]
 
 
-def test_an_error_of_its_compiler_is_told(triton: type[JITFunction], tmp_path: Path) -> None:
-    call = FAIL
-    assert prepared(callable_project(tmp_path, (BEFORE, call + BEFORE))).error == "no such type"
+@pytest.mark.parametrize(
+    ("call", "said"), [(FAIL, "no such type"), (FAIL_INSIDE, "PassManager::run failed")]
+)
+def test_an_error_of_its_compiler_is_told_with_the_line(
+    triton: type[JITFunction], tmp_path: Path, call: str, said: str
+) -> None:
+    folder = callable_project(tmp_path, (BEFORE, call + BEFORE))
+    text = (folder / "kernels/row_softmax.py").read_text()
+    line = text[: text.index(said)].count("\n") + 1
+    error = prepared(folder).error
+    assert f"({line}): error: {said}" in error
+
+
+def test_what_the_kernel_makes_good_itself_is_no_error(
+    triton: type[JITFunction], tmp_path: Path
+) -> None:
+    found = prepared(callable_project(tmp_path, (BEFORE, FALL_BACK + BEFORE)))
+    assert found.error == ""
+    assert [launch.kernel for launch, _ in found.called] == ["other"]
+
+
+def test_of_a_single_config_the_autotuner_leaves_no_choice(
+    triton: type[JITFunction], tmp_path: Path
+) -> None:
+    found = prepared(callable_project(tmp_path, (BEFORE, ONE_CONFIG + BEFORE)))
+    assert found.called == ((Launch("tuned", (3, 1, 1), (256, 1, 1)), Resources(32, 0, 0, 64)),)
+
+
+def test_configs_of_the_autotuner_that_do_not_fit_are_passed_over_unless_none_does(
+    triton: type[JITFunction], tmp_path: Path
+) -> None:
+    found = prepared(callable_project(tmp_path, (BEFORE, NONE_FITS + BEFORE)))
+    assert found.error.endswith("error: shared memory")
+    assert found.called == ()
+    assert triton.seen == [True, True]
+
+
+def test_memory_of_the_gpu_is_given_back_and_a_broken_context_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said: list[str] = []
+
+    def lost() -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        set_device=lambda device: said.append(f"on {device}"),
+        synchronize=lambda: said.append("waited"),
+        empty_cache=lambda: said.append("given back"),
+    )
+    torch = sys.modules["torch"]
+    fake = SimpleNamespace(cuda=cuda, zeros=lambda size, **_: torch.zeros(size), float32=None)
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    folder = callable_project(tmp_path, (BEFORE, f"        return\n{BEFORE}"))
+    spec = read_project(folder).spec
+    preparer = Preparer(spec, "cuda:1")
+    assert preparer.prepare(source_of(spec, folder)) == Prepared()
+    assert said == ["on cuda:1", "waited", "given back"]
+    cuda.synchronize = lost
+    monkeypatch.setattr(prepare.os, "_exit", lambda code: said.append(f"left with {code}"))
+    preparer.prepare(source_of(spec, folder))
+    assert said[-1] == "left with 1"
 
 
 @pytest.mark.parametrize("line", ["raise ValueError('x')", "import not_there", "1 / 0"])
@@ -148,7 +257,7 @@ def test_what_else_goes_wrong_is_for_the_worker_to_tell(tmp_path: Path, line: st
 
 
 def test_without_triton_nothing_is_replaced() -> None:
-    with nothing_launched(lambda kernel, grid: None):
+    with nothing_launched(Watched()):
         pass
 
 
@@ -164,6 +273,74 @@ def test_what_its_kernels_use_is_known_where_triton_knows_it(
         (Launch("rows", (1, 1, 1), (128, 1, 1)), Resources(32, 0, 0, 4096)),
         (Launch("last", (1, 1, 1), (32, 1, 1)), Resources(None, 0, 0, 1 << 20)),
     ), "not those that the autotuner tries"
+
+
+GENUINE = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def copy(out, x, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, at < n), at < n)
+
+
+SEVERAL = [triton.Config({"BLOCK": size}) for size in (128, 256)]
+one_config = triton.autotune([triton.Config({"BLOCK": 512}, num_warps=2)], key=["n"])(copy)
+several = triton.autotune(SEVERAL, key=["n"])(copy)
+
+
+"""
+GENUINE_LAUNCHES = """\
+        grid = lambda chosen: (triton.cdiv(4096, chosen["BLOCK"]),)
+        copy[grid](out, x, 4096, BLOCK=1024)
+        several[grid](out, x, 4096)
+        one_config[grid](out, x, 4096)
+"""
+
+
+@pytest.fixture
+def hopper_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Triton as installed, for a GPU that is not there."""
+    pytest.importorskip("triton")
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    there = SimpleNamespace(
+        get_current_target=lambda: GPUTarget("cuda", 90, 32),
+        get_current_device=lambda: 0,
+        get_current_stream=lambda device: 0,
+    )
+    monkeypatch.setattr(driver, "_active", there)
+
+
+@pytest.mark.usefixtures("hopper_alone")
+def test_genuine_triton_compiles_and_launches_nothing(tmp_path: Path) -> None:
+    folder = callable_project(
+        tmp_path / "project",
+        ("def launch", f"{GENUINE}def launch"),
+        (BEFORE, GENUINE_LAUNCHES + BEFORE),
+    )
+    found = prepared(folder)
+    assert found.error == ""
+    known = [(launch.kernel, launch.grid, launch.block) for launch, _ in found.called]
+    assert known == [("copy", (4, 1, 1), (128, 1, 1)), ("copy", (8, 1, 1), (64, 1, 1))]
+    assert len([*(tmp_path / "cache").rglob("copy.cubin")]) == 4
+
+
+@pytest.mark.usefixtures("hopper_alone")
+def test_what_genuine_triton_cannot_compile_is_told_with_the_line(tmp_path: Path) -> None:
+    wrong = GENUINE_LAUNCHES.replace("BLOCK=1024", "BLOCK=1000")
+    folder = callable_project(
+        tmp_path / "project", ("def launch", f"{GENUINE}def launch"), (BEFORE, wrong + BEFORE)
+    )
+    text = (folder / "kernels/row_softmax.py").read_text()
+    line = text[: text.index("BLOCK=1000")].count("\n") + 1
+    error = prepared(folder).error
+    assert f"({line}): error: " in error
+    assert "power of 2" in error
 
 
 def test_what_its_kernels_use_is_in_the_result_by_name(

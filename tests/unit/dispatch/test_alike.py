@@ -26,6 +26,15 @@ def test_what_is_not_proved_slower_is_alike() -> None:
     assert alike(FOUND, FASTEST, (), seed=0) == (FASTEST, NEAR)
 
 
+def test_what_is_not_proved_faster_than_the_baseline_is_not_like_what_is() -> None:
+    # In as many rounds faster than the baseline as slower, and so than the fastest.
+    ahead = [(10.0, 9.95, 9.9 if row % 2 else 10.1) for row in range(40)]
+    found = replace(FOUND, finalists=(FASTEST, NEAR), rounds=tuple(ahead))
+    assert alike(found, FASTEST, (), seed=0) == (FASTEST,)
+    level = tuple((10.0, 10.0, other) for _, _, other in ahead)
+    assert alike(replace(found, rounds=level), FASTEST, (), seed=0) == (FASTEST, NEAR)
+
+
 def test_what_failed_a_check_is_left_out() -> None:
     assert alike(FOUND, FASTEST, {NEAR}, seed=0) == (FASTEST,)
 

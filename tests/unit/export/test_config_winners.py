@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
+import operator_sessions
 import pytest
 from callable_project import FOLDER, SPACE
 from click.testing import CliRunner
+from dispatch_sample import ENVIRONMENT
 from operator_sessions import choices, write_operator_session, write_session_of
 
 from tuner.cli import cli
-from tuner.export.engine_configs.files import CONFIG_KEYS
+from tuner.export.engine_configs import winners
+from tuner.export.engine_configs.files import CONFIG_KEYS, Engine, Key
+from tuner.export.engine_configs.used import UsedConfig, UsedConfigs
+from tuner.export.engine_configs.winners import configs_of
+from tuner.model.errors import WorkerError
 
 
 def session_of(folder: Path, kernel: str, **chosen: str) -> Path:
@@ -40,6 +48,18 @@ def test_a_session_of_fused_moe_becomes_sglang_s_file(tmp_path: Path) -> None:
     assert "left out" in notes  # the other workloads of a made-up session
 
 
+def test_what_one_triton_measured_is_no_file_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = {"compiler": "Python 3.12.3, torch 2.11.0, triton 3.5.1, sglang 0.5.17"}
+    monkeypatch.setattr(operator_sessions, "ENVIRONMENT", {**ENVIRONMENT, **compiler})
+    session = session_of(tmp_path, "w8a8_block_fp8")
+    code, _, told = exported(session, tmp_path / "to", "sglang-configs", "--triton", "3.6.0")
+    assert code == 2
+    assert "was measured with Triton 3.5.1, and the files are for 3.6.0" in told
+    assert exported(session, tmp_path / "to", "sglang-configs", "--triton", "3.5.1")[0] == 0
+
+
 def test_a_config_of_its_own_for_down_has_a_file_of_its_own(tmp_path: Path) -> None:
     session = session_of(tmp_path, "fused_moe", CONFIGS="two")
     assert exported(session, tmp_path / "to", "sglang-configs", "--triton", "3.6.0")[0] == 0
@@ -61,8 +81,12 @@ def test_a_session_of_the_block_product_becomes_a_file_by_n_and_k(tmp_path: Path
     [({"PART": "down"}, "has tuned down alone"), ({}, "name the engine's: --triton 3.6.0")],
 )
 def test_what_no_file_can_serve_is_one_error(
-    tmp_path: Path, operators: dict[str, str], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operators: dict[str, str], said: str
 ) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(winners, "version", missing)
     session = session_of(tmp_path, "fused_moe", **operators)
     words = ("--triton", "3.6.0") if operators else ()
     code, _, told = exported(session, tmp_path / "to", "sglang-configs", *words)
@@ -85,3 +109,91 @@ def test_a_python_kernel_has_no_cuda_to_export(tmp_path: Path, form: str) -> Non
     assert code != 0
     assert "there is no CUDA to export" in told
     assert "sglang-configs" in told
+
+
+OWN = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
+
+
+def answer(**given: object) -> Callable[..., UsedConfigs]:
+    """Make an engine that answers every number of tokens with one config."""
+    row = {"config": OWN, "down": None, "differences": (), **given}
+
+    def used(key: Key, engine: Engine, *_: object, tokens: Sequence[int], **__: object) -> object:
+        rows = tuple(UsedConfig(one, **row) for one in tokens)
+        return UsedConfigs(engine, "0.5.17", "3.6.0", None, None, rows, ())
+
+    return used
+
+
+def settled(
+    session: Path, monkeypatch: pytest.MonkeyPatch, used: Callable[..., object]
+) -> tuple[dict[str, dict[str, int]], str]:
+    """Export a session where that engine is, and give the file of Qwen3 with what is said."""
+    monkeypatch.setattr(winners, "used_configs", used)
+    made = configs_of([session], "sglang", "3.6.0", python=("python",))
+    found = [path for path in made.files if path.name.startswith("E=128,N=768,")]
+    return json.loads(made.files[found[0]]) if found else {}, "\n".join(made.notes)
+
+
+def test_the_engine_s_own_config_serves_where_no_other_is_proved_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_of(tmp_path, "fused_moe")
+    table, said = settled(session, monkeypatch, answer())
+    assert table["16"] == {**OWN, "num_warps": 4, "num_stages": 3}
+    assert "E=128,N=768,device_name=NVIDIA_H200.json: 16 tokens have SGLang's own" in said
+
+
+def test_what_one_session_has_proved_another_that_has_not_leaves_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = choices("fused_moe")[0]
+    # Of each the largest workload was compared: 4,096 tokens in one, 256 in the other.
+    all_sizes = write_operator_session(tmp_path / "all", "fused_moe", own, 640 << 20)
+    few = write_operator_session(tmp_path / "few", "fused_moe", own, 330 << 20)
+    monkeypatch.setattr(winners, "used_configs", answer())
+    told = []
+    for sessions in ([all_sizes, few], [few, all_sizes]):
+        made = configs_of(sessions, "sglang", "3.6.0", python=("python",))
+        (file,) = (path for path in made.files if path.name.startswith("E=128,N=192,"))
+        told.append(json.loads(made.files[file]))
+    assert told[0] == told[1]
+    assert told[0]["256"]["BLOCK_SIZE_M"] == 64, "the default, which won"
+    assert told[0]["16"]["BLOCK_SIZE_M"] == 16, "the engine's"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"config": {**OWN, "USE_TMA": True}},  # what a file of ours does not say
+        {"down": {**OWN, "GROUP_SIZE_M": 8}},  # the second product has a config of its own
+    ],
+)
+def test_what_one_file_cannot_say_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, object]
+) -> None:
+    table, said = settled(session_of(tmp_path, "fused_moe"), monkeypatch, answer(**given))
+    assert "16" not in table
+    assert "16 tokens are left out, a neighbour's config serves: nothing was compared" in said
+
+
+def test_the_second_product_s_own_config_goes_into_its_own_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_of(tmp_path, "fused_moe", CONFIGS="two")
+    other = {**OWN, "GROUP_SIZE_M": 8}
+    monkeypatch.setattr(winners, "used_configs", answer(down=other))
+    made = configs_of([session], "sglang", "3.6.0", python=("python",))
+    (down,) = (p for p in made.files if p.name == "E=128,N=768,device_name=NVIDIA_H200_down.json")
+    assert json.loads(made.files[down])["16"]["GROUP_SIZE_M"] == 8
+
+
+def test_an_engine_that_does_not_answer_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def used(*_: object, **__: object) -> object:
+        raise WorkerError("SGLang gave no answer")
+
+    _, said = settled(session_of(tmp_path, "fused_moe"), monkeypatch, used)
+    assert "SGLang gave no answer" in said
+    assert "are left out" in said

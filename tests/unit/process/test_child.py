@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,6 +77,31 @@ def test_other_errors_come_with_the_childs_traceback_or_as_a_lack_of_memory(
     with pytest.raises(kind, match=words):
         shared.call(method, timeout_s=SOON_S)
     assert shared.call("echo", 1, timeout_s=SOON_S) == 1
+
+
+@pytest.mark.parametrize("end", ["timeout", "death", "kill"])
+def test_what_it_started_ends_with_it(child: Child, end: str) -> None:
+    started: int = child.call("start_a_sleeper", timeout_s=SOON_S)
+    assert Path(f"/proc/{started}").exists()
+    if end == "timeout":
+        with pytest.raises(ChildTimeoutError):
+            child.call("hang", timeout_s=0.1)
+    elif end == "death":
+        with pytest.raises(ChildDiedError, match="7"):
+            child.call("leave", 7, timeout_s=SOON_S)
+    else:
+        child.kill()
+    ends_s = time.monotonic() + SOON_S
+    while is_running(started) and time.monotonic() < ends_s:
+        time.sleep(0.01)
+    assert not is_running(started)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_ctrl_c_is_the_parents_affair(shared: Child) -> None:

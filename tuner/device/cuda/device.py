@@ -63,6 +63,9 @@ ENERGY_TIMEOUT_S = 60.0
 PEER_WARM_UP_S = 300.0
 # For a kernel in Python, which compiles when it is first called, and imports what it needs.
 CALL_WARM_UP_S = 60.0
+# On top for the first of all: an engine's files come from a disk that may be slow, while the
+# processes that compile ahead read them as well.
+FIRST_CALL_S = 240.0
 # Without neighbours, for the second column of a comparison between them.
 ALONE_ROUNDS = 15
 # For a worker process that ends by itself.
@@ -89,7 +92,8 @@ class CudaDevice(VerifiedDevice):
             try:
                 verifier = Child(cuda_verifier, (ordinal, spec, dict(operators)), "tune-verifier")
                 undo.callback(verifier.kill)
-                home = PeerHome(spec.reference, dict(operators), spec.path, spec.source)
+                source = spec.source if spec.is_callable else None
+                home = PeerHome(spec.reference, dict(operators), spec.path, source)
                 runner = CudaRunner(ordinal, home, spec.deterministic)
                 undo.callback(runner.close)
                 facts = runner.describe()
@@ -157,6 +161,8 @@ class CudaRunner(RestartingWorker[Child]):
     ) -> None:
         super().__init__()
         self._ordinal, self._home, self._deterministic = ordinal, home, deterministic
+        # Whether a kernel in Python has run: what it imports has been read from the disk.
+        self._has_called = False
 
     def close(self) -> None:
         """End the process; what peers import leaves semaphores behind where it is killed."""
@@ -180,8 +186,11 @@ class CudaRunner(RestartingWorker[Child]):
         try:
             with self._blamed_on_the_program():
                 limit_s = _limit_s(RUN_TIMEOUT_S, program)
+                if program.is_call and not self._has_called:
+                    limit_s += FIRST_CALL_S
                 worker = self._ready_worker()
                 overlapped = worker.call("run_once", program, neighbour, timeout_s=limit_s)
+                self._has_called = self._has_called or program.is_call
         except RunFailedError as error:
             if not said:
                 raise
@@ -291,6 +300,14 @@ class CudaRunner(RestartingWorker[Child]):
                 self._drop_worker()
             status = error.status if isinstance(error, PeerError) else Status.LAUNCH
             raise RunFailedError(status, error.message) from error
+        except MemoryError as error:
+            if self._home is None or self._home.source is None:
+                raise
+            # PyTorch keeps what any kernel in Python has once allocated: another process has it
+            # back, and it is the program's own memory where that does not help.
+            self._drop_worker()
+            reason = f"no memory is left beside what it allocates: {error}"
+            raise RunFailedError(Status.RESOURCE_LIMIT, reason, killed=True) from error
 
 
 def _neighbour(program: Program, order: int) -> Probe:

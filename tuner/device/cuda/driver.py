@@ -178,9 +178,15 @@ class LaunchArguments:
 
 
 class Issuer(Protocol):
-    """One operator call, issued many times; `relaxed` captures allow what peers may do."""
+    """One operator call, issued many times; `relaxed` captures allow what peers may do.
+
+    `repeats` says whether calls on the same inputs have to give the same bits.
+    """
 
     relaxed: bool
+
+    @property
+    def repeats(self) -> bool: ...
 
     def issue(self, arguments: LaunchArguments) -> None:
         """Enqueue the call; inside a capture it becomes part of the graph."""
@@ -193,6 +199,7 @@ class Launcher:
     """Every launch of a program, configured once and issued many times."""
 
     relaxed = False
+    repeats = True
 
     def __init__(
         self,

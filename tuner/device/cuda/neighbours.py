@@ -266,7 +266,7 @@ class Surrounded:
 
     def __init__(self, neighbours: Neighbours, launcher: Issuer | None) -> None:
         self._neighbours, self._launcher = neighbours, launcher
-        self.relaxed = True
+        self.relaxed, self.repeats = True, False
 
     def issue(self, arguments: LaunchArguments) -> None:
         """Enqueue the neighbours, with the operator's call between them."""

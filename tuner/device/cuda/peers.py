@@ -28,6 +28,7 @@ from tuner.device.reference import (
     blamed_on_peer,
     load_functions,
     load_peers,
+    ran_out,
 )
 from tuner.model.errors import KernelError
 from tuner.model.trial import Status
@@ -40,6 +41,8 @@ _CAPTURED = (
 )
 # Kernels in Python that are ready to be called: more than a comparison has.
 MOST_CALLS = 24
+# Of the GPU's memory, for what kernels in Python allocate.
+MOST_OF_MEMORY = 0.5
 # The names that PyTorch gives to types which it calls otherwise.
 _TORCH_DTYPES = {"float8_e4m3": "float8_e4m3fn"}
 
@@ -69,7 +72,8 @@ class PeerLaunchers:
     def launcher(self, program: Program, arena: MappedArena) -> PeerLauncher:
         """Return the launcher of a peer or a Python kernel, warmed up on a copy of the arrays.
 
-        Raises `PeerError` where it is not installed, fails, or cannot be captured.
+        Raises `PeerError` where it is not installed, fails, or cannot be captured, and
+        `MemoryError` where other kernels in Python have left no memory for it.
         """
         name = program.peer or program.key
         if name not in self._launchers:
@@ -77,12 +81,13 @@ class PeerLaunchers:
             try:
                 with self._blamed(program):
                     launcher = self._made(program)
-                    _warm_up(launcher, arena, self._stream)
+                _warm_up(launcher, arena, self._stream)
             except PeerError as error:
                 # No graph was being captured: to start PyTorch once more would take longer.
                 with suppress(CudaError):
                     call(driver.cuStreamSynchronize, self._stream)
-                    error.sticky = False
+                    # What it allocated until there was no more PyTorch would keep.
+                    error.sticky = ran_out(error.__cause__)
                 raise
             # On the arrays themselves: what is captured does not run.
             place = _Place([LaunchArguments(arena.layout, arena.base)])
@@ -110,6 +115,9 @@ class PeerLaunchers:
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         torch: Any = import_module("torch")
         torch.cuda.set_device(self._ordinal)
+        if program.is_call:
+            # PyTorch keeps what was allocated: the verifier and the timed copies need the rest.
+            torch.cuda.set_per_process_memory_fraction(MOST_OF_MEMORY, self._ordinal)
         stream = torch.cuda.ExternalStream(int(self._stream), device=f"cuda:{self._ordinal}")
         return PeerLauncher(
             torch,
@@ -160,9 +168,14 @@ class PeerLauncher:
     # A peer may allocate and load modules, which stricter captures forbid.
     relaxed: bool = True
 
+    @property
+    def repeats(self) -> bool:
+        return self.is_call
+
     def issue(self, arguments: LaunchArguments) -> None:
         with self._views(arguments) as tensors:
-            returned = self.function(dict(tensors), dict(self.axes), **self.home.operators)
+            given = self._anew(tensors, arguments) if self.is_call else dict(tensors)
+            returned = self.function(given, dict(self.axes), **self.home.operators)
             self.returned[arguments.base] = _checked(self.torch, returned, tensors, arguments)
 
     def collect(self, arguments: LaunchArguments) -> None:
@@ -173,6 +186,13 @@ class PeerLauncher:
     def forget(self, arguments: LaunchArguments) -> None:
         self.tensors.pop(arguments.base, None)
         self.returned.pop(arguments.base, None)
+
+    def _anew(self, tensors: Mapping[str, Any], arguments: LaunchArguments) -> dict[str, Any]:
+        """Make tensors for one call, which may resize or transpose them in place."""
+        return {
+            slot.name: _over(self.torch, tensors[slot.name].untyped_storage(), slot, self.stream)
+            for slot in arguments.layout.slots
+        }
 
     @contextmanager
     def _views(self, arguments: LaunchArguments) -> Iterator[dict[str, Any]]:
@@ -237,10 +257,14 @@ def _tensor(torch: Any, slot: Slot, base: int, stream: Any) -> Any:
     interface = {**place, "typestr": "|u1", "version": 3}
     array = SimpleNamespace(__cuda_array_interface__=interface)
     raw = torch.as_tensor(array, device=stream.device)
+    return _over(torch, raw.untyped_storage(), slot, stream)
+
+
+def _over(torch: Any, storage: Any, slot: Slot, stream: Any) -> Any:
     dtype = getattr(torch, _TORCH_DTYPES.get(slot.dtype, slot.dtype))
     made = torch.empty(0, dtype=dtype, device=stream.device)
     strides = tuple(prod(slot.shape[n + 1 :]) for n in range(len(slot.shape)))
-    return made.set_(raw.untyped_storage(), 0, slot.shape, strides)
+    return made.set_(storage, 0, slot.shape, strides)
 
 
 def _checked(
@@ -272,6 +296,8 @@ def _warm_up(launcher: PeerLauncher, arena: MappedArena, stream: Any) -> None:
     try:
         base = allocate(size_bytes)
     except MemoryError as error:
+        if launcher.is_call:
+            raise
         raise PeerError(f"not enough memory to warm it up: {error}") from error
     arguments = LaunchArguments(arena.layout, base)
     try:

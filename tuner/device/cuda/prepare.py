@@ -9,24 +9,27 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.includes import UNIT_NAME
 from tuner.compiler.python import PythonCompiler
-from tuner.device.callables import executed, forget
+from tuner.device.callables import executed, forget, place_of
+from tuner.device.reference import line_in
 from tuner.model.errors import WorkerError
 from tuner.model.kernel import CALL, Dim3, KernelSpec, Launch
 from tuner.model.trial import Resources, most
 from tuner.process.child import Child
-from tuner.process.pool import ProcessPool
+from tuner.process.pool import ProcessPool, settle
 
 # Importing an engine takes 10 s, compiling a kernel 1 to 10.
 PREPARE_S = 180.0
@@ -34,6 +37,8 @@ _TORCH_DTYPES = {"float8_e4m3": "float8_e4m3fn"}
 _WARP_THREADS = 32
 # What Triton counts in `n_spills`.
 _SPILL_BYTES = 4
+# What Triton's autotuner takes for a config that does not fit, and goes on.
+_PASSED_OVER = frozenset({"OutOfResources", "CompileTimeAssertionFailure", "PTXASError"})
 # A launch whose grid nobody could tell.
 _NO_GRID: Dim3 = (1, 1, 1)
 
@@ -74,6 +79,8 @@ class Preparer:
 
     def __init__(self, spec: KernelSpec, device: str) -> None:
         self._spec, self._device = spec, device
+        # As in the worker: this process may be killed, and others of its own would survive it.
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
     def prepare(self, source: str) -> Prepared:
         """Return what Triton would launch, or its error; nothing where anything else went wrong.
@@ -82,19 +89,26 @@ class Preparer:
         """
         key = hashlib.sha256(source.encode()).hexdigest()
         module = None
-        called: list[tuple[Launch, Resources]] = []
+        watched = Watched()
         try:
             module = executed(source, key, self._spec.source)
-            config = None if module.CONFIG is None else dict(module.CONFIG)
-            with nothing_launched(lambda *compiled: called.append(_used(*compiled))):
-                tensors = self._zeros({**module.AXES, **module.OPERATORS})
-                module.launch(config, tensors, dict(module.AXES), **module.OPERATORS)
+            with nothing_launched(watched):
+                self._call(module)
         except Exception as error:  # noqa: BLE001 - told by the worker
-            return Prepared(str(error) if _is_triton_s(error) else "", tuple(called))
+            return Prepared(watched.text_of(error, key), tuple(watched.called))
         finally:
             if module is not None:
                 forget(key, module)
-        return Prepared("", tuple(called))
+            self._give_back()
+        return Prepared("", tuple(watched.called))
+
+    def _call(self, module: Any) -> None:
+        config = None if module.CONFIG is None else dict(module.CONFIG)
+        if self._device.startswith("cuda"):
+            # Libraries launch on the current device, whichever the tensors are on.
+            import_module("torch").cuda.set_device(self._device)
+        tensors = self._zeros({**module.AXES, **module.OPERATORS, **(config or {})})
+        module.launch(config, tensors, dict(module.AXES), **module.OPERATORS)
 
     def _zeros(self, names: dict[str, Any]) -> dict[str, Any]:
         torch: Any = import_module("torch")
@@ -108,37 +122,92 @@ class Preparer:
             if not one.is_scalar
         }
 
+    def _give_back(self) -> None:
+        """Free the GPU's memory, which PyTorch would keep: the worker's comparisons need it.
+
+        What went on without a kernel's results may have broken the context: another process then
+        takes the next module.
+        """
+        torch: Any = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_initialized():
+            return
+        try:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+        except Exception:  # noqa: BLE001 - whatever it says, nothing will work here any more
+            os._exit(1)
+
+
+@dataclass(slots=True)
+class Watched:
+    """What Triton compiled in a call, and what it raised meanwhile."""
+
+    called: list[tuple[Launch, Resources]] = field(default_factory=list)
+    raised: list[Exception] = field(default_factory=list)
+    # Its autotuner tries several configs: which of them it takes nobody knows yet.
+    choosing: bool = False
+
+    def text_of(self, error: Exception, key: str) -> str:
+        """Say what Triton raised, with the module's line; "" where it is not Triton's."""
+        of_run = any(error is one for one in self.raised) and not isinstance(error, MemoryError)
+        if not of_run and not type(error).__module__.startswith("triton.compiler"):
+            return ""
+        text = str(error) or type(error).__name__
+        return f"{UNIT_NAME}({line_in(Path(place_of(key)), error) or 1}): error: {text}"
+
+    def compiled(self, launch: Callable[..., Any]) -> Callable[..., Any]:
+        """Stand for Triton's own `run` of a kernel."""
+
+        def run(kernel: Any, *given: Any, **named: Any) -> Any:
+            try:
+                made = launch(kernel, *given, **{**named, "warmup": True})
+            except Exception as error:
+                self.raised.append(error)
+                raise
+            if made is not None and not self.choosing:
+                self.called.append(_used(made, _grid(kernel, given, named)))
+            return made
+
+        return run
+
+    def tuned(self, tuner: Any, *given: Any, **named: Any) -> Any:
+        """Stand for the `run` of Triton's autotuner: compile what it would try, time nothing."""
+        tuner.nargs = dict(zip(tuner.arg_names, given, strict=False))
+        configs = tuner.prune_configs(named) if len(tuner.configs) > 1 else tuner.configs
+        self.choosing = len(configs) > 1
+        made, failed = None, None
+        try:
+            for config in configs:
+                chosen = config.all_kwargs()
+                if config.pre_hook is not None:
+                    config.pre_hook({**tuner.nargs, **named, **chosen})
+                try:
+                    made = tuner.fn.run(*given, **named, **chosen)
+                except Exception as error:
+                    if type(error).__name__ not in _PASSED_OVER:
+                        raise
+                    failed = error
+        finally:
+            self.choosing, tuner.nargs = False, None
+        if made is None and failed is not None:
+            raise failed
+        return made
+
 
 @contextmanager
-def nothing_launched(seen: Callable[[Any, Dim3], None]) -> Iterator[None]:
-    """Let Triton compile where it would launch; without Triton there is nothing to do.
-
-    `seen` is called with each compiled kernel and the grid that it would have been launched with,
-    but not for those that Triton's autotuner tries: which of them it takes nobody knows yet.
-    """
+def nothing_launched(watched: Watched) -> Iterator[None]:
+    """Let Triton compile where it would launch; without Triton there is nothing to do."""
     if find_spec("triton") is None:
         yield
         return
     function: Any = import_module("triton.runtime.jit").JITFunction
     tuner: Any = import_module("triton.runtime.autotuner").Autotuner
     launch, tune = function.run, tuner.run
-    tuning = False
 
-    def compiled(self: Any, *given: Any, **named: Any) -> Any:
-        kernel = launch(self, *given, **{**named, "warmup": True})
-        if kernel is not None and not tuning:
-            seen(kernel, _grid(self, given, named))
-        return kernel
+    def tuned(of: Any, *given: Any, **named: Any) -> Any:
+        return watched.tuned(of, *given, **named)
 
-    def tuned(self: Any, *given: Any, **named: Any) -> Any:
-        nonlocal tuning
-        tuning = True
-        try:
-            return tune(self, *given, **named)
-        finally:
-            tuning = False
-
-    function.run, tuner.run = compiled, tuned
+    function.run, tuner.run = watched.compiled(launch), tuned
     try:
         yield
     finally:
@@ -166,7 +235,10 @@ def _used(kernel: Any, grid: Dim3) -> tuple[Launch, Resources]:
         kernel.run  # noqa: B018
     registers, spilled = (getattr(kernel, name, None) for name in ("n_regs", "n_spills"))
     spill_bytes = (spilled or 0) * _SPILL_BYTES
-    launch = Launch(kernel.name, grid, (about.num_warps * _WARP_THREADS, 1, 1))
+    # A cluster's blocks share one place of Triton's grid.
+    x, y, z = grid
+    blocks = x * getattr(about, "num_ctas", 1), y, z
+    launch = Launch(kernel.name, blocks, (about.num_warps * _WARP_THREADS, 1, 1))
     # Each word that is spilled is stored and loaded at least once.
     return launch, Resources(registers, spill_bytes, spill_bytes, about.shared)
 
@@ -183,9 +255,9 @@ def _answer(future: Future[CompileResult], found: CompileResult, asked: Future[P
     # A process that died or hung: the worker's own call says what of.
     said = Prepared() if asked.exception() is not None else asked.result()
     if said.error:
-        future.set_result(CompileResult(error=f"{UNIT_NAME}(1): error: {said.error}"))
+        settle(future, CompileResult(error=said.error))
     else:
-        future.set_result(_with_called(found, said.called))
+        settle(future, _with_called(found, said.called))
 
 
 def _with_called(found: CompileResult, called: Sequence[tuple[Launch, Resources]]) -> CompileResult:
@@ -212,10 +284,6 @@ def _numbered(
     for launch, used in dict.fromkeys(called):
         yield counts.get(launch.kernel, 0), (launch, used)
         counts[launch.kernel] = counts.get(launch.kernel, 0) + 1
-
-
-def _is_triton_s(error: Exception) -> bool:
-    return type(error).__module__.startswith("triton.compiler")
 
 
 def _cannot_start(reason: Exception) -> WorkerError:

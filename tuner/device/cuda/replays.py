@@ -257,5 +257,4 @@ class Replays:
         chosen, variant = self.buffers.arguments[number], variants[number]
         launcher.collect(chosen)
         # A peer need not repeat its bits.
-        repeats = not launcher.relaxed
-        self._results.take(index, variant, chosen.base, self._stream, repeats=repeats)
+        self._results.take(index, variant, chosen.base, self._stream, repeats=launcher.repeats)

@@ -17,7 +17,8 @@ from tuner.model.errors import InputError, WorkerError
 Mode = Literal["plain", "deterministic", "compiled"]
 # Importing an engine takes 10 to 60 s.
 TIMEOUT_S = 300.0
-_FOLDERS: Mapping[Engine, str] = {
+# The variable that names the folder of a user's own MoE configs.
+FOLDERS: Mapping[Engine, str] = {
     "sglang": "SGLANG_MOE_CONFIG_DIR",
     "vllm": "VLLM_TUNED_CONFIG_FOLDER",
 }
@@ -119,9 +120,9 @@ def used_configs(
 
 
 def _environment(engine: Engine, folder: Path | None, mode: Mode) -> dict[str, str]:
-    environment = {n: v for n, v in os.environ.items() if n not in _FOLDERS.values()}
+    environment = {n: v for n, v in os.environ.items() if n not in FOLDERS.values()}
     if folder is not None:
-        environment[_FOLDERS[engine]] = str(folder)
+        environment[FOLDERS[engine]] = str(folder)
     if engine == "vllm":
         environment["VLLM_BATCH_INVARIANT"] = str(int(mode == "deterministic"))
     return environment

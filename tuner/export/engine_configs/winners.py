@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from tuner.compiler.python import measured_with
 from tuner.dispatch.alike import alike, canonical
-from tuner.dispatch.table import distrusted
+from tuner.dispatch.table import Compared, distrusted
 from tuner.export.engine_configs.files import (
     CONFIG_KEYS,
     TITLES,
@@ -21,19 +23,21 @@ from tuner.export.engine_configs.files import (
     files_of,
 )
 from tuner.export.engine_configs.files import Config as EngineConfig
-from tuner.export.engine_configs.used import used_configs
+from tuner.export.engine_configs.used import FOLDERS, used_configs
 from tuner.export.winners import Winners, winners_of
 from tuner.model.config import Config
-from tuner.model.errors import InputError, SessionError
+from tuner.model.errors import InputError, SessionError, WorkerError
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
-from tuner.model.trial import Variant
+from tuner.model.trial import INITIAL, Variant
 from tuner.session.session import Session
 from tuner.space.load import load_definition
 
 # Of a parameter that is the down projection's own.
 DOWN = "down_"
 BLOCK = (128, 128)
+# What Triton 3.6 takes where a config does not say it.
+TRITON_DEFAULTS = {"num_warps": 4, "num_stages": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +49,40 @@ class Configs:
     tables: Mapping[Key, Tables] = field(default_factory=dict)
     gpu: str = ""
 
+    def joined(self, other: Configs) -> Configs:
+        """Add those of other shapes on the same GPU."""
+        tables = {**self.tables, **other.tables}
+        return Configs({**self.files, **other.files}, self.notes + other.notes, tables, other.gpu)
+
 
 @dataclass(slots=True)
 class Tables:
-    """What one file holds, and the file of the down projection where that has its own."""
+    """What one file holds, and the file of the down projection where that has its own.
 
+    `undecided` says why no config of a number of tokens is proved faster than what the engine does
+    by itself; one that is not slower either may be there.
+    """
+
+    two: bool = False
     own: dict[int, EngineConfig] = field(default_factory=dict)
     down: dict[int, EngineConfig] = field(default_factory=dict)
+    undecided: dict[int, str] = field(default_factory=dict)
 
 
 def configs_of(
-    sessions: Iterable[Path], engine: Engine, triton: str, space: Path | None = None
+    sessions: Iterable[Path],
+    engine: Engine,
+    triton: str,
+    space: Path | None = None,
+    *,
+    python: Sequence[str] | None = None,
 ) -> Configs:
     """Collect the winners of sessions; each number of tokens has the best of its own.
 
-    Raises `SessionError` for a session of another kernel or of several GPUs, and `InputError` for
-    what the engine would refuse.
+    Where no config is proved faster than what the engine does by itself, the engine that `python`
+    can import is asked for that, and the file has it: no number of tokens is then served by its
+    neighbour's config. Raises `SessionError` for a session of another kernel or of several GPUs,
+    and `InputError` for what the engine would refuse.
     """
     tables: dict[Key, Tables] = {}
     notes: list[str] = []
@@ -71,14 +93,73 @@ def configs_of(
             message = f"was measured on {found.device.name}, and others on {gpu}"
             raise SessionError(message, path=folder, remedy="export each GPU's sessions apart")
         gpu = found.device.name
-        notes += _add(found, folder, tables)
-    if not tables:
-        why = "; ".join(notes) or "no session has a winner"
-        raise InputError("there is no config to write", remedy=why)
+        _require_triton(folder, triton)
+        _add(found, folder, tables)
     files: dict[Path, str] = {}
     for key, one in tables.items():
-        files |= files_of(key, engine, gpu, triton, one.own, one.down or None)
-    return Configs(files, tuple(notes), tables, gpu)
+        notes += _settled(key, one, engine, gpu, python)
+        if one.own:
+            files |= files_of(key, engine, gpu, triton, one.own, one.down or None)
+    if not files:
+        why = "; ".join(notes) or "no session has a winner"
+        raise InputError("there is no config to write", remedy=why)
+    return Configs(files, tuple(notes), {key: one for key, one in tables.items() if one.own}, gpu)
+
+
+def _require_triton(folder: Path, triton: str) -> None:
+    with Session.open(folder, read_only=True) as session:
+        known = measured_with(session.environment.get("compiler", ""), "triton")
+    if known is not None and known.partition("+")[0] != triton:
+        raise SessionError(
+            f"was measured with Triton {known}, and the files are for {triton}",
+            path=folder,
+            remedy=f"--triton {known} says what it is; for {triton} tune it anew",
+        )
+
+
+def _settled(
+    key: Key, one: Tables, engine: Engine, gpu: str, python: Sequence[str] | None
+) -> Iterator[str]:
+    """Put the engine's own configs where no other is proved faster, and say who serves there."""
+    if not one.undecided:
+        return
+    name, title = file_name(key, engine, gpu), TITLES[engine]
+    known: dict[int, tuple[EngineConfig, EngineConfig]] = {}
+    if python is not None:
+        try:
+            known = _engine_s_own(key, one, engine, gpu, python)
+        except WorkerError as error:
+            yield f"{name}: {error.message}"
+    for tokens, why in sorted(one.undecided.items()):
+        if tokens in known:
+            one.own[tokens], down = known[tokens]
+            if one.two:
+                one.down[tokens] = down
+            yield f"{name}: {tokens} tokens have {title}'s own config: {why}"
+        elif tokens not in one.own:
+            yield f"{name}: {tokens} tokens are left out, a neighbour's config serves: {why}"
+
+
+def _engine_s_own(
+    key: Key, one: Tables, engine: Engine, gpu: str, python: Sequence[str]
+) -> dict[int, tuple[EngineConfig, EngineConfig]]:
+    """Ask which configs the engine takes by itself; what a file of ours cannot say is left out."""
+    named = os.environ.get(FOLDERS[engine])
+    folder = Path(named) if named and isinstance(key, MoeKey) else None
+    tokens = tuple(one.undecided)
+    found = used_configs(key, engine, folder, {}, tokens=tokens, gpu=gpu, python=python)
+    made = {}
+    for row in found.rows:
+        first, down = _whole(row.config), _whole(row.down or row.config)
+        if first and down and (one.two or first == down):
+            made[row.tokens] = first, down
+    return made
+
+
+def _whole(config: EngineConfig) -> EngineConfig:
+    """Complete a config by what Triton takes for what it does not say; empty where it says more."""
+    whole = {**TRITON_DEFAULTS, **{name: value for name, value in config.items() if value}}
+    return {name: whole[name] for name in CONFIG_KEYS} if whole.keys() == {*CONFIG_KEYS} else {}
 
 
 def differences(
@@ -112,7 +193,7 @@ def installed_triton() -> str:
         raise InputError(message, remedy="name the engine's: --triton 3.6.0") from error
 
 
-def _add(found: Winners, folder: Path, tables: dict[Key, Tables]) -> list[str]:
+def _add(found: Winners, folder: Path, tables: dict[Key, Tables]) -> None:
     name, operators = found.spec.name, found.manifest.config.operators
     if name not in _KEYS:
         raise SessionError(
@@ -126,20 +207,32 @@ def _add(found: Winners, folder: Path, tables: dict[Key, Tables]) -> list[str]:
             path=folder,
             remedy="tune with --operator PART=both",
         )
-    notes = []
     chosen = _Chosen(found, folder)
     for entry in found.dispatch.table.entries:
         best, axes = entry.best, entry.workload.values
-        if best is None or best.slower:
-            why = "nothing was compared" if best is None else "nothing is as fast as the default"
-            notes.append(f"{name} {entry.workload}: left out, {why}; a neighbour's config serves")
-            continue
         one = tables.setdefault(_KEYS[name](axes, operators), Tables())
+        one.two, tokens = operators.get("CONFIGS") == "two", axes["M"]
+        if best is not None and best.proved:
+            one.undecided.pop(tokens, None)
+        elif tokens in one.own and tokens not in one.undecided:
+            continue  # another session has proved something
+        else:
+            one.undecided[tokens] = _why(best)
+        if best is None or best.slower:
+            continue
+        if best.variant.candidate != INITIAL:
+            one.undecided[tokens] = f"the best is of {best.variant.candidate}, another kernel"
+            continue
         values = chosen.config(entry.workload, best.variant)
-        one.own[axes["M"]] = _config(values, "")
-        if operators.get("CONFIGS") == "two":
-            one.down[axes["M"]] = _config(values, DOWN)
-    return notes
+        one.own[tokens] = _config(values, "")
+        if one.two:
+            one.down[tokens] = _config(values, DOWN)
+
+
+def _why(best: Compared | None) -> str:
+    if best is None:
+        return "nothing was compared"
+    return "nothing is as fast as that" if best.slower else "nothing is proved faster than that"
 
 
 class _Chosen:
@@ -159,6 +252,8 @@ class _Chosen:
         if best not in comparison.finalists:
             return best.config
         found = alike(comparison, best, self._distrusted, self._seed)
+        # Of another kernel its config says nothing in the engine.
+        found = tuple(one for one in found if one.candidate == INITIAL)
         return canonical(found, self._space).config
 
 

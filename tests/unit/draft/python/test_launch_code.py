@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,15 @@ def test_a_config_takes_the_place_of_what_the_launch_passes(launches: list[Launc
     assert (tuned.grid, tuned.handed["BLOCK_SIZE"], tuned.handed["num_warps"]) == ((4,), 256, 8)
     assert (baseline.grid, baseline.handed["BLOCK_SIZE"]) == ((1,), 1024)
     assert "num_warps" not in baseline.handed
+
+
+@pytest.mark.parametrize("name", ["vector_add", "gated_sum"])
+def test_its_functions_are_set_apart(launches: list[Launch], name: str) -> None:
+    of_data(name)
+    text = Path(f"{name}_tune.py").read_text()
+    heads = re.findall(r"(.*)\n(.*)\n(?:@cache\n)?def ", text)
+    assert heads
+    assert {*heads} == {("", "")}
 
 
 def test_the_autotuner_is_passed_by_with_a_config_and_asked_without(launches: list[Launch]) -> None:
