@@ -5,10 +5,11 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 from tuner.cluster.coordinator import Cluster
-from tuner.cluster.files import request_bundle
-from tuner.cluster.messages import Compile, NameCompiler
+from tuner.cluster.files import Bundle, request_bundle
+from tuner.cluster.messages import Compile, NameCompiler, Work
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.includes import refused_include
 from tuner.model.errors import DeviceLost, WorkerError
@@ -43,23 +44,24 @@ class RemoteCompiler:
         """Nothing is held open here: the workers' compilers serve the next run."""
 
     async def _named(self) -> str:
-        slot = await self._cluster.compiling_slot(on_cpu=self._on_cpu)
-        work, deadline_s = NameCompiler(self._on_cpu), self._cluster.settings.patience.compile_s
-        return str(await self._cluster.ask(slot, work, deadline_s))
+        return str(await self._asked(NameCompiler(self._on_cpu)))
 
     async def _compiled(self, request: CompileRequest) -> CompileResult:
-        cluster, deadline_s = self._cluster, self._cluster.settings.patience.compile_s
         moved, bundle = request_bundle(request)
         work = Compile(moved, bundle.files, self._on_cpu)
+        result: CompileResult = await self._asked(work, bundle)
+        return replace(result, error=_at_home(result.error, request))
+
+    async def _asked(self, work: Work, bundle: Bundle | None = None) -> Any:
+        cluster, deadline_s = self._cluster, self._cluster.settings.patience.compile_s
         lost: list[str] = []
         while len(lost) < MOST_LOSSES:
             slot = await cluster.compiling_slot(on_cpu=self._on_cpu)
             try:
-                result: CompileResult = await cluster.ask(slot, work, deadline_s, bundle)
+                return await cluster.ask(slot, work, deadline_s, bundle)
             except DeviceLost as error:
-                lost.append(error.message)
-                continue
-            return replace(result, error=_at_home(result.error, request))
+                if not slot.refused:
+                    lost.append(error.message)
         raise WorkerError(f"compiling was lost with {MOST_LOSSES} workers: {'; '.join(lost)}")
 
 

@@ -41,7 +41,7 @@ from tuner.cluster.network import (
     security_of,
 )
 from tuner.cluster.settings import ClusterSettings
-from tuner.cluster.signing import Seal, read_token
+from tuner.cluster.signing import SHARE_ONE, ForgedError, Seal, read_token
 from tuner.cluster.task import answer
 from tuner.device.base import DeviceInfo
 from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, WorkerError
@@ -88,7 +88,8 @@ class Cluster:
         require_scheduler(self.address, security, "client", patience.connect_s)
         self._holder, self._number = secrets.token_hex(16), 0
         self._slots: dict[str, Slot] = {}
-        self._left_out: dict[str, str] = {}
+        # Why a worker of this name is not asked, and what to do.
+        self._left_out: dict[str, tuple[str, str]] = {}
         self._told: set[str] = set()
         self._used = False
         self._keeping: set[asyncio.Future[None]] = set()
@@ -193,12 +194,26 @@ class Cluster:
             slot.working -= holds
         if holds:
             slot.kept_s = time.monotonic()
-        said: Answer = self._seal.open("answer", sealed)
-        if (said.slot, said.number) not in ((request.slot, request.number), (request.slot, 0)):
+        said = self._opened_answer(slot, sealed)
+        asked = (request.slot, request.holder, request.number)
+        if (said.slot, said.holder, said.number) not in (asked, (request.slot, "", 0)):
             raise SlotLostError(f"{slot.info} answered another question")
         if said.raised is not None:
             raise said.raised
         return said.value
+
+    def _opened_answer(self, slot: Slot, sealed: bytes) -> Answer:
+        try:
+            answer: Answer = self._seal.open("answer", sealed)
+        except ForgedError as error:
+            # A host with another token: others go on without it.
+            slot.refused = f"{slot.info}: {error.message}"
+            self._lose(slot, slot.refused, silent=True)
+            self._left_out[slot.info.name] = (slot.refused, SHARE_ONE)
+            if self._used:
+                self._tell_of_left_out()
+            raise SlotLostError(slot.refused) from error
+        return answer
 
     async def _sent(self, slot: Slot, request: Request, deadline_s: float) -> bytes:
         if self._down is not None:
@@ -342,7 +357,8 @@ class Cluster:
             if failure is not None and fitting and refused.issuperset(fitting):
                 raise failure
             if not fitting and self._left_out and not self._used:
-                raise DeviceError("; ".join(self._left_out.values()), remedy=SAME_VERSION)
+                reasons, remedies = zip(*self._left_out.values(), strict=True)
+                raise DeviceError("; ".join(reasons), remedy="; ".join(dict.fromkeys(remedies)))
             if time.monotonic() > ends_s:
                 raise DeviceLost(wanted.refusal(self._living()), remedy=NO_SLOT)
             await asyncio.sleep(TAKE_AGAIN_S)
@@ -363,7 +379,7 @@ class Cluster:
         return sorted(found, key=lambda slot: slot.info.name)
 
     def _tell_of_left_out(self) -> None:
-        for name, why in self._left_out.items():
+        for name, (why, _) in self._left_out.items():
             if name not in self._told:
                 self._told.add(name)
                 self._say(f"Warning: {why}")
@@ -401,11 +417,14 @@ class Cluster:
 
     def _heard(self, info: SlotInfo, address: str, last_seen: float) -> None:
         known = self._slots.get(info.slot)
+        if known is not None and known.refused:
+            self._left_out[info.name] = (known.refused, SHARE_ONE)
+            return
         if known is not None and known.hangs:
             return
         if known is None or known.gone.done():
             if wrong := other_version(info):
-                self._left_out[info.name] = wrong
+                self._left_out[info.name] = (wrong, SAME_VERSION)
                 return
             if known is not None and known.last_seen == last_seen:
                 return  # as silent as when it was lost

@@ -16,8 +16,9 @@ from tuner.model.errors import InputError
 class Slot:
     """A slot of the cluster as the scheduler last told of it; `gone` is set once it is lost.
 
-    `relayed` is set where its host takes no connection from here. `under_way` counts all calls,
-    `working` those that hold the slot while they last.
+    `relayed` is set where its host takes no connection from here, `refused` says why it is not
+    asked again though it lives. `under_way` counts all calls, `working` those that hold the slot
+    while they last.
     """
 
     info: SlotInfo
@@ -31,6 +32,7 @@ class Slot:
     working: int = 0
     kept_s: float = 0.0
     hangs: bool = False
+    refused: str = ""
 
     def compiles(self, *, on_cpu: bool) -> bool:
         """Say whether it can compile; on a CPU's host, also for that CPU."""

@@ -201,9 +201,13 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a request: a value, or the error that was raised instead."""
+    """What came of a holder's request: a value, or the error that was raised instead.
+
+    `holder` is "" and `number` 0 where the request could not be read.
+    """
 
     slot: str
+    holder: str
     number: int
     value: Any = None
     raised: Exception | None = None

@@ -17,6 +17,7 @@ ENVIRONMENT = "TUNE_CLUSTER_TOKEN"
 # Of 64 letters and digits, about as hard to guess as a key of 128 bits.
 LEAST_CHARACTERS = 22
 MAKE = "python -c 'import secrets; print(secrets.token_hex(32))' > token; chmod 600 token"
+SHARE_ONE = "give coordinator and workers the same token (--token-file)"
 
 Kind = Literal["request", "answer"]
 _SIGNATURE_BYTES = hashlib.sha256().digest_size
@@ -46,7 +47,7 @@ class Seal:
         if not hmac.compare_digest(signature, self._signature(kind, content)):
             raise ForgedError(
                 f"a {kind} was not signed with the token that is used here",
-                remedy="give coordinator and workers the same token (--token-file)",
+                remedy=SHARE_ONE,
             )
         return pickle.loads(content)  # noqa: S301 - signed by who has the token
 

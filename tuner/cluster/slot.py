@@ -97,20 +97,20 @@ class Slot:
 
     def answer(self, sealed: bytes) -> bytes:
         """Do what a signed request asks for, and sign what came of it."""
-        number = 0
+        asked = (self._info.slot, "", 0)
         try:
             request: Request = self._seal.open("request", sealed)
-            number = request.number
+            asked = (self._info.slot, request.holder, request.number)
             if request.slot != self._info.slot:
                 raise ForgedError(f"this work is for another process than {self._info.name}")
-            made = Answer(self._info.slot, number, value=self._do(request))
+            made = Answer(*asked, value=self._do(request))
         except TunerError as error:
-            made = Answer(self._info.slot, number, raised=error)
+            made = Answer(*asked, raised=error)
         except MemoryError as error:  # NumPy's and CuPy's are subclasses, known here only
-            made = Answer(self._info.slot, number, raised=MemoryError(str(error)))
+            made = Answer(*asked, raised=MemoryError(str(error)))
         except Exception:  # noqa: BLE001 - the traceback must reach the coordinator, whatever it is
             failed = WorkerError(f"on {self._info.host}:\n{traceback.format_exc()}")
-            made = Answer(self._info.slot, number, raised=failed)
+            made = Answer(*asked, raised=failed)
         return self._seal.close("answer", made)
 
     def close(self) -> None:

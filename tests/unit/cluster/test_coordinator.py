@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
-from cluster_doubles import H200, Hosts, program
+from cluster_doubles import H200, TOKEN, Hosts, program
 from faults import wait_until
 
+from tuner.cluster.compiler import RemoteCompiler
 from tuner.cluster.connections import Connections, UnreachableError
 from tuner.cluster.coordinator import Cluster
 from tuner.cluster.device import MOST_LOSSES, RemoteDevice
 from tuner.cluster.gpu import RemoteGpu
 from tuner.cluster.membership import Wanted
-from tuner.cluster.messages import CPU_MODEL, code_version, cuda_version
+from tuner.cluster.messages import CPU_MODEL, Answer, code_version, cuda_version
+from tuner.cluster.signing import Seal
+from tuner.compiler.base import CompileRequest
 from tuner.device.base import CanCount, CanWatch
 from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, InputError, WorkerError
 from tuner.model.kernel import KernelSpec
@@ -286,6 +290,40 @@ def test_a_host_with_another_token_is_told_of(
     with pytest.raises(DeviceError, match=r"(?s)stranger.*not signed with the token.*--token-file"):
         device_on()
     assert host.device.spec is None
+
+
+def test_a_run_goes_on_without_a_host_that_has_another_token(
+    hosts: Hosts, spec: KernelSpec, said: list[str]
+) -> None:
+    hosts.add("one")
+    hosts.add("stranger", token="some other token of a stranger")  # noqa: S106
+    with connected(hosts, said) as cluster:
+        device = RemoteDevice(cluster, GPU, spec, {}, said.append)
+        compiler = RemoteCompiler(cluster, on_cpu=False)
+        request = CompileRequest("__global__ void f() {}", ("f",), "sm_90a")
+        results = [compiler.submit(request).result() for _ in range(8)]
+        assert all(result.error == "" for result in results)
+        assert device.run(program()).status is Status.CORRECT
+        device.close()
+    (warning,) = [line for line in said if line.startswith("Warning")]
+    assert "stranger" in warning
+    assert "not signed with the token" in warning
+
+
+def test_an_answer_to_another_run_is_refused(
+    hosts: Hosts, device_on: Callable[..., RemoteDevice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = hosts.add("one").slot
+    device = device_on()
+    answered, seal = slot.answer, Seal(TOKEN)
+
+    def of_another_run(sealed: bytes) -> bytes:
+        answer: Answer = seal.open("answer", answered(sealed))
+        return seal.close("answer", replace(answer, holder="another run"))
+
+    monkeypatch.setattr(slot, "answer", of_another_run)
+    with pytest.raises((DeviceLost, WorkerError), match="answered another question"):
+        device.run(program())
 
 
 def test_the_tools_of_a_gpu_are_those_of_its_host(
