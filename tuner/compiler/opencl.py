@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,11 @@ _SUMMARY = re.compile(r"^\d+ (?:errors?|warnings?)\b.* generated|^Device .* fail
 _PLACES = ("/etc/OpenCL", "/usr/share/pocl", "/usr/share/OpenCL")
 # With this PoCL compiles ahead for sizes of work-groups; a process reads it once.
 _AHEAD = "POCL_BINARY_SPECIALIZE_WG"
+# LLVM does not always come to an end.
+TIMEOUT_S = 30.0
+# What it calls the code of a kernel for any size.
+_ANY_SIZE = "0-0-0"
+_STUB = "__kernel void %s() {}"
 # Sources whose configs may be on their way at the same time.
 LINKED_PROGRAMS = 16
 
@@ -89,7 +94,7 @@ class OpenclPool(CompilerPool):
         self,
         number: int,
         workers: int | None = None,
-        timeout_s: float = 60.0,
+        timeout_s: float = TIMEOUT_S,
         cache: Cache | None = None,
         ahead: bool = True,
     ) -> None:
@@ -118,6 +123,15 @@ def errors(log: str) -> str:
     return shortened("\n".join(lines) or "the compiler failed without a message")
 
 
+@dataclass(frozen=True, slots=True)
+class LinkedProgram:
+    """A program as it was compiled, linked, and the folders that PoCL keeps of both."""
+
+    program: Any
+    linked: Any
+    folders: frozenset[Path]
+
+
 class OpenclCompiler:
     """Compile sources for one device, in this process; `cache_dir` is where PoCL keeps its own."""
 
@@ -128,7 +142,8 @@ class OpenclCompiler:
         self.device, self._handle = find_device(number)
         self._context = pyopencl.Context([self._handle])
         self._cache_dir = cache_dir
-        self._linked: OrderedDict[tuple[str, ...], tuple[Any, Any]] = OrderedDict()
+        self._linked: OrderedDict[tuple[str, ...], LinkedProgram] = OrderedDict()
+        self._stubs: dict[str, bytes] = {}
 
     @property
     def version(self) -> str:
@@ -146,11 +161,13 @@ class OpenclCompiler:
         program: Any = cl.Program(self._context, source)
         try:
             if self.device.is_pocl:
-                program, built = self._linked_program(program, (source, state, *options), options)
+                known = self._linked_program(program, (source, state, *options), options)
+                program, built = known.program, known.linked
             else:
                 built = program.build(options, [self._handle])
-            kernels = built.all_kernels()
-            resources = {one.function_name: asdict(self._resources(one)) for one in kernels}
+            resources = {
+                one.function_name: asdict(self._resources(one)) for one in built.all_kernels()
+            }
             (binary,) = program.get_info(cl.program_info.BINARIES)
         except cl.Error as error:
             log = self._log(program) or str(error)
@@ -160,35 +177,61 @@ class OpenclCompiler:
         if not self.device.is_pocl or not work_groups or not binary:
             return Message(answer, bytes(binary))
         # Where that fails it fails again where the program runs, which is then to blame.
-        ahead = self._compiled_ahead(built, work_groups)
+        ahead = self._compiled_ahead(known, work_groups)
         return Message({**answer, "lasting": bool(ahead)}, ahead or bytes(binary))
 
     def _linked_program(
         self, program: Any, key: tuple[str, ...], options: list[str]
-    ) -> tuple[Any, Any]:
+    ) -> LinkedProgram:
         """Compile and link for PoCL, unless that was done for another work-group."""
         if key not in self._linked:
+            before = self._folders()
             program.compile(options, [self._handle])
             linked = self._cl.link_program(self._context, [program], devices=[self._handle])
-            self._linked[key] = program, linked
+            self._linked[key] = LinkedProgram(program, linked, self._folders() - before)
             if len(self._linked) > LINKED_PROGRAMS:
-                self._linked.popitem(last=False)
+                _, oldest = self._linked.popitem(last=False)
+                for folder in oldest.folders:
+                    shutil.rmtree(folder, ignore_errors=True)
         self._linked.move_to_end(key)
         return self._linked[key]
 
-    def _compiled_ahead(self, linked: Any, work_groups: Sequence[str]) -> bytes:
+    def _folders(self) -> frozenset[Path]:
+        """List where PoCL keeps its programs."""
+        return frozenset(found.parent for found in self._cache_dir.glob("*/*/program.bc"))
+
+    def _compiled_ahead(self, known: LinkedProgram, work_groups: Sequence[str]) -> bytes:
         """Compile a linked program for work-groups, in a fork; empty where that fails.
 
-        The binary is what PoCL's cache holds of the program: another size's is thrown away first.
+        The binary is what PoCL's cache holds of the program: another size's is thrown away, and
+        an empty kernel stands for the one of all sizes, which PoCL would compile besides. That can
+        take for ever, and is never run where a kernel can be compiled for its size.
         """
-        binary = in_a_fork(partial(self._binary, linked, work_groups))
-        for name in work_groups:
-            for made in self._cache_dir.glob(f"*/*/*/{name}"):
-                shutil.rmtree(made, ignore_errors=True)
-        return binary
+        for kernel in known.linked.all_kernels():
+            name = kernel.function_name
+            for folder in known.folders:
+                _place(folder / name / _ANY_SIZE / f"{name}.so", self._stub(name))
+        binary = in_a_fork(partial(self._binary, known.linked, ",".join(work_groups)))
+        for folder in known.folders:
+            for group in work_groups:
+                for made in folder.glob(f"*/{group}"):
+                    shutil.rmtree(made, ignore_errors=True)
+        return binary if known.folders else b""
 
-    def _binary(self, linked: Any, work_groups: Sequence[str]) -> bytes:
-        os.environ[_AHEAD] = ",".join(work_groups)
+    def _stub(self, name: str) -> bytes:
+        """Compile a kernel of this name that does nothing, for work-groups of any size."""
+        if name not in self._stubs:
+            before, program = self._folders(), self._cl.Program(self._context, _STUB % name)
+            program.compile([], [self._handle])
+            linked = self._cl.link_program(self._context, [program], devices=[self._handle])
+            in_a_fork(partial(self._binary, linked, ""))
+            folders = self._folders() - before
+            found = (one for folder in folders for one in folder.glob(f"{name}/{_ANY_SIZE}/*.so"))
+            self._stubs[name] = next((one.read_bytes() for one in found), b"")
+        return self._stubs[name]
+
+    def _binary(self, linked: Any, work_groups: str) -> bytes:
+        os.environ[_AHEAD] = work_groups
         (binary,) = linked.get_info(self._cl.program_info.BINARIES)
         return bytes(binary)
 
@@ -211,6 +254,13 @@ class OpenclCompiler:
             stack_bytes=ask(info.PRIVATE_MEM_SIZE),
             max_threads=ask(info.WORK_GROUP_SIZE),
         )
+
+
+def _place(path: Path, content: bytes) -> None:
+    """Write a file, and the folders above it, unless it is there."""
+    if content and not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 def serve(descriptor: str, cache_folder: str, scratch_folder: str, number: str) -> None:
