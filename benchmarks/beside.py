@@ -20,24 +20,34 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 Row = Mapping[str, Any]
+Moment = tuple[float, float, float]
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class PhaseClock:
-    """Note when each phase of a run was first heard of, and when last; seconds and CPU seconds."""
+    """Note when each phase of a run was first heard of, and when last, as `moment` tells it."""
 
     def __init__(self) -> None:
-        self.first: dict[str, tuple[float, float]] = {}
-        self.last: dict[str, tuple[float, float]] = {}
+        self.first: dict[str, Moment] = {}
+        self.last: dict[str, Moment] = {}
 
     def update(self, progress: Any) -> None:
         self.last[progress.phase] = now = moment()
         self.first.setdefault(progress.phase, now)
 
 
-def moment() -> tuple[float, float]:
-    """Tell the time, and what this process and those that it started have used of the CPU."""
-    return time.perf_counter(), cpu_s(os.getpid())
+def moment() -> Moment:
+    """Tell the time, the CPU seconds of this process and all that it started, and everybody's."""
+    user, nice, system = Path("/proc/stat").read_text().split(None, 4)[1:4]
+    everybody = (int(user) + int(nice) + int(system)) / TICKS
+    return time.perf_counter(), cpu_s(os.getpid()), everybody
+
+
+def spent(began: Moment, ended: Moment) -> dict[str, float]:
+    """Give the seconds between two moments, and how many cores others used meanwhile."""
+    seconds, own, everybody = (end - begin for begin, end in zip(began, ended, strict=True))
+    others = max(0.0, everybody - own) / seconds
+    return {"seconds": seconds, "cpu_seconds": own, "cores_of_others": round(others, 2)}
 
 
 def cpu_s(root: int) -> float:

@@ -29,6 +29,7 @@ from beside import (
     alternating,
     in_a_process_of_its_own,
     moment,
+    spent,
     summary,
     surroundings,
 )
@@ -135,15 +136,18 @@ def kernel_tuners(folder):
     os.chdir(ROOT)
     found = [one for one in results if isinstance(one["time"], float)]
     parts = ("compile_time", "verification_time", "benchmark_time")
-    spent = {name: sum(one[name] for one in found) * 1e-3 for name in parts}
+    parts_s = {name: sum(one[name] for one in found) * 1e-3 for name in parts}
     times_us = [one["time"] * 1e3 for one in found]
-    return {**row(times_us, began, ended), "timed_calls": ITERATIONS * len(found), "parts_s": spent}
+    return {
+        **row(times_us, began, ended),
+        "timed_calls": ITERATIONS * len(found),
+        "parts_s": parts_s,
+    }
 
 
 def row(times_us, began, ended):
     """Say how many configs took so long, by the clock and of the CPU."""
-    spent = {"seconds": ended[0] - began[0], "cpu_seconds": ended[1] - began[1]}
-    return {"configs": len(times_us), **spent, "best_us": min(times_us)}
+    return {"configs": len(times_us), **spent(began, ended), "best_us": min(times_us)}
 
 
 TOOLS = {"tune": ours, "kernel_tuner": kernel_tuners}
