@@ -13,35 +13,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import subprocess
-import sys
 import tempfile
 import time
-from datetime import UTC, datetime
-from importlib.metadata import version
+from functools import partial
 from pathlib import Path
 
+from beside import ROOT, PhaseClock, alternating, in_a_process_of_its_own, summary, surroundings
 from environment import write_result
 
-ROOT = Path(__file__).resolve().parents[1]
 SPACE = ROOT / "benchmarks/spaces/silu_and_mul_96.yaml"
 OPERATORS = {"ACTIVATION": "silu"}
 REPEATS = 3
-
-
-class PhaseClock:
-    """Note when the search began and when it ended."""
-
-    def __init__(self):
-        self.began_s = self.ended_s = None
-
-    def update(self, progress):
-        now_s = time.perf_counter()
-        if progress.phase == "baseline":
-            self.began_s = now_s
-        elif progress.phase == "search":
-            self.ended_s = now_s
 
 
 def ours(definition, template, folder):
@@ -80,7 +62,7 @@ def ours(definition, template, folder):
     compiler.close()
     configs = sum(counts.values())
     assert counts[Status.CORRECT] == configs, counts
-    seconds = clock.ended_s - clock.began_s
+    seconds = clock.last["search"][0] - clock.first["baseline"][0]
     return {"configs": configs, "seconds": seconds, "best_us": best_us}, environment
 
 
@@ -136,18 +118,10 @@ def kernel_tuners(definition, template, folder, verified):
     return {"configs": len(times_us), "seconds": seconds, "best_us": min(times_us)}
 
 
-def in_a_process_of_its_own(verified):
+def beside(mode):
     """Run `kernel_tuners` with empty caches of CuPy and NVRTC."""
-    with tempfile.TemporaryDirectory() as folder:
-        caches = {"CUPY_CACHE_DIR": f"{folder}/cupy", "CUDA_CACHE_PATH": f"{folder}/nvrtc"}
-        answer = subprocess.run(
-            [sys.executable, __file__, "--kernel-tuner", "checked" if verified else "unchecked"],
-            env={**os.environ, **caches},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    return json.loads(answer.stdout.splitlines()[-1])
+    caches = {"CUPY_CACHE_DIR": "cupy", "CUDA_CACHE_PATH": "nvrtc"}
+    return in_a_process_of_its_own(__file__, "--kernel-tuner", mode, caches=caches)
 
 
 def _include_options():
@@ -174,31 +148,21 @@ def main():
             print(json.dumps(kernel_tuners(definition, template, Path(folder), verified)))
             os.chdir(ROOT)
         return
-    environment = {}
-    rows = {"tune": [], "kernel_tuner": [], "kernel_tuner, nothing verified": []}
-    for _ in range(REPEATS):
+    environments = []
+
+    def mine():
         with tempfile.TemporaryDirectory() as folder:
             result, environment = ours(definition, template, Path(folder))
-            rows["tune"].append(result)
-        rows["kernel_tuner"].append(in_a_process_of_its_own(verified=True))
-        rows["kernel_tuner, nothing verified"].append(in_a_process_of_its_own(verified=False))
-    rates = {
-        name: sorted(row["configs"] / row["seconds"] for row in runs)[len(runs) // 2]
-        for name, runs in rows.items()
+        environments.append(environment)
+        return result
+
+    tools = {
+        "tune": mine,
+        "kernel_tuner": partial(beside, "checked"),
+        "kernel_tuner, nothing verified": partial(beside, "unchecked"),
     }
-    for name, runs in rows.items():
-        best = min(row["best_us"] for row in runs)
-        print(f"{name:32} {rates[name]:7.1f} configs/s   best {best:.2f} us")
-    ratio = rates["tune"] / rates["kernel_tuner"]
-    print(f"ratio {ratio:.1f}")
-    environment |= {
-        "cpus": str(os.cpu_count()),
-        "python": platform.python_version(),
-        "kernel_tuner": version("kernel_tuner"),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    content = {"rates": rates, "ratio": ratio, "runs": rows, "environment": environment}
-    write_result(out, content)
+    found = summary(alternating(tools, REPEATS))
+    write_result(out, {**found, "environment": {**environments[-1], **surroundings()}})
 
 
 if __name__ == "__main__":

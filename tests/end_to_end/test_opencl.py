@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -189,3 +190,28 @@ def test_devices_lists_it(written, tune) -> None:
     (first, *_) = json.loads(tune("devices", "--json").stdout)["opencl"]
     assert first["device"] == "opencl:0"
     assert "opencl:0  " in tune("devices").stdout
+
+
+@needs_opencl
+def test_a_recording_answers_without_a_platform(written, tune, monkeypatch) -> None:
+    made = tune("record", "kernels/doubled.cl", "--session", "s")
+    assert made.exit_code == 0, made.stderr
+    (path,) = Path("kernels/recordings").glob("*/*")
+    assert path.name == "doubled.cl.json.xz"
+    assert re.fullmatch(r"[\w.+-]+", path.parent.name)
+    monkeypatch.setattr("tuner.compiler.opencl_devices._handles", list)
+    words = ("--device", "recorded", "--session", "r", "--json", "--searcher", "exhaustive")
+    done = tune("kernels/doubled.cl", *words)
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["recorded"]
+    assert found["trials"]["correct"] == 4
+
+
+@needs_opencl
+def test_a_recording_in_opencl_is_none_of_the_same_kernel_in_cuda(written, tune) -> None:
+    Path("kernels/recordings/gpu").mkdir(parents=True)
+    Path("kernels/recordings/gpu/doubled.json.xz").touch()
+    done = tune("kernels/doubled.cl", "--device", "recorded")
+    assert done.exit_code == 2
+    assert "doubled.json.xz" not in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -10,7 +11,6 @@ from tuner.app.run import tune
 from tuner.compiler.base import Compiler, CompileRequest, source_key
 from tuner.device.base import Device
 from tuner.device.recorded.recording import (
-    SUFFIX,
     TICK_US,
     RecordedCompilation,
     RecordedDeviceInfo,
@@ -19,6 +19,7 @@ from tuner.device.recorded.recording import (
     RecordedWorkload,
     Recording,
     peer_key,
+    recording_name,
 )
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec, Workload
@@ -95,8 +96,9 @@ def record(
 
 def recording_path(spec: KernelSpec, device: Device) -> Path:
     """Name the file that the `recorded` device looks for: `recordings/<gpu>/<kernel>.json.xz`."""
-    gpu = device.info.name.lower().removeprefix("nvidia ").replace(" ", "-")
-    return spec.source.parent / "recordings" / gpu / f"{spec.source.stem}{SUFFIX}"
+    gpu = device.info.name.lower().removeprefix("nvidia ")
+    folder = re.sub(r"[^\w.+]+", "-", gpu).strip("-")
+    return spec.source.parent / "recordings" / folder / recording_name(spec.source)
 
 
 def _device(spec: KernelSpec, session: Session, device: Device) -> RecordedDeviceInfo:

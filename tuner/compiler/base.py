@@ -21,7 +21,8 @@ class CompileRequest:
     """One translation unit: rendered source, the kernels wanted from it, options, architecture.
 
     `kernels` are names as a launch states them, C++ template instantiations included
-    (`act_and_mul<8>`). `architecture` is the real target, `sm_90a`.
+    (`act_and_mul<8>`). `architecture` is the real target, `sm_90a`. `work_groups` are what a
+    compiler of OpenCL may compile for ahead (`opencl_devices.work_groups`).
     """
 
     source: str
@@ -29,6 +30,7 @@ class CompileRequest:
     architecture: str
     options: tuple[str, ...] = ()
     include_dirs: tuple[str, ...] = ()
+    work_groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ def cache_key(request: CompileRequest, compiler: str, include_digest: str) -> st
     """Hash all that decides a result; the exact source, for errors name its lines."""
     asked = [request.source, request.kernels, request.architecture, compiler_options(request)]
     content = [_FORMAT, compiler, *asked, request.include_dirs, include_digest]
+    content += filter(None, [request.work_groups])
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

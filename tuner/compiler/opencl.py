@@ -7,8 +7,10 @@ import re
 import shutil
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,13 @@ from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.languages import OPENCL
 from tuner.model.trial import Resources
 from tuner.process.child import connected
-from tuner.process.confinement import confine_compiler, limit_compiler
+from tuner.process.confinement import (
+    SYSTEM_PROGRAMS,
+    confine_compiler,
+    end_with_parent,
+    limit_compiler,
+)
+from tuner.process.fork import in_a_fork
 from tuner.process.protocol import Message, receive, send
 
 MAX_LOG_CHARACTERS = 1_000_000
@@ -30,6 +38,15 @@ _PLACED = re.compile(r"^(?:error: )?[^\s:]+:(?P<line>\d+):(?:\d+:)? *(?:error: )
 _KERNEL = re.compile(r"\b(?:__)?kernel\s+(?:__attribute__\s*\(\(.*?\)\)\s*)?void\s+(\w+)\s*\(")
 _SUMMARY = re.compile(r"^\d+ (?:errors?|warnings?)\b.* generated|^Device .* failed to build")
 _PLACES = ("/etc/OpenCL", "/usr/share/pocl", "/usr/share/OpenCL")
+# With this PoCL compiles ahead for sizes of work-groups; a process reads it once.
+_AHEAD = "POCL_BINARY_SPECIALIZE_WG"
+# LLVM does not always come to an end.
+TIMEOUT_S = 30.0
+# What it calls the code of a kernel for any size.
+_ANY_SIZE = "0-0-0"
+_STUB = "__kernel void %s() {}"
+# Sources whose configs may be on their way at the same time.
+LINKED_PROGRAMS = 16
 
 
 class OpenclProcess(CompilerProcess):
@@ -44,6 +61,9 @@ class OpenclProcess(CompilerProcess):
         """List the options of a request; `-I` names folders."""
         folders = (f"-I{Path(folder).absolute()}" for folder in request.include_dirs)
         return [*request.options, *folders]
+
+    def content(self, request: CompileRequest) -> dict[str, Any]:
+        return {**super().content(request), "work_groups": request.work_groups}
 
     def result(
         self, request: CompileRequest, reply: dict[str, Any], binary: bytes
@@ -65,18 +85,26 @@ class OpenclProcess(CompilerProcess):
 
 
 class OpenclPool(CompilerPool):
-    """Compile for the OpenCL device of a number."""
+    """Compile for the OpenCL device of a number.
+
+    `ahead` says whether also for each size of a work-group, which only PoCL can.
+    """
 
     def __init__(
         self,
         number: int,
         workers: int | None = None,
-        timeout_s: float = 60.0,
+        timeout_s: float = TIMEOUT_S,
         cache: Cache | None = None,
+        ahead: bool = True,
     ) -> None:
+        self._ahead = ahead
         super().__init__(
             lambda folder: OpenclProcess(folder, number), _cannot_start, workers, timeout_s, cache
         )
+
+    def submit(self, request: CompileRequest) -> Future[CompileResult]:
+        return super().submit(request if self._ahead else replace(request, work_groups=()))
 
 
 def _cannot_start(reason: Exception) -> WorkerError:
@@ -95,42 +123,117 @@ def errors(log: str) -> str:
     return shortened("\n".join(lines) or "the compiler failed without a message")
 
 
-class OpenclCompiler:
-    """Compile sources for one device, in this process."""
+@dataclass(frozen=True, slots=True)
+class LinkedProgram:
+    """A program as it was compiled, linked, and the folders that PoCL keeps of both."""
 
-    def __init__(self, number: int) -> None:
+    program: Any
+    linked: Any
+    folders: frozenset[Path]
+
+
+class OpenclCompiler:
+    """Compile sources for one device, in this process; `cache_dir` is where PoCL keeps its own."""
+
+    def __init__(self, number: int, cache_dir: Path) -> None:
         import pyopencl
 
         self._cl = pyopencl
         self.device, self._handle = find_device(number)
         self._context = pyopencl.Context([self._handle])
+        self._cache_dir = cache_dir
+        self._linked: OrderedDict[tuple[str, ...], LinkedProgram] = OrderedDict()
+        self._stubs: dict[str, bytes] = {}
 
     @property
     def version(self) -> str:
         return f"{self.device.platform}: {self.device.version}"
 
-    def compile(self, source: str, options: list[str]) -> Message:
+    def compile(
+        self, source: str, options: list[str], state: str = "", work_groups: Sequence[str] = ()
+    ) -> Message:
         """Answer with `log`, the `resources` by kernel and `lasting`; the payload is the binary.
 
-        PoCL compiles for the size of a work-group when it first meets it, and its binary of a
-        built program would be for all sizes. Its objects are not built yet.
+        PoCL compiles for the size of a work-group when it first meets it. That is done here, for
+        `work_groups`; without them the binary is of a program whose objects are not built yet.
         """
         cl: Any = self._cl
         program: Any = cl.Program(self._context, source)
         try:
             if self.device.is_pocl:
-                program.compile(options, [self._handle])
-                built = cl.link_program(self._context, [program], devices=[self._handle])
+                known = self._linked_program(program, (source, state, *options), options)
+                program, built = known.program, known.linked
             else:
                 built = program.build(options, [self._handle])
-            kernels = built.all_kernels()
-            resources = {one.function_name: asdict(self._resources(one)) for one in kernels}
+            resources = {
+                one.function_name: asdict(self._resources(one)) for one in built.all_kernels()
+            }
             (binary,) = program.get_info(cl.program_info.BINARIES)
         except cl.Error as error:
             log = self._log(program) or str(error)
             return Message({"log": log[:MAX_LOG_CHARACTERS], "resources": {}, "lasting": True})
         log = "" if binary else "the platform gives no binary of a program"
-        return Message({"log": log, "resources": resources, "lasting": True}, bytes(binary))
+        answer = {"log": log, "resources": resources, "lasting": True}
+        if not self.device.is_pocl or not work_groups or not binary:
+            return Message(answer, bytes(binary))
+        # Where that fails it fails again where the program runs, which is then to blame.
+        ahead = self._compiled_ahead(known, work_groups)
+        return Message({**answer, "lasting": bool(ahead)}, ahead or bytes(binary))
+
+    def _linked_program(
+        self, program: Any, key: tuple[str, ...], options: list[str]
+    ) -> LinkedProgram:
+        """Compile and link for PoCL, unless that was done for another work-group."""
+        if key not in self._linked:
+            before = self._folders()
+            program.compile(options, [self._handle])
+            linked = self._cl.link_program(self._context, [program], devices=[self._handle])
+            self._linked[key] = LinkedProgram(program, linked, self._folders() - before)
+            if len(self._linked) > LINKED_PROGRAMS:
+                _, oldest = self._linked.popitem(last=False)
+                for folder in oldest.folders:
+                    shutil.rmtree(folder, ignore_errors=True)
+        self._linked.move_to_end(key)
+        return self._linked[key]
+
+    def _folders(self) -> frozenset[Path]:
+        """List where PoCL keeps its programs."""
+        return frozenset(found.parent for found in self._cache_dir.glob("*/*/program.bc"))
+
+    def _compiled_ahead(self, known: LinkedProgram, work_groups: Sequence[str]) -> bytes:
+        """Compile a linked program for work-groups, in a fork; empty where that fails.
+
+        The binary is what PoCL's cache holds of the program: another size's is thrown away, and
+        an empty kernel stands for the one of all sizes, which PoCL would compile besides. That can
+        take for ever, and is never run where a kernel can be compiled for its size.
+        """
+        for kernel in known.linked.all_kernels():
+            name = kernel.function_name
+            for folder in known.folders:
+                _place(folder / name / _ANY_SIZE / f"{name}.so", self._stub(name))
+        binary = in_a_fork(partial(self._binary, known.linked, ",".join(work_groups)))
+        for folder in known.folders:
+            for group in work_groups:
+                for made in folder.glob(f"*/{group}"):
+                    shutil.rmtree(made, ignore_errors=True)
+        return binary if known.folders else b""
+
+    def _stub(self, name: str) -> bytes:
+        """Compile a kernel of this name that does nothing, for work-groups of any size."""
+        if name not in self._stubs:
+            before, program = self._folders(), self._cl.Program(self._context, _STUB % name)
+            program.compile([], [self._handle])
+            linked = self._cl.link_program(self._context, [program], devices=[self._handle])
+            in_a_fork(partial(self._binary, linked, ""))
+            folders = self._folders() - before
+            found = (one for folder in folders for one in folder.glob(f"{name}/{_ANY_SIZE}/*.so"))
+            self._stubs[name] = next((one.read_bytes() for one in found), b"")
+        return self._stubs[name]
+
+    def _binary(self, linked: Any, work_groups: str) -> bytes:
+        os.environ[_AHEAD] = work_groups
+        (binary,) = linked.get_info(self._cl.program_info.BINARIES)
+        return bytes(binary)
 
     def _log(self, program: Any) -> str:
         try:
@@ -153,8 +256,17 @@ class OpenclCompiler:
         )
 
 
+def _place(path: Path, content: bytes) -> None:
+    """Write a file, and the folders above it, unless it is there."""
+    if content and not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
 def serve(descriptor: str, cache_folder: str, scratch_folder: str, number: str) -> None:
     """Say what compiles here, then answer requests; ends when the parent does."""
+    # One that is stopped meanwhile would not see that its parent has ended.
+    end_with_parent(os.getppid())
     scratch = Path(scratch_folder)
     connection = connected(descriptor, partial(shutil.rmtree, scratch, ignore_errors=True))
     limit_compiler()
@@ -162,7 +274,7 @@ def serve(descriptor: str, cache_folder: str, scratch_folder: str, number: str) 
     keep_private(scratch)
     os.environ["TMPDIR"] = str(scratch)
     try:
-        compiler = OpenclCompiler(int(number))
+        compiler = OpenclCompiler(int(number), scratch)
     except DeviceError as error:
         sys.exit(error.message)
     send(connection, {"version": compiler.version, "identity": f"{compiler.device}"})
@@ -173,7 +285,7 @@ def serve(descriptor: str, cache_folder: str, scratch_folder: str, number: str) 
         readable = tuple(Path(one[2:]) for one in request["options"] if one.startswith("-I"))
         if readable not in threads:
             # A GPU's driver needs files of its own, which nobody here knows.
-            places = (*map(Path, _PLACES), *readable), (scratch,)
+            places = (*map(Path, _PLACES), *readable), (scratch,), SYSTEM_PROGRAMS
             confine = confine_compiler if compiler.device.is_pocl else lambda *_: None
             threads[readable] = ThreadPoolExecutor(1, "", confine, places)
         reply, binary, _ = threads[readable].submit(_answer, compiler, request).result()
@@ -182,5 +294,6 @@ def serve(descriptor: str, cache_folder: str, scratch_folder: str, number: str) 
 
 def _answer(compiler: OpenclCompiler, request: dict[str, Any]) -> Message:
     start = time.perf_counter()
-    reply, binary, _ = compiler.compile(request["source"], request["options"])
+    asked = (request[name] for name in ("source", "options", "state", "work_groups"))
+    reply, binary, _ = compiler.compile(*asked)
     return Message({**reply, "seconds": time.perf_counter() - start}, binary)

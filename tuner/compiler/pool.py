@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -78,9 +78,8 @@ class CompilerProcess(ChildProcess):
         `state` names the content of the user's headers. Raises `ChildDiedError` where SIGKILL,
         which others may send, ended the process.
         """
-        content = {"source": request.source, "kernels": request.kernels, "state": state}
         try:
-            self.write({**content, "options": self.options(request)})
+            self.write({**self.content(request), "state": state})
             reply = self.read(timeout_s)
         except ChildTimeoutError:
             error = f"compiling took over {timeout_s:g} s and was stopped"
@@ -90,6 +89,11 @@ class CompilerProcess(ChildProcess):
                 raise
             return _crashed(died, self.last_words), False
         return self.result(request, reply.header, reply.payload), reply.header["lasting"]
+
+    def content(self, request: CompileRequest) -> dict[str, Any]:
+        """Say what it is asked."""
+        asked = {"source": request.source, "kernels": request.kernels}
+        return {**asked, "options": self.options(request)}
 
     def options(self, request: CompileRequest) -> list[str]:
         return compiler_options(request)
@@ -172,6 +176,10 @@ class CompilerPool:
                 self._thread.submit(self._answer, request)
         return future
 
+    def paused(self) -> AbstractContextManager[None]:
+        """Stop compiling for as long as a block takes: what is timed there has the CPU."""
+        return self._pool.paused()
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -197,7 +205,9 @@ class CompilerPool:
                 if stored := self._cache.get(key):
                     self._finish(request, stored)
                     return
-            compiling = self._pool.submit(partial(self._compile, request, state))
+            # A process may have compiled the same source for another work-group.
+            topic = hash(request.source) if request.work_groups else None
+            compiling = self._pool.submit(partial(self._compile, request, state), topic=topic)
             compiling.add_done_callback(
                 lambda done: self._thread.submit(self._compiled, request, key, done)
             )

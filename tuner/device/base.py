@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult, source_key
+from tuner.compiler.opencl_devices import work_groups
 from tuner.model.amd import amd_limits
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.expressions import Value
 from tuner.model.hardware import DeviceLimits, limits_for
 from tuner.model.kernel import CALL, KernelSpec, Launch, Workload
+from tuner.model.languages import OPENCL
 from tuner.model.trial import Correctness, EnergyWindow, Measurement, Resources, Status
 
 
@@ -380,6 +382,7 @@ class CompileTarget:
             architecture=self.device.architecture,
             options=self.options,
             include_dirs=self._include_dirs,
+            work_groups=work_groups(launches) if self.spec.language is OPENCL else (),
         )
 
     def program(

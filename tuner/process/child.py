@@ -124,6 +124,18 @@ class ChildProcess:
         except (EOFError, OSError, ValueError) as error:  # it ended, or what it says is no message
             raise self._died() from error
 
+    def stop(self) -> None:
+        """Let the process, and what it has started, wait until `go_on`."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if not self.ended:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
     def kill(self) -> None:
         """End the process at once, and what it started; a kernel that never ends goes with it."""
         self._kill_group()

@@ -28,6 +28,8 @@ LIBRARY_FOLDERS = (
     "/usr/local/lib",
     "/etc/ld.so.cache",
 )
+# Where programs lie, and what they need to start.
+SYSTEM_PROGRAMS = (*LIBRARY_FOLDERS, "/bin", "/usr/bin", "/usr/local/bin")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
 _CLONE_NEWUSER, _CLONE_NEWNET, _CLONE_NEWIPC = 0x10000000, 0x40000000, 0x08000000
 _CAPABILITY_VERSION = 0x20080522
@@ -135,13 +137,19 @@ def forget_environment(scratch: Path) -> None:
     os.environ.update(kept, TMPDIR=str(scratch), LC_ALL="C", CUDA_CACHE_DISABLE="1")
 
 
-def confine_compiler(readable: Iterable[Path], writable: Iterable[Path]) -> bool:
-    """Keep the calling thread from all files but these, and what any program reads."""
+def confine_compiler(
+    readable: Iterable[Path], writable: Iterable[Path], programs: Iterable[str] = ()
+) -> bool:
+    """Keep the calling thread from all files but these, and what any program reads.
+
+    It may start what lies in `programs`, which the same holds for.
+    """
     places = [*LIBRARY_FOLDERS, "/usr/local/cuda", "/dev/null", "/dev/urandom", "/proc/self"]
     places += ["/proc/meminfo", "/proc/cpuinfo", "/sys/devices/system/cpu"]
     places += [sys.prefix, f"{sys.base_prefix}/lib", str(Path(__file__).resolve().parents[1])]
     reading = [*map(Path, places), *readable]
     allowed = [(path, READ_FILE | READ_FOLDER) for path in reading]
+    allowed += [(Path(path), READ_FILE | READ_FOLDER | EXECUTE) for path in programs]
     return restrict_files([*allowed, *((path, 0xFFFF & ~EXECUTE) for path in writable)])
 
 
@@ -151,8 +159,7 @@ def confine_program(programs: Iterable[Path], readable: Iterable[Path], scratch:
     It writes to `scratch` alone.
     """
     rights = READ_FILE | READ_FOLDER
-    system = map(Path, (*LIBRARY_FOLDERS, "/bin", "/usr/bin", "/usr/local/bin"))
-    allowed = [(path, rights | EXECUTE) for path in (*system, *programs)]
+    allowed = [(path, rights | EXECUTE) for path in (*map(Path, SYSTEM_PROGRAMS), *programs)]
     headers = (Path("/usr/include"), Path("/usr/local/include"))
     allowed += [(path, rights) for path in (*headers, *readable)]
     return restrict_files([*allowed, (Path("/dev/null"), rights | WRITE_FILE), (scratch, 0xFFFF)])
@@ -176,7 +183,7 @@ def adopt_orphans() -> bool:
 
 
 def end_with_parent(parent: int) -> None:
-    """Be killed when the process `parent`, which must be single-threaded, ends."""
+    """Be killed when the thread of the process `parent` that started this one ends."""
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -7,6 +7,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, as_completed
+from contextlib import contextmanager
+from itertools import chain
 from operator import methodcaller
 from typing import Any, Generic, Self, TypeVar
 
@@ -29,8 +31,8 @@ _R = TypeVar("_R")
 
 
 class _Task(Generic[_M]):
-    def __init__(self, work: Callable[[_M], Any]) -> None:
-        self.work, self.kills = work, 0
+    def __init__(self, work: Callable[[_M], Any], topic: object) -> None:
+        self.work, self.topic, self.kills = work, topic, 0
         self.future: Future[Any] = Future()
 
 
@@ -60,6 +62,8 @@ class ProcessPool(Generic[_M]):
         self._running: set[_Task[_M]] = set()
         self._threads: set[threading.Thread] = set()
         self._members: list[_M] = []
+        # Who worked last on what.
+        self._homes: dict[object, _M] = {}
         self._ready = 0
         self._ahead = 0
         self._kills_at_start = 0
@@ -67,9 +71,14 @@ class ProcessPool(Generic[_M]):
         self._error: TunerError | None = None
         self._closed = False
 
-    def submit(self, work: Callable[[_M], _R], *, ahead: int = AHEAD) -> Future[_R]:
-        """Queue a task, and start up to `ahead` processes for those that may follow."""
-        task = _Task(work)
+    def submit(
+        self, work: Callable[[_M], _R], *, ahead: int = AHEAD, topic: object = None
+    ) -> Future[_R]:
+        """Queue a task, and start up to `ahead` processes for those that may follow.
+
+        Whoever did one of the same `topic` takes this one before those that came earlier.
+        """
+        task = _Task(work, topic)
         with self._changed:
             self.require_usable()
             self._ahead = max(self._ahead, ahead)
@@ -82,6 +91,19 @@ class ProcessPool(Generic[_M]):
         """Raise the error that ended the pool, if one did."""
         if self._error is not None:
             raise self._error
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the processes that are at work for as long as a block takes."""
+        with self._changed:
+            members = list(self._members)
+        try:
+            for member in members:
+                member.stop()
+            yield
+        finally:
+            for member in members:
+                member.go_on()
 
     def close(self) -> None:
         with self._changed:
@@ -128,6 +150,7 @@ class ProcessPool(Generic[_M]):
         with self._changed:
             if member is not None:
                 self._members.remove(member)
+                self._homes = {one: who for one, who in self._homes.items() if who is not member}
                 self._ready -= 1
             self._threads.discard(threading.current_thread())
             self._grow()
@@ -181,10 +204,24 @@ class ProcessPool(Generic[_M]):
                     self._changed.wait_for(lambda: self._waiting or self._error is not None)
                 if member.ended or not self._waiting:  # it may end while it has nothing to do
                     return None
-                task = self._waiting.popleft()
+                task = self._taken(member)
                 if not task.future.cancelled():
                     self._running.add(task)
                     return task
+
+    def _taken(self, member: _M) -> _Task[_M]:
+        """Take what waits longest of the member's own topics, else of nobody's, else of all."""
+
+        def home(task: _Task[_M]) -> _M | None:
+            return self._homes.get(task.topic)
+
+        own = (task for task in self._waiting if home(task) is member)
+        new = (task for task in self._waiting if home(task) is None)
+        task = next(chain(own, new, self._waiting))
+        self._waiting.remove(task)
+        if task.topic is not None:
+            self._homes[task.topic] = member
+        return task
 
     def _do(self, task: _Task[_M], member: _M) -> None:
         outcome: object

@@ -267,6 +267,7 @@ class Search:
     def run(self, searches_left: int) -> None:
         """Search until budgets, time, spaces or expectations are used up."""
         self.progress.expect(self._planned, searches_left=searches_left)
+        self.progress.announce("search")
         lane = self._lanes.__getitem__
         with executing(self.evaluator, self._keep, lane) as self._executor:
             try:

@@ -2,7 +2,10 @@
 
 import os
 import signal
+import time
 from functools import partial
+from pathlib import Path
+from threading import Event
 
 import pytest
 from child_handlers import Handler
@@ -91,3 +94,44 @@ def test_a_process_that_ends_while_it_has_nothing_to_do_costs_no_task(pool):
     os.kill(pid, signal.SIGSEGV)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert pool.submit(lambda child: child.call("echo", 5, timeout_s=30)).result(30) == 5
+
+
+def state_of(child: Child) -> str:
+    text = Path(f"/proc/{child.pid}/stat").read_text(encoding="ascii")
+    return text.rpartition(")")[2].split()[0]
+
+
+def test_processes_stop_while_a_pool_is_paused_and_go_on_afterwards(pool):
+    child = pool.submit(lambda child: child).result(30)
+    with pool.paused():
+        ends_s = time.monotonic() + 30
+        while state_of(child) != "T":  # the system stops it soon
+            assert time.monotonic() < ends_s
+        answer = pool.submit(lambda child: child.call("echo", 7, timeout_s=30))
+        with pytest.raises(TimeoutError):
+            answer.result(0.1)
+    assert answer.result(30) == 7
+
+
+def test_a_process_takes_tasks_of_its_own_topic_before_others():
+    done = []
+    begun, goes_on = Event(), Event()
+
+    def work(name, child):
+        done.append(name)
+
+    def wait(child):
+        begun.set()
+        goes_on.wait(30)
+
+    with ObjectPool(Handler, (), 1) as pool:
+        pool.submit(wait, topic="mine")
+        assert begun.wait(30)
+        later = [
+            pool.submit(partial(work, name), topic=topic)
+            for name, topic in [("a", "new"), ("b", "mine"), ("c", None), ("d", "mine")]
+        ]
+        goes_on.set()
+        for future in later:
+            future.result(30)
+    assert done == ["b", "d", "a", "c"]

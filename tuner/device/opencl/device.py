@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,12 +65,15 @@ class OpenclDevice(VerifiedDevice):
             except (ChildDiedError, ChildTimeoutError) as error:
                 raise DeviceError(f"the processes did not start: {error}") from error
             undo.callback(verifier.kill)
-            self._number = number
+            self._number, self._described, self._opencl = number, facts["device"], runner
             super().__init__(device_info(facts), spec, verifier, runner)
             undo.pop_all()
 
     def compiler(self, jobs: int | None) -> OpenclPool:
-        return OpenclPool(self._number, jobs, cache=Cache())
+        pool = OpenclPool(self._number, jobs, cache=Cache(), ahead=self._described.is_pocl)
+        if self._described.is_cpu:
+            self._opencl.pauses = pool.paused
+        return pool
 
 
 class OpenclRunner(RestartingWorker[Child]):
@@ -85,6 +88,8 @@ class OpenclRunner(RestartingWorker[Child]):
         self._number, self._deterministic = number, deterministic
         self._run_timeout_s = run_timeout_s
         self._policies: Mapping[TimingPolicy, TimingPolicy] = {}
+        # A compiler beside it would take a CPU's cores from what is timed on them.
+        self.pauses: Callable[[], AbstractContextManager[None]] = nullcontext
         # What one process has compiled another need not: a worker that died is soon at work again.
         self._cache = tempfile.TemporaryDirectory(prefix="tune-opencl-")
 
@@ -114,15 +119,16 @@ class OpenclRunner(RestartingWorker[Child]):
         policy = self._policies.get(policy, policy)
         with self._blamed_on_the_program():
             worker = self._ready_worker()
-            measurement: Measurement = worker.call(
-                *("time", program, policy, incumbent_us, patch),
-                timeout_s=self._run_timeout_s + policy.budget_s,
-            )
+            with self.pauses():
+                measurement: Measurement = worker.call(
+                    *("time", program, policy, incumbent_us, patch),
+                    timeout_s=self._run_timeout_s + policy.budget_s,
+                )
             self._let_judge(worker, 0, judge)
         return measurement
 
     def rerun(self, program: Program) -> None:
-        with self._blamed_on_the_program():
+        with self._blamed_on_the_program(), self.pauses():
             self._ready_worker().call("rerun", program, timeout_s=self._run_timeout_s)
 
     def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
@@ -130,9 +136,10 @@ class OpenclRunner(RestartingWorker[Child]):
         policy = self._policies.get(FINALS, FINALS)
         with self._blamed_on_the_program():
             worker = self._ready_worker()
-            rows: list[list[float]] = worker.call(
-                "compare", programs, policy, rounds, patch, timeout_s=timeout_s
-            )
+            with self.pauses():
+                rows: list[list[float]] = worker.call(
+                    "compare", programs, policy, rounds, patch, timeout_s=timeout_s
+                )
             for index in range(len(programs)):
                 self._let_judge(worker, index, judge)
         return [tuple(row) for row in rows]

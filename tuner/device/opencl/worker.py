@@ -361,7 +361,9 @@ class OpenclWorker:
                 self._loaded.popitem(last=False)
             try:
                 made = cl.Program(self._context, [self._handle], [binary])
-                if self._device.is_pocl:
+                unlinked = cl.program_binary_type.COMPILED_OBJECT
+                what = cl.program_build_info.BINARY_TYPE
+                if made.get_build_info(self._handle, what) == unlinked:
                     built = cl.link_program(self._context, [made], devices=[self._handle])
                 else:
                     built = made.build()

@@ -18,6 +18,7 @@ from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import DeviceLimits
 from tuner.model.kernel import Dim3, Launch, Workload
+from tuner.model.languages import CUDA, PYTHON, language_of
 from tuner.model.surroundings import Surroundings
 from tuner.model.trial import Correctness, Measurement, Resources, Status
 from tuner.process.files import atomic_write, read_regular
@@ -212,7 +213,13 @@ def save_recording(recording: Recording, path: Path) -> None:
 
 def recordings_of(source: Path) -> list[Path]:
     """List the recordings beside a kernel: `recordings/<gpu>/<kernel>.json.xz`."""
-    return sorted(source.parent.glob(f"recordings/*/{source.stem}{SUFFIX}"))
+    return sorted(source.parent.glob(f"recordings/*/{recording_name(source)}"))
+
+
+def recording_name(source: Path) -> str:
+    """Name a kernel's recording; another language's form of it lies in the same folder."""
+    in_cuda = language_of(source) in (CUDA, PYTHON)
+    return (source.stem if in_cuda else source.name) + SUFFIX
 
 
 class RecordedDevice:
