@@ -500,7 +500,7 @@ def _instance(
 
 def _unknown(kernel: KernelFunction, launched: Sequence[Instance], host: HostCode) -> KernelError:
     pack = next((p for p in kernel.template if "..." in p.kind), None)
-    if pack is not None:
+    if pack is not None and launched:
         return KernelError(
             f"kernel {kernel.name!r} takes a pack, `{pack.kind} {pack.name}`: how many arguments it "
             "has, and of which types, each caller says; a draft is for one list of arrays and numbers",
