@@ -463,7 +463,9 @@ def _notes(unit: Extraction) -> tuple[str, ...]:
     notes += [f"{macro} is taken as defined: the kernel needs it" for macro in sorted(unit.defined)]
     notes += [f"{path}: found by its name in the project" for path in unit.searched]
     for one in unit.opened:
-        end = f" but {', '.join(sorted(one.unused))}, which nothing here names" if one.unused else ""
+        end = (
+            f" but {', '.join(sorted(one.unused))}, which nothing here names" if one.unused else ""
+        )
         notes.append(f"{one.struct} {one.parameter} became one parameter for each member{end}")
     return tuple(notes)
 

@@ -164,7 +164,7 @@ class HostLaunch:
         found = {
             constant.name: constant.value
             for constant in self.source.constants
-            if constant.value.rpartition("::")[2] != constant.name
+            if not re.search(rf"::\s*{constant.name}\b", constant.value)
         }
         for parameter, text in zip(self.kernel.template, self.instance or (), strict=False):
             # in the kernel it hides a constant of the host's that has its name

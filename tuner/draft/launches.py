@@ -173,9 +173,12 @@ def exact_divisions(launch: HostLaunch, choices: Sequence[TunableConstant]) -> I
 
 def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant]) -> Scope:
     """Say what the names in the host code and the file's constants stand for."""
+    constants, own = launch.constants, launch.site.definitions
+    # `kit::threads` in a function that has `threads` of its own
+    outer = {f"::{name}": text for name, text in constants.items() if name in own}
     return Scope(
         values=axes.texts(launch) | {c.origin: c.name for c in choices if c.origin is not None},
-        definitions={**launch.constants, **launch.site.definitions},
+        definitions={**constants, **own, **outer},
         types=launch.types(),
         defaults={c.name: c.default for c in choices if isinstance(c.default, int)},
         results=_results(launch),

@@ -267,7 +267,9 @@ def _kept(
 ) -> list[SourceItem]:
     # what the kernels need, and what their launches mention
     arguments = " ".join(text for instance in instances for text in instance.arguments)
-    return needed(items, picked, _mentioned(instances), set(IDENTIFIER.findall(arguments)), mixed=mixed)
+    return needed(
+        items, picked, _mentioned(instances), set(IDENTIFIER.findall(arguments)), mixed=mixed
+    )
 
 
 def _listed(reading: Reading, files: Sequence[Path]) -> Iterator[SourceItem]:

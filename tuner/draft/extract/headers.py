@@ -30,13 +30,20 @@ def in_project(name: str, includer: Path) -> Path | None:
     parts = PurePosixPath(name).parts
     if top is None or not parts or ".." in parts:
         return None
-    found = [path for path in _headers(top).get(parts[-1], ()) if path.parts[-len(parts) :] == parts]
+    found = [
+        path for path in _headers(top).get(parts[-1], ()) if path.parts[-len(parts) :] == parts
+    ]
     if not found:
         return None
     own = includer.resolve().parts
-    shared = {path: len(os.path.commonprefix([own, path.parts])) for path in found}
+    shared = {path: _shared(own, path.parts) for path in found}
     nearest = [path for path in found if shared[path] == max(shared.values())]
     return nearest[0] if len(nearest) == 1 or _are_same(nearest) else None
+
+
+def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _are_same(paths: list[Path]) -> bool:

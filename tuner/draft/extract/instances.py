@@ -502,8 +502,9 @@ def _unknown(kernel: KernelFunction, launched: Sequence[Instance], host: HostCod
     pack = next((p for p in kernel.template if "..." in p.kind), None)
     if pack is not None and launched:
         return KernelError(
-            f"kernel {kernel.name!r} takes a pack, `{pack.kind} {pack.name}`: how many arguments it "
-            "has, and of which types, each caller says; a draft is for one list of arrays and numbers",
+            f"kernel {kernel.name!r} takes a pack, `{pack.kind} {pack.name}`: how many arguments "
+            "it has, and of which types, each caller says; a draft is for one list of arrays and "
+            "numbers",
             path=kernel.path,
             line=kernel.line,
             remedy="write a kernel for one tensor with its pointers, sizes and numbers as "

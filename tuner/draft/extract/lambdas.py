@@ -46,7 +46,9 @@ def constants_handed(masked: str, to: GenericLambda) -> Iterator[tuple[tuple[str
     """Yield what one call after another hands over: the parameters' names with their values."""
     for match in re.finditer(rf"\b{to.name}\s*(?=\()", masked):
         end = closing(masked, match.end()) or match.end()
-        pieces = [fold(text) for text, _ in split_list(masked[match.end() + 1 : end - 1], angles=True)]
+        pieces = [
+            fold(text) for text, _ in split_list(masked[match.end() + 1 : end - 1], angles=True)
+        ]
         known = {n: _CONSTANT.fullmatch(pieces[n]) for n, _ in to.places if n < len(pieces)}
         pairs = [
             (name, one["value"] or one["flag"] or one["word"])

@@ -25,7 +25,7 @@ _NAMED = re.compile(r"#\s*include(?:_next)?\s*(?:<(?P<angled>[^>\n]+)>|\"(?P<quo
 _TOOLKIT = re.compile(
     r"cuda_(?:fp\d\w*|bf16)\.h(?:pp)?|math_constants\.h|vector_(?:types|functions)\.h|mma\.h"
     r"|cuda_(?:pipeline|awbarrier)\w*\.h|cooperative_groups(?:/.*|\.h)|nv/target|curand_kernel\.h|cuComplex\.h"
-    r"|cuda/.*|cub/.*|(?:assert|float|limits|math|stddef|stdint|stdio)\.h"
+    r"|cuda/[\w/]+|cub/.*|(?:assert|float|limits|math|stddef|stdint|stdio)\.h"
     r"|c(?:assert|float|limits|math|stddef|stdint|stdio)|(?:sm_\d+|device)_\w+\.h(?:pp)?"
 )
 
@@ -229,13 +229,16 @@ def _read(path: Path, reading: Reading, chain: tuple[tuple[Path, int], ...]) -> 
 
 
 def _is_read(found: Include, reading: Reading, chain: tuple[tuple[Path, int], ...]) -> bool:
-    # a header that was only looked for may be no C++, or for another build: then it is not there
     assert found.path is not None
-    with suppress(KernelError) if found.is_searched else nullcontext():
+    try:
         _read(found.path, reading, chain)
-        return True
-    reading.pending.discard(found.path.resolve())
-    return False
+    except KernelError:
+        if not found.is_searched:
+            raise
+        # a header that was only looked for may be no C++, or for another build
+        reading.pending.discard(found.path.resolve())
+        return False
+    return True
 
 
 def _without_scopes_of_others(text: str, macros: Mapping[str, str | None]) -> str:
@@ -400,7 +403,9 @@ class _Preprocessor:
                 raise _cycle(found.path, chain[start:])
         elif whole not in self.reading.files:
             is_read = _is_read(found, self.reading, chain)
-            self.included[at + 1] = found if is_read else replace(found, origin="missing", path=None)
+            self.included[at + 1] = (
+                found if is_read else replace(found, origin="missing", path=None)
+            )
 
 
 def _cycle(path: Path, chain: tuple[tuple[Path, int], ...]) -> KernelError:
