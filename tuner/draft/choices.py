@@ -13,9 +13,16 @@ from tuner.draft.traits import traits_of
 from tuner.draft.unlaunched import BLOCK
 from tuner.model.config import RESERVED_NAMES
 from tuner.model.expressions import Value
-from tuner.source.facts import IDENTIFIER, LineIndex, Span, TemplateParameter, within
+from tuner.source.facts import (
+    IDENTIFIER,
+    LineIndex,
+    Span,
+    TemplateParameter,
+    bare_name,
+    within,
+)
 from tuner.source.host import Edit
-from tuner.source.syntax import listed, number
+from tuner.source.syntax import fold, listed, number
 
 MAX_THREADS = 1024
 PROBLEM_SIZE = "it looks like a problem size"
@@ -35,7 +42,8 @@ _FIXED = (
     (r"(.*_)?(EPS|EPSILON|SEED|VERSION|MAGIC|INF|INFINITY|ALIGN|ALIGNMENT|PI)", "no size"),
     (
         r"[A-Z]|(?!.*(TILE|BLOCK|CHUNK)).*(HEAD_?DIM|HEAD_?SIZE|HIDDEN|EXPERTS?|TOP_?K|VOCAB|CHANNELS?|HEADS|HEIGHT|WIDTH"
-        r"|BATCH|SEQ_?LEN|GROUP_?SIZE|PAGE_?SIZE|QUANT).*|SIZE_?[MNK]|DIM_?[A-Z]?",
+        r"|BATCH|SEQ_?LEN|GROUP_?SIZE|PAGE_?SIZE|QUANT|D_?CONV|D_?STATE|FILTER|KERNEL_?(SIZE|[HW])"
+        r"|RADIUS|RANK|N_?DIMS?).*|Q[KIR]_?\w*\d\w*|SIZE_?[MNK]|DIM_?[A-Z]?",
         PROBLEM_SIZE,
     ),
 )
@@ -45,6 +53,10 @@ _HOW = re.compile(
     r".*(VEC|SMEM|SHARED|ASYNC|PIPELINE|PREFETCH|CACHE|UNROLL|SWIZZLE|PACK|LDG|HINT|COALESC|STAGE"
     r"|FAST|STREAM|TMA|WARP|BUFFER|PDL).*"
 )
+# `kIsCircularBuffer` says what the data is, whatever its other words are
+_WHAT = re.compile(r"(IS|HAS)_.*")
+_OTHER_MEMORY = "launches with its other value ask for other shared memory"
+_UNSTATED = "it is a guess, and may say what is computed"
 _PASSED = "the launch passes what is computed with it"
 _ATTRIBUTE = "it needs a launch with `pdl: true`"
 _PDL = re.compile(r"(.*_)?PDL(_.*)?")
@@ -128,7 +140,8 @@ def why_fixed(name: str, value: Value) -> str | None:
     if isinstance(value, bool) and _PDL.fullmatch(snake_case(name).upper()):
         return _ATTRIBUTE
     if isinstance(value, bool) or _is_switch(name, value):
-        return None if _HOW.fullmatch(snake_case(name).upper()) else _MEANING
+        plain = snake_case(name).upper()
+        return None if _HOW.fullmatch(plain) and not _WHAT.fullmatch(plain) else _MEANING
     for pattern, reason in _FIXED:
         if re.fullmatch(pattern, snake_case(name).upper()):
             return reason
@@ -227,8 +240,10 @@ def _template(
         if reason is None and passed & {parameter.name, *IDENTIFIER.findall(stated[index])}:
             reason = _PASSED
         if reason is None:
+            reason = _why_bound(launch, parameter, index, value)
+        if reason is None:
             lifted[index] = value
-        elif reason in (_MEANING, _PASSED, _ATTRIBUTE):
+        elif reason in (_MEANING, _PASSED, _ATTRIBUTE, _OTHER_MEMORY, _UNSTATED):
             name = f"{parameter.name} = {launch.value(text)} (line {parameter.line})"
             left.append(f"{name} is left out: {reason}")
     first = next((i for i, text in enumerate(instance) if i in lifted or text in named), None)
@@ -241,6 +256,25 @@ def _template(
         elif parameter.default != instance[index]:
             edits.append(_default(parameter, instance[index]))
     return choices, tuple(edits), instance[:first], left
+
+
+def _why_bound(
+    launch: HostLaunch, parameter: TemplateParameter, index: int, value: int | bool
+) -> str | None:
+    # what else in a launch goes with this value of a template argument
+    if parameter.kind == "bool":
+        others = (s for s in launch.source.launches if bare_name(s.kernel) == launch.kernel.name)
+        stated = {
+            (fold(site.template_arguments[index]), launch.value(site.shared))
+            for site in others
+            if len(site.template_arguments) > index
+        }
+        own = {shared for text, shared in stated if number(launch.value(text)) == value}
+        rest = {shared for text, shared in stated if number(launch.value(text)) != value}
+        return _OTHER_MEMORY if own and rest - own else None
+    named = PER_THREAD.fullmatch(snake_case(parameter.name).upper())
+    is_guess = parameter.name in launch.site.guessed
+    return _UNSTATED if is_guess and not named and not _is_block(parameter.name, value) else None
 
 
 def _template_choice(

@@ -212,11 +212,15 @@ def draft_source(
     names = (made.launched,) if made.launched is not None else ()
     request = CompileRequest(hide_host_code(source), names, _ARCHITECTURE)
     elsewhere = HostLaunch.of(source, kernel).is_guessed and siblings(path, (path,))
-    if elsewhere or not compiler().submit(request).result().ok:
+    # what a launch passes says what a template's arguments are
+    is_open = bool(kernel.template) and made.launched is None
+    is_whole = compiler().submit(request).result().ok
+    if elsewhere or is_open or not is_whole:
         try:
             return _draft_extracted(path, folder, asked, compiler(), force)
         except NotCompiledError:
-            raise
+            if not is_open or not is_whole:
+                raise
         except KernelError:
             # no better for it: what else is wrong with the file itself, `tune check` tells
             require_closed(path, source.text)
@@ -457,7 +461,12 @@ def _notes(unit: Extraction) -> tuple[str, ...]:
         what = "another" if instance.guessed else "another that is launched"
         notes.append(f"--instantiate takes {what}: {', '.join(listed)}{end}")
     notes += [f"{macro} is taken as defined: the kernel needs it" for macro in sorted(unit.defined)]
-    notes += [f"{o.struct} {o.parameter} became one parameter for each member" for o in unit.opened]
+    notes += [f"{path}: found by its name in the project" for path in unit.searched]
+    for one in unit.opened:
+        end = (
+            f" but {', '.join(sorted(one.unused))}, which nothing here names" if one.unused else ""
+        )
+        notes.append(f"{one.struct} {one.parameter} became one parameter for each member{end}")
     return tuple(notes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from tuner.source.syntax import number
 
@@ -14,7 +15,15 @@ _ENUM = (
     r"\benum\b\s*(?:class\s+|struct\s+)?(?:{name}\b)?\s*(?::\s*(\w+)\s*)?\{{([^{{}}]*)\}}\s*(\w*)"
 )
 _FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
-_SUM = re.compile(r"\b(\w+)(?:\[[^\]]*\])?\s*\+=\s*([^;]*[\w)\]]\s*\*\s*[\w(][^;]*);")
+# `a += x * y`, or `a = c * a + x * y`
+_SUM = re.compile(
+    r"\b(\w+)(?:\[[^\]]*\])?\s*\+=\s*([^;]*[\w)\]]\s*\*\s*[\w(][^;]*);"
+    r"|\b(\w+)\s*=\s*(?:[\w.]+\s*\*\s*\3|\3\s*\*\s*[\w.]+)\s*\+[^;]*;"
+)
+# a square overflows by itself, where a root takes it back
+_SQUARE = re.compile(r"(?<![\w.>/])([A-Za-z_]\w*)\s*\*\s*\1\b(?!\s*[.\[(])")
+# a scan of a block, which every element takes part in
+_SCANNED = re.compile(r"(?:\.|->|::)\s*(?:template\s+)?(?:In|Ex)clusiveSum\s*\(")
 # Squares of it, and sums of as many as an array has, are numbers of float32.
 LARGEST = "1.0e+9"
 # what people take, by the name; none is 0 or 1, which a kernel that forgets it would not show
@@ -53,14 +62,31 @@ def usual(name: str, dtype: str) -> str:
     return next((value for kind, value in _USUAL if re.fullmatch(kind, plain)), _ELSE)
 
 
-def summed_products(masked: str, span: tuple[int, int]) -> tuple[int, bool] | None:
-    """Find where products are summed in float32, and whether they are squares."""
+def summed_products(
+    masked: str, span: tuple[int, int], floats: Collection[str] = ()
+) -> tuple[int, str] | None:
+    """Find where "squares", "products" or a block's "numbers" are summed in float32.
+
+    `floats` are further names of the type.
+    """
+    names = "|".join([r"float\d?", r"\w*(?:acc|math)\w*", *map(re.escape, floats)])
+    first = None
     for match in _SUM.finditer(masked, *span):
-        declared = rf"\b(?:float\d?|\w*(?:acc|math)\w*)\s+[^;(){{}}]*\b{match[1]}\b"
+        name = match[1] or match[3]
+        declared = rf"\b(?:{names})\s+[^;(){{}}]*\b{name}\b"
         if re.search(declared, masked[span[0] : match.start()], re.IGNORECASE):
-            factors = re.fullmatch(r"(.+?)\s*\*\s*(.+)", match[2].strip(), re.DOTALL)
-            return match.start(), factors is not None and factors[1] == factors[2]
-    return None
+            factors = re.fullmatch(r"(.+?)\s*\*\s*(.+)", (match[2] or "").strip(), re.DOTALL)
+            are_squares = factors is not None and factors[1] == factors[2]
+            first = match.start(), "squares" if are_squares else "products"
+            break
+    if first is not None:
+        return first
+    for match in _SQUARE.finditer(masked, *span):
+        declared = rf"\b(?:{names})\s+[^;(){{}}]*\b{match[1]}\s*="
+        if re.search(declared, masked[span[0] : match.start()], re.IGNORECASE):
+            return match.start(), "squares"
+    scanned = _SCANNED.search(masked, *span)
+    return None if scanned is None else (scanned.start(), "numbers")
 
 
 def enumerators(masked: str, c_type: str) -> dict[str, int] | None:

@@ -160,7 +160,12 @@ class HostLaunch:
     @property
     def constants(self) -> dict[str, str]:
         """The file's constants, and the template parameters that the instance gives a value."""
-        found = {constant.name: constant.value for constant in self.source.constants}
+        # `kSize = other::kSize` would be itself, for namespaces are not told apart
+        found = {
+            constant.name: constant.value
+            for constant in self.source.constants
+            if not re.search(rf"::\s*{constant.name}\b", constant.value)
+        }
         for parameter, text in zip(self.kernel.template, self.instance or (), strict=False):
             # in the kernel it hides a constant of the host's that has its name
             stated = number(found.get(parameter.name, ""))

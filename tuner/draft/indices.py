@@ -65,8 +65,11 @@ class Site:
         if text == "0":
             return ("1",)
         parsed = parse_expression(text)
-        if parsed is not None and len(parts := _flat(*parsed, "/")) == 2:
-            return self.quotient(*parts)
+        if parsed is not None and len(parts := _flat(*parsed, "%")) == 2:
+            extent = self.translated(parts[1])
+            return None if extent is None else (extent,)
+        if parsed is not None and len(parts := _flat(*parsed, "/")) > 1:
+            return self.quotient(parts[0], " * ".join(parts[1:]))
         if parsed is not None and len(parts := _flat(*parsed, "-")) == 2:
             return self.behind(parts[0], parts[1])
         return self.sum([text] if parsed is None else _flat(*parsed, "+"), depth)
@@ -104,16 +107,18 @@ class Site:
                 yield " + ".join(map(self.written, rest)), term
 
     def quotient(self, dividend: str, divisor: str) -> Shape | None:
-        # i / d, where i runs over n * d
+        # i / d, where i runs over n * d, or over n
         what = self.variables.get(bare(dividend), bare(dividend))
         limits = (b.limit for b in self.bounds if b.what in (bare(dividend), bare(what)))
         whole, by = (self.translated(t) for t in (next(limits, ""), divisor))
         factors = whole.split(" * ") if whole else []
-        by = next((f for f in factors if by is not None and f.strip("()") == by.strip("()")), None)
-        if by is None or len(factors) < 2:
+        own = next((f for f in factors if by is not None and f.strip("()") == by.strip("()")), None)
+        if own is not None and len(factors) > 1:
+            factors.remove(own)
+            return tuple(factors)
+        if whole is None or by is None or not IDENTIFIER.search(by):
             return None
-        factors.remove(by)
-        return tuple(factors)
+        return (f"ceil_div({whole}, {by})",)
 
     def sum(self, terms: list[str], depth: int) -> Shape | None:
         # A * B + c, where c runs over B

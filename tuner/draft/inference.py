@@ -191,12 +191,14 @@ class _Reading:
     def limit(self) -> str:
         """Say where extreme inputs end, if a right kernel overflows and its reference does not."""
         masked, span = self.launch.source.masked, self.launch.kernel.body
-        found = summed_products(masked, span)
+        floats = [name for name, text in self.types.items() if dtype_of(text, {}) == "float32"]
+        found = summed_products(masked, span, floats)
         if found is None:
             return ""
-        at, squares = found
-        what, end = ("squares", f"largest: {LARGEST}, ") if squares else ("products", "")
-        reason = f"a guess: {what} are summed in float32 in line {LineIndex(masked).at(at)}"
+        at, what = found
+        end = f"largest: {LARGEST}, " if what == "squares" else ""
+        of = "" if what == "numbers" else " in float32"
+        reason = f"a guess: {what} are summed{of} in line {LineIndex(masked).at(at)}"
         return f'{{{end}reason: "{reason}"}}'
 
     def fills(self, shapes: Mapping[str, tuple[Shape, object]]) -> dict[str, Stated]:
@@ -354,6 +356,12 @@ class _Reading:
         lanes = lanes_of(parameter.c_type, self.types)
         reaches = self.reaches.get(parameter.name, [])
         telling = [reach for reach in reaches if reach.index != "0"] or reaches
+        if telling and all(reach.exact and reach.index.isdigit() for reach in telling):
+            # numbers one by one, as an optimizer's
+            last = max(telling, key=lambda reach: int(reach.index))
+            shape = (str(int(last.index) + 1), *([str(lanes)] if lanes > 1 else []))
+            code = f"{parameter.name}[{last.index}]"
+            return shape, (LIKELY, f"indexed in line {last.line}: {code}")
         exact = [self.shape(reach) if reach.exact else None for reach in telling]
         found = [
             (shape, reach)

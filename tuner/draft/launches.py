@@ -29,6 +29,7 @@ _RETURN = re.compile(r"\breturn\b([^;]*);")
 _MACRO = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([\w\s,]*\))((?:[^\n\\]|\\\n)*)", re.MULTILINE
 )
+_MAX_DEPTH = 8
 _VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
 
 
@@ -81,14 +82,25 @@ def axes_of(launch: HostLaunch, hosts: Sequence[Host]) -> Axes:
         own = replace(scope, values={**scope.values, **found})
         if translate(text, own) is not None:
             continue
-        names_in = (n for n in _VARIABLE.findall(text) if dtype_of(n, {}) is None)
-        unknown = [n for n in names_in if translate(n, own) is None]
+        unknown = dict.fromkeys(_unknown(text, own))
         if translate(text, replace(own, values={**own.values, **{n: n for n in unknown}})):
             found |= {name: names.axis(name) for name in unknown}
     if found:
         return Axes(found)
     fixed = {constant.name: constant for constant in _fixed(launch)}
     return Axes({name: names.axis(name) for name in fixed}, fixed)
+
+
+def _unknown(text: str, scope: Scope, depth: int = 0) -> Iterator[str]:
+    # the names that a grid depends on, and that nothing but a caller or a tensor says
+    for name in _VARIABLE.findall(text):
+        if dtype_of(name, {}) is not None or translate(name, scope) is not None:
+            continue
+        computed = scope.definitions.get(name, "")
+        behind = [*_unknown(computed, scope, depth + 1)] if depth < _MAX_DEPTH else []
+        known = replace(scope, values={**scope.values, **{n: n for n in behind}})
+        # `per_block = kThreads / width`: an axis `per_block` would not follow the threads
+        yield from behind if behind and translate(computed, known) is not None else [name]
 
 
 def numbers_of(launch: HostLaunch, axes: Axes, host: Host) -> dict[str, Number]:
@@ -161,9 +173,12 @@ def exact_divisions(launch: HostLaunch, choices: Sequence[TunableConstant]) -> I
 
 def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant]) -> Scope:
     """Say what the names in the host code and the file's constants stand for."""
+    constants, own = launch.constants, launch.site.definitions
+    # `kit::threads` in a function that has `threads` of its own
+    outer = {f"::{name}": text for name, text in constants.items() if name in own}
     return Scope(
         values=axes.texts(launch) | {c.origin: c.name for c in choices if c.origin is not None},
-        definitions={**launch.constants, **launch.site.definitions},
+        definitions={**constants, **own, **outer},
         types=launch.types(),
         defaults={c.name: c.default for c in choices if isinstance(c.default, int)},
         results=_results(launch),

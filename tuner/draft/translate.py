@@ -120,6 +120,8 @@ class _ExpressionTranslator:
                 name = text.rsplit("::", 1)[-1]
                 if name in self.scope.values:
                     return _whole(self.scope.values[name])
+                if name != text and (outer := self.scope.definitions.get(f"::{name}")) is not None:
+                    return _written(outer, self.scope, self.depth + 1)
                 if name in LIMITS and name not in self.scope.definitions:
                     return str(LIMITS[name])
                 if name not in self.scope.definitions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -44,6 +45,8 @@ from tuner.session.records import (
 if TYPE_CHECKING:
     from tuner.session.store import SessionStore
 
+# file systems take names of 255 bytes, and the kernel's own name comes before
+_LONGEST_SHAPE = 150
 _Event = TypeVar("_Event", bound=Event)
 _Kind = TypeVar("_Kind", bound=SessionRecord)
 
@@ -324,6 +327,9 @@ class Session:
     def variant_path(self, workload: Workload) -> Path:
         """Name the file of the kernel tuned for a workload, there or not."""
         shape = workload.key.replace("=", "").replace(",", "-")
+        if len(shape) > _LONGEST_SHAPE:
+            digest = sha256(shape.encode()).hexdigest()[:12]
+            shape = f"{shape[:_LONGEST_SHAPE]}-{digest}"
         return self.directory / "tuned" / f"{self.manifest.kernel}-{shape}{self._language.suffix}"
 
     @property

@@ -484,3 +484,47 @@ def test_a_tensor_map_that_nothing_encodes_is_a_blank() -> None:
     made = snippet(TENSOR_MAP.replace("cuTensorMapEncodeTiled(", "make_map("))
     told = [what for _, what in blanks(made.space_yaml)]
     assert sum("the array of the map wmap, its box and swizzle" in what for what in told) == 2
+
+
+GROUPS = """
+namespace kit {
+constexpr int threads = 256;
+}
+template <int kTaps, bool kIsCircularBuffer>
+__global__ void k(float* x, int rows, int width) {
+  if (threadIdx.x < width) x[threadIdx.x] = kTaps;
+}
+void run(float* x, int rows, int width) {
+  const int lanes = ceil_to_power(width);
+  const int per_block = kit::threads / lanes;
+  const int threads = std::min(width, kit::threads);
+  k<3, true><<<(rows + per_block - 1) / per_block, threads>>>(x, rows, width);
+}
+"""
+
+
+def test_what_the_host_computes_from_a_constant_follows_it() -> None:
+    # no axis `per_block`, which would not follow the threads
+    made = snippet(GROUPS)
+    assert data(made)["axes"] == ["rows", "width", "lanes"]
+    launch = data(made)["baseline"]["launch"][0]
+    assert launch["grid"] == ["ceil_div(rows, 256 // lanes)"]
+    assert launch["block"] == ["min(width, 256)"]
+
+
+def test_a_flag_of_what_the_data_is_says_what_is_computed() -> None:
+    assert (
+        "kIsCircularBuffer = true (line 5) is left out: it says what" in snippet(GROUPS).space_yaml
+    )
+
+
+def test_a_flag_that_goes_with_other_shared_memory_is_left_out() -> None:
+    made = snippet(
+        "template <bool kUseSmem>\n__global__ void k(float* x, int n) {"
+        " extern __shared__ float s[]; x[threadIdx.x] = kUseSmem ? s[n] : 1; }\n"
+        "void run(float* x, int n) {\n"
+        "  if (n < 1024) k<true><<<1, 128, n * sizeof(float)>>>(x, n);\n"
+        "  else k<false><<<1, 128, 128>>>(x, n);\n}\n"
+    )
+    assert "use_smem" not in made.parameters
+    assert "launches with its other value ask for other shared memory" in made.space_yaml

@@ -487,3 +487,43 @@ def test_a_sum_over_sizes_that_nobody_states_is_taken_for_one_of_128_terms() -> 
     text += "int r = blockIdx.x; if (r < rows && threadIdx.x == 0) { float s = 0;\n"
     text += "for (int c = 0; c < cols; ++c) s += x[r * cols + c]; y[r] = s; } }\n"
     assert "y: {relative: 1.0e-5, absolute: 1.3e-4}" in snippet(text).space_yaml
+
+
+TAKEN_APART = """
+__global__ void k(float* y, const float* x, const float* w, const float* g, const float* c,
+                  int total, int depth, int width) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += blockDim.x * gridDim.x) {
+    int row = i / width / depth;
+    int col = (i / width) % depth;
+    y[i] = x[i] * w[i % width] + g[row] * c[0] - c[3] * w[col % width];
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "certainty"),
+    [
+        ("w", "[width]", "likely"),
+        ("g", "[ceil_div(total, width * depth)]", "likely"),
+        # numbers one by one
+        ("c", "[4]", "guessed"),
+        ("y", "[total]", "likely"),
+    ],
+)
+def test_an_index_that_takes_another_apart_runs_over_its_part(
+    name: str, shape: str, certainty: str
+) -> None:
+    row = argument(TAKEN_APART, name)
+    assert f"shape: {shape}" in row
+    assert f"# {certainty}:" in row
+
+
+def test_squares_and_scans_end_extremes_too() -> None:
+    squares = "float g = x[i]; y[i] = y[i] * a + g * g * (1 - a);"
+    row = argument(scaled("", f"if (i < n) {{ {squares} }}"), "x")
+    assert "largest: 1.0e+9" in row
+    recurrence = "float m = 0; for (int j = 0; j < n; ++j) m = a * m + x[j]; y[i] = m;"
+    row = argument(scaled("", f"if (i < n) {{ {recurrence} }}"), "x")
+    assert "products are summed" in row
+    assert "extreme" not in argument(scaled(""), "x")

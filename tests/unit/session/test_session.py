@@ -681,3 +681,12 @@ class TestProcesses:
             [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
         )
         assert ran.stdout == "set()\n"
+
+
+def test_a_tuned_kernel_of_many_axes_has_a_name_that_a_file_may_have(tmp_path: Path) -> None:
+    workloads = [Workload.of({f"axis_{n}_stride": last + n for n in range(24)}) for last in (1, 2)]
+    session = Session.create(tmp_path, MANIFEST, ENVIRONMENT)
+    names = [session.variant_path(workload).name for workload in workloads]
+    session.close()
+    assert max(map(len, names)) < 200
+    assert len({*names}) == 2

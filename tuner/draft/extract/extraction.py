@@ -71,7 +71,8 @@ class Extraction:
 
     `source` is the unit followed by the host code, `places` says where each line of it is from.
     `unread` are the #includes that could hold what is missing, `dropped` the conditions that do not
-    hold, `defined` the macros that a build is taken to define.
+    hold, `defined` the macros that a build is taken to define, `searched` the headers that were
+    found by their names alone and are part of the unit.
     """
 
     source: SourceFile
@@ -82,6 +83,7 @@ class Extraction:
     opened: tuple[Opened, ...]
     dropped: tuple[tuple[Path, int, str], ...] = ()
     defined: frozenset[str] = frozenset()
+    searched: tuple[Path, ...] = ()
 
     @property
     def unit(self) -> str:
@@ -222,7 +224,7 @@ def _extracted(
     for kernel in picked:
         at = kept.index(kernel)
         kept[at], structs[kernel.names[-1]] = unpacked(kernel)
-        made = opened(kept[at], kept, code)
+        made = opened(kept[at], kept, code, _mentioned(instances))
         if made is not None:
             kept[at : at + 1] = made[0]
             structs[kernel.names[-1]] += (made[1],)
@@ -243,7 +245,17 @@ def _extracted(
         opened=tuple(one for found in structs.values() for one in found),
         dropped=tuple(reading.dropped),
         defined=asked.defined,
+        searched=tuple(path for path in reading.searched() if path in files),
     )
+
+
+def _mentioned(instances: Sequence[Instance]) -> set[str]:
+    # the names that the launches' grids, blocks and memory depend on
+    return {
+        name
+        for site in (instance.site for instance in instances if instance.site is not None)
+        for name in names_behind((*site.grid, *site.block, site.shared), site.definitions)
+    }
 
 
 def _kept(
@@ -255,12 +267,9 @@ def _kept(
 ) -> list[SourceItem]:
     # what the kernels need, and what their launches mention
     arguments = " ".join(text for instance in instances for text in instance.arguments)
-    mentioned = {
-        name
-        for site in (instance.site for instance in instances if instance.site is not None)
-        for name in names_behind((*site.grid, *site.block, site.shared), site.definitions)
-    }
-    return needed(items, picked, mentioned, set(IDENTIFIER.findall(arguments)), mixed=mixed)
+    return needed(
+        items, picked, _mentioned(instances), set(IDENTIFIER.findall(arguments)), mixed=mixed
+    )
 
 
 def _listed(reading: Reading, files: Sequence[Path]) -> Iterator[SourceItem]:

@@ -10,6 +10,12 @@ from itertools import chain, islice, product, repeat
 
 from tuner.draft.extract.deduction import Calls, TemplateCall, arguments_of
 from tuner.draft.extract.guesses import VECTOR, Guesses, alternatives, in_elements
+from tuner.draft.extract.lambdas import (
+    GenericLambda,
+    constants_handed,
+    generic_lambdas,
+    with_values,
+)
 from tuner.draft.extract.names import Macro, dispatched_types, expanded
 from tuner.draft.host_values import names_behind
 from tuner.draft.translate import Scope, translate
@@ -48,6 +54,8 @@ _SHORT = {
     "fp8": "__nv_fp8_e4m3", "int32": "int", "int64": "int64_t", "int8": "int8_t",
     "uint8": "uint8_t",
 }  # fmt: skip
+# marks a name that an alias of the same name hides
+_OUTER = "@"
 _MAX_DEPTH = 4
 _MAX_ENVIRONMENTS = 64
 _MAX_HOPS = 8
@@ -96,6 +104,9 @@ class HostCode:
 
     def _dispatched(self, at: int) -> Iterator[Sequence[tuple[tuple[str, str], ...]]]:
         masked = self.source.masked
+        for one in self.lambdas:
+            handed = [*constants_handed(masked, one)] if one.span[0] <= at < one.span[1] else []
+            yield from [[*dict.fromkeys(handed)]] if handed else []
         for match in _INVOKED.finditer(masked, 0, at):
             arguments, end = listed(masked, match.end())
             line = masked.rfind("\n", 0, match.start()) + 1
@@ -148,8 +159,11 @@ class HostCode:
         start = max((first for first, last in spans if first <= at < last), default=at)
         found: dict[str, set[tuple[str, bool]]] = {}
         for match in _GIVEN.finditer(self.source.masked, start, at):
-            text, name = match[2] or match[3] or match[6], match[1] or match[4]
-            found.setdefault(name or match[5], set()).add((fold(text), bool(name)))
+            text, name = fold(match[2] or match[3] or match[6]), match[1] or match[4]
+            if name:
+                # `using Traits = Traits<T>`: the second is not the first
+                text = re.sub(rf"(?<![\w.:]){name}(?=\s*<)", f"{_OUTER}{name}", text)
+            found.setdefault(name or match[5], set()).add((text, bool(name)))
         return {name: texts.pop() for name, texts in found.items() if len(texts) == 1}
 
     def meanings(self, at: int, environment: Environment) -> dict[str, str]:
@@ -168,6 +182,11 @@ class HostCode:
             definitions={**constants, **definitions, **environment},
             types={**self.source.aliases, **environment},
         )
+
+    @cached_property
+    def lambdas(self) -> tuple[GenericLambda, ...]:
+        """The generic lambdas, to which calls hand constants."""
+        return tuple(generic_lambdas(self.source.masked))
 
     @cached_property
     def templates(self) -> tuple[KernelFunction, ...]:
@@ -236,9 +255,11 @@ class HostCode:
             following = substituted(plain, environment)
             if following in definitions:
                 following = definitions[following]
+            following = with_values(following)
             if following == plain:
                 break
             plain = following
+        plain = plain.replace(_OUTER, "")
         if parameter.is_type:
             return self._type(plain)
         value = number(plain)
@@ -288,7 +309,7 @@ def substituted(text: str, environment: Environment) -> str:
         simple = match[0] == text or re.fullmatch(r"[\w:<>, ]*", found)
         return found if simple else f"({found})"
 
-    return re.sub(r"(?<![\w.:])[A-Za-z_]\w*", value, text)
+    return re.sub(rf"(?<![\w.:{_OUTER}])[A-Za-z_]\w*", value, text)
 
 
 def chosen(
@@ -478,6 +499,17 @@ def _instance(
 
 
 def _unknown(kernel: KernelFunction, launched: Sequence[Instance], host: HostCode) -> KernelError:
+    pack = next((p for p in kernel.template if "..." in p.kind), None)
+    if pack is not None and launched:
+        return KernelError(
+            f"kernel {kernel.name!r} takes a pack, `{pack.kind} {pack.name}`: how many arguments "
+            "it has, and of which types, each caller says; a draft is for one list of arrays and "
+            "numbers",
+            path=kernel.path,
+            line=kernel.line,
+            remedy="write a kernel for one tensor with its pointers, sizes and numbers as "
+            "parameters, which does what this one calls, and draft from that",
+        )
     best = max(launched, key=lambda one: sum(map(bool, one.arguments)), default=None)
     known = best.arguments if best is not None else ("",) * len(kernel.template)
     where = "no launch of it is in the source"

@@ -6,11 +6,12 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from tuner.draft.extract.conditions import DIRECTIVE, PLATFORM_FLAG, PREDEFINED, TYPE_FLAG, holds
+from tuner.draft.extract.headers import in_project
 from tuner.draft.extract.names import Macro, expanded, macros_in, replaced
 from tuner.draft.extract.siblings import includes_of
 from tuner.model.errors import KernelError
@@ -24,7 +25,7 @@ _NAMED = re.compile(r"#\s*include(?:_next)?\s*(?:<(?P<angled>[^>\n]+)>|\"(?P<quo
 _TOOLKIT = re.compile(
     r"cuda_(?:fp\d\w*|bf16)\.h(?:pp)?|math_constants\.h|vector_(?:types|functions)\.h|mma\.h"
     r"|cuda_(?:pipeline|awbarrier)\w*\.h|cooperative_groups(?:/.*|\.h)|nv/target|curand_kernel\.h|cuComplex\.h"
-    r"|cuda/.*|cub/.*|(?:assert|float|limits|math|stddef|stdint|stdio)\.h"
+    r"|cuda/[\w/]+|cub/.*|(?:assert|float|limits|math|stddef|stdint|stdio)\.h"
     r"|c(?:assert|float|limits|math|stddef|stdint|stdio)|(?:sm_\d+|device)_\w+\.h(?:pp)?"
 )
 
@@ -45,12 +46,16 @@ Origin = Literal["own", "toolkit", "framework", "host", "missing"]
 
 @dataclass(frozen=True, slots=True)
 class Include:
-    """One #include: what it names, and where that is if it is a file of the project."""
+    """One #include: what it names, and where that is if it is a file of the project.
+
+    One `is_searched` where no folder of the build tells, and the project has a header of that name.
+    """
 
     name: str
     quoted: bool
     origin: Origin
     path: Path | None = None
+    is_searched: bool = False
 
     def __str__(self) -> str:
         marks = '""' if self.quoted else "<>"
@@ -66,7 +71,7 @@ def parsed_include(directive: str) -> tuple[str, bool] | None:
 
 
 def resolved(name: str, quoted: bool, includer: Path, folders: tuple[Path, ...]) -> Include:
-    """Look in the includer's folder, `folders`, and each `include` beside a folder above."""
+    """Look in the includer's folder, `folders`, each `include` above, then in the whole project."""
     places = _places(includer, quoted, folders)
     found = next((place / name for place in places if (place / name).is_file()), None)
     if found is not None and (not _FRAMEWORK.match(name) or _is_for_device(found)):
@@ -79,6 +84,8 @@ def resolved(name: str, quoted: bool, includer: Path, folders: tuple[Path, ...])
         origin = "framework"
     elif not quoted and _HOST.fullmatch(name):
         origin = "host"
+    elif (found := in_project(name, includer)) is not None:
+        return Include(name, quoted, "own", found, is_searched=True)
     return Include(name, quoted, origin)
 
 
@@ -163,6 +170,11 @@ class Reading:
             if include.origin in origins
         ]
 
+    def searched(self) -> list[Path]:
+        """List the headers that were found by their names alone."""
+        includes = (one for code in self.files.values() for one in code.included.values())
+        return [one.path for one in includes if one.is_searched and one.path is not None]
+
 
 @dataclass(slots=True)
 class _Group:
@@ -214,6 +226,19 @@ def _read(path: Path, reading: Reading, chain: tuple[tuple[Path, int], ...]) -> 
     text = _without_scopes_of_others(text, reading.macros)
     text = replaced(text, mask(text), frozenset(reading.macros))
     reading.files[whole] = SourceCode(path, text, mask(text), reader.included)
+
+
+def _is_read(found: Include, reading: Reading, chain: tuple[tuple[Path, int], ...]) -> bool:
+    assert found.path is not None
+    try:
+        _read(found.path, reading, chain)
+    except KernelError:
+        if not found.is_searched:
+            raise
+        # a header that was only looked for may be no C++, or for another build
+        reading.pending.discard(found.path.resolve())
+        return False
+    return True
 
 
 def _without_scopes_of_others(text: str, macros: Mapping[str, str | None]) -> str:
@@ -377,8 +402,10 @@ class _Preprocessor:
             if not _ONCE.search(text) and not _GUARD.match(text):
                 raise _cycle(found.path, chain[start:])
         elif whole not in self.reading.files:
-            _read(found.path, self.reading, chain)
-            self.included[at + 1] = found
+            is_read = _is_read(found, self.reading, chain)
+            self.included[at + 1] = (
+                found if is_read else replace(found, origin="missing", path=None)
+            )
 
 
 def _cycle(path: Path, chain: tuple[tuple[Path, int], ...]) -> KernelError:

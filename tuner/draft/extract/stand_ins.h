@@ -18,9 +18,45 @@ struct Float8_e5m2fnuz {
   __host__ __device__ constexpr Float8_e5m2fnuz(unsigned char bits, from_bits_t) : x(bits) {}
 };
 
-// No unit has numbers of that kind.
+template <typename T>
+struct complex {
+  using value_type = T;
+  T real_ = T(0);
+  T imag_ = T(0);
+  constexpr complex() = default;
+  __host__ __device__ constexpr complex(const T& real, const T& imag = T())
+      : real_(real), imag_(imag) {}
+  __host__ __device__ constexpr T real() const { return real_; }
+  __host__ __device__ constexpr T imag() const { return imag_; }
+  __host__ __device__ constexpr complex& operator+=(const complex& other) {
+    real_ += other.real_;
+    imag_ += other.imag_;
+    return *this;
+  }
+  __host__ __device__ constexpr complex& operator-=(const complex& other) {
+    real_ -= other.real_;
+    imag_ -= other.imag_;
+    return *this;
+  }
+  __host__ __device__ constexpr complex& operator*=(const complex& other) {
+    const T real = real_ * other.real_ - imag_ * other.imag_;
+    imag_ = real_ * other.imag_ + imag_ * other.real_;
+    real_ = real;
+    return *this;
+  }
+  friend __host__ __device__ constexpr complex operator+(complex a, const complex& b) { return a += b; }
+  friend __host__ __device__ constexpr complex operator-(complex a, const complex& b) { return a -= b; }
+  friend __host__ __device__ constexpr complex operator*(complex a, const complex& b) { return a *= b; }
+  friend __host__ __device__ constexpr bool operator==(const complex& a, const complex& b) {
+    return a.real_ == b.real_ && a.imag_ == b.imag_;
+  }
+};
+
 template <typename T>
 struct is_complex { static constexpr bool value = false; };
+
+template <typename T>
+struct is_complex<complex<T>> { static constexpr bool value = true; };
 
 template <typename To, typename From>
 __host__ __device__ __forceinline__ To convert(From value) { return static_cast<To>(value); }
@@ -283,3 +319,9 @@ struct binary_function {
 
 }  // namespace std
 #endif
+
+// Hides from compilers that take all numbers as finite that one may not be.
+template <typename T>
+__host__ __device__ __forceinline__ bool isfinite_ensure_cuda_math(T value) {
+  return value - value == T(0);
+}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.draft.extract.items import (
@@ -15,6 +16,7 @@ from tuner.draft.extract.items import (
 )
 from tuner.draft.extract.reading import REMOVED, WRITTEN
 from tuner.source.facts import IDENTIFIER, Span
+from tuner.source.kernels import dtype_of
 from tuner.source.syntax import closing, fold, listed, split_list, top_level
 
 # names of types that only the struct itself knows
@@ -27,22 +29,42 @@ _METHOD = re.compile(r"^[^()=]*[\w=<>+*/\[\]-]\s*\((?!\s*[*&])|\boperator\b")
 _BOUNDS = re.compile(r"__launch_bounds__\s*(?=\()")
 _VOID = re.compile(r"\bvoid\b")
 _MAX_COLUMNS = 110
+_MOST_ELEMENTS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class StructMember:
+    """One parameter for a member; `of` is the array's name where it is an element of one."""
+
     c_type: str
     name: str
+    of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A struct parameter that was opened: its place in the kernel's list, and its members."""
+    """A struct parameter that was opened: its place in the kernel's list, and its members.
+
+    `unused` are members that no code of the unit names: they are no parameters.
+    """
 
     place: int
     parameter: str
     struct: str
     members: tuple[StructMember, ...]
+    unused: frozenset[str] = frozenset()
+
+    @property
+    def given(self) -> tuple[StructMember, ...]:
+        return tuple(member for member in self.members if member.name not in self.unused)
+
+    @property
+    def built(self) -> str:
+        """The braces' content that makes the struct of the parameters."""
+        return ", ".join(
+            f"static_cast<{one.c_type}>(0)" if one.name in self.unused else one.name
+            for one in self.members
+        )
 
 
 _VECTOR = re.compile(
@@ -95,12 +117,16 @@ def unpacked(kernel: SourceItem) -> tuple[SourceItem, tuple[Opened, ...]]:
 
 
 def opened(
-    kernel: SourceItem, items: Sequence[SourceItem], conversions: str
+    kernel: SourceItem,
+    items: Sequence[SourceItem],
+    conversions: str,
+    mentioned: Container[str] = frozenset(),
 ) -> tuple[tuple[SourceItem, ...], Opened] | None:
     """Give a kernel the members of a struct parameter in place of the struct, where it has one.
 
     Where its code has the members' names for something else, it becomes a device function that a
-    new kernel calls. `conversions` is code whose casts say what a `void*` points to.
+    new kernel calls. `conversions` is code whose casts say what a `void*` points to, `mentioned`
+    are the names that the launch depends on.
     """
     span = _parameter_list(kernel)
     structs = {name: item for item in items if item.kind == "class" for name in item.names[:1]}
@@ -124,15 +150,32 @@ def opened(
             own = _own_types(kernel)
             pointed = (_pointed(member, match["name"], conversions) for member in members)
             known = tuple(replace(one, c_type=_spelled(one.c_type, own)) for one in pointed)
-            found = Opened(place, match["name"], match[1], known)
+            unused = frozenset(_unused(known, items, kernel, mentioned))
+            found = Opened(place, match["name"], match[1], known, unused)
             # do the members' names mean something else in the kernel?
             others = (kernel.code[:start], *pieces[:place], *pieces[place + 1 :])
-            taken = {n for text in others for n in _bare(text, known)}
-            inside = _bare(kernel.code[end:], known)
+            taken = {n for text in others for n in _bare(text, found.given)}
+            inside = _bare(kernel.code[end:], found.given)
             if taken or not all(_is_local(name, kernel.code[end:]) for name in inside):
                 return _split(kernel, span, pieces, found), found
             return (_rewritten(kernel, span, pieces, found, inside),), found
     return None
+
+
+def _unused(
+    members: Sequence[StructMember],
+    items: Sequence[SourceItem],
+    kernel: SourceItem,
+    mentioned: Container[str],
+) -> Iterator[str]:
+    # of what could be 0, what is named once alone, where it is declared
+    counts = Counter(word for item in items for word in IDENTIFIER.findall(item.code))
+    own = Counter(IDENTIFIER.findall(kernel.code))
+    for member in members:
+        is_plain = "*" in member.c_type or dtype_of(member.c_type, {}) is not None
+        name = member.of or member.name
+        if is_plain and counts[name] <= 1 and not own[name] and name not in mentioned:
+            yield member.name
 
 
 def _bare(text: str, members: Sequence[StructMember]) -> set[str]:
@@ -149,7 +192,7 @@ def _is_local(name: str, body: str) -> bool:
 
 
 def _with_members(pieces: Sequence[str], found: Opened) -> list[str]:
-    own = [f"{member.c_type} {member.name}" for member in found.members]
+    own = [f"{member.c_type} {member.name}" for member in found.given]
     return [*pieces[: found.place], *own, *pieces[found.place + 1 :]]
 
 
@@ -167,13 +210,12 @@ def _rewritten(
         kernel = kernel.edited((m.span(), "") for m in own)
     start, end = span
     brace = kernel.code.index("{", end)
-    made = ", ".join(member.name for member in found.members)
     gone = f"\n{REMOVED}" * kernel.code.count("\n", start, end)
     rows = f"({gone}" + "".join(
         f"\n{WRITTEN}{row}" for row in _rows(_with_members(pieces, found), ")")
     )
     const = "const " if re.search(r"\bconst\b|__grid_constant__", pieces[found.place]) else ""
-    built = f"\n{WRITTEN}  {const}{found.struct} {found.parameter}{{{made}}};"
+    built = f"\n{WRITTEN}  {const}{found.struct} {found.parameter}{{{found.built}}};"
     inside = f"{{{built}" if whole else "{"
 
     def edited(text: str, lead: int) -> str:
@@ -238,12 +280,17 @@ def _members(
         first = None
         for text, _ in split_list(piece.rstrip(";"), angles=True):
             declared = fold(re.split(r"=|\{", text)[0])
-            match = re.match(r"(.*?[\s*&])?(\w+)$", declared)
+            match = re.match(r"(.*?[\s*&])?(\w+)\s*(?:\[\s*(\d+)\s*\])?$", declared)
             kind = (match[1] or first) if match else None
             if match is None or not kind or not _FIELD.match(kind):
                 return ()
             first = first or kind.strip()
-            found.append(StructMember(_spelled(kind.strip(), own), match[2]))
+            c_type, count = _spelled(kind.strip(), own), int(match[3] or 1)
+            if count > _MOST_ELEMENTS or (match[3] and "*" in c_type):
+                return ()
+            # `float v[2]` is two numbers, which braces take one by one
+            elements = [StructMember(c_type, f"{match[2]}_{n}", match[2]) for n in range(count)]
+            found += elements if match[3] else [StructMember(c_type, match[2])]
     return tuple(found)
 
 
@@ -294,7 +341,7 @@ def _split(
     template = fold(kernel.code[:at])
     passed = [re.search(r"(\w+)\s*$", piece) for piece in pieces]
     arguments = [match[1] if match else "" for match in passed]
-    arguments[found.place] = f"{found.struct}{{{', '.join(m.name for m in found.members)}}}"
+    arguments[found.place] = f"{found.struct}{{{found.built}}}"
     wrapper = "\n".join(
         [
             f"// {name} with the members of {found.struct} as its parameters.",
@@ -340,7 +387,10 @@ def _template_arguments(template: str) -> str:
 
 
 def arguments_of(site_text: str, found: Opened) -> list[str]:
-    """Read `Params{.x = a, .y = b}`, or braces in order; `params.x` for what is not told."""
+    """Read `Params{.x = a, .y = b}`, or braces in order; `params.x` for what is not told.
+
+    What is read is for the members that are parameters.
+    """
     built = rf"^(?:make_)?{re.escape(found.struct)}\s*\((.*)\)$"
     inside = re.search(r"\{(.*)\}\s*\)*$", site_text, re.DOTALL)
     inside = inside or re.search(built, site_text.strip(), re.DOTALL)
@@ -351,6 +401,7 @@ def arguments_of(site_text: str, found: Opened) -> list[str]:
         if (match := re.match(r"\.(\w+)\s*=\s*(.*)", piece, re.DOTALL))
     }
     if not named and len(pieces) == len(found.members):
-        return pieces
+        pairs = zip(found.members, pieces, strict=True)
+        return [piece for member, piece in pairs if member.name not in found.unused]
     owner = site_text.strip() if re.fullmatch(r"\w+", site_text.strip()) else found.parameter
-    return [named.get(member.name, f"{owner}.{member.name}") for member in found.members]
+    return [named.get(member.name, f"{owner}.{member.name}") for member in found.given]

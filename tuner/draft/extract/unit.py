@@ -25,6 +25,7 @@ from tuner.source.syntax import fold
 
 SourcePlace = tuple[Path, int]
 
+_CONSTEXPR = re.compile(r"\bconstexpr\b")
 _CONSTANT = re.compile(r"\bconst(?:expr|eval)\b")
 # NVRTC takes no function that is for the host alone, not even one that nobody calls
 _HOST_ONLY = re.compile(r"(?<!__device__ )\b__host__\b(?!\s+(?:__\w+__\s+)*__device__)")
@@ -245,7 +246,12 @@ def _usable(item: SourceItem, marks: frozenset[str]) -> SourceItem | None:
         # NVRTC takes no mark of a function on a constant, as nvcc does
         text, code = (_without_marks(text, marks) for text in (item.text, item.code))
         item = replace(item, text=text, code=code, head=_without_marks(item.head, marks))
-    return item if plain and not says_host(item.code) else None
+    if not plain or says_host(item.code):
+        return None
+    if item.kind == "function" and (match := _CONSTEXPR.search(item.head)):
+        # what the host code had for constants, a class of the unit may ask for
+        return item.edited([((match.start(), match.start()), "__host__ __device__ ")])
+    return item
 
 
 def _without_marks(text: str, marks: frozenset[str]) -> str:

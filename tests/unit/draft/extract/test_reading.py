@@ -207,3 +207,50 @@ def test_a_header_in_angles_is_found_beside_the_source(tmp_path: Path) -> None:
     path = tmp_path / "source.cu"
     path.write_text("#include <sizes.h>\n")
     assert [item.name for item in items_of(read_all(path), path)] == ["ROWS"]
+
+
+def project(folder: Path, *files: str) -> Path:
+    (folder / ".git").mkdir()
+    for file in files:
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"int at_{len(file)};\n")
+    return folder
+
+
+def test_a_header_that_only_the_build_knows_is_found_by_its_name(tmp_path: Path) -> None:
+    project(tmp_path, "core/device/pack.cuh", "csrc/ops/scale.cu")
+    found = resolved("device/pack.cuh", True, tmp_path / "csrc/ops/scale.cu", ())
+    assert (found.origin, found.is_searched) == ("own", True)
+    assert found.path == tmp_path / "core/device/pack.cuh"
+
+
+def test_of_headers_of_one_name_the_nearest_is_taken(tmp_path: Path) -> None:
+    source = "package/csrc/ops/scale.cu"
+    project(tmp_path, "csrc/common/pack.h", "package/csrc/common/pack.h", source)
+    found = resolved("pack.h", True, tmp_path / source, ())
+    assert found.path == tmp_path / "package/csrc/common/pack.h"
+
+
+def test_of_headers_that_are_as_near_and_differ_none_is_taken(tmp_path: Path) -> None:
+    project(tmp_path, "a/pack.h", "other/pack.h", "csrc/scale.cu")
+    found = resolved("pack.h", True, tmp_path / "csrc/scale.cu", ())
+    assert (found.origin, found.path) == ("missing", None)
+
+
+def test_a_header_is_looked_for_in_no_folder_that_is_no_project(tmp_path: Path) -> None:
+    (tmp_path / "near").mkdir()
+    (tmp_path / "near/pack.h").write_text("int a;\n")
+    (tmp_path / "scale").mkdir()
+    found = resolved("pack.h", True, tmp_path / "scale/scale.cu", ())
+    assert found.origin == "missing"
+
+
+def test_a_header_that_was_looked_for_and_is_unreadable_is_not_there(tmp_path: Path) -> None:
+    project(tmp_path, "core/pack.h", "csrc/scale.cu")
+    (tmp_path / "core/pack.h").write_text("#if 1\nint a;\n")
+    source = tmp_path / "csrc/scale.cu"
+    source.write_text('#include "pack.h"\nint b;\n')
+    reading = read_all(source)
+    assert [include.name for *_, include in reading.unread("missing")] == ["pack.h"]
+    assert not reading.pending
