@@ -199,10 +199,7 @@ def draft_source(
             return _draft_extracted(path, folder, asked, compiler(), force)
         raise
     kernel = _chosen(source, next(iter(asked.kernels), None))
-    numbers = [p for p in kernel.parameters if not p.pointers and p.dtype is None]
-    structs = {d.name for d in source.definitions if d.kind == "class"} | source.aliases.keys()
-    if any(p.c_type in structs or element_dtype(p.c_type, source.aliases) for p in numbers):
-        # `float4` as a number, or a struct: a search space has one for each member
+    if _takes_members(source, kernel):
         return _draft_extracted(path, folder, asked, compiler(), force)
     lines = LineIndex(source.masked)
     for start, end in source.reachable([kernel]):
@@ -225,6 +222,13 @@ def draft_source(
             # no better for it: what else is wrong with the file itself, `tune check` tells
             require_closed(path, source.text)
     return write_draft(made, force=force)
+
+
+def _takes_members(source: SourceFile, kernel: KernelFunction) -> bool:
+    """Say whether a `float4` or a struct is passed by value: a space has a number a member."""
+    numbers = [p for p in kernel.parameters if not p.pointers and p.dtype is None]
+    structs = {d.name for d in source.definitions if d.kind == "class"} | source.aliases.keys()
+    return any(p.c_type in structs or element_dtype(p.c_type, source.aliases) for p in numbers)
 
 
 def stem_of(path: Path, kernels: Sequence[str], folder: Path = Path()) -> str:
