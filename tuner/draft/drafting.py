@@ -201,9 +201,7 @@ def draft_source(
     kernel = _chosen(source, next(iter(asked.kernels), None))
     if _takes_members(source, kernel):
         return _draft_extracted(path, folder, asked, compiler(), force)
-    lines = LineIndex(source.masked)
-    for start, end in source.reachable([kernel]):
-        require_body(kernel.name, path, lines.at(start), source.masked[start:end])
+    _require_bodies(source, kernel, path)
     stem = stem_of(path, asked.kernels, folder)
     made = _compiling(source, kernel.name, folder, compiler(), stem=stem, problem=asked.problem)
     names = (made.launched,) if made.launched is not None else ()
@@ -222,6 +220,12 @@ def draft_source(
             # no better for it: what else is wrong with the file itself, `tune check` tells
             require_closed(path, source.text)
     return write_draft(made, force=force)
+
+
+def _require_bodies(source: SourceFile, kernel: KernelFunction, path: Path) -> None:
+    lines = LineIndex(source.masked)
+    for start, end in source.reachable([kernel]):
+        require_body(kernel.name, path, lines.at(start), source.masked[start:end])
 
 
 def _takes_members(source: SourceFile, kernel: KernelFunction) -> bool:
