@@ -16,6 +16,8 @@ from tuner.device.cpu.worker import HostRunError
 from tuner.device.cuda.device import CudaRunner
 from tuner.device.cuda.driver import CudaError
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
+from tuner.device.opencl.device import OpenclRunner
+from tuner.device.opencl.worker import OpenclError
 from tuner.device.verify.verified_device import RunFailedError
 from tuner.model.errors import WorkerError
 from tuner.model.kernel import Launch, Workload
@@ -211,6 +213,19 @@ def test_memory_that_a_gpu_cannot_map_is_no_programs_fault(
     with pytest.raises(WorkerError, match="the verifier's memory cannot be mapped"):
         cuda.attach(ARENA)
     assert workers.since() == ["start", "map T=1", "kill"]
+
+
+@pytest.mark.parametrize("error", [DIED, LATE, OpenclError("no memory")], ids=["died", "late", "1"])
+def test_memory_that_an_opencl_device_cannot_share_is_no_programs_fault(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr("tuner.device.opencl.device.Child", lambda *given: FakeWorker(workers))
+    runner = OpenclRunner(0, frozenset())
+    workers.planned["map"] = error
+    with pytest.raises(WorkerError, match="the verifier's memory cannot be shared"):
+        runner.attach(ARENA)
+    assert workers.since() == ["start", "map T=1", "kill"]
+    runner.close()
 
 
 @pytest.mark.parametrize("error", [LOST, REFUSED], ids=["lost", "refused"])

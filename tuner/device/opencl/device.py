@@ -22,9 +22,10 @@ from tuner.device.verify.verified_device import (
     Rows,
     RunFailedError,
     VerifiedDevice,
+    let_judge,
     unless_killed,
 )
-from tuner.model.errors import DeviceError
+from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.hardware import DeviceLimits
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Measurement, Status
@@ -124,7 +125,7 @@ class OpenclRunner(RestartingWorker[Child]):
                     *("time", program, policy, incumbent_us, patch),
                     timeout_s=self._run_timeout_s + policy.budget_s,
                 )
-            self._let_judge(worker, 0, judge)
+            let_judge(worker, 0, judge, self._run_timeout_s)
         return measurement
 
     def rerun(self, program: Program) -> None:
@@ -141,16 +142,8 @@ class OpenclRunner(RestartingWorker[Child]):
                     "compare", programs, policy, rounds, patch, timeout_s=timeout_s
                 )
             for index in range(len(programs)):
-                self._let_judge(worker, index, judge)
+                let_judge(worker, index, judge, self._run_timeout_s)
         return [tuple(row) for row in rows]
-
-    def _let_judge(self, worker: Child, index: int, judge: Judge) -> None:
-        for variant in (0, 1):
-            repeats: bool | None = worker.call(
-                "show", index, variant, timeout_s=self._run_timeout_s
-            )
-            if repeats is not None:
-                judge(index, variant, repeats)
 
     def _start(self) -> Child:
         with unless_killed(f"no process can be started on OpenCL device {self._number}"):
@@ -158,7 +151,12 @@ class OpenclRunner(RestartingWorker[Child]):
             return Child(OpenclWorker, opened, "tune-worker")
 
     def _map(self, worker: Child, arena: Arena) -> None:
-        worker.call("attach", arena, timeout_s=ATTACH_TIMEOUT_S)
+        try:
+            with unless_killed("the verifier's memory cannot be shared", OpenclError):
+                worker.call("attach", arena, timeout_s=ATTACH_TIMEOUT_S)
+        except (ChildDiedError, WorkerError):
+            self._drop_worker()
+            raise
 
     def _fit(self, worker: Child, arena: Arena) -> None:
         worker.call("fit", arena.layout, timeout_s=ATTACH_TIMEOUT_S)
