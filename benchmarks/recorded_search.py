@@ -131,6 +131,9 @@ class Notebook:
 class Spectator:
     """What the search tells of its standing, ignored; there is no deadline."""
 
+    def announce(self, phase):
+        """Ignore that it begins."""
+
     def expect(self, trials, *, searches_left):
         """Ignore what is planned."""
 
