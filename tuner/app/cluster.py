@@ -47,6 +47,9 @@ def open_on_cluster(
             f"--gpus {gpus} names GPUs of one machine, and --cluster is given",
             remedy="write all, or how many of the cluster's are to share the workloads",
         )
+    from tuner.cluster.network import require_dask
+
+    require_dask()  # which the others import
     from tuner.cluster.compiler import RemoteCompiler
     from tuner.cluster.coordinator import Cluster
     from tuner.cluster.device import RemoteDevice

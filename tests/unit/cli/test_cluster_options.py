@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,3 +78,22 @@ def test_an_address_that_does_not_answer_leaves_no_session(tune: Callable[..., R
     done = tune(*RUN, "--device", "host", "--cluster", address)
     assert_refused(done, f"no Dask scheduler answers at {address}")
     assert not Path("mine").exists()
+
+
+@pytest.mark.parametrize("words", [(*RUN, "--cluster", NOWHERE), ("worker", NOWHERE)])
+def test_without_dask_it_is_said_what_to_install(tmp_path: Path, words: tuple[str, ...]) -> None:
+    folder = faults.written(tmp_path / "project")
+    program = "import sys; sys.modules['distributed'] = None; from tuner.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        cwd=folder,
+        env={**os.environ, ENVIRONMENT: TOKEN, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "Error: Dask is not installed" in done.stderr
+    assert "pip install '.[cluster]'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / "mine").exists()
