@@ -46,7 +46,7 @@ from tuner.device.verify.verified_device import (
     unless_killed,
 )
 from tuner.device.verify.verifier import HostMemory, Verifier
-from tuner.model.errors import DeviceError, WorkerError
+from tuner.model.errors import DeviceError
 from tuner.model.hardware import architecture_for
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import EnergyWindow, Measurement, Status
@@ -278,12 +278,8 @@ class CudaRunner(RestartingWorker[Child]):
             return Child(CudaWorker, opened, "tune-worker")
 
     def _map(self, worker: Child, arena: Arena) -> None:
-        try:
-            with unless_killed("the verifier's memory cannot be mapped", CudaError):
-                worker.call("attach", arena, self._surroundings, timeout_s=RUN_TIMEOUT_S)
-        except (ChildDiedError, WorkerError):
-            self._drop_worker()
-            raise
+        with unless_killed("the verifier's memory cannot be mapped", CudaError):
+            worker.call("attach", arena, self._surroundings, timeout_s=RUN_TIMEOUT_S)
 
     def _fit(self, worker: Child, arena: Arena) -> None:
         worker.call("fit", arena.layout, timeout_s=RUN_TIMEOUT_S)

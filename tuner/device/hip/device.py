@@ -31,7 +31,7 @@ from tuner.device.verify.verified_device import (
     unless_killed,
 )
 from tuner.model.amd import amd_limits
-from tuner.model.errors import DeviceError, WorkerError
+from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Measurement, Status
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
@@ -147,12 +147,8 @@ class HipRunner(RestartingWorker[Child]):
             return Child(HipWorker, self._opened, "tune-worker")
 
     def _map(self, worker: Child, arena: Arena) -> None:
-        try:
-            with unless_killed("the verifier's memory cannot be copied", HipError):
-                worker.call("attach", arena, timeout_s=RUN_TIMEOUT_S)
-        except (ChildDiedError, WorkerError):
-            self._drop_worker()
-            raise
+        with unless_killed("the verifier's memory cannot be copied", HipError):
+            worker.call("attach", arena, timeout_s=RUN_TIMEOUT_S)
 
     def _unmap(self, worker: Child) -> None:
         worker.call("detach", timeout_s=RUN_TIMEOUT_S)

@@ -25,7 +25,7 @@ from tuner.device.verify.verified_device import (
     let_judge,
     unless_killed,
 )
-from tuner.model.errors import DeviceError, WorkerError
+from tuner.model.errors import DeviceError
 from tuner.model.hardware import DeviceLimits
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Measurement, Status
@@ -151,12 +151,8 @@ class OpenclRunner(RestartingWorker[Child]):
             return Child(OpenclWorker, opened, "tune-worker")
 
     def _map(self, worker: Child, arena: Arena) -> None:
-        try:
-            with unless_killed("the verifier's memory cannot be shared", OpenclError):
-                worker.call("attach", arena, timeout_s=ATTACH_TIMEOUT_S)
-        except (ChildDiedError, WorkerError):
-            self._drop_worker()
-            raise
+        with unless_killed("the verifier's memory cannot be shared", OpenclError):
+            worker.call("attach", arena, timeout_s=ATTACH_TIMEOUT_S)
 
     def _fit(self, worker: Child, arena: Arena) -> None:
         worker.call("fit", arena.layout, timeout_s=ATTACH_TIMEOUT_S)

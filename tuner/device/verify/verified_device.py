@@ -185,7 +185,11 @@ class RestartingWorker(ABC, Generic[_W]):
     def _ready_worker(self) -> _W:
         worker = self._live_worker()
         if self._arena is not None and not self._attached:
-            self._map(worker, self._arena)
+            try:
+                self._map(worker, self._arena)
+            except (ChildDiedError, WorkerError):
+                self._drop_worker()
+                raise
             self._attached = True
         return worker
 
