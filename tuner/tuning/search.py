@@ -22,7 +22,7 @@ from tuner.session.session import Session
 from tuner.space.plan import Plan, distance
 from tuner.space.template import Template
 from tuner.tuning.evaluator import Evaluator, Pending
-from tuner.tuning.executor import DEPTH, DEPTH_FORESEEN, PrecompilingSearcher, executing
+from tuner.tuning.executor import DEPTH, PrecompilingSearcher, depth_of, executing
 from tuner.tuning.homes import keep_homes
 from tuner.tuning.lanes import lane_of
 from tuner.tuning.progress import ProgressTracker
@@ -391,7 +391,7 @@ class Search:
             not_proposed={t.config for t in tried if not (foreseeing and t.status in _FORESEEN)},
             deadline_s=self.progress.deadline_s(workload, self._beside(workload)),
             replaying=(plan.candidate, key) in late,
-            depth=max(DEPTH_FORESEEN if foreseeing else DEPTH, parallel),
+            depth=max(depth_of(searcher), parallel),
         )
 
     def _beside(self, workload: Workload) -> list[Workload]:
