@@ -47,15 +47,13 @@ def pytorch(tensors, axes, SCALES="token"):
     """PyTorch's operator: cuBLASLt, or CUTLASS for a scale a row."""
     import torch
 
-    rows = axes["M"]
-    of_x, of_w = tensors["x_scale"], tensors["w_scale"]
-    if SCALES == "token":
-        of_w, fast = of_w.t(), True
-    else:
-        of_x, of_w, fast = of_x.t()[:rows], of_w.t(), False
-    out = torch._scaled_mm(
-        tensors["x"], tensors["w"].t(), of_x, of_w, out_dtype=torch.bfloat16, use_fast_accum=fast
-    )
+    x, w, of_x, of_w = (tensors[name] for name in ("x", "w", "x_scale", "w_scale"))
+    token = SCALES == "token"
+    if not token:
+        if axes["M"] % 4 or axes["K"] // BLOCK % 4:
+            raise NotImplementedError("scales of rows of x and of K come in fours, without a rest")
+        of_x = of_x.t()
+    out = torch._scaled_mm(x, w.t(), of_x, of_w.t(), out_dtype=torch.bfloat16, use_fast_accum=token)
     return {"out": out}
 
 
@@ -85,24 +83,28 @@ def sgl_aot(tensors, axes, SCALES="token"):
 
     from tuner.device.reference import torch_operators
 
+    if SCALES == "block":
+        raise NotImplementedError("a scale a row alone; its block scales are for compute 12.x")
     operators = torch_operators("sgl_kernel", "sm90/common_ops.*")
     x, w, of_x, of_w = (tensors[name] for name in ("x", "w", "x_scale", "w_scale"))
-    if SCALES == "token":
-        return {"out": operators.fp8_scaled_mm.default(x, w.t(), of_x, of_w, torch.bfloat16, None)}
-    of_x = of_x.t()[: axes["M"]]
-    run = operators.fp8_blockwise_scaled_mm.default
-    return {"out": run(x, w.t(), of_x, of_w.t(), torch.bfloat16)}
+    return {"out": operators.fp8_scaled_mm.default(x, w.t(), of_x, of_w, torch.bfloat16, None)}
+
+
+@cache
+def programmatic_deep_gemm():
+    import deep_gemm
+
+    deep_gemm.set_pdl(True)  # as SGLang does
+    return deep_gemm
 
 
 def deep_gemm(tensors, axes, SCALES="token"):
-    """DeepGEMM, which production calls for block scales."""
-    import deep_gemm
-
+    """DeepGEMM, which production calls for block scales; nvcc compiles it at the first call."""
     if SCALES == "token":
         raise NotImplementedError("block scales alone")
     x = tensors["x"], tensors["x_scale"].t()[: axes["M"]]
     w = tensors["w"], tensors["w_scale"]
-    deep_gemm.fp8_gemm_nt(x, w, tensors["out"], disable_ue8m0_cast=True)
+    programmatic_deep_gemm().fp8_gemm_nt(x, w, tensors["out"], disable_ue8m0_cast=True)
 
 
 def production(axes, SCALES="token"):
