@@ -59,6 +59,15 @@ def torch_compile_max(tensors, axes):
     return {"out": compiled("max-autotune-no-cudagraphs")(tensors["x"], tensors["w"])}
 
 
+def flashinfer(tensors, axes):
+    """Call cuBLAS, then FlashInfer's activation."""
+    import torch
+    from flashinfer import activation
+
+    sums = torch.mm(tensors["x"], tensors["w"].t())
+    activation.silu_and_mul(sums, out=tensors["out"], enable_pdl=True)
+
+
 def sgl_aot(tensors, axes):
     """Call cuBLAS, then SGLang's prebuilt activation."""
     import torch
@@ -82,6 +91,7 @@ peers = {
     "pytorch": pytorch,
     "torch.compile": torch_compile,
     "torch.compile-max": torch_compile_max,
+    "flashinfer": flashinfer,
     "sgl-aot": sgl_aot,
     "sgl-jit": sgl_jit,
 }

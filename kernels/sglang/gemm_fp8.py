@@ -107,6 +107,31 @@ def deep_gemm(tensors, axes, SCALES="token"):
     programmatic_deep_gemm().fp8_gemm_nt(x, w, tensors["out"], disable_ue8m0_cast=True)
 
 
+def flashinfer(tensors, axes, SCALES="token"):
+    """FlashInfer's operator, which takes columns of w for the rows of a tile below 32 tokens."""
+    if SCALES == "token" or axes["N"] % 64:
+        raise NotImplementedError("block scales alone, columns a multiple of 64")
+    from flashinfer.gemm import fp8_blockscale_gemm_sm90
+
+    # It reads the scales as they lie, whatever the strides: tokens side by side, in fours.
+    of_x = tensors["x_scale"].t()[: axes["M"]]
+    x, w, of_w, out = (tensors[name] for name in ("x", "w", "w_scale", "out"))
+    fp8_blockscale_gemm_sm90(x, w, of_x, of_w, out=out)
+
+
+def triton(tensors, axes, SCALES="token"):
+    """SGLang's Triton kernel, which it calls where there is no DeepGEMM."""
+    if SCALES == "token":
+        raise NotImplementedError("block scales alone")
+    import torch
+    from sglang.kernels.ops.quantization.fp8_kernel import w8a8_block_fp8_matmul_triton
+
+    of_x = tensors["x_scale"].t()[: axes["M"]]
+    x, w, of_w = (tensors[name] for name in ("x", "w", "w_scale"))
+    out = w8a8_block_fp8_matmul_triton(x, w, of_x, of_w, [BLOCK, BLOCK], torch.bfloat16)
+    return {"out": out}
+
+
 def production(axes, SCALES="token"):
     """What SGLang calls."""
     return "sgl-aot" if SCALES == "token" else "deep-gemm"
@@ -117,4 +142,6 @@ peers = {
     "torch.compile": torch_compile,
     "sgl-aot": sgl_aot,
     "deep-gemm": deep_gemm,
+    "flashinfer": flashinfer,
+    "triton": triton,
 }
