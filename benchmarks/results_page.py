@@ -28,6 +28,8 @@ from environment import is_clean  # noqa: E402
 PAGE, README = ROOT / "docs/results.md", ROOT / "README.md"
 MARKS = "<!-- results -->\n", "<!-- end of results -->\n"
 RESULTS = ROOT / "benchmarks/results"
+# What the figures are asked of.
+GPU = "h200"
 
 
 def page(results=RESULTS):
@@ -76,11 +78,17 @@ def readme(text, results=RESULTS):
 ANEW = "The figures of SGLang's operators follow: they are being measured anew."
 
 
-def operator_results(results, linear=False):
+def operator_results(results, linear=False, gpu=GPU):
     """Read the results that recordings' sessions left, by operator: `linear` layers, or others."""
-    files = sorted((results / "h200").glob("*.json"))
+    files = sorted((results / gpu).glob("*.json"))
     found = [one for one in map(read, files) if "created" in one]
     return [one for one in found if (one["kernel"] in gemm_section.LINEAR) == linear]
+
+
+def other_gpus(results):
+    """Name the folders of GPUs beside the one that the figures are asked of."""
+    folders = sorted(path.name for path in results.iterdir() if path.is_dir())
+    return [name for name in folders if name not in ("cpu", GPU)]
 
 
 def _operators(results):
@@ -88,10 +96,17 @@ def _operators(results):
     if not found:
         yield f"{ANEW}\n"
         return
-    also = (read(results / f"h200/{name}.json") for name in ("two_seeds", "cold_tune", "stand_ins"))
-    yield from operators_section.section(found, *also)
+    also = (
+        read(results / f"{GPU}/{name}.json") for name in ("two_seeds", "cold_tune", "stand_ins")
+    )
+    yield from operators_section.section(found, *also, GPU)
     if linear := operator_results(results, linear=True):
-        yield from gemm_section.section(linear)
+        yield from gemm_section.section(linear, GPU)
+    for gpu in other_gpus(results):
+        if found := operator_results(results, gpu=gpu):
+            yield from operators_section.section(found, None, None, None, gpu)
+        if linear := operator_results(results, linear=True, gpu=gpu):
+            yield from gemm_section.section(linear, gpu, asked=False)
 
 
 _GROUPS = {

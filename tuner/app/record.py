@@ -96,9 +96,14 @@ def record(
 
 def recording_path(spec: KernelSpec, device: Device) -> Path:
     """Name the file that the `recorded` device looks for: `recordings/<gpu>/<kernel>.json.xz`."""
-    gpu = device.info.name.lower().removeprefix("nvidia ")
-    folder = re.sub(r"[^\w.+]+", "-", gpu).strip("-")
-    return spec.source.parent / "recordings" / folder / recording_name(spec.source)
+    folder = spec.source.parent / "recordings" / gpu_folder(device.info.name)
+    return folder / recording_name(spec.source)
+
+
+def gpu_folder(name: str) -> str:
+    """Name the folder of what was measured on a GPU: `h200` for `NVIDIA H200`."""
+    gpu = name.lower().removeprefix("nvidia ")
+    return re.sub(r"[^\w.+]+", "-", gpu).strip("-")
 
 
 def _device(spec: KernelSpec, session: Session, device: Device) -> RecordedDeviceInfo:
