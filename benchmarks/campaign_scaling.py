@@ -141,16 +141,17 @@ def job_of(
 
 
 def on_gpus(asked: argparse.Namespace) -> dict[str, object]:
-    """Run the campaign on each number of GPUs."""
+    """Run the campaign on each number of GPUs; write what is known after each."""
+    device = open_device("cuda", load_definition(SPACE).spec, {})
+    known = {"device": device.info.name, **environment()}
+    device.close()
+    content: dict[str, object] = {"workloads_each": asked.workloads, "trials": asked.trials}
     rows = []
     for gpus in map(int, asked.gpus.split(",")):
         rows.append(tuned(gpus, asked.workloads, asked.trials))
         print(rows[-1], flush=True)
-    device = open_device("cuda", load_definition(SPACE).spec, {})
-    known = {"device": device.info.name, **environment()}
-    device.close()
-    given = {"workloads_each": asked.workloads, "trials": asked.trials}
-    return {**given, "rows": rows, "environment": known}
+        write_result(asked.out.resolve(), content | {"rows": rows, "environment": known})
+    return content | {"rows": rows, "environment": known}
 
 
 def allowed(operators: Sequence[Operator], places: int) -> float:

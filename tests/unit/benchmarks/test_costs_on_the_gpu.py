@@ -87,6 +87,12 @@ def test_the_page_has_the_figures_of_all_three(tmp_path: Path) -> None:
     )
     run = {"wall_s": 90.0, "phases_s": {"search": 80.0}, "trials": 900, "busy_share": 0.9}
     run |= {"nvml_share": 0.8, "speedups": {"T=1": 2.0}}
-    cold = {"kernel": "k", "workloads": ["T=1"], "cores": 2, "runs": {"auto": run}}
+    cold = {
+        "kernel": "k",
+        "workloads": ["T=1"],
+        "cores": 2,
+        "runs": {"auto": run},
+        "environment": {"device": "a GPU"},
+    }
     said = "\n".join(results_page._cold(cold))
     assert "| auto | 90.0 s | search 80.0 s | 900 | 90.0% | 80% | 2.00x |" in said
