@@ -36,7 +36,7 @@ from tuner.process.pool import ProcessPool, settle
 PREPARE_S = 180.0
 # Of the GPU's memory, what is left to those who verify and time, and how long one waits for that:
 # 16 processes with the weights of a large layer each would take more than all of it.
-LEFT_SHARE = 0.35
+LEFT_SHARE = 0.15
 ROOM_S = 60.0
 _TORCH_DTYPES = {"float8_e4m3": "float8_e4m3fn"}
 _WARP_THREADS = 32
