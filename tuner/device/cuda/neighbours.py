@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -67,15 +67,16 @@ class Neighbours:
         planted = [one for link in surroundings.links for one in link.before if one in products]
         streamed = [_aligned(_weight_bytes(one)) for one in everything if one not in planted]
         self._pool_bytes = POOL_BYTES + max(streamed, default=0)
-        self._pool = memory.of("weights", self._pool_bytes)
-        sink_bytes = max((2 * prod(_results(one)) for one in everything), default=4)
-        self._sink = memory.of("results", sink_bytes)
         per_link = -(-places // len(surroundings.links))
         sizes = [per_link * _aligned(_weight_bytes(one)) for one in planted]
-        base = memory.of("planted", sum(sizes)) if planted else 0
+        with self._room(max(everything, key=_weight_bytes, default=None)):
+            self._pool = memory.of("weights", self._pool_bytes)
+            sink_bytes = max((2 * prod(_results(one)) for one in everything), default=4)
+            self._sink = memory.of("results", sink_bytes)
+            base = memory.of("planted", sum(sizes)) if planted else 0
+            self._identity = {one: _identity_of(one) for one in planted}
         ends = [base, *(base + end for end in accumulate(sizes))]
         self._planted = dict(zip(planted, ends, strict=False))
-        self._identity = {one: _identity_of(one) for one in planted}
         with self._blamed(products[0] if products else None):
             self._cublas = memory.cublas() if products else None
         self._functions = {one: self._function(one) for one in everything if one.kind == "function"}
@@ -137,6 +138,15 @@ class Neighbours:
                 with self._blamed(link.after[0]):
                     self.after(arguments, operator=True)
                     self._require_same(arguments, content, link.after[0])
+
+    def captured(self) -> AbstractContextManager[None]:
+        """Blame them for what fails while the chain without an operator becomes a graph.
+
+        A function that reads something back to the host runs once, and fails only there.
+        """
+        everything = self.surroundings.neighbours
+        functions = [one for one in everything if one.kind == "function"]
+        return self._blamed((functions or [*everything, None])[0], "fails in a CUDA graph")
 
     def close(self) -> None:
         """Free what is this workload's own."""
@@ -253,12 +263,25 @@ class Neighbours:
         )
 
     @contextmanager
-    def _blamed(self, one: Neighbour | None) -> Iterator[None]:
+    def _room(self, largest: Neighbour | None) -> Iterator[None]:
+        """Turn a want of memory into one error at the line of the largest neighbour.
+
+        Not beside a kernel in Python: what PyTorch keeps for others comes back in a new process.
+        """
+        try:
+            yield
+        except MemoryError as failure:
+            if self._home is None or self._home.source is not None:
+                raise
+            raise self._error(largest, f"needs more memory than there is: {failure}") from failure
+
+    @contextmanager
+    def _blamed(self, one: Neighbour | None, what: str = "fails") -> Iterator[None]:
         """Turn a failure of a neighbour into one error at its line."""
         try:
             yield
         except (CudaError, CublasError, PeerError) as failure:
-            raise self._error(one, f"fails: {failure.message}") from failure
+            raise self._error(one, f"{what}: {failure.message}") from failure
 
 
 class Surrounded:
