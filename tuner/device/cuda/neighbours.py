@@ -146,7 +146,8 @@ class Neighbours:
         """
         everything = self.surroundings.neighbours
         functions = [one for one in everything if one.kind == "function"]
-        return self._blamed((functions or [*everything, None])[0], "fails in a CUDA graph")
+        suspect = next(iter((*functions, *everything)), None)
+        return self._blamed(suspect, "fails in a CUDA graph")
 
     def close(self) -> None:
         """Free what is this workload's own."""
