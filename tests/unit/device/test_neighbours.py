@@ -8,9 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
-from tuner.device.cuda import buffers
+from tuner.device.cuda import buffers, neighbours
 from tuner.device.cuda import driver as ptx
 from tuner.device.cuda.buffers import DELAY_NS, MOST_BYTES, EagerSuccessor, LateWriter
 from tuner.device.cuda.neighbours import Neighbours
@@ -183,3 +184,22 @@ def test_what_fails_in_the_chain_without_an_operator_is_the_neighbours_fault() -
     ):
         raise PeerError("cannot be captured: calls .item()")
     assert raised.value.line == 6
+
+
+def test_of_several_neighbours_the_one_that_is_at_fault_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = surrounded(PeerHome(Path("k.py"), space=Path("k.yaml")), 1 << 50)
+    ran: list[Neighbour] = []
+    monkeypatch.setattr(neighbours, "call", lambda *_: 1)
+    monkeypatch.setattr(Neighbours, "_run_before", lambda _, one, arguments: ran.append(one))
+    changed = np.ones(256, np.uint8)
+    monkeypatch.setattr(
+        neighbours,
+        "_bytes_at",
+        lambda address, size: changed * (len(ran) > 1 and address == BASE),
+    )
+    place = SimpleNamespace(base=BASE)
+    with pytest.raises(KernelError, match="stream 1099511627776 changes memory") as raised:
+        made.check([cast(Any, place)], 0)
+    assert raised.value.line == 7

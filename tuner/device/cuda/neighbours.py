@@ -83,33 +83,13 @@ class Neighbours:
 
     def before(self, arguments: LaunchArguments) -> None:
         """Enqueue what runs before the operator's call on these arrays."""
-        number = self._number(arguments)
-        for one in self._link(number).before:
-            if one.kind == "gemm":
-                self._write_product(one, arguments, number)
-            elif one.kind == "stream":
-                self._stream_before(one, arguments, number)
-            else:
-                self._functions[one](arguments)
+        for one in self._link(self._number(arguments)).before:
+            self._run_before(one, arguments)
 
     def after(self, arguments: LaunchArguments, *, operator: bool) -> None:
         """Enqueue what runs after it; without an `operator` it reads what is in the L2."""
-        number = self._number(arguments)
-        for one in self._link(number).after:
-            address = 0
-            if one.array:
-                slot = self._slots[one.array]
-                address = arguments.base + slot.offset
-                if not operator:
-                    address = self._in_l2(arguments, number, _read_bytes(one, slot.size_bytes))
-            if one.kind == "gemm":
-                places = address, self._weights(one, number), self._sink
-                assert self._cublas is not None
-                self._cublas.product(one.sizes, places)
-            elif one.kind == "stream":
-                self._stream_after(one, address, number, programmatic=one.pdl and operator)
-            else:
-                self._functions[one](arguments)
+        for one in self._link(self._number(arguments)).after:
+            self._run_after(one, arguments, operator=operator)
 
     def plant(self, everywhere: Sequence[LaunchArguments]) -> None:
         """Enqueue writing what the arrays hold into the weights that products make them of."""
@@ -131,13 +111,14 @@ class Neighbours:
             call(driver.cuMemcpyDtoDAsync, arguments.base, content, size_bytes, self._stream)
         self.plant(everywhere[: len(self.surroundings.links)])
         for arguments, link in zip(everywhere, self.surroundings.links, strict=False):
-            with self._blamed(link.before[0]):
-                self.before(arguments)
-                self._require_same(arguments, content, link.before[0])
-            if link.after:
-                with self._blamed(link.after[0]):
-                    self.after(arguments, operator=True)
-                    self._require_same(arguments, content, link.after[0])
+            for one in link.before:
+                with self._blamed(one):
+                    self._run_before(one, arguments)
+                    self._require_same(arguments, content, one)
+            for one in link.after:
+                with self._blamed(one):
+                    self._run_after(one, arguments, operator=True)
+                    self._require_same(arguments, content, one)
 
     def captured(self) -> AbstractContextManager[None]:
         """Blame them for what fails while the chain without an operator becomes a graph.
@@ -153,6 +134,31 @@ class Neighbours:
         """Free what is this workload's own."""
         for base in self._identity.values():
             call(driver.cuMemFree, base)
+
+    def _run_before(self, one: Neighbour, arguments: LaunchArguments) -> None:
+        number = self._number(arguments)
+        if one.kind == "gemm":
+            self._write_product(one, arguments, number)
+        elif one.kind == "stream":
+            self._stream_before(one, arguments, number)
+        else:
+            self._functions[one](arguments)
+
+    def _run_after(self, one: Neighbour, arguments: LaunchArguments, *, operator: bool) -> None:
+        number, address = self._number(arguments), 0
+        if one.array:
+            slot = self._slots[one.array]
+            address = arguments.base + slot.offset
+            if not operator:
+                address = self._in_l2(arguments, number, _read_bytes(one, slot.size_bytes))
+        if one.kind == "gemm":
+            places = address, self._weights(one, number), self._sink
+            assert self._cublas is not None
+            self._cublas.product(one.sizes, places)
+        elif one.kind == "stream":
+            self._stream_after(one, address, number, programmatic=one.pdl and operator)
+        else:
+            self._functions[one](arguments)
 
     def _number(self, arguments: LaunchArguments) -> int:
         return self._numbers[arguments.base]
