@@ -12,7 +12,6 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from statistics import median
 from textwrap import fill
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,6 +21,7 @@ import gemm_section  # noqa: E402
 import hardware_section  # noqa: E402
 import operators_section  # noqa: E402
 import scaling_section  # noqa: E402
+import seeds_section  # noqa: E402
 import steps_section  # noqa: E402
 from environment import is_clean  # noqa: E402
 
@@ -161,25 +161,6 @@ def _stand_ins(content):
         figures = f"{row['rank_correlation']:.3f} | {itself} | {row['regret']:.2%}"
         yield f"| {row['T']} | {row['configs']} | {figures} |"
     yield "\n`benchmarks/stand_ins.py`, `benchmarks/results/h200/stand_ins.json`.\n"
-
-
-def _two_seeds(content):
-    yield "## Two seeds\n"
-    yield (
-        "Each operator searched twice, with seeds 0 and 1, and the two winners compared in the "
-        "same rounds: how much slower the slower one is.\n"
-    )
-    yield "| operator | workloads | same winner | median | worst | seconds of the searches |"
-    yield "|---|---|---|---|---|---|"
-    for one in content["operators"]:
-        rows = one["workloads"]
-        regrets = [row["regret"] for row in rows]
-        yield (
-            f"| {one['kernel']} | {len(rows)} | {sum(row['same'] for row in rows)} "
-            f"| {median(regrets):.2%} | {max(regrets):.2%} "
-            f"| {', '.join(f'{s:.0f}' for s in one['seconds'])} |"
-        )
-    yield "\n`benchmarks/two_seeds.py`, `benchmarks/results/h200/two_seeds.json`.\n"
 
 
 def _floor(content):
@@ -496,7 +477,8 @@ SECTIONS = (
     *((steps_section.steps, f"h200/sglang_step/{model}") for model in steps_section.ASKED),
     (steps_section.call_cost, "h200/call_cost"),
     (_stand_ins, "h200/stand_ins"),
-    (_two_seeds, "h200/two_seeds"),
+    (seeds_section.two_seeds, "h200/two_seeds"),
+    (seeds_section.simulated, "cpu/simulated_seeds"),
     (_floor, "h200/launch_floor"),
     (_campaign, "h200/record_all"),
     (scaling_section.campaign_places, "cpu/campaign_scaling"),
