@@ -1,4 +1,4 @@
-"""On a GPU: blocks of a cluster that share x, each loading a part for all; tokens as wgmma's rows."""
+"""GEMMs on a GPU: blocks that share x, each loading a part for all; tokens as the rows of wgmma."""
 
 from __future__ import annotations
 

@@ -114,8 +114,8 @@ def _words(settings: RunSettings) -> Iterator[str]:
         elif name == "operators":
             for macro, choice in settings["operators"].items():
                 yield from (option, f"{macro}={choice}")
-        elif name == "peers" and not isinstance(value, bool):
-            for peer in settings["peers"]:
+        elif name == "peers" and not isinstance(peers := settings["peers"], bool):
+            for peer in peers:
                 yield from ("--peer", peer)
         elif name == "time_s":
             yield from (option, f"{value}s")
