@@ -2,6 +2,12 @@
     in, 16 bits; `operand`, the tensor cores' type; `depth` and `stage_depth`, K and the depth of a stage in
     elements; `scales`: none, token (of a token and of a column) or block (of 128 of K); and `epilogue`: none, or
     silu, of columns that come in pairs: the gate and what it is multiplied with. #*/
+/*# wgmma multiplies 64 rows of one operand by some of the other: what is high, and what is wide. #*/
+//% set token_rows = path == "token_rows"
+//% set high = "kTokens" if token_rows else "kTileN"
+//% set wide = "kTileN" if token_rows else "kTokens"
+//% set high_at = "tokens" if token_rows else "weights"
+//% set wide_at = "weights" if token_rows else "tokens"
 constexpr int kColumns = @{ columns }@;
 constexpr int kDepth = @{ depth }@;
 constexpr bool kDots = @{ path == "dots" }@;
@@ -22,7 +28,7 @@ constexpr bool kEarlyLoads = @{ early == "loads" }@;
 constexpr bool kPrefetch = @{ early == "l2" }@;
 
 constexpr int kWarps = kWarpsN * kWarpsK;
-constexpr int kThreads = kWarp * (kWarps + @{ 1 if path == "wgmma" else 0 }@);
+constexpr int kThreads = kWarp * (kWarps + @{ 1 if path in ["wgmma", "token_rows"] else 0 }@);
 constexpr int kAllStages = kDepth / kTileK;
 constexpr int kGroup = kTileN % 4 == 0 ? 4 : 1;  // columns that a thread adds up and stores
 constexpr int kGroups = kTileN / kGroup;         // of a token, in a block
@@ -145,7 +151,7 @@ __device__ __forceinline__ void keep_tiles(float* parts,
 //% endif
 //% if path in ["registers", "dots"]
 //% include "gemm_direct.cuh"
-//% elif path == "wgmma"
+//% elif path in ["wgmma", "token_rows"]
 //% include "gemm_wgmma.cuh"
 //% else
 //% include "gemm_staged.cuh"

@@ -1,6 +1,7 @@
 // Products on Hopper's tensor cores by warpgroups: a warp of its own copies boxes of 64 of K, as tensor
-// maps say, into kStages places in shared memory; the weights are the 64-row operand. Of blocks that share
-// x each copies some rows of every box of tokens to all.
+// maps say, into kStages places in shared memory; the weights are the 64-row operand, or tokens are
+// (`token_rows`), for tiles of any 8 columns. Of blocks that share x each copies some rows of every box of
+// tokens to all.
 #include <tune/wgmma.h>
 
 constexpr int kBoxDepth = 64;  // elements of K: rows of 128 bytes, which are swizzled
@@ -12,8 +13,8 @@ constexpr int kStageBytes = kBoxes * (kWeightBytes + kTokenBytes);
 constexpr int kWorkBytes = kStages * kStageBytes;
 constexpr int kGroupWarps = 4;
 constexpr int kGroupsN = kWarpsN / kGroupWarps;  // warpgroups side by side over the columns
-constexpr int kRowTiles = kTileN / kGroupsN / 64;
-static_assert(kWarpsN % kGroupWarps == 0 && kTileN % (64 * kGroupsN) == 0 && kOwnTokens % 8 == 0);
+constexpr int kRowTiles = @{ high }@ / kGroupsN / 64;
+static_assert(kWarpsN % kGroupWarps == 0 && @{ high }@ % (64 * kGroupsN) == 0 && kOwnTokens % 8 == 0);
 static_assert(kTileK % (kBoxDepth * kWarpsK) == 0 && kStages >= 2 && kWeightBytes % 1024 == 0);
 
 // Where the boxes of a block's stages come from.
@@ -136,27 +137,38 @@ __device__ __forceinline__ void copy_rest(tune::u32 work, tune::u32 full, tune::
 //% if scales != "none"
 // Multiplies a stage; warpgroups that share K take turns along its boxes. Of sums of e4m3 the tensor
 // cores keep about 14 bits, so those of a box, 128 of K, are added up in float32.
-__device__ __forceinline__ void multiply(float (&sums)[kRowTiles][kTokens / 2], tune::u32 stage, int row,
+__device__ __forceinline__ void multiply(float (&sums)[kRowTiles][@{ wide }@ / 2], tune::u32 stage, int row,
                                          int k_group, const float* scales) {
 #pragma unroll
   for (int turn = 0; turn < kBoxes / kWarpsK; ++turn) {
     const int box = turn * kWarpsK + k_group;
-    const tune::u32 weights = stage + box * kWeightBytes + row * 128;
-    const tune::u32 tokens = stage + kBoxes * kWeightBytes + box * kTokenBytes;
-    float fresh[kRowTiles][kTokens / 2];
+    const tune::u32 weights = stage + box * kWeightBytes@{ "" if token_rows else " + row * 128" }@;
+    const tune::u32 tokens = stage + kBoxes * kWeightBytes + box * kTokenBytes@{ " + row * 128" if token_rows else "" }@;
+    float fresh[kRowTiles][@{ wide }@ / 2];
     tune::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < kBoxDepth; k += 16) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
-        tune::wgmma<@{ operand }@>(fresh[r], tune::matrix_descriptor<128>(weights + r * 64 * 128 + k * 2),
-                                tune::matrix_descriptor<128>(tokens + k * 2), k > 0);
+        tune::wgmma<@{ operand }@>(fresh[r], tune::matrix_descriptor<128>(@{ high_at }@ + r * 64 * 128 + k * 2),
+                                tune::matrix_descriptor<128>(@{ wide_at }@ + k * 2), k > 0);
       }
     }
     tune::wgmma_commit();
     tune::wgmma_wait<0>();
+//% if scales == "block" and token_rows
+    const float* first = scales + box * kTokens + row + threadIdx.x / kWarp % kGroupWarps * 16 + threadIdx.x % kWarp / 4;
 #pragma unroll
-    for (int i = 0; i < kTokens / 2; i += 4) {
+    for (int r = 0; r < kRowTiles; ++r) {
+      const float2 scale = {first[r * 64], first[r * 64 + 8]};
+#pragma unroll
+      for (int i = 0; i < kTileN / 2; ++i) {
+        sums[r][i] = fmaf(fresh[r][i], i / 2 % 2 == 0 ? scale.x : scale.y, sums[r][i]);
+      }
+    }
+//% else
+#pragma unroll
+    for (int i = 0; i < @{ wide }@ / 2; i += 4) {
 //% if scales == "block"
       const float2 scale = scales_of(scales + box * kTokens, i / 4);
 //% endif
@@ -172,24 +184,25 @@ __device__ __forceinline__ void multiply(float (&sums)[kRowTiles][kTokens / 2], 
         }
       }
     }
+//% endif
   }
 }
 
 //% else
 // Begins to multiply a stage; warpgroups that share K take turns along its boxes.
-__device__ __forceinline__ void multiply(float (&sums)[kRowTiles][kTokens / 2], tune::u32 stage, int row,
+__device__ __forceinline__ void multiply(float (&sums)[kRowTiles][@{ wide }@ / 2], tune::u32 stage, int row,
                                          int k_group, bool add) {
 #pragma unroll
   for (int turn = 0; turn < kBoxes / kWarpsK; ++turn) {
     const int box = turn * kWarpsK + k_group;
-    const tune::u32 weights = stage + box * kWeightBytes + row * 128;
-    const tune::u32 tokens = stage + kBoxes * kWeightBytes + box * kTokenBytes;
+    const tune::u32 weights = stage + box * kWeightBytes@{ "" if token_rows else " + row * 128" }@;
+    const tune::u32 tokens = stage + kBoxes * kWeightBytes + box * kTokenBytes@{ " + row * 128" if token_rows else "" }@;
 #pragma unroll
     for (int k = 0; k < kBoxDepth; k += 16) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
-        tune::wgmma<@{ operand }@>(sums[r], tune::matrix_descriptor<128>(weights + r * 64 * 128 + k * 2),
-                                tune::matrix_descriptor<128>(tokens + k * 2), add || turn > 0 || k > 0);
+        tune::wgmma<@{ operand }@>(sums[r], tune::matrix_descriptor<128>(@{ high_at }@ + r * 64 * 128 + k * 2),
+                                tune::matrix_descriptor<128>(@{ wide_at }@ + k * 2), add || turn > 0 || k > 0);
       }
     }
   }
@@ -205,7 +218,7 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
   const int warp = threadIdx.x / kWarp;
   const int group = warp / kGroupWarps;
   const int k_group = group % kWarpsK;
-  const int row = group / kWarpsK * (kTileN / kGroupsN);
+  const int row = group / kWarpsK * (@{ high }@ / kGroupsN);
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       tune::mbarrier_init(full + s * 8, 1);
@@ -216,9 +229,9 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
   __syncthreads();
   if constexpr (kShare > 1) tune::cluster_arrive_relaxed();
 //% if scales != "none"
-  float sums[kRowTiles][kTokens / 2] = {};
+  float sums[kRowTiles][@{ wide }@ / 2] = {};
 //% else
-  float sums[kRowTiles][kTokens / 2];
+  float sums[kRowTiles][@{ wide }@ / 2];
 //% endif
   if (warp == kWarps) {
     const tune::u64 policy = kStreaming ? tune::l2_evict_first() : 0;
@@ -258,9 +271,9 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
 #pragma unroll
   for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
-    for (int i = 0; i < kTokens / 2; ++i) {
-      const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
-      const int to = row + r * 64 + warp % kGroupWarps * 16 + lane / 4 + i / 2 % 2 * 8;
+    for (int i = 0; i < @{ wide }@ / 2; ++i) {
+      const int @{ "to" if token_rows else "token" }@ = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      const int @{ "token" if token_rows else "to" }@ = row + r * 64 + warp % kGroupWarps * 16 + lane / 4 + i / 2 % 2 * 8;
       if (token < task.tokens) part(parts, k_group, token, to) = sums[r][i];
     }
   }

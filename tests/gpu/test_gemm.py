@@ -1,4 +1,4 @@
-"""Blocks of a cluster that share x, on a GPU: each loads a part of it into the memory of all."""
+"""GEMMs on a GPU: blocks that share x, each loading a part for all; tokens as the rows of wgmma."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ SHARING = [
     for share in (2, 4)
     for split, reduction in ((1, "cluster"), (2, "cluster"), (2, "last"))
     for tokens in (32, 128)
+]
+# Tiles of columns that are no multiple of 64.
+TOKEN_ROWS = [
+    {"path": "token_rows", "tile_n": tile_n, "tokens": tokens, "warps_n": warps_n, **more}
+    for tile_n in (40, 48)
+    for tokens, warps_n in ((64, 4), (128, 4), (128, 8))
+    for more in ({}, {"share": 2}, {"split": 2, "reduction": "last"}, {"warps_k": 2, "tile_k": 128})
+    if warps_n * more.get("warps_k", 1) <= 8
 ]
 
 
@@ -65,14 +73,15 @@ def program(evaluator: Evaluator, gemm: Definition, workload: Workload, choices:
     return evaluator.program(workload, Config.of(wanted))
 
 
-def test_blocks_that_share_x_are_right(
-    gemm: Definition, evaluator_of: Callable[..., Evaluator]
+@pytest.mark.parametrize("some", [SHARING, TOKEN_ROWS], ids=["share x", "tokens are rows"])
+def test_products_are_right(
+    gemm: Definition, evaluator_of: Callable[..., Evaluator], some: list[dict]
 ) -> None:
     device = CudaDevice(0, gemm.spec, OPERATORS)
     evaluator = evaluator_of(gemm.spec, device)
     try:
         for workload in (WIDE, ODD):
-            for choices in SHARING:
+            for choices in some:
                 made = program(evaluator, gemm, workload, choices)
                 outcome = device.run(made, full_verification=True)
                 said = f"{workload} {choices}: {outcome.reason}"

@@ -30,6 +30,7 @@ class TestOnTheCpu(KernelChecks):
             {"path": "dots", "reduction": "last", "tokens": 4},
             {"path": "copies", "reduction": "cluster", "split": 4, "tokens": 8, "tile_n": 32},
             {"path": "wgmma", "split": 2, "share": 2, "tokens": 32, "tile_n": 64},
+            {"path": "token_rows", "tokens": 64, "tile_n": 40},
         )
     )
     workload = {"M": 3, "D": 36, "K": 512}

@@ -76,6 +76,8 @@ class TestOnTheCpu(KernelChecks):
             (40, {"path": "wgmma", "split": 1, "tokens": 16}),
             (40, {**SHARED, "share": 2, "reduction": "cluster"}),
             (32, {**SHARED, "share": 4, "reduction": "last"}),
+            (40, {"path": "token_rows", "tile_n": 32, "warps_n": 4, "stages": 2}),
+            (100, {"path": "token_rows", "tile_n": 16, "tokens": 128, "share": 2, "split": 2}),
         )
     )
     workload = {"M": 3, "N": 72, "K": 512}

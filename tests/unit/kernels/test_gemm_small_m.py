@@ -25,6 +25,10 @@ SHARED: dict[str, Value] = {
     **{"path": "wgmma", "tokens": 32, "tile_n": 64, "tile_k": 64, "stages": 2},
     **{"warps_n": 4, "warps_k": 1, "split": 2},
 }
+TOKEN_ROWS: dict[str, Value] = {
+    **{"path": "token_rows", "tokens": 128, "tile_n": 48, "tile_k": 128, "stages": 2},
+    **{"warps_n": 4, "reduction": "cluster"},
+}
 
 
 def test_rows_of_x_are_multiplied_by_rows_of_w() -> None:
@@ -70,6 +74,9 @@ class TestOnTheCpu(KernelChecks):
             (40, {"path": "wgmma", "reduction": "cluster", "split": 2, "tokens": 32}),
             (40, {**SHARED, "share": 2, "reduction": "cluster"}),
             (32, {**SHARED, "share": 4, "reduction": "last"}),
+            (40, {"path": "token_rows", "tile_n": 40, "reduction": "last", "split": 2}),
+            (100, {**TOKEN_ROWS, "share": 2, "split": 1, "warps_k": 1}),
+            (70, {**TOKEN_ROWS, "share": 1, "split": 2, "warps_k": 2}),
         )
     )
     workload = {"M": 3, "N": 72, "K": 512}

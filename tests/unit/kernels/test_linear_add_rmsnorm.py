@@ -33,6 +33,7 @@ class TestOnTheCpu(KernelChecks):
         Sample({"M": 3, "N": 40, "K": 512}, 1, {"path": "registers", "split": 3}),
         Sample({"M": 3, "N": 4096, "K": 256}, 1, {"path": "dots", "split": 1, "norm_blocks": 2}),
         Sample({"M": 20, "N": 72, "K": 512}, 1, {"path": "wgmma", "split": 2, "share": 2}),
+        Sample({"M": 70, "N": 72, "K": 512}, 1, {"path": "token_rows", "split": 2, "tile_n": 40}),
     )
     workload = {"M": 3, "N": 72, "K": 512}
     launches = (
