@@ -41,7 +41,7 @@ def simulated(content: Json) -> Iterator[str]:
         "what `tune` did until then: 10 rounds chose among five finalists. *Regret* is how much "
         "slower the slower of two seeds' winners is, the median and the worst of all workloads, "
         "the mean over pairs of runs. What a winner loses to the best config of all is put down to "
-        "the step that lost it: the best one tried, the best one in the finals, the winner.\n"
+        "the step that lost it: the best one tried in full, the best in the finals, the winner.\n"
     )
     yield (
         "| operator | | trials | finals | median regret | worst | never tried | not in the finals "

@@ -7,8 +7,8 @@ final rounds where there are any; a forest fitted to all workloads tells those o
 sample or a round scatters as the recorded ones of that workload do, in us, with a random sign:
 otherwise what is the best would depend on which kind of mean a method takes. So every config's true
 cost is known, and of each winner can be said what it costs more than the best (the loss) and at
-which step that was lost: the search never tried the best, it did not come into the finals, or they
-chose another.
+which step that was lost: the search never tried the best, or stopped it after a few samples; it did
+not come into the finals; or they chose another.
 
 `before` is what `tune` did until commit d752e1e2: pools of up to 200 configs tried whole, 22 trials
 of each further workload, what is within 5 % ranked by the medians of 12 rounds, the winner chosen
@@ -199,9 +199,9 @@ def _told(evaluator: Any, workload: Any, of: Any) -> tuple[dict, np.ndarray, np.
 
 
 def searched(definition: Any, grounds: Sequence[Ground], seed: int) -> dict[Any, list[Any]]:
-    """Search all workloads together; give the trials of each, the fastest first."""
+    """Search all workloads together; give the trials of each."""
     from tuner.model.run_config import RunConfig
-    from tuner.model.trial import INITIAL, fastest
+    from tuner.model.trial import INITIAL
     from tuner.space.plan import Plan
     from tuner.space.template import Template
     from tuner.tuning.search import Search
@@ -223,10 +223,7 @@ def searched(definition: Any, grounds: Sequence[Ground], seed: int) -> dict[Any,
     with tempfile.TemporaryDirectory() as folder:
         notebook = Notebook(folder)
         Search(plan, notebook, evaluator, Spectator(), pools, {}).run(searches_left=1)
-        return {
-            workload: fastest(notebook.trials(INITIAL, workload), full=True)
-            for workload in by_workload
-        }
+        return {workload: notebook.trials(INITIAL, workload) for workload in by_workload}
 
 
 # Who may win, and who does; both by their places in the pool.
@@ -284,7 +281,12 @@ WAYS: dict[str, tuple[Callable[[], Any], Callable[[Gpu, Sequence[Any]], Decided]
 
 
 def run(definition: Any, grounds: Sequence[Ground], way: str, seeds: int) -> dict[str, Any]:
-    """Search with each seed and decide each search several times; say what was lost where."""
+    """Search with each seed and decide each search several times; say what was lost where.
+
+    What was stopped early for its first samples is tried no more than what never ran.
+    """
+    from tuner.model.trial import fastest
+
     constants, decide = WAYS[way]
     with constants():
         found = [searched(definition, grounds, seed) for seed in range(seeds)]
@@ -292,7 +294,7 @@ def run(definition: Any, grounds: Sequence[Ground], way: str, seeds: int) -> dic
     for number, ground in enumerate(grounds):
         lost, won, spent = [], [], []
         for seed, trials_of in enumerate(found):
-            trials = trials_of[ground.workload]
+            trials = fastest(trials_of[ground.workload], full=True)
             tried = ground.loss([ground.pool.index(trial.config) for trial in trials])
             for again in range(FINALS):
                 gpu = Gpu(ground, np.random.default_rng((number, seed, again)))

@@ -363,6 +363,26 @@ def agent_settings(settings: RunSettings, *, drafted: bool) -> dict[str, Any]:
     return {"agent": agent, "rounds": rounds, "policy": policy}
 
 
+def _require_functions(spec: KernelSpec) -> None:
+    """Raise `KernelError` for a neighbour that the reference file lacks."""
+    links = [link for around in spec.surroundings for link in around.links]
+    everything = [one for link in links for one in (*link.before, *link.after)]
+    wanted = [one for one in everything if one.kind == "function"]
+    if not wanted:
+        return
+    from tuner.device.reference import load_functions
+
+    known = load_functions(spec.reference, "neighbours")
+    for one in wanted:
+        if one.function not in known:
+            raise KernelError(
+                f"{spec.reference.name} has no neighbour named {one.function!r}",
+                path=spec.path,
+                line=one.line,
+                remedy=f"its `neighbours`: {', '.join(known) or 'none'}",
+            )
+
+
 def _plan(definition: Definition, config: RunConfig) -> Plan:
     from tuner.space.callables import load_template
     from tuner.space.plan import Plan
@@ -371,8 +391,10 @@ def _plan(definition: Definition, config: RunConfig) -> Plan:
     definition = definition.chosen(config.operators)
     # A CPU's times say nothing, with neighbours or without, and an evaluator has none.
     alone = config.device == "host" or config.device.startswith(COMMAND)
-    around = ALONE if alone else config.surroundings
-    spec = chosen(definition.spec, around)
+    spec = chosen(definition.spec, config.surroundings)
+    if alone:
+        spec = chosen(spec, ALONE)
+    _require_functions(spec)
     for workload in config.workloads:
         check_sizes(spec, workload)
     definition = replace(definition, spec=spec)

@@ -30,7 +30,9 @@ from tuner.dispatch.table import (
     distrusted,
     evidence,
     productions,
+    split,
     wanted_for,
+    winner_of,
 )
 from tuner.model.config import Config
 from tuner.model.errors import SessionError
@@ -210,3 +212,19 @@ def test_a_difference_below_the_clocks_noise_is_none() -> None:
     assert compared(said, 1, 0).interval[0] > 1.5
     low, high = compared(replace(said, noise_us=4.0), 1, 0).interval
     assert low == 1.0 < high
+
+
+def test_the_first_rounds_choose_and_the_others_report() -> None:
+    said = comparison(ONE, {A: 5.0, B: 4.0})
+    choosing, reporting = split(said)
+    assert (len(choosing), len(reporting)) == (10, 30)
+    assert winner_of(said) == B
+
+
+def test_after_a_race_all_rounds_report_and_it_says_who_wins_and_by_how_much() -> None:
+    said = replace(comparison(ONE, {A: 5.0, B: 4.99}), raced_us=(5.0, 5.5))
+    assert split(said)[1] == said.rounds
+    assert winner_of(said) == A
+    won, second = (compared(said, column, 0) for column in (1, 2))
+    assert second.ratio == pytest.approx(1.1 * won.ratio)
+    assert second.time_us < won.time_us, "what the rounds report is told as it is"

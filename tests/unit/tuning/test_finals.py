@@ -9,9 +9,11 @@ import pytest
 from tuner.app.run import tune
 from tuner.device.base import Outcome
 from tuner.device.simulated import SimulatedDevice
+from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import Workload
-from tuner.model.trial import Status
+from tuner.model.trial import INITIAL, Measurement, Status, Trial, fastest
+from tuner.tuning.finals import contenders
 
 ALL = ("fast", "slow", "absent", "wrong")
 SMALL = Workload.of({"N": 1000})
@@ -231,3 +233,32 @@ def test_where_ranking_fails_the_order_of_the_search_stands(run):
 
     _, _, comparisons = run(Failing(), ())
     assert all(len(one.finalists) <= 6 for one in comparisons)
+
+
+def test_a_session_keeps_what_the_race_said(run):
+    _, _, comparisons = run(Misleading(), ())
+    tuned = [one for one in comparisons if not one.workload.held_out]
+    for one in tuned:
+        blocks = [dict(variant.config)["block"] for variant in one.finalists]
+        assert one.raced_us == tuple(1.0 + abs(block - 256) for block in blocks)
+
+
+def measured(block: int, *times_us: float) -> Trial:
+    what = (INITIAL, SMALL, Config.of({"block": block}), Status.CORRECT)
+    return Trial(*what, measurement=Measurement(times_us, 1, 1))
+
+
+def test_whoever_may_be_the_best_runs_on():
+    sharp, blurred = (1.0, 1.001) * 8, (1.0, 1.4) * 8
+    best = measured(0, *sharp)
+    near = [measured(k, *(us * 1.03 for us in sharp)) for k in (1, 2)]
+    wide = measured(3, *(us * 0.95 for us in blurred))
+    far = [measured(k, *(us * 1.3 for us in sharp)) for k in (4, 5)]
+
+    def blocks(*trials: Trial) -> list[int]:
+        return [dict(one.config)["block"] for one in contenders(fastest(trials), 16)]
+
+    assert blocks(best, *near, wide, *far) == [0, 1, 2, 3], "one by its interval"
+    assert blocks(best, *far) == [0, 4, 5], "three in any case: the best may fail a check"
+    assert len(contenders(fastest([best, *near, wide]), 2)) == 2
+    assert contenders([], 16) == []

@@ -1,0 +1,54 @@
+"""`--surroundings` and functions as neighbours: what a plan refuses before anything is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuner.app.plan import new_plan
+from tuner.model.errors import KernelError
+
+AROUND = """
+surroundings:
+  layer:
+    chain:
+      - before: [{function: router}]
+"""
+NEIGHBOURS = "neighbours = {{{name!r}: lambda tensors, axes: None}}\n"
+
+
+@pytest.fixture
+def plan(project: Path):
+    """Make a plan of a kernel whose reference file has one neighbour."""
+
+    def plan(neighbour: str = "router", **settings: str):
+        for name, more in (("scale.yaml", AROUND), ("scale.py", NEIGHBOURS.format(name=neighbour))):
+            path = project / name
+            path.write_text(path.read_text() + more)
+        return new_plan(project / "scale.cu", {"space": project / "scale.yaml", **settings})
+
+    return plan
+
+
+def test_a_neighbour_of_the_reference_file_is_found(plan) -> None:
+    (around,) = plan().spec.surroundings
+    assert around.links[0].before[0].function == "router"
+
+
+def test_one_that_it_lacks_is_told_with_the_line_of_the_space(plan) -> None:
+    with pytest.raises(KernelError, match="has no neighbour named 'router'") as caught:
+        plan("other")
+    assert caught.value.path.name == "scale.yaml"
+    assert caught.value.path.read_text().splitlines()[caught.value.line - 1].count("router")
+    assert "other" in caught.value.remedy
+
+
+@pytest.mark.parametrize("device", ["host", "cuda"])
+def test_a_name_that_the_file_has_not_is_refused_on_every_device(plan, device: str) -> None:
+    with pytest.raises(KernelError, match="no surroundings named 'prefill'"):
+        plan(surroundings="prefill", device=device)
+
+
+def test_a_cpu_has_no_neighbours(plan) -> None:
+    assert plan(surroundings="layer", device="host").spec.surroundings == ()
