@@ -1,6 +1,6 @@
 """SGLang's fused MoE kernel on this GPU: spaces in full, and files for a whole model.
 
-    python benchmarks/fused_moe.py check                                   # does all of it run here?
+    python benchmarks/fused_moe.py check                        # does all of it run here?
     python benchmarks/fused_moe.py fleet  --work DIR [--columns 768] [--trials N] [--seed N]
     python benchmarks/fused_moe.py record --work DIR [--configs N] [--tokens 1,16,64,256,1024,4096]
                                        (each needs an NVIDIA GPU, SGLang 0.5.17 and sglang-kernel)
@@ -201,9 +201,7 @@ def record(asked: argparse.Namespace) -> None:
         with seconds.of("open"):
             options = _options(session, changed)
             kernel = None if resumed else KERNEL
-            run = open_run(
-                stack, kernel, settings, options, resume=session if resumed else None
-            )
+            run = open_run(stack, kernel, settings, options, resume=session if resumed else None)
         ahead = Ahead(run.compiler)
         left_s = asked.compile_s
         for requests in requests_of(run.plan, ahead, run.device):
