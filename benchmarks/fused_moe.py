@@ -279,7 +279,10 @@ def check(asked: argparse.Namespace) -> None:
                 progress=told,
             )
         frame = found.to_pandas()
-        print(frame.to_string(max_colwidth=60), flush=True)
+        left_out = ("E", "N", "K", "TOP_K", "EP", "candidate", "stage")
+        shown = [name for name in frame if name not in left_out and "down_" not in name]
+        frame = frame[shown].rename(columns=lambda name: name.removeprefix("config."))
+        print(frame.to_string(max_colwidth=160), flush=True)
         print(found.winners().to_string(max_colwidth=200), flush=True)
 
 
