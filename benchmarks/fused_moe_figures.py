@@ -19,39 +19,44 @@ from typing import TYPE_CHECKING, Any
 from environment import ROOT, write_result
 
 if TYPE_CHECKING:
-    from tuner.model.trial import Comparison, Result
+    from tuner.export.engine_configs.winners import Tables
+    from tuner.model.trial import Comparison
     from tuner.search.recorded_spaces import RecordedSpace
-    from tuner.session.session import Session
 
 SPACE = ROOT / "search_spaces/sglang/fused_moe.yaml"
-WITHOUT_FILE = "without_file"
+WITHOUT_FILE, TRITON = "without_file", "3.6.0"
 SEEDS, TRIALS, NEAR = 20, 192, 1.01
 NAME = re.compile(r"fleet-N(?P<columns>\d+)-seed(?P<seed>\d+)")
 
 
-def row(session: Session, result: Result, comparison: Comparison) -> dict[str, Any]:
+def row(comparison: Comparison, table: Tables, trials: int) -> dict[str, Any]:
     """Compare what is written for a number of tokens with the engine's file and its default."""
     from tuner.model.statistics import paired_interval
 
-    columns = list(zip(*comparison.rounds, strict=True))
-    # Where nothing is proved faster, the config of the engine itself is what is written.
-    kept = None if result.baseline_wins else result.variant
-    written = columns[comparison.column(kept)]
+    columns, tokens = list(zip(*comparison.rounds, strict=True)), comparison.workload.values["M"]
+    wanted = None if tokens in table.undecided else table.own[tokens]
+    at = (
+        0
+        if wanted is None
+        else 1
+        + next(
+            place
+            for place, one in enumerate(comparison.finalists)
+            if all(one.config[name] == value for name, value in wanted.items())
+        )
+    )
     found: dict[str, Any] = {
-        "tokens": comparison.workload.values["M"],
-        "us": round(median(written), 3),
+        "tokens": tokens,
+        "us": round(median(columns[at]), 3),
         "engine_us": round(median(columns[0]), 3),
-        "kept_engine": kept is None,
-        "config": dict(result.config),
-        "trials": len(session.trials("initial", comparison.workload)),
-        "over_engine": [1.0, 1.0, 1.0],
+        "config": wanted,  # None: that of the engine itself
+        "trials": trials,
+        "over_engine": _ratio(paired_interval(columns[0], columns[at], 0)) if at else [1.0] * 3,
     }
-    if kept is not None:
-        found["over_engine"] = _ratio(paired_interval(columns[0], written, 0))
     if WITHOUT_FILE in comparison.peers:
         default = columns[comparison.column(WITHOUT_FILE)]
         found["default_us"] = round(median(default), 3)
-        found["over_default"] = _ratio(paired_interval(default, written, 0))
+        found["over_default"] = _ratio(paired_interval(default, columns[at], 0))
     return found
 
 
@@ -60,24 +65,22 @@ def _ratio(found: tuple[float, tuple[float, float]]) -> list[float]:
     return [round(one, 4) for one in (ratio, low, high)]
 
 
-def fleet(folder: Path) -> dict[str, Any] | None:
-    """Read one session of a fleet, None where its finals have not begun."""
+def fleet(folder: Path) -> dict[str, Any]:
+    """Read one session of a fleet."""
+    from tuner.export.engine_configs.winners import configs_of
     from tuner.session.session import Session
 
     named = NAME.fullmatch(folder.name)
     assert named is not None
+    (table,) = configs_of([folder], "sglang", TRITON, SPACE).tables.values()
     with Session.open(folder, read_only=True) as session:
-        results = {one.workload: one for one in session.results()}
         rows = [
-            row(session, results[one.workload], one)
+            row(one, table, len(session.trials("initial", one.workload)))
             for one in session.comparisons()
-            if one.workload in results
         ]
         environment = dict(session.environment)
     seconds = folder.with_name(f"{folder.name}.seconds.json")
     parts = json.loads(seconds.read_text(encoding="utf-8")) if seconds.exists() else []
-    if not rows:
-        return None
     return {
         **{name: int(value) for name, value in named.groupdict().items()},
         "seconds": round(sum(spent for _, spent in parts), 1) or None,
@@ -118,8 +121,8 @@ def searches(recording: Path, seeds: int) -> list[dict[str, Any]]:
 def fleets(folder: Path) -> Iterator[dict[str, Any]]:
     """Read all sessions of a folder that are of fleets."""
     for path in sorted(folder.iterdir()):
-        if NAME.fullmatch(path.name) and (found := fleet(path)) is not None:
-            yield found
+        if NAME.fullmatch(path.name):
+            yield fleet(path)
 
 
 def summary(made: Sequence[Mapping[str, Any]], replayed: Sequence[Mapping[str, Any]]) -> None:
