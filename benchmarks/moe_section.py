@@ -85,12 +85,14 @@ def _searches(searches: Sequence[Json]) -> Iterator[str]:
         f"{_or_more(median(known))} (asked: {TRIALS_MEDIAN}), at most {_or_more(max(known))} "
         f"(asked: {TRIALS_MOST}).\n"
     )
-    yield "| tokens | configs | best, us | median trials | most |"
-    yield "|---|---|---|---|---|"
+    yield f"| tokens | configs | best, us | median trials | most | worst after {TRIALS_MOST} |"
+    yield "|---|---|---|---|---|---|"
     for one in searches:
         own = [TRIALS_MOST + 1 if count is None else count for count in one["trials"]]
         median_of, most = (_or_more(count) for count in (median(own), max(own)))
+        worst = max(one["end_us"]) / one["best_us"]
         yield (
-            f"| {one['tokens']} | {one['configs']} | {one['best_us']:.1f} | {median_of} | {most} |"
+            f"| {one['tokens']} | {one['configs']} | {one['best_us']:.1f} | {median_of} | {most} "
+            f"| {worst:.3f}x the best |"
         )
     yield ""

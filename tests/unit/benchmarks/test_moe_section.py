@@ -55,8 +55,10 @@ def test_the_section_says_what_files_are_worth() -> None:
     said = "\n".join(moe_section.fused_moe(content))
     assert "made in 5.0 minutes (asked: 15)" in said
     assert "| 16 | 24 | 10.1 | 16.2 | 9.0 | 1.12x [" in said
+    assert "| 1 | 300 | 20.0 | 30 | over 192 | 1.020x the best |" in said
     assert "median 21 (asked: 60), at most over 192 (asked: 192)" in said
 
 
 def searches(*trials: list[int | None]) -> list[dict[str, Any]]:
-    return [{"tokens": 1, "configs": 300, "best_us": 23.1, "trials": one} for one in trials]
+    known = {"tokens": 1, "configs": 300, "best_us": 20.0, "end_us": [20.0, 20.1, 20.4]}
+    return [{**known, "trials": one} for one in trials]
