@@ -1,6 +1,6 @@
 """SGLang's fused MoE kernel on this GPU: spaces in full, and files for a whole model.
 
-    python benchmarks/fused_moe.py check                                  # does all of it run here?
+    python benchmarks/fused_moe.py check                        # does all of it run here?
     python benchmarks/fused_moe.py fleet  --work DIR [--columns 768] [--trials N] [--seed N]
     python benchmarks/fused_moe.py record --work DIR [--configs N] [--tokens 1,16,64,256,1024,4096]
                                        (each needs an NVIDIA GPU, SGLang 0.5.17 and sglang-kernel)
@@ -279,7 +279,10 @@ def check(asked: argparse.Namespace) -> None:
                 progress=told,
             )
         frame = found.to_pandas()
-        print(frame.to_string(max_colwidth=60), flush=True)
+        left_out = ("E", "N", "K", "TOP_K", "EP", "candidate", "stage")
+        shown = [name for name in frame if name not in left_out and "down_" not in name]
+        frame = frame[shown].rename(columns=lambda name: name.removeprefix("config."))
+        print(frame.to_string(max_colwidth=160), flush=True)
         print(found.winners().to_string(max_colwidth=200), flush=True)
 
 

@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import gemm_section  # noqa: E402
 import hardware_section  # noqa: E402
+import moe_section  # noqa: E402
 import operators_section  # noqa: E402
 import scaling_section  # noqa: E402
 import seeds_section  # noqa: E402
@@ -475,6 +476,7 @@ def _start(content):
 # What the page says, in its order, each from one file.
 SECTIONS = (
     *((steps_section.steps, f"h200/sglang_step/{model}") for model in steps_section.ASKED),
+    (moe_section.fused_moe, "h100/fused_moe"),
     (steps_section.call_cost, "h200/call_cost"),
     (_stand_ins, "h200/stand_ins"),
     (seeds_section.two_seeds, "h200/two_seeds"),

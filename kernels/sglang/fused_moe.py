@@ -27,6 +27,8 @@ KEYS = (
 # 65), 1 - entropy / log(128) is 0.11 (0.11), the first expert has 3.3 % (4.3 %). The counts are in
 # https://mcp-tool-shop-org.github.io/gpu-container/handbook/derisk/
 REAL_SPREAD = 4.5
+# Weights that are drawn one by one, unless an expert has more.
+DRAWN = 1 << 25
 # Of the rows of x and h in `extreme`: their sums stay between the smallest and the largest floats.
 ROW_SCALES = (2.0**-60, 2.0**-10, 1.0, 2.0**50)
 
@@ -209,7 +211,7 @@ def drawn_for(xp, rng, names, shapes, fill, WEIGHTS):
         scales = (experts, -(-columns // BLOCK), blocks)
         drawn[f"{names[1]}_scale"] = (0.5 + rng.random(scales, dtype=xp.float32)) * least
     else:
-        drawn[names[1]] = rng.standard_normal(shapes[1], dtype=xp.float32) * least
+        drawn[names[1]] = weights_of(xp, rng, shapes[1]) * least
     if fill != "extreme":
         return drawn
     choice = (rng.random((rows, 1), dtype=xp.float32) * len(ROW_SCALES)).astype(xp.int32)
@@ -225,6 +227,18 @@ def drawn_for(xp, rng, names, shapes, fill, WEIGHTS):
         names[1]: w * signs,
         f"{names[0]}_scale": of_rows * xp.ones((rows, blocks), dtype=xp.float32),
     }
+
+
+def weights_of(xp, rng, shape):
+    """Draw normal weights; each row of an expert is one of so many that are drawn anew.
+
+    A GPU takes seconds to draw the 604 million of a layer, and a moment to copy rows.
+    """
+    experts, columns, depth = shape
+    rows = min(experts * columns, max(columns, DRAWN // depth))
+    drawn = rng.standard_normal((rows, depth), dtype=xp.float32)
+    order = (rng.random(experts * columns) * rows).astype(xp.int64)
+    return drawn[order].reshape(shape)
 
 
 def routes_of(xp, rng, axes, fill, ROUTING):

@@ -5,14 +5,15 @@ from __future__ import annotations
 import linecache
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tuner.device.base import Program
-from tuner.device.reference import blamed_on_peer
+from tuner.device.reference import PeerError, blamed_on_peer
+from tuner.model.trial import Status
 
 # Modules whose state is kept from call to call: what is right only in a first call shows.
 MOST_MODULES = 64
@@ -82,3 +83,26 @@ def place_of(key: str) -> str:
 def blamed_on_call(program: Program) -> AbstractContextManager[None]:
     """Turn whatever a Python kernel raises into a `PeerError` with its line and status."""
     return blamed_on_peer(Path(place_of(program.source_key)), "line ")
+
+
+def checked_results(
+    torch: Any, returned: Any, tensors: Mapping[str, Any], outputs: Sequence[str]
+) -> Mapping[str, Any]:
+    """Require outputs of the right type and shape: a conversion would be part of the work."""
+    if returned is None:
+        return {}
+    if not isinstance(returned, Mapping):
+        kind = type(returned).__name__
+        raise PeerError(f"returns a {kind}: neither None nor a dict of outputs by name")
+    for name, result in returned.items():
+        if name not in outputs:
+            raise PeerError(f"returns {name!r}, which is none of the outputs {', '.join(outputs)}")
+        if not isinstance(result, torch.Tensor):
+            raise PeerError(f"returns a {type(result).__name__} for {name!r}, not a tensor")
+        found, wanted = (
+            f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device.type}"
+            for tensor in (result, tensors[name])
+        )
+        if found != wanted:
+            raise PeerError(f"returns {name!r} as {found}, not {wanted}", status=Status.INCORRECT)
+    return returned

@@ -133,6 +133,12 @@ class PeerError(WorkerError):
 
 _LONGEST_REASON = 2000
 _MEMORY_ERRORS = frozenset({("torch", "OutOfMemoryError")})
+_MEMORY_TEXTS = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "CUDA error: out of memory",
+    "Triton Error [CUDA]: out of memory",
+)
 _RESOURCE_ERRORS = frozenset({("triton", "OutOfResources")})
 
 
@@ -149,15 +155,17 @@ def blamed_on_peer(file: Path, before_line: str) -> Iterator[None]:
     except WorkerError:
         raise
     except ImportError as error:
-        raise PeerError(str(error), status=Status.NOT_RECORDED) from error
+        text = _text_of(error)[:_LONGEST_REASON]
+        raise PeerError(text, status=Status.NOT_RECORDED) from error
     except NotImplementedError as error:
-        raise PeerError(str(error), status=Status.CONSTRAINT) from error
+        text = _text_of(error)[:_LONGEST_REASON]
+        raise PeerError(text, status=Status.CONSTRAINT) from error
     except KernelError as error:
         raise PeerError(str(error)) from error
     except Exception as error:
         line = line_in(file, error)
         place = f"{before_line}{line}: " if line else ""
-        text = f"{place}{type(error).__name__}: {error}"
+        text = f"{place}{type(error).__name__}: {_text_of(error)}"
         status = Status.RESOURCE_LIMIT if _lacks_memory(error) else Status.LAUNCH
         raise PeerError(text[:_LONGEST_REASON], status=status) from error
 
@@ -168,7 +176,17 @@ def _lacks_memory(error: Exception) -> bool:
 
 def ran_out(error: BaseException | None) -> bool:
     """Whether memory ended, the system's or PyTorch's; not the shared memory of a GPU's blocks."""
-    return isinstance(error, MemoryError) or _is_one_of(error, _MEMORY_ERRORS)
+    if isinstance(error, MemoryError) or _is_one_of(error, _MEMORY_ERRORS):
+        return True
+    # Some allocators raise no error of their own: only the text tells.
+    return isinstance(error, RuntimeError) and any(t in _text_of(error) for t in _MEMORY_TEXTS)
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as another:  # noqa: BLE001 - code of the user's
+        return f"its text raises {type(another).__name__}"
 
 
 def _is_one_of(error: BaseException | None, names: frozenset[tuple[str, str]]) -> bool:

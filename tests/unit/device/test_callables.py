@@ -34,6 +34,7 @@ FIRST_ONLY = (
     "launch.calls = getattr(launch, 'calls', 0) + 1; part = part * (1 if launch.calls < 2 else 2)"
 )
 VARYING = "import random; part = part * random.choice([1, 1 + 1e-6])"
+UNTELLABLE = "raise type('Odd', (Exception,), {'__str__': lambda self: 1 / 0})()"
 HERE = "        part = x[first : first + rows] * scale\n"
 
 
@@ -92,7 +93,13 @@ def test_results_may_be_returned(tmp_path: Path) -> None:
         ("raise MemoryError('no room')", Status.RESOURCE_LIMIT, "MemoryError: no room"),
         (OUT_OF_RESOURCES, Status.RESOURCE_LIMIT, "OutOfResources: shared memory"),
         ("raise torch.OutOfMemoryError('no room')", Status.RESOURCE_LIMIT, "OutOfMemoryError"),
-        ("torch.empty(1 << 52)", Status.LAUNCH, "can't allocate memory"),
+        ("torch.empty(1 << 52)", Status.RESOURCE_LIMIT, "can't allocate memory"),
+        ("raise RuntimeError('CUDA error: out of memory')", Status.RESOURCE_LIMIT, "CUDA error"),
+        ("return out", Status.LAUNCH, "returns a Tensor: neither None nor a dict of outputs"),
+        ("return {'out': [1]}", Status.LAUNCH, "returns a list for 'out', not a tensor"),
+        (UNTELLABLE, Status.LAUNCH, "its text raises ZeroDivisionError"),
+        ("import sys; sys.exit(3)", Status.LAUNCH, "exit code 3"),
+        ("config.clear(); tensors.clear(); axes.clear()", Status.LAUNCH, "KeyError"),
     ],
 )  # fmt: skip
 def test_a_config_that_misbehaves_has_its_status_and_the_next_one_runs(

@@ -18,10 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tuner.device.base import Program
-from tuner.device.callables import Modules, blamed_on_call
+from tuner.device.callables import Modules, blamed_on_call, checked_results
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, Slot
-from tuner.device.reference import PeerError
-from tuner.model.trial import Status
 from tuner.process.child import Child
 
 # A first call imports what it needs and compiles.
@@ -149,25 +147,15 @@ class Calls:
             self._write(self._layout.slot(name), content)
         for slot in self._layout.spoiled:
             self._write(slot, bytes([fill]) * slot.size_bytes)
-        axes = program.workload.values
+        axes, tensors = program.workload.values, dict(self._tensors)
         with blamed_on_call(program), torch.no_grad():
             started = time.perf_counter()
             returned = function(dict(self._tensors), dict(axes), **self._operators)
             ended = time.perf_counter()
-            for name, result in (returned or {}).items():
-                self._keep(name, result)
+            outputs = [slot.name for slot in self._layout.with_role("output", "inout")]
+            for name, result in checked_results(torch, returned, tensors, outputs).items():
+                tensors[name].copy_(result)
         return (ended - started) * 1e6, self._digest()
-
-    def _keep(self, name: str, result: Any) -> None:
-        outputs = [slot.name for slot in self._layout.with_role("output", "inout")]
-        if name not in outputs:
-            raise PeerError(f"returns {name!r}, which is none of the outputs {', '.join(outputs)}")
-        wanted = self._tensors[name]
-        found, needed = (f"{one.dtype} {tuple(one.shape)}" for one in (result, wanted))
-        if found != needed:
-            message = f"returns {name!r} as {found}, not {needed}"
-            raise PeerError(message, status=Status.INCORRECT)
-        wanted.copy_(result)
 
     def _digest(self) -> int:
         digest = 0

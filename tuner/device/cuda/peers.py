@@ -18,7 +18,7 @@ from typing import Any
 from cuda.bindings import driver
 
 from tuner.device.base import Program
-from tuner.device.callables import Modules, blamed_on_call
+from tuner.device.callables import Modules, blamed_on_call, checked_results
 from tuner.device.cuda.buffers import Graph, MappedArena
 from tuner.device.cuda.driver import CudaError, LaunchArguments, allocate, call
 from tuner.device.layout import STORAGE, Slot
@@ -31,7 +31,6 @@ from tuner.device.reference import (
     ran_out,
 )
 from tuner.model.errors import KernelError
-from tuner.model.trial import Status
 
 # The first call compiles or loads modules, the next ones may still choose algorithms; none of that
 # is allowed while a graph is captured. PyTorch's own guide to CUDA graphs warms up three times.
@@ -176,7 +175,9 @@ class PeerLauncher:
         with self._views(arguments) as tensors:
             given = self._anew(tensors, arguments) if self.is_call else dict(tensors)
             returned = self.function(given, dict(self.axes), **self.home.operators)
-            self.returned[arguments.base] = _checked(self.torch, returned, tensors, arguments)
+            outputs = [slot.name for slot in arguments.layout.with_role("output", "inout")]
+            checked = checked_results(self.torch, returned, tensors, outputs)
+            self.returned[arguments.base] = checked
 
     def collect(self, arguments: LaunchArguments) -> None:
         with self._views(arguments) as tensors:
@@ -265,30 +266,6 @@ def _over(torch: Any, storage: Any, slot: Slot, stream: Any) -> Any:
     made = torch.empty(0, dtype=dtype, device=stream.device)
     strides = tuple(prod(slot.shape[n + 1 :]) for n in range(len(slot.shape)))
     return made.set_(storage, 0, slot.shape, strides)
-
-
-def _checked(
-    torch: Any, returned: Any, tensors: Mapping[str, Any], arguments: LaunchArguments
-) -> Mapping[str, Any]:
-    """Require outputs of the right type and shape: a conversion would be part of the work."""
-    if returned is None:
-        return {}
-    if not isinstance(returned, Mapping):
-        kind = type(returned).__name__
-        raise PeerError(f"returns a {kind}: neither None nor a dict of outputs by name")
-    outputs = [slot.name for slot in arguments.layout.with_role("output", "inout")]
-    for name, result in returned.items():
-        if name not in outputs:
-            raise PeerError(f"returns {name!r}, which is none of the outputs {', '.join(outputs)}")
-        if not isinstance(result, torch.Tensor):
-            raise PeerError(f"returns a {type(result).__name__} for {name!r}, not a tensor")
-        found, wanted = (
-            f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device.type}"
-            for tensor in (result, tensors[name])
-        )
-        if found != wanted:
-            raise PeerError(f"returns {name!r} as {found}, not {wanted}", status=Status.INCORRECT)
-    return returned
 
 
 def _warm_up(launcher: PeerLauncher, arena: MappedArena, stream: Any) -> None:

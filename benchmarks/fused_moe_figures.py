@@ -1,0 +1,167 @@
+"""Make the figures of SGLang's fused MoE kernel out of what fused_moe.py measured on a GPU.
+
+    python benchmarks/fused_moe_figures.py FOLDER [--recording FILE] [--seeds N] [--out FILE]
+
+FOLDER holds the sessions and the files *.seconds.json. Needs no GPU: the searches are replayed over
+the recording, each with `--seeds` seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from environment import ROOT, write_result
+
+if TYPE_CHECKING:
+    from tuner.export.engine_configs.winners import Tables
+    from tuner.model.trial import Comparison
+    from tuner.search.recorded_spaces import RecordedSpace
+
+SPACE = ROOT / "search_spaces/sglang/fused_moe.yaml"
+WITHOUT_FILE, TRITON = "without_file", "3.6.0"
+SEEDS, TRIALS, NEAR = 20, 192, 1.01
+NAME = re.compile(r"fleet-N(?P<columns>\d+)-seed(?P<seed>\d+)")
+
+
+def row(comparison: Comparison, table: Tables, trials: int) -> dict[str, Any]:
+    """Compare what is written for a number of tokens with the engine's file and its default."""
+    from tuner.model.statistics import paired_interval
+
+    columns, tokens = list(zip(*comparison.rounds, strict=True)), comparison.workload.values["M"]
+    wanted = None if tokens in table.undecided else table.own[tokens]
+    at = (
+        0
+        if wanted is None
+        else 1
+        + next(
+            place
+            for place, one in enumerate(comparison.finalists)
+            if all(one.config[name] == value for name, value in wanted.items())
+        )
+    )
+    found: dict[str, Any] = {
+        "tokens": tokens,
+        "us": round(median(columns[at]), 3),
+        "engine_us": round(median(columns[0]), 3),
+        "config": wanted,  # None: that of the engine itself
+        "trials": trials,
+        "over_engine": _ratio(paired_interval(columns[0], columns[at], 0)) if at else [1.0] * 3,
+    }
+    if WITHOUT_FILE in comparison.peers:
+        default = columns[comparison.column(WITHOUT_FILE)]
+        found["default_us"] = round(median(default), 3)
+        found["over_default"] = _ratio(paired_interval(default, columns[at], 0))
+    return found
+
+
+def _ratio(found: tuple[float, tuple[float, float]]) -> list[float]:
+    ratio, (low, high) = found
+    return [round(one, 4) for one in (ratio, low, high)]
+
+
+def fleet(folder: Path) -> dict[str, Any]:
+    """Read one session of a fleet."""
+    from tuner.export.engine_configs.winners import configs_of
+    from tuner.session.session import Session
+
+    named = NAME.fullmatch(folder.name)
+    assert named is not None
+    (table,) = configs_of([folder], "sglang", TRITON, SPACE).tables.values()
+    with Session.open(folder, read_only=True) as session:
+        rows = [
+            row(one, table, len(session.trials("initial", one.workload)))
+            for one in session.comparisons()
+        ]
+        environment = dict(session.environment)
+    seconds = folder.with_name(f"{folder.name}.seconds.json")
+    parts = json.loads(seconds.read_text(encoding="utf-8")) if seconds.exists() else []
+    return {
+        **{name: int(value) for name, value in named.groupdict().items()},
+        "seconds": round(sum(spent for _, spent in parts), 1) or None,
+        "rows": sorted(rows, key=lambda one: one["tokens"]),
+        "environment": environment,
+    }
+
+
+def needed(found_us: Sequence[float], best_us: float) -> int | None:
+    """Count the trials until the search has come within 1 % of the best, None for never."""
+    return next((n for n, us in enumerate(found_us, start=1) if us <= NEAR * best_us), None)
+
+
+def searched(space: RecordedSpace, seeds: int) -> dict[str, Any]:
+    """Replay the search over one number of tokens with every seed, alone."""
+    from tuner.search.comparison import Settings, replay
+
+    settings = Settings(("auto",), seeds, min(TRIALS, len(space.pool)))
+    runs = [replay(space, "auto", seed, settings) for seed in range(seeds)]
+    counts = [needed(one.found_us, space.optimum_us) for one in runs]
+    return {
+        "tokens": space.workload.values["M"],
+        "configs": len(space.pool),
+        "best_us": round(space.optimum_us, 3),
+        "trials": counts,
+        "end_us": [round(one.found_us[-1], 3) for one in runs],
+    }
+
+
+def searches(recording: Path, seeds: int) -> list[dict[str, Any]]:
+    """Replay the search over all numbers of tokens of a recording."""
+    from tuner.app.compare import recorded_spaces
+
+    found = recorded_spaces(recording, SPACE)
+    return sorted((searched(one, seeds) for one in found), key=lambda one: one["tokens"])
+
+
+def fleets(folder: Path) -> Iterator[dict[str, Any]]:
+    """Read all sessions of a folder that are of fleets."""
+    for path in sorted(folder.iterdir()):
+        if NAME.fullmatch(path.name):
+            yield fleet(path)
+
+
+def summary(made: Sequence[Mapping[str, Any]], replayed: Sequence[Mapping[str, Any]]) -> None:
+    """Print what it says."""
+    from tuner.model.statistics import geometric_mean
+
+    for one in made:
+        for name in ("over_engine", "over_default"):
+            ratios = [found[name][0] for found in one["rows"] if name in found]
+            if ratios:
+                mean, worst = geometric_mean(ratios), min(ratios)
+                title = f"N={one['columns']} seed {one['seed']} {name}"
+                print(f"{title}: {mean:.3f}x, worst {worst:.3f}x of {len(ratios)}")
+    for found in replayed:
+        print(f"M={found['tokens']}: {found['configs']} configs, trials {found['trials']}")
+    counts = [n or TRIALS for one in replayed for n in one["trials"]]
+    if counts:
+        print(f"trials to within 1 %: median {median(counts):.0f}, most {max(counts)}")
+
+
+def main() -> None:
+    """Read, replay and write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--recording", type=Path)
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/h100/fused_moe.json")
+    asked = parser.parse_args()
+    made = list(fleets(asked.folder))
+    replayed = searches(asked.recording, asked.seeds) if asked.recording else []
+    summary(made, replayed)
+    environment = made[0]["environment"] if made else {}
+    content = {
+        "fleets": [{k: v for k, v in one.items() if k != "environment"} for one in made],
+        "searches": replayed,
+        "environment": environment,
+    }
+    write_result(asked.out, content)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""The page's part on the files of SGLang's fused MoE kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import geometric_mean, median
+from typing import Any
+
+Json = Mapping[str, Any]
+
+# What is asked: of the trials of each number of tokens, and of a model's files in all.
+TRIALS_MEDIAN, TRIALS_MOST, MINUTES = 60, 192, 15
+_SHORT = ("over the first", "over the guess")
+OVER = {
+    "over_engine": "what SGLang does by itself",
+    "over_default": "the config that it guesses without a file",
+}
+
+
+def fused_moe(content: Json) -> Iterator[str]:
+    """Tell what the files of a model are worth, and how many trials each row of them takes."""
+    device = content["environment"]["device"]
+    yield "## Files for SGLang's fused MoE kernel\n"
+    yield (
+        f"Qwen3-30B-A3B's experts (E 128, top 8, hidden 2048, bf16) on an {device}, SGLang's own "
+        "Triton kernel with Triton 3.6, both GEMMs with one config. `benchmarks/fused_moe.py`, "
+        "`benchmarks/fused_moe_figures.py`, `benchmarks/results/h100/fused_moe.json`. SGLang "
+        "0.5.17 ships no file for this GPU and Triton: by itself it takes one for Triton 3.2. What "
+        "is asked is asked of an H200: 1.25x over the guess, nowhere slower, and 1.03x over a file "
+        "that fits, with a config for each GEMM.\n"
+    )
+    for one in content["fleets"]:
+        yield from _fleet(one)
+    if content["searches"]:
+        yield from _searches(content["searches"])
+
+
+def _fleet(fleet: Json) -> Iterator[str]:
+    rows, spent = fleet["rows"], fleet["seconds"]
+    said = [
+        f"over {name} {_means([row[key][0] for row in rows if key in row])}"
+        for key, name in OVER.items()
+        if any(key in row for row in rows)
+    ]
+    took = "" if spent is None else f", made in {spent / 60:.1f} minutes (asked: {MINUTES})"
+    yield (
+        f"**{fleet['columns']} columns an expert**, {len(rows)} numbers of tokens{took}, seed "
+        f"{fleet['seed']}: {'; '.join(said)}. A ratio of 1 without an interval is where the file "
+        "has the engine's own config. Times are between the calls before and after for up to 64 "
+        "tokens.\n"
+    )
+    head = ("tokens", "trials", "SGLang by itself, us", "guessed", "in the file", *_SHORT)
+    yield f"| {' | '.join(head)} |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in rows:
+        default = f"{row['default_us']:.1f}" if "default_us" in row else "-"
+        ratios = " | ".join(_ratio(row[key]) if key in row else "-" for key in OVER)
+        yield (
+            f"| {row['tokens']} | {row['trials']} | {row['engine_us']:.1f} | {default} "
+            f"| {row['us']:.1f} | {ratios} |"
+        )
+    yield ""
+
+
+def _means(ratios: Sequence[float]) -> str:
+    return f"{geometric_mean(ratios):.3f}x (geometric mean), {min(ratios):.3f}x at the least"
+
+
+def _or_more(trials: float) -> str:
+    return f"over {TRIALS_MOST}" if trials > TRIALS_MOST else f"{trials:.0f}"
+
+
+def _ratio(found: Sequence[float]) -> str:
+    ratio, low, high = found
+    return f"{ratio:.2f}x" if low == high else f"{ratio:.2f}x [{low:.2f}, {high:.2f}]"
+
+
+def _searches(searches: Sequence[Json]) -> Iterator[str]:
+    counts = [count for one in searches for count in one["trials"]]
+    known = [TRIALS_MOST + 1 if count is None else count for count in counts]
+    yield (
+        "**Trials to within 1 % of the best** of the configs that were measured, of the 1,304 of "
+        "SGLang's 1,920 that fit into shared memory; searches replayed with "
+        f"{len(searches[0]['trials'])} seeds, each number of tokens by itself: median "
+        f"{_or_more(median(known))} (asked: {TRIALS_MEDIAN}), at most {_or_more(max(known))} "
+        f"(asked: {TRIALS_MOST}).\n"
+    )
+    yield f"| tokens | configs | best, us | median trials | most | worst after {TRIALS_MOST} |"
+    yield "|---|---|---|---|---|---|"
+    for one in searches:
+        own = [TRIALS_MOST + 1 if count is None else count for count in one["trials"]]
+        median_of, most = (_or_more(count) for count in (median(own), max(own)))
+        worst = max(one["end_us"]) / one["best_us"]
+        yield (
+            f"| {one['tokens']} | {one['configs']} | {one['best_us']:.1f} | {median_of} | {most} "
+            f"| {worst:.3f}x the best |"
+        )
+    yield ""

@@ -1,0 +1,64 @@
+"""The page's part on the files of SGLang's fused MoE kernel."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+import fused_moe_figures
+import moe_section
+
+from tuner.export.engine_configs.winners import Tables
+from tuner.model.config import Config
+from tuner.model.kernel import Workload
+from tuner.model.trial import Comparison, Variant
+
+ROUNDS = tuple((10.0 + 0.01 * n, 8.0 + 0.01 * n, 9.0, 16.0 + 0.02 * n) for n in range(20))
+WORKLOAD = Workload.of({"M": 16, "E": 128})
+
+
+def comparison() -> Comparison:
+    finalists = tuple(Variant("initial", Config.of({"BLOCK_SIZE_M": m})) for m in (16, 32))
+    return Comparison(WORKLOAD, finalists, ROUNDS, peers=("without_file",))
+
+
+def test_what_is_written_is_compared_with_the_engine_and_with_its_guess() -> None:
+    row = fused_moe_figures.row(comparison(), Tables(own={16: {"BLOCK_SIZE_M": 32}}), 24)
+    assert (row["tokens"], row["us"], row["config"]) == (16, 9.0, {"BLOCK_SIZE_M": 32})
+    assert row["over_engine"][0] == 1.1217
+    assert row["over_default"][0] == 1.7989
+
+
+def test_where_nothing_is_proved_faster_the_engine_s_own_is_what_is_written() -> None:
+    table = Tables(own={16: {"BLOCK_SIZE_M": 16}}, undecided={16: "nothing is proved faster"})
+    row = fused_moe_figures.row(comparison(), table, 24)
+    assert (row["config"], row["over_engine"]) == (None, [1.0, 1.0, 1.0])
+    assert row["us"] == row["engine_us"]
+
+
+def test_trials_are_counted_until_one_percent_of_the_best() -> None:
+    assert fused_moe_figures.needed((3.0, 2.0, 1.01, 1.0), 1.0) == 3
+    assert fused_moe_figures.needed((3.0, 2.0), 1.0) is None
+
+
+def test_the_section_says_what_files_are_worth() -> None:
+    row = fused_moe_figures.row(comparison(), Tables(own={16: {"BLOCK_SIZE_M": 32}}), 24)
+    found = searches([7, 30, None], [12, 31, 11])
+    content: dict[str, Any] = {
+        "fleets": [{"columns": 768, "seed": 0, "seconds": 300.0, "rows": [row]}],
+        "searches": found,
+        "environment": {"device": "NVIDIA H100 80GB HBM3"},
+    }
+    said = "\n".join(moe_section.fused_moe(content))
+    assert "made in 5.0 minutes (asked: 15)" in said
+    assert "| 16 | 24 | 10.1 | 16.2 | 9.0 | 1.12x [" in said
+    assert "| 1 | 300 | 20.0 | 30 | over 192 | 1.020x the best |" in said
+    assert "median 21 (asked: 60), at most over 192 (asked: 192)" in said
+
+
+def searches(*trials: list[int | None]) -> list[dict[str, Any]]:
+    known = {"tokens": 1, "configs": 300, "best_us": 20.0, "end_us": [20.0, 20.1, 20.4]}
+    return [{**known, "trials": one} for one in trials]
