@@ -3,6 +3,7 @@
 And a PostgreSQL server for those that ask for one.
 """
 
+import gc
 import itertools
 import os
 import signal
@@ -29,6 +30,15 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 
 databases = itertools.count()
+
+# Of the million objects that thousands of tests and what they import make, none ends before them.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from here on, among what tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
