@@ -1,8 +1,8 @@
 """Load vLLM's plugins in a vLLM without a GPU, and say as JSON what became of them.
 
 `python genuine_vllm.py PLUGIN` imports vLLM, tells it that this is an H200, and compiles two of its
-layers; what is compiled of vLLM itself has stand-ins. With `--loader` only its loader of plugins is
-imported, which needs no packages.
+layers; what is compiled of vLLM itself has stand-ins. With `--configured` no layer is compiled, and
+with `--loader` only vLLM's loader of plugins is imported, which needs no packages.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def layers() -> Any:
     return act, step
 
 
-def all_of_vllm(plugin: str) -> dict[str, Any]:
+def all_of_vllm(plugin: str, *, compiles: bool) -> dict[str, Any]:
     """Load plugins into vLLM, and trace and lower its layers as its compiler does."""
     stand_in_for_kernels()
     interface: Any = importlib.import_module("vllm.platforms.interface")
@@ -114,14 +114,19 @@ def all_of_vllm(plugin: str) -> dict[str, Any]:
         x, residual = torch.randn(4, 16), torch.randn(4, 8)
         # Fusions for a GPU name operators of vLLM's library that have no stand-ins.
         pretended.cuda = made.compilation_config.pass_config.fuse_norm_quant = False
-        found, called = compiled(step, made, (x, residual))
-        again = step(x.clone(), residual.clone())
-        return {
+        known = {
             "custom_ops": made.compilation_config.custom_ops,
             "mode": made.compilation_config.mode.name,
             "key": made.compute_hash(),
             "priority": ir.rms_norm.get_priority(),
             "activation": type(act).__name__,
+        }
+        if not compiles:
+            return known
+        found, called = compiled(step, made, (x, residual))
+        again = step(x.clone(), residual.clone())
+        return {
+            **known,
             "graph": called,
             "calls": ours.calls(),
             "right": all(torch.allclose(a, b, ULP, ULP) for a, b in zip(found, again, strict=True)),
@@ -158,5 +163,9 @@ def compiled(step: Any, made: Any, arguments: Any) -> Any:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
-    load = only_loader if "--loader" in sys.argv else all_of_vllm
-    print(json.dumps(load(sys.argv[1])))
+    package, *options = sys.argv[1:]
+    if "--loader" in options:
+        answer = only_loader(package)
+    else:
+        answer = all_of_vllm(package, compiles="--configured" not in options)
+    print(json.dumps(answer))

@@ -101,15 +101,18 @@ def installed(folder: Path) -> Path:
     return site
 
 
-def loaded(engine: str, *path: Path, only_loader: bool, **switches: str) -> tuple[Any, str]:
-    """Load it in an engine on this path; return what the loader found, and what was logged."""
+def loaded(engine: str, *path: Path, part: str = "", **switches: str) -> tuple[Any, str]:
+    """Load it in an engine on this path; return what the loader found, and what was logged.
+
+    `part` is an option of the engine's loader: `--loader` for its loader of plugins alone.
+    """
     environment = {
         **{name: value for name, value in os.environ.items() if engine.upper() not in name},
         "PYTHONPATH": os.pathsep.join(map(str, path)),
         **switches,
     }
     loader = Path(__file__).with_name(f"genuine_{engine}.py")
-    command = [sys.executable, str(loader), PACKAGE, *(["--loader"] if only_loader else [])]
+    command = [sys.executable, str(loader), PACKAGE, *filter(None, [part])]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, timeout=250
     )

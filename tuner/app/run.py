@@ -21,7 +21,7 @@ from tuner.model.settings import RunSettings
 from tuner.model.trial import Result, Variant
 from tuner.process.files import read_text
 from tuner.search.factory import preload
-from tuner.search.importance import preload_importance
+from tuner.search.importance import FEWEST_TRIALS, preload_importance
 from tuner.search.pool import Pool
 from tuner.session.events import CandidateMade
 from tuner.session.session import Session
@@ -117,9 +117,8 @@ def tune(
     candidates = Candidates(plan, compiler, device)
     evaluator = candidates.evaluator(plan.candidate)
     pools = pools_of(plan, evaluator)
-    largest = max(map(len, pools.values()))
     # While the baseline is measured this process has nothing to do.
-    Thread(target=_load_ahead, args=(plan.config.searcher, largest), daemon=True).start()
+    Thread(target=_load_ahead, args=(plan, pools), daemon=True).start()
     _take_up_candidates(plan, session, candidates)
     session.mark("running")
     tracker = ProgressTracker(plan, session, device.info.name, listener, began=began)
@@ -165,12 +164,16 @@ def _take_up_candidates(plan: Plan, session: Session, candidates: Candidates) ->
         restore(plan, session, candidates)
 
 
-def _load_ahead(searcher: str, pool_size: int) -> None:
+def _load_ahead(plan: Plan, pools: Mapping[Workload, Pool]) -> None:
     # Outside of the main thread, which Python 3.11 ends with SIGINT, whatever the exit code, where
     # it is interrupted while it defines a class by `exec`, as imports do.
-    preload_solver()
-    preload(searcher, pool_size)
-    preload_importance()
+    if len(plan.tuned) > 1 or plan.config.max_variants is not None:
+        preload_solver()
+    preload(plan.config.searcher, max(map(len, pools.values())))
+    most = max(budget(plan, pool) for pool in pools.values())
+    # The candidate of each round is searched too.
+    if most * (1 + plan.config.rounds) >= FEWEST_TRIALS:
+        preload_importance()
 
 
 def _search(

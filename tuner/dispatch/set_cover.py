@@ -29,6 +29,9 @@ def smallest_set(
     Of equally small sets those of the fewest kinds, and of these the one with the least total
     cost. No row may be empty.
     """
+    if len(costs) == 1 and costs[0]:
+        # Its cheapest option, for which the solver, half a second to import, is not needed.
+        return (min(costs[0], key=costs[0].__getitem__),)
     chosen = _solve(costs, kind, ("options", "kinds", "costs"))
     found = tuple(option for option in chosen if option is not None)
     if len(found) != len(chosen):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tuner.app import run
 from tuner.app.run import tune
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.errors import KernelError, SpaceError, TemplateError
@@ -14,6 +15,8 @@ from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Result, Status, Trial
 from tuner.session.session import Session
 from tuner.space.plan import Plan
+from tuner.tuning.evaluator import Candidates
+from tuner.tuning.search import pools_of
 
 
 def flat(program) -> float:
@@ -254,3 +257,26 @@ def test_a_config_without_a_launch_is_a_failed_trial(project, ran):
     assert {trial.config["block"] for trial in failed} == {32, 64}
     assert failed[0].reason == "no launch's `when` is true"
     assert all(result.config["block"] == 128 for result in one.results)
+
+
+@pytest.mark.parametrize(
+    ("several", "changes", "wanted"),
+    [
+        (False, {"trials": 6}, []),
+        (False, {"trials": 9, "rounds": 1}, []),
+        (False, {"trials": 10, "rounds": 1}, ["preload_importance"]),
+        (False, {"trials": 6, "max_variants": 1}, ["preload_solver"]),
+        (True, {"trials": 6}, ["preload_solver"]),
+    ],
+)
+def test_what_a_run_does_not_need_is_not_loaded(
+    make_plan, compiler, monkeypatch: pytest.MonkeyPatch, several, changes, wanted
+) -> None:
+    loaded = []
+    for name in ("preload_solver", "preload_importance"):
+        monkeypatch.setattr(run, name, lambda name=name: loaded.append(name))
+    one = {} if several else {"workloads": (Workload.of({"N": 1000}),)}
+    plan = make_plan(searcher="random", **one, **changes)
+    candidates = Candidates(plan, compiler, SimulatedDevice(flat))
+    run._load_ahead(plan, pools_of(plan, candidates.evaluator(plan.candidate)))
+    assert loaded == wanted

@@ -65,13 +65,13 @@ def test_an_adapter_has_the_signature_of_sglangs_function(hook: Hook) -> None:
 @pytest.mark.slow
 def test_sglangs_loader_finds_it_installed(write: Write) -> None:
     path = installed(write("rmsnorm")), SGLANG.wheel()
-    found, log = loaded("sglang", *path, only_loader=True)
+    found, log = loaded("sglang", *path, part="--loader")
     assert found["hooked"] == ["sgl_kernel.rmsnorm"]
     assert found["returned"] == "rmsnorm", "SGLang's own, which has no tuned kernel on a CPU"
     assert found["calls"] == {"rmsnorm": {"tuned": 0, "original": 1}}
     assert "rmsnorm: tuned kernels in place of sgl_kernel.rmsnorm" in log
     for name, value in (("TUNED_SGLANG", "0"), ("SGLANG_PLUGINS", "none")):
-        found, _ = loaded("sglang", *path, only_loader=True, **{name: value})
+        found, _ = loaded("sglang", *path, part="--loader", **{name: value})
         assert not found["hooked"]
         assert found["returned"] == "rmsnorm"
 
@@ -80,7 +80,7 @@ def test_sglangs_loader_finds_it_installed(write: Write) -> None:
 def test_all_of_sglang_has_what_the_hooks_name(write: Write) -> None:
     site = installed(write(*ALL))
     path = site, SGLANG.packages(), SGLANG.wheel()
-    found, log = loaded("sglang", *path, only_loader=False)
+    found, log = loaded("sglang", *path)
     defaults = {name: load_definition(SPACES / f"{name}.yaml").spec for name in ALL}
     chosen = {name: dict(chosen_operators(spec, {})) for name, spec in defaults.items()}
     wanted = {one.target for name in ALL for one in ENGINE.hooks_of(name, chosen[name])}

@@ -63,12 +63,12 @@ def test_an_adapter_has_the_signature_of_vllms_function(hook: Hook) -> None:
 @pytest.mark.slow
 def test_vllms_loader_finds_it_installed(write: Write) -> None:
     path = installed(write("moe_sum_reduce")), VLLM.wheel()
-    found, log = loaded("vllm", *path, only_loader=True)
+    found, log = loaded("vllm", *path, part="--loader")
     assert found["returned"] == "moe_sum", "vLLM's own, which has no tuned kernel on a CPU"
     assert found["calls"] == {"moe_sum_reduce": {"tuned": 0, "original": 1}}
     assert "moe_sum_reduce: tuned kernels in place of vllm._custom_ops.moe_sum" in log
     for name, value in (("TUNED_VLLM", "0"), ("VLLM_PLUGINS", "")):
-        found, log = loaded("vllm", *path, only_loader=True, **{name: value})
+        found, log = loaded("vllm", *path, part="--loader", **{name: value})
         assert found["calls"]["moe_sum_reduce"]["original"] == 0
         assert "in place of" not in log
 
@@ -76,7 +76,7 @@ def test_vllms_loader_finds_it_installed(write: Write) -> None:
 @pytest.mark.slow
 def test_all_of_vllm_has_what_the_hooks_name_and_compiles_it(write: Write) -> None:
     path = installed(write(*ALL)), VLLM.packages(), VLLM.wheel()
-    found, log = loaded("vllm", *path, only_loader=False)
+    found, log = loaded("vllm", *path)
     defaults = {name: load_definition(SPACES / f"{name}.yaml").spec for name in ALL}
     chosen = {name: dict(chosen_operators(spec, {})) for name, spec in defaults.items()}
     wanted = {one.target for name in ALL for one in ENGINE.hooks_of(name, chosen[name])}
@@ -93,7 +93,7 @@ def test_all_of_vllm_has_what_the_hooks_name_and_compiles_it(write: Write) -> No
     names = ("rmsnorm", "fused_add_rmsnorm", "silu_and_mul")
     assert [found["calls"][name] for name in names] == [{"tuned": 0, "original": 2}] * 3
     assert found["right"]
-    off, _ = loaded("vllm", *path, only_loader=False, TUNED_VLLM="0")
+    off, _ = loaded("vllm", *path, part="--configured", TUNED_VLLM="0")
     assert off["activation"] == "SiluAndMul"
     assert off["custom_ops"] == ["none"]
     assert off["priority"] == ["native"]
