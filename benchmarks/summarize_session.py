@@ -117,7 +117,7 @@ def _programs(comparison: Comparison, result: Result, seed: int) -> list[dict[st
     from tuner.dispatch.table import split
     from tuner.model.statistics import paired_interval, unpaired_interval
 
-    _, reporting = split(comparison.rounds, len(comparison.finalists))
+    _, reporting = split(comparison)
     columns = list(zip(*reporting, strict=True))
     winner = columns[comparison.finalists.index(result.variant) + 1]
     interval = paired_interval if comparison.paired else unpaired_interval

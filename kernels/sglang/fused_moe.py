@@ -39,6 +39,7 @@ def engine():
         import triton.language as tl
         from sglang.kernels.ops.moe.fused_moe_triton_kernels import invoke_fused_moe_kernel
         from sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe_triton_config import (
+            get_default_config,
             try_get_optimal_moe_config,
         )
         from sglang.srt.layers.moe.moe_runner.triton_utils.moe_align_block_size import (
@@ -59,6 +60,7 @@ def engine():
         invoke=invoke_fused_moe_kernel,
         align=moe_align_block_size,
         choose=try_get_optimal_moe_config,
+        guess=get_default_config,
     )
 
 
@@ -97,8 +99,12 @@ def launch(config, tensors, axes, PART="both", WEIGHTS="bf16", ROUTING="balanced
     h is an input, so that a GEMM's errors are its own: the activation between the GEMMs is another
     kernel, which no config here changes. So is the quantization of x and h.
     """
-    sglang = engine()
-    first, second = configs_of(config, axes, WEIGHTS)
+    enqueue(configs_of(config, axes, WEIGHTS), tensors, axes, PART, WEIGHTS)
+
+
+def enqueue(configs, tensors, axes, PART, WEIGHTS):
+    """Enqueue the sorting and the GEMMs of PART with the configs of gate_up and of down."""
+    sglang, (first, second) = engine(), configs
     # Each step of a model pays for the sorting as well, once for both GEMMs of a layer, and what it
     # costs and how much it pads depend on BLOCK_SIZE_M. A part alone is charged for all of it.
     routes = sglang.align(tensors["topk_ids"], first["BLOCK_SIZE_M"], axes["E"])
@@ -271,5 +277,14 @@ def pytorch(tensors, axes, PART="both", WEIGHTS="bf16", ROUTING="balanced", CONF
         down.index_copy_(0, order, product.to(down.dtype))
 
 
+def without_file(tensors, axes, PART="both", WEIGHTS="bf16", ROUTING="balanced", CONFIGS="one"):
+    """SGLang's kernel with the config that it guesses where it finds no file for a shape."""
+    fp8 = WEIGHTS == "fp8_block"
+    sizes = (axes[name] for name in ("M", "E", "N", "K", "TOP_K"))
+    block = [BLOCK, BLOCK] if fp8 else None
+    config = engine().guess(*sizes, "fp8_w8a8" if fp8 else None, False, block)
+    enqueue((dict(config), dict(config)), tensors, axes, PART, WEIGHTS)
+
+
 # What production runs is the baseline: `launch` without a config.
-peers = {"pytorch": pytorch}
+peers = {"pytorch": pytorch, "without_file": without_file}

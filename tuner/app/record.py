@@ -150,6 +150,7 @@ def _workload(
             rounds=tuple(tuple(map(_ticks, row)) for row in comparison.rounds),
             isolated=tuple(None if t is None else _ticks(t) for t in comparison.isolated_us),
             alone=tuple(map(_ticks, comparison.alone_us)),
+            raced=_raced(comparison),
         )
     around = evaluator.spec.surroundings_of(workload)
     peers = {one.name: _peer(one, comparison) for one in session.peers(workload)}
@@ -161,6 +162,12 @@ def _workload(
         configs=tuple(trial.config.key for trial in session.trials(INITIAL, workload)),
         surroundings=around.content if around else "",
     )
+
+
+def _raced(comparison: Comparison) -> tuple[int | None, ...]:
+    if not comparison.raced_us:
+        return ()
+    return (None, *map(_ticks, comparison.raced_us), *[None] * len(comparison.peers))
 
 
 def _compiled(

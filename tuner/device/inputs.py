@@ -214,9 +214,11 @@ class Prepared:
 
     @property
     def size_bytes(self) -> int:
-        arrays = (*self.inputs.values(), *(self.reference or {}).values())
-        twin = self.twin[0].size_bytes if self.twin else 0
-        return twin + sum(int(array.nbytes) for array in arrays)
+        held = (self, self.twin[0]) if self.twin else (self,)
+        kept = [values for one in held for values in (one.inputs, one.reference or {})]
+        arrays = (array for values in kept for array in values.values())
+        # A twin shares what it does not change: the weights of a layer are most of its inputs.
+        return sum(int(array.nbytes) for array in {id(a): a for a in arrays}.values())
 
 
 class InputCache:

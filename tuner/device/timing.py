@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 
 from tuner.model.statistics import clearly_slower, enough
 
@@ -29,6 +29,7 @@ SECOND_LOOKS = 20
 class TimingPolicy:
     """When a measurement is good enough; times in seconds unless the name says otherwise.
 
+    A replay has fewer than `min_calls` where so many take longer than `long_replay_us`.
     `l2_multiple` is how many times the L2 the rotating buffers cover; 0 asks for one set, whose
     times are those of a hot cache. Where that takes over `max_sets` sets, a replay uses each of so
     many only once instead. The warm-up ends when two batches agree to `steady_share`, between
@@ -39,6 +40,7 @@ class TimingPolicy:
 
     min_calls: int = 20
     min_replay_us: float = 300.0
+    long_replay_us: float = inf
     l2_multiple: float = 4.0
     max_sets: int = 384
     warm_up_s: float = 1e-3
@@ -54,7 +56,8 @@ class TimingPolicy:
     chain_error: float = 0.01
 
 
-SEARCH = TimingPolicy()
+# 20 calls of a config that takes 5 ms would be more than the whole budget in each replay.
+SEARCH = TimingPolicy(long_replay_us=8e3)
 FINALS = TimingPolicy(
     max_sets=MAX_CALLS,
     warm_up_s=30e-3,
@@ -136,7 +139,8 @@ def calls_per_replay(policy: TimingPolicy, chosen: Rotation, expected_us: float)
     sets = chosen.sets
     if chosen.once:
         return sets
-    wanted = max(policy.min_calls, ceil(policy.min_replay_us / expected_us))
+    fitting = int(min(policy.long_replay_us / expected_us, policy.min_calls))
+    wanted = max(fitting, 1, ceil(policy.min_replay_us / expected_us))
     return max(1, min(ceil(wanted / sets), max(1, MAX_CALLS // sets))) * sets
 
 

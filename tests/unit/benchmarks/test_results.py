@@ -158,7 +158,7 @@ def test_the_page_is_made_of_the_files_that_are_there(tmp_path: Path) -> None:
     operators = [{"kernel": "rmsnorm", "seconds": [9.0, 10.0], "workloads": rows}]
     content = {"environment": {"commit": CLEAN}, "operators": operators}
     written(tmp_path, "two_seeds", content)
-    assert "| rmsnorm | 1 | 0 | 0.40% | 0.40% | 9, 10 |" in results_page.page(tmp_path)
+    assert "| rmsnorm | 1 | 0 | 0.40% | 0.40% | 0.00% | 9, 10 |" in results_page.page(tmp_path)
 
 
 @pytest.mark.parametrize("commit", ["", "0123456789ab-dirty", None])

@@ -236,6 +236,7 @@ def test_memory_of_the_gpu_is_given_back_and_a_broken_context_ends_the_process(
         set_device=lambda device: said.append(f"on {device}"),
         synchronize=lambda: said.append("waited"),
         empty_cache=lambda: said.append("given back"),
+        mem_get_info=lambda: (1 << 33, 1 << 34),
     )
     torch = sys.modules["torch"]
     fake = SimpleNamespace(cuda=cuda, zeros=lambda size, **_: torch.zeros(size), float32=None)
@@ -249,6 +250,17 @@ def test_memory_of_the_gpu_is_given_back_and_a_broken_context_ends_the_process(
     monkeypatch.setattr(prepare.os, "_exit", lambda code: said.append(f"left with {code}"))
     preparer.prepare(source_of(spec, folder))
     assert said[-1] == "left with 1"
+
+
+def test_who_would_take_what_others_need_waits_until_it_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited_s: list[float] = []
+    monkeypatch.setattr(prepare.time, "sleep", waited_s.append)
+    left = [(20, 100), (24, 100), (25, 100)]
+    gpu = SimpleNamespace(mem_get_info=lambda: left.pop(0))
+    prepare.wait_for_room(gpu, 10)
+    assert (left, len(waited_s)) == ([], 2)
 
 
 @pytest.mark.parametrize("line", ["raise ValueError('x')", "import not_there", "1 / 0"])

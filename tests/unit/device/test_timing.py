@@ -84,14 +84,20 @@ def test_a_replay_uses_every_set_equally_and_is_long_enough(sets: int, expected_
     assert calls % sets == 0
     assert sets <= calls <= MAX_CALLS
     fits = calls + sets <= MAX_CALLS
+    long = (calls + 1) * expected_us > SEARCH.long_replay_us
     assert not fits or (
-        calls >= SEARCH.min_calls and calls * expected_us >= SEARCH.min_replay_us * (1 - 1e-9)
+        (calls >= SEARCH.min_calls or long)
+        and calls * expected_us >= SEARCH.min_replay_us * (1 - 1e-9)
     )
+    assert calls < SEARCH.min_calls + sets or calls * expected_us <= SEARCH.long_replay_us
 
 
 @pytest.mark.parametrize(
     ("sets", "expected_us", "calls"),
-    [(4, 1000.0, 20), (3, 1000.0, 21), (4, 1.0, 300), (1, 0.01, 4096)],
+    [
+        *((4, 400.0, 20), (3, 400.0, 21), (4, 1.0, 300), (1, 0.01, 4096)),
+        *((2, 1000.0, 8), (2, 1300.0, 6), (1, 9000.0, 1), (24, 1000.0, 24)),
+    ],
 )
 def test_calls_per_replay(sets: int, expected_us: float, calls: int) -> None:
     assert calls_per_replay(SEARCH, Rotation(sets, once=False), expected_us) == calls

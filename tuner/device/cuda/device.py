@@ -366,8 +366,9 @@ def _gpu_state(uuid: str) -> dict[str, str]:
 
 # Smaller allocations share a block of this size, and an IPC handle opens the whole block.
 BLOCK_BYTES = 2 << 20
-# One in so many bytes of a GPU's memory holds inputs and references for use again.
-CACHE_SHARE = 16
+# One in so many bytes of a GPU's memory holds inputs and references for use again: of an MoE layer
+# of 1.2 GB that is all kinds of input, each of which takes longer to draw than a config to time.
+CACHE_SHARE = 8
 
 
 class CudaMemory(HostMemory):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -33,6 +34,10 @@ from tuner.process.pool import ProcessPool, settle
 
 # Importing an engine takes 10 s, compiling a kernel 1 to 10.
 PREPARE_S = 180.0
+# Of the GPU's memory, what is left to those who verify and time, and how long one waits for that:
+# 16 processes with the weights of a large layer each would take more than all of it.
+LEFT_SHARE = 0.15
+ROOM_S = 60.0
 _TORCH_DTYPES = {"float8_e4m3": "float8_e4m3fn"}
 _WARP_THREADS = 32
 # What Triton counts in `n_spills`.
@@ -112,6 +117,8 @@ class Preparer:
 
     def _zeros(self, names: dict[str, Any]) -> dict[str, Any]:
         torch: Any = import_module("torch")
+        if self._device.startswith("cuda"):
+            wait_for_room(torch.cuda, sum(one.size_bytes(names) for one in self._spec.arguments))
         return {
             one.name: torch.zeros(
                 one.dimensions(names),
@@ -136,6 +143,16 @@ class Preparer:
             torch.cuda.empty_cache()
         except Exception:  # noqa: BLE001 - whatever it says, nothing will work here any more
             os._exit(1)
+
+
+def wait_for_room(gpu: Any, needed_bytes: int) -> None:
+    """Wait until others have given back enough memory; after `ROOM_S` whoever asks will be told."""
+    deadline = time.monotonic() + ROOM_S
+    while time.monotonic() < deadline:
+        free_bytes, total_bytes = gpu.mem_get_info()
+        if free_bytes - needed_bytes >= LEFT_SHARE * total_bytes:
+            return
+        time.sleep(0.05)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,308 @@
+"""SGLang's fused MoE kernel on this GPU: spaces in full, and files for a whole model.
+
+    python benchmarks/fused_moe.py check                                  # does all of it run here?
+    python benchmarks/fused_moe.py fleet  --work DIR [--columns 768] [--trials N] [--seed N]
+    python benchmarks/fused_moe.py record --work DIR [--configs N] [--tokens 1,16,64,256,1024,4096]
+                                       (each needs an NVIDIA GPU, SGLang 0.5.17 and sglang-kernel)
+
+`fleet` makes the file of Qwen3-30B-A3B for 18 numbers of tokens as `tune fleet` does, with what
+SGLang guesses without a file in the same rounds. `record` measures all valid configs that SGLang's
+own script tunes, or N of them at random, and writes a recording; what compiles does so before
+anything is timed. Both go on with what DIR holds, and keep their seconds in DIR/*.seconds.json.
+fused_moe_figures.py makes the result of it all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tuner.app.plan import RunOptions
+    from tuner.compiler.base import Compiler, CompileRequest, CompileResult
+    from tuner.model.progress import Progress
+    from tuner.model.settings import RunSettings
+    from tuner.space.plan import Plan
+
+ROOT = Path(__file__).resolve().parents[1]
+KERNEL = ROOT / "kernels/sglang/fused_moe.py"
+SPACE = ROOT / "search_spaces/sglang/fused_moe.yaml"
+# Of an expert of Qwen3-30B-A3B on one GPU; 384 and 192 on two and four.
+COLUMNS = 768
+TOKENS = (1, 16, 64, 256, 1024, 4096)
+VALID = 1304  # of 1,920: the others' stages don't fit into shared memory
+MODULUS = 1009
+# A finalist is verified in full, which takes as long as timing thirty configs.
+FINALISTS = 4
+# Compiled first, for what they have in common: Triton distinguishes sizes by 16, and these differ.
+FIRST = (64, 16, 1)
+PEERS = ("without_file",)
+
+
+def peers_of(asked: argparse.Namespace) -> tuple[str, ...]:
+    """Name what is timed besides; nothing but kernels is on the CPU."""
+    return () if asked.device == "host" else PEERS
+
+
+def axes_of(tokens: int, columns: int) -> str:
+    """Name a workload of the model."""
+    return f"M={tokens},E=128,N={columns},K=2048,TOP_K=8,EP=1"
+
+
+def sampled_space(folder: Path, configs: int) -> Path:
+    """Write the space with about so many of its configs, the same ones every time."""
+    text = SPACE.read_text(encoding="utf-8")
+    for name in ("source", "reference"):
+        text = text.replace(f"{name}: ../../kernels/sglang/fused_moe.py", f"{name}: {KERNEL}")
+    if configs:
+        first, mark, rest = text.partition("constraints:")
+        comment, _, others = rest.partition("\n")
+        text = f"{first}{mark}{comment}\n  - {sample(configs)}\n{others}"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "fused_moe.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def sample(configs: int) -> str:
+    """Write the condition that leaves so many configs, the space's own ones among them."""
+    from tuner.space.load import load_definition
+
+    space = load_definition(SPACE).space
+    own = [one for one in space.parameters if not one.name.startswith("down_")]
+    # Of those that were tried, what leaves the most even shares of each parameter's values.
+    factors = (435, 239, 800, 728, 92, 290)
+    terms = [f"{one.name} * {factor}" for one, factor in zip(own, factors, strict=True)]
+    number = f"({' + '.join(terms)})"
+    kept = [f"{number} * {number} % {MODULUS} < {round(MODULUS * configs / VALID)}"]
+    for config in (space.default, *space.suggestions):
+        if config is not None:
+            kept.append(" and ".join(f"{one.name} == {config[one.name]}" for one in own))
+    return " or ".join(f"({one})" for one in kept)
+
+
+@dataclass
+class Seconds:
+    """What took how long, kept in a file after each part."""
+
+    path: Path
+    parts: list[tuple[str, float]] = field(default_factory=list)
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.parts.append((name, round(time.monotonic() - began_s, 1)))
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(json.dumps(self.parts) + "\n", encoding="utf-8")
+            print(f"[{self.parts[-1][1]:7.1f} s] {name}", flush=True)
+
+
+class Ahead:
+    """A compiler that has compiled everything before it is asked for it; else the one behind it."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self._compiler = compiler
+        self._known: dict[str, Future[CompileResult]] = {}
+
+    @property
+    def version(self) -> str:
+        return self._compiler.version
+
+    def submit(self, request: CompileRequest) -> Future[CompileResult]:
+        known = self._known.get(request.source)
+        return self._compiler.submit(request) if known is None else known
+
+    def compile(self, requests: list[CompileRequest], limit_s: float) -> tuple[int, int]:
+        """Compile what there is time for; give how many were, and how many failed."""
+        under_way = {one.source: self._compiler.submit(one) for one in requests}
+        done, late = wait(under_way.values(), timeout=limit_s)
+        for one in late:
+            one.cancel()
+        self._known |= {source: one for source, one in under_way.items() if one in done}
+        return len(done), sum(not one.result().ok for one in done)
+
+    def close(self) -> None:
+        self._compiler.close()
+
+
+def requests_of(plan: Plan, ahead: Ahead, device: Any) -> list[list[CompileRequest]]:
+    """List what every config of every workload asks to be compiled, class by class."""
+    from tuner.tuning.evaluator import evaluator_of
+    from tuner.tuning.search import pools_of
+
+    evaluator = evaluator_of(plan, ahead, device)
+    pools = pools_of(plan, evaluator)
+    order = sorted(pools, key=lambda one: (one.values["M"] not in FIRST, one.values["M"]))
+    found = []
+    for workload in order:
+        configs = list(pools[workload])
+        print(f"{workload.key}: {len(configs)} configs", flush=True)
+        found.append([evaluator.request(workload, one) for one in configs])
+    return found
+
+
+def told(one: Progress) -> None:
+    """Say every few seconds how far it is."""
+    global _told_s  # noqa: PLW0603
+    if time.monotonic() - _told_s > 10:
+        _told_s = time.monotonic()
+        best = [f"{w.workload.values['M']}:{w.done}/{w.budget}" for w in one.workloads if w.done]
+        print(f"  {one.phase} {one.seconds:.0f} s, {one.trials_per_second:.1f}/s {' '.join(best)}")
+        print(f"  {one.note}" if one.note else "", end="", flush=True)
+
+
+_told_s = 0.0
+
+
+class Told:
+    """A listener that tells little."""
+
+    def update(self, one: Progress) -> None:
+        told(one)
+
+
+def record(asked: argparse.Namespace) -> None:
+    """Measure the space on all numbers of tokens, and write the recording."""
+    from tuner.app.open import open_run
+    from tuner.app.record import record as recorded
+    from tuner.app.record import recording_path, recording_plan
+    from tuner.device.recorded.recording import save_recording
+
+    name = f"record-N{asked.columns}"
+    seconds = Seconds(asked.work / f"{name}.seconds.json")
+    session = asked.work / name
+    resumed = session.exists()
+    settings: RunSettings = {"device": asked.device}
+    if not resumed:
+        settings = {
+            "device": asked.device,
+            "space": sampled_space(asked.work, asked.configs),
+            "workloads": [axes_of(tokens, asked.columns) for tokens in asked.tokens],
+            "peers": peers_of(asked),
+            "time_s": asked.limit_s,
+        }
+
+    def changed(plan: Plan) -> Plan:
+        plan = recording_plan(plan)
+        return replace(plan, config=replace(plan.config, finalists=FINALISTS))
+
+    with ExitStack() as stack:
+        with seconds.of("open"):
+            options = _options(session, changed)
+            kernel = None if resumed else KERNEL
+            run = open_run(stack, kernel, settings, options, resume=session if resumed else None)
+        ahead = Ahead(run.compiler)
+        left_s = asked.compile_s
+        for requests in requests_of(run.plan, ahead, run.device):
+            with seconds.of(f"compile {len(requests)}"):
+                began_s = time.monotonic()
+                done, failed = ahead.compile(requests, max(left_s, 1.0))
+                left_s -= time.monotonic() - began_s
+                print(f"  {done} of {len(requests)}, {failed} not compiled", flush=True)
+        with seconds.of("measure"):
+            made = recorded(
+                run.plan,
+                session=run.session,
+                device=run.device,
+                compiler=ahead,
+                listener=Told(),
+            )
+        path = recording_path(run.plan.spec, run.device)
+        save_recording(made, path)
+        copied = asked.work / path.name
+        copied.write_bytes(path.read_bytes())
+        print(f"{path} ({path.stat().st_size / 1024:.0f} KB)")
+
+
+def _options(session: Path, change: Any) -> RunOptions:
+    from tuner.app.plan import RunOptions
+
+    return RunOptions(session=session, command=("benchmarks/fused_moe.py", "record"), change=change)
+
+
+def fleet(asked: argparse.Namespace) -> None:
+    """Make the files of one slice of the model, as `tune fleet` does."""
+    from tuner.app.fleet import BATCHES, Job, make
+
+    name = f"fleet-N{asked.columns}-seed{asked.seed}"
+    seconds = Seconds(asked.work / f"{name}.seconds.json")
+    settings: RunSettings = {"device": asked.device, "peers": peers_of(asked), "seed": asked.seed}
+    if asked.trials:
+        settings["trials"] = asked.trials
+    job = Job(
+        name,
+        "fused_moe",
+        {"PART": "both", "WEIGHTS": "bf16", "ROUTING": asked.routing},
+        tuple(axes_of(tokens, asked.columns) for tokens in asked.tokens or BATCHES),
+    )
+    os.chdir(ROOT)
+    with seconds.of("fleet"):
+        made = make(
+            [job],
+            asked.work,
+            asked.work / f"{name}.files",
+            "sglang",
+            "3.6.0",
+            settings,
+            say=lambda text: print(text, flush=True),
+            progress=lambda _, one: told(one),
+        )
+    print("failed" if made.failed else "made", made.failed or list(made.configs.files))
+
+
+def check(asked: argparse.Namespace) -> None:
+    """Run a few configs of a small and of a large number of tokens, each part with its seconds."""
+    import tuner
+
+    seconds = Seconds(asked.work / "check.seconds.json")
+    for tokens in asked.tokens or (16, 4096):
+        with seconds.of(f"tune M={tokens}, {asked.trials or 8} trials"):
+            found = tuner.tune(
+                KERNEL,
+                device=asked.device,
+                space=sampled_space(asked.work, 0),
+                workloads=[axes_of(tokens, asked.columns)],
+                trials=asked.trials or 8,
+                peers=peers_of(asked),
+                session=asked.work / f"check-{tokens}",
+                progress=told,
+            )
+        frame = found.to_pandas()
+        print(frame.to_string(max_colwidth=60), flush=True)
+        print(found.winners().to_string(max_colwidth=200), flush=True)
+
+
+def main() -> None:
+    """Do what was asked."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("what", choices=("check", "fleet", "record"))
+    parser.add_argument("--work", type=Path, default=Path("/tmp/moe"), metavar="DIR")  # noqa: S108
+    parser.add_argument("--columns", type=int, default=COLUMNS, help="of an expert on one GPU")
+    parser.add_argument("--configs", type=int, default=0, help="about so many at random; 0: all")
+    parser.add_argument("--trials", type=int)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--routing", default="real", help="of `fleet`; as `tune fleet` has it")
+    parser.add_argument("--tokens", type=lambda text: tuple(map(int, text.split(","))))
+    parser.add_argument("--limit-s", type=float, default=None, help="of `record`'s search")
+    parser.add_argument("--compile-s", type=float, default=300.0, help="of `record`'s compiling")
+    asked = parser.parse_args()
+    os.environ["TUNE_STORE"] = "none"
+    if asked.what == "record":
+        asked.tokens = asked.tokens or TOKENS
+    {"check": check, "fleet": fleet, "record": record}[asked.what](asked)
+
+
+if __name__ == "__main__":
+    main()
