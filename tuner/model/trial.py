@@ -212,6 +212,7 @@ class Comparison:
     are named the rounds hold costs between these neighbours, and `alone_us` the times without.
     `production` names the peer that production calls today, "" where that is the baseline. Where a
     race before these rounds chose among the finalists, `raced_us` is what it says each takes.
+    `candidates` are those that there were, whose configs could have come so far.
     """
 
     workload: Workload
@@ -225,6 +226,7 @@ class Comparison:
     alone_us: tuple[float, ...] = ()
     production: str = ""
     raced_us: tuple[float, ...] = ()
+    candidates: tuple[str, ...] = ()
 
     def column(self, program: Variant | str | None) -> int:
         return (None, *self.finalists, *self.peers).index(program)

@@ -318,9 +318,13 @@ class Finals:
 
     def _rank(self, workload: Workload, variants: list[Variant]) -> list[Variant]:
         """Order by a race; as they are where that is known or can't be had."""
-        known = (one for one in self._session.comparisons() if one.workload == workload)
+        known = [one for one in self._session.comparisons() if one.workload == workload]
         compared = {variant for one in known for variant in one.finalists}
-        if left := [one for one in variants if one in compared]:
+        left = [one for one in variants if one in compared]
+        # A candidate that has come since may win.
+        before = {name for one in known for name in one.candidates}
+        before |= {one.candidate for one in compared}
+        if left and before.issuperset(one.candidate for one in variants):
             return left
         device, of = self._device, self._candidates.evaluator
         # A CPU's times say nothing of a GPU's: there a race only keeps chance from choosing.
@@ -406,6 +410,7 @@ class Finals:
             alone_us=timed.alone_us,
             production=self._peers.production(workload) if names else "",
             raced_us=self._raced_us(workload, found, timed),
+            candidates=tuple(one.name for one in self._session.candidates()),
         )
         right = list(self._peers.programs(workload))
         return _of_some(comparison, found, right), timed.faults[1:]
