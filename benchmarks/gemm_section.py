@@ -19,7 +19,9 @@ LINEAR = frozenset({"gemm_small_m", "gemm_fp8", "gate_up_silu", "linear_add_rmsn
 # N and K of the wide ones, which stream their weights as fast as the memory gives them.
 WIDE = frozenset({(28672, 4096), (128256, 4096)})
 ROUTERS = frozenset({(256, 7168), (128, 2048)})
-MEAN, WIDE_LEAST, ROUTERS_LEAST, FP8_MEAN = 1.15, 0.98, 1.5, 1.3
+# DeepSeek's first projections.
+SMALL = frozenset({(576, 7168), (2112, 7168)})
+MEAN, WIDE_LEAST, ROUTERS_LEAST, FP8_MEAN, FP8_SMALL_MEAN = 1.15, 0.98, 1.5, 1.3, 2.0
 # At one token, of the floor: the bytes at the rate of a stream on this GPU (targets of 2026-11).
 FLOOR_BYTES_PER_US = 4.37e6
 FLOOR_SHARES = {
@@ -30,12 +32,20 @@ FLOOR_SHARES = {
 }
 
 
-def section(results: list[Json]) -> Iterator[str]:
-    """Write what the linear layers cost, with the figures that are asked."""
+def section(results: list[Json], gpu: str, *, asked: bool = True) -> Iterator[str]:
+    """Write what the linear layers cost, with the figures that are asked.
+
+    Where they are `asked` of another GPU, those are told that can be, and none as missed.
+    """
     found = cells(results)
-    yield "## The linear layers of decode\n"
-    yield "| figure | asked | measured |\n|---|---|---|"
-    yield from map(str, figures(found))
+    devices = " and ".join(sorted({one["environment"]["device"] for one in results}))
+    yield f"## The linear layers of decode{'' if asked else f' on an {devices}'}\n"
+    if asked:
+        yield "| figure | asked | measured |\n|---|---|---|"
+        yield from map(str, figures(found))
+    else:
+        yield "| figure | measured |\n|---|---|"
+        yield from (f"| {one.name} | {one.got} |" for one in means(found) if one.met is not None)
     yield (
         "\nThe chain around them is a stream of the bytes that a norm or an activation moves, "
         "before and after. `cublaslt-tuned` is the fastest of up to 40 algorithms that cuBLASLt "
@@ -49,7 +59,7 @@ def section(results: list[Json]) -> Iterator[str]:
                 f"{'; '.join(one['undecided'])}.\n"
             )
         yield from operator_section(one)
-    yield measured_at(results)
+    yield measured_at(results, gpu)
 
 
 def figures(found: list[Cell]) -> Iterator[Figure]:
@@ -72,13 +82,42 @@ def figures(found: list[Cell]) -> Iterator[Figure]:
     yield _least(
         "routers at 16 and 64 tokens over the best peer", ROUTERS_LEAST, bf16, ROUTERS, (16, 64)
     )
+    yield from fp8_figures(found)
+
+
+def fp8_figures(found: list[Cell]) -> Iterator[Figure]:
+    """Tell those of fp8, of scales of rows and of blocks together."""
     fp8 = [cell for cell in found if cell.operator == "gemm_fp8" and cell.peers]
     yield mean_figure("fp8: geometric mean over the best peer", FP8_MEAN, fp8)
+    small = [cell for cell in fp8 if _shape(cell) in SMALL]
+    yield mean_figure("the same, kv_a and fused_a", FP8_SMALL_MEAN, small)
+
+
+def means(found: list[Cell]) -> Iterator[Figure]:
+    """Tell what says something of any GPU: means over the best peer, and cells behind it."""
+    measured = [cell for cell in found if cell.peers]
+    narrow = [
+        cell for cell in measured if cell.operator == "gemm_small_m" and _shape(cell) not in WIDE
+    ]
+    yield mean_figure(
+        "bf16, all shapes but the wide ones: geometric mean over the best peer", MEAN, narrow
+    )
+    yield from fp8_figures(found)
+    for name in ("gate_up_silu", "linear_add_rmsnorm"):
+        some = [cell for cell in measured if cell.operator == name]
+        yield mean_figure(f"{name}: geometric mean over the best peer", 1.0, some)
+    behind = sum(cell.behind for cell in measured)
+    yield Figure(
+        "cells behind the best peer by more than 2 %",
+        "0",
+        f"{behind} of {len(measured)}",
+        not behind,
+    )
 
 
 def _shape(cell: Cell) -> tuple[int, int]:
     axes = cell.content["axes"]
-    return axes["N"], axes["K"]
+    return axes.get("N", 0), axes["K"]
 
 
 def _least(

@@ -68,6 +68,28 @@ def opencl_throughput(content: Json) -> Iterator[str]:
     )
 
 
+def opencl_on_more_cores(content: Json) -> Iterator[str]:
+    """Tell the same of a machine with more cores, in short."""
+    rates, runs, known = content["rates"], content["runs"], content["environment"]
+    in_all = median(row["in_all"]["seconds"] for row in runs["tune"])
+    used = {name: median(row["cpu_seconds"] for row in rows) for name, rows in runs.items()}
+    yield (
+        f"With {known['cpus']} idle cores ({known['cpu']}, {_pocl(known['opencl'])}): "
+        f"{rates['tune']:.2f} and {rates['kernel_tuner']:.2f} a second, {content['ratio']:.1f}x "
+        f"(asked: 3x), by the medians of {len(runs['tune'])} rounds; single rounds "
+        f"{min(content['ratios']):.1f}x to {max(content['ratios']):.1f}x. CPU seconds: "
+        f"{used['tune']:.1f} here, {used['kernel_tuner']:.1f} there: each compiling process links "
+        "PoCL's library anew. With opening the device, which starts them all, and the baseline "
+        f"it is {in_all:.1f} s here. `benchmarks/results/cpu/opencl_throughput_16_cores.json`.\n"
+    )
+
+
+def _pocl(version: str) -> str:
+    """Name PoCL and its release out of what the platform says of itself."""
+    words = version.split()
+    return " ".join(words[words.index("PoCL") :][:2])
+
+
 def _span(loads: Iterable[float]) -> str:
     low, *_, high = sorted(loads)
     return f"{low:.1f} to {high:.1f}"

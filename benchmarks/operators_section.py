@@ -43,15 +43,16 @@ ASKED = (
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One workload of an operator, as its result file holds it."""
+    """One workload of an operator, as its result file holds it; `choice` is "" for its first."""
 
     operator: str
     content: Json
+    choice: str = ""
 
     @property
     def name(self) -> str:
         """The operator and the workload."""
-        return f"{self.operator} {self.content['workload']}"
+        return " ".join(filter(None, (self.operator, self.choice, self.content["workload"])))
 
     @property
     def ours(self) -> Json:
@@ -111,7 +112,16 @@ def cost_us(program: Json) -> float:
 
 def cells(results: Iterable[Json]) -> list[Cell]:
     """List the workloads of all operators."""
-    return [Cell(one["kernel"], content) for one in results for content in one["workloads"]]
+    return [
+        Cell(one["kernel"], content, choice_of(one))
+        for one in results
+        for content in one["workloads"]
+    ]
+
+
+def choice_of(result: Json) -> str:
+    """Say which choice of its operator was measured; "" for the first."""
+    return ", ".join(f"{name}={value}" for name, value in result.get("operators", {}).items())
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -246,7 +256,7 @@ def _mean_of(some: list[Cell]) -> str:
 
 
 def section(
-    results: list[Json], seeds: Json | None, runs: Json | None, rank: Json | None
+    results: list[Json], seeds: Json | None, runs: Json | None, rank: Json | None, gpu: str
 ) -> Iterator[str]:
     """Write what the operators cost in their surroundings, with the figures that are asked."""
     found = cells(results)
@@ -269,11 +279,11 @@ def section(
     yield from _alone(found)
     for one in results:
         yield from operator_section(one)
-    yield measured_at(results)
+    yield measured_at(results, gpu)
 
 
-def measured_at(results: list[Json]) -> str:
-    """Name the commits, the versions of peers' packages, and how long it took."""
+def measured_at(results: list[Json], gpu: str) -> str:
+    """Name the commits, the versions of peers' packages, how long it took, and the files."""
     commits = sorted({one["environment"]["commit"] for one in results})
     minutes = sum(one["seconds"] for one in results) / 60
     packages = {name: known for one in results for name, known in one["peer_packages"].items()}
@@ -281,7 +291,7 @@ def measured_at(results: list[Json]) -> str:
     return (
         f"Measured at {', '.join(commits)}{f' with {versions}' if versions else ''}, "
         f"{minutes:.0f} min in all. `benchmarks/record_all.py`, "
-        "`benchmarks/results/h200/<operator>.json`.\n"
+        f"`benchmarks/results/{gpu}/<operator>.json`.\n"
     )
 
 
@@ -331,7 +341,8 @@ def operator_section(result: Json) -> Iterator[str]:
     """Write one operator's table, and what became of its peers and checks."""
     found = cells([result])
     used = {cell.content["surroundings"] for cell in found}
-    yield f"### {result['kernel']}\n"
+    choice = choice_of(result)
+    yield f"### {result['kernel']}{f', {choice}' if choice else ''}\n"
     around = [f"- `{n}`: {what}" for n, what in result["surroundings"].items() if n in used]
     yield from (*around, "") if around else ()
     yield (

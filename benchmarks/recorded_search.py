@@ -23,6 +23,7 @@ from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -164,16 +165,19 @@ def search(plan, spaces, names, *, stops=False):
 
     `names` are the searcher's methods that are used.
     """
-    from tuner.tuning.search import Search
+    from tuner.tuning.search import Search, make_searcher
 
-    class Searched(Search):
-        def _searcher(self, workload):
-            return Partial(super()._searcher(workload), names)
+    def partial(*words, **options):
+        return Partial(make_searcher(*words, **options), names)
 
     replay = Replay(spaces, stops=stops)
     pools = {space.workload: space.pool for space in spaces}
-    with tempfile.TemporaryDirectory() as folder, suppress(ReachedError):
-        Searched(plan, Notebook(folder), replay, Spectator(), pools, {}).run(searches_left=1)
+    with (
+        patch("tuner.tuning.search.make_searcher", partial),
+        tempfile.TemporaryDirectory() as folder,
+        suppress(ReachedError),
+    ):
+        Search(plan, Notebook(folder), replay, Spectator(), pools, {}).run(searches_left=1)
     return replay
 
 

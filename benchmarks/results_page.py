@@ -12,7 +12,6 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from statistics import median
 from textwrap import fill
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,12 +22,15 @@ import hardware_section  # noqa: E402
 import moe_section  # noqa: E402
 import operators_section  # noqa: E402
 import scaling_section  # noqa: E402
+import seeds_section  # noqa: E402
 import steps_section  # noqa: E402
 from environment import is_clean  # noqa: E402
 
 PAGE, README = ROOT / "docs/results.md", ROOT / "README.md"
 MARKS = "<!-- results -->\n", "<!-- end of results -->\n"
 RESULTS = ROOT / "benchmarks/results"
+# What the figures are asked of.
+GPU = "h200"
 
 
 def page(results=RESULTS):
@@ -40,9 +42,13 @@ def page(results=RESULTS):
         *_operators(results),
     ]
     for section, name in SECTIONS:
-        content = read(results / f"{name}.json")
-        if content is not None:
-            parts += section(content)
+        if not name.startswith("GPU/"):
+            content = read(results / f"{name}.json")
+            parts += section(content) if content is not None else ()
+            continue
+        for gpu in (GPU, *other_gpus(results)):
+            content = read(results / f"{name.replace('GPU', gpu, 1)}.json")
+            parts += section(content, gpu) if content is not None else ()
     return "\n".join(parts)
 
 
@@ -77,11 +83,17 @@ def readme(text, results=RESULTS):
 ANEW = "The figures of SGLang's operators follow: they are being measured anew."
 
 
-def operator_results(results, linear=False):
+def operator_results(results, linear=False, gpu=GPU):
     """Read the results that recordings' sessions left, by operator: `linear` layers, or others."""
-    files = sorted((results / "h200").glob("*.json"))
+    files = sorted((results / gpu).glob("*.json"))
     found = [one for one in map(read, files) if "created" in one]
     return [one for one in found if (one["kernel"] in gemm_section.LINEAR) == linear]
+
+
+def other_gpus(results):
+    """Name the folders of GPUs beside the one that the figures are asked of."""
+    folders = sorted(path.name for path in results.iterdir() if path.is_dir())
+    return [name for name in folders if name not in ("cpu", GPU)]
 
 
 def _operators(results):
@@ -89,10 +101,17 @@ def _operators(results):
     if not found:
         yield f"{ANEW}\n"
         return
-    also = (read(results / f"h200/{name}.json") for name in ("two_seeds", "cold_tune", "stand_ins"))
-    yield from operators_section.section(found, *also)
+    also = (
+        read(results / f"{GPU}/{name}.json") for name in ("two_seeds", "cold_tune", "stand_ins")
+    )
+    yield from operators_section.section(found, *also, GPU)
     if linear := operator_results(results, linear=True):
-        yield from gemm_section.section(linear)
+        yield from gemm_section.section(linear, GPU)
+    for gpu in other_gpus(results):
+        if found := operator_results(results, gpu=gpu):
+            yield from operators_section.section(found, None, None, None, gpu)
+        if linear := operator_results(results, linear=True, gpu=gpu):
+            yield from gemm_section.section(linear, gpu, asked=False)
 
 
 _GROUPS = {
@@ -107,11 +126,12 @@ _WAYS = {
 }
 
 
-def _cold(content):
-    yield "## A whole run from nothing\n"
+def _cold(content, gpu=GPU):
+    device = content["environment"]["device"]
+    yield f"## A whole run from nothing, {device}\n"
     yield (
         f"`tune kernels/sglang/{content['kernel']}.cu` on {len(content['workloads'])} workloads, "
-        f"on a GPU with {content['cores']} cores, caches and store empty. *Busy* is the share of "
+        f"on one with {content['cores']} cores, caches and store empty. *Busy* is the share of "
         "the search in which the device had a trial, *running* that with a kernel running, as NVML "
         "counts.\n"
     )
@@ -124,7 +144,7 @@ def _cold(content):
             f"| {name} | {run['wall_s']:.1f} s | {phases} | {run['trials']} "
             f"| {run['busy_share']:.1%} | {run['nvml_share']:.0%} | {mean:.2f}x |"
         )
-    yield "\n`benchmarks/cold_tune.py`, `benchmarks/results/h200/cold_tune.json`.\n"
+    yield f"\n`benchmarks/cold_tune.py`, `benchmarks/results/{gpu}/cold_tune.json`.\n"
 
 
 def _stand_ins(content):
@@ -142,25 +162,6 @@ def _stand_ins(content):
         figures = f"{row['rank_correlation']:.3f} | {itself} | {row['regret']:.2%}"
         yield f"| {row['T']} | {row['configs']} | {figures} |"
     yield "\n`benchmarks/stand_ins.py`, `benchmarks/results/h200/stand_ins.json`.\n"
-
-
-def _two_seeds(content):
-    yield "## Two seeds\n"
-    yield (
-        "Each operator searched twice, with seeds 0 and 1, and the two winners compared in the "
-        "same rounds: how much slower the slower one is.\n"
-    )
-    yield "| operator | workloads | same winner | median | worst | seconds of the searches |"
-    yield "|---|---|---|---|---|---|"
-    for one in content["operators"]:
-        rows = one["workloads"]
-        regrets = [row["regret"] for row in rows]
-        yield (
-            f"| {one['kernel']} | {len(rows)} | {sum(row['same'] for row in rows)} "
-            f"| {median(regrets):.2%} | {max(regrets):.2%} "
-            f"| {', '.join(f'{s:.0f}' for s in one['seconds'])} |"
-        )
-    yield "\n`benchmarks/two_seeds.py`, `benchmarks/results/h200/two_seeds.json`.\n"
 
 
 def _floor(content):
@@ -368,7 +369,7 @@ def _worth_cells(means):
     return f"{ratios} | {low:.3f} to {high:.3f}"
 
 
-def _throughput(content):
+def _throughput(content, gpu=GPU):
     rates, environment = content["rates"], content["environment"]
     yield "## Configs compiled, verified and timed per second\n"
     yield (
@@ -386,8 +387,10 @@ def _throughput(content):
     yield f"| Kernel Tuner, nothing verified | {unchecked:.1f} |"
     yield (
         f"\n{rates['tune'] / rates['kernel_tuner']:.1f} times its rate, and "
-        f"{rates['tune'] / unchecked:.1f} times that of a run that verifies nothing. "
-        "`benchmarks/throughput.py`, `benchmarks/results/h200/throughput.json`.\n"
+        f"{rates['tune'] / unchecked:.1f} times that of a run that verifies nothing (asked: 10 "
+        "times the first). In its seconds are the opening of the search and the baseline, which "
+        "Kernel Tuner does not measure. "
+        f"`benchmarks/throughput.py`, `benchmarks/results/{gpu}/throughput.json`.\n"
     )
 
 
@@ -476,14 +479,16 @@ SECTIONS = (
     (moe_section.fused_moe, "h100/fused_moe"),
     (steps_section.call_cost, "h200/call_cost"),
     (_stand_ins, "h200/stand_ins"),
-    (_two_seeds, "h200/two_seeds"),
+    (seeds_section.two_seeds, "h200/two_seeds"),
+    (seeds_section.simulated, "cpu/simulated_seeds"),
     (_floor, "h200/launch_floor"),
     (_campaign, "h200/record_all"),
     (scaling_section.campaign_places, "cpu/campaign_scaling"),
+    (scaling_section.campaign_on_gpus, "GPU/campaign_scaling"),
     (scaling_section.several_gpus, "cpu/several_gpus"),
     (scaling_section.cluster_load, "cpu/cluster_load"),
     (scaling_section.shared_store, "cpu/shared_store"),
-    (_cold, "h200/cold_tune"),
+    (_cold, "GPU/cold_tune"),
     (_without_a_gpu, "cpu/recorded_operators"),
     (_search, "cpu/recorded_search"),
     (_features, "cpu/code_features"),
@@ -491,13 +496,14 @@ SECTIONS = (
     (_cost, "cpu/searcher_cost"),
     (_energy, "h200/energy"),
     (_worth, "h200/search_worth"),
-    (_throughput, "h200/throughput"),
+    (_throughput, "GPU/throughput"),
     (_same_kernel, "h200/same_kernel"),
     (_verification, "h200/verification_cost"),
     (_on_host, "cpu/host_verification"),
     (_mutants, "cpu/mutation_score"),
     (hardware_section.portable_kernels, "cpu/portable_kernels"),
     (hardware_section.opencl_throughput, "cpu/opencl_throughput"),
+    (hardware_section.opencl_on_more_cores, "cpu/opencl_throughput_16_cores"),
     (hardware_section.hip_configs, "cpu/hip_configs"),
     (_filter, "cpu/filter_space"),
     (_start, "cpu/start_time"),

@@ -25,6 +25,24 @@ def campaign_places(content: Json) -> Iterator[str]:
     )
 
 
+def campaign_on_gpus(content: Json, gpu: str) -> Iterator[str]:
+    """Tell how long a campaign took on GPUs, and how many of its jobs ran at a time."""
+    rows = [one for one in content["rows"] if not one["failed"]]
+    said = "; ".join(
+        f"{one['seconds']:.0f} s on {one['gpus']}, where the jobs' own seconds add up to "
+        f"{sum(one['jobs'].values()):.0f}"
+        for one in rows
+    )
+    yield (
+        f"Run on {content['environment']['device']}: {len(rows[0]['jobs'])} operators with "
+        f"{content['workloads_each']} workloads each and at most {content['trials']} trials of "
+        f"each, from empty caches, with {content['environment']['cores']} cores: {said}."
+        f"{'' if len(rows) > 1 else ' What one GPU alone takes was not measured to its end.'} "
+        f"`benchmarks/campaign_scaling.py --gpus`, "
+        f"`benchmarks/results/{gpu}/campaign_scaling.json`.\n"
+    )
+
+
 def several_gpus(content: Json) -> Iterator[str]:
     """Tell how much sooner one run ends whose workloads several devices share."""
     first, *others = content["runs"]

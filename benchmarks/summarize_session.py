@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,7 @@ PACKAGES = (
     "sglang",
     "sglang-kernel",
     "sgl-kernel",
+    "sgl-deep-gemm",
     "flashinfer-python",
     "nvidia-cutlass-dsl",
     "apache-tvm-ffi",
@@ -60,6 +61,7 @@ def summary(folder: Path) -> dict[str, Any]:
         }
         return {
             "kernel": manifest.kernel,
+            **_choice(_spec(session), manifest.config.operators),
             "created": manifest.created,
             "seconds": round(session.seconds, 1),
             "seed": manifest.config.seed,
@@ -115,7 +117,7 @@ def _programs(comparison: Comparison, result: Result, seed: int) -> list[dict[st
     from tuner.dispatch.table import split
     from tuner.model.statistics import paired_interval, unpaired_interval
 
-    _, reporting = split(comparison.rounds, len(comparison.finalists))
+    _, reporting = split(comparison)
     columns = list(zip(*reporting, strict=True))
     winner = columns[comparison.finalists.index(result.variant) + 1]
     interval = paired_interval if comparison.paired else unpaired_interval
@@ -157,6 +159,15 @@ def _served(table: DispatchTable, workload: Workload) -> str:
         if one.workload == workload and one.kernel is not None and not one.refuted:
             return str(one.kernel.variant)
     return ""
+
+
+def _choice(spec: KernelSpec, operators: Mapping[str, str]) -> dict[str, Any]:
+    """Name the choices of the operator that are not its first ones."""
+    from tuner.space.choices import chosen_operators
+
+    first = chosen_operators(spec, {})
+    other = {name: value for name, value in operators.items() if value != first[name]}
+    return {"operators": other} if other else {}
 
 
 def _spec(session: Session) -> KernelSpec:

@@ -47,15 +47,13 @@ def pytorch(tensors, axes, SCALES="token"):
     """PyTorch's operator: cuBLASLt, or CUTLASS for a scale a row."""
     import torch
 
-    rows = axes["M"]
-    of_x, of_w = tensors["x_scale"], tensors["w_scale"]
-    if SCALES == "token":
-        of_w, fast = of_w.t(), True
-    else:
-        of_x, of_w, fast = of_x.t()[:rows], of_w.t(), False
-    out = torch._scaled_mm(
-        tensors["x"], tensors["w"].t(), of_x, of_w, out_dtype=torch.bfloat16, use_fast_accum=fast
-    )
+    x, w, of_x, of_w = (tensors[name] for name in ("x", "w", "x_scale", "w_scale"))
+    token = SCALES == "token"
+    if not token:
+        if axes["M"] % 4 or axes["K"] // BLOCK % 4:
+            raise NotImplementedError("scales of rows of x and of K come in fours, without a rest")
+        of_x = of_x.t()
+    out = torch._scaled_mm(x, w.t(), of_x, of_w.t(), out_dtype=torch.bfloat16, use_fast_accum=token)
     return {"out": out}
 
 
@@ -85,24 +83,53 @@ def sgl_aot(tensors, axes, SCALES="token"):
 
     from tuner.device.reference import torch_operators
 
+    if SCALES == "block":
+        raise NotImplementedError("a scale a row alone; its block scales are for compute 12.x")
     operators = torch_operators("sgl_kernel", "sm90/common_ops.*")
     x, w, of_x, of_w = (tensors[name] for name in ("x", "w", "x_scale", "w_scale"))
-    if SCALES == "token":
-        return {"out": operators.fp8_scaled_mm.default(x, w.t(), of_x, of_w, torch.bfloat16, None)}
-    of_x = of_x.t()[: axes["M"]]
-    run = operators.fp8_blockwise_scaled_mm.default
-    return {"out": run(x, w.t(), of_x, of_w.t(), torch.bfloat16)}
+    return {"out": operators.fp8_scaled_mm.default(x, w.t(), of_x, of_w, torch.bfloat16, None)}
+
+
+@cache
+def programmatic_deep_gemm():
+    import deep_gemm
+
+    deep_gemm.set_pdl(True)  # as SGLang does
+    return deep_gemm
 
 
 def deep_gemm(tensors, axes, SCALES="token"):
-    """DeepGEMM, which production calls for block scales."""
-    import deep_gemm
-
+    """DeepGEMM, which production calls for block scales; nvcc compiles it at the first call."""
     if SCALES == "token":
         raise NotImplementedError("block scales alone")
     x = tensors["x"], tensors["x_scale"].t()[: axes["M"]]
     w = tensors["w"], tensors["w_scale"]
-    deep_gemm.fp8_gemm_nt(x, w, tensors["out"], disable_ue8m0_cast=True)
+    programmatic_deep_gemm().fp8_gemm_nt(x, w, tensors["out"], disable_ue8m0_cast=True)
+
+
+def flashinfer(tensors, axes, SCALES="token"):
+    """FlashInfer's operator, which takes columns of w for the rows of a tile below 32 tokens."""
+    if SCALES == "token" or axes["N"] % 64:
+        raise NotImplementedError("block scales alone, columns a multiple of 64")
+    from flashinfer.gemm import fp8_blockscale_gemm_sm90
+
+    # It reads the scales as they lie, whatever the strides: tokens side by side, in fours.
+    of_x = tensors["x_scale"].t()[: axes["M"]]
+    x, w, of_w, out = (tensors[name] for name in ("x", "w", "w_scale", "out"))
+    fp8_blockscale_gemm_sm90(x, w, of_x, of_w, out=out)
+
+
+def triton(tensors, axes, SCALES="token"):
+    """SGLang's Triton kernel, which it calls where there is no DeepGEMM."""
+    if SCALES == "token":
+        raise NotImplementedError("block scales alone")
+    import torch
+    from sglang.kernels.ops.quantization.fp8_kernel import w8a8_block_fp8_matmul_triton
+
+    of_x = tensors["x_scale"].t()[: axes["M"]]
+    x, w, of_w = (tensors[name] for name in ("x", "w", "w_scale"))
+    out = w8a8_block_fp8_matmul_triton(x, w, of_x, of_w, [BLOCK, BLOCK], torch.bfloat16)
+    return {"out": out}
 
 
 def production(axes, SCALES="token"):
@@ -115,4 +142,6 @@ peers = {
     "torch.compile": torch_compile,
     "sgl-aot": sgl_aot,
     "deep-gemm": deep_gemm,
+    "flashinfer": flashinfer,
+    "triton": triton,
 }

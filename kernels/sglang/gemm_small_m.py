@@ -6,6 +6,8 @@ from importlib import import_module
 
 MOST_TOKENS = 16  # that SGLang's operators take
 MOST_EXPERTS = 512
+# What its operator for one row takes.
+GEMV_COLUMNS, GEMV_DEPTH, GEMV_STEP = (64, 65536), (512, 17408), 512
 # Of the rows of x in `extreme`: their sums stay between the smallest and the largest floats.
 ROW_SCALES = (2.0**-100, 2.0**-10, 1.0, 2.0**50)
 
@@ -229,11 +231,14 @@ def sgl_tiny(tensors, axes, OUT="bf16"):
 
 
 def sgl_gemv(tensors, axes, OUT="bf16"):
-    """SGLang's operator for one row, compiled for each shape; in later releases than 0.5.17."""
+    """SGLang's operator for one row, compiled for each shape; 0.5.23 has it, 0.5.17 does not."""
+    columns, depth = axes["N"], axes["K"]
+    sizes = ((columns, *GEMV_COLUMNS), (depth, *GEMV_DEPTH))
+    fits = all(least <= size <= most for size, least, most in sizes)
+    if axes["M"] > 1 or OUT == "fp32" or columns % 8 or depth % GEMV_STEP or not fits:
+        raise NotImplementedError("one row, 64 to 65,536 columns, K a multiple of 512, bf16")
     from sglang.kernels.ops.gemm.hopper_bf16_gemv import hopper_bf16_gemv
 
-    if axes["M"] > 1 or OUT == "fp32":
-        raise NotImplementedError("one row, bf16")
     return {"out": hopper_bf16_gemv(tensors["x"], tensors["w"])}
 
 

@@ -76,8 +76,8 @@ class StandIn:
         same = program.source_key == like.source_key
         return Outcome(Status.CORRECT if same else Status.INCORRECT)
 
-    def rank(self, programs: tuple[Program, ...], *, rounds: int) -> list[float]:
-        return [10.0] * len(programs)
+    def rank(self, programs: tuple[Program, ...], *, rounds: int) -> list[list[float]]:
+        return [[10.0] * len(programs)] * rounds
 
     def watchers(self) -> Watchers:
         return Watchers((StandInTool(self),), ("-lineinfo",), 1000)

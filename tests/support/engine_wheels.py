@@ -42,7 +42,7 @@ class Engine:
         with FileLock(self._kept() / "packages.lock"):
             found = self._kept() / f"packages-{sys.version_info.major}.{sys.version_info.minor}"
             if not (found / "complete").exists():
-                wanted = ("--target", str(found), *self.needs.split())
+                wanted = ("--no-compile", "--target", str(found), *self.needs.split())
                 pip("install", "--no-deps", "--upgrade", *wanted)
                 (found / "complete").touch()
         return found

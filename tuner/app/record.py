@@ -96,9 +96,14 @@ def record(
 
 def recording_path(spec: KernelSpec, device: Device) -> Path:
     """Name the file that the `recorded` device looks for: `recordings/<gpu>/<kernel>.json.xz`."""
-    gpu = device.info.name.lower().removeprefix("nvidia ")
-    folder = re.sub(r"[^\w.+]+", "-", gpu).strip("-")
-    return spec.source.parent / "recordings" / folder / recording_name(spec.source)
+    folder = spec.source.parent / "recordings" / gpu_folder(device.info.name)
+    return folder / recording_name(spec.source)
+
+
+def gpu_folder(name: str) -> str:
+    """Name the folder of what was measured on a GPU: `h200` for `NVIDIA H200`."""
+    gpu = name.lower().removeprefix("nvidia ")
+    return re.sub(r"[^\w.+]+", "-", gpu).strip("-")
 
 
 def _device(spec: KernelSpec, session: Session, device: Device) -> RecordedDeviceInfo:
@@ -145,6 +150,7 @@ def _workload(
             rounds=tuple(tuple(map(_ticks, row)) for row in comparison.rounds),
             isolated=tuple(None if t is None else _ticks(t) for t in comparison.isolated_us),
             alone=tuple(map(_ticks, comparison.alone_us)),
+            raced=_raced(comparison),
         )
     around = evaluator.spec.surroundings_of(workload)
     peers = {one.name: _peer(one, comparison) for one in session.peers(workload)}
@@ -156,6 +162,12 @@ def _workload(
         configs=tuple(trial.config.key for trial in session.trials(INITIAL, workload)),
         surroundings=around.content if around else "",
     )
+
+
+def _raced(comparison: Comparison) -> tuple[int | None, ...]:
+    if not comparison.raced_us:
+        return ()
+    return (None, *map(_ticks, comparison.raced_us), *[None] * len(comparison.peers))
 
 
 def _compiled(

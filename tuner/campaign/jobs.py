@@ -114,6 +114,9 @@ def _words(settings: RunSettings) -> Iterator[str]:
         elif name == "operators":
             for macro, choice in settings["operators"].items():
                 yield from (option, f"{macro}={choice}")
+        elif name == "peers" and not isinstance(peers := settings["peers"], bool):
+            for peer in peers:
+                yield from ("--peer", peer)
         elif name == "time_s":
             yield from (option, f"{value}s")
         elif isinstance(value, bool):

@@ -80,8 +80,8 @@ class RemoteDevice:
         )
         return compared
 
-    def rank(self, programs: Sequence[Program], *, rounds: int) -> Sequence[float]:
-        times_us: Sequence[float] = self.call(
+    def rank(self, programs: Sequence[Program], *, rounds: int) -> Sequence[Sequence[float]]:
+        times_us: Sequence[Sequence[float]] = self.call(
             CallDevice("rank", (tuple(programs),), {"rounds": rounds}),
             self._cluster.settings.patience.compare_s,
         )

@@ -139,6 +139,8 @@ class OpenclCompiler:
         import pyopencl
 
         self._cl = pyopencl
+        # What pyopencl and PoCL read later lies here, which need not be below Python's own folders.
+        self.packages = Path(pyopencl.__file__).resolve().parents[1]
         self.device, self._handle = find_device(number)
         self._context = pyopencl.Context([self._handle])
         self._cache_dir = cache_dir
@@ -285,9 +287,11 @@ def serve(descriptor: str, cache_folder: str, scratch_folder: str, number: str) 
         readable = tuple(Path(one[2:]) for one in request["options"] if one.startswith("-I"))
         if readable not in threads:
             # A GPU's driver needs files of its own, which nobody here knows.
-            places = (*map(Path, _PLACES), *readable), (scratch,), SYSTEM_PROGRAMS
+            known = (*map(Path, _PLACES), compiler.packages, *readable)
             confine = confine_compiler if compiler.device.is_pocl else lambda *_: None
-            threads[readable] = ThreadPoolExecutor(1, "", confine, places)
+            threads[readable] = ThreadPoolExecutor(
+                1, "", confine, (known, (scratch,), SYSTEM_PROGRAMS)
+            )
         reply, binary, _ = threads[readable].submit(_answer, compiler, request).result()
         send(connection, reply, binary)
 

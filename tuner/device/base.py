@@ -140,7 +140,8 @@ class ComparisonRounds:
     time without it, else None. `faults` says of each program what was wrong with its results
     after the rounds, "" where nothing; it is empty where they are not verified again. `noise_us`
     is what the clock itself varies by. `alone_us` are the medians without neighbours, where
-    `times_us` are costs between them.
+    `times_us` are costs between them. `raced_us` is what an earlier race said of each program,
+    None of those that did not run in it; only a recording has it.
     """
 
     times_us: tuple[tuple[float, ...], ...]
@@ -149,6 +150,7 @@ class ComparisonRounds:
     faults: tuple[str, ...] = ()
     noise_us: float = 0.0
     alone_us: tuple[float, ...] = ()
+    raced_us: tuple[float | None, ...] = ()
 
 
 class Device(Protocol):
@@ -187,8 +189,8 @@ class Device(Protocol):
 class CanRank(Protocol):
     """A device that can tell many programs apart sooner than by comparing them in full."""
 
-    def rank(self, programs: Sequence[Program], *, rounds: int) -> Sequence[float]:
-        """Time programs of one workload interleaved; give medians (us), inf for what went wrong.
+    def rank(self, programs: Sequence[Program], *, rounds: int) -> Sequence[Sequence[float]]:
+        """Time programs of one workload interleaved: a row (us) a round, inf for what went wrong.
 
         Raises `DeviceError` as `compare` does.
         """

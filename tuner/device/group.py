@@ -283,10 +283,10 @@ def _kind(device: Device) -> str:
 
 
 class _Ranking(DeviceGroup):
-    def rank(self, programs: Sequence[Program], *, rounds: int) -> Sequence[float]:
-        def rank(device: Device, factor: float) -> Sequence[float]:
-            ranking = cast("CanRank", device)
-            return [us * factor for us in ranking.rank(programs, rounds=rounds)]
+    def rank(self, programs: Sequence[Program], *, rounds: int) -> Sequence[Sequence[float]]:
+        def rank(device: Device, factor: float) -> Sequence[Sequence[float]]:
+            rows = cast("CanRank", device).rank(programs, rounds=rounds)
+            return [tuple(us * factor for us in row) for row in rows]
 
         return self._at_home(programs[0].workload, rank)
 

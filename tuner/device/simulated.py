@@ -52,8 +52,8 @@ class SimulatedDevice:
         row = tuple(self._time_us(program) for program in programs)
         return ComparisonRounds((row,) * rounds, paired=True, isolated_us=(None,) * len(row))
 
-    def rank(self, programs: Sequence[Program], *, rounds: int) -> Sequence[float]:
-        return [self._time_us(program) for program in programs]
+    def rank(self, programs: Sequence[Program], *, rounds: int) -> Sequence[Sequence[float]]:
+        return self.compare(programs, rounds=rounds).times_us
 
     def close(self) -> None:
         self.closed = True

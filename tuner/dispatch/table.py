@@ -60,7 +60,8 @@ class Compared:
     """A variant against the baseline on one workload.
 
     Times, speedup and interval are of the rounds that report. `ratio` is the median of the
-    variant's time over the baseline's in all rounds: what the choice of a set goes by. Where a peer
+    variant's time over the baseline's in all rounds, or of the winner's where a race says how far
+    the variant is behind it: what the choice of a set goes by. Where a peer
     is what production calls, `production` compares with it, else it is None. `surroundings` names
     what the times are costs in, and `alone_us` and `alone_baseline_us` are those without.
     """
@@ -147,15 +148,29 @@ def distrusted(trials: Iterable[Trial], checks: Iterable[Check]) -> frozenset[Va
     return frozenset(wrong | {check.variant for check in checks if check.passed is False})
 
 
-def split(rounds: RoundTimes, finalists: int) -> tuple[RoundTimes, RoundTimes]:
-    """Keep the rounds that choose apart from those that report; one finalist needs no choice."""
-    count = len(rounds) // CHOOSING_SHARE
-    return (rounds[:count], rounds[count:]) if count and finalists > 1 else (rounds, rounds)
+def split(comparison: Comparison) -> tuple[RoundTimes, RoundTimes]:
+    """Keep the rounds that choose apart from those that report.
+
+    One finalist needs no choice, and after a race it has been made.
+    """
+    rounds, count = comparison.rounds, len(comparison.rounds) // CHOOSING_SHARE
+    if not count or len(comparison.finalists) <= 1 or comparison.raced_us:
+        return rounds, rounds
+    return rounds[:count], rounds[count:]
+
+
+def winner_of(comparison: Comparison) -> Variant:
+    """Name the finalist that is fastest in the race before, else in the rounds that choose."""
+    times_us = comparison.raced_us
+    if not times_us:
+        choosing, _ = split(comparison)
+        times_us = tuple(_median(choosing, k + 1) for k in range(len(comparison.finalists)))
+    return comparison.finalists[min(range(len(times_us)), key=times_us.__getitem__)]
 
 
 def compared(comparison: Comparison, column: int, seed: int) -> Compared:
     """Compare a column with the baseline's, and production's, by the rounds that report."""
-    _, reporting = split(comparison.rounds, len(comparison.finalists))
+    _, reporting = split(comparison)
     speedup, bounds = _over(comparison, reporting, 0, column, seed)
     return Compared(
         workload=comparison.workload,
@@ -206,7 +221,10 @@ def _interval(
 
 
 def _ratio(comparison: Comparison, column: int) -> float:
-    rounds = comparison.rounds
+    rounds, raced_us = comparison.rounds, comparison.raced_us
+    winner = comparison.column(winner_of(comparison)) if raced_us else column
+    if column != winner and 0 < column <= len(raced_us):
+        return _ratio(comparison, winner) * raced_us[column - 1] / raced_us[winner - 1]
     if comparison.paired:
         return median(row[column] / row[0] for row in rounds)
     return _median(rounds, column) / _median(rounds, 0)

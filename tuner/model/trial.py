@@ -210,7 +210,8 @@ class Comparison:
     is False where the columns were not measured in the same rounds, so that only an unpaired
     interval is honest. A difference of less than `noise_us` is the clock's. Where `surroundings`
     are named the rounds hold costs between these neighbours, and `alone_us` the times without.
-    `production` names the peer that production calls today, "" where that is the baseline.
+    `production` names the peer that production calls today, "" where that is the baseline. Where a
+    race before these rounds chose among the finalists, `raced_us` is what it says each takes.
     """
 
     workload: Workload
@@ -223,6 +224,7 @@ class Comparison:
     surroundings: str = ""
     alone_us: tuple[float, ...] = ()
     production: str = ""
+    raced_us: tuple[float, ...] = ()
 
     def column(self, program: Variant | str | None) -> int:
         return (None, *self.finalists, *self.peers).index(program)

@@ -157,6 +157,8 @@ def _is_whole(comparison: Comparison) -> bool:
     some = bool(comparison.rounds) or not comparison.finalists
     once = (comparison.isolated_us, comparison.alone_us)
     known = all(len(row) in (0, columns) and _are_times(*row) for row in once)
+    raced = len(comparison.raced_us) in (0, len(comparison.finalists))
+    known = known and raced and _are_times(*comparison.raced_us)
     return some and rows and known and comparison.production in ("", *comparison.peers)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import deque
@@ -16,6 +17,7 @@ from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Trial
 from tuner.search.base import Features, Searcher, StaticFeatureAware, TransferLearning
+from tuner.search.factory import RandomSearcher
 from tuner.tuning.evaluator import Evaluator, Pending
 
 # Trials begun and not taken yet: one on the device, the others compiled or nearly so. Fixed, not
@@ -24,11 +26,23 @@ DEPTH = 8
 # The same where every config was compiled before it is begun: fewer, since each is proposed
 # without knowing of those under way.
 DEPTH_FORESEEN = 4
+# The most where proposals have a fixed order: what was begun when the time is over still runs.
+DEPTH_IN_FIXED_ORDER = 32
 # While a searcher computes, the device's thread gets its turn this soon (Python's 5 ms, ten times
 # for every trial, would be longer than the trial).
 SWITCH_S = 5e-4
 # What an interrupted run waits for the trial on the device, so that it isn't lost.
 LAST_TRIAL_S = 1.0
+
+
+def depth_of(searcher: Searcher) -> int:
+    """Count the trials of a search that may be under way.
+
+    Whoever learns nothing proposes the same on every machine: there each core compiles two.
+    """
+    if isinstance(searcher, RandomSearcher):
+        return max(DEPTH, min(2 * len(os.sched_getaffinity(0)), DEPTH_IN_FIXED_ORDER))
+    return DEPTH_FORESEEN if isinstance(searcher, StaticFeatureAware) else DEPTH
 
 
 @dataclass(slots=True)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import inf
-from statistics import median
 
 from tuner.device.base import CanRank, ComparisonRounds, Device, Outcome, Program
 from tuner.device.reference import load_production, peer_program
@@ -19,17 +18,18 @@ from tuner.dispatch.table import (
     assigned,
     compared,
     distrusted,
-    split,
+    winner_of,
 )
 from tuner.model.energy import accounts
 from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, InputError, KernelError
 from tuner.model.expressions import Value
 from tuner.model.kernel import DEVICE_NAMES, Workload
-from tuner.model.statistics import roofline_share
+from tuner.model.statistics import relative_standard_error, roofline_share
 from tuner.model.trial import Comparison, PeerTrial, Result, Status, Trial, Variant
 from tuner.session.session import Session
 from tuner.space.plan import Plan, distance
 from tuner.tuning.evaluator import Candidates
+from tuner.tuning.race import SECONDS, SURE, race
 from tuner.tuning.verification import COMPARE, VERIFY, Verification
 
 
@@ -99,16 +99,35 @@ class FinalsPeers:
 
 
 # A search's times are known to a few percent: what is further behind is not worth a comparison,
-# but for the first few, since the best may fail a check.
+# but for the first few, since the best may fail a check, and for those whose 95 % intervals meet.
 WITHIN = 1.05
 FEWEST = 3
-# Where more are that near than can be finalists, chance would choose among them: so many at most
-# are ranked in so many rounds first.
+# Among more than that chance would choose, and each of them costs the rounds of a race.
 CONTENDERS = 16
-RANKING_ROUNDS = 12
-
 
 Rank = Callable[[Workload, list[Variant]], list[Variant]]
+
+
+def contenders(timed: Sequence[Trial], most: int) -> list[Variant]:
+    """Choose, of the trials of a workload, the fastest first, at most so many that may be best."""
+    if not timed:
+        return []
+    best_us, error = _time_and_error(timed[0])
+    limit_us = best_us * max(WITHIN, 1.0 + SURE * error)
+
+    def may_win(trial: Trial) -> bool:
+        time_us, error = _time_and_error(trial)
+        return time_us <= WITHIN * best_us or time_us * (1.0 - SURE * error) <= limit_us
+
+    near = [trial.variant for trial in timed if may_win(trial)]
+    few = [trial.variant for trial in timed[:FEWEST]]
+    return (near if len(near) > FEWEST else few)[:most]
+
+
+def _time_and_error(trial: Trial) -> tuple[float, float]:
+    assert trial.measurement is not None
+    error = relative_standard_error(trial.measurement.times_us)
+    return trial.measurement.median_us, error or 0.0
 
 
 class FinalistSelection:
@@ -138,21 +157,25 @@ class FinalistSelection:
             left = [v for v in self._ranked[workload] if not self._verification.failed(v)]
             return left[:most]
         timed = self._session.fastest(workload=workload, full=True)
-        near = sum((t.time_us or 0.0) <= WITHIN * (timed[0].time_us or 0.0) for t in timed)
-        found = [trial.variant for trial in timed[: min(max(near, FEWEST), max(CONTENDERS, most))]]
-        if len(found) > most:
-            found = rank(workload, found)[:most]
+        found = contenders(timed, max(CONTENDERS, most))
+        besides = self._besides(workload)
+        ranked = rank(workload, list(dict.fromkeys([*found, *besides])))
+        best = [one for one in ranked if one in found][:most]
+        return [one for one in ranked if one in best or one in besides]
+
+    def _besides(self, workload: Workload) -> list[Variant]:
+        """Name those that are compared however fast they are."""
         # By the search's times alone, which don't change: a resumed run finds the same.
         if self._assignment is None:
             self._assignment = self._smallest_set(workload, self._session.trials())
-        serving = self._assignment.get(workload)
+        serving, found = self._assignment.get(workload), []
         if serving is not None and not self._verification.failed(serving):
             found.append(serving)
         if self._plan.config.surveyed is not None:
             found += self._everywhere(workload)
         if self._plan.config.keep_bits:
             found += self._default(workload)
-        return list(dict.fromkeys(found))
+        return found
 
     def _default(self, workload: Workload) -> list[Variant]:
         """Name the config whose bits are kept, which has them on every input if no other does."""
@@ -247,6 +270,7 @@ class Finals:
         self._device, self._candidates, self._verification = device, candidates, verification
         self._peers = FinalsPeers(plan, session, device)
         self._finalists = FinalistSelection(plan, session, candidates, verification, self._ranked)
+        self._raced: dict[Workload, Mapping[Variant, float]] = {}
 
     def decide(self, workload: Workload) -> None:
         """Compare the best configs with the baseline, interleaved, and record the result."""
@@ -293,21 +317,28 @@ class Finals:
                 self.decide(workload)
 
     def _rank(self, workload: Workload, variants: list[Variant]) -> list[Variant]:
-        """Order by a few interleaved rounds; as they are where that is known or can't be had."""
+        """Order by a race; as they are where that is known or can't be had."""
         known = (one for one in self._session.comparisons() if one.workload == workload)
         compared = {variant for one in known for variant in one.finalists}
         if left := [one for one in variants if one in compared]:
             return left
-        if not isinstance(self._device, CanRank):
+        device, of = self._device, self._candidates.evaluator
+        # A CPU's times say nothing of a GPU's: there a race only keeps chance from choosing.
+        fewest, seconds = (self._plan.config.finalists, 0.0) if device.info.on_cpu else (1, SECONDS)
+        if not isinstance(device, CanRank) or len(variants) <= fewest:
             return variants
-        of = self._candidates.evaluator
         programs = [of(one.candidate).program(workload, one.config) for one in variants]
+
+        def measure(running: Sequence[int], rounds: int) -> Sequence[Sequence[float]]:
+            return device.rank([programs[k] for k in running], rounds=rounds)
+
         try:
-            times_us = self._device.rank(programs, rounds=RANKING_ROUNDS)
+            times_us = race(measure, len(programs), seconds=seconds)
         except DeviceError:
             return variants  # which of them failed, each one's verification will tell
-        order = sorted(zip(times_us, range(len(variants)), strict=True))
-        return [variants[index] for time_us, index in order if time_us < inf] or variants
+        right = {v: us for v, us in zip(variants, times_us, strict=True) if us < inf}
+        self._raced[workload] = right
+        return sorted(right, key=right.__getitem__) or variants
 
     def _verified(self, workload: Workload, variants: Iterable[Variant]) -> list[Trial]:
         passed = []
@@ -374,17 +405,27 @@ class Finals:
             surroundings=around.name if around else "",
             alone_us=timed.alone_us,
             production=self._peers.production(workload) if names else "",
+            raced_us=self._raced_us(workload, found, timed),
         )
         right = list(self._peers.programs(workload))
         return _of_some(comparison, found, right), timed.faults[1:]
 
+    def _raced_us(
+        self, workload: Workload, variants: Sequence[Variant], timed: ComparisonRounds
+    ) -> tuple[float, ...]:
+        """Say what a race said of these, now or for a recording; () where it lacks any."""
+        known = self._raced.get(workload, {})
+        recorded = timed.raced_us[1 : 1 + len(variants)]
+        said = [known.get(v) for v in variants] if known else recorded
+        return tuple(us for us in said if us is not None) if None not in said else ()
+
     def _result(self, comparison: Comparison, finalists: list[Trial]) -> Result:
-        """Choose on the first rounds, report on the others: a choice must not judge itself."""
-        choosing, _ = split(comparison.rounds, len(finalists))
-        medians = [median(column) for column in zip(*choosing, strict=True)]
-        winner = min(range(len(finalists)), key=lambda k: medians[k + 1])
+        """Report on other rounds than those that chose: a choice must not judge itself."""
+        chosen = winner_of(comparison)
+        winner = comparison.finalists.index(chosen)
         found = compared(comparison, winner + 1, self._plan.config.seed)
-        workload, trial = comparison.workload, finalists[winner]
+        workload = comparison.workload
+        trial = next(one for one in finalists if one.variant == chosen)
         traffic = self._plan.spec.min_bytes.integer(workload.values)
         isolated, alone = comparison.isolated_us, comparison.alone_us
         rate = self._device.info.streaming_gbps
@@ -424,11 +465,13 @@ def _of_some(
     kept = [one for one in comparison.finalists if one in variants]
     right = [name for name in comparison.peers if name in peers]
     columns = [comparison.column(one) for one in (None, *kept, *right)]
+    raced = bool(comparison.raced_us)
     return replace(
         comparison,
         finalists=tuple(kept),
         peers=tuple(right),
         rounds=tuple(tuple(row[k] for k in columns) for row in comparison.rounds),
+        raced_us=tuple(comparison.raced_us[k - 1] for k in columns[1 : 1 + len(kept)] if raced),
         isolated_us=tuple(comparison.isolated_us[k] for k in columns if comparison.isolated_us),
         alone_us=tuple(comparison.alone_us[k] for k in columns if comparison.alone_us),
         production=comparison.production if comparison.production in right else "",

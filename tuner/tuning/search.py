@@ -22,15 +22,16 @@ from tuner.session.session import Session
 from tuner.space.plan import Plan, distance
 from tuner.space.template import Template
 from tuner.tuning.evaluator import Evaluator, Pending
-from tuner.tuning.executor import DEPTH, DEPTH_FORESEEN, PrecompilingSearcher, executing
+from tuner.tuning.executor import DEPTH, PrecompilingSearcher, depth_of, executing
 from tuner.tuning.homes import keep_homes
 from tuner.tuning.lanes import lane_of
 from tuner.tuning.progress import ProgressTracker
 
 JOURNAL = "optuna.journal"
 # What each workload after the first adds to the trials of a search that learns from the others,
-# unless told otherwise: ten workloads take three times the trials of one.
-FURTHER_TRIALS = 22
+# unless told otherwise: ten workloads take four times the trials of one. With 22 many had no turn
+# but the first, and lost 1 % by it (benchmarks/simulated_seeds.py).
+FURTHER_TRIALS = 30
 # A template that fails this many times before it compiles once is broken, not unlucky.
 HOPELESS_COMPILES = 12
 _UNCOMPILED = frozenset({Status.COMPILE, Status.TIMEOUT})
@@ -391,7 +392,7 @@ class Search:
             not_proposed={t.config for t in tried if not (foreseeing and t.status in _FORESEEN)},
             deadline_s=self.progress.deadline_s(workload, self._beside(workload)),
             replaying=(plan.candidate, key) in late,
-            depth=max(DEPTH_FORESEEN if foreseeing else DEPTH, parallel),
+            depth=max(depth_of(searcher), parallel),
         )
 
     def _beside(self, workload: Workload) -> list[Workload]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
@@ -17,7 +19,6 @@ import two_seeds
 from stand_ins import Costs, row_of
 from two_seeds import compared
 
-from tuner.device.base import ComparisonRounds
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 
@@ -25,16 +26,25 @@ WORKLOAD = Workload.of({"T": 64})
 ONE, OTHER = Config.of({"block": 64}), Config.of({"block": 128})
 
 
-def between(times_us: tuple[float, ...], faults: tuple[str, ...] = ()) -> dict[str, Any]:
-    rounds = ComparisonRounds((times_us,) * 20, paired=True, faults=faults)
-    device = SimpleNamespace(compare=lambda programs, rounds_=rounds, rounds=0: rounds_)
-    evaluator = SimpleNamespace(program=lambda *_: None, baseline_program=lambda _: None)
-    return compared(cast(Any, device), cast(Any, evaluator), WORKLOAD, [ONE, OTHER], 20)
+def between(*times_us: float, noise_us: float = 0.0) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+
+    def rank(programs: list[Any], rounds: int) -> list[list[float]]:
+        return (np.array(times_us) + noise_us * rng.standard_normal((rounds, 2))).tolist()
+
+    device, evaluator = SimpleNamespace(rank=rank), SimpleNamespace(program=lambda *_: None)
+    return compared(cast(Any, device), cast(Any, evaluator), WORKLOAD, [ONE, OTHER], 200)
 
 
 def test_regret_is_how_much_slower_the_slower_winner_is() -> None:
-    for times_us in ((9.0, 4.0, 5.0), (9.0, 5.0, 4.0)):
-        assert between(times_us)["regret"] == pytest.approx(0.25)
+    for times_us in ((4.0, 5.0), (5.0, 4.0)):
+        row = between(*times_us)
+        assert row["regret"] == pytest.approx(0.25)
+        assert row["rounds"] == two_seeds.BATCH
+
+
+def test_winners_that_scatter_run_on_to_the_last_round() -> None:
+    assert between(4.0, 4.1, noise_us=0.5)["rounds"] == 200
 
 
 def test_one_winner_of_both_seeds_has_no_regret_and_is_not_run() -> None:
@@ -43,8 +53,8 @@ def test_one_winner_of_both_seeds_has_no_regret_and_is_not_run() -> None:
 
 
 def test_a_winner_that_is_wrong_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="out"):
-        between((9.0, 4.0, 5.0), ("", "out[0]", ""))
+    with pytest.raises(RuntimeError, match="wrong"):
+        between(4.0, inf)
 
 
 def test_a_search_is_asked_for_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,6 +97,12 @@ def test_the_page_has_the_figures_of_all_three(tmp_path: Path) -> None:
     )
     run = {"wall_s": 90.0, "phases_s": {"search": 80.0}, "trials": 900, "busy_share": 0.9}
     run |= {"nvml_share": 0.8, "speedups": {"T=1": 2.0}}
-    cold = {"kernel": "k", "workloads": ["T=1"], "cores": 2, "runs": {"auto": run}}
+    cold = {
+        "kernel": "k",
+        "workloads": ["T=1"],
+        "cores": 2,
+        "runs": {"auto": run},
+        "environment": {"device": "a GPU"},
+    }
     said = "\n".join(results_page._cold(cold))
     assert "| auto | 90.0 s | search 80.0 s | 900 | 90.0% | 80% | 2.00x |" in said

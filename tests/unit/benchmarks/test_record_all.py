@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
 import record_all
-from record_all import BENCHMARKS, benchmark_job, operators, recording_job
+from record_all import BENCHMARKS, Part, benchmark_job, operators, recording_job
 
 from tuner.campaign.jobs import CampaignJob
 from tuner.campaign.ledger import locked
@@ -19,29 +19,46 @@ from tuner.campaign.run import INTERRUPTED, Campaign
 
 
 def test_a_recording_has_its_peers_and_its_result_is_of_its_own_session(tmp_path: Path) -> None:
-    job = recording_job("rmsnorm", tmp_path, 7, compilers=3)
+    job = recording_job("rmsnorm", tmp_path, 7, compilers=3, results=tmp_path / "h100")
     session = str(tmp_path / "rmsnorm")
     assert {"record", "--peers", "cuda", "7", session} <= set(job.start)
     assert job.resume[3:] == ("record", "--resume", session, "--jobs", "3")
     ((_, script, *words),) = job.finish
     assert Path(script).name == "summarize_session.py"
-    assert words[:2] == [session, "--out"]
+    assert words == [session, "--out", str(tmp_path / "h100/rmsnorm.json")]
     assert (job.session, job.needs_gpu, job.alone) == (tmp_path / "rmsnorm", True, False)
+
+
+def test_a_part_of_an_operator_is_a_job_of_its_own(tmp_path: Path) -> None:
+    workloads = ("M=1,N=576,K=7168", "M=16,N=576,K=7168")
+    part = Part(workloads, ("deep-gemm",), {"SCALES": "block"})
+    job = recording_job("gemm_fp8", tmp_path, 7, 3, tmp_path, part)
+    assert {*workloads, "deep-gemm", "SCALES=block", str(tmp_path / "gemm_fp8-block")} <= set(
+        job.start
+    )
+    # Beside the kernel would be that of its first choice.
+    assert job.start[-2:] == job.resume[-2:] == ("--out", str(tmp_path / "gemm_fp8-block.json.xz"))
+    assert job.finish[0][-1] == str(tmp_path / "gemm_fp8-block.json")
+    first = recording_job("gemm_fp8", tmp_path, 7, 3, tmp_path, Part(workloads))
+    assert first.name == "gemm_fp8"
+    assert "--out" not in first.start
+    assert len({job.key, first.key, recording_job("gemm_fp8", tmp_path, 7, 3, tmp_path).key}) == 3
 
 
 def test_every_operator_has_the_files_that_its_job_depends_on(tmp_path: Path) -> None:
     assert len(operators()) == 15
-    keys = {recording_job(name, tmp_path, 1, 1).key for name in operators()}
+    keys = {recording_job(name, tmp_path, 1, 1, tmp_path).key for name in operators()}
     assert len(keys) == 15
 
 
 def test_another_number_of_trials_is_another_recording(tmp_path: Path) -> None:
-    keys = {recording_job("rmsnorm", tmp_path, trials, 1).key for trials in (7, 7, 8)}
+    made = [recording_job("rmsnorm", tmp_path, trials, 1, tmp_path) for trials in (7, 7, 8)]
+    keys = {job.key for job in made}
     assert len(keys) == 2
 
 
-def test_benchmarks_run_on_a_gpu_and_the_timing_ones_alone() -> None:
-    jobs = [benchmark_job(name) for name in BENCHMARKS]
+def test_benchmarks_run_on_a_gpu_and_the_timing_ones_alone(tmp_path: Path) -> None:
+    jobs = [benchmark_job(name, tmp_path) for name in BENCHMARKS]
     assert all(job.needs_gpu and Path(job.start[1]).is_file() for job in jobs)
     assert [job.name for job in jobs if job.alone] == [
         "verification_cost",
@@ -71,6 +88,32 @@ def test_no_campaign_starts_without_a_gpu_or_with_an_unknown_name(
         assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--workload", "M=1,N=576,K=7168"], "are of one operator: name it alone"),
+        (["energy", "--workload", "M=1,N=576,K=7168"], "are of one operator: name it alone"),
+        (["gemm_fp8", "--operator", "SCALES=row"], "SCALES cannot be 'row'"),
+        (["gemm_fp8", "--workload", "M=1,N=576"], "K"),
+    ],
+)
+def test_a_part_that_there_is_not_is_one_error(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(record_all, "gpu_count", lambda: 1)
+    monkeypatch.setattr(record_all, "gpu_name", lambda _: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setenv("TUNE_COMMIT", "0123456789ab")
+    monkeypatch.setattr(sys, "argv", ["record_all.py", "--folder", str(tmp_path / "all"), *words])
+    with pytest.raises(SystemExit) as ended:
+        record_all.main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """All jobs end at once, but the recording named `wrong`; the folder for the results."""
@@ -84,9 +127,10 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(record_all, "benchmark_job", quick)
     monkeypatch.setattr(record_all, "recording_job", quick)
     monkeypatch.setattr(record_all, "gpu_count", lambda: 2)
+    monkeypatch.setattr(record_all, "gpu_name", lambda _: "NVIDIA H100 80GB HBM3")
     monkeypatch.setattr(record_all, "RESULTS", tmp_path / "results")
     monkeypatch.setenv("TUNE_COMMIT", "0123456789ab")
-    return tmp_path / "results"
+    return tmp_path / "results/h100-80gb-hbm3"
 
 
 def test_an_interruption_and_a_folder_in_use_are_told_in_one_line(

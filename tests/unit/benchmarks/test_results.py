@@ -70,8 +70,8 @@ def found(tmp_path: Path) -> dict[str, Any]:
     return summary(folder)
 
 
-def written(folder: Path, name: str, content: dict[str, Any]) -> None:
-    path = folder / "h200" / f"{name}.json"
+def written(folder: Path, name: str, content: dict[str, Any], gpu: str = "h200") -> None:
+    path = folder / gpu / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content), encoding="utf-8")
 
@@ -129,6 +129,27 @@ def test_the_page_lists_each_cell_that_is_behind(found: dict[str, Any], tmp_path
     )
 
 
+def test_another_gpu_has_sections_of_its_own(found: dict[str, Any], tmp_path: Path) -> None:
+    written(tmp_path, "blend", found)
+    axes = {"M": 1, "N": 576, "K": 7168}
+    cells = [{**one, "axes": axes, "workload": "M=1"} for one in found["workloads"]]
+    linear = {**found, "kernel": "gemm_fp8", "workloads": cells}
+    for name, choice in (("gemm_fp8", {}), ("gemm_fp8-block", {"operators": {"SCALES": "block"}})):
+        written(tmp_path, name, {**linear, **choice}, "h100-80gb-hbm3")
+    (tmp_path / "cpu").mkdir()
+    page = results_page.page(tmp_path)
+    before, _, text = page.partition("## The linear layers of decode on an ")
+    assert "gemm_fp8" not in before
+    assert text.startswith(found["environment"]["device"])
+    assert "| the same, kv_a and fused_a | 1.07x over 4 cells |" in text
+    assert "| cells behind the best peer by more than 2 % | 2 of 4 |" in text
+    assert "missed" not in text
+    assert "\n### gemm_fp8\n" in text
+    assert "\n### gemm_fp8, SCALES=block\n" in text
+    assert "\n- gemm_fp8 SCALES=block M=1: 0.95x" in text
+    assert "`benchmarks/results/h100-80gb-hbm3/<operator>.json`" in text
+
+
 def test_the_page_is_made_of_the_files_that_are_there(tmp_path: Path) -> None:
     text = results_page.page(tmp_path)
     assert "being measured anew" in text
@@ -137,7 +158,7 @@ def test_the_page_is_made_of_the_files_that_are_there(tmp_path: Path) -> None:
     operators = [{"kernel": "rmsnorm", "seconds": [9.0, 10.0], "workloads": rows}]
     content = {"environment": {"commit": CLEAN}, "operators": operators}
     written(tmp_path, "two_seeds", content)
-    assert "| rmsnorm | 1 | 0 | 0.40% | 0.40% | 9, 10 |" in results_page.page(tmp_path)
+    assert "| rmsnorm | 1 | 0 | 0.40% | 0.40% | 0.00% | 9, 10 |" in results_page.page(tmp_path)
 
 
 @pytest.mark.parametrize("commit", ["", "0123456789ab-dirty", None])

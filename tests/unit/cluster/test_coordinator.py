@@ -62,7 +62,7 @@ def test_a_program_runs_on_a_host(hosts: Hosts, device_on: Callable[..., RemoteD
     assert device.info.environment["host"] == "one"
     assert device.run(program()).status is Status.CORRECT
     assert device.compare([program(), program("two")], rounds=3).times_us == ((10.0, 10.0),) * 3
-    assert list(device.rank([program()], rounds=3)) == [10.0]
+    assert list(device.rank([program()], rounds=3)) == [[10.0]] * 3
     assert device.same_bits(program(), program()).status is Status.CORRECT
     assert device.same_bits(program(), program("two")).status is Status.INCORRECT
     assert host.device.spec is not None

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from opencl_programs import SCALED, needs_opencl
@@ -15,6 +22,18 @@ from tuner.model.kernel import Launch
 on_pocl = pytest.mark.skipif(
     not any(device.is_pocl for device in list_devices()[:1]), reason="only PoCL compiles ahead"
 )
+
+
+ROOT = Path(__file__).parents[3]
+# Compiles in a process that may read its packages and little else.
+COMPILES = """
+from tuner.compiler.base import CompileRequest
+from tuner.compiler.opencl import OpenclPool
+source = "__kernel void run(__global float* y) { y[get_global_id(0)] = 1.0f; }"
+with OpenclPool(0, 1) as pool:
+    made = pool.submit(CompileRequest(source, ("run",), "opencl")).result(60)
+print(made.ok, made.error)
+"""
 
 
 def launch(grid: tuple[int, int, int], block: tuple[int, int, int]) -> Launch:
@@ -60,3 +79,27 @@ def test_an_error_is_the_same_with_work_groups_and_without(pool: OpenclPool) -> 
 @on_pocl
 def test_what_cannot_be_compiled_ahead_is_left_to_the_run(pool: OpenclPool) -> None:
     assert compiled(pool, "no-such-group").ok
+
+
+def linked(source: str, to: str) -> None:
+    with suppress(OSError):  # another file system
+        os.link(source, to)
+        return
+    shutil.copy2(source, to)
+
+
+@on_pocl
+def test_packages_may_lie_outside_of_pythons_own_folders(tmp_path: Path) -> None:
+    for name in ("pyopencl", "pocl_binary_distribution", "pytools"):
+        found = find_spec(name)
+        if found and found.origin:  # Debian's PoCL is no Python package
+            package = Path(found.origin).parent
+            shutil.copytree(package, tmp_path / name, copy_function=linked)
+    answer = subprocess.run(
+        [sys.executable, "-c", COMPILES],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert answer.stdout.strip() == "True"

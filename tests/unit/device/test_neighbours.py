@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
-from tuner.device.cuda import buffers
+from tuner.device.cuda import buffers, neighbours
 from tuner.device.cuda import driver as ptx
 from tuner.device.cuda.buffers import DELAY_NS, MOST_BYTES, EagerSuccessor, LateWriter
+from tuner.device.cuda.neighbours import Neighbours
+from tuner.device.cuda.peers import PeerHome
 from tuner.device.layout import Layout, Slot
+from tuner.device.reference import PeerError
+from tuner.model.errors import KernelError
+from tuner.model.surroundings import Link, Neighbour, Surroundings
 
 FIRST_COPY = 1 << 40
 BASE = 4096
@@ -133,3 +141,65 @@ def test_without_room_nothing_is_touched(driver: Driver, kind: Any) -> None:
     driver.full = True
     assert not neighbour.before(arena(1 << 20), "stream")
     assert driver.asked == []
+
+
+class Memory:
+    """Has room for so much."""
+
+    stream, blocks = None, 8
+
+    def __init__(self, room_bytes: int) -> None:
+        self.room_bytes = room_bytes
+
+    def of(self, purpose: str, size_bytes: int) -> int:
+        if size_bytes > self.room_bytes:
+            raise MemoryError(f"{size_bytes / 1e9:.3g} GB on the GPU: out of memory")
+        return BASE
+
+
+def surrounded(home: PeerHome, room_bytes: int = 0) -> Neighbours:
+    before = (Neighbour("stream", sizes=(1 << 20,), line=6), Neighbour("stream", sizes=(1 << 40,)))
+    links = (Link((before[0], replace(before[1], line=7))),)
+    around = Surroundings("mine", links)
+    return Neighbours(around, Layout((), (), 256), cast(Any, Memory(room_bytes)), home, 32)
+
+
+def test_surroundings_without_room_are_an_error_at_the_largest_neighbour() -> None:
+    home = PeerHome(Path("k.py"), space=Path("k.yaml"))
+    with pytest.raises(KernelError, match="stream 1099511627776 needs more memory") as raised:
+        surrounded(home)
+    assert (raised.value.path, raised.value.line) == (Path("k.yaml"), 7)
+    assert "--surroundings alone" in (raised.value.remedy or "")
+    with pytest.raises(MemoryError):
+        surrounded(replace(home, source=Path("k.py")))
+
+
+def test_what_fails_in_the_chain_without_an_operator_is_the_neighbours_fault() -> None:
+    made = surrounded(PeerHome(Path("k.py"), space=Path("k.yaml")), 1 << 50)
+    with (
+        pytest.raises(
+            KernelError, match=r"stream 1048576 fails in a CUDA graph: .*\.item"
+        ) as raised,
+        made.captured(),
+    ):
+        raise PeerError("cannot be captured: calls .item()")
+    assert raised.value.line == 6
+
+
+def test_of_several_neighbours_the_one_that_is_at_fault_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = surrounded(PeerHome(Path("k.py"), space=Path("k.yaml")), 1 << 50)
+    ran: list[Neighbour] = []
+    monkeypatch.setattr(neighbours, "call", lambda *_: 1)
+    monkeypatch.setattr(Neighbours, "_run_before", lambda _, one, arguments: ran.append(one))
+    changed = np.ones(256, np.uint8)
+    monkeypatch.setattr(
+        neighbours,
+        "_bytes_at",
+        lambda address, size: changed * (len(ran) > 1 and address == BASE),
+    )
+    place = SimpleNamespace(base=BASE)
+    with pytest.raises(KernelError, match="stream 1099511627776 changes memory") as raised:
+        made.check([cast(Any, place)], 0)
+    assert raised.value.line == 7

@@ -33,6 +33,10 @@ def test_the_weights_of_gemma_are_one_more() -> None:
 class TestOnTheCpu(KernelChecks):
     kernel = KERNEL
     baselines = tuple({"T": 3, "H": width} for width in (1, 100, 257, 4096))
-    samples = tuple(Sample({"T": 3, "H": width}) for width in (1032, 4096))
+    samples = (
+        *(Sample({"T": 3, "H": width}) for width in (1032, 4096)),
+        Sample({"T": 3, "H": 4096}, 2, {"streaming": "loads", "cluster": 1}),
+        Sample({"T": 3, "H": 4096}, 1, {"streaming": "loads", "row_storage": "cache"}),
+    )
     workload = {"T": 64, "H": 512}
     launches = (launch(64, 256, kernel="rmsnorm"),)

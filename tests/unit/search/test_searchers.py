@@ -151,8 +151,8 @@ def named(name: str, size: int) -> Searcher:
         ("exhaustive", 3, RandomSearcher),
         ("random", 3, RandomSearcher),
         ("optuna", 3, OptunaSearcher),
-        ("auto", 199, RandomSearcher),
-        ("auto", 200, AutoSearcher),
+        ("auto", 63, RandomSearcher),
+        ("auto", 64, AutoSearcher),
         ("classifier", 3, AutoSearcher),
     ],
 )
@@ -169,15 +169,15 @@ def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
 
 
 def test_the_default_budget_is_all_or_a_hundred() -> None:
-    cases = [("exhaustive", 5000), ("auto", 199), ("auto", 5000), ("optuna", 60)]
-    assert [default_budget(name, size) for name, size in cases] == [5000, 199, 100, 60]
+    cases = [("exhaustive", 5000), ("auto", 63), ("auto", 5000), ("optuna", 60)]
+    assert [default_budget(name, size) for name, size in cases] == [5000, 63, 100, 60]
 
 
 def test_auto_tries_all_of_few_configs_if_it_may() -> None:
-    cases = [(150, None), (150, 150), (150, 40), (5000, 9000)]
+    cases = [(60, None), (60, 60), (60, 40), (5000, 9000)]
     names = [resolve("auto", size, trials) for size, trials in cases]
     assert names == ["exhaustive", "exhaustive", "auto", "auto"]
-    assert resolve("random", 150) == "random"
+    assert resolve("random", 60) == "random"
 
 
 def test_heavy_packages_are_only_imported_by_the_searchers_that_use_them() -> None:

@@ -177,6 +177,7 @@ class TestRoundTrip:
             surroundings="decode",
             alone_us=(5.0, 4.5, 5.5, 4.0),
             production="pytorch",
+            raced_us=(1.25, 1.5),
         )
         assert differs_in_every_field(comparison)
         columns = (None, Variant("r2", Config.of({"n": 1})), "pytorch")

@@ -12,8 +12,17 @@ from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status, Trial
 from tuner.search.base import Features
+from tuner.search.factory import RandomSearcher
 from tuner.tuning.evaluator import Pending
-from tuner.tuning.executor import AHEAD, PrecompilingSearcher, TrialExecutor
+from tuner.tuning.executor import (
+    AHEAD,
+    DEPTH,
+    DEPTH_FORESEEN,
+    DEPTH_IN_FIXED_ORDER,
+    PrecompilingSearcher,
+    TrialExecutor,
+    depth_of,
+)
 
 W, V = Workload.of({"T": 1}), Workload.of({"T": 2})
 
@@ -261,3 +270,11 @@ def test_a_searcher_that_cannot_tell_expects_nothing_in_particular():
     assert searcher.expected_gain() is None
     assert searcher.features(Config.of({"n": 0})) is None
     searcher.share(Trial("initial", W, Config.of({"n": 0}), Status.INCORRECT), None)
+
+
+@pytest.mark.parametrize(("cores", "depth"), [(2, DEPTH), (12, 24), (64, DEPTH_IN_FIXED_ORDER)])
+def test_only_an_order_that_is_fixed_may_depend_on_the_cores(monkeypatch, cores, depth):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(cores))
+    assert depth_of(RandomSearcher.__new__(RandomSearcher)) == depth
+    assert depth_of(Plain(0)) == DEPTH
+    assert depth_of(Choosy(0)) == DEPTH_FORESEEN

@@ -205,7 +205,7 @@ class Misleading(SimulatedDevice):
 
     def rank(self, programs, *, rounds):
         self.ranked += 1
-        return [1.0 + abs(program.launches[0].block[0] - 256) for program in programs]
+        return [[1.0 + abs(program.launches[0].block[0] - 256) for program in programs]] * rounds
 
 
 def test_chance_does_not_choose_among_many_that_are_near(run):

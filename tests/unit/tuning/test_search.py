@@ -33,7 +33,7 @@ PLAIN = "  block: [32, 64, 128, 256, 512]\n  items: [1, 2, 4, 8]\n"
 
 @pytest.fixture
 def wide(project):
-    """Give the kernel more than 200 valid configs."""
+    """Give the kernel more valid configs than are tried whole."""
     space = project / "scale.yaml"
     text = space.read_text()
     assert PLAIN in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -67,48 +67,29 @@ class Neighbours:
         planted = [one for link in surroundings.links for one in link.before if one in products]
         streamed = [_aligned(_weight_bytes(one)) for one in everything if one not in planted]
         self._pool_bytes = POOL_BYTES + max(streamed, default=0)
-        self._pool = memory.of("weights", self._pool_bytes)
-        sink_bytes = max((2 * prod(_results(one)) for one in everything), default=4)
-        self._sink = memory.of("results", sink_bytes)
         per_link = -(-places // len(surroundings.links))
         sizes = [per_link * _aligned(_weight_bytes(one)) for one in planted]
-        base = memory.of("planted", sum(sizes)) if planted else 0
+        with self._room(max(everything, key=_weight_bytes, default=None)):
+            self._pool = memory.of("weights", self._pool_bytes)
+            sink_bytes = max((2 * prod(_results(one)) for one in everything), default=4)
+            self._sink = memory.of("results", sink_bytes)
+            base = memory.of("planted", sum(sizes)) if planted else 0
+            self._identity = {one: _identity_of(one) for one in planted}
         ends = [base, *(base + end for end in accumulate(sizes))]
         self._planted = dict(zip(planted, ends, strict=False))
-        self._identity = {one: _identity_of(one) for one in planted}
         with self._blamed(products[0] if products else None):
             self._cublas = memory.cublas() if products else None
         self._functions = {one: self._function(one) for one in everything if one.kind == "function"}
 
     def before(self, arguments: LaunchArguments) -> None:
         """Enqueue what runs before the operator's call on these arrays."""
-        number = self._number(arguments)
-        for one in self._link(number).before:
-            if one.kind == "gemm":
-                self._write_product(one, arguments, number)
-            elif one.kind == "stream":
-                self._stream_before(one, arguments, number)
-            else:
-                self._functions[one](arguments)
+        for one in self._link(self._number(arguments)).before:
+            self._run_before(one, arguments)
 
     def after(self, arguments: LaunchArguments, *, operator: bool) -> None:
         """Enqueue what runs after it; without an `operator` it reads what is in the L2."""
-        number = self._number(arguments)
-        for one in self._link(number).after:
-            address = 0
-            if one.array:
-                slot = self._slots[one.array]
-                address = arguments.base + slot.offset
-                if not operator:
-                    address = self._in_l2(arguments, number, _read_bytes(one, slot.size_bytes))
-            if one.kind == "gemm":
-                places = address, self._weights(one, number), self._sink
-                assert self._cublas is not None
-                self._cublas.product(one.sizes, places)
-            elif one.kind == "stream":
-                self._stream_after(one, address, number, programmatic=one.pdl and operator)
-            else:
-                self._functions[one](arguments)
+        for one in self._link(self._number(arguments)).after:
+            self._run_after(one, arguments, operator=operator)
 
     def plant(self, everywhere: Sequence[LaunchArguments]) -> None:
         """Enqueue writing what the arrays hold into the weights that products make them of."""
@@ -130,18 +111,54 @@ class Neighbours:
             call(driver.cuMemcpyDtoDAsync, arguments.base, content, size_bytes, self._stream)
         self.plant(everywhere[: len(self.surroundings.links)])
         for arguments, link in zip(everywhere, self.surroundings.links, strict=False):
-            with self._blamed(link.before[0]):
-                self.before(arguments)
-                self._require_same(arguments, content, link.before[0])
-            if link.after:
-                with self._blamed(link.after[0]):
-                    self.after(arguments, operator=True)
-                    self._require_same(arguments, content, link.after[0])
+            for one in link.before:
+                with self._blamed(one):
+                    self._run_before(one, arguments)
+                    self._require_same(arguments, content, one)
+            for one in link.after:
+                with self._blamed(one):
+                    self._run_after(one, arguments, operator=True)
+                    self._require_same(arguments, content, one)
+
+    def captured(self) -> AbstractContextManager[None]:
+        """Blame them for what fails while the chain without an operator becomes a graph.
+
+        A function that reads something back to the host runs once, and fails only there.
+        """
+        everything = self.surroundings.neighbours
+        functions = [one for one in everything if one.kind == "function"]
+        suspect = next(iter((*functions, *everything)), None)
+        return self._blamed(suspect, "fails in a CUDA graph")
 
     def close(self) -> None:
         """Free what is this workload's own."""
         for base in self._identity.values():
             call(driver.cuMemFree, base)
+
+    def _run_before(self, one: Neighbour, arguments: LaunchArguments) -> None:
+        number = self._number(arguments)
+        if one.kind == "gemm":
+            self._write_product(one, arguments, number)
+        elif one.kind == "stream":
+            self._stream_before(one, arguments, number)
+        else:
+            self._functions[one](arguments)
+
+    def _run_after(self, one: Neighbour, arguments: LaunchArguments, *, operator: bool) -> None:
+        number, address = self._number(arguments), 0
+        if one.array:
+            slot = self._slots[one.array]
+            address = arguments.base + slot.offset
+            if not operator:
+                address = self._in_l2(arguments, number, _read_bytes(one, slot.size_bytes))
+        if one.kind == "gemm":
+            places = address, self._weights(one, number), self._sink
+            assert self._cublas is not None
+            self._cublas.product(one.sizes, places)
+        elif one.kind == "stream":
+            self._stream_after(one, address, number, programmatic=one.pdl and operator)
+        else:
+            self._functions[one](arguments)
 
     def _number(self, arguments: LaunchArguments) -> int:
         return self._numbers[arguments.base]
@@ -253,12 +270,25 @@ class Neighbours:
         )
 
     @contextmanager
-    def _blamed(self, one: Neighbour | None) -> Iterator[None]:
+    def _room(self, largest: Neighbour | None) -> Iterator[None]:
+        """Turn a want of memory into one error at the line of the largest neighbour.
+
+        Not beside a kernel in Python: what PyTorch keeps for others comes back in a new process.
+        """
+        try:
+            yield
+        except MemoryError as failure:
+            if self._home is None or self._home.source is not None:
+                raise
+            raise self._error(largest, f"needs more memory than there is: {failure}") from failure
+
+    @contextmanager
+    def _blamed(self, one: Neighbour | None, what: str = "fails") -> Iterator[None]:
         """Turn a failure of a neighbour into one error at its line."""
         try:
             yield
         except (CudaError, CublasError, PeerError) as failure:
-            raise self._error(one, f"fails: {failure.message}") from failure
+            raise self._error(one, f"{what}: {failure.message}") from failure
 
 
 class Surrounded:

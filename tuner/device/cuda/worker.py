@@ -426,7 +426,8 @@ class CudaWorker:
             neighbours.check(buffers.arguments, self._mapped.base)
             buffers.renew()
             alone_there = Surrounded(neighbours, None)
-            self._empty[chosen] = Graph(alone_there, buffers, buffers.sets, self._stream)
+            with neighbours.captured():
+                self._empty[chosen] = Graph(alone_there, buffers, buffers.sets, self._stream)
         return Replays(
             *(buffers, self._stream, self._scrub, self._shared),
             *(self._patch, self._results, neighbours),

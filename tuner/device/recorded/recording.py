@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Literal
@@ -59,13 +59,15 @@ class RecordedFinals(Kept):
     """Interleaved rounds of the baseline (first), the best programs of one workload, and peers.
 
     `programs` names the columns: keys of programs, and `peer_key` of each peer. `alone` are the
-    times without neighbours, where the rounds hold costs between them.
+    times without neighbours, where the rounds hold costs between them, and `raced` is what a race
+    before the rounds said of each program, where it ran in one.
     """
 
     programs: tuple[str, ...]
     rounds: tuple[tuple[int, ...], ...]
     isolated: tuple[int | None, ...]
     alone: tuple[int, ...] = ()
+    raced: tuple[int | None, ...] = ()
 
 
 class RecordedWorkload(Kept):
@@ -298,11 +300,13 @@ class RecordedDevice:
         if finals is not None and set(keys) <= set(finals.programs):
             columns = [finals.programs.index(key) for key in keys]
             rows = [tuple(row[k] * TICK_US for k in columns) for row in finals.rounds[:rounds]]
-            alone = [finals.isolated[k] for k in columns]
-            isolated_us = tuple(None if one is None else one * TICK_US for one in alone)
             alone_us = tuple(finals.alone[k] * TICK_US for k in columns if finals.alone)
             return ComparisonRounds(
-                tuple(rows), paired=True, isolated_us=isolated_us, alone_us=alone_us
+                tuple(rows),
+                paired=True,
+                isolated_us=_in_us(finals.isolated[k] for k in columns),
+                alone_us=alone_us,
+                raced_us=_in_us(finals.raced[k] for k in columns if finals.raced),
             )
         known = workload.programs | {peer_key(n): peer for n, peer in workload.peers.items()}
         samples = [known[key].ticks for key in keys if key in known and known[key].ticks]
@@ -345,6 +349,10 @@ class RecordedDevice:
                 "`tune record` makes a new one",
             )
         return found
+
+
+def _in_us(ticks: Iterable[int | None]) -> tuple[float | None, ...]:
+    return tuple(None if one is None else one * TICK_US for one in ticks)
 
 
 def _choices(operators: Mapping[str, str]) -> str:

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from itertools import count, pairwise
 from math import inf
-from statistics import median
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program, largest_scratch
@@ -292,13 +291,12 @@ class VerifiedDevice:
 
         return _tried(workload, attempt)
 
-    def rank(self, programs: Sequence[Program], *, rounds: int) -> Sequence[float]:
+    def rank(self, programs: Sequence[Program], *, rounds: int) -> Sequence[Sequence[float]]:
         """Time programs interleaved, in one stretch, and judge what their last calls left."""
 
-        def attempt() -> list[float]:
+        def attempt() -> Rows:
             rows, faults = self._alternated(programs, [rounds])
-            medians = [median(column) for column in zip(*rows, strict=True)]
-            return [inf if index in faults else time for index, time in enumerate(medians)]
+            return [tuple(inf if k in faults else us for k, us in enumerate(row)) for row in rows]
 
         return _tried(programs[0].workload, attempt)
 

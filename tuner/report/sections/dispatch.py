@@ -226,7 +226,7 @@ def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersO
         return PeersOn(workload, served, None, True, against)
     last = known[-1]
     # The rounds that chose the winner among several would flatter it.
-    _, rounds = split(last.rounds, len(last.finalists))
+    _, rounds = split(last)
     served_us = [row[last.column(served)] for row in rounds]
     isolated_us = last.isolated_us[last.column(served)] if last.isolated_us else None
     interval = paired_interval if last.paired else unpaired_interval

@@ -97,7 +97,7 @@ def _disagreement(data: ReportData, result: Result, comparison: Comparison) -> D
     gain = alone_us[winner] / alone_us[other] - 1.0
     if other == winner or gain <= RESOLUTION:
         return None
-    _, rounds = split(comparison.rounds, len(comparison.finalists))
+    _, rounds = split(comparison)
     interval = paired_interval if comparison.paired else unpaired_interval
     times = [[row[column] for row in rounds] for column in (other, winner)]
     ratio, bounds = interval(times[0], times[1], data.seed or 0)
@@ -110,7 +110,7 @@ def _disagreement(data: ReportData, result: Result, comparison: Comparison) -> D
 
 def _panel(result: Result, comparison: Comparison) -> charts.Panel:
     winner, alone_us = comparison.column(result.variant), comparison.alone_us
-    _, rounds = split(comparison.rounds, len(comparison.finalists))
+    _, rounds = split(comparison)
     costs_us = [median(column) for column in zip(*rounds, strict=True)]
     dots = []
     for column, program in enumerate((None, *comparison.finalists, *comparison.peers)):

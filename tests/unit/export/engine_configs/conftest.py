@@ -1,36 +1,31 @@
-"""Pythons that import the engines' genuine functions, without a GPU."""
+"""Pythons that have imported the engines' genuine functions, without a GPU."""
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
-from engine_wheels import SGLANG, VLLM
+from engine_python import engine_python
+from engine_wheels import SGLANG, VLLM, Engine
+from host_programs import folder_of_the_run
 
-SUPPORT = Path(__file__).parents[3] / "support"
+Python = tuple[str, ...]
 
 
-@pytest.fixture
-def sglang_python() -> Callable[[str], tuple[str, ...]]:
-    """Start a Python with SGLang and a Triton that calls itself of some version."""
+def _python(engine: Engine, factory: pytest.TempPathFactory) -> Iterator[Python]:
     pytest.importorskip("torch")
-    path = os.pathsep.join(map(str, (SGLANG.packages(), SGLANG.wheel())))
-    program = SUPPORT / "engine_python.py"
-    return lambda triton="3.6.0": (
-        "env",
-        f"PYTHONPATH={path}",
-        sys.executable,
-        str(program),
-        triton,
-    )
+    path = engine.packages(), engine.wheel()
+    with engine_python(engine.name, path, folder_of_the_run(factory)) as words:
+        yield words
 
 
-@pytest.fixture
-def vllm_python() -> tuple[str, ...]:
+@pytest.fixture(scope="session")
+def sglang_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Python]:
+    """Start a Python with SGLang and a Triton that calls itself 3.6.0."""
+    yield from _python(SGLANG, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def vllm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Python]:
     """Start a Python with vLLM."""
-    pytest.importorskip("torch")
-    path = os.pathsep.join(map(str, (VLLM.packages(), VLLM.wheel())))
-    return ("env", f"PYTHONPATH={path}", sys.executable)
+    yield from _python(VLLM, tmp_path_factory)

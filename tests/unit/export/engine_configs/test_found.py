@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -120,12 +119,10 @@ def test_what_engines_ship_for_deepseek_has_the_names_we_expect(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tp", [1, 4, 8])
-def test_sglang_reads_the_file_that_we_found(
-    sglang_python: Callable[..., tuple[str, ...]], tp: int
-) -> None:
+def test_sglang_reads_the_file_that_we_found(sglang_python: tuple[str, ...], tp: int) -> None:
     folders = engine_folders("sglang", SGLANG.wheel() / "sglang")
     first, _ = missing_files(QWEN, folders, GPU, TRITON, tp=tp)
     asked = used_configs(
-        first.needed.key, "sglang", None, {}, tokens=(16,), gpu=GPU, python=sglang_python(TRITON)
+        first.needed.key, "sglang", None, {}, tokens=(16,), gpu=GPU, python=sglang_python
     )
     assert (first.found and first.found.resolve()) == (asked.source and asked.source.resolve())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from tuner.model.errors import InputError, WorkerError
 GPU = "NVIDIA H200"
 SLICE, LINEAR = MoeKey(128, 192), BlockFp8Key(2112, 7168)
 
-Python = Callable[..., tuple[str, ...]]
+Python = tuple[str, ...]
 
 
 def row(block_size_m: int, num_stages: int = 3) -> dict[str, int]:
@@ -47,7 +46,7 @@ def test_sglang_uses_both_gemms_configs_and_the_nearest_tokens(
     write_files(tmp_path, files_of(SLICE, "sglang", GPU, "3.6.0", TABLE, DOWN))
     tokens = (1, 3, 16, 40, 41, 64, 4096)
     found = used_configs(
-        SLICE, "sglang", tmp_path, TABLE, DOWN, tokens=tokens, gpu=GPU, python=sglang_python()
+        SLICE, "sglang", tmp_path, TABLE, DOWN, tokens=tokens, gpu=GPU, python=sglang_python
     )
     assert found.as_written
     assert (found.version, found.triton) == ("0.5.17", "3.6.0")
@@ -62,7 +61,7 @@ def test_sglang_uses_both_gemms_configs_and_the_nearest_tokens(
 def test_deterministic_sglang_uses_no_file(sglang_python: Python, tmp_path: Path) -> None:
     write_files(tmp_path, files_of(SLICE, "sglang", GPU, "3.6.0", TABLE))
     found = used_configs(
-        SLICE, "sglang", tmp_path, TABLE, gpu=GPU, mode="deterministic", python=sglang_python()
+        SLICE, "sglang", tmp_path, TABLE, gpu=GPU, mode="deterministic", python=sglang_python
     )
     assert found.source is None
     assert not found.as_written
@@ -73,7 +72,7 @@ def test_deterministic_sglang_uses_no_file(sglang_python: Python, tmp_path: Path
 @pytest.mark.slow
 def test_sglang_uses_another_tritons_file_and_warns(sglang_python: Python, tmp_path: Path) -> None:
     write_files(tmp_path, files_of(SLICE, "sglang", GPU, "3.4.0", TABLE))
-    found = used_configs(SLICE, "sglang", tmp_path, TABLE, gpu=GPU, python=sglang_python())
+    found = used_configs(SLICE, "sglang", tmp_path, TABLE, gpu=GPU, python=sglang_python)
     assert found.as_written
     assert found.source is not None and found.source.parent.name == "triton_3_4_0"
     assert found.triton == "3.6.0"
@@ -91,7 +90,7 @@ def test_the_second_gemm_runs_with_the_firsts_blocks_of_tokens(
     write_files(tmp_path, first)
     down.write_text(up.read_text().replace('"BLOCK_SIZE_M": 64', '"BLOCK_SIZE_M": 16'))
     found = used_configs(
-        SLICE, "sglang", tmp_path, TABLE, other, tokens=(64,), gpu=GPU, python=sglang_python()
+        SLICE, "sglang", tmp_path, TABLE, other, tokens=(64,), gpu=GPU, python=sglang_python
     )
     assert Difference("down.BLOCK_SIZE_M", 16, 64) in found.rows[0].differences
 
@@ -103,15 +102,14 @@ def test_sglangs_block_fp8_loader_uses_clamps_or_ignores_a_file(
     amd = "AMD Instinct MI300X"
     for gpu in (GPU, amd):
         write_files(tmp_path, files_of(LINEAR, "sglang", gpu, "3.6.0", TABLE))
-    python = sglang_python()
-    used = used_configs(LINEAR, "sglang", tmp_path, TABLE, gpu=GPU, python=python)
+    used = used_configs(LINEAR, "sglang", tmp_path, TABLE, gpu=GPU, python=sglang_python)
     assert used.as_written, used
-    clamped = used_configs(LINEAR, "sglang", tmp_path, TABLE, gpu=amd, python=python)
+    clamped = used_configs(LINEAR, "sglang", tmp_path, TABLE, gpu=amd, python=sglang_python)
     assert clamped.source is not None
     assert {one.differences for one in clamped.rows} == {(Difference("BLOCK_SIZE_K", 64, 128),)}
     assert any("Clamped BLOCK_SIZE_K up to 128" in message for message in clamped.log)
     compiled = used_configs(
-        LINEAR, "sglang", tmp_path, TABLE, gpu=GPU, mode="compiled", python=python
+        LINEAR, "sglang", tmp_path, TABLE, gpu=GPU, mode="compiled", python=sglang_python
     )
     assert compiled.source is None
     assert not compiled.as_written
@@ -120,7 +118,7 @@ def test_sglangs_block_fp8_loader_uses_clamps_or_ignores_a_file(
 @pytest.mark.slow
 @pytest.mark.parametrize("key", [SLICE, LINEAR], ids=["moe", "block fp8"])
 def test_vllm_uses_its_files_unless_it_is_batch_invariant(
-    vllm_python: tuple[str, ...], tmp_path: Path, key: MoeKey | BlockFp8Key
+    vllm_python: Python, tmp_path: Path, key: MoeKey | BlockFp8Key
 ) -> None:
     write_files(tmp_path, files_of(key, "vllm", GPU, "3.6.0", TABLE))
     found = used_configs(key, "vllm", tmp_path, TABLE, gpu=GPU, python=vllm_python)
@@ -151,13 +149,11 @@ def test_a_folder_that_breaks_sglang_is_told(
         path.parent.mkdir(parents=True)
         path.write_text(text, encoding="utf-8")
     with pytest.raises(WorkerError, match=f"gave no answer .*: {said}"):
-        used_configs(SLICE, "sglang", tmp_path, TABLE, gpu=GPU, python=sglang_python())
+        used_configs(SLICE, "sglang", tmp_path, TABLE, gpu=GPU, python=sglang_python)
 
 
 @pytest.mark.slow
-def test_a_version_in_a_block_fp8_file_breaks_vllm(
-    vllm_python: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_version_in_a_block_fp8_file_breaks_vllm(vllm_python: Python, tmp_path: Path) -> None:
     ((name, _),) = files_of(LINEAR, "vllm", GPU, "3.6.0", TABLE).items()
     write_files(tmp_path, {name: '{"triton_version": "3.6.0"}'})
     with pytest.raises(WorkerError, match="ValueError: invalid literal for int"):

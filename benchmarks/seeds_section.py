@@ -1,0 +1,63 @@
+"""What docs/results.md says of searches with other seeds: measured on a GPU, and simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def two_seeds(content: Json) -> Iterator[str]:
+    """Say how far apart two seeds' winners are on a GPU."""
+    yield "## Two seeds\n"
+    yield (
+        "Each operator searched twice, with seeds 0 and 1, and the two winners compared in the "
+        "same rounds: how much slower the slower one is. *Proved* is the worst of what the 95 % "
+        "intervals begin at: a cost of a microsecond is the difference of chains that vary by as "
+        "much as many a regret.\n"
+    )
+    yield "| operator | workloads | same winner | median | worst | proved | seconds |"
+    yield "|---|---|---|---|---|---|---|"
+    for one in content["operators"]:
+        rows = one["workloads"]
+        regrets = [row["regret"] for row in rows]
+        proved = max(max(row.get("interval", (0.0,))[0], 0.0) for row in rows)
+        yield (
+            f"| {one['kernel']} | {len(rows)} | {sum(row['same'] for row in rows)} "
+            f"| {median(regrets):.2%} | {max(regrets):.2%} | {proved:.2%} "
+            f"| {', '.join(f'{s:.0f}' for s in one['seconds'])} |"
+        )
+    yield "\n`benchmarks/two_seeds.py`, `benchmarks/results/h200/two_seeds.json`.\n"
+
+
+def simulated(content: Json) -> Iterator[str]:
+    """Say what two seeds' winners differ by on a simulated GPU, and at which step."""
+    yield "## Two seeds, simulated\n"
+    yield (
+        f"{content['seeds']} searches of each operator and {content['finals']} finals of each "
+        "search, on costs and noise from the recordings, where what is best is known. *Before* is "
+        "what `tune` did until then: 10 rounds chose among five finalists. *Regret* is how much "
+        "slower the slower of two seeds' winners is, the median and the worst of all workloads, "
+        "the mean over pairs of runs. What a winner loses to the best config of all is put down to "
+        "the step that lost it: the best one tried, the best one in the finals, the winner.\n"
+    )
+    yield (
+        "| operator | | trials | finals | median regret | worst | never tried | not in the finals "
+        "| chosen wrongly |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for one in content["operators"]:
+        for way, found in one["ways"].items():
+            lost = ("never_tried", "not_in_the_finals", "chosen_wrongly")
+            yield (
+                f"| {one['kernel']} | {way} | {found['trials']:.0f} | {found['finals_s']:.0f} s "
+                f"| {found['median_regret']:.2%} | {found['worst_regret']:.1%} | "
+                + " | ".join(f"{found[name]:.2%}" for name in lost)
+                + " |"
+            )
+    yield (
+        "\nTrials and seconds are those of all workloads; a replay is taken to last 2 ms. "
+        "`benchmarks/simulated_seeds.py`, `benchmarks/results/cpu/simulated_seeds.json`.\n"
+    )
