@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from tuner.draft.inference import GUESSED, LIKELY, SURE
 from tuner.draft.python.accesses import loops, multiplies
@@ -132,10 +133,23 @@ def _autotuned(source: PythonSource, kernel: PythonKernel, call: ast.Call) -> Tu
     return Tuned(
         tuple(tunables),
         tuple(left),
-        tuple(others[:MOST_SUGGESTIONS]),
+        _suggested(tunables, others),
         hook,
         (*notes, *told, *_ignored(call)),
     )
+
+
+def _suggested(
+    tunables: Sequence[Tunable], others: Sequence[Mapping[str, Value]]
+) -> tuple[Mapping[str, Value], ...]:
+    """Choose among the file's other configs: of all that there are none says more than another.
+
+    Of more than a space may suggest, some from everywhere: the first ones are often alike.
+    """
+    if len(others) + 1 == prod(len(one.values) for one in tunables):
+        return ()
+    step = max(len(others) / MOST_SUGGESTIONS, 1.0)
+    return tuple(others[int(n * step)] for n in range(min(len(others), MOST_SUGGESTIONS)))
 
 
 def _choices(made: Made) -> dict[str, Value]:

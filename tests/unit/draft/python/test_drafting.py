@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from tuner.draft.inference import SURE
+from tuner.draft.python.configs import Tunable, _suggested
 from tuner.draft.python.drafting import draft_python
 from tuner.draft.space import Drafted
 from tuner.model.errors import KernelError, SpaceError
+from tuner.space.schema import MOST_SUGGESTIONS
 from tuner.space.yaml import read
 
 DATA = Path(__file__).parent / "data"
@@ -88,6 +91,17 @@ def test_the_configs_of_an_autotuner_are_the_space_and_its_suggestions(folder: P
     assert {one["dtype"] for one in data["arguments"]} == {"float16"}
     sizes = [one["M"] for one in data["workloads"]["tuned"]]
     assert sizes == [256, 2176, 4096]  # the first, the middle and the last of a benchmark
+
+
+def test_of_a_long_list_of_configs_some_from_everywhere_are_suggested() -> None:
+    values = tuple(range(10))
+    tunables = [Tunable(name, values, 0, SURE, "") for name in ("a", "b")]
+    every = [{"a": a, "b": b} for a in values for b in values][1:]
+    assert not _suggested(tunables, every)  # all that there are
+    some = [one for one in every if one != {"a": 5, "b": 5}]
+    assert {one["a"] for one in _suggested(tunables, some)} == {*values}
+    assert len(_suggested(tunables, some)) == MOST_SUGGESTIONS
+    assert _suggested(tunables, some[:3]) == tuple(some[:3])
 
 
 def test_a_config_handed_over_as_a_dict_is_found_where_it_is_written(folder: Path) -> None:
