@@ -215,14 +215,8 @@ class Prepared:
     @property
     def size_bytes(self) -> int:
         held = (self, self.twin[0]) if self.twin else (self,)
-<<<<<<< HEAD
-        arrays = (
-            a for one in held for a in (*one.inputs.values(), *(one.reference or {}).values())
-        )
-=======
         kept = [values for one in held for values in (one.inputs, one.reference or {})]
         arrays = (array for values in kept for array in values.values())
->>>>>>> moe
         # A twin shares what it does not change: the weights of a layer are most of its inputs.
         return sum(int(array.nbytes) for array in {id(a): a for a in arrays}.values())
 
