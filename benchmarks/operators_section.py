@@ -299,7 +299,8 @@ def behind_section(found: list[Cell]) -> Iterator[str]:
     """List the cells where a peer is ahead, and those without any."""
     listed = sorted((cell for cell in found if cell.peers and cell.ratio < 1.0), key=_by_ratio)
     if listed:
-        yield f"The {len(listed)} cells where the best peer is ahead, by however little:\n"
+        cells = f"{len(listed)} cells" if len(listed) > 1 else "cell"
+        yield f"The {cells} where the best peer is ahead, by however little:\n"
     for cell in listed:
         served = cell.content["dispatch"]
         note = f"; the dispatch takes {served}" if served.startswith("production's") else ""
