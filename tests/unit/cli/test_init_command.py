@@ -9,6 +9,7 @@ from shutil import copy
 
 import pytest
 from click.testing import Result
+from torch_here import needs_torch
 
 Tune = Callable[..., Result]
 DATA = Path(__file__).parents[1] / "data"
@@ -151,6 +152,7 @@ def get_inputs():
 BODY = "  out[i] = x[i] > 0 ? x[i] : 0;"
 
 
+@needs_torch
 def test_a_problem_becomes_a_skeleton_and_then_a_checked_search_space(
     tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +175,7 @@ def test_a_problem_becomes_a_skeleton_and_then_a_checked_search_space(
     assert "no mistakes found" in tune("check", "search_spaces/relu.yaml").stdout
 
 
+@needs_torch
 def test_a_kernel_takes_a_problem_of_another_name(
     tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +196,7 @@ def test_a_kernel_takes_a_problem_of_another_name(
     assert "{name: out, dtype: float32, shape: [rows, columns], role: output}" in space
 
 
+@needs_torch
 def test_a_kernel_that_does_not_fit_its_problem_is_told(
     tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

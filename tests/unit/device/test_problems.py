@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch_here import needs_torch
 
 from tuner.device.layout import lay_out
 from tuner.device.problems import BenchProblem, is_problem, reference_of
@@ -74,6 +75,7 @@ def problem(folder: Path, forward: str, *outputs: Argument) -> KernelSpec:
 OUT = array("out", "float32", "T 2", "output")
 
 
+@needs_torch
 def test_a_model_computes_in_float64_with_the_weights_it_is_given(tmp_path: Path) -> None:
     reference = reference_of(problem(tmp_path, "return self.layer(x.float())", OUT))
     rng = np.random.default_rng(0)
@@ -83,6 +85,7 @@ def test_a_model_computes_in_float64_with_the_weights_it_is_given(tmp_path: Path
     assert found == pytest.approx(expected, rel=1e-14)
 
 
+@needs_torch
 def test_what_no_fill_could_draw_the_problem_draws_at_the_sizes_asked(tmp_path: Path) -> None:
     reference = reference_of(problem(tmp_path, "return self.layer(x)", OUT))
     assert reference.inputs is not None
@@ -94,6 +97,7 @@ def test_what_no_fill_could_draw_the_problem_draws_at_the_sizes_asked(tmp_path: 
     assert (drawn["i"] == again["i"]).all()
 
 
+@needs_torch
 def test_inputs_that_pytorch_is_right_on_are_drawn_as_the_kind_says(tmp_path: Path) -> None:
     out = array("out", "float32", "T H", "output")
     reference = reference_of(problem(tmp_path, "return torch.relu(x)", out))
@@ -102,6 +106,7 @@ def test_inputs_that_pytorch_is_right_on_are_drawn_as_the_kind_says(tmp_path: Pa
     assert np.abs(drawn["x"]).max() == 2.0**60
 
 
+@needs_torch
 def test_inputs_whose_rounding_decides_are_those_of_normal(tmp_path: Path) -> None:
     sums = array("out", "float32", "T", "output")
     reference = reference_of(problem(tmp_path, "return x.sum(dim=1)", sums))
@@ -114,6 +119,7 @@ def test_inputs_whose_rounding_decides_are_those_of_normal(tmp_path: Path) -> No
     assert not reference.replaced()
 
 
+@needs_torch
 def test_a_verdict_names_no_kind_that_ordinary_inputs_stood_for(tmp_path: Path) -> None:
     spec = problem(tmp_path, "return x.sum(dim=1)", array("out", "float32", "T", "output"))
     workload = Workload.of({"T": 64, "H": 64})
@@ -127,6 +133,7 @@ def test_a_verdict_names_no_kind_that_ordinary_inputs_stood_for(tmp_path: Path) 
     assert told == ["extreme (ordinary ones in its place)", "x3"]
 
 
+@needs_torch
 def test_random_numbers_while_it_runs_are_refused(tmp_path: Path) -> None:
     spec = problem(tmp_path, "return nn.functional.dropout(self.layer(x))", OUT)
     inputs = {a.name: np.ones(a.dimensions(SIZES)) for a in ARGUMENTS}
@@ -134,6 +141,7 @@ def test_random_numbers_while_it_runs_are_refused(tmp_path: Path) -> None:
         reference_of(spec).compute(np, inputs, SIZES)
 
 
+@needs_torch
 def test_a_wrong_shape_names_problem_and_argument(tmp_path: Path) -> None:
     spec = problem(tmp_path, "return self.layer(x).T", OUT)
     inputs = {a.name: np.ones(a.dimensions(SIZES)) for a in ARGUMENTS}
@@ -141,6 +149,7 @@ def test_a_wrong_shape_names_problem_and_argument(tmp_path: Path) -> None:
         reference_of(spec).compute(np, inputs, SIZES)
 
 
+@needs_torch
 def test_sizes_reach_what_is_computed_from_them_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "k.py"
     path.write_text(MODULE.format(forward="return x"))
@@ -150,12 +159,14 @@ def test_sizes_reach_what_is_computed_from_them_and_nothing_else(tmp_path: Path)
     assert {name: knob.value for name, knob in BenchProblem(path).knobs.items()} == {"T": 4, "H": 6}
 
 
+@needs_torch
 def test_a_problem_is_no_reference_file_and_has_no_peers(tmp_path: Path) -> None:
     spec = problem(tmp_path, "return x", OUT)
     assert is_problem(spec.reference)
     assert load_peers(spec.reference) == {}
 
 
+@needs_torch
 def test_a_definition_runs_its_reference_without_its_roundings(tmp_path: Path) -> None:
     path = tmp_path / "k.json"
     shape = {"shape": ["T", "H"], "dtype": "bfloat16"}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch_here import needs_torch
 
 from tuner.app.plan import read_space
 from tuner.device.problems import reference_of
@@ -73,12 +74,14 @@ def computed(spec: KernelSpec, **operator: str) -> Mapping[str, Any]:
     return {name: values.tolist() for name, values in found.items()}
 
 
+@needs_torch
 def test_an_expression_gives_the_output_in_float64(make: Make) -> None:
     found = computed(make("F.rms_norm(x, (H,), eps=epsilon)"))
     expected = X / np.sqrt((X * X).mean(-1, keepdims=True) + 1e-6)
     assert np.array(found["y"]) == pytest.approx(expected, rel=1e-14)
 
 
+@needs_torch
 def test_lines_may_end_in_an_expression_or_assign_to_outputs(make: Make) -> None:
     ends = make("    a = x * 2\n    a + 1\n")
     assigns = make("    y = x * 2 + 1\n    z = x.argmax(-1)\n", second=True)
@@ -86,16 +89,19 @@ def test_lines_may_end_in_an_expression_or_assign_to_outputs(make: Make) -> None
     assert computed(assigns)["z"] == [3, 3, 3]
 
 
+@needs_torch
 def test_several_results_are_the_outputs_in_their_order(make: Make) -> None:
     found = computed(make("x + 1, x.argmax(-1)", second=True))
     assert found == {"y": (X + 1).tolist(), "z": [3, 3, 3]}
 
 
+@needs_torch
 def test_whole_numbers_are_indices_and_choices_are_texts(make: Make) -> None:
     spec = make("(F.gelu if ACTIVATION == 'gelu' else torch.neg)(x[i])")
     assert computed(spec, ACTIVATION="silu")["y"] == (-X[[2, 0, 1]]).tolist()
 
 
+@needs_torch
 def test_what_it_makes_itself_is_float64_too_and_the_default_stays(make: Make) -> None:
     import torch
 
@@ -124,6 +130,7 @@ def test_a_mistake_in_the_text_is_told_with_the_line(
     assert "k.yaml:4:" in str(failed.value)
 
 
+@needs_torch
 def test_the_line_is_that_of_the_text_in_a_block(make: Make) -> None:
     with pytest.raises(InputError, match=r"k\.yaml:7: .* names `w`"):
         make("    a = x * 2\n    a * w\n")
@@ -138,6 +145,7 @@ def evaluated(spec: KernelSpec) -> None:
         computed(spec)
 
 
+@needs_torch
 @pytest.mark.parametrize(
     ("text", "dtype", "message"),
     [

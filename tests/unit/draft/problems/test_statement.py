@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from torch_here import needs_torch
 
 from tuner.draft.problems.kernel import skeleton
 from tuner.draft.problems.statement import Statement, is_stated, statement_of
 from tuner.model.errors import InputError, KernelError
+
+pytestmark = needs_torch
 
 MODULE = """\
 import torch
