@@ -149,18 +149,23 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--recording", type=Path)
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/h100/fused_moe.json")
+    parser.add_argument("--out", type=Path, help="else in results/GPU")
     asked = parser.parse_args()
+    from tuner.app.record import gpu_folder
+
     made = list(fleets(asked.folder))
     replayed = searches(asked.recording, asked.seeds) if asked.recording else []
     summary(made, replayed)
-    environment = made[0]["environment"] if made else {}
+    if not made:
+        parser.error(f"{asked.folder}: has no session of a fleet")
+    environment = made[0]["environment"]
     content = {
         "fleets": [{k: v for k, v in one.items() if k != "environment"} for one in made],
         "searches": replayed,
         "environment": environment,
     }
-    write_result(asked.out, content)
+    gpu = gpu_folder(environment["device"])
+    write_result(asked.out or ROOT / f"benchmarks/results/{gpu}/fused_moe.json", content)
 
 
 if __name__ == "__main__":

@@ -17,17 +17,17 @@ OVER = {
 }
 
 
-def fused_moe(content: Json) -> Iterator[str]:
+def fused_moe(content: Json, gpu: str) -> Iterator[str]:
     """Tell what the files of a model are worth, and how many trials each row of them takes."""
     device = content["environment"]["device"]
+    stale = "SGLang 0.5.17 has no file for it but one of Triton 3.2. " if "h100" in gpu else ""
     yield "## Files for SGLang's fused MoE kernel\n"
     yield (
         f"Qwen3-30B-A3B's experts (E 128, top 8, hidden 2048, bf16) on an {device}, SGLang's own "
         "Triton kernel with Triton 3.6, both GEMMs with one config. `benchmarks/fused_moe.py`, "
-        "`benchmarks/fused_moe_figures.py`, `benchmarks/results/h100/fused_moe.json`. SGLang "
-        "0.5.17 ships no file for this GPU and Triton: by itself it takes one for Triton 3.2. What "
-        "is asked is asked of an H200: 1.25x over the guess, nowhere slower, and 1.03x over a file "
-        "that fits, with a config for each GEMM.\n"
+        f"`benchmarks/fused_moe_figures.py`, `benchmarks/results/{gpu}/fused_moe.json`. "
+        f"{stale}Asked of an H200 are 1.25x over the guess, nowhere "
+        "slower, and 1.03x over a file that fits, with a config for each GEMM.\n"
     )
     for one in content["fleets"]:
         yield from _fleet(one)

@@ -476,7 +476,7 @@ def _start(content):
 # What the page says, in its order, each from one file.
 SECTIONS = (
     *((steps_section.steps, f"h200/sglang_step/{model}") for model in steps_section.ASKED),
-    (moe_section.fused_moe, "h100/fused_moe"),
+    (moe_section.fused_moe, "GPU/fused_moe"),
     (steps_section.call_cost, "h200/call_cost"),
     (_stand_ins, "h200/stand_ins"),
     (seeds_section.two_seeds, "h200/two_seeds"),
