@@ -32,9 +32,16 @@ def shares(name: str, *options: str) -> dict[str, float]:
     return {workload: round(one["share"], 4) for workload, one in found.items()}
 
 
+def with_a_recording() -> list[str]:
+    """Name the operators that were recorded."""
+    from tuner.device.recorded.recording import recordings_of
+
+    return [name for name in operators() if recordings_of(ROOT / f"kernels/sglang/{name}.cu")]
+
+
 def main() -> None:
     content = {}
-    for name in operators():
+    for name in with_a_recording():
         known = recorded(space_of(name)).workloads.values()
         configs = min(len(one.configs) for one in known)
         started_s = time.perf_counter()
