@@ -33,7 +33,7 @@ from environment import environment, require_clean, write_result
 
 from tuner.campaign.jobs import CampaignJob, tuning_job
 from tuner.campaign.run import Campaign
-from tuner.device.select import open_device
+from tuner.device.cuda.driver import gpu_name
 from tuner.model.settings import RunSettings
 from tuner.space.load import load_definition
 
@@ -54,7 +54,6 @@ OPERATORS = (
 )
 PLACES = (1, 2, 4)
 OUT = CPU_RESULTS / "campaign_scaling.json"
-SPACE = ROOT / "search_spaces/sglang/silu_and_mul.yaml"
 
 
 class Silent:
@@ -140,18 +139,15 @@ def job_of(
     return tuning_job(operator, kernel, settings, folder, how=("--jobs", str(compilers)))
 
 
-def on_gpus(asked: argparse.Namespace) -> dict[str, object]:
+def on_gpus(asked: argparse.Namespace) -> None:
     """Run the campaign on each number of GPUs; write what is known after each."""
-    device = open_device("cuda", load_definition(SPACE).spec, {})
-    known = {"device": device.info.name, **environment()}
-    device.close()
-    content: dict[str, object] = {"workloads_each": asked.workloads, "trials": asked.trials}
+    known = {"device": gpu_name(0), **environment()}
     rows = []
     for gpus in map(int, asked.gpus.split(",")):
         rows.append(tuned(gpus, asked.workloads, asked.trials))
         print(rows[-1], flush=True)
-        write_result(asked.out.resolve(), content | {"rows": rows, "environment": known})
-    return content | {"rows": rows, "environment": known}
+        content = {"workloads_each": asked.workloads, "trials": asked.trials, "rows": rows}
+        write_result(asked.out.resolve(), content | {"environment": known})
 
 
 def allowed(operators: Sequence[Operator], places: int) -> float:
@@ -171,7 +167,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT)
     asked = parser.parse_args()
     require_clean()
-    write_result(asked.out.resolve(), on_gpus(asked) if asked.gpus else simulated(asked.scale))
+    if asked.gpus:
+        on_gpus(asked)
+    else:
+        write_result(asked.out.resolve(), simulated(asked.scale))
 
 
 def simulated(scale: float) -> dict[str, object]:
