@@ -419,9 +419,12 @@ class _Judged:
 
 
 def _nudged(xp: Any, rng: Any, values: Array) -> Array:
-    """Move numbers by half a unit of float32, up or down: what its arithmetic cannot see."""
-    up = rng.random(values.shape, dtype=xp.float32) < 0.5
-    return values * xp.where(up, 1 + 2.0**-24, 1 - 2.0**-24)
+    """Move numbers by up to half a unit of float32, up or down: what its arithmetic cannot see.
+
+    Each by a length of its own, so that no two that cancelled still do.
+    """
+    share = 2.0 * rng.random(values.shape) - 1.0
+    return values * (1.0 + share * 2.0**-24)
 
 
 def _torch_dtype(torch: Any, dtype: str) -> Any:

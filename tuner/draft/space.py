@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -322,11 +323,21 @@ def _summed(output: DraftArgument, inference: Inference) -> tuple[int, Sequence[
     named = {name for extent in output.shape for name in Expression.parse(extent).names}
     others = (extent for shape in inputs for extent in shape if extent not in output.shape)
     over = [e for e in dict.fromkeys(others) if Expression.parse(e).names - named]
+    window = _window(output.shape, inputs)
+    over += window
     if not inference.complete_sizes:
-        return _TERMS if over else 1, over
+        return (_TERMS if len(over) > len(window) else 1) * prod(map(int, window)), over
     extents = [Expression.parse(extent) for extent in over]
     sizes = ({axis: n.value for axis, n in known.items()} for known in inference.complete_sizes)
     return max(prod(extent.integer(values) for extent in extents) for values in sizes), over
+
+
+def _window(shape: Sequence[str], inputs: Sequence[Sequence[str]]) -> list[str]:
+    # The window of a convolution, 3 times 3: numbers that an output lacks, the same one twice.
+    numbers = Counter(filter(str.isdigit, shape))
+    lacking = ((Counter(filter(str.isdigit, one)) - numbers).elements() for one in inputs)
+    windows = ([extent for extent in one if extent != "1"] for one in lacking)
+    return max(windows, key=lambda window: prod(map(int, window)), default=[])
 
 
 def _number(value: float) -> str:

@@ -489,6 +489,17 @@ def test_a_sum_over_sizes_that_nobody_states_is_taken_for_one_of_128_terms() -> 
     assert "y: {relative: 1.0e-5, absolute: 1.3e-4}" in snippet(text).space_yaml
 
 
+@pytest.mark.parametrize(("channels", "absolute"), [("c", "1.2e-3"), ("3", "2.7e-5")])
+def test_the_window_of_a_convolution_counts_among_the_terms(channels: str, absolute: str) -> None:
+    text = "__global__ void k(const float* x, const float* w, float* y, int n, int c) {\n"
+    text += "int o = blockIdx.x * blockDim.x + threadIdx.x; if (o >= n) return; float s = 0;\n"
+    text += f"for (int i = 0; i < {channels}; ++i) for (int j = 0; j < 3; ++j)\n"
+    text += "for (int m = 0; m < 3; ++m)\n"
+    text += f"s += x[(i * 3 + j) * 3 + m] * w[((o * {channels} + i) * 3 + j) * 3 + m];\n"
+    text += "y[o] = s; }\n"
+    assert f"y: {{relative: 1.0e-5, absolute: {absolute}}}" in snippet(text).space_yaml
+
+
 TAKEN_APART = """
 __global__ void k(float* y, const float* x, const float* w, const float* g, const float* c,
                   int total, int depth, int width) {
