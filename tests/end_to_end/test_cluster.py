@@ -78,11 +78,13 @@ def test_eight_kernels_on_four_hosts_with_every_fault(
     for name in HOSTS:
         cluster.wait_for(name)
     projects = [faults.written(tmp_path / f"kernel-{number}") for number in range(KERNELS)]
-    restarted = Event()
+    goes_on, restarted = Event(), Event()
     interrupted: list[int] = []
 
     def tuned(number: int) -> None:
         project = projects[number]
+        # However fast the others are, some runs are there when the scheduler ends.
+        assert number < KERNELS - AT_ONCE or goes_on.wait(400)
         code, said = ended(start(cluster, project))
         while code and "is gone or cannot be reached" in said:
             interrupted.append(number)
@@ -98,8 +100,8 @@ def test_eight_kernels_on_four_hosts_with_every_fault(
             code, said = ended(cluster.run(project, *again, "--quiet"))
         assert code == 0, said
 
-    def trials() -> int:
-        return sum(len(searched(project / "mine")) for project in projects)
+    def trials(*some: Path) -> int:
+        return sum(len(searched(project / "mine")) for project in some or projects)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         running = [pool.submit(tuned, number) for number in range(KERNELS)]
@@ -112,7 +114,8 @@ def test_eight_kernels_on_four_hosts_with_every_fault(
         cluster.start_host("late")
         wait_until(lambda: time.monotonic() - paused_s > PAUSE_S, "the pause", 200)
         cluster.signal_host("c", signal.SIGCONT)
-        wait_until(lambda: trials() >= 80, "half of the trials", 300)
+        goes_on.set()
+        wait_until(lambda: trials(*projects[-AT_ONCE:]) >= 5, "trials of the last runs", 300)
         cluster.kill_scheduler()
         time.sleep(2.0)
         cluster.start_scheduler()

@@ -58,6 +58,7 @@ class TimingPolicy:
 
 # 20 calls of a config that takes 5 ms would be more than the whole budget in each replay.
 SEARCH = TimingPolicy(long_replay_us=8e3)
+# For the rounds of a comparison, and what is told beside them.
 FINALS = TimingPolicy(
     max_sets=MAX_CALLS,
     warm_up_s=30e-3,
@@ -66,8 +67,6 @@ FINALS = TimingPolicy(
     max_samples=150,
     target_error=0.002,
     budget_s=0.5,
-    chain_samples=40,
-    chain_error=0.005,
 )
 # For what stands in a second column: a graph of thousands of a peer's calls takes seconds to build.
 ASIDE = replace(FINALS, max_sets=SEARCH.max_sets)
