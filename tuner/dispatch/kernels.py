@@ -139,15 +139,16 @@ class VariantRenderer:
         """Find out for which shapes, also of `others`, a kernel of `workload` is the source."""
         read, config = self._candidate(kernel.variant.candidate), kernel.variant.config
         written = self._written(kernel, workload.values)
+        # Once each: a template that writes no axis has one for all.
+        known = (tuple(one.values[axis] for axis in written) for one in (workload, *others))
         shapes = (
-            tuple(one.values[axis] for axis in written)
-            for one in (workload, *others)
-            if self._source(kernel.variant, {axis: one.values[axis] for axis in written})
-            == kernel.source
+            shape
+            for shape in dict.fromkeys(known)
+            if self._source(kernel.variant, dict(zip(written, shape, strict=True))) == kernel.source
         )
         return Applicability(
             written=written,
-            shapes=tuple(dict.fromkeys(shapes)),
+            shapes=tuple(shapes),
             conditions=tuple(substitute(one, config) for one in read.space.constraints),
             launches=tuple(
                 _launch(model, read, line, {**self._operators, **config})

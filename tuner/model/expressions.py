@@ -6,7 +6,6 @@ import ast
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
@@ -128,7 +127,7 @@ class Expression:
         if self.unbound is None and not self.names & values.keys():
             return self
         unbound = self.unbound or self.tree
-        tree = _Folded(values).visit(deepcopy(unbound))
+        tree = _Folded(values).of(unbound)
         return replace(self, names=free_names(tree), tree=tree, unbound=unbound)
 
     def define(self, definitions: Mapping[str, Expression]) -> Expression:
@@ -140,7 +139,7 @@ class Expression:
         found = (sizes.get(n.id, 1) if isinstance(n, ast.Name) else 1 for n in ast.walk(self.tree))
         if sum(found) > MAX_PARTS:
             raise self._error(f"has over {MAX_PARTS} parts with its derived names written out")
-        tree = _Defined(trees).visit(deepcopy(self.tree))
+        tree = _Defined(trees).of(self.tree)
         try:
             _check(tree, 0)
         except ExpressionError as error:
@@ -194,7 +193,7 @@ def free_names(tree: ast.expr) -> frozenset[str]:
 
 def substitute(constraint: Expression, names: Mapping[str, Value]) -> Expression:
     """Replace `names` by their values and fold what no longer depends on a parameter."""
-    tree = _Folded(names).visit(deepcopy(constraint.tree))
+    tree = _Folded(names).of(constraint.tree)
     return Expression(ast.unparse(tree), free_names(tree), tree, constraint.path, constraint.line)
 
 
@@ -205,40 +204,102 @@ def _literal(value: Value) -> ast.expr:
     return ast.Constant(value)
 
 
-class _Defined(ast.NodeTransformer):
+class _Rewriter:
+    """Make expressions of others, which stay as they are; what stands in two places is made once.
+
+    So what many constraints need of a derived name is computed once for all configs.
+    """
+
+    def __init__(self) -> None:
+        # With the expression, whose number no other gets as long as it is here.
+        self._made: dict[int, tuple[ast.expr, ast.expr]] = {}
+
+    def of(self, node: ast.expr) -> ast.expr:
+        if id(node) not in self._made:
+            self._made[id(node)] = node, self._make(node)
+        return self._made[id(node)][1]
+
+    def _make(self, node: ast.expr) -> ast.expr:
+        operands = _operands(node)
+        made = [self.of(operand) for operand in operands]
+        same = all(one is other for one, other in zip(made, operands, strict=True))
+        return node if same else _with_operands(node, made)
+
+
+class _Defined(_Rewriter):
+    """Put definitions in the place of their names."""
+
     def __init__(self, trees: Mapping[str, ast.expr]) -> None:
+        super().__init__()
         self._trees = trees
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return deepcopy(self._trees[node.id]) if node.id in self._trees else node
+    def _make(self, node: ast.expr) -> ast.expr:
+        if isinstance(node, ast.Name):
+            return self._trees.get(node.id, node)
+        return super()._make(node)
 
 
-class _Folded(ast.NodeTransformer):
+class _Folded(_Rewriter):
     """Put values in the place of names, and of what then has a value."""
 
     def __init__(self, values: Mapping[str, Value]) -> None:
+        super().__init__()
         self._values = values
+        self._open: set[int] = set()
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return _literal(self._values[node.id]) if node.id in self._values else node
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        arguments = [self.visit(argument) for argument in node.args]
-        return self._folded(ast.Call(node.func, arguments, []))
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        super().generic_visit(node)
-        parts = ast.BinOp | ast.UnaryOp | ast.BoolOp | ast.IfExp | ast.Compare
-        return self._folded(node) if isinstance(node, parts) else node
-
-    def _folded(self, node: ast.expr) -> ast.expr:
-        if free_names(node):
-            return node
+    def _make(self, node: ast.expr) -> ast.expr:
+        if isinstance(node, ast.Name) and node.id in self._values:
+            return _literal(self._values[node.id])
+        made = super()._make(node)
+        if isinstance(made, ast.Name) or any(id(one) in self._open for one in _operands(made)):
+            self._open.add(id(made))
+            return made
+        if isinstance(made, ast.Constant | ast.Tuple | ast.List):
+            return made
         # A part that fails stays as it is: a short circuit may never reach it.
         try:
-            return _literal(Expression("", frozenset(), node).evaluate({}))
+            return _literal(Expression("", frozenset(), made).evaluate({}))
         except ExpressionError:
-            return node
+            return made
+
+
+def _operands(node: ast.expr) -> list[ast.expr]:
+    match node:
+        case ast.BinOp(left=left, right=right):
+            return [left, right]
+        case ast.UnaryOp(operand=operand):
+            return [operand]
+        case ast.BoolOp(values=values):
+            return values
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return [test, body, orelse]
+        case ast.Compare(left=left, comparators=comparators):
+            return [left, *comparators]
+        case ast.Call(args=arguments):
+            return arguments
+        case ast.Tuple(elts=items) | ast.List(elts=items):
+            return items
+    return []
+
+
+def _with_operands(node: ast.expr, operands: list[ast.expr]) -> ast.expr:
+    first, *rest = operands
+    match node:
+        case ast.BinOp(op=op):
+            return ast.BinOp(first, op, *rest)
+        case ast.UnaryOp(op=op):
+            return ast.UnaryOp(op, first)
+        case ast.BoolOp(op=op):
+            return ast.BoolOp(op, operands)
+        case ast.IfExp():
+            return ast.IfExp(*operands)
+        case ast.Compare(ops=ops):
+            return ast.Compare(first, ops, rest)
+        case ast.Call(func=function):
+            return ast.Call(function, operands, [])
+        case ast.Tuple() | ast.List():
+            return type(node)(operands, node.ctx)
+    raise AssertionError(node)
 
 
 def _parsed(source: str) -> ast.expr:

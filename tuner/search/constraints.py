@@ -7,9 +7,9 @@ only rounded, `Expression.evaluate` is asked for.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
-from functools import reduce
+from functools import lru_cache, reduce
 from math import prod
 from typing import Any, NamedTuple
 
@@ -20,10 +20,13 @@ from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, Value, free_names
 
 Rows = np.ndarray[Any, np.dtype[np.uint16]]
+Statuses = np.ndarray[Any, np.dtype[np.uint8]]
 _Array = np.ndarray[Any, np.dtype[Any]]
 _EXACT = 2.0**53
 # Parts that arrays cannot compute (text, powers, bits) are tabulated up to so many values.
 _MOST_TABULATED = 4096
+# Of a table of a constraint: more would take more memory than the rows.
+_MOST_COMBINATIONS = 1 << 19
 
 
 class ConstraintStatus(IntEnum):
@@ -34,30 +37,50 @@ class ConstraintStatus(IntEnum):
     FAILS = 2
 
 
-def statuses(
-    constraint: Expression, parameters: Sequence[Parameter], rows: Rows
-) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def statuses(constraint: Expression, parameters: Sequence[Parameter], rows: Rows) -> Statuses:
     """Return one `ConstraintStatus` per row of value indices, a column for each of `parameters`.
 
     `constraint` has no other names. Agrees with `Expression.evaluate` on every row.
     """
-    used = [i for i, parameter in enumerate(parameters) if parameter.name in constraint.names]
-    chosen = [parameters[i] for i in used]
-    sizes = [len(parameter.values) for parameter in chosen]
-    columns = [rows[:, i] for i in used]
-    if prod(sizes) > len(rows):
-        return _statuses(constraint, chosen, columns, len(rows))
-    combinations = np.indices(sizes, dtype=np.uint16).reshape(len(sizes), prod(sizes))
-    table = _statuses(constraint, chosen, list(combinations), prod(sizes))
-    return np.broadcast_to(table[_places(columns, sizes)], len(rows))
+    return Decider(constraint, parameters, len(rows)).of(rows)
+
+
+class Decider:
+    """Decide a constraint for rows, `count` of them in all: one by one, or from a table.
+
+    The table, of all combinations of the values that the constraint depends on, is made where these
+    are fewer.
+    """
+
+    def __init__(self, constraint: Expression, parameters: Sequence[Parameter], count: int) -> None:
+        self.constraint = constraint
+        self._used = [i for i, p in enumerate(parameters) if p.name in constraint.names]
+        self._chosen = [parameters[i] for i in self._used]
+        self._sizes = [len(parameter.values) for parameter in self._chosen]
+        self.tabulates = prod(self._sizes) <= min(count, _MOST_COMBINATIONS)
+        self._table: Statuses | None = None
+
+    @property
+    def effort(self) -> tuple[bool, int]:
+        """Order constraints by what it takes to decide them for a row."""
+        return not self.tabulates, len(self._used if self.tabulates else self.constraint.text)
+
+    def of(self, rows: Rows) -> Statuses:
+        columns = [rows[:, i] for i in self._used]
+        if not self.tabulates:
+            return _statuses(self.constraint, self._chosen, columns, len(rows))
+        if self._table is None:
+            count = prod(self._sizes)
+            combinations = np.indices(self._sizes, dtype=np.uint16).reshape(-1, count)
+            self._table = _statuses(self.constraint, self._chosen, [*combinations], count)
+        return np.broadcast_to(self._table[_places(columns, self._sizes)], len(rows))
 
 
 def _statuses(
     constraint: Expression, parameters: Sequence[Parameter], columns: Sequence[_Array], count: int
-) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    evaluation = _Evaluation(
-        {p.name: (p, column) for p, column in zip(parameters, columns, strict=True)}
-    )
+) -> Statuses:
+    known = {p.name: (p, column) for p, column in zip(parameters, columns, strict=True)}
+    evaluation = _Evaluation(known, repeated(constraint.tree))
     try:
         with np.errstate(all="ignore"):
             values, unsure = evaluation.of(constraint.tree)
@@ -90,6 +113,20 @@ def _places(columns: Sequence[_Array], sizes: Sequence[int]) -> _Array:
     for column, size in zip(columns, sizes, strict=True):
         places = places * size + column
     return places
+
+
+def repeated(tree: ast.expr) -> frozenset[int]:
+    """Find the parts that stand in several places, by their `id`."""
+    seen, again = set[int](), set[int]()
+    left: list[ast.AST] = [tree]
+    while left:
+        node = left.pop()
+        if id(node) in seen:
+            again.add(id(node))
+        else:
+            seen.add(id(node))
+            left += (one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr))
+    return frozenset(again)
 
 
 class _BeyondArraysError(Exception):
@@ -128,23 +165,31 @@ class _Evaluation:
     """Evaluate the parts of one expression over columns of value indices.
 
     Where Python skips a part (after `and`, `or`, a comparison, in `a if c else b`), its failures
-    are skipped as well.
+    are skipped as well. What is `repeated` is computed once.
     """
 
-    def __init__(self, columns: dict[str, tuple[Parameter, _Array]]) -> None:
-        self._columns = columns
+    def __init__(
+        self, columns: dict[str, tuple[Parameter, _Array]], repeated: Collection[int]
+    ) -> None:
+        self._columns, self._repeated = columns, repeated
+        self._known: dict[int, _Column] = {}
 
     def of(self, node: ast.expr) -> _Column:
         """Compute a part; raise `_BeyondArraysError` where it takes too many values to tabulate."""
+        if id(node) in self._known:
+            return self._known[id(node)]
         try:
-            return self._computed(node)
+            found = self._computed(node)
         except _BeyondArraysError:
-            return self._tabulated(node)
+            found = self._tabulated(node)
+        if id(node) in self._repeated:
+            self._known[id(node)] = found
+        return found
 
     def _computed(self, node: ast.expr) -> _Column:
         match node:
             case ast.Constant(value=bool() | int() | float() as number):
-                return _looked_up([number], np.array(0))
+                return _looked_up((number,), np.array(0))
             case ast.Name(id=name):
                 parameter, indices = self._columns[name]
                 return _looked_up(parameter.values, indices)
@@ -196,12 +241,19 @@ class _Evaluation:
         if isinstance(node, ast.Tuple | ast.List) or prod(sizes) > _MOST_TABULATED:
             raise _BeyondArraysError
         expression = Expression("", used, node)
-        table = [_evaluated(expression, parameters, row) for row in np.ndindex(*sizes)]
+        table = tuple(_evaluated(expression, parameters, row) for row in np.ndindex(*sizes))
         return _looked_up(table, _places([indices for _, indices in chosen], sizes))
 
 
-def _looked_up(table: Sequence[Value | None], places: _Array) -> _Column:
+def _looked_up(table: tuple[Value | None, ...], places: _Array) -> _Column:
     """Look numbers up in a table, of which None fails; raise `_BeyondArraysError` for text."""
+    values, unsure = _arrays(table)
+    return _Column(values[places], unsure[places] if unsure.any() else np.array(False))
+
+
+# `true`, `1` and `1.0`, which are equal here, are the same number.
+@lru_cache(maxsize=1024)
+def _arrays(table: tuple[Value | None, ...]) -> tuple[_Array, _Array]:
     if any(isinstance(value, str) for value in table):
         raise _BeyondArraysError
     exact = [
@@ -209,14 +261,16 @@ def _looked_up(table: Sequence[Value | None], places: _Array) -> _Column:
         for value in table
     ]
     unsure = np.array([value is None for value in exact])
-    values = np.array([value or 0 for value in exact], float)
-    return _Column(values[places], unsure[places] if unsure.any() else np.array(False))
+    return np.array([value or 0 for value in exact], float), unsure
 
 
 def _binary(op: type[ast.operator], left: _Column, right: _Column) -> _Column:
     values = _BINARY[op](left.values, right.values)
-    # not `>=`: a value that is not a number is as unsure as a large one
-    return _Column(values, left.unsure | right.unsure | ~(np.abs(values) < _EXACT))
+    unsure = left.unsure | right.unsure
+    # A value that is not a number, which is below nothing, is as unsure as a large one.
+    if values.size and not (values.max() < _EXACT and values.min() > -_EXACT):
+        unsure = unsure | ~(np.abs(values) < _EXACT)
+    return _Column(values, unsure)
 
 
 def _choice(test: _Column, body: _Column, orelse: _Column) -> _Column:

@@ -19,7 +19,7 @@ import numpy as np
 from tuner.model.config import Parameter
 from tuner.model.errors import InputError
 from tuner.model.expressions import Expression, free_names
-from tuner.search.constraints import ConstraintStatus, Rows, statuses
+from tuner.search.constraints import ConstraintStatus, Decider, Rows, statuses
 
 # More are sampled. Half a million configs of ten parameters take 10 MB per workload, of which there
 # may be ten at once, and a searcher looks at each for a proposal.
@@ -271,17 +271,22 @@ def _extended(
     Returns the constraints that failed on some row as well, and None for too many rows.
     """
     size = len(bound[-1].values) if bound else 1
+    deciders = [(Decider(part.expression, bound, size * len(rows)), part) for part in parts]
+    deciders.sort(key=lambda pair: pair[0].effort)
     kept, failed, total = [], dict[Part, None](), 0
     for start in range(0, max(1, len(rows)), max(1, _CHUNK // size)):
         chunk = rows[start : start + max(1, _CHUNK // size)]
         if bound:
             column = np.tile(np.arange(size, dtype=np.uint16), len(chunk))
             chunk = np.column_stack([np.repeat(chunk, size, axis=0), column])
-        for part in parts:
-            told = statuses(part.expression, bound, chunk)
-            if (told == ConstraintStatus.FAILS).any():
+        for decider, part in deciders:
+            told = decider.of(chunk)
+            if not len(told):
+                break
+            if told.max() == ConstraintStatus.FAILS:
                 failed[part] = None
-            chunk = chunk[told != ConstraintStatus.BROKEN]
+            if told.min() == ConstraintStatus.BROKEN:
+                chunk = chunk[told != ConstraintStatus.BROKEN]
         total += len(chunk)
         if total > MOST_PARTIAL:
             return None

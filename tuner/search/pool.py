@@ -73,6 +73,7 @@ class Pool:
         self.emptied_by = emptied_by
         self._source = source
         self._rows, self._size = encoded, len(encoded)
+        self._restricted_from: int | None = None
         self._first_keys = row_keys(encoded)
         self._added: dict[bytes, int] = {}
         self._lookups = tuple(
@@ -101,6 +102,11 @@ class Pool:
     @property
     def estimated_size(self) -> int:
         return self._size if self._source is None else max(self._size, self._source.population.size)
+
+    @property
+    def estimated_whole(self) -> int:
+        """How many configs are valid, of which a `restricted` pool has some."""
+        return self.estimated_size if self._restricted_from is None else self._restricted_from
 
     @property
     def size_is_exact(self) -> bool:
@@ -168,7 +174,10 @@ class Pool:
         return self
 
     def restricted(self, configs: Iterable[Mapping[str, Value]]) -> Pool:
-        return Pool.of(self.parameters, [config for config in configs if config in self])
+        """Make the pool of some configs, those of them that are valid here."""
+        made = Pool.of(self.parameters, [config for config in configs if config in self])
+        made._restricted_from = self.estimated_whole
+        return made
 
     def _row(self, config: Mapping[str, Value]) -> Rows | None:
         if config.keys() != {parameter.name for parameter in self.parameters}:

@@ -199,6 +199,8 @@ class PrecompilingSearcher:
     def __init__(self, searcher: Searcher, evaluator: Evaluator, workload: Workload) -> None:
         self.workload = workload
         self._searcher, self._evaluator = searcher, evaluator
+        # Asked once: that of every searcher about every trial takes long.
+        self._learner = searcher if isinstance(searcher, TransferLearning) else None
         self._compiling: deque[Pending] = deque()
         self._compiled: dict[Config, Pending] = {}
         self._features: dict[Config, Features] = {}
@@ -229,16 +231,15 @@ class PrecompilingSearcher:
 
     def share(self, trial: Trial, features: Features | None) -> None:
         """Pass on a trial of another workload, if the searcher has a use for it."""
-        if isinstance(self._searcher, TransferLearning):
-            self._searcher.share(trial, features)
+        if self._learner is not None:
+            self._learner.share(trial, features)
 
     def features(self, config: Config) -> Features | None:
         return self._features.get(config)
 
     def expected_gain(self) -> float | None:
         """Return the share of the best time that may still be saved, None where nobody knows."""
-        searcher = self._searcher
-        return searcher.expected_gain() if isinstance(searcher, TransferLearning) else None
+        return None if self._learner is None else self._learner.expected_gain()
 
     def close(self) -> None:
         """Give up what is being compiled and was not asked for."""

@@ -85,16 +85,16 @@ def no_valid_config(
     return SpaceError(message, path=spec.path, line=line, remedy=remedy)
 
 
-def note_space(plan: Plan, session: Session, evaluator: Evaluator) -> None:
+def note_space(
+    plan: Plan, session: Session, evaluator: Evaluator, pools: Mapping[Workload, Pool]
+) -> None:
     """Record for every tuned workload how many configs `prune` leaves, where there is one."""
     noted = {(one.candidate, one.workload) for one in session.events(SpacePruned)}
-    for workload in plan.tuned if plan.space.prune else ():
+    for workload, pool in pools.items() if plan.space.prune else ():
         if (plan.candidate, workload.key) not in noted:
-            names = evaluator.names(workload)
-            pools = (valid_configs(space, names) for space in (plan.space.unpruned, plan.space))
-            valid, searched = (pool.estimated_size for pool in pools)
-            told = SpacePruned(0, plan.candidate, workload.key, valid, searched)
-            session.record_event(told)
+            valid = valid_configs(plan.space.unpruned, evaluator.names(workload))
+            sizes = valid.estimated_size, pool.estimated_whole
+            session.record_event(SpacePruned(0, plan.candidate, workload.key, *sizes))
 
 
 def cross_workload_transfer(
@@ -235,7 +235,7 @@ def search_all(
         # An earlier run has gone on to what follows the search of this candidate.
         progress.recount(plan.candidate)
     else:
-        note_space(plan, session, evaluator)
+        note_space(plan, session, evaluator, pools)
         Search(plan, session, evaluator, progress, pools, warm or {}).run(searches_left)
 
 
