@@ -25,15 +25,28 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class PhaseClock:
-    """Note when each phase of a run was first heard of, and when last, as `moment` tells it."""
+    """Note when each phase of a run was first heard of, and when last, as `moment` tells it.
+
+    CPU seconds are read where a phase begins, and stand for the end of the one before: to read
+    them takes as long as half a config, and a phase is heard of at every config.
+    """
 
     def __init__(self) -> None:
         self.first: dict[str, Moment] = {}
-        self.last: dict[str, Moment] = {}
+        self._last_s: dict[str, float] = {}
+        self._phase = ""
 
     def update(self, progress: Any) -> None:
-        self.last[progress.phase] = now = moment()
-        self.first.setdefault(progress.phase, now)
+        if progress.phase != self._phase:
+            self.first.setdefault(progress.phase, moment())
+            self._phase = progress.phase
+        self._last_s[progress.phase] = time.perf_counter()
+
+    def last(self, phase: str) -> Moment:
+        """Tell when a phase was last heard of, with the CPU seconds where the next one began."""
+        phases = list(self.first)
+        _, *cpu = self.first[phases[phases.index(phase) + 1]]
+        return self._last_s[phase], cpu[0], cpu[1]
 
 
 def moment() -> Moment:

@@ -88,7 +88,7 @@ def ours(folder):
     compiler.close()
     configs = sum(counts.values())
     assert counts[Status.CORRECT] == configs, counts
-    began, ended = clock.first["search"], clock.last["search"]
+    began, ended = clock.first["search"], clock.last("search")
     return {
         **row([trial.time_us for trial in trials], began, ended),
         "in_all": row([trial.time_us for trial in trials], opened, ended),

@@ -62,7 +62,7 @@ def ours(definition, template, folder):
     compiler.close()
     configs = sum(counts.values())
     assert counts[Status.CORRECT] == configs, counts
-    seconds = clock.last["search"][0] - clock.first["baseline"][0]
+    seconds = clock.last("search")[0] - clock.first["baseline"][0]
     return {"configs": configs, "seconds": seconds, "best_us": best_us}, environment
 
 

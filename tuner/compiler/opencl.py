@@ -151,6 +151,14 @@ class OpenclCompiler:
     def version(self) -> str:
         return f"{self.device.platform}: {self.device.version}"
 
+    def warm_up(self) -> None:
+        """Have PoCL load its library, which takes longer than to compile a small kernel."""
+        if self.device.is_pocl:
+            before = self._folders()
+            self._linked_stub("warm_up")
+            for folder in self._folders() - before:
+                shutil.rmtree(folder, ignore_errors=True)
+
     def compile(
         self, source: str, options: list[str], state: str = "", work_groups: Sequence[str] = ()
     ) -> Message:
@@ -223,14 +231,17 @@ class OpenclCompiler:
     def _stub(self, name: str) -> bytes:
         """Compile a kernel of this name that does nothing, for work-groups of any size."""
         if name not in self._stubs:
-            before, program = self._folders(), self._cl.Program(self._context, _STUB % name)
-            program.compile([], [self._handle])
-            linked = self._cl.link_program(self._context, [program], devices=[self._handle])
+            before, linked = self._folders(), self._linked_stub(name)
             in_a_fork(partial(self._binary, linked, ""))
             folders = self._folders() - before
             found = (one for folder in folders for one in folder.glob(f"{name}/{_ANY_SIZE}/*.so"))
             self._stubs[name] = next((one.read_bytes() for one in found), b"")
         return self._stubs[name]
+
+    def _linked_stub(self, name: str) -> Any:
+        program = self._cl.Program(self._context, _STUB % name)
+        program.compile([], [self._handle])
+        return self._cl.link_program(self._context, [program], devices=[self._handle])
 
     def _binary(self, linked: Any, work_groups: str) -> bytes:
         os.environ[_AHEAD] = work_groups
@@ -280,6 +291,8 @@ def serve(descriptor: str, cache_folder: str, scratch_folder: str, number: str) 
     except DeviceError as error:
         sys.exit(error.message)
     send(connection, {"version": compiler.version, "identity": f"{compiler.device}"})
+    # While the baseline is verified, or else what the first request would wait for.
+    compiler.warm_up()
     # One for every set of include folders, which can read these and no other files.
     threads: dict[tuple[Path, ...], ThreadPoolExecutor] = {}
     while True:

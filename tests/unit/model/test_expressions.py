@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from tuner.model.errors import ExpressionError
-from tuner.model.expressions import FUNCTIONS, Expression, Value, ceil_div
+from tuner.model.expressions import FUNCTIONS, Expression, Value, ceil_div, substitute
 
 NAMES: dict[str, Value] = {"a": 7, "b": -3, "c": 0, "flag": True, "off": False}
 MISTAKES = YAML(typ="safe").load(Path(__file__).with_name("expressions.yaml"))
@@ -104,6 +105,18 @@ def test_a_size_is_a_whole_number(text: str, value: int) -> None:
 
 def test_a_function_is_not_a_free_name_and_a_name_is() -> None:
     assert Expression.parse("max(T, ceil_div(K, 8)) in (1, block)").names == {"T", "K", "block"}
+
+
+def test_a_derived_name_in_two_places_is_one_part_whatever_is_substituted() -> None:
+    made = Expression.parse("a * a < n").define({"a": Expression.parse("x + (y + z)")})
+    folded = substitute(made, {"n": 50, "z": 2})
+    for tree in (made.tree, folded.tree):
+        assert isinstance(tree, ast.Compare)
+        assert isinstance(tree.left, ast.BinOp)
+        assert tree.left.left is tree.left.right
+    assert folded.text == "(x + (y + 2)) * (x + (y + 2)) < 50"
+    assert [folded.evaluate({"x": x, "y": 1}) for x in (4, 5)] == [True, False]
+    assert made.text == "a * a < n"
 
 
 def test_an_undefined_name_is_told_with_those_that_are_known() -> None:

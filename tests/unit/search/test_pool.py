@@ -314,3 +314,10 @@ def test_a_pool_takes_up_what_somebody_vouches_for_once() -> None:
     pool.with_also([{"a": 4}, {"a": 2}, {"a": 4}, {"a": 3}])
     assert [str(config) for config in pool] == ["a=2", "a=4"]
     assert pool.index({"a": 4}) == 1
+
+
+def test_a_restricted_pool_knows_how_many_there_were() -> None:
+    pool = valid_configs(make_space({"a": [1, 2, 3, 4]}, "a > 1"), {})
+    few = pool.restricted([Config.of({"a": 1}), Config.of({"a": 3})])
+    assert [config["a"] for config in few] == [3]
+    assert (pool.estimated_whole, few.estimated_whole) == (3, 3)
