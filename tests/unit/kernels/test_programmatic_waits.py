@@ -9,6 +9,7 @@ it without one.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,20 +61,28 @@ def requests(name: str) -> list[tuple[CompileRequest, tuple[Launch, ...], Config
     return found
 
 
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[NvrtcPool]:
+    with NvrtcPool(workers=1) as pool:
+        yield pool
+
+
 @pytest.mark.parametrize("name", mostly_slow(OPERATORS, ["silu_and_mul", "moe_sum_reduce"]))
-def test_no_access_comes_before_the_wait(name: str) -> None:
+def test_no_access_comes_before_the_wait(name: str, compiler: NvrtcPool) -> None:
     constants = reads_constants(name)
-    with NvrtcPool(workers=1) as compiler:
-        for request, launches, config in requests(name):
-            result = compiler.submit(request).result()
-            assert result.ok, f"{config}\n{result.error}"
-            text = disassemble(result.cubin)
-            for launch in launches:
-                assert launch.pdl
-                found = before_wait(text, result.lowered[launch.kernel])
-                assert found is not None
-                problem = found.problem_beside_constants if constants else found.problem
-                assert not problem, f"{config}: {launch.kernel}: {problem}"
-                assert not found.unclear, f"{config}: {launch.kernel}: {found.unclear}"
+    asked = requests(name)
+    # At once: one is compiled while another's code is read.
+    compiled = [compiler.submit(request) for request, _, _ in asked]
+    for (_, launches, config), one in zip(asked, compiled, strict=True):
+        result = one.result()
+        assert result.ok, f"{config}\n{result.error}"
+        text = disassemble(result.cubin)
+        for launch in launches:
+            assert launch.pdl
+            found = before_wait(text, result.lowered[launch.kernel])
             assert found is not None
-            assert found.triggers == (config["pdl_trigger"] == "early"), config
+            problem = found.problem_beside_constants if constants else found.problem
+            assert not problem, f"{config}: {launch.kernel}: {problem}"
+            assert not found.unclear, f"{config}: {launch.kernel}: {found.unclear}"
+        assert found is not None
+        assert found.triggers == (config["pdl_trigger"] == "early"), config
