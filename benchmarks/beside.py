@@ -45,8 +45,8 @@ class PhaseClock:
     def last(self, phase: str) -> Moment:
         """Tell when a phase was last heard of, with the CPU seconds where the next one began."""
         phases = list(self.first)
-        _, *cpu = self.first[phases[phases.index(phase) + 1]]
-        return self._last_s[phase], cpu[0], cpu[1]
+        _, own_s, everybody_s = self.first[phases[phases.index(phase) + 1]]
+        return self._last_s[phase], own_s, everybody_s
 
 
 def moment() -> Moment:

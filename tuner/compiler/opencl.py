@@ -10,6 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -155,7 +156,8 @@ class OpenclCompiler:
         """Have PoCL load its library, which takes longer than to compile a small kernel."""
         if self.device.is_pocl:
             before = self._folders()
-            self._linked_stub("warm_up")
+            with suppress(self._cl.Error):  # which the first request will be told of
+                self._linked_stub("warm_up")
             for folder in self._folders() - before:
                 shutil.rmtree(folder, ignore_errors=True)
 

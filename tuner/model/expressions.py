@@ -6,6 +6,7 @@ import ast
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
@@ -194,7 +195,21 @@ def free_names(tree: ast.expr) -> frozenset[str]:
 def substitute(constraint: Expression, names: Mapping[str, Value]) -> Expression:
     """Replace `names` by their values and fold what no longer depends on a parameter."""
     tree = _Folded(names).of(constraint.tree)
-    return Expression(ast.unparse(tree), free_names(tree), tree, constraint.path, constraint.line)
+    return Expression(written(tree), free_names(tree), tree, constraint.path, constraint.line)
+
+
+def written(tree: ast.expr) -> str:
+    """Write an expression as Python's text, which gives the same one again."""
+    return ast.unparse(unshared(tree))
+
+
+def unshared(tree: ast.expr) -> ast.expr:
+    """Copy an expression so that no part stands in two places.
+
+    `ast.unparse` keeps one precedence for a part, whatever parentheses it needs in each place.
+    """
+    operands = _operands(tree)
+    return _with_operands(tree, [*map(unshared, operands)]) if operands else copy(tree)
 
 
 def _literal(value: Value) -> ast.expr:
@@ -207,7 +222,7 @@ def _literal(value: Value) -> ast.expr:
 class _Rewriter:
     """Make expressions of others, which stay as they are; what stands in two places is made once.
 
-    So what many constraints need of a derived name is computed once for all configs.
+    So what a constraint needs in several places of a derived name is computed once.
     """
 
     def __init__(self) -> None:

@@ -46,10 +46,11 @@ def statuses(constraint: Expression, parameters: Sequence[Parameter], rows: Rows
 
 
 class Decider:
-    """Decide a constraint for rows, `count` of them in all: one by one, or from a table.
+    """Decide a constraint for rows, at most `count` of them in all: one by one, or from a table.
 
     The table, of all combinations of the values that the constraint depends on, is made where these
-    are fewer.
+    are fewer, and no more than `_MOST_COMBINATIONS`; not before as many rows were asked for, since
+    other constraints may leave few of them.
     """
 
     def __init__(self, constraint: Expression, parameters: Sequence[Parameter], count: int) -> None:
@@ -57,7 +58,8 @@ class Decider:
         self._used = [i for i, p in enumerate(parameters) if p.name in constraint.names]
         self._chosen = [parameters[i] for i in self._used]
         self._sizes = [len(parameter.values) for parameter in self._chosen]
-        self.tabulates = prod(self._sizes) <= min(count, _MOST_COMBINATIONS)
+        self._combinations, self._asked = prod(self._sizes), 0
+        self.tabulates = self._combinations <= min(count, _MOST_COMBINATIONS)
         self._table: Statuses | None = None
 
     @property
@@ -67,12 +69,13 @@ class Decider:
 
     def of(self, rows: Rows) -> Statuses:
         columns = [rows[:, i] for i in self._used]
-        if not self.tabulates:
+        self._asked += len(rows)
+        if not self.tabulates or self._asked < self._combinations:
             return _statuses(self.constraint, self._chosen, columns, len(rows))
         if self._table is None:
-            count = prod(self._sizes)
-            combinations = np.indices(self._sizes, dtype=np.uint16).reshape(-1, count)
-            self._table = _statuses(self.constraint, self._chosen, [*combinations], count)
+            shape = len(self._sizes), self._combinations
+            every = np.indices(self._sizes, dtype=np.uint16).reshape(shape)
+            self._table = _statuses(self.constraint, self._chosen, [*every], self._combinations)
         return np.broadcast_to(self._table[_places(columns, self._sizes)], len(rows))
 
 
@@ -252,7 +255,7 @@ def _looked_up(table: tuple[Value | None, ...], places: _Array) -> _Column:
 
 
 # `true`, `1` and `1.0`, which are equal here, are the same number.
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _arrays(table: tuple[Value | None, ...]) -> tuple[_Array, _Array]:
     if any(isinstance(value, str) for value in table):
         raise _BeyondArraysError

@@ -18,7 +18,7 @@ import numpy as np
 
 from tuner.model.config import Parameter
 from tuner.model.errors import InputError
-from tuner.model.expressions import Expression, free_names
+from tuner.model.expressions import Expression, free_names, written
 from tuner.search.constraints import ConstraintStatus, Decider, Rows, statuses
 
 # More are sampled. Half a million configs of ten parameters take 10 MB per workload, of which there
@@ -174,7 +174,7 @@ def enumerate_rows(domains: Domains, residuals: tuple[Expression, ...]) -> Popul
     if not all(parameter.values for parameter in parameters):
         return Population(parameters, (), everything, no_rows(len(parameters)), (), listed=True)
     parts = tuple(
-        Part(number, Expression(ast.unparse(tree), free_names(tree), tree))
+        Part(number, Expression(written(tree), free_names(tree), tree))
         for number, residual in enumerate(residuals)
         for tree in _conjuncts(residual.tree)
     )
@@ -273,7 +273,7 @@ def _extended(
     size = len(bound[-1].values) if bound else 1
     deciders = [(Decider(part.expression, bound, size * len(rows)), part) for part in parts]
     deciders.sort(key=lambda pair: pair[0].effort)
-    kept, failed, total = [], dict[Part, None](), 0
+    kept, failed, total = [], set[Part](), 0
     for start in range(0, max(1, len(rows)), max(1, _CHUNK // size)):
         chunk = rows[start : start + max(1, _CHUNK // size)]
         if bound:
@@ -284,14 +284,14 @@ def _extended(
             if not len(told):
                 break
             if told.max() == ConstraintStatus.FAILS:
-                failed[part] = None
+                failed.add(part)
             if told.min() == ConstraintStatus.BROKEN:
                 chunk = chunk[told != ConstraintStatus.BROKEN]
         total += len(chunk)
         if total > MOST_PARTIAL:
             return None
         kept.append(chunk)
-    return np.concatenate(kept), list(failed)
+    return np.concatenate(kept), [part for part in parts if part in failed]
 
 
 def _emptied_by(parameters: tuple[Parameter, ...], parts: Sequence[Part]) -> int | None:

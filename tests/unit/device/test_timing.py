@@ -165,10 +165,9 @@ def test_a_config_is_hopeless_when_even_its_fastest_sample_is_slow(
     assert hopeless(SEARCH, times, incumbent) is slow
 
 
-def test_finalists_are_measured_for_longer() -> None:
-    assert FINALS.target_error < SEARCH.target_error
-    assert FINALS.min_samples > SEARCH.min_samples
-    assert not finished(FINALS, STEADY, 0.0, None)
+def test_a_comparison_warms_up_for_longer() -> None:
+    assert FINALS.warm_up_s > SEARCH.warm_up_s
+    assert not steady(FINALS, [10.0, 10.0], SEARCH.warm_up_s)
 
 
 @pytest.mark.parametrize(

@@ -500,6 +500,13 @@ def test_the_window_of_a_convolution_counts_among_the_terms(channels: str, absol
     assert f"y: {{relative: 1.0e-5, absolute: {absolute}}}" in snippet(text).space_yaml
 
 
+@pytest.mark.parametrize("use", ["t[((int)x[i]) & 255]", "t[0] * x[i] + t[7]"])
+def test_a_table_is_no_window(use: str) -> None:
+    text = "__global__ void k(const float* x, const float* t, float* y, int n) {\n"
+    text += f"int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = {use}; }}\n"
+    assert "y: {relative: 1.0e-5, absolute: 1.0e-6}" in snippet(text).space_yaml
+
+
 TAKEN_APART = """
 __global__ void k(float* y, const float* x, const float* w, const float* g, const float* c,
                   int total, int depth, int width) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pickle
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,25 @@ def test_a_derived_name_in_two_places_is_one_part_whatever_is_substituted() -> N
     assert folded.text == "(x + (y + 2)) * (x + (y + 2)) < 50"
     assert [folded.evaluate({"x": x, "y": 1}) for x in (4, 5)] == [True, False]
     assert made.text == "a * a < n"
+
+
+@pytest.mark.parametrize(
+    ("derived", "text"),
+    [
+        ("M == N", "(c or t) == t"),
+        ("M > N", "(not t) != t"),
+        ("M if M > N else 1", "(split if deep else t) <= t"),
+        ("T * 2 if T > 1 else 0", "(1 if T > 4 else t) if t else 3"),
+    ],
+)
+def test_the_text_of_what_stands_in_two_places_has_its_parentheses(derived: str, text: str) -> None:
+    made = Expression.parse(text).define({"t": Expression.parse(derived)})
+    again = Expression.parse(substitute(made, {"unused": 1}).text)
+    names = sorted(made.names)
+    assert again.names == made.names
+    for values in product(range(3), repeat=len(names)):
+        known = dict(zip(names, values, strict=True))
+        assert again.evaluate(known) == made.evaluate(known)
 
 
 def test_an_undefined_name_is_told_with_those_that_are_known() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -19,7 +18,7 @@ from tuner.export.sources import template, times_of
 from tuner.export.winners import Winners
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError
-from tuner.model.expressions import Expression
+from tuner.model.expressions import Expression, unshared
 from tuner.model.kernel import (
     DEVICE_NAMES,
     DTYPE_BYTES,
@@ -241,7 +240,7 @@ def python(expression: Expression) -> str:
 
 
 def _shorter(expression: Expression) -> ast.expr:
-    made: ast.expr = _Shorter().visit(deepcopy(expression.tree))
+    made: ast.expr = _Shorter().visit(unshared(expression.tree))
     return made
 
 
