@@ -1,10 +1,10 @@
-"""What timing a config takes on the GPU, and what verifying it adds.
+"""What timing a config takes on the GPU, what verifying it adds, and how good the medians are.
 
     python benchmarks/verification_cost.py [--configs N] [--out FILE]  (needs a GPU and CuPy)
 
 Every config is timed alone, loading its code included, and then goes through the device as in a
 search: what that takes longer is verification. There is no incumbent, so that none is stopped
-early.
+early. The medians are then compared with those that the finals' own measurement gives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -25,6 +25,7 @@ from environment import write_result
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.cuda.device import CudaDevice
 from tuner.device.layout import UNCHANGED
+from tuner.device.timing import SEARCH
 from tuner.model.surroundings import ALONE
 from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
@@ -37,6 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SPACE = ROOT / "search_spaces/sglang/silu_and_mul.yaml"
 OPERATORS = {"ACTIVATION": "silu"}
 CONFIGS = 50
+WITHIN = 0.01
 
 
 def spread(pool, count):
@@ -45,7 +47,7 @@ def spread(pool, count):
 
 
 def measure(device, evaluator, space, workload, count):
-    """Run the configs of one workload as a search would, and time them without verification."""
+    """Run the configs of one workload as a search would, then once more for longer."""
     configs = spread(valid_configs(space, evaluator.names(workload)), count)
     pending = [evaluator.start(workload, config) for config in configs]
     programs = [p for p in map(evaluator.ready, pending) if not hasattr(p, "status")]
@@ -56,20 +58,29 @@ def measure(device, evaluator, space, workload, count):
     for program in programs:
         began_s = time.perf_counter()
         again = replace(program, source_key=f"{program.source_key} alone")
-        device._runner.time(again, None, UNCHANGED, lambda *judged: None)
+        device._runner.time(again, SEARCH, None, UNCHANGED, lambda *judged: None)
         alone_s = time.perf_counter() - began_s
         began_s = time.perf_counter()
         outcome = device.run(program)
         total_s = time.perf_counter() - began_s
         assert outcome.status is Status.CORRECT, outcome.reason
-        rows.append((alone_s, total_s))
-    timing_s, total_s = mean(row[0] for row in rows), mean(row[1] for row in rows)
+        rows.append((program, outcome.measurement.median_us, alone_s, total_s))
+    ratios = []
+    for program, median_us, _, _ in rows:
+        long = device.run(program, full_verification=True).measurement
+        ratios.append(median_us / long.median_us)
+    shift = median(ratios)  # of the whole workload: it moves no config against another
+    errors = [abs(ratio / shift - 1) for ratio in ratios]
+    timing_s, total_s = mean(row[2] for row in rows), mean(row[3] for row in rows)
     return {
         "workload": workload.key,
         "configs": len(rows),
         "timing_ms": timing_s * 1e3,
         "verification_ms": (total_s - timing_s) * 1e3,
         "verification_share": total_s / timing_s - 1,
+        "shift_against_the_finals": shift - 1,
+        "median_error": median(errors),
+        "medians_within_1_percent": mean(error <= WITHIN for error in errors),
     }
 
 

@@ -15,8 +15,7 @@ IN_PLACE_BYTES = 2 << 30
 # Of differences of chains: a sample takes milliseconds, and most configs are clearly slower.
 FEWEST_LINKS = 8
 CHAIN_BYTES = 1 << 30
-CHAIN_MIN_SAMPLES, CHAIN_MAX_SAMPLES = 4, 16
-CHAIN_ERROR = 0.01
+CHAIN_MIN_SAMPLES = 4
 CHAIN_MARGIN = 0.05
 # Event time that is far below the wall time of the same replays means that work went elsewhere
 # (another stream, say). The allowance covers the launch and the wait, which events leave out.
@@ -36,7 +35,7 @@ class TimingPolicy:
     many only once instead. The warm-up ends when two batches agree to `steady_share`, between
     `warm_up_s` and `warm_up_most_s`. `slower_margin` ends the measurement of a config that is
     slower than the incumbent by more than that share. `links` is how many calls stand in a chain
-    with their neighbours.
+    with their neighbours, `chain_samples` and `chain_error` are what is asked of its differences.
     """
 
     min_calls: int = 20
@@ -53,15 +52,22 @@ class TimingPolicy:
     budget_s: float = 0.2
     slower_margin: float = 0.3
     links: int = 32
+    chain_samples: int = 16
+    chain_error: float = 0.01
 
 
 # 20 calls of a config that takes 5 ms would be more than the whole budget in each replay.
 SEARCH = TimingPolicy(long_replay_us=8e3)
-# For the rounds of a comparison, and what is told beside them.
 FINALS = TimingPolicy(
     max_sets=MAX_CALLS,
     warm_up_s=30e-3,
     warm_up_most_s=0.2,
+    min_samples=30,
+    max_samples=150,
+    target_error=0.002,
+    budget_s=0.5,
+    chain_samples=40,
+    chain_error=0.005,
 )
 # For what stands in a second column: a graph of thousands of a peer's calls takes seconds to build.
 ASIDE = replace(FINALS, max_sets=SEARCH.max_sets)
@@ -110,8 +116,8 @@ def between_neighbours(policy: TimingPolicy) -> TimingPolicy:
     return replace(
         policy,
         min_samples=min(policy.min_samples, CHAIN_MIN_SAMPLES),
-        max_samples=min(policy.max_samples, CHAIN_MAX_SAMPLES),
-        target_error=CHAIN_ERROR,
+        max_samples=min(policy.max_samples, policy.chain_samples),
+        target_error=policy.chain_error,
         slower_margin=CHAIN_MARGIN,
     )
 

@@ -11,7 +11,7 @@ from typing import Literal
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 
-# Both timed as briefly; `search`: checked with few kinds of input, `finals`: with all, twice.
+# `search`: checked with few kinds of input, timed briefly; `finals`: with all, twice, for longer.
 Stage = Literal["search", "finals"]
 # A smaller difference is not claimed, however narrow the interval: where code and graphs happen to
 # lie in memory makes as much (benchmarks/same_kernel.py compares kernels with themselves).

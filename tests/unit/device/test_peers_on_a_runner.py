@@ -24,6 +24,7 @@ from tuner.device.cuda.peers import PeerHome
 from tuner.device.cuda.worker import CudaWorker
 from tuner.device.layout import UNCHANGED
 from tuner.device.reference import PeerError
+from tuner.device.timing import SEARCH
 from tuner.device.verify.verified_device import RunFailedError
 from tuner.model.kernel import CALL, Launch, Workload
 from tuner.model.trial import Status
@@ -111,7 +112,7 @@ def test_a_peer_has_time_to_get_ready_wherever_it_may_be_met_first(
 
     calls: list[tuple[Callable[[Program], object], float]] = [
         (lambda program: runner.run_once(program, 0), RUN_TIMEOUT_S),
-        (lambda program: runner.time(program, None, UNCHANGED, judge), TIMING_TIMEOUT_S),
+        (lambda program: runner.time(program, SEARCH, None, UNCHANGED, judge), TIMING_TIMEOUT_S),
         (runner.rerun, RUN_TIMEOUT_S),
     ]
     for call, limit_s in calls:

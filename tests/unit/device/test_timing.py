@@ -119,8 +119,9 @@ def test_every_call_of_a_chain_has_a_place_of_its_own(footprint: int, free: int,
 
 
 def test_between_neighbours_few_samples_are_asked_for() -> None:
-    search = between_neighbours(SEARCH)
+    search, finals = map(between_neighbours, (SEARCH, FINALS))
     assert (search.min_samples, search.max_samples, search.target_error) == (4, 16, 0.01)
+    assert (finals.min_samples, finals.max_samples, finals.target_error) == (4, 40, 0.005)
     assert search.slower_margin < SEARCH.slower_margin
 
 
@@ -165,9 +166,10 @@ def test_a_config_is_hopeless_when_even_its_fastest_sample_is_slow(
     assert hopeless(SEARCH, times, incumbent) is slow
 
 
-def test_a_comparison_warms_up_for_longer() -> None:
-    assert FINALS.warm_up_s > SEARCH.warm_up_s
-    assert not steady(FINALS, [10.0, 10.0], SEARCH.warm_up_s)
+def test_finalists_are_measured_for_longer() -> None:
+    assert FINALS.target_error < SEARCH.target_error
+    assert FINALS.min_samples > SEARCH.min_samples
+    assert not finished(FINALS, STEADY, 0.0, None)
 
 
 @pytest.mark.parametrize(

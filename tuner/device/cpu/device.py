@@ -23,7 +23,7 @@ from tuner.device.cpu.child import LaunchEnd
 from tuner.device.cpu.worker import HostRunError, HostWorker
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, fill_byte
 from tuner.device.reference import PeerError
-from tuner.device.timing import SEARCH, finished, hopeless
+from tuner.device.timing import TimingPolicy, finished, hopeless
 from tuner.device.verify.verified_device import (
     Judge,
     RestartingWorker,
@@ -128,6 +128,7 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
     def time(
         self,
         program: Program,
+        policy: TimingPolicy,
         incumbent_us: float | None,
         patch: Patch,
         judge: Judge,
@@ -143,11 +144,11 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
             calls.run(worker, program)  # the first call of a process takes longer
             started = time.perf_counter()
             while calls.repeats and not finished(
-                SEARCH, times, time.perf_counter() - started, incumbent_us
+                policy, times, time.perf_counter() - started, incumbent_us
             ):
                 times.append(calls.run(worker, program))
             calls.let_judge(worker, partial(judge, 0))
-        return Measurement(tuple(times), 1, 1, hopeless(SEARCH, times, incumbent_us))
+        return Measurement(tuple(times), 1, 1, hopeless(policy, times, incumbent_us))
 
     def rerun(self, program: Program) -> None:
         with self._blamed_on_the_program():

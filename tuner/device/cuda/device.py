@@ -33,7 +33,7 @@ from tuner.device.cuda.worker import CudaWorker
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
 from tuner.device.reference import PeerError
-from tuner.device.timing import ASIDE, FINALS, SEARCH
+from tuner.device.timing import ASIDE, FINALS, TimingPolicy
 from tuner.device.verify.verified_device import (
     VERIFIER_TIMEOUT_S,
     Judge,
@@ -200,6 +200,7 @@ class CudaRunner(RestartingWorker[Child]):
     def time(
         self,
         program: Program,
+        policy: TimingPolicy,
         incumbent_us: float | None,
         patch: Patch,
         judge: Judge,
@@ -207,7 +208,7 @@ class CudaRunner(RestartingWorker[Child]):
         with self._blamed_on_the_program():
             worker = self._ready_worker()
             measurement: Measurement = worker.call(
-                *("time", program, SEARCH, incumbent_us, patch),
+                *("time", program, policy, incumbent_us, patch),
                 timeout_s=_limit_s(TIMING_TIMEOUT_S, program),
             )
             let_judge(worker, 0, judge, RUN_TIMEOUT_S)
@@ -216,7 +217,7 @@ class CudaRunner(RestartingWorker[Child]):
     def rerun(self, program: Program) -> None:
         with self._blamed_on_the_program():
             limit_s = _limit_s(RUN_TIMEOUT_S, program)
-            self._ready_worker().call("rerun", program, SEARCH, timeout_s=limit_s)
+            self._ready_worker().call("rerun", program, FINALS, timeout_s=limit_s)
 
     def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
         replays_s = REPLAY_TIMEOUT_S * rounds * (len(programs) + 1)

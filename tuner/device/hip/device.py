@@ -20,7 +20,7 @@ from tuner.device.hip.driver import HipError
 from tuner.device.hip.topology import NODES
 from tuner.device.hip.worker import HipWorker
 from tuner.device.layout import Arena, Patch
-from tuner.device.timing import SEARCH
+from tuner.device.timing import TimingPolicy
 from tuner.device.verify.verified_device import (
     Judge,
     RestartingWorker,
@@ -116,13 +116,14 @@ class HipRunner(RestartingWorker[Child]):
     def time(
         self,
         program: Program,
+        policy: TimingPolicy,
         incumbent_us: float | None,
         patch: Patch,
         judge: Judge,
     ) -> Measurement:
         with self._blamed_on_the_program():
             worker = self._ready_worker()
-            asked = ("time", program, SEARCH, incumbent_us, patch)
+            asked = ("time", program, policy, incumbent_us, patch)
             measurement: Measurement = worker.call(*asked, timeout_s=TIMING_TIMEOUT_S)
             let_judge(worker, 0, judge, RUN_TIMEOUT_S)
         return measurement

@@ -15,7 +15,7 @@ from tuner.device.base import DeviceInfo, Program
 from tuner.device.cpu.device import host_verifier
 from tuner.device.layout import ALIGNMENT, Arena, Patch
 from tuner.device.opencl.worker import OpenclError, OpenclWorker, require_aligned
-from tuner.device.timing import FINALS, SEARCH
+from tuner.device.timing import FINALS, SEARCH, TimingPolicy
 from tuner.device.verify.verified_device import (
     Judge,
     RestartingWorker,
@@ -38,9 +38,12 @@ ATTACH_TIMEOUT_S = 30.0
 # Of a comparison, a round of a program: its copies are made and read again.
 ROUND_TIMEOUT_S = 10.0
 # A CPU's times vary by percents with what else runs there: the finals compare what is near.
-_ON_CPU = replace(
-    SEARCH, min_replay_us=100.0, min_samples=3, max_samples=7, target_error=0.02, budget_s=0.1
-)
+_ON_CPU = {
+    SEARCH: replace(
+        SEARCH, min_replay_us=100.0, min_samples=3, max_samples=7, target_error=0.02, budget_s=0.1
+    ),
+    FINALS: replace(FINALS, min_samples=10, max_samples=40, target_error=0.01),
+}
 
 
 class OpenclDevice(VerifiedDevice):
@@ -85,7 +88,7 @@ class OpenclRunner(RestartingWorker[Child]):
         super().__init__()
         self._number, self._deterministic = number, deterministic
         self._run_timeout_s = run_timeout_s
-        self._policy = SEARCH
+        self._policies: Mapping[TimingPolicy, TimingPolicy] = {}
         # A compiler beside it would take a CPU's cores from what is timed on them.
         self.pauses: Callable[[], AbstractContextManager[None]] = nullcontext
         # What one process has compiled another need not: a worker that died is soon at work again.
@@ -93,7 +96,7 @@ class OpenclRunner(RestartingWorker[Child]):
 
     def describe(self) -> Mapping[str, Any]:
         facts: Mapping[str, Any] = self._live_worker().call("describe", timeout_s=TIMING_TIMEOUT_S)
-        self._policy = _ON_CPU if facts["device"].is_cpu else SEARCH
+        self._policies = _ON_CPU if facts["device"].is_cpu else {}
         return facts
 
     def close(self) -> None:
@@ -109,16 +112,18 @@ class OpenclRunner(RestartingWorker[Child]):
     def time(
         self,
         program: Program,
+        policy: TimingPolicy,
         incumbent_us: float | None,
         patch: Patch,
         judge: Judge,
     ) -> Measurement:
+        policy = self._policies.get(policy, policy)
         with self._blamed_on_the_program():
             worker = self._ready_worker()
             with self.pauses():
                 measurement: Measurement = worker.call(
-                    *("time", program, self._policy, incumbent_us, patch),
-                    timeout_s=self._run_timeout_s + self._policy.budget_s,
+                    *("time", program, policy, incumbent_us, patch),
+                    timeout_s=self._run_timeout_s + policy.budget_s,
                 )
             let_judge(worker, 0, judge, self._run_timeout_s)
         return measurement
@@ -129,11 +134,12 @@ class OpenclRunner(RestartingWorker[Child]):
 
     def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
         timeout_s = TIMING_TIMEOUT_S + ROUND_TIMEOUT_S * rounds * len(programs)
+        policy = self._policies.get(FINALS, FINALS)
         with self._blamed_on_the_program():
             worker = self._ready_worker()
             with self.pauses():
                 rows: list[list[float]] = worker.call(
-                    "compare", programs, FINALS, rounds, patch, timeout_s=timeout_s
+                    "compare", programs, policy, rounds, patch, timeout_s=timeout_s
                 )
             for index in range(len(programs)):
                 let_judge(worker, index, judge, self._run_timeout_s)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program, largest_scratch
 from tuner.device.inputs import NONFINITE, NORMAL, ORDINARY, input_kinds_for
 from tuner.device.layout import Arena, Layout, Patch, lay_out
-from tuner.device.timing import WALL_RATIO
+from tuner.device.timing import FINALS, SEARCH, WALL_RATIO, TimingPolicy
 from tuner.device.verify.outputs import merged, told
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.kernel import KernelSpec, Workload
@@ -92,14 +92,12 @@ class RestartingWorker(ABC, Generic[_W]):
     def time(
         self,
         program: Program,
+        policy: TimingPolicy,
         incumbent_us: float | None,
         patch: Patch,
         judge: Judge,
     ) -> Measurement:
-        """Time the program on both variants of its inputs, then let the results be judged.
-
-        As well as a search needs it: between finalists the rounds of `compare` decide.
-        """
+        """Time the program on both variants of its inputs, then let the results be judged."""
 
     @abstractmethod
     def rerun(self, program: Program) -> None:
@@ -331,6 +329,7 @@ class VerifiedDevice:
     def _run(
         self, program: Program, incumbent_us: float | None, full_verification: bool
     ) -> Outcome:
+        policy = FINALS if full_verification else SEARCH
         self._enter(program)
         before = self._verdict(program, full_verification)
         if not before.passed:
@@ -338,7 +337,7 @@ class VerifiedDevice:
         patch: Patch = self._ask("alternate")
         faults: dict[int, str] = {}
         judge = self._judge(faults, (program,))
-        measurement = self._runner.time(program, incumbent_us, patch, judge)
+        measurement = self._runner.time(program, policy, incumbent_us, patch, judge)
         fault = faults.get(0, "")
         if not fault and full_verification and not patch.offsets:
             fault = self._verified_again(program).reason
