@@ -34,12 +34,10 @@ class PhaseClock:
     def __init__(self) -> None:
         self.first: dict[str, Moment] = {}
         self._last_s: dict[str, float] = {}
-        self._phase = ""
 
     def update(self, progress: Any) -> None:
-        if progress.phase != self._phase:
-            self.first.setdefault(progress.phase, moment())
-            self._phase = progress.phase
+        if progress.phase not in self.first:
+            self.first[progress.phase] = moment()
         self._last_s[progress.phase] = time.perf_counter()
 
     def last(self, phase: str) -> Moment:

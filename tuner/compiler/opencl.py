@@ -198,8 +198,7 @@ class OpenclCompiler:
         """Compile and link for PoCL, unless that was done for another work-group."""
         if key not in self._linked:
             before = self._folders()
-            program.compile(options, [self._handle])
-            linked = self._cl.link_program(self._context, [program], devices=[self._handle])
+            linked = self._compiled_and_linked(program, options)
             self._linked[key] = LinkedProgram(program, linked, self._folders() - before)
             if len(self._linked) > LINKED_PROGRAMS:
                 _, oldest = self._linked.popitem(last=False)
@@ -241,8 +240,10 @@ class OpenclCompiler:
         return self._stubs[name]
 
     def _linked_stub(self, name: str) -> Any:
-        program = self._cl.Program(self._context, _STUB % name)
-        program.compile([], [self._handle])
+        return self._compiled_and_linked(self._cl.Program(self._context, _STUB % name), [])
+
+    def _compiled_and_linked(self, program: Any, options: list[str]) -> Any:
+        program.compile(options, [self._handle])
         return self._cl.link_program(self._context, [program], devices=[self._handle])
 
     def _binary(self, linked: Any, work_groups: str) -> bytes:

@@ -60,6 +60,7 @@ class Decider:
         self._sizes = [len(parameter.values) for parameter in self._chosen]
         self._combinations, self._asked = prod(self._sizes), 0
         self.tabulates = self._combinations <= min(count, _MOST_COMBINATIONS)
+        self._repeated = _repeated(constraint.tree)
         self._table: Statuses | None = None
 
     @property
@@ -71,31 +72,28 @@ class Decider:
         columns = [rows[:, i] for i in self._used]
         self._asked += len(rows)
         if not self.tabulates or self._asked < self._combinations:
-            return _statuses(self.constraint, self._chosen, columns, len(rows))
+            return self._computed(columns, len(rows))
         if self._table is None:
             shape = len(self._sizes), self._combinations
             every = np.indices(self._sizes, dtype=np.uint16).reshape(shape)
-            self._table = _statuses(self.constraint, self._chosen, [*every], self._combinations)
+            self._table = self._computed([*every], self._combinations)
         return np.broadcast_to(self._table[_places(columns, self._sizes)], len(rows))
 
-
-def _statuses(
-    constraint: Expression, parameters: Sequence[Parameter], columns: Sequence[_Array], count: int
-) -> Statuses:
-    known = {p.name: (p, column) for p, column in zip(parameters, columns, strict=True)}
-    evaluation = _Evaluation(known, repeated(constraint.tree))
-    try:
-        with np.errstate(all="ignore"):
-            values, unsure = evaluation.of(constraint.tree)
-    except _BeyondArraysError:
-        values, unsure = np.array(0.0), np.array(True)
-    told = np.where(values != 0, ConstraintStatus.HOLDS, ConstraintStatus.BROKEN).astype(np.uint8)
-    told = np.broadcast_to(told, count).copy()
-    for place in np.flatnonzero(np.broadcast_to(unsure, count)).tolist():
-        row = [int(column[place]) for column in columns]
-        value = _evaluated(constraint, parameters, row)
-        told[place] = ConstraintStatus.FAILS if value is None else bool(value)
-    return told
+    def _computed(self, columns: Sequence[_Array], count: int) -> Statuses:
+        tree = self.constraint.tree
+        known = {p.name: (p, one) for p, one in zip(self._chosen, columns, strict=True)}
+        try:
+            with np.errstate(all="ignore"):
+                values, unsure = _Evaluation(known, self._repeated).of(tree)
+        except _BeyondArraysError:
+            values, unsure = np.array(0.0), np.array(True)
+        told = np.where(values != 0, ConstraintStatus.HOLDS, ConstraintStatus.BROKEN)
+        told = np.broadcast_to(told.astype(np.uint8), count).copy()
+        for place in np.flatnonzero(np.broadcast_to(unsure, count)).tolist():
+            row = [int(column[place]) for column in columns]
+            value = _evaluated(self.constraint, self._chosen, row)
+            told[place] = ConstraintStatus.FAILS if value is None else bool(value)
+        return told
 
 
 def _evaluated(
@@ -118,7 +116,7 @@ def _places(columns: Sequence[_Array], sizes: Sequence[int]) -> _Array:
     return places
 
 
-def repeated(tree: ast.expr) -> frozenset[int]:
+def _repeated(tree: ast.expr) -> frozenset[int]:
     """Find the parts that stand in several places, by their `id`."""
     seen, again = set[int](), set[int]()
     left: list[ast.AST] = [tree]
