@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 DEVICE = "NVIDIA H200"
-# vLLM's own activation is compiled, and rounds once less; in bf16 that is the last bit.
-ULP = 2.0**-7
+# vLLM's own activation is compiled, and rounds once less: in bf16 the last bit of a product of up to
+# 4, of which the residual may cancel all but a little.
+TOLERANCE = 4 * 2.0**-7
 # What of vLLM is compiled, as far as layers and fallbacks call it.
 LIBRARY = torch.library.Library("_C", "FRAGMENT")
 
@@ -111,6 +112,7 @@ def all_of_vllm(plugin: str, *, compiles: bool) -> dict[str, Any]:
     ir: Any = importlib.import_module("vllm.ir.ops")
     with config.set_current_vllm_config(made), made.kernel_config.ir_op_priority.set_priority():
         act, step = layers()
+        torch.manual_seed(0)
         x, residual = torch.randn(4, 16), torch.randn(4, 8)
         # Fusions for a GPU name operators of vLLM's library that have no stand-ins.
         pretended.cuda = made.compilation_config.pass_config.fuse_norm_quant = False
@@ -129,7 +131,9 @@ def all_of_vllm(plugin: str, *, compiles: bool) -> dict[str, Any]:
             **known,
             "graph": called,
             "calls": ours.calls(),
-            "right": all(torch.allclose(a, b, ULP, ULP) for a, b in zip(found, again, strict=True)),
+            "right": all(
+                torch.allclose(a, b, TOLERANCE, TOLERANCE) for a, b in zip(found, again, strict=True)
+            ),
         }
 
 
