@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 DEVICE = "NVIDIA H200"
-# vLLM's own activation is compiled, and rounds once less: in bf16 the last bit of a product of up to
-# 4, of which the residual may cancel all but a little.
+# vLLM's own activation is compiled, and rounds once less: in bf16 the last bit of a product of up
+# to 4, of which the residual may cancel all but a little.
 TOLERANCE = 4 * 2.0**-7
 # What of vLLM is compiled, as far as layers and fallbacks call it.
 LIBRARY = torch.library.Library("_C", "FRAGMENT")
@@ -126,14 +126,12 @@ def all_of_vllm(plugin: str, *, compiles: bool) -> dict[str, Any]:
         if not compiles:
             return known
         found, called = compiled(step, made, (x, residual))
-        again = step(x.clone(), residual.clone())
+        pairs = zip(found, step(x.clone(), residual.clone()), strict=True)
         return {
             **known,
             "graph": called,
             "calls": ours.calls(),
-            "right": all(
-                torch.allclose(a, b, TOLERANCE, TOLERANCE) for a, b in zip(found, again, strict=True)
-            ),
+            "right": all(torch.allclose(a, b, TOLERANCE, TOLERANCE) for a, b in pairs),
         }
 
 
