@@ -16,6 +16,7 @@ import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import CallToolResult, ToolListChangedNotification
+from slow import mostly_slow
 
 from tuner.mcp.session_runner import PHASES
 from tuner.session.events import Said
@@ -210,8 +211,11 @@ def test_a_client_of_an_older_protocol_hears_that_the_tools_have_changed(project
     assert any(isinstance(one, ToolListChangedNotification) for one in heard)
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, None], ids=["INT", "TERM", "gone"])
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "end",
+    mostly_slow([signal.SIGINT, signal.SIGTERM, None], [], [None]),
+    ids=["INT", "TERM", "gone"],
+)
 def test_a_server_that_ends_leaves_a_session_that_a_client_goes_on_with_in_its_round(
     project, tune, end: signal.Signals | None
 ) -> None:

@@ -1,4 +1,4 @@
-"""Other projects' problems as references: KernelBench's modules, FlashInfer's definitions."""
+"""KernelBench's problems as references, and any problem as the judge asks it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import BaseModel, Field, ValidationError
 
 from tuner.device.inputs import NORMAL, draw_values
 from tuner.device.layout import Array, decode, encode
@@ -30,6 +29,9 @@ from tuner.model.errors import KernelError
 from tuner.model.kernel import FLOAT_DTYPES, Argument, KernelSpec
 from tuner.process.files import read_regular
 
+if TYPE_CHECKING:  # a verifier starts sooner without pydantic
+    from tuner.device.definitions import Definition
+
 Sizes = Mapping[str, int]
 # The largest number of `extreme`: products of two, and sums of some of these, stay in float32's
 # range. Beyond, the order of a sum decides whether it overflows.
@@ -43,6 +45,8 @@ def reference_of(spec: KernelSpec) -> Reference:
     if spec.torch is not None:
         return expression_reference(spec)
     if spec.reference.suffix == ".json":
+        from tuner.device.definitions import Definition
+
         return _reference(spec, Definition(spec.reference))
     if is_problem(spec.reference):
         return _reference(spec, BenchProblem(spec.reference))
@@ -75,6 +79,9 @@ class BenchProblem:
     Its sizes are whole numbers in its text: the module's constants, by their names, and literals
     in the two functions, as `n` with the number.
     """
+
+    # Scalars of the search space that it is called with: none, it has its own.
+    passed: frozenset[str] = frozenset()
 
     def __init__(self, path: Path) -> None:
         self.path, self.what = path, "the problem"
@@ -256,69 +263,6 @@ def _noting(torch: Any) -> tuple[Any, Callable[[Any], str]]:
     return Noting(), lambda value: next((fill for one, fill in made if one is value), "")
 
 
-class AxisModel(BaseModel):
-    """An axis of a definition: of one value, or open."""
-
-    value: int | None = Field(default=None, gt=0)
-
-
-class TensorModel(BaseModel):
-    """An array of a definition, or a scalar where its shape is null."""
-
-    shape: list[str | int] | None
-    dtype: str
-
-
-class DefinitionModel(BaseModel):
-    """As much of FlashInfer-trace's schema as a kernel is judged by; the rest is not read."""
-
-    name: str
-    axes: dict[str, AxisModel]
-    inputs: dict[str, TensorModel]
-    outputs: dict[str, TensorModel]
-    reference: str
-
-
-class Definition:
-    """A FlashInfer-trace definition: axes, inputs, outputs and the text of a reference, `run`."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.what = path, "the definition's reference"
-        self.torch = require_torch(path)
-        try:
-            self.data = DefinitionModel.model_validate_json(read_regular(path))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the file"
-            raise KernelError(
-                f"is no definition of a FlashInfer trace: {where}: {first['msg']}",
-                path=path,
-                remedy="it is a JSON object with name, axes, inputs, outputs and reference",
-            ) from error
-        self._names: dict[str, Any] = {"__name__": f"definition_{path.stem}"}
-        with blamed_on(path, "its reference cannot be imported"):
-            exec(compile(self.data.reference, str(path), "exec"), self._names)  # noqa: S102
-        if not callable(self._names.get("run")):
-            raise KernelError("its reference defines no `run`", path=path)
-
-    def at(self, sizes: Sizes) -> Definition:
-        """Pose it for some sizes: the reference takes them from its inputs."""
-        return self
-
-    def run(self, tensors: Mapping[str, Any], *, wide: bool) -> Any:
-        """Call the reference with the inputs of its signature."""
-        around = computing(self.torch, widened=True) if wide else self.torch.no_grad()
-        with around:
-            found = self._names["run"](**tensors)
-        if isinstance(found, Mapping):
-            return tuple(found[name] for name in self.data.outputs)
-        return found
-
-    def drawn(self, seed: int) -> Mapping[str, Any]:
-        """Draw nothing: a definition says no more than dtypes."""
-        return {}
-
-
 def dtype_name(tensor: Any) -> str:
     """Name a tensor's dtype as a search space does."""
     return own_dtype(str(tensor.dtype).removeprefix("torch."))
@@ -359,9 +303,8 @@ class _Judged:
             argument = self._arrays[name]
             tensor = tensor_of(torch, values, argument.dtype)
             known[name] = tensor if wide else tensor.to(_torch_dtype(torch, argument.dtype))
-        if isinstance(self._problem, Definition):
-            own = self._problem.data.inputs
-            known |= {n: v.evaluate(axes) for n, v in self._scalars.items() if n in own}
+        passed = self._problem.passed
+        known |= {n: v.evaluate(axes) for n, v in self._scalars.items() if n in passed}
         return posed.run(known, wide=wide)
 
     def inputs(self, xp: Any, rng: Any, axes: Sizes, fill: str) -> Mapping[str, Array]:

@@ -311,19 +311,20 @@ def test_a_run_goes_on_without_a_host_that_has_another_token(
 
 
 def test_an_answer_to_another_run_is_refused(
-    hosts: Hosts, device_on: Callable[..., RemoteDevice], monkeypatch: pytest.MonkeyPatch
+    hosts: Hosts, spec: KernelSpec, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slot = hosts.add("one").slot
-    device = device_on()
     answered, seal = slot.answer, Seal(TOKEN)
 
     def of_another_run(sealed: bytes) -> bytes:
         answer: Answer = seal.open("answer", answered(sealed))
         return seal.close("answer", replace(answer, holder="another run"))
 
-    monkeypatch.setattr(slot, "answer", of_another_run)
-    with pytest.raises((DeviceLost, WorkerError), match="answered another question"):
-        device.run(program())
+    with connected(hosts, said, rejoin_s=1.0) as cluster:
+        device = RemoteDevice(cluster, GPU, spec, {}, said.append)
+        monkeypatch.setattr(slot, "answer", of_another_run)
+        with pytest.raises((DeviceLost, WorkerError), match="answered another question"):
+            device.run(program())
 
 
 def test_the_tools_of_a_gpu_are_those_of_its_host(

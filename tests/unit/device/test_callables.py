@@ -73,48 +73,60 @@ def test_results_may_be_returned(tmp_path: Path) -> None:
         assert evaluator.baseline(WORKLOAD).status is Status.CORRECT
 
 
+# What a config with the number of one of these as its method does, and what becomes of it.
+FAULTS = [
+    ("raise ValueError('no such tile')", Status.LAUNCH, "ValueError: no such tile"),
+    ("raise NotImplementedError('only one piece')", Status.CONSTRAINT, "only one piece"),
+    ("import a_library_that_is_not_there", Status.NOT_RECORDED, "a_library_that_is_not_there"),
+    ("import time; time.sleep(60)", Status.TIMEOUT, "no answer within"),
+    ("import os; os._exit(7)", Status.LAUNCH, "exit code 7"),
+    ("x.zero_()", Status.INCORRECT, "x"),
+    ("return {'out': out.double()}", Status.INCORRECT, "torch.float64"),
+    ("return {'result': out}", Status.LAUNCH, "none of the outputs"),
+    (VARYING, Status.INCORRECT, " same inputs"),
+    (FIRST_ONLY, Status.INCORRECT, "expected"),
+    (BEYOND, Status.INCORRECT, "wrote outside its buffers"),
+    (BEFORE, Status.INCORRECT, "wrote outside its buffers"),
+    ("out.resize_(out.numel() * 2)", Status.LAUNCH, "resize"),
+    (ALL_MEMORY, Status.RESOURCE_LIMIT, "MemoryError"),
+    ("raise MemoryError('no room')", Status.RESOURCE_LIMIT, "MemoryError: no room"),
+    (OUT_OF_RESOURCES, Status.RESOURCE_LIMIT, "OutOfResources: shared memory"),
+    ("raise torch.OutOfMemoryError('no room')", Status.RESOURCE_LIMIT, "OutOfMemoryError"),
+    ("torch.empty(1 << 52)", Status.RESOURCE_LIMIT, "can't allocate memory"),
+    ("raise RuntimeError('CUDA error: out of memory')", Status.RESOURCE_LIMIT, "CUDA error"),
+    ("return out", Status.LAUNCH, "returns a Tensor: neither None nor a dict of outputs"),
+    ("return {'out': [1]}", Status.LAUNCH, "returns a list for 'out', not a tensor"),
+    (UNTELLABLE, Status.LAUNCH, "its text raises ZeroDivisionError"),
+    ("import sys; sys.exit(3)", Status.LAUNCH, "exit code 3"),
+    ("config.clear(); tensors.clear(); axes.clear()", Status.LAUNCH, "KeyError"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+    """One device for all: whatever a config did, the next one runs there."""
+    lines = [f"            case '{number}': {line}\n" for number, (line, *_) in enumerate(FAULTS)]
+    edit = (HERE, f"{HERE}        match config['method']:\n{''.join(lines)}")
+    with opened(callable_project(tmp_path_factory.mktemp("faulty"), edit)) as evaluator:
+        yield evaluator
+
+
 @pytest.mark.parametrize(
-    ("line", "status", "said"),
-    [
-        ("raise ValueError('no such tile')", Status.LAUNCH, "ValueError: no such tile"),
-        ("raise NotImplementedError('only one piece')", Status.CONSTRAINT, "only one piece"),
-        ("import a_library_that_is_not_there", Status.NOT_RECORDED, "a_library_that_is_not_there"),
-        ("import time; time.sleep(60)", Status.TIMEOUT, "no answer within"),
-        ("import os; os._exit(7)", Status.LAUNCH, "exit code 7"),
-        ("x.zero_()", Status.INCORRECT, "x"),
-        ("return {'out': out.double()}", Status.INCORRECT, "torch.float64"),
-        ("return {'result': out}", Status.LAUNCH, "none of the outputs"),
-        (VARYING, Status.INCORRECT, " same inputs"),
-        (FIRST_ONLY, Status.INCORRECT, "expected"),
-        (BEYOND, Status.INCORRECT, "wrote outside its buffers"),
-        (BEFORE, Status.INCORRECT, "wrote outside its buffers"),
-        ("out.resize_(out.numel() * 2)", Status.LAUNCH, "resize"),
-        (ALL_MEMORY, Status.RESOURCE_LIMIT, "MemoryError"),
-        ("raise MemoryError('no room')", Status.RESOURCE_LIMIT, "MemoryError: no room"),
-        (OUT_OF_RESOURCES, Status.RESOURCE_LIMIT, "OutOfResources: shared memory"),
-        ("raise torch.OutOfMemoryError('no room')", Status.RESOURCE_LIMIT, "OutOfMemoryError"),
-        ("torch.empty(1 << 52)", Status.RESOURCE_LIMIT, "can't allocate memory"),
-        ("raise RuntimeError('CUDA error: out of memory')", Status.RESOURCE_LIMIT, "CUDA error"),
-        ("return out", Status.LAUNCH, "returns a Tensor: neither None nor a dict of outputs"),
-        ("return {'out': [1]}", Status.LAUNCH, "returns a list for 'out', not a tensor"),
-        (UNTELLABLE, Status.LAUNCH, "its text raises ZeroDivisionError"),
-        ("import sys; sys.exit(3)", Status.LAUNCH, "exit code 3"),
-        ("config.clear(); tensors.clear(); axes.clear()", Status.LAUNCH, "KeyError"),
-    ],
-)  # fmt: skip
+    ("number", "status", "said"),
+    [(number, *rest) for number, (_, *rest) in enumerate(FAULTS)],
+    ids=[line for line, *_ in FAULTS],
+)
 def test_a_config_that_misbehaves_has_its_status_and_the_next_one_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, status: Status, said: str
+    faulty: Evaluator, monkeypatch: pytest.MonkeyPatch, number: int, status: Status, said: str
 ) -> None:
-    edit = (HERE, f"{HERE}        if config['pieces'] > 1:\n            {line}\n")
-    with opened(callable_project(tmp_path, edit)) as evaluator:
-        assert tried(evaluator, RIGHT).status is Status.CORRECT
-        with monkeypatch.context() as shortened:
-            if status is Status.TIMEOUT:
-                shortened.setattr(callables, "FIRST_CALL_S", 4.0)
-            trial = tried(evaluator, WRONG)
-        assert trial.status is status, trial.reason
-        assert said in trial.reason
-        assert tried(evaluator, RIGHT).status is Status.CORRECT
+    wrong = Config.of({**WRONG, "method": str(number)})
+    with monkeypatch.context() as shortened:
+        if status is Status.TIMEOUT:
+            shortened.setattr(callables, "FIRST_CALL_S", 4.0)
+        trial = tried(faulty, wrong)
+    assert trial.status is status, trial.reason
+    assert said in trial.reason
+    assert tried(faulty, RIGHT).status is Status.CORRECT
 
 
 def test_configs_are_told_apart_by_the_bits_of_their_outputs(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import bench_packages
 import pytest
 from dispatch_sample import COMPARISONS, SPACE, write_project, write_session
 from operator_sessions import OPERATORS, choices, write_operator_session
+from slow import mostly_slow
 
 torch = pytest.importorskip("torch")
 
@@ -251,8 +252,7 @@ def test_its_builder_compiles_a_solution(
     build_all(bench, written(session), toolkit, monkeypatch)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", BUILT)
+@pytest.mark.parametrize("name", mostly_slow(BUILT, [], BUILT[:1]))
 def test_its_builder_compiles_an_operator(
     bench: Any,
     tmp_path: Path,

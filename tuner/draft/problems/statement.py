@@ -9,7 +9,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from tuner.device.problems import BenchProblem, Definition, dtype_name, is_problem, own_dtype
+from tuner.device.definitions import Definition
+from tuner.device.problems import BenchProblem, dtype_name, is_problem, own_dtype
 from tuner.device.reference import blamed_on
 from tuner.device.torch_reference import NUMBERS
 from tuner.draft.problems.sizes import Sizes, shapes_over, small_sizes

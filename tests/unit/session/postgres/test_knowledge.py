@@ -82,7 +82,7 @@ def write_at_once(url: str, shares: list[list]) -> None:
     assert [writer.exitcode for writer in writers] == [0] * len(writers)
 
 
-@pytest.mark.parametrize("each", [3, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("each", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_of_16_first_users_nothing_is_lost_and_nothing_is_there_twice(
     postgres_url, postgres, each
 ) -> None:

@@ -1,0 +1,78 @@
+"""FlashInfer-trace's definitions as references: a JSON file that holds one in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from tuner.device.reference import blamed_on
+from tuner.device.torch_reference import computing, require_torch
+from tuner.model.errors import KernelError
+from tuner.process.files import read_regular
+
+
+class AxisModel(BaseModel):
+    """An axis of a definition: of one value, or open."""
+
+    value: int | None = Field(default=None, gt=0)
+
+
+class TensorModel(BaseModel):
+    """An array of a definition, or a scalar where its shape is null."""
+
+    shape: list[str | int] | None
+    dtype: str
+
+
+class DefinitionModel(BaseModel):
+    """As much of FlashInfer-trace's schema as a kernel is judged by; the rest is not read."""
+
+    name: str
+    axes: dict[str, AxisModel]
+    inputs: dict[str, TensorModel]
+    outputs: dict[str, TensorModel]
+    reference: str
+
+
+class Definition:
+    """A FlashInfer-trace definition: axes, inputs, outputs and the text of a reference, `run`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.what = path, "the definition's reference"
+        self.torch = require_torch(path)
+        try:
+            self.data = DefinitionModel.model_validate_json(read_regular(path))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the file"
+            raise KernelError(
+                f"is no definition of a FlashInfer trace: {where}: {first['msg']}",
+                path=path,
+                remedy="it is a JSON object with name, axes, inputs, outputs and reference",
+            ) from error
+        self._names: dict[str, Any] = {"__name__": f"definition_{path.stem}"}
+        with blamed_on(path, "its reference cannot be imported"):
+            exec(compile(self.data.reference, str(path), "exec"), self._names)  # noqa: S102
+        if not callable(self._names.get("run")):
+            raise KernelError("its reference defines no `run`", path=path)
+        self.passed = frozenset(self.data.inputs)
+
+    def at(self, sizes: Mapping[str, int]) -> Definition:
+        """Pose it for some sizes: the reference takes them from its inputs."""
+        return self
+
+    def run(self, tensors: Mapping[str, Any], *, wide: bool) -> Any:
+        """Call the reference with the inputs of its signature."""
+        around = computing(self.torch, widened=True) if wide else self.torch.no_grad()
+        with around:
+            found = self._names["run"](**tensors)
+        if isinstance(found, Mapping):
+            return tuple(found[name] for name in self.data.outputs)
+        return found
+
+    def drawn(self, seed: int) -> Mapping[str, Any]:
+        """Draw nothing: a definition says no more than dtypes."""
+        return {}
