@@ -7,21 +7,19 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from tuner.cluster.coordinator import Cluster
+from tuner.cluster.coordinator import MOST_LOSSES, Cluster, LostTooOftenError
 from tuner.cluster.files import Bundle, request_bundle
 from tuner.cluster.messages import Compile, NameCompiler, Work
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.includes import refused_include
-from tuner.model.errors import DeviceLost, WorkerError
-
-# A source that so many workers were lost with may be what ended them.
-MOST_LOSSES = 3
+from tuner.model.errors import DeviceLost
 
 
 class RemoteCompiler:
     """Compile where the least is to do; implements `Compiler`.
 
-    What is lost with a worker is compiled by another one.
+    What is lost with a worker is compiled by another one; a source that is lost with
+    `MOST_LOSSES` of them has that as its error.
     """
 
     def __init__(self, cluster: Cluster, *, on_cpu: bool) -> None:
@@ -49,7 +47,10 @@ class RemoteCompiler:
     async def _compiled(self, request: CompileRequest) -> CompileResult:
         moved, bundle = request_bundle(request)
         work = Compile(moved, bundle.files, self._on_cpu)
-        result: CompileResult = await self._asked(work, bundle)
+        try:
+            result: CompileResult = await self._asked(work, bundle)
+        except LostTooOftenError as error:
+            return CompileResult(error=error.message)
         return replace(result, error=_at_home(result.error, request))
 
     async def _asked(self, work: Work, bundle: Bundle | None = None) -> Any:
@@ -62,7 +63,7 @@ class RemoteCompiler:
             except DeviceLost as error:
                 if not slot.refused:
                     lost.append(error.message)
-        raise WorkerError(f"compiling was lost with {MOST_LOSSES} workers: {'; '.join(lost)}")
+        raise LostTooOftenError("compiling was lost", lost)
 
 
 def _at_home(error: str, request: CompileRequest) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from random import sample
@@ -61,11 +61,21 @@ ASKED_SLOTS = 16
 WHY_LOOKS = 2
 CLOSING_S = 5.0
 SAME_VERSION = "install the same version of tune, and of nvidia-cuda-nvrtc, on all hosts"
+# What was lost with so many workers one after the other may be what ended them.
+MOST_LOSSES = 3
 NO_SLOT = "`tune worker ADDRESS` on a host adds its GPUs, and --device host its CPU"
 
 
 class SlotLostError(DeviceLost):
     """Report that a slot gave no answer: its work may be done by another."""
+
+
+class LostTooOftenError(DeviceError):
+    """Report work that no worker survived."""
+
+    def __init__(self, what: str, lost: Sequence[str]) -> None:
+        workers = f"{len(lost)} workers, one after the other"
+        super().__init__(f"{what} with {workers}: {'; '.join(lost)}")
 
 
 class Cluster:
@@ -401,7 +411,8 @@ class Cluster:
         try:
             asked = self._client.scheduler.identity(n_workers=-1)
             told = await asyncio.wait_for(asked, self.settings.patience.silent_s)
-        except (OSError, AttributeError, TimeoutError) as error:  # Dask's client has given up
+        # The last two are what a client of Dask raises that has given up, and closed itself.
+        except (OSError, TimeoutError, AttributeError, RuntimeError) as error:
             raise self._lost_scheduler() from error
         if self._client.status != "running":
             raise self._lost_scheduler()

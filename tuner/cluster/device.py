@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tuner.cluster.coordinator import Cluster
+from tuner.cluster.coordinator import MOST_LOSSES, Cluster, LostTooOftenError
 from tuner.cluster.files import kernel_bundle
 from tuner.cluster.membership import Slot, Wanted
 from tuner.cluster.messages import CallDevice, Leave, OpenKernel
@@ -14,9 +14,6 @@ from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
 from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, WorkerError
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Status
-
-# A program that was lost with so many workers one after the other may be what ended them.
-MOST_LOSSES = 3
 
 
 class RemoteDevice:
@@ -99,7 +96,7 @@ class RemoteDevice:
     def _outcome(self, call: CallDevice) -> Outcome:
         try:
             outcome: Outcome = self.call(call, self._cluster.settings.patience.run_s)
-        except _LostTooOftenError as error:
+        except LostTooOftenError as error:
             return Outcome(Status.LAUNCH, error.message)
         return outcome
 
@@ -113,9 +110,7 @@ class RemoteDevice:
                 lost.append(f"{self._slot.info.name}: {error.message}")
             if len(lost) == MOST_LOSSES:
                 self._move(lost[-1])
-                raise _LostTooOftenError(
-                    f"lost with {MOST_LOSSES} workers, one after the other: {'; '.join(lost)}"
-                )
+                raise LostTooOftenError("lost", lost)
             self._move(lost[-1])
 
     def _move(self, why: str) -> None:
@@ -140,7 +135,3 @@ class RemoteDevice:
     def _taken(self, wait_s: float) -> tuple[Slot, DeviceInfo]:
         slot, info = self._cluster.take(self._wanted, self._kernel, self._bundle, wait_s=wait_s)
         return slot, replace(info, environment={**info.environment, "host": slot.info.host})
-
-
-class _LostTooOftenError(DeviceError):
-    """Report a call that no worker survived."""

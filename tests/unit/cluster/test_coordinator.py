@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from cluster_doubles import H200, TOKEN, Hosts, program
@@ -13,10 +14,10 @@ from faults import wait_until
 
 from tuner.cluster.compiler import RemoteCompiler
 from tuner.cluster.connections import Connections, UnreachableError
-from tuner.cluster.coordinator import Cluster
-from tuner.cluster.device import MOST_LOSSES, RemoteDevice
+from tuner.cluster.coordinator import MOST_LOSSES, Cluster, SlotLostError
+from tuner.cluster.device import RemoteDevice
 from tuner.cluster.gpu import RemoteGpu
-from tuner.cluster.membership import Wanted
+from tuner.cluster.membership import Slot, Wanted
 from tuner.cluster.messages import CPU_MODEL, Answer, code_version, cuda_version
 from tuner.cluster.signing import Seal
 from tuner.compiler.base import CompileRequest
@@ -249,6 +250,18 @@ def test_without_its_scheduler_everything_ends_with_one_error(
         device.run(program())
 
 
+@pytest.mark.parametrize("closed", [lambda one: one._close, lambda one: one.rpc.close])
+def test_a_client_that_has_given_up_says_that_the_scheduler_is_gone(
+    hosts: Hosts, said: list[str], closed: Callable[[Any], Callable[..., Any]]
+) -> None:
+    """Dask's client closes itself, in several steps, when it cannot reconnect."""
+    hosts.add("one")
+    with connected(hosts, said) as cluster:
+        cluster._client.sync(closed(cluster._client))
+        with pytest.raises(ClusterLost, match=r"scheduler at tcp://.* is gone"):
+            cluster.fitting(GPU, wait_s=0.0)
+
+
 def test_hosts_of_other_versions_are_left_out(
     hosts: Hosts, said: list[str], device_on: Callable[..., RemoteDevice]
 ) -> None:
@@ -308,6 +321,27 @@ def test_a_run_goes_on_without_a_host_that_has_another_token(
     (warning,) = [line for line in said if line.startswith("Warning")]
     assert "stranger" in warning
     assert "not signed with the token" in warning
+
+
+def test_a_source_that_is_lost_with_worker_after_worker_does_not_compile(
+    hosts: Hosts, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts.add("one")
+    request = CompileRequest("__global__ void f() {}", ("f",), "sm_90a")
+    with connected(hosts, said) as cluster:
+        ask, lost = cluster.ask, list[str]()
+
+        async def losing(slot: Slot, *arguments: Any) -> Any:
+            if len(lost) == MOST_LOSSES:
+                return await ask(slot, *arguments)
+            lost.append(slot.info.name)
+            raise SlotLostError(f"{slot.info} has left the cluster")
+
+        monkeypatch.setattr(cluster, "ask", losing)
+        compiler = RemoteCompiler(cluster, on_cpu=False)
+        result = compiler.submit(request).result()
+        assert "compiling was lost with 3 workers, one after the other: one (" in result.error
+        assert compiler.submit(request).result().ok, "the run goes on"
 
 
 def test_an_answer_to_another_run_is_refused(
