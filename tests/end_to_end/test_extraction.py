@@ -10,6 +10,7 @@ from shutil import copytree
 import pytest
 from click.testing import CliRunner, Result
 from ruamel.yaml import YAML
+from slow import mostly_slow
 
 from tuner.cli import cli
 
@@ -19,6 +20,8 @@ DATA = Path(__file__).parents[1] / "unit" / "draft" / "extract" / "data"
 STYLES = YAML(typ="safe").load(Path(__file__).with_name("data") / "extraction.yaml")
 # a struct as parameter with inputs of its own, and a kernel that a macro makes
 QUICK = ("rmsnorm", "unary")
+# vectors whose width the source chooses, and arrays of two shapes
+SAMPLE = ("activation", "merge_attn_states")
 
 
 @pytest.fixture
@@ -60,10 +63,7 @@ def drafted(here: Path, name: str) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize(
-    "name",
-    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in STYLES],
-)
+@pytest.mark.parametrize("name", mostly_slow(STYLES, QUICK, SAMPLE))
 def test_a_production_source_is_extracted_drafted_compiled_and_right_on_the_cpu(
     here: Path, name: str
 ) -> None:

@@ -88,7 +88,7 @@ def test_without_rows_or_options_nothing_is_chosen():
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.slow
-def test_forty_workloads_with_dozens_of_options_take_a_moment():
+@pytest.mark.exhaustive
+def test_forty_workloads_with_dozens_of_options_end_within_the_nodes():
     rows = [{(r + k * k) % 90: (k % 7) / 1000 for k in range(12)} for r in range(40)]
     assert len(set(smallest_set(rows, kind))) <= 8
