@@ -60,9 +60,9 @@ ASKED_SLOTS = 16
 # How often the scheduler is asked why a connection broke: it hears of a dead worker in a moment.
 WHY_LOOKS = 2
 CLOSING_S = 5.0
-SAME_VERSION = "install the same version of tune, and of nvidia-cuda-nvrtc, on all hosts"
 # What was lost with so many workers one after the other may be what ended them.
 MOST_LOSSES = 3
+SAME_VERSION = "install the same version of tune, and of nvidia-cuda-nvrtc, on all hosts"
 NO_SLOT = "`tune worker ADDRESS` on a host adds its GPUs, and --device host its CPU"
 
 

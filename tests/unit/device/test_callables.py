@@ -108,6 +108,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
     lines = [f"            case '{number}': {line}\n" for number, (line, *_) in enumerate(FAULTS)]
     edit = (HERE, f"{HERE}        match config['method']:\n{''.join(lines)}")
     with opened(callable_project(tmp_path_factory.mktemp("faulty"), edit)) as evaluator:
+        assert tried(evaluator, RIGHT).status is Status.CORRECT
         yield evaluator
 
 

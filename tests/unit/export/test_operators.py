@@ -27,7 +27,7 @@ BUILD_S = 280
 # One that launches twice, and one that has choices; of the others what won is made up.
 RECORDED = ("moe_align_block_size", "fused_add_rmsnorm")
 QUICK = ("topk_softmax", 1)
-# What each of the others includes and launches alike: float8, tensor maps, clusters, two GEMMs.
+# Together they include and launch what the others do: float8, tensor maps, clusters, two GEMMs.
 SAMPLE = [("per_token_group_quant", 0), ("gemm_small_m", 0), ("gemm_fp8", 1), ("gate_up_silu", 0)]
 
 

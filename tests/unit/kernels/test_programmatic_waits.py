@@ -31,14 +31,14 @@ from tuner.space.template import Template
 SPACES = Path(__file__).parents[3] / "search_spaces" / "sglang"
 OPERATORS = sorted(path.stem for path in (SPACES.parents[1] / "kernels/sglang").glob("*.cu"))
 # For each of two workloads, besides one that triggers early.
-CONFIGS = 1
+CONFIGS = mostly_slow([1, 3], sample=[])
 
 
 def reads_constants(name: str) -> bool:
     return bool(load_definition(SPACES / f"{name}.yaml").spec.constants)
 
 
-def requests(name: str) -> list[tuple[CompileRequest, tuple[Launch, ...], Config]]:
+def requests(name: str, configs: int) -> list[tuple[CompileRequest, tuple[Launch, ...], Config]]:
     """Some programmatic configs on the smallest and the largest workload, one triggering early."""
     definition = load_definition(SPACES / f"{name}.yaml")
     spec = definition.spec
@@ -53,7 +53,7 @@ def requests(name: str) -> list[tuple[CompileRequest, tuple[Launch, ...], Config
         pool = [config for config in valid_configs(definition.space, names) if config["pdl"]]
         late = [config for config in pool if config["pdl_trigger"] == "exit"]
         assert names["successor_waits"] or late == pool
-        chosen = chance.sample(late, min(CONFIGS, len(late)))
+        chosen = chance.sample(late, min(configs, len(late)))
         early = Config.of({**chosen[0], "pdl_trigger": "early"})
         for config in (*chosen, early):
             launches = spec.candidate_launches({**names, **config})
@@ -68,10 +68,11 @@ def compiler() -> Iterator[NvrtcPool]:
         yield pool
 
 
+@pytest.mark.parametrize("configs", CONFIGS)
 @pytest.mark.parametrize("name", mostly_slow(OPERATORS, ["silu_and_mul", "moe_sum_reduce"]))
-def test_no_access_comes_before_the_wait(name: str, compiler: NvrtcPool) -> None:
+def test_no_access_comes_before_the_wait(name: str, configs: int, compiler: NvrtcPool) -> None:
     constants = reads_constants(name)
-    asked = requests(name)
+    asked = requests(name, configs)
     # At once: one is compiled while another's code is read.
     compiled = [compiler.submit(request) for request, _, _ in asked]
     for (_, launches, config), one in zip(asked, compiled, strict=True):

@@ -16,6 +16,7 @@ import pytest
 from faults import build_disk_full
 from past_searches import past_search
 from postgres_server import running
+from slow import mostly_slow
 
 from tuner.device.simulated import H200_LIKE
 from tuner.model.config import Config
@@ -82,7 +83,7 @@ def write_at_once(url: str, shares: list[list]) -> None:
     assert [writer.exitcode for writer in writers] == [0] * len(writers)
 
 
-@pytest.mark.parametrize("each", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("each", mostly_slow([3, 20, 40], sample=[20]))
 def test_of_16_first_users_nothing_is_lost_and_nothing_is_there_twice(
     postgres_url, postgres, each
 ) -> None:
