@@ -125,7 +125,7 @@ def summary(rows: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
 def surroundings() -> dict[str, str]:
     """Describe what both tools ran on and with."""
     return {
-        "cpus": str(os.cpu_count()),
+        "cpus": str(len(os.sched_getaffinity(0))),
         "python": platform.python_version(),
         "kernel_tuner": version("kernel_tuner"),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -175,7 +175,7 @@ def main():
             "kernel": asked.kernel,
             "seed": asked.seed,
             "workloads": [workload.key for workload in workloads],
-            "cores": os.cpu_count(),
+            "cores": len(os.sched_getaffinity(0)),
             "runs": runs,
             "environment": {"device": device},
         }

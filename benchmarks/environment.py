@@ -27,7 +27,7 @@ def environment() -> dict[str, object]:
         "python": platform.python_version(),
         "packages": versions(PACKAGES),
         "cpu": cpu_model(),
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),
         "load_average": round(os.getloadavg()[0], 2),
     }
 

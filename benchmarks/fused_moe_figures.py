@@ -1,6 +1,6 @@
 """Make the figures of SGLang's fused MoE kernel out of what fused_moe.py measured on a GPU.
 
-    python benchmarks/fused_moe_figures.py FOLDER [--recording FILE] [--seeds N] [--out FILE]
+    python benchmarks/fused_moe_figures.py FOLDER [--recording FILE ...] [--seeds N] [--out FILE]
 
 FOLDER holds the sessions and the files *.seconds.json. Needs no GPU: the searches are replayed over
 the recording, each with `--seeds` seeds.
@@ -110,11 +110,11 @@ def searched(space: RecordedSpace, seeds: int) -> dict[str, Any]:
     }
 
 
-def searches(recording: Path, seeds: int) -> list[dict[str, Any]]:
-    """Replay the search over all numbers of tokens of a recording."""
+def searches(recordings: Sequence[Path], seeds: int) -> list[dict[str, Any]]:
+    """Replay the search over all numbers of tokens of recordings."""
     from tuner.app.compare import recorded_spaces
 
-    found = recorded_spaces(recording, SPACE)
+    found = [space for one in recordings for space in recorded_spaces(one, SPACE)]
     return sorted((searched(one, seeds) for one in found), key=lambda one: one["tokens"])
 
 
@@ -147,14 +147,14 @@ def main() -> None:
     """Read, replay and write."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--recording", type=Path)
+    parser.add_argument("--recording", type=Path, nargs="+", default=[])
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--out", type=Path, help="else in results/GPU")
     asked = parser.parse_args()
     from tuner.app.record import gpu_folder
 
     made = list(fleets(asked.folder))
-    replayed = searches(asked.recording, asked.seeds) if asked.recording else []
+    replayed = searches(asked.recording, asked.seeds)
     summary(made, replayed)
     if not made:
         parser.error(f"{asked.folder}: has no session of a fleet")

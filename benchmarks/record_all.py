@@ -205,7 +205,7 @@ def _write_times(campaign: Campaign, gpus: int, results: Path) -> None:
     """Keep how long the whole campaign took."""
     content = {
         "gpus": gpus,
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),
         "environment": provenance(),
         "runs": campaign.ledger.runs,
         "wall_s": campaign.ledger.wall_s,
