@@ -234,6 +234,10 @@ def _measure_baselines(
         known = session.baselines()[workload]
         tracker.set_baseline(workload, known.measurement.median_us)
 
+    new = [one for one in plan.config.workloads if one not in session.baselines()]
+    edge_cases = plan.spec.edge_cases
+    if evaluator.device.info.recorded or session.trials():
+        edge_cases = ()
+    evaluator.compile_baselines((*new, *edge_cases))
     in_lanes(evaluator.device, plan.config.workloads, measure)
-    if not (evaluator.device.info.recorded or session.trials()):
-        in_lanes(evaluator.device, plan.spec.edge_cases, evaluator.verify_baseline)
+    in_lanes(evaluator.device, edge_cases, evaluator.verify_baseline)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from tuner.analysis.static_features import features
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult
 from tuner.device.base import CompileTarget, Device, FromRecording, Outcome, Program
 from tuner.model.config import Config, SearchSpace
-from tuner.model.errors import KernelError
+from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Value
 from tuner.model.hardware import occupancy, refusal
 from tuner.model.kernel import KernelSpec, Launch, Workload
@@ -211,6 +212,15 @@ class Evaluator:
     def baseline_request(self, workload: Workload) -> CompileRequest:
         launches = self.spec.baseline_launches(self.names(workload))
         return self._target.request(self._baseline_source(workload), launches)
+
+    def compile_baselines(self, workloads: Iterable[Workload]) -> None:
+        """Begin to compile what differs from workload to workload: baselines in Python.
+
+        Their libraries keep it on the disk, where whoever measures them later finds it.
+        """
+        for workload in workloads if self.spec.is_callable else ():
+            with suppress(TunerError):  # told when it is measured
+                self.compiler.submit(self.baseline_request(workload))
 
     def baseline_key(self, workload: Workload) -> str:
         launches = self.spec.baseline_launches(self.names(workload))

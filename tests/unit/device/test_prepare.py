@@ -445,3 +445,19 @@ def test_a_process_that_dies_costs_nothing_and_a_mistake_has_its_line(tmp_path: 
         assert "(1): error: invalid syntax" in wrong.error
     finally:
         compiler.close()
+
+
+def test_all_processes_import_at_once_what_the_first_module_needs(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    calls.mkdir()
+    mark = f"        import os; open(f'{calls}/{{os.getpid()}}', 'w').close()\n"
+    # No process is free for another's module before all have called it.
+    wait = f"        import time\n        while len(os.listdir('{calls}')) < 3: time.sleep(0.01)\n"
+    folder = callable_project(tmp_path / "project", (BEFORE, f"{mark}{wait}{BEFORE}"))
+    spec = read_project(folder).spec
+    compiler = CallCompiler(spec, "cpu", jobs=3)
+    try:
+        assert compiler.submit(request(source_of(spec, folder))).result(60).ok
+    finally:
+        compiler.close()
+    assert len(list(calls.iterdir())) == 3

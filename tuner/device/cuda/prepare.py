@@ -30,7 +30,7 @@ from tuner.model.errors import WorkerError
 from tuner.model.kernel import CALL, Dim3, KernelSpec, Launch
 from tuner.model.trial import Resources, most
 from tuner.process.child import Child
-from tuner.process.pool import ProcessPool, settle
+from tuner.process.pool import AHEAD, ProcessPool, settle
 
 # Importing an engine takes 10 s, compiling a kernel 1 to 10.
 PREPARE_S = 180.0
@@ -64,6 +64,8 @@ class CallCompiler(PythonCompiler):
         self._pool = ProcessPool(
             lambda: Child(Preparer, (spec, device), "tune-prepare", wait=False), most, _cannot_start
         )
+        # Processes that have imported nothing yet, until the first module comes.
+        self._cold = min(most, AHEAD)
 
     def submit(self, request: CompileRequest) -> Future[CompileResult]:
         found = super().submit(request).result()
@@ -73,7 +75,18 @@ class CallCompiler(PythonCompiler):
             return future
         asked = self._pool.submit(partial(_prepared, request.source))
         asked.add_done_callback(partial(_answer, future, found))
+        self._warm_up(request.source)
         return future
+
+    def _warm_up(self, source: str) -> None:
+        """Have each of the other processes call the first module, all at once.
+
+        Baselines are asked for one by one, and each would wait for another process to import an
+        engine, which takes 20 s.
+        """
+        others, self._cold = self._cold - 1, 0
+        for _ in range(others):
+            self._pool.submit(partial(_prepared, source))
 
     def close(self) -> None:
         self._pool.close()
