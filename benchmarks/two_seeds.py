@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -90,8 +90,8 @@ def compared(
 
 def measured(
     name: str, trials: int | None, rounds: int, workloads: Sequence[str]
-) -> dict[str, Any]:
-    """Search one operator with both seeds and compare what they found."""
+) -> Iterator[dict[str, Any]]:
+    """Search one operator with both seeds and compare what they found; tell after each workload."""
     from tuner.app.plan import new_plan
     from tuner.compiler.pool import NvrtcPool
 
@@ -107,9 +107,9 @@ def measured(
         for workload in [one for one in found[0] if one in found[1]]:
             configs = [of[workload] for of in found]
             rows.append(compared(device, evaluator, workload, configs, rounds))
-        environment = {**provenance(), **described(device, compiler)}
-    searched = {"kernel": name, "trials": trials, "rounds": rounds, "seconds": seconds}
-    return {**searched, "workloads": rows, "environment": environment}
+            environment = {**provenance(), **described(device, compiler)}
+            searched = {"kernel": name, "trials": trials, "rounds": rounds, "seconds": seconds}
+            yield {**searched, "workloads": rows, "environment": environment}
 
 
 def kept(path: Path, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -134,7 +134,10 @@ def main() -> None:
     done, failed = kept(asked.out, names), []
     for name in names:
         try:
-            one = measured(name, asked.trials, asked.rounds, asked.workload)
+            for one in measured(name, asked.trials, asked.rounds, asked.workload):
+                operators = [*done, one]
+                content = {"seeds": list(SEEDS), "operators": operators}
+                write_result(asked.out, content | {"environment": one["environment"]})
         except (subprocess.CalledProcessError, TunerError, RuntimeError) as error:
             print(f"{name}: {error}", file=sys.stderr)
             failed.append(name)
@@ -142,8 +145,6 @@ def main() -> None:
         done.append(one)
         regrets = [row["regret"] for row in one["workloads"]]
         print(f"{name}: median {median(regrets):.2%}, worst {max(regrets):.2%}", flush=True)
-        content = {"seeds": list(SEEDS), "operators": done, "environment": one["environment"]}
-        write_result(asked.out, content)
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
 

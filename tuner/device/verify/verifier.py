@@ -43,8 +43,9 @@ TOUCHED, TOUCHED_MORE = 1, 8
 MOST_PATCHED = 1 << 16
 # What a verdict says behind a kind of input that a problem has none of: PyTorch is wrong on it.
 ORDINARY_INSTEAD = " (ordinary ones in its place)"
-# How far off a peer may be: production rounds in places where the reference does not.
-PEER_TOLERANCES = 4.0
+# How far off a peer may be: production rounds in places where the reference does not, and its fp8
+# products add up K of 7168 in the tensor cores' 14 bits, which on an H200 came to 5.4.
+PEER_TOLERANCES = 8.0
 # Of what may be kept, for the inputs that all configs get: else they are drawn again each time.
 SAME_SHARE = 0.25
 PROBE_BYTES = 1 << 29
