@@ -222,16 +222,21 @@ class Prepared:
 
 
 class InputCache:
-    """Keep one prepared set of each kind for at most `USES` checks, within `limit_bytes` in all."""
+    """Keep one prepared set of each kind, within `limit_bytes` in all.
+
+    Those of `normal` are asked for by their seed, any other serves for at most `USES` checks.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._kept: dict[str, Prepared] = {}
 
-    def take(self, kind: str) -> Prepared | None:
+    def take(self, kind: str, seed: int) -> Prepared | None:
         """Return the set of this kind, None where there is none or it is used up."""
         kept = self._kept.pop(kind, None)
-        if kept is None or kept.reference is None or kept.uses >= USES:
+        if kept is None or kept.reference is None:
+            return None
+        if kept.seed != seed and (kind == NORMAL or kept.uses >= USES):
             return None
         self.put(kept)
         return kept

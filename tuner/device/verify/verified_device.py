@@ -244,6 +244,9 @@ class VerifiedDevice:
         self._arena: Arena | None = None
         # Bytes that there are for scratch whose size a config chooses.
         self._rooms: dict[str, int] = {}
+        # Of the inputs that a search times: what a kernel takes may depend on them, as that of an
+        # MoE layer does on how many experts its tokens have, so they are the same for all configs.
+        self._timed_seeds: dict[Workload, int] = {}
 
     def run(
         self,
@@ -367,9 +370,8 @@ class VerifiedDevice:
         verdicts: list[Correctness] = []
         for kind, following in pairwise((*others, NORMAL)):
             said = self._run_with_reference(program, next(orders), known, nan=kind != NONFINITE)
-            verdict, known = self._ask(
-                "check_then_prepare", workload, following, fresh_seed(), cached
-            )
+            seed = self._shared_seed(workload, following) if cached else fresh_seed()
+            verdict, known = self._ask("check_then_prepare", workload, following, seed, cached)
             verdicts.append(verdict)
             if not verdict.passed:
                 return replace(verdict, reason=verdict.reason + said)
@@ -380,7 +382,10 @@ class VerifiedDevice:
             said = self._runner.run_once(program, next(orders))
             verdicts.append(self._ask("check_again"))
         last: Correctness = verdicts[-1]
-        return merged(verdicts) if last.passed else replace(last, reason=last.reason + said)
+        if last.passed:
+            return merged(verdicts)
+        self._timed_seeds.pop(workload, None)
+        return replace(last, reason=last.reason + said)
 
     def _alike(self, program: Program, like: Program) -> Correctness:
         """Verify two programs on the same inputs of every kind, the second by the bits of one."""
@@ -413,13 +418,23 @@ class VerifiedDevice:
         """
         verdicts: list[Correctness] = []
         for order, kind in enumerate((*self._input_kinds[1:], NORMAL)):
-            known = self._ask("prepare", program.workload, kind, fresh_seed(), True)
+            seed = self._shared_seed(program.workload, kind)
+            known = self._ask("prepare", program.workload, kind, seed, True)
             said = self._run_with_reference(program, order, known, nan=kind != NONFINITE)
             verdict: Correctness = self._ask("check", False, None, True)
             if not verdict.passed and kind in ORDINARY:
+                self._timed_seeds.pop(program.workload, None)
                 return replace(verdict, reason=verdict.reason + said)
             verdicts.append(verdict)
         return told(verdicts)
+
+    def _shared_seed(self, workload: Workload, kind: str) -> int:
+        """Give the seed of inputs that other programs may get as well: for `normal` ones they do.
+
+        It is another one once a message has told it: nobody may know what is timed.
+        """
+        seed = fresh_seed()
+        return self._timed_seeds.setdefault(workload, seed) if kind == NORMAL else seed
 
     def _run_with_reference(
         self, program: Program, order: int, known: bool, *, nan: bool = True

@@ -126,7 +126,7 @@ class Verifier:
 
         `cached` allows inputs that other configs were checked with.
         """
-        prepared = self._cache.take(kind) if cached else None
+        prepared = self._cache.take(kind, seed) if cached else None
         if prepared is None:
             prepared = self._drawn(workload, kind, seed)
             if cached:

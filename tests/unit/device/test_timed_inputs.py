@@ -1,0 +1,150 @@
+"""Which inputs a search times its configs on: the same for all of a workload, told to nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tuner.device.base import DeviceInfo, Program
+from tuner.device.inputs import NORMAL, USES, InputCache, Prepared
+from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
+from tuner.device.timing import TimingPolicy
+from tuner.device.verify.verified_device import Judge, Rows, VerifiedDevice
+from tuner.model.kernel import KernelSpec, Launch, Workload
+from tuner.model.trial import Correctness, Measurement, Status
+
+SMALL, LARGE = Workload.of({"T": 8}), Workload.of({"T": 64})
+INFO = DeviceInfo("a GPU", "sm_90a", (9, 0), 132, 1, 1.0, recorded=False)
+
+
+class Verifying:
+    """A verifier's process that notes the inputs it is asked for, and fails when it is told to."""
+
+    def __init__(self) -> None:
+        self.seeds: list[tuple[str, int]] = []
+        self.fails = False
+
+    def call(self, method: str, *arguments: Any, timeout_s: float) -> Any:
+        if method == "open_arena":
+            return Arena(arguments[0].key, Layout((), (), 0), None, None)
+        if method in ("prepare", "check_then_prepare"):
+            _, kind, seed, *cached = arguments
+            if any(cached):
+                self.seeds.append((kind, seed))
+        if method == "check_then_prepare":
+            return Correctness(True, ("x3",)), True
+        if method.startswith("check"):
+            return Correctness(not self.fails, (NORMAL,), reason="wrong" if self.fails else "")
+        return UNCHANGED if method == "alternate" else True
+
+    def timed(self) -> list[int]:
+        return [seed for kind, seed in self.seeds if kind == NORMAL]
+
+    def others(self) -> list[int]:
+        return [seed for kind, seed in self.seeds if kind != NORMAL]
+
+
+class Runner:
+    """Runs nothing, in no time."""
+
+    by_pages = False
+    noise_us = 0.0
+
+    def orders(self) -> Iterator[int]:
+        return count()
+
+    def run_once(self, program: Program, order: int, *, nan: bool = True) -> str:
+        return ""
+
+    def time(
+        self, program: Program, policy: TimingPolicy, best: float | None, patch: Patch, judge: Judge
+    ) -> Measurement:
+        return Measurement((1.0,), 1, 1)
+
+    def rerun(self, program: Program) -> None: ...
+
+    def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
+        return [(1.0,) * len(programs)] * rounds
+
+    def attach(self, arena: Arena, surroundings: object = None) -> None: ...
+
+    def detach(self) -> None: ...
+
+
+@pytest.fixture
+def verifier() -> Verifying:
+    return Verifying()
+
+
+@pytest.fixture
+def device(verifier: Verifying, make_spec: Callable[..., KernelSpec]) -> VerifiedDevice:
+    spec = make_spec(("y", "float32", ("T",), "output"), ("x", "float32", ("T",), "input"))
+    return VerifiedDevice(INFO, spec, verifier, Runner())  # type: ignore[arg-type]
+
+
+def config(name: str, workload: Workload = SMALL) -> Program:
+    return Program(name, workload, (Launch("k", (1, 1, 1), (32, 1, 1)),))
+
+
+def test_configs_of_a_workload_are_timed_on_the_same_inputs(
+    device: VerifiedDevice, verifier: Verifying
+) -> None:
+    for program in (config("a"), config("b"), config("c", LARGE), config("d")):
+        assert device.run(program).status is Status.CORRECT
+    first, second, large, again = verifier.timed()
+    assert first == second == again != large, "also when another workload was open meanwhile"
+    assert len(set(verifier.others())) == 4, "what else is verified is not"
+
+
+def test_inputs_whose_seed_was_told_are_never_timed_again(
+    device: VerifiedDevice, verifier: Verifying
+) -> None:
+    device.run(config("a"))
+    verifier.fails = True
+    assert device.run(config("b")).status is Status.INCORRECT
+    verifier.fails = False
+    device.run(config("c"))
+    first, told, new = verifier.timed()
+    assert first == told != new
+
+
+def test_finals_and_their_checks_draw_their_own(
+    device: VerifiedDevice, verifier: Verifying
+) -> None:
+    device.run(config("a"))
+    (timed,) = verifier.timed()
+    seen: list[Any] = []
+    kept = verifier.call
+
+    def call(method: str, *arguments: Any, timeout_s: float) -> Any:
+        seen.append((method, *arguments))
+        return kept(method, *arguments, timeout_s=timeout_s)
+
+    verifier.call = call  # type: ignore[method-assign]
+    device.run(config("a"), full_verification=True)
+    device.rank([config("a"), config("b")], rounds=3)
+    assert any(one[0] == "prepare" and NORMAL in one for one in seen)
+    assert all(timed not in one for one in seen)
+
+
+def prepared(kind: str, seed: int) -> Prepared:
+    return Prepared(SMALL, kind, seed, {"x": np.zeros(1)}, {"y": np.zeros(1)})
+
+
+def test_a_set_of_ordinary_inputs_serves_whoever_asks_for_its_seed() -> None:
+    cache = InputCache(1 << 10)
+    cache.put(prepared(NORMAL, 5))
+    for _ in range(2 * USES):
+        assert cache.take(NORMAL, 5) is not None
+    assert cache.take(NORMAL, 6) is None, "its seed is another"
+
+
+def test_a_set_of_another_kind_serves_so_many_checks() -> None:
+    cache = InputCache(1 << 10)
+    cache.put(prepared("x3", 5))
+    served = [cache.take("x3", seed) is not None for seed in range(10, 12 + USES)]
+    assert served == [True] * (USES - 1) + [False] * 3
