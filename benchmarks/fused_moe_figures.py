@@ -79,11 +79,13 @@ def fleet(folder: Path) -> dict[str, Any]:
             for one in session.comparisons()
         ]
         environment = dict(session.environment)
+        asked = len(session.manifest.config.workloads)
     seconds = folder.with_name(f"{folder.name}.seconds.json")
     parts = json.loads(seconds.read_text(encoding="utf-8")) if seconds.exists() else []
     return {
         **{name: int(value) for name, value in named.groupdict().items()},
         "seconds": round(sum(spent for _, spent in parts), 1) or None,
+        "asked": asked,  # numbers of tokens; there are fewer rows where the run was stopped
         "rows": sorted(rows, key=lambda one: one["tokens"]),
         "environment": environment,
     }

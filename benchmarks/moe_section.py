@@ -31,6 +31,7 @@ def fused_moe(content: Json, gpu: str) -> Iterator[str]:
     )
     for one in content["fleets"]:
         yield from _fleet(one)
+    yield from _seeds(content["fleets"])
     if content["searches"]:
         yield from _searches(content["searches"])
 
@@ -43,8 +44,12 @@ def _fleet(fleet: Json) -> Iterator[str]:
         if any(key in row for row in rows)
     ]
     took = "" if spent is None else f", made in {spent / 60:.1f} minutes (asked: {MINUTES})"
+    asked = fleet.get("asked", len(rows))
+    numbers = f"{len(rows)} numbers of tokens"
+    if asked > len(rows):
+        numbers = f"{len(rows)} of {asked} numbers of tokens, then it was stopped"
     yield (
-        f"**{fleet['columns']} columns an expert**, {len(rows)} numbers of tokens{took}, seed "
+        f"**{fleet['columns']} columns an expert**, {numbers}{took}, seed "
         f"{fleet['seed']}: {'; '.join(said)}. A ratio of 1 without an interval is where the file "
         "has the engine's own config. Times are between the calls before and after for up to 64 "
         "tokens.\n"
@@ -60,6 +65,29 @@ def _fleet(fleet: Json) -> Iterator[str]:
             f"| {row['us']:.1f} | {ratios} |"
         )
     yield ""
+
+
+def _seeds(fleets: Sequence[Json]) -> Iterator[str]:
+    """Compare the files of two seeds, each by what it is worth over the engine."""
+    by_columns: dict[int, list[dict[int, Json]]] = {}
+    for one in fleets:
+        rows = {row["tokens"]: row for row in one["rows"]}
+        by_columns.setdefault(one["columns"], []).append(rows)
+    for columns, found in by_columns.items():
+        if len(found) < 2:
+            continue
+        pairs = [(found[0][key], found[1][key]) for key in found[0] if key in found[1]]
+        others = [pair for pair in pairs if pair[0]["config"] != pair[1]["config"]]
+        apart = [pair for pair in others if _apart(*(row["over_engine"] for row in pair))]
+        yield (
+            f"Two seeds, {columns} columns: {len(pairs)} numbers of tokens have a config by both, "
+            f"of {len(others)} they differ, of {len(apart)} by more than the intervals of what "
+            "they are worth (asked: 0).\n"
+        )
+
+
+def _apart(first: Sequence[float], second: Sequence[float]) -> bool:
+    return max(first[1], second[1]) > min(first[2], second[2])
 
 
 def _means(ratios: Sequence[float]) -> str:

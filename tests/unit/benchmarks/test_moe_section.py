@@ -59,6 +59,29 @@ def test_the_section_says_what_files_are_worth() -> None:
     assert "median 21 (asked: 60), at most over 192 (asked: 192)" in said
 
 
+def fleet(seed: int, *rows: tuple[int, int, float]) -> dict[str, Any]:
+    worth = [
+        {
+            **{"tokens": tokens, "trials": 24, "us": 9.0, "engine_us": 10.0},
+            "config": {"BLOCK_SIZE_M": size},
+            "over_engine": [ratio, ratio - 0.01, ratio + 0.01],
+        }
+        for tokens, size, ratio in rows
+    ]
+    return {"columns": 768, "seed": seed, "seconds": None, "asked": 4, "rows": worth}
+
+
+def test_files_of_two_seeds_are_compared_by_what_they_are_worth() -> None:
+    first = fleet(0, (1, 16, 1.1), (16, 32, 1.1), (64, 64, 1.2), (256, 16, 1.3))
+    second = fleet(1, (1, 16, 1.1), (16, 16, 1.115), (64, 32, 1.3))
+    content = {"fleets": [first, second], "searches": [], "environment": {"device": "NVIDIA H200"}}
+    said = "\n".join(moe_section.fused_moe(content, "h200"))
+    assert "3 numbers of tokens have a config by both, of 2 they differ, of 1 by more" in said
+    assert (
+        "**768 columns an expert**, 3 of 4 numbers of tokens, then it was stopped, seed 1" in said
+    )
+
+
 def searches(*trials: list[int | None]) -> list[dict[str, Any]]:
     known = {"tokens": 1, "configs": 300, "best_us": 20.0, "end_us": [20.0, 20.1, 20.4]}
     return [{**known, "trials": one} for one in trials]
