@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tuner.agent.rounds import Author
     from tuner.compiler.base import Compiler
     from tuner.device.base import Device, EnergyMeter
+    from tuner.model.kernel import Workload
     from tuner.session.copier import SessionCopier
     from tuner.space.plan import Plan
     from tuner.tuning.evaluator import Candidates
@@ -165,9 +166,14 @@ def as_recorded(plan: Plan, device: Device, say: Callable[[str], None]) -> Plan:
     held = tuple(one for one in workloads if device.holds(one))
     if not held or held == workloads:
         return plan
-    lacking = " ".join(one.key for one in workloads if one not in held)
-    say(f"the recording holds {len(held)} of the space's {len(workloads)} workloads, not {lacking}")
+    lacking = [one for one in workloads if one not in held]
+    named = f", not {_keys(lacking)}" if len(lacking) <= len(held) else f": {_keys(held)}"
+    say(f"the recording holds {len(held)} of the space's {len(workloads)} workloads{named}")
     return replace(plan, config=replace(plan.config, workloads=held))
+
+
+def _keys(workloads: Iterable[Workload]) -> str:
+    return " ".join(workload.key for workload in workloads)
 
 
 def _with_space(

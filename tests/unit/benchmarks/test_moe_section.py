@@ -74,7 +74,8 @@ def fleet(seed: int, *rows: tuple[int, int, float]) -> dict[str, Any]:
 def test_files_of_two_seeds_are_compared_by_what_they_are_worth() -> None:
     first = fleet(0, (1, 16, 1.1), (16, 32, 1.1), (64, 64, 1.2), (256, 16, 1.3))
     second = fleet(1, (1, 16, 1.1), (16, 16, 1.115), (64, 32, 1.3))
-    content = {"fleets": [first, second], "searches": [], "environment": {"device": "NVIDIA H200"}}
+    about = {"device": "NVIDIA H200"}
+    content = {"fleets": [first, second], "searches": [], "environment": about}
     said = "\n".join(moe_section.fused_moe(content, "h200"))
     assert "3 numbers of tokens have a config by both, of 2 they differ, of 1 by more" in said
     assert (
