@@ -43,6 +43,7 @@ OPERATORS = (
     *("per_token_quant_fp8", "rmsnorm", "silu_and_mul", "topk_softmax"),
 )
 BLOCKS = 16
+ATTEMPTS = 10
 
 
 @dataclass
@@ -225,5 +226,5 @@ def test_what_follows_may_use_memory_at_once(
 def test_beside_an_early_trigger_it_breaks(
     chain_of: Callable[[str, str], Chain], beside: Callable[[Chain], bool]
 ) -> None:
-    """Or these tests would show nothing."""
-    assert not beside(chain_of("silu_and_mul", "early"))
+    """Or these tests would show nothing. On a busy host a launch may come too late to overlap."""
+    assert not all(beside(chain_of("silu_and_mul", "early")) for _ in range(ATTEMPTS))
