@@ -35,8 +35,8 @@ class TestOnTheCpu(KernelChecks):
     baselines = tuple({"T": 3, "H": width} for width in (1, 100, 257, 4096))
     samples = (
         *(Sample({"T": 3, "H": width}) for width in (1032, 4096)),
-        Sample({"T": 3, "H": 4096}, 2, {"streaming": "loads", "cluster": 1}),
-        Sample({"T": 3, "H": 4096}, 1, {"streaming": "loads", "row_storage": "cache"}),
+        Sample({"T": 3, "H": 4096}, 2, {"streaming": "stores", "cluster": 1}),
+        Sample({"T": 3, "H": 4096}, 1, {"streaming": "stores", "row_storage": "cache"}),
     )
     workload = {"T": 64, "H": 512}
     launches = (launch(64, 256, kernel="rmsnorm"),)
