@@ -10,12 +10,17 @@ from operators_section import (
     Json,
     behind_section,
     cells,
+    cost_us,
+    geometric_mean,
     mean_figure,
     measured_at,
     operator_section,
 )
 
-LINEAR = frozenset({"gemm_small_m", "gemm_fp8", "gate_up_silu", "linear_add_rmsnorm"})
+FUSIONS = ("gate_up_silu", "linear_add_rmsnorm")
+LINEAR = frozenset({"gemm_small_m", "gemm_fp8", *FUSIONS})
+# With it PyTorch's compiler may put into a product what follows it; all others call cuBLAS first.
+MAY_FUSE = frozenset({"torch.compile-max"})
 # N and K of the wide ones, which stream their weights as fast as the memory gives them.
 WIDE = frozenset({(28672, 4096), (128256, 4096)})
 ROUTERS = frozenset({(256, 7168), (128, 2048)})
@@ -49,8 +54,10 @@ def section(results: list[Json], gpu: str, *, asked: bool = True) -> Iterator[st
     yield (
         "\nThe chain around them is a stream of the bytes that a norm or an activation moves, "
         "before and after. `cublaslt-tuned` is the fastest of up to 40 algorithms that cuBLASLt "
-        "proposes. *Alone*: cold weights, back to back, each call overlapping the next.\n"
+        "proposes. *Alone*: cold weights, back to back, each call overlapping the next. "
+        "How far a peer may be off: [peers](peers.md).\n"
     )
+    yield from fusions(found)
     yield from behind_section(found)
     for one in results:
         if one.get("undecided"):
@@ -87,10 +94,14 @@ def figures(found: list[Cell]) -> Iterator[Figure]:
 
 def fp8_figures(found: list[Cell]) -> Iterator[Figure]:
     """Tell those of fp8, of scales of rows and of blocks together."""
-    fp8 = [cell for cell in found if cell.operator == "gemm_fp8" and cell.peers]
-    yield mean_figure("fp8: geometric mean over the best peer", FP8_MEAN, fp8)
+    fp8 = [cell for cell in found if cell.operator == "gemm_fp8"]
     small = [cell for cell in fp8 if _shape(cell) in SMALL]
-    yield mean_figure("the same, kv_a and fused_a", FP8_SMALL_MEAN, small)
+    rows = (
+        ("fp8: geometric mean over the best peer", FP8_MEAN, fp8),
+        ("the same, kv_a and fused_a", FP8_SMALL_MEAN, small),
+    )
+    for name, asked, some in rows:
+        yield mean_figure(name, asked, [cell for cell in some if cell.peers], len(some))
 
 
 def means(found: list[Cell]) -> Iterator[Figure]:
@@ -103,7 +114,7 @@ def means(found: list[Cell]) -> Iterator[Figure]:
         "bf16, all shapes but the wide ones: geometric mean over the best peer", MEAN, narrow
     )
     yield from fp8_figures(found)
-    for name in ("gate_up_silu", "linear_add_rmsnorm"):
+    for name in FUSIONS:
         some = [cell for cell in measured if cell.operator == name]
         yield mean_figure(f"{name}: geometric mean over the best peer", 1.0, some)
     behind = sum(cell.behind for cell in measured)
@@ -112,6 +123,45 @@ def means(found: list[Cell]) -> Iterator[Figure]:
         "0",
         f"{behind} of {len(measured)}",
         not behind,
+    )
+
+
+def fusions(found: list[Cell]) -> Iterator[str]:
+    """Tell what two operators save that are a product and what follows it, in one."""
+    rows = [(name, _unfused(name, found)) for name in FUSIONS]
+    if not any(some for _, some in rows):
+        return
+    yield (
+        "Fusions do a product and what follows it in one. Their unfused peers call cuBLAS, then a "
+        "kernel or several for the rest. Where production's is not compared, it may be faster than "
+        "those that took part.\n"
+    )
+    yield (
+        "| fusion | cells | over the best unfused peer (geometric mean) | least | most "
+        "| peers that took part | production's |"
+    )
+    yield "|---|---|---|---|---|---|---|"
+    for name, some in rows:
+        if some:
+            yield _fusion_row(name, some)
+    yield ""
+
+
+def _unfused(name: str, found: list[Cell]) -> list[tuple[Cell, list[Json]]]:
+    """Pair the measured cells of an operator with those of their peers that fuse nothing."""
+    cells = (cell for cell in found if cell.operator == name)
+    pairs = ((cell, [one for one in cell.peers if one["name"] not in MAY_FUSE]) for cell in cells)
+    return [(cell, peers) for cell, peers in pairs if peers]
+
+
+def _fusion_row(name: str, some: list[tuple[Cell, list[Json]]]) -> str:
+    ratios = [float(min(peers, key=cost_us)["over_winner"]) for _, peers in some]
+    names = dict.fromkeys(one["name"] for _, peers in some for one in peers)
+    production = dict.fromkeys(cell.content["production"] for cell, _ in some)
+    called = ", ".join(one if one in names else f"{one}, not compared" for one in production)
+    return (
+        f"| {name} | {len(some)} | {geometric_mean(ratios):.2f}x | {min(ratios):.2f}x "
+        f"| {max(ratios):.2f}x | {', '.join(names)} | {called} |"
     )
 
 

@@ -19,6 +19,7 @@ SLOWDOWN = 1.5
 CORRELATION = 0.9
 # What differs from workload to workload in what is said of a peer.
 _SEEN_ONCE = re.compile(r": with inputs .*")
+_ONE_ELEMENT = re.compile(r"^(with inputs '[^']*') \(seed .*\) *$")
 _HOW_FAR = re.compile(r"by up to [\d.]+ times the tolerance")
 LONGEST_REASON = 160
 
@@ -164,12 +165,13 @@ def figures(found: list[Cell], seeds: Json | None, runs: Json | None, rank: Json
     yield _correlation(rank)
 
 
-def mean_figure(name: str, asked: float, some: list[Cell]) -> Figure:
-    """Tell how many times ours the best peer's cost is on average."""
+def mean_figure(name: str, asked: float, some: list[Cell], cells: int = 0) -> Figure:
+    """Tell how many times ours the best peer's cost is on average, over some of so many cells."""
     if not some:
         return Figure(name, f"{asked}x")
     mean = geometric_mean(cell.ratio for cell in some)
-    return Figure(name, f"{asked}x", f"{mean:.2f}x over {len(some)} cells", mean >= asked)
+    of = f" of {cells}" if cells > len(some) else ""
+    return Figure(name, f"{asked}x", f"{mean:.2f}x over {len(some)}{of} cells", mean >= asked)
 
 
 def _against(asked: AgainstPeer, found: list[Cell]) -> Iterator[Figure]:
@@ -286,8 +288,11 @@ def measured_at(results: list[Json], gpu: str) -> str:
     """Name the commits, the versions of peers' packages, how long it took, and the files."""
     commits = sorted({one["environment"]["commit"] for one in results})
     minutes = sum(one["seconds"] for one in results) / 60
-    packages = {name: known for one in results for name, known in one["peer_packages"].items()}
-    versions = ", ".join(f"{name} {known}" for name, known in packages.items())
+    packages: dict[str, list[str]] = {}
+    for one in results:
+        for name, known in one["peer_packages"].items():
+            packages.setdefault(name, []).append(known)
+    versions = ", ".join(f"{n} {' or '.join(dict.fromkeys(of))}" for n, of in packages.items())
     return (
         f"Measured at {', '.join(commits)}{f' with {versions}' if versions else ''}, "
         f"{minutes:.0f} min in all. `benchmarks/record_all.py`, "
@@ -389,6 +394,7 @@ def _failures(found: list[Cell]) -> Iterator[str]:
     for cell in found:
         for name, one in cell.content["peers"].items():
             first = _SEEN_ONCE.sub("", (one["reason"].splitlines() or [""])[0])
+            first = _ONE_ELEMENT.sub(r"\1 it is off by more than a peer may be", first)
             first = _HOW_FAR.sub("by more than the tolerance", first)[:LONGEST_REASON]
             timed = "compared" if (cell.name, name) in compared else one["status"]
             said[name, f"{timed}: {first}" if first else timed] += 1

@@ -281,7 +281,23 @@ def _methods(content):
                 f"| {row['within_95']:.0%} | {row['seconds_per_run']:.2f} |"
             )
         yield ""
+        if group == "unseen":
+            yield from _by_space(content["rows"], group, summary)
     yield "`benchmarks/search.py`, `benchmarks/results/cpu/search.json`.\n"
+
+
+def _by_space(rows, group, searchers):
+    rows = [row for row in rows if row["group"] == group]
+    scores = {(row["searcher"], row["recording"]): row["score"] for row in rows}
+    spaces = dict.fromkeys(row["recording"] for row in rows)
+    yield "The score on each of them:\n"
+    yield f"| searcher | {' | '.join(name.partition('.')[0] for name in spaces)} |"
+    yield "|---|" + "---|" * len(spaces)
+    for name in searchers:
+        known = (scores.get((name, space)) for space in spaces)
+        cells = " | ".join("-" if score is None else f"{score:.3f}" for score in known)
+        yield f"| {name} | {cells} |"
+    yield ""
 
 
 def _cost(content):

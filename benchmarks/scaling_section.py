@@ -1,4 +1,4 @@
-"""The page's part on many GPUs, hosts and writers: what was simulated, and what that says."""
+"""The page's part on many GPUs, hosts and writers: what was simulated, and what was run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 Json = Mapping[str, Any]
+# How many times as fast a campaign was to be as on one GPU, by the number of GPUs.
+ASKED: Mapping[int, float] = {2: 1.85, 4: 3.5}
 
 
 def campaign_places(content: Json) -> Iterator[str]:
@@ -26,21 +28,39 @@ def campaign_places(content: Json) -> Iterator[str]:
 
 
 def campaign_on_gpus(content: Json, gpu: str) -> Iterator[str]:
-    """Tell how long a campaign took on GPUs, and how many of its jobs ran at a time."""
+    """Tell how long a campaign took on GPUs, how much less than on one, and what was asked."""
     rows = [one for one in content["rows"] if not one["failed"]]
-    said = "; ".join(
-        f"{one['seconds']:.0f} s on {one['gpus']}, where the jobs' own seconds add up to "
-        f"{sum(one['jobs'].values()):.0f}"
-        for one in rows
-    )
-    yield (
-        f"Run on {content['environment']['device']}: {len(rows[0]['jobs'])} operators with "
+    known = content["environment"]
+    told = (
+        f"Run on {known['device']}: {len(rows[0]['jobs'])} operators with "
         f"{content['workloads_each']} workloads each and at most {content['trials']} trials of "
-        f"each, from empty caches, with {content['environment']['cores']} cores: {said}."
-        f"{'' if len(rows) > 1 else ' What one GPU alone takes was not measured to its end.'} "
-        f"`benchmarks/campaign_scaling.py --gpus`, "
+        f"each, from empty caches, with {known['cores']} cores, divided among the GPUs."
+    )
+    yield f"{' '.join(filter(None, (told, content.get('circumstances'))))}\n"
+    yield "| GPUs | seconds | as fast as on one | asked | the jobs' own seconds, added up |"
+    yield "|---|---|---|---|---|"
+    alone_s = next((one["seconds"] for one in rows if one["gpus"] == 1), None)
+    for one in rows:
+        yield (
+            f"| {one['gpus']} | {one['seconds']:.1f} | {_over_one(one, alone_s)} "
+            f"| {sum(one['jobs'].values()):.0f} |"
+        )
+    yield (
+        "\nA campaign on N GPUs cannot end before an Nth of its jobs' own seconds. "
+        "`benchmarks/campaign_scaling.py --gpus`, "
         f"`benchmarks/results/{gpu}/campaign_scaling.json`.\n"
     )
+
+
+def _over_one(row: Json, alone_s: float | None) -> str:
+    """Say how many times as fast it was as on one GPU, and what was asked."""
+    wanted = ASKED.get(row["gpus"])
+    asked = f"{wanted}x" if wanted else ""
+    if alone_s is None:
+        return f"one was not measured | {asked}"
+    speedup = alone_s / row["seconds"]
+    missed = " **missed**" if wanted and speedup < wanted else ""
+    return f"{speedup:.2f}x | {asked}{missed}"
 
 
 def several_gpus(content: Json) -> Iterator[str]:

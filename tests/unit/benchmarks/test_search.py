@@ -43,6 +43,8 @@ def test_the_groups_are_averaged_apart_and_shown_apart(
     chosen, _, unseen = text.partition("kept out of every choice")
     assert "| auto | 2 | 0.700 |" in chosen
     assert "| auto | 1 | 0.400 |" in unseen
+    assert "| searcher | c |\n|---|---|\n| auto | 0.400 |\n" in unseen
+    assert "on each of them" not in chosen
 
 
 def test_rows_of_another_commit_are_measured_again(
