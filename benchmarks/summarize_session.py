@@ -43,6 +43,14 @@ PACKAGES = (
 )
 
 
+def _packages(gpu: str) -> Mapping[str, str]:
+    """Tell what peers were imported from, which only the machine knows that has this GPU."""
+    from tuner.device.cuda.driver import gpu_name
+    from tuner.device.select import gpu_count
+
+    return versions(PACKAGES) if gpu_count() and gpu_name(0) == gpu else {}
+
+
 def summary(folder: Path) -> dict[str, Any]:
     """Collect what a result file holds of a session."""
     from tuner.dispatch.table import SessionDispatch, SetSelection
@@ -73,7 +81,7 @@ def summary(folder: Path) -> dict[str, Any]:
             ),
             "trials": _trials(session),
             "checks": _checks(session),
-            "peer_packages": versions(PACKAGES),
+            "peer_packages": _packages(session.environment.get("device", "")),
             # As it was when the session began, not as it is now.
             "environment": {"commit": "", "date": manifest.created[:10], **session.environment},
             "workloads": [
