@@ -26,7 +26,8 @@ class Verifying:
 
     def __init__(self) -> None:
         self.seeds: list[tuple[str, int]] = []
-        self.fails = False
+        # Whether outputs of verified runs are wrong, and those of timed calls.
+        self.fails = self.fails_timed = False
 
     def call(self, method: str, *arguments: Any, timeout_s: float) -> Any:
         if method == "open_arena":
@@ -38,7 +39,9 @@ class Verifying:
         if method == "check_then_prepare":
             return Correctness(True, ("x3",)), True
         if method.startswith("check"):
-            return Correctness(not self.fails, (NORMAL,), reason="wrong" if self.fails else "")
+            _, variant, *_ = (*arguments, None, None)
+            wrong = self.fails if variant is None else self.fails_timed
+            return Correctness(not wrong, (NORMAL,), reason="wrong" if wrong else "")
         return UNCHANGED if method == "alternate" else True
 
     def timed(self) -> list[int]:
@@ -63,6 +66,7 @@ class Runner:
     def time(
         self, program: Program, policy: TimingPolicy, best: float | None, patch: Patch, judge: Judge
     ) -> Measurement:
+        judge(0, 0, True)
         return Measurement((1.0,), 1, 1)
 
     def rerun(self, program: Program) -> None: ...
@@ -100,13 +104,14 @@ def test_configs_of_a_workload_are_timed_on_the_same_inputs(
     assert len(set(verifier.others())) == 4, "what else is verified is not"
 
 
+@pytest.mark.parametrize("wrong", ["fails", "fails_timed"])
 def test_inputs_whose_seed_was_told_are_never_timed_again(
-    device: VerifiedDevice, verifier: Verifying
+    device: VerifiedDevice, verifier: Verifying, wrong: str
 ) -> None:
     device.run(config("a"))
-    verifier.fails = True
+    setattr(verifier, wrong, True)
     assert device.run(config("b")).status is Status.INCORRECT
-    verifier.fails = False
+    setattr(verifier, wrong, False)
     device.run(config("c"))
     first, told, new = verifier.timed()
     assert first == told != new

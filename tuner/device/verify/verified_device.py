@@ -345,6 +345,7 @@ class VerifiedDevice:
         if not fault and full_verification and not patch.offsets:
             fault = self._verified_again(program).reason
         if fault:
+            self._note_told(program.workload)
             return Outcome(Status.INCORRECT, f"after timing, {fault}")
         ratio = measurement.wall_ratio
         if ratio is not None and ratio > WALL_RATIO:
@@ -384,7 +385,7 @@ class VerifiedDevice:
         last: Correctness = verdicts[-1]
         if last.passed:
             return merged(verdicts)
-        self._timed_seeds.pop(workload, None)
+        self._note_told(workload)
         return replace(last, reason=last.reason + said)
 
     def _alike(self, program: Program, like: Program) -> Correctness:
@@ -423,18 +424,19 @@ class VerifiedDevice:
             said = self._run_with_reference(program, order, known, nan=kind != NONFINITE)
             verdict: Correctness = self._ask("check", False, None, True)
             if not verdict.passed and kind in ORDINARY:
-                self._timed_seeds.pop(program.workload, None)
+                self._note_told(program.workload)
                 return replace(verdict, reason=verdict.reason + said)
             verdicts.append(verdict)
         return told(verdicts)
 
     def _shared_seed(self, workload: Workload, kind: str) -> int:
-        """Give the seed of inputs that other programs may get as well: for `normal` ones they do.
-
-        It is another one once a message has told it: nobody may know what is timed.
-        """
+        """Give the seed of inputs that other programs may get too: for `normal` ones they do."""
         seed = fresh_seed()
         return self._timed_seeds.setdefault(workload, seed) if kind == NORMAL else seed
+
+    def _note_told(self, workload: Workload) -> None:
+        """Have other inputs timed from now on: a message tells the seed of these."""
+        self._timed_seeds.pop(workload, None)
 
     def _run_with_reference(
         self, program: Program, order: int, known: bool, *, nan: bool = True
