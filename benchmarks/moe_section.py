@@ -44,7 +44,7 @@ def _fleet(fleet: Json) -> Iterator[str]:
         if any(key in row for row in rows)
     ]
     took = "" if spent is None else f", made in {spent / 60:.1f} minutes (asked: {MINUTES})"
-    asked = fleet.get("asked", len(rows))
+    asked = fleet["asked"]
     numbers = f"{len(rows)} numbers of tokens"
     if asked > len(rows):
         numbers = f"{len(rows)} of {asked} numbers of tokens, then it was stopped"

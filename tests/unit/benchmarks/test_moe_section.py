@@ -48,7 +48,7 @@ def test_the_section_says_what_files_are_worth() -> None:
     row = fused_moe_figures.row(comparison(), Tables(own={16: {"BLOCK_SIZE_M": 32}}), 24)
     found = searches([7, 30, None], [12, 31, 11])
     content: dict[str, Any] = {
-        "fleets": [{"columns": 768, "seed": 0, "seconds": 300.0, "rows": [row]}],
+        "fleets": [{"columns": 768, "seed": 0, "seconds": 300.0, "asked": 1, "rows": [row]}],
         "searches": found,
         "environment": {"device": "NVIDIA H100 80GB HBM3"},
     }
