@@ -151,6 +151,22 @@ def test_an_interrupted_run_says_how_to_resume_and_can_be(
     assert_resumes(project.root / "my session", tune)
 
 
+def test_a_run_interrupted_while_it_writes_its_report_says_how_to_get_it(
+    project, tune, monkeypatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tuner.cli.view.write_report", interrupt)
+        ended = tune("kernels/scale.cu", "--trials", 5, "--session", "mine", "--json", "--quiet")
+    assert (ended.exit_code, ended.stdout) == (130, "")
+    assert ended.stderr == "interrupted; resume with: tune --resume mine\n"
+    assert not (project.root / "mine" / "report.html").exists()
+    assert tune("--resume", "mine", "--quiet").exit_code == 0
+    assert (project.root / "mine" / "report.html").exists()
+
+
 def test_a_killed_run_is_resumed_with_nothing_lost_or_measured_twice(project, start, tune) -> None:
     process = start("kernels/scale.cu", "--session", "mine")
     wait_for_a_trial(project.root / "mine")

@@ -278,9 +278,12 @@ def test_a_signal_before_the_session_exists_ends_the_run_with_one_line(
 def test_two_runs_on_one_session_are_refused(bench: Bench) -> None:
     first = bench.search()
     wait_until(lambda: searched(bench.session), "a trial")
+    # Stopped, for it could end by itself before the second has read what it wants.
+    first.send_signal(signal.SIGSTOP)
     error = said(bench.resume(), 2)
     assert f"in use: process {first.pid} on " in error
     first.send_signal(signal.SIGTERM)
+    first.send_signal(signal.SIGCONT)
     ended(first, 130)
 
 

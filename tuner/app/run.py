@@ -165,8 +165,6 @@ def _take_up_candidates(plan: Plan, session: Session, candidates: Candidates) ->
 
 
 def _load_ahead(plan: Plan, pools: Mapping[Workload, Pool]) -> None:
-    # Outside of the main thread, which Python 3.11 ends with SIGINT, whatever the exit code, where
-    # it is interrupted while it defines a class by `exec`, as imports do.
     if len(plan.tuned) > 1 or plan.config.max_variants is not None:
         preload_solver()
     preload(plan.config.searcher, max(map(len, pools.values())))

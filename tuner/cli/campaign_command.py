@@ -13,8 +13,8 @@ from click.exceptions import Exit
 
 from tuner.app.environment import program_name
 from tuner.cli import options
-from tuner.cli.exits import stdout_kept_for_result, terminated_as_interrupted
-from tuner.model.errors import INTERRUPTED, Interrupted
+from tuner.cli.exits import resumed_by, stdout_kept_for_result, terminated_as_interrupted
+from tuner.model.errors import INTERRUPTED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,11 +74,8 @@ def _run(campaign: Campaign, again: tuple[str, ...], *, stderr: bool) -> Sequenc
 
     from tuner.cli.campaign_view import make_campaign_view
 
-    with make_campaign_view(Console(stderr=stderr, highlight=False)) as view:
-        try:
-            return campaign.run(view)
-        except KeyboardInterrupt:
-            raise Interrupted(again) from None
+    with make_campaign_view(Console(stderr=stderr, highlight=False)) as view, resumed_by(again):
+        return campaign.run(view)
 
 
 def _idle_line(gpus: Sequence[int]) -> str:

@@ -27,12 +27,23 @@ def translated_errors() -> Iterator[None]:
     except TunerError as error:
         click.echo(f"Error: {_from_here(str(error))}", err=True)
         raise Exit(error.exit_code) from error
-    except Interrupted as interrupt:
-        click.echo(resume_line(interrupt), err=True)
-        raise Exit(INTERRUPTED) from interrupt
     except KeyboardInterrupt as interrupt:
-        click.echo("interrupted", err=True)
+        own = isinstance(interrupt, Interrupted)
+        click.echo(resume_line(interrupt) if own else "interrupted", err=True)
+        # Where it came while Python ran a string, as making a dataclass does, the interpreter
+        # remembers that and `python -m tuner` would end by SIGINT, whatever the exit code; running
+        # another string makes it forget (`run_eval_code_obj` in CPython's pythonrun.c).
+        exec("")  # noqa: S102
         raise Exit(INTERRUPTED) from interrupt
+
+
+@contextmanager
+def resumed_by(command: tuple[str, ...]) -> Iterator[None]:
+    """Tell who interrupts the block the arguments with which to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(command) from None
 
 
 @contextmanager

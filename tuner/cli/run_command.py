@@ -11,7 +11,7 @@ import click
 
 from tuner.app.environment import program_name
 from tuner.cli import options
-from tuner.cli.exits import stdout_kept_for_result, terminated_as_interrupted
+from tuner.cli.exits import resumed_by, stdout_kept_for_result, terminated_as_interrupted
 from tuner.model.settings import AGENTS, AUTO, DEFAULT_ROUNDS
 
 if TYPE_CHECKING:
@@ -281,7 +281,9 @@ def _run(
             resume=values["resume"],
             opened=opened,
         )
-    write_report(done.data, done.folder)
-    if not silent:
-        print_end(done.data, done.folder, console, resumable=done.failure is not None)
+    # A session that is complete makes its report anew when it is resumed.
+    with resumed_by((*run_options.resume_command, "--resume", str(done.folder))):
+        write_report(done.data, done.folder)
+        if not silent:
+            print_end(done.data, done.folder, console, resumable=done.failure is not None)
     return done

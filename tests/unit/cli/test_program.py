@@ -54,6 +54,22 @@ def test_the_module_is_the_program_under_its_own_name() -> None:
     assert python("-m", "tuner", "--help").stdout.startswith("Usage: tune KERNEL.cu")
 
 
+def test_an_interruption_while_a_class_is_made_ends_it_with_130_too(tmp_path) -> None:
+    (tmp_path / "interrupted.py").write_text(
+        "import signal, sys\n"
+        "from click.exceptions import Exit\n"
+        "from tuner.cli.exits import translated_errors\n"
+        "try:\n"
+        "    with translated_errors():\n"
+        "        exec('signal.raise_signal(signal.SIGINT)')\n"
+        "except Exit as end:\n"
+        "    sys.exit(end.exit_code)\n"
+    )
+    words = [sys.executable, "-m", "interrupted"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
 def test_the_program_can_be_told_the_name_it_was_called_by(monkeypatch) -> None:
     monkeypatch.setenv("TUNE_PROGRAM", "scripts/tune")
     assert python("-m", "tuner", "--help").stdout.startswith("Usage: scripts/tune KERNEL.cu")
