@@ -28,8 +28,8 @@ def translated_errors() -> Iterator[None]:
         click.echo(f"Error: {_from_here(str(error))}", err=True)
         raise Exit(error.exit_code) from error
     except KeyboardInterrupt as interrupt:
-        own = isinstance(interrupt, Interrupted)
-        click.echo(resume_line(interrupt) if own else "interrupted", err=True)
+        how = resume_line(interrupt) if isinstance(interrupt, Interrupted) else "interrupted"
+        click.echo(how, err=True)
         # Where it came while Python ran a string, as making a dataclass does, the interpreter
         # remembers that and `python -m tuner` would end by SIGINT, whatever the exit code; running
         # another string makes it forget (`run_eval_code_obj` in CPython's pythonrun.c).
