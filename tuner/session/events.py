@@ -214,7 +214,8 @@ class TimeSpent(Event):
 
     `device_s` is verifying and timing, `compiler_s` waiting for a compilation; the rest of the
     search a lane waited for a proposal. `starts` counts the processes that were started in each
-    phase, by their names; None where nobody counted.
+    phase, by their names; None where nobody counted. `inside_s` has what the seconds of a phase
+    went to, of all threads together, as `tuner.process.tally` names it.
     """
 
     phases_s: Mapping[str, float]
@@ -222,6 +223,7 @@ class TimeSpent(Event):
     device_s: float
     compiler_s: float
     starts: Mapping[str, Mapping[str, int]] | None = None
+    inside_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 EVENTS: Mapping[str, type[Event]] = {

@@ -27,6 +27,7 @@ from tuner.model.trial import (
     Status,
     Trial,
 )
+from tuner.process.tally import spent_on
 from tuner.search.base import Features
 from tuner.source import hide_host_code, read_source, source_text
 from tuner.space.callables import baseline_text
@@ -36,6 +37,8 @@ from tuner.space.template import Rendered, Template, map_errors
 # The streaming rate is measured with a simple kernel; a better one may read a little faster.
 FLOOR_SLACK = 0.15
 BASELINE = Config(())
+# What seconds go to (`tuner.process.tally`) where somebody waits for the compiler.
+COMPILING = "compiling"
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +320,8 @@ class Evaluator:
                 f"no launch of the baseline has a true `when` on {workload}", path=self.spec.path
             )
         source = self._baseline_source(workload)
-        result = self.compiler.submit(self._target.request(source, launches)).result()
+        with spent_on(COMPILING):
+            result = self.compiler.submit(self._target.request(source, launches)).result()
         if not result.ok:
             raise KernelError(f"does not compile:\n{result.error}", path=self.spec.source)
         program = self._target.program(source, workload, launches, result)
@@ -344,7 +348,8 @@ class Evaluator:
             return pending.decided
         assert pending.compilation is not None
         assert pending.rendered is not None
-        result = pending.compilation.result()
+        with spent_on(COMPILING):
+            result = pending.compilation.result()
         if result.ok:
             return result
         status = Status.TIMEOUT if result.timed_out else Status.COMPILE

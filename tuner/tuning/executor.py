@@ -16,9 +16,10 @@ from threading import Event, Lock
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Trial
+from tuner.process.tally import spent_on
 from tuner.search.base import Features, Searcher, StaticFeatureAware, TransferLearning
 from tuner.search.factory import RandomSearcher
-from tuner.tuning.evaluator import Evaluator, Pending
+from tuner.tuning.evaluator import COMPILING, Evaluator, Pending
 
 # Trials begun and not taken yet: one on the device, the others compiled or nearly so. Fixed, not
 # taken from the number of cores: the same seed must make the same proposals everywhere.
@@ -153,7 +154,8 @@ class TrialExecutor:
     def _finish_new(self, one: Pending, incumbent_us: float | None) -> Trial:
         began_s = time.monotonic()
         if one.compilation is not None:
-            wait([one.compilation])
+            with spent_on(COMPILING):
+                wait([one.compilation])
         compiled_s = time.monotonic()
         trial = self._evaluator.finish(one, incumbent_us=incumbent_us)
         with self._timing:

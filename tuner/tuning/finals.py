@@ -26,6 +26,7 @@ from tuner.model.expressions import Value
 from tuner.model.kernel import DEVICE_NAMES, Workload
 from tuner.model.statistics import relative_standard_error, roofline_share
 from tuner.model.trial import Comparison, PeerTrial, Result, Status, Trial, Variant
+from tuner.process.tally import spent_on
 from tuner.session.session import Session
 from tuner.space.plan import Plan, distance
 from tuner.tuning.evaluator import Candidates
@@ -46,7 +47,8 @@ class FinalsPeers:
             if name not in known:
                 program = peer_program(name, self._plan.spec.reference, workload)
                 try:
-                    outcome = self._device.verify(program)
+                    with spent_on("peers"):
+                        outcome = self._device.verify(program)
                 except (ClusterLost, DeviceLost):
                     raise
                 except DeviceError as error:
@@ -280,14 +282,19 @@ class Finals:
             if not self._session.variant_path(workload).exists():
                 self._write(known[0])
             return
-        finalists = self._verified(workload, self._finalists.of(workload, self._rank))
-        self._verification.on_edge_cases(trial.variant for trial in finalists)
-        self._verification.read_machine_code((workload, trial.variant) for trial in finalists)
-        self._verification.keep_bits((workload, trial.variant) for trial in finalists)
+        with spent_on("choosing"):
+            chosen = self._finalists.of(workload, self._rank)
+        with spent_on("finalists"):
+            finalists = self._verified(workload, chosen)
+        with spent_on("further checks"):
+            self._verification.on_edge_cases(trial.variant for trial in finalists)
+            self._verification.read_machine_code((workload, trial.variant) for trial in finalists)
+            self._verification.keep_bits((workload, trial.variant) for trial in finalists)
         finalists = [trial for trial in finalists if not self._verification.failed(trial.variant)]
         if workload in self._ranked:
             finalists = finalists[:1]
-        comparison = self._compared(workload, [trial.variant for trial in finalists])
+        with spent_on("comparison"):
+            comparison = self._compared(workload, [trial.variant for trial in finalists])
         if comparison is None:
             return
         result = self._result(

@@ -12,6 +12,7 @@ from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Trial
 from tuner.process.starts import starts
+from tuner.process.tally import spent
 from tuner.session.events import TimeSpent
 from tuner.session.session import Session
 from tuner.space.plan import Plan
@@ -20,10 +21,11 @@ from tuner.tuning.energy import reserved_s
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When something began, and which processes had been started by then."""
+    """When something began, which processes had been started by then, and what seconds went to."""
 
     seconds: float = field(default_factory=time.monotonic)
     starts: Counter[str] = field(default_factory=starts)
+    spent: Mapping[str, float] = field(default_factory=spent)
 
 
 class ProgressTracker:
@@ -50,6 +52,9 @@ class ProgressTracker:
         self._phase, self._phase_began = "opening", began or Moment()
         self._phases_s: defaultdict[str, float] = defaultdict(float)
         self._starts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._spent: defaultdict[str, defaultdict[str, float]] = defaultdict(
+            lambda: defaultdict(float)
+        )
         self._device_s = self._compiler_s = 0.0
 
     def expect(self, budgets: Mapping[Workload, int], *, searches_left: int) -> None:
@@ -126,6 +131,9 @@ class ProgressTracker:
         now, before = Moment(), self._phase_began
         self._phases_s[self._phase] += now.seconds - before.seconds
         self._starts[self._phase] += now.starts - before.starts
+        for what, seconds in now.spent.items():
+            if more_s := seconds - before.spent.get(what, 0.0):
+                self._spent[self._phase][what] += more_s
         self._phase, self._phase_began = phase, now
 
     def left_s(self) -> float | None:
@@ -149,9 +157,14 @@ class ProgressTracker:
         phases_s = {name: round(seconds, 3) for name, seconds in self._phases_s.items()}
         lanes_s = round(self._device_s, 3), round(self._compiler_s, 3)
         started = {name: dict(counts) for name, counts in self._starts.items() if counts}
-        self._session.record_event(TimeSpent(0, phases_s, self.lanes, *lanes_s, started))
+        inside_s = {
+            name: {what: round(seconds, 3) for what, seconds in spent.items()}
+            for name, spent in self._spent.items()
+        }
+        self._session.record_event(TimeSpent(0, phases_s, self.lanes, *lanes_s, started, inside_s))
         self._phases_s.clear()
         self._starts.clear()
+        self._spent.clear()
         self._device_s = self._compiler_s = 0.0
         now_s = time.monotonic()
         self._session.add_time(now_s - self._saved_s)

@@ -21,11 +21,14 @@ from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.surroundings import Surroundings
 from tuner.model.trial import Correctness, Measurement, Status
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
+from tuner.process.tally import spent_on
 
 VERIFIER_TIMEOUT_S = 120.0
 # Of a comparison: each ends with a verdict on what was timed last.
 STRETCHES = 3
 CLOSING_TIMEOUT_S = 10.0
+# What the seconds of a device go to (`tuner.process.tally`).
+MEMORY, VERIFIER, RUNS, TIMING = "memory", "verifier", "runs", "timing"
 
 
 class RunFailedError(Exception):
@@ -283,13 +286,16 @@ class VerifiedDevice:
         def attempt() -> ComparisonRounds:
             rows, faults = self._alternated(programs, _stretches(rounds))
             around = self._spec.surroundings_of(workload)
+            with spent_on(TIMING):
+                isolated_us = self._runner.isolated_us(programs)
+                alone_us = self._runner.alone_us(programs) if around else ()
             return ComparisonRounds(
                 times_us=tuple(rows),
                 paired=True,
-                isolated_us=self._runner.isolated_us(programs),
+                isolated_us=isolated_us,
                 faults=tuple(faults.get(index, "") for index in range(len(programs))),
                 noise_us=self._runner.noise_us,
-                alone_us=self._runner.alone_us(programs) if around else (),
+                alone_us=alone_us,
             )
 
         return _tried(workload, attempt)
@@ -314,7 +320,8 @@ class VerifiedDevice:
         for stretch in stretches:
             self._ask("prepare", programs[0].workload, NORMAL, fresh_seed())
             patch = self._ask("alternate")
-            rows += self._runner.compare(programs, stretch, patch, judge)
+            with spent_on(TIMING):
+                rows += self._runner.compare(programs, stretch, patch, judge)
         return rows, faults
 
     def close(self) -> None:
@@ -340,7 +347,8 @@ class VerifiedDevice:
         patch: Patch = self._ask("alternate")
         faults: dict[int, str] = {}
         judge = self._judge(faults, (program,))
-        measurement = self._runner.time(program, policy, incumbent_us, patch, judge)
+        with spent_on(TIMING):
+            measurement = self._runner.time(program, policy, incumbent_us, patch, judge)
         fault = faults.get(0, "")
         if not fault and full_verification and not patch.offsets:
             fault = self._verified_again(program).reason
@@ -380,7 +388,7 @@ class VerifiedDevice:
         verdicts.append(self._ask("check", full_verification))
         if full_verification and verdicts[-1].passed:
             self._ask("poison")
-            said = self._runner.run_once(program, next(orders))
+            said = self._run_once(program, next(orders))
             verdicts.append(self._ask("check_again"))
         last: Correctness = verdicts[-1]
         if last.passed:
@@ -398,7 +406,7 @@ class VerifiedDevice:
             verdict: Correctness = self._ask("check", True)
             if verdict.passed:
                 self._ask("poison")
-                said = self._runner.run_once(program, next(orders), nan=nan)
+                said = self._run_once(program, next(orders), nan=nan)
                 verdict = self._ask("check_alike")
             if not verdict.passed:
                 return replace(verdict, reason=verdict.reason + said)
@@ -408,7 +416,7 @@ class VerifiedDevice:
     def _bits_of(self, program: Program) -> str:
         """Run a program on the inputs that are the same for all, and digest what it makes."""
         self._ask("prepare_same", program.workload)
-        self._runner.run_once(program, next(self._runner.orders()))
+        self._run_once(program, next(self._runner.orders()))
         bits: str = self._ask("digest")
         return bits
 
@@ -442,14 +450,18 @@ class VerifiedDevice:
         self, program: Program, order: int, known: bool, *, nan: bool = True
     ) -> str:
         if known:
-            return self._runner.run_once(program, order, nan=nan)
+            return self._run_once(program, order, nan=nan)
         with _blamed_on_verifier():
             self._verifier.send("compute_reference")
         try:
-            return self._runner.run_once(program, order, nan=nan)
+            return self._run_once(program, order, nan=nan)
         finally:
-            with _blamed_on_verifier():
+            with spent_on(VERIFIER), _blamed_on_verifier():
                 self._verifier.receive(VERIFIER_TIMEOUT_S)
+
+    def _run_once(self, program: Program, order: int, *, nan: bool = True) -> str:
+        with spent_on(RUNS):
+            return self._runner.run_once(program, order, nan=nan)
 
     def _judge(self, faults: dict[int, str], programs: Sequence[Program]) -> Judge:
         """Make what verifies a timed call's result and notes a fault of a program in `faults`."""
@@ -467,12 +479,13 @@ class VerifiedDevice:
     def _verified_again(self, program: Program) -> Correctness:
         """Verify what calls like timed ones leave of slightly other inputs: results may be kept."""
         self._ask("touch")
-        self._runner.rerun(program)
+        with spent_on(RUNS):
+            self._runner.rerun(program)
         verdict: Correctness = self._ask("check", False, None, bool(program.peer))
         return verdict
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        with _blamed_on_verifier():
+        with spent_on(VERIFIER), _blamed_on_verifier():
             return self._verifier.call(method, *arguments, timeout_s=VERIFIER_TIMEOUT_S)
 
     def _enter(self, *programs: Program) -> None:
@@ -490,12 +503,13 @@ class VerifiedDevice:
             scratch=largest_scratch(programs),
             rooms=self._rooms,
         )
-        if anew or self._arena is None or layout.total_bytes != self._arena.layout.total_bytes:
-            self._open(workload, layout)
-        elif layout != self._arena.layout:
-            self._arena = self._ask("fit", layout)
-        assert self._arena is not None
-        self._runner.attach(self._arena, self._spec.surroundings_of(workload))
+        with spent_on(MEMORY):
+            if anew or self._arena is None or layout.total_bytes != self._arena.layout.total_bytes:
+                self._open(workload, layout)
+            elif layout != self._arena.layout:
+                self._arena = self._ask("fit", layout)
+            assert self._arena is not None
+            self._runner.attach(self._arena, self._spec.surroundings_of(workload))
 
     def _open(self, workload: Workload, layout: Layout) -> None:
         sized = {slot.name: slot.size_bytes for slot in layout.slots if slot.sized}

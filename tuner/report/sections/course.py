@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tuner.model.trial import Result
 from tuner.report.data import ReportData
@@ -23,6 +23,18 @@ MEANING: Mapping[str, str] = {
     "finals": "verifying and comparing the finalists",
     "checks": "running the winners under further checks",
 }
+# What the seconds inside a phase went to, by the words that `spent_on` is given.
+PARTS: Mapping[str, str] = {
+    "memory": "opening memory",
+    "verifier": "inputs, references and verdicts",
+    "runs": "verified runs",
+    "timing": "timed runs",
+    "compiling": "waiting for the compiler",
+    "choosing": "choosing finalists",
+    "finalists": "verifying and timing finalists",
+}
+# Of the whole: a part that took less is not shown.
+LEAST_SHOWN = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +43,8 @@ class TimeTable:
 
     A search has a lane for each device; `device_s`, `compiler_s` and `proposals_s` are those of all
     lanes together. `starts` counts the processes that were started in each phase, by their names;
-    None where nobody counted.
+    None where nobody counted. `inside_s` says what the seconds of a phase went to, of all threads
+    together.
     """
 
     phases_s: Mapping[str, float]
@@ -39,12 +52,25 @@ class TimeTable:
     compiler_s: float
     proposals_s: float
     starts: Mapping[str, Mapping[str, int]] | None = None
+    inside_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def rows(self) -> Iterator[tuple[str, float, float]]:
         """Give what was done, its seconds and their share of the whole."""
         whole_s = sum(self.phases_s.values()) or 1.0
         for name, seconds in self.phases_s.items():
             yield MEANING.get(name, name), seconds, seconds / whole_s
+
+    def parts(self) -> Mapping[str, list[tuple[str, float, float]]]:
+        """Give by what was done what that consisted of, as `rows` does, the longest first."""
+        whole_s = sum(self.phases_s.values()) or 1.0
+        return {
+            MEANING.get(name, name): [
+                (": ".join(PARTS.get(word, word) for word in what.split("/")), seconds, share)
+                for what, seconds in Counter(inside).most_common()
+                if (share := seconds / whole_s) >= LEAST_SHOWN
+            ]
+            for name, inside in self.inside_s.items()
+        }
 
     def started(self) -> Mapping[str, str]:
         """Name the processes that were started while something was done, where any were."""
@@ -78,7 +104,12 @@ def time_spent(data: ReportData) -> TimeTable | None:
     compiler_s = sum(one.compiler_s for one in data.time_spent)
     lanes_s = sum(one.lanes * one.phases_s.get("search", 0.0) for one in data.time_spent)
     left_s = max(0.0, lanes_s - device_s - compiler_s)
-    return TimeTable(dict(phases_s), device_s, compiler_s, left_s, _starts(data))
+    inside_s: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for one in data.time_spent:
+        for phase, inside in one.inside_s.items():
+            inside_s[phase].update(inside)
+    parts_s = {phase: dict(inside) for phase, inside in inside_s.items()}
+    return TimeTable(dict(phases_s), device_s, compiler_s, left_s, _starts(data), parts_s)
 
 
 def _starts(data: ReportData) -> Mapping[str, Mapping[str, int]] | None:
@@ -137,8 +168,12 @@ def course_json(data: ReportData) -> dict[str, object]:
             "proposals": rounded(spent.proposals_s),
         }
         phases = {name: rounded(seconds) for name, seconds in spent.phases_s.items()}
+        inside = {
+            name: {what: rounded(seconds) for what, seconds in parts.items()}
+            for name, parts in spent.inside_s.items()
+        }
         counted = {} if spent.starts is None else {"starts": spent.starts}
-        made["time"] = {"phases_s": phases, "search_s": search, **counted}
+        made["time"] = {"phases_s": phases, "inside_s": inside, "search_s": search, **counted}
     if data.homes:
         made["gpus"] = {
             "members": list(data.homes[-1].members),

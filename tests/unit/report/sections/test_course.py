@@ -48,6 +48,26 @@ def test_the_runs_of_a_session_are_added_up(spread: ReportData) -> None:
     assert dict(one[:2] for one in spent.search_rows())["waiting for a proposal"] == 4.0
 
 
+def test_parts_of_a_phase_stand_below_it_the_longest_first(spread: ReportData) -> None:
+    first, second = spread.time_spent
+    inside = {"comparison/timing": 3.0, "choosing/timing": 2.0, "choosing": 0.1}
+    told = replace(spread, time_spent=(first, replace(second, inside_s={"finals": inside}), second))
+    assert course_json(told)["time"]["inside_s"] == {"finals": inside}  # type: ignore[index]
+    spent = time_spent(told)
+    assert spent is not None
+    assert spent.parts() == {
+        "verifying and comparing the finalists": [
+            ("comparison: timed runs", 3.0, 3.0 / 28.0),
+            ("choosing finalists: timed runs", 2.0, 2.0 / 28.0),
+        ]
+    }
+    rows = [row for row in render_report(told).split("<tr>") if "of that, " in row]
+    assert [row.split("of that, ")[1].split("<")[0] for row in rows] == [
+        "comparison: timed runs",
+        "choosing finalists: timed runs",
+    ]
+
+
 def test_processes_that_were_started_on_the_way_are_told(spread: ReportData) -> None:
     assert "Processes started" not in render_report(spread), "nobody counted"
     first, second = spread.time_spent
@@ -95,6 +115,7 @@ def test_json_says_it_too(spread: ReportData) -> None:
     }
     assert made["time"] == {
         "phases_s": {"opening": 3.0, "search": 10.0, "finals": 7.0},
+        "inside_s": {},
         "search_s": {"device": 15.0, "compiler": 1.0, "proposals": 4.0},
     }
     devices = [one["gpu"] for one in made["workloads"]]  # type: ignore[attr-defined]
