@@ -156,9 +156,9 @@ class ComparisonRounds:
 class Device(Protocol):
     """Verify and time programs. Close it when done; a crash costs one outcome, never the device.
 
-    What only some devices can do is a protocol of its own: `CanRank`, `ComparesBits`,
-    `FromRecording`, `CanWatch`, `CanCount`, `EnergyMeter`. Ask `isinstance(device, CanWatch)`,
-    never for the class of a device.
+    What only some devices can do is a protocol of its own: `CanRank`, `VerifiesTogether`,
+    `ComparesBits`, `FromRecording`, `CanWatch`, `CanCount`, `EnergyMeter`. Ask
+    `isinstance(device, CanWatch)`, never for the class of a device.
     """
 
     @property
@@ -194,6 +194,14 @@ class CanRank(Protocol):
 
         Raises `DeviceError` as `compare` does.
         """
+
+
+@runtime_checkable
+class VerifiesTogether(Protocol):
+    """A device that draws inputs once to verify several programs: drawing may take the longest."""
+
+    def verify_together(self, programs: Sequence[Program]) -> Sequence[Outcome]:
+        """Do what `Device.verify` does for programs of one workload, and give their outcomes."""
 
 
 @runtime_checkable
@@ -426,3 +434,21 @@ class CompileTarget:
     @property
     def _include_dirs(self) -> tuple[str, ...]:
         return tuple(map(str, self.spec.include_dirs))
+
+
+def verify_all(device: Device, programs: Sequence[Program]) -> Sequence[Outcome]:
+    """Verify programs, those of a workload together where the device can; outcomes in their order.
+
+    Each workload is opened once.
+    """
+    of_workload: dict[Workload, list[int]] = {}
+    for index, program in enumerate(programs):
+        of_workload.setdefault(program.workload, []).append(index)
+    outcomes: dict[int, Outcome] = {}
+    for indices in of_workload.values():
+        chosen = [programs[index] for index in indices]
+        if isinstance(device, VerifiesTogether):
+            outcomes |= zip(indices, device.verify_together(chosen), strict=True)
+        else:
+            outcomes |= zip(indices, map(device.verify, chosen), strict=True)
+    return [outcomes[index] for index in range(len(programs))]

@@ -24,6 +24,7 @@ from tuner.device.base import (
     FromRecording,
     Outcome,
     Program,
+    VerifiesTogether,
     Watchers,
 )
 from tuner.model.config import Config
@@ -291,6 +292,14 @@ class _Ranking(DeviceGroup):
         return self._at_home(programs[0].workload, rank)
 
 
+class _VerifyingTogether(DeviceGroup):
+    def verify_together(self, programs: Sequence[Program]) -> Sequence[Outcome]:
+        return self._on(
+            self._served,
+            lambda device: cast("VerifiesTogether", device).verify_together(programs),
+        )
+
+
 class _ComparingBits(DeviceGroup):
     def same_bits(self, program: Program, like: Program) -> Outcome:
         return self._on(
@@ -356,6 +365,7 @@ class _Metering(DeviceGroup):
 
 _CAPABILITIES: Mapping[type, type[DeviceGroup]] = {
     CanRank: _Ranking,
+    VerifiesTogether: _VerifyingTogether,
     ComparesBits: _ComparingBits,
     FromRecording: _Recorded,
     CanPrepare: _Preparing,

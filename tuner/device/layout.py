@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -54,6 +54,10 @@ PAGE_BYTES = max(4096, mmap.PAGESIZE)
 NAN_BYTE = 0xFF
 # One fill in so many is NaN: a product with zero would hide any other number that nobody wrote.
 NAN_EVERY = 4
+# Elements that are converted or compared at a time. On a GPU float64 temporaries stay near 128 MB
+# each. On the CPU they stay in its caches, and in memory that is used again: to clear what is new
+# takes the system, page by page, longer than all else.
+GPU_PIECE, CPU_PIECE = 1 << 24, 1 << 16
 # How a kernel receives what is passed by value.
 SCALARS: dict[str, Callable[..., Any]] = {
     "bool": ctypes.c_bool,
@@ -282,8 +286,34 @@ def storage_dtype(dtype: str) -> np.dtype[Any]:
     return np.dtype(STORAGE.get(dtype, dtype))
 
 
+def pieces(xp: Any, size: int) -> Iterator[slice]:
+    """Cut so many elements into what is worked on at a time."""
+    length = CPU_PIECE if xp.__name__ == "numpy" else GPU_PIECE
+    return (slice(start, start + length) for start in range(0, size, length))
+
+
 def decode(xp: Any, raw: Array, dtype: str) -> Array:
     """Turn stored bits into float64 values (integers into float64 as well)."""
+    return _converted(xp, raw, np.dtype(np.float64), lambda piece: _decoded(xp, piece, dtype))
+
+
+def encode(xp: Any, values: Array, dtype: str) -> Array:
+    """Round float values to the nearest stored bits, ties to even; fp8 saturates."""
+    return _converted(xp, values, storage_dtype(dtype), lambda piece: _encoded(xp, piece, dtype))
+
+
+def _converted(
+    xp: Any, values: Array, to: np.dtype[Any], convert: Callable[[Array], Array]
+) -> Array:
+    if xp.__name__ != "numpy":
+        return convert(values)
+    flat, found = np.asarray(values).reshape(-1), np.empty(values.size, to)
+    for piece in pieces(xp, flat.size):
+        found[piece] = convert(flat[piece])
+    return found.reshape(values.shape)
+
+
+def _decoded(xp: Any, raw: Array, dtype: str) -> Array:
     if dtype == "bfloat16":
         return (raw.astype(xp.uint32) << 16).view(xp.float32).astype(xp.float64)
     if dtype in STORAGE:
@@ -291,8 +321,7 @@ def decode(xp: Any, raw: Array, dtype: str) -> Array:
     return raw.astype(xp.float64)
 
 
-def encode(xp: Any, values: Array, dtype: str) -> Array:
-    """Round float values to the nearest stored bits, ties to even; fp8 saturates."""
+def _encoded(xp: Any, values: Array, dtype: str) -> Array:
     if dtype == "bfloat16":
         bits = values.astype(xp.float32).view(xp.uint32)
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16

@@ -10,7 +10,7 @@ from functools import cache, partial
 
 from tuner.analysis.sass import disassemble
 from tuner.analysis.waits import before_wait, unread_because
-from tuner.device.base import ComparesBits, Device, Outcome, Program, Watcher
+from tuner.device.base import ComparesBits, Device, Outcome, Program, Watcher, verify_all
 from tuner.model.errors import InputError, KernelError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Check, Status, Variant
@@ -67,10 +67,12 @@ class Verification:
         if self.device.info.recorded or not self.device.info.verifies:
             return
         wanted = [pair for pair in dict.fromkeys(pairs) if (kind, *pair) not in self._known]
-        under_way = [(pair, self._started(*pair)) for pair in wanted]
-        for pair, made in under_way:
-            evaluator = self.candidates.evaluator(pair[1].candidate)
-            self._keep(kind, *pair, evaluator.verify(made) if isinstance(made, Pending) else made)
+        started = [self._started(*pair) for pair in wanted]
+        ready = [self._awaited(pair[1], one) for pair, one in zip(wanted, started, strict=True)]
+        programs = [one for one in ready if isinstance(one, Program)]
+        outcomes = iter(verify_all(self.device, programs))
+        for pair, one in zip(wanted, ready, strict=True):
+            self._keep(kind, *pair, next(outcomes) if isinstance(one, Program) else one)
 
     def _started(self, workload: Workload, variant: Variant) -> Pending | Outcome:
         most = self.largest_bytes
@@ -161,7 +163,9 @@ class Verification:
         return like
 
     def _ready(self, workload: Workload, variant: Variant) -> Program | Outcome:
-        started = self._started(workload, variant)
+        return self._awaited(variant, self._started(workload, variant))
+
+    def _awaited(self, variant: Variant, started: Pending | Outcome) -> Program | Outcome:
         if isinstance(started, Outcome):
             return started
         return self.candidates.evaluator(variant.candidate).ready(started)

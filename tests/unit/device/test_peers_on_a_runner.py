@@ -25,7 +25,7 @@ from tuner.device.cuda.worker import CudaWorker
 from tuner.device.layout import UNCHANGED
 from tuner.device.reference import PeerError
 from tuner.device.timing import SEARCH
-from tuner.device.verify.verified_device import RunFailedError
+from tuner.device.verify.restarting_worker import RunFailedError
 from tuner.model.kernel import CALL, Launch, Workload
 from tuner.model.trial import Status
 

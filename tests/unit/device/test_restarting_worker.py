@@ -18,7 +18,7 @@ from tuner.device.cuda.driver import CudaError
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
 from tuner.device.opencl.device import OpenclRunner
 from tuner.device.opencl.worker import OpenclError
-from tuner.device.verify.verified_device import RunFailedError
+from tuner.device.verify.restarting_worker import RunFailedError
 from tuner.model.errors import WorkerError
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Status

@@ -13,7 +13,8 @@ from tuner.device.base import DeviceInfo, Program
 from tuner.device.inputs import NORMAL, USES, InputCache, Prepared
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
 from tuner.device.timing import TimingPolicy
-from tuner.device.verify.verified_device import Judge, Rows, VerifiedDevice
+from tuner.device.verify.restarting_worker import Judge, Rows
+from tuner.device.verify.verified_device import VerifiedDevice
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Correctness, Measurement, Status
 

@@ -335,3 +335,22 @@ def unread(xp, outputs, axes):
     assert bench.verifier.check(peer=True).passed
     bench.stored("y")[0] = 0
     assert not bench.verifier.check(peer=True).passed
+
+
+def test_what_is_in_the_arena_is_not_drawn_again_but_restored(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, draw = [], bench.verifier._drawn
+    monkeypatch.setattr(
+        bench.verifier, "_drawn", lambda *which: drawn.append(which[1:]) or draw(*which)
+    )
+    assert bench.checked(bench.double, "x3", seed=5).passed
+    before = bench.stored("x").copy()
+    bench.stored("x")[...] = 7
+    assert bench.verifier.prepare(WORKLOAD, "x3", 5), "its reference is known"
+    assert np.array_equal(bench.stored("x"), before)
+    assert not bench.verifier.check().passed, "the outputs were spoiled"
+    bench.verifier.prepare(WORKLOAD, "zeros", 5)
+    bench.verifier.prepare(WORKLOAD, "zeros", 6)
+    bench.verifier.prepare(WORKLOAD, "x3", 5)
+    assert drawn == [("x3", 5), ("zeros", 5), ("zeros", 6), ("x3", 5)]

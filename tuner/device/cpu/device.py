@@ -17,22 +17,21 @@ from pathlib import Path
 
 import numpy as np
 
-from tuner.device.base import Device, DeviceInfo, Outcome, Program, amd_info
+from tuner.device.base import Device, DeviceInfo, Outcome, Program, amd_info, verify_all
 from tuner.device.cpu.callables import CallableWorker
 from tuner.device.cpu.child import LaunchEnd
 from tuner.device.cpu.worker import HostRunError, HostWorker
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, fill_byte
 from tuner.device.reference import PeerError
 from tuner.device.timing import TimingPolicy, finished, hopeless
-from tuner.device.verify.verified_device import (
+from tuner.device.verify.restarting_worker import (
     Judge,
     RestartingWorker,
     Rows,
     RunFailedError,
-    VerifiedDevice,
-    fresh_seed,
     unless_killed,
 )
+from tuner.device.verify.verified_device import VerifiedDevice, fresh_seed
 from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.amd import DEFAULT_TARGET
 from tuner.model.errors import DeviceError
@@ -307,7 +306,7 @@ class HostWatcher:
 
     def watch(self, programs: Sequence[Program]) -> Sequence[Outcome]:
         """Verify each with every kind of input; the first access out of bounds ends it."""
-        return [self._device.verify(program) for program in programs]
+        return verify_all(self._device, programs)
 
     def close(self) -> None:
         self._device.close()

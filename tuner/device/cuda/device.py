@@ -34,17 +34,15 @@ from tuner.device.inputs import NORMAL
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
 from tuner.device.reference import PeerError
 from tuner.device.timing import ASIDE, FINALS, TimingPolicy
-from tuner.device.verify.verified_device import (
-    VERIFIER_TIMEOUT_S,
+from tuner.device.verify.restarting_worker import (
     Judge,
     RestartingWorker,
     Rows,
     RunFailedError,
-    VerifiedDevice,
-    fresh_seed,
     let_judge,
     unless_killed,
 )
+from tuner.device.verify.verified_device import VERIFIER_TIMEOUT_S, VerifiedDevice, fresh_seed
 from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import architecture_for

@@ -21,15 +21,15 @@ from tuner.device.hip.topology import NODES
 from tuner.device.hip.worker import HipWorker
 from tuner.device.layout import Arena, Patch
 from tuner.device.timing import TimingPolicy
-from tuner.device.verify.verified_device import (
+from tuner.device.verify.restarting_worker import (
     Judge,
     RestartingWorker,
     Rows,
     RunFailedError,
-    VerifiedDevice,
     let_judge,
     unless_killed,
 )
+from tuner.device.verify.verified_device import VerifiedDevice
 from tuner.model.amd import amd_limits
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec

@@ -16,15 +16,15 @@ from tuner.device.cpu.device import host_verifier
 from tuner.device.layout import ALIGNMENT, Arena, Patch
 from tuner.device.opencl.worker import OpenclError, OpenclWorker, require_aligned
 from tuner.device.timing import FINALS, SEARCH, TimingPolicy
-from tuner.device.verify.verified_device import (
+from tuner.device.verify.restarting_worker import (
     Judge,
     RestartingWorker,
     Rows,
     RunFailedError,
-    VerifiedDevice,
     let_judge,
     unless_killed,
 )
+from tuner.device.verify.verified_device import VerifiedDevice
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import DeviceLimits
 from tuner.model.kernel import KernelSpec

@@ -10,12 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from tuner.device.layout import LARGEST, Array, code_distance, decode, encode, storage_dtype
+from tuner.device.layout import (
+    LARGEST,
+    Array,
+    code_distance,
+    decode,
+    encode,
+    pieces,
+    storage_dtype,
+)
 from tuner.model.kernel import FLOAT_DTYPES, Tolerance
 from tuner.model.trial import Correctness
 
-# Keeps the float64 temporaries of one comparison near 128 MB each.
-CHUNK_ELEMENTS = 1 << 24
 ZEROS_SAMPLE = 1 << 20
 # Four roundings of float32, relative: so close to the middle between two codes, a product with an
 # inverse falls on either side, whatever the kernel does.
@@ -65,13 +71,12 @@ def compare(xp: Any, raw: Array, reference: Array, dtype: str, tolerance: Tolera
         if error <= 1.0:
             return Verdict(error)
     parts, changed = [], 0
-    for start in range(0, out.size, CHUNK_ELEMENTS):
-        piece = slice(start, start + CHUNK_ELEMENTS)
+    for piece in pieces(xp, out.size):
         error = _errors(xp, out[piece], ref[piece], dtype, tolerance)
         if tolerance.codes is not None:
             changed += int((error > 0).sum())
         worst = xp.argmax(error)
-        parts.append(xp.stack([error[worst], worst + float(start)]))
+        parts.append(xp.stack([error[worst], worst + float(piece.start)]))
     table = xp.stack(parts)
     if xp.__name__ != "numpy":
         table = table.get()

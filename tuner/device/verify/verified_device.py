@@ -1,25 +1,25 @@
-"""What every device with a verifier does: verify, time, verify again; the worker's side differs."""
+"""What every device with a verifier does: verify, time, verify again, never in one process."""
 
 from __future__ import annotations
 
 import secrets
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import count, pairwise
+from functools import partial
+from itertools import pairwise
 from math import inf
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program, largest_scratch
 from tuner.device.inputs import NONFINITE, NORMAL, ORDINARY, input_kinds_for
 from tuner.device.layout import Arena, Layout, Patch, lay_out
-from tuner.device.timing import FINALS, SEARCH, WALL_RATIO, TimingPolicy
+from tuner.device.timing import FINALS, SEARCH, WALL_RATIO
 from tuner.device.verify.outputs import merged, told
+from tuner.device.verify.restarting_worker import Judge, RestartingWorker, Rows, RunFailedError
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.kernel import KernelSpec, Workload
-from tuner.model.surroundings import Surroundings
-from tuner.model.trial import Correctness, Measurement, Status
+from tuner.model.trial import Correctness, Status
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
 from tuner.process.tally import spent_on
 
@@ -29,209 +29,8 @@ STRETCHES = 3
 CLOSING_TIMEOUT_S = 10.0
 # What the seconds of a device go to (`tuner.process.tally`).
 MEMORY, VERIFIER, RUNS, TIMING = "memory", "verifier", "runs", "timing"
-
-
-class RunFailedError(Exception):
-    """A program did not end as it should; the worker works again, or will when it is asked.
-
-    `killed` says that SIGKILL ended its process, which whoever is short of memory may have sent:
-    the program is to blame only if that happens again.
-    """
-
-    def __init__(self, status: Status, reason: str, *, killed: bool = False) -> None:
-        super().__init__(reason)
-        self.status, self.killed = status, killed
-
-
-class Killable(Protocol):
-    def kill(self) -> None: ...
-
-
-Rows = Sequence[tuple[float, ...]]
-# Called with the result of a program's last timed call on one variant of its inputs in the arena,
-# for both: the program's index, the variant, and whether timed calls on the same inputs left the
-# same bits of all outputs that have to be deterministic.
-Judge = Callable[[int, int, bool], None]
 DIFFERS = "its output differs between timed calls on the same inputs"
-_W = TypeVar("_W", bound=Killable)
 _T = TypeVar("_T")
-
-
-class RestartingWorker(ABC, Generic[_W]):
-    """Run candidate code in a process that may die; raise `RunFailedError` where a program fails.
-
-    The process has the verifier's memory mapped. One that died or gave no answer costs the program
-    that it ran; it is replaced when the next one is asked for, and maps the memory again.
-    """
-
-    # What a reason calls the worker.
-    _called: ClassVar[str]
-    # Whether arrays get pages of their own, which the worker closes and protects.
-    by_pages: ClassVar[bool] = False
-    # What the clock varies by.
-    noise_us: float = 0.0
-
-    def __init__(self) -> None:
-        self._worker: _W | None = None
-        self._arena: Arena | None = None
-        self._surroundings: Surroundings | None = None
-        self._attached = False
-        self._closed = False
-
-    def orders(self) -> Iterator[int]:
-        """Yield the orders of the runs that check one program."""
-        return count()
-
-    @abstractmethod
-    def run_once(self, program: Program, order: int, *, nan: bool = True) -> str:
-        """Run the program on the arena; return what to say of this run where its result is wrong.
-
-        `order` is that of blocks and threads where the hardware leaves a choice: 0 ascending, 1
-        descending, else the seed of a random one. `nan` says whether what the program has yet to
-        write may hold NaN.
-        """
-
-    @abstractmethod
-    def time(
-        self,
-        program: Program,
-        policy: TimingPolicy,
-        incumbent_us: float | None,
-        patch: Patch,
-        judge: Judge,
-    ) -> Measurement:
-        """Time the program on both variants of its inputs, then let the results be judged."""
-
-    @abstractmethod
-    def rerun(self, program: Program) -> None:
-        """Run it as when it was timed, on what the arena holds now; leave one result there.
-
-        Nothing that the program can observe may tell this from being timed.
-        """
-
-    @abstractmethod
-    def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
-        """Time programs interleaved, in microseconds: a row a round, in the programs' order.
-
-        Then let the results of each program be judged.
-        """
-
-    def alone_us(self, programs: Sequence[Program]) -> tuple[float, ...]:
-        """Time programs without their neighbours, interleaved; medians, or () where none differ."""
-        return ()
-
-    def isolated_us(self, programs: Sequence[Program]) -> tuple[float | None, ...]:
-        """Time those with programmatic dependent launch without it; None for the others."""
-        return tuple(None for _ in programs)
-
-    def attach(self, arena: Arena, surroundings: Surroundings | None = None) -> None:
-        """Map the verifier's memory, unless it is mapped already; what was mapped is let go.
-
-        `surroundings` are those of the workload whose memory it is.
-        """
-        if self._arena is not arena:
-            if self._attached and self._arena is not None and arena.shares(self._arena):
-                try:
-                    self._fit(self._live_worker(), arena)
-                except (ChildTimeoutError, ChildDiedError, WorkerError):
-                    self._drop_worker()  # nothing ran in it: another one maps the memory
-            else:
-                self.detach()
-            self._arena, self._surroundings = arena, surroundings
-        with self._blamed_on_the_program():
-            self._ready_worker()
-
-    def detach(self) -> None:
-        """Let go of the verifier's memory."""
-        if self._worker is not None and self._attached:
-            try:
-                self._unmap(self._worker)
-            except (ChildTimeoutError, ChildDiedError, WorkerError):
-                self._drop_worker()  # nothing ran in it: the next program is not to blame
-        self._attached, self._arena = False, None
-
-    def close(self) -> None:
-        """End the process, with it whatever runs; what another thread asks for then fails."""
-        self._closed = True
-        self._drop_worker()
-
-    @abstractmethod
-    def _start(self) -> _W: ...
-
-    @abstractmethod
-    def _map(self, worker: _W, arena: Arena) -> None: ...
-
-    def _fit(self, worker: _W, arena: Arena) -> None:
-        """Take another layout of what is mapped."""
-        self._map(worker, arena)
-
-    @abstractmethod
-    def _unmap(self, worker: _W) -> None: ...
-
-    @abstractmethod
-    def _own_failures_blamed(self) -> AbstractContextManager[None]: ...
-
-    @contextmanager
-    def _blamed_on_the_program(self) -> Iterator[None]:
-        try:
-            with self._own_failures_blamed():
-                yield
-        except ChildTimeoutError as error:
-            self._drop_worker()
-            raise RunFailedError(Status.TIMEOUT, str(error)) from error
-        except ChildDiedError as error:
-            self._drop_worker()
-            reason = f"{self._called} died (exit code {error})"
-            raise RunFailedError(Status.LAUNCH, reason, killed=error.killed) from error
-
-    def _ready_worker(self) -> _W:
-        worker = self._live_worker()
-        if self._arena is not None and not self._attached:
-            try:
-                self._map(worker, self._arena)
-            except (ChildDiedError, WorkerError):
-                self._drop_worker()
-                raise
-            self._attached = True
-        return worker
-
-    def _live_worker(self) -> _W:
-        if self._worker is None:
-            if self._closed:
-                raise WorkerError(f"{self._called} was ended")
-            self._worker = self._start()
-        return self._worker
-
-    def _drop_worker(self) -> None:
-        if self._worker is not None:
-            self._worker.kill()
-        self._worker, self._attached = None, False
-
-
-def let_judge(worker: Child, index: int, judge: Judge, timeout_s: float) -> None:
-    """Have a worker show what a program's last timed calls left, for each variant that they met."""
-    for variant in (0, 1):
-        repeats: bool | None = worker.call("show", index, variant, timeout_s=timeout_s)
-        if repeats is not None:
-            judge(index, variant, repeats)
-
-
-@contextmanager
-def unless_killed(
-    failed: str, *causes: type[Exception], remedy: str | None = None
-) -> Iterator[None]:
-    """Raise `WorkerError` where a worker fails, or for one of `causes`, before it runs anything.
-
-    `failed` says what did. One that SIGKILL ended may work when it is tried again: that stays a
-    `ChildDiedError`.
-    """
-    failures: tuple[type[Exception], ...] = (ChildTimeoutError, ChildDiedError, *causes)
-    try:
-        yield
-    except failures as error:
-        if isinstance(error, ChildDiedError) and error.killed:
-            raise
-        raise WorkerError(f"{failed}: {error}", remedy=remedy) from error
 
 
 class VerifiedDevice:
@@ -242,7 +41,9 @@ class VerifiedDevice:
     ) -> None:
         self.info = info
         self._spec, self._verifier, self._runner = spec, verifier, runner
-        self._input_kinds = input_kinds_for(spec)
+        _, *self._other_kinds = input_kinds_for(spec)
+        # Last come the inputs that are timed.
+        self._all_kinds = (*self._other_kinds, NORMAL)
         self._opened: Workload | None = None
         self._arena: Arena | None = None
         # Bytes that there are for scratch whose size a config chooses.
@@ -268,6 +69,26 @@ class VerifiedDevice:
             return _outcome(self._verdict(program, full_verification=True))
 
         return self._outcome_of(program, attempt)
+
+    def verify_together(self, programs: Sequence[Program]) -> Sequence[Outcome]:
+        """Verify programs of one workload, each kind of input drawn once for all of them.
+
+        They take turns in an order drawn for each kind: none can count on what another one left.
+        """
+        failed: dict[int, Outcome] = {}
+        passed: list[list[Correctness]] = [[] for _ in programs]
+        orders = [self._runner.orders() for _ in programs]
+        for kind in self._all_kinds:
+            seed, turns = fresh_seed(), [k for k in range(len(programs)) if k not in failed]
+            secrets.SystemRandom().shuffle(turns)
+            for index in turns:
+                check = partial(self._checked, programs[index], orders[index], kind, seed)
+                found = self._outcome_of(programs[index], check)
+                if isinstance(found, Correctness) and found.passed:
+                    passed[index].append(found)
+                else:
+                    failed[index] = _outcome(found) if isinstance(found, Correctness) else found
+        return [failed.get(k) or _outcome(merged(found)) for k, found in enumerate(passed)]
 
     def same_bits(self, program: Program, like: Program) -> Outcome:
         def attempt() -> Outcome:
@@ -367,39 +188,57 @@ class VerifiedDevice:
         return Outcome(Status.CORRECT, "", measurement, before)
 
     def _verdict(self, program: Program, full_verification: bool) -> Correctness:
-        """Check kinds of input, `normal` last so that its inputs are the ones that are timed."""
         if program.peer:
             return self._peer_verdict(program)
-        others = self._input_kinds[1:]
-        others = others if full_verification else (secrets.choice(others),)
-        workload, cached = program.workload, not full_verification
-        orders = self._runner.orders()
-        known: bool = self._ask("prepare", workload, others[0], fresh_seed(), cached)
+        check = self._thorough_verdict if full_verification else self._quick_verdict
+        return check(program)
+
+    def _quick_verdict(self, program: Program) -> Correctness:
+        """Check one kind of input, drawn at random, and then `normal`, whose inputs are timed."""
+        workload, orders = program.workload, self._runner.orders()
+        kind = secrets.choice(self._other_kinds)
+        known: bool = self._ask("prepare", workload, kind, fresh_seed(), True)
+        said = self._run_with_reference(program, next(orders), known, nan=kind != NONFINITE)
+        seed = self._shared_seed(workload, NORMAL)
         verdict: Correctness
-        verdicts: list[Correctness] = []
-        for kind, following in pairwise((*others, NORMAL)):
-            said = self._run_with_reference(program, next(orders), known, nan=kind != NONFINITE)
-            seed = self._shared_seed(workload, following) if cached else fresh_seed()
-            verdict, known = self._ask("check_then_prepare", workload, following, seed, cached)
-            verdicts.append(verdict)
-            if not verdict.passed:
-                return replace(verdict, reason=verdict.reason + said)
+        verdict, known = self._ask("check_then_prepare", workload, NORMAL, seed, True)
+        if not verdict.passed:
+            return replace(verdict, reason=verdict.reason + said)
         said = self._run_with_reference(program, next(orders), known)
-        verdicts.append(self._ask("check", full_verification))
-        if full_verification and verdicts[-1].passed:
-            self._ask("poison")
-            said = self._run_once(program, next(orders))
-            verdicts.append(self._ask("check_again"))
-        last: Correctness = verdicts[-1]
+        last: Correctness = self._ask("check")
         if last.passed:
-            return merged(verdicts)
+            return merged((verdict, last))
         self._note_told(workload)
         return replace(last, reason=last.reason + said)
+
+    def _thorough_verdict(self, program: Program) -> Correctness:
+        """Check every kind of input."""
+        verdicts, orders = list[Correctness](), self._runner.orders()
+        for kind in self._all_kinds:
+            verdicts.append(self._checked(program, orders, kind, fresh_seed()))
+            if not verdicts[-1].passed:
+                return verdicts[-1]
+        return merged(verdicts)
+
+    def _checked(
+        self, program: Program, orders: Iterator[int], kind: str, seed: int
+    ) -> Correctness:
+        """Verify what it makes of one set of inputs; of `normal` ones twice, for equal bits."""
+        self._enter(program)
+        known = self._ask("prepare", program.workload, kind, seed)
+        said = self._run_with_reference(program, next(orders), known, nan=kind != NONFINITE)
+        verdict: Correctness = self._ask("check", kind == NORMAL)
+        if verdict.passed and kind == NORMAL:
+            self._ask("poison")
+            said = self._run_once(program, next(orders))
+            again: Correctness = self._ask("check_again")
+            verdict = merged((verdict, again)) if again.passed else again
+        return verdict if verdict.passed else replace(verdict, reason=verdict.reason + said)
 
     def _alike(self, program: Program, like: Program) -> Correctness:
         """Verify two programs on the same inputs of every kind, the second by the bits of one."""
         orders, verdicts = self._runner.orders(), list[Correctness]()
-        for kind in (*self._input_kinds[1:], NORMAL):
+        for kind in self._all_kinds:
             nan = kind != NONFINITE
             known = self._ask("prepare", program.workload, kind, fresh_seed())
             said = self._run_with_reference(like, next(orders), known, nan=nan)
@@ -426,7 +265,7 @@ class VerifiedDevice:
         Peers are not out to deceive: they may share inputs, and need not repeat their bits.
         """
         verdicts: list[Correctness] = []
-        for order, kind in enumerate((*self._input_kinds[1:], NORMAL)):
+        for order, kind in enumerate(self._all_kinds):
             seed = self._shared_seed(program.workload, kind)
             known = self._ask("prepare", program.workload, kind, seed, True)
             said = self._run_with_reference(program, order, known, nan=kind != NONFINITE)
@@ -519,7 +358,8 @@ class VerifiedDevice:
         self._runner.detach()
         try:
             self._arena = self._ask("open_arena", workload, layout)
-            self._ask("prepare", workload, NORMAL, fresh_seed())
+            if grown:  # see now whether there is room beside it
+                self._ask("prepare", workload, NORMAL, fresh_seed())
         except MemoryError as error:
             if not grown:
                 raise
