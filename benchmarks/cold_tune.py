@@ -135,6 +135,7 @@ def run(space, workloads, surroundings, asked, folder):
     return result["device"], {
         "wall_s": round(wall_s, 1),
         **json.loads(seen.read_text()),
+        "inside_s": result["time"]["inside_s"],
         "speedups": {
             ",".join(f"{k}={v}" for k, v in one["workload"].items()): one["speedup"]
             for one in result["workloads"]
