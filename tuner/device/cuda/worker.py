@@ -66,6 +66,8 @@ from tuner.model.trial import EnergyWindow, Measurement
 LOADED_PROGRAMS = 16
 ISOLATED_REPLAYS = 15
 WARM_UP_REPLAYS = 4
+# Of a comparison, in front of each of which one replay does not count.
+ROUNDS_AT_A_TIME = 8
 # What stands for timed calls is replayed up to so many times.
 RERUN_REPLAYS = 4
 # A chain's turn without the operator.
@@ -287,7 +289,10 @@ class CudaWorker:
         graphs = [self._graph(launcher, policy, replays, None) for launcher in launchers]
         self._warm_up(graphs[0], policy, replays)
         replays.run(graphs)
-        rows = [self._take(graphs, launchers, replays, 1)[0][0] for _ in range(rounds)]
+        rows: list[list[float]] = []
+        while len(rows) < rounds:
+            count = min(ROUNDS_AT_A_TIME, rounds - len(rows))
+            rows += self._take(graphs, launchers, replays, count)[0]
         for graph in graphs:
             graph.close()
         return rows
