@@ -54,6 +54,8 @@ class _Lane:
 
     threads: ThreadPoolExecutor
     under_way: deque[tuple[int, Future[Trial | None]]] = field(default_factory=deque)
+    # When its last trial ended.
+    idle_since_s: float = 0.0
 
 
 class TrialExecutor:
@@ -98,7 +100,18 @@ class TrialExecutor:
             self._lanes[number] = _Lane(pool)
         lane = self._lanes[number]
         self._begun += 1
-        lane.under_way.append((self._begun, lane.threads.submit(self._finish, one)))
+        lane.under_way.append((self._begun, lane.threads.submit(self._finish, one, lane)))
+
+    def waited(self, workload: Workload, since_s: float) -> None:
+        """Count as the compiler's what the workload's lane has since then had nothing to do."""
+        lane = self._lanes.get(self._lane_of(workload))
+        idle_since_s = since_s
+        if lane is not None:
+            if not all(future.done() for _, future in lane.under_way):
+                return
+            idle_since_s = max(since_s, lane.idle_since_s)
+        with self._timing:
+            self.compiler_s += time.monotonic() - idle_since_s
 
     def take(self) -> Trial:
         """Wait for the trial that was begun first, or the first that ended of several lanes.
@@ -137,7 +150,7 @@ class TrialExecutor:
         for lane in self._lanes.values():
             lane.threads.shutdown(wait=False, cancel_futures=True)
 
-    def _finish(self, one: Pending | Trial) -> Trial | None:
+    def _finish(self, one: Pending | Trial, lane: _Lane) -> Trial | None:
         if self._stopped.is_set():
             return None
         best_us = self._best_us.get(one.workload)
@@ -149,6 +162,7 @@ class TrialExecutor:
             raise
         if trial.time_us is not None and (best_us is None or trial.time_us < best_us):
             self._best_us[trial.workload] = trial.time_us
+        lane.idle_since_s = time.monotonic()
         return trial
 
     def _finish_new(self, one: Pending, incumbent_us: float | None) -> Trial:
@@ -195,11 +209,18 @@ class PrecompilingSearcher:
     """Ask one searcher for configs and tell it what came of them.
 
     A `StaticFeatureAware` searcher names more configs than it asks for. They are compiled, and it
-    learns what the compiler says of each once `AHEAD` later ones are being compiled: nobody waits.
+    learns what the compiler says of each once `AHEAD` later ones are being compiled: nobody waits,
+    unless compiling takes longer than measuring. `waited` is then told since when.
     """
 
-    def __init__(self, searcher: Searcher, evaluator: Evaluator, workload: Workload) -> None:
-        self.workload = workload
+    def __init__(
+        self,
+        searcher: Searcher,
+        evaluator: Evaluator,
+        workload: Workload,
+        waited: Callable[[Workload, float], None] = lambda workload, since_s: None,
+    ) -> None:
+        self.workload, self._waited = workload, waited
         self._searcher, self._evaluator = searcher, evaluator
         # Asked once: that of every searcher about every trial takes long.
         self._learner = searcher if isinstance(searcher, TransferLearning) else None
@@ -251,7 +272,9 @@ class PrecompilingSearcher:
 
     def _foresee_next(self, searcher: StaticFeatureAware) -> None:
         pending = self._compiling.popleft()
+        began_s = time.monotonic()
         seen = self._evaluator.foresee(pending)
+        self._waited(self.workload, began_s)
         if isinstance(seen, Trial):
             self._searcher.tell(seen)
             self._refused.append(seen)

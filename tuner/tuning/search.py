@@ -372,7 +372,8 @@ class Search:
             journal=self.session.directory / JOURNAL,
             study_name=key if plan.candidate == INITIAL else f"{plan.candidate} {key}",
         )
-        precompiling = PrecompilingSearcher(searcher, self.evaluator, workload)
+        waited = self._executor.waited
+        precompiling = PrecompilingSearcher(searcher, self.evaluator, workload, waited)
         for trial, features in self._completed:
             precompiling.share(trial, features)
         # A searcher that knows the others' trials is asked again when all have had a turn. The

@@ -255,6 +255,34 @@ def test_no_more_than_the_bound_is_being_compiled():
         assert len(compiler.started) - len(compiler.seen) <= AHEAD
 
 
+def test_waiting_for_a_compilation_counts_as_the_compilers_while_the_device_is_idle(
+    made, monkeypatch
+):
+    class Slow(Compiler):
+        def foresee(self, pending: Pending) -> Features | Trial:
+            clock[0] += 1.0
+            return super().foresee(pending)
+
+    clock = [0.0]
+    monkeypatch.setattr("tuner.tuning.executor.time.monotonic", lambda: clock[0])
+    executor, evaluator = made({0: 1.0, 1: 1.0})
+    choosy = Choosy(AHEAD + 2)
+    searcher = PrecompilingSearcher(choosy, Slow(), W, executor.waited)
+    for config in choosy.shortlist(1 + AHEAD // 2):
+        searcher._compiling.append(pending(config["n"]))
+    searcher._foresee_next(choosy)
+    assert executor.compiler_s == 1.0, "nothing was begun yet"
+    evaluator.hold.clear()
+    executor.begin(pending(0))
+    searcher._foresee_next(choosy)
+    assert executor.compiler_s == 1.0, "the device has something to do"
+    evaluator.hold.set()
+    executor.take()
+    clock[0] += 5.0
+    searcher._foresee_next(choosy)
+    assert executor.compiler_s == 2.0, "what it was idle before is not the compiler's"
+
+
 def test_what_cannot_run_is_told_and_handed_over_without_being_asked_for():
     compiler, choosy = Compiler(broken=40), Choosy(60)
     searcher = PrecompilingSearcher(choosy, compiler, W)
