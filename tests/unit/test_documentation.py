@@ -60,6 +60,20 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(linked), f"{place}#{anchor}"
 
 
+def test_every_file_of_ours_that_is_named_exists() -> None:
+    named = re.compile(
+        r"\b(?:tuner|tests|benchmarks|scripts|docs)/[\w./-]*\w\.(?:py|md|json|h|j2)\b"
+    )
+    sources = [*(ROOT / "tuner").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+    missing = {
+        f"{page.relative_to(ROOT)}: {path}"
+        for page in (*PAGES, *sources)
+        for path in named.findall(page.read_text(encoding="utf-8"))
+        if not (ROOT / path).exists()
+    }
+    assert missing == set()
+
+
 def test_the_table_of_a_run_has_every_option() -> None:
     table = CLI.partition("## `tune KERNEL.cu`")[2].partition("\n\nThe first line")[0]
     stated = re.findall(r"^\| `(--[a-z-]+)", table, re.MULTILINE)

@@ -39,7 +39,7 @@ def translated_errors() -> Iterator[None]:
 
 @contextmanager
 def resumed_by(command: tuple[str, ...]) -> Iterator[None]:
-    """Tell who interrupts the block the arguments with which to go on."""
+    """Turn an interruption of the block into one that says how to go on."""
     try:
         yield
     except KeyboardInterrupt:

@@ -75,7 +75,7 @@ class Program:
 
     `source_key` is `compiler.base.source_key`; `lowered` maps a launch's kernel name to the
     symbol in `cubin`. `config` is what the source was rendered for, None for the baseline. `peer`
-    names an installed implementation of the operator (tuner/device/peers.py), which has no cubin
+    names an installed implementation of the operator (tuner/device/reference.py), which has no cubin
     and no launches. `scratch` has the shapes that the config chose, by the argument's name. With
     `tell_bits` a verdict says which bits it makes, for one more run (`Correctness.bits`).
     """

@@ -54,9 +54,8 @@ PAGE_BYTES = max(4096, mmap.PAGESIZE)
 NAN_BYTE = 0xFF
 # One fill in so many is NaN: a product with zero would hide any other number that nobody wrote.
 NAN_EVERY = 4
-# Elements that are converted or compared at a time. On a GPU float64 temporaries stay near 128 MB
-# each. On the CPU they stay in its caches, and in memory that is used again: to clear what is new
-# takes the system, page by page, longer than all else.
+# Elements that are compared at a time, on the CPU converted too. On a GPU float64 temporaries stay
+# near 128 MB each; on the CPU in its caches, and in memory that the system need not clear.
 GPU_PIECE, CPU_PIECE = 1 << 24, 1 << 16
 # How a kernel receives what is passed by value.
 SCALARS: dict[str, Callable[..., Any]] = {

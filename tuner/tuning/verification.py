@@ -67,12 +67,14 @@ class Verification:
         if self.device.info.recorded or not self.device.info.verifies:
             return
         wanted = [pair for pair in dict.fromkeys(pairs) if (kind, *pair) not in self._known]
-        started = [self._started(*pair) for pair in wanted]
-        ready = [self._awaited(pair[1], one) for pair, one in zip(wanted, started, strict=True)]
-        programs = [one for one in ready if isinstance(one, Program)]
-        outcomes = iter(verify_all(self.device, programs))
-        for pair, one in zip(wanted, ready, strict=True):
-            self._keep(kind, *pair, next(outcomes) if isinstance(one, Program) else one)
+        started = {pair: self._started(*pair) for pair in wanted}
+        for workload in dict.fromkeys(workload for workload, _ in wanted):
+            made = {p: self._awaited(p[1], one) for p, one in started.items() if p[0] == workload}
+            programs = {pair: one for pair, one in made.items() if isinstance(one, Program)}
+            verified = verify_all(self.device, list(programs.values()))
+            outcomes = dict(zip(programs, verified, strict=True))
+            for pair, one in made.items():
+                self._keep(kind, *pair, one if isinstance(one, Outcome) else outcomes[pair])
 
     def _started(self, workload: Workload, variant: Variant) -> Pending | Outcome:
         most = self.largest_bytes

@@ -70,6 +70,19 @@ def test_an_interruption_while_a_class_is_made_ends_it_with_130_too(tmp_path) ->
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
 
 
+def test_an_interruption_while_the_program_is_loaded_ends_it_with_130() -> None:
+    code = (
+        "import runpy, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, *more):\n"
+        "        if name == 'tuner.cli': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "runpy.run_module('tuner', run_name='__main__')\n"
+    )
+    done = python("-c", code)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
 def test_the_program_can_be_told_the_name_it_was_called_by(monkeypatch) -> None:
     monkeypatch.setenv("TUNE_PROGRAM", "scripts/tune")
     assert python("-m", "tuner", "--help").stdout.startswith("Usage: scripts/tune KERNEL.cu")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
 
@@ -19,11 +19,14 @@ from tuner.device.base import (
     FromRecording,
     Outcome,
     Program,
+    VerifiesTogether,
+    verify_all,
 )
 from tuner.device.group import DeviceGroup, Home, Turns, group_of
 from tuner.device.simulated import H200_LIKE, MeteredDevice, SimulatedDevice
 from tuner.model.errors import DeviceError, DeviceLost, WorkerError
 from tuner.model.kernel import Launch, Workload
+from tuner.model.trial import Status
 
 A, B, C = (Workload.of({"T": tokens}) for tokens in (1, 2, 3))
 
@@ -87,6 +90,26 @@ def test_a_group_can_do_what_all_members_can() -> None:
     for protocol in (FromRecording, CanWatch, CanCount, CanPrepare):
         assert not isinstance(both, protocol)
     assert not isinstance(group_of({"GPU 0": metered, "GPU 1": plain}), EnergyMeter)
+
+
+def test_a_group_verifies_together_on_whoever_is_left() -> None:
+    class Together(Fragile):
+        def verify_together(self, programs: Sequence[Program]) -> Sequence[Outcome]:
+            if self.lost is not None:
+                raise self.lost
+            self.ran += programs
+            return [Outcome(Status.CORRECT) for _ in programs]
+
+    members = {"GPU 0": Together(1.0), "GPU 1": Together(1.0)}
+    both: Device = group_of(members)
+    assert isinstance(both, VerifiesTogether)
+    assert not isinstance(group_of({**members, "GPU 1": Fragile(1.0)}), VerifiesTogether)
+    asked = [program(A), program(B), program(A)]
+    assert len(verify_all(both, asked)) == 3
+    assert members["GPU 0"].ran == [asked[0], asked[2], asked[1]], "those of a workload in one go"
+    members["GPU 0"].lost = DeviceLost("it is dark")
+    assert [one.status for one in verify_all(both, asked)] == [Status.CORRECT] * 3
+    assert len(members["GPU 1"].ran) == 3
 
 
 def test_devices_of_two_kinds_are_refused(members: dict[str, Fragile]) -> None:

@@ -35,7 +35,7 @@ class Verifying:
             return Arena(arguments[0].key, Layout((), (), 0), None, None)
         if method in ("prepare", "check_then_prepare"):
             _, kind, seed, *cached = arguments
-            if any(cached):
+            if any(cached) or method == "check_then_prepare":
                 self.seeds.append((kind, seed))
         if method == "check_then_prepare":
             return Correctness(True, ("x3",)), True

@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -20,6 +21,7 @@ from tuner.device.inputs import INPUT_KINDS, NORMAL
 from tuner.device.layout import Arena
 from tuner.device.simulated import SimulatedDevice
 from tuner.device.verify.verified_device import VerifiedDevice
+from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Correctness, Status
 
@@ -36,6 +38,11 @@ BODIES = {
     "writes out of bounds": RIGHT + " if (i == 0) y[640 * 4096] = 1.0f;",
     "changes its input": RIGHT + " const_cast<float*>(x)[i] = 1.0f;",
     "right in other words": "y[i] = x[i] + x[i];",
+    # As if all inputs were those of the first time that its process sees.
+    "keeps its first results": (
+        "static float kept[64]; static int filled[64];"
+        "if (!filled[i]) { kept[i] = 2.0f * x[i]; filled[i] = 1; } y[i] = kept[i];"
+    ),
 }
 
 
@@ -46,7 +53,10 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-@pytest.mark.parametrize("name", ["crashes", "hangs", "writes out of bounds", "changes its input"])
+@pytest.mark.parametrize(
+    "name",
+    ["crashes", "hangs", "writes out of bounds", "changes its input", "keeps its first results"],
+)
 def test_each_gets_the_verdict_that_it_would_get_alone(
     compiler: HostCompiler, make_spec: MakeSpec, name: str
 ) -> None:
@@ -67,7 +77,8 @@ def test_each_gets_the_verdict_that_it_would_get_alone(
     assert together["wrong in one element"].status is Status.INCORRECT
     assert "y[5] is" in together["wrong in one element"].reason
     assert together[name].status is alone.status is not Status.CORRECT
-    assert together[name].reason.split("(")[0] == alone.reason.split("(")[0]
+    if name != "keeps its first results":  # from inputs of one kind there, of another here
+        assert together[name].reason.split("(")[0] == alone.reason.split("(")[0]
 
 
 class Process:
@@ -136,7 +147,7 @@ def test_all_get_the_same_inputs_of_each_kind_and_take_turns_in_another_order(
     assert len({seed for _, seed in process.prepared}) == len(INPUT_KINDS), "one of each kind"
     assert process.prepared[-1][0] == NORMAL
     orders = {"".join(name for name, kind in process.ran if kind == one) for one in INPUT_KINDS[1:]}
-    assert len(orders) > 1, "the same order for all of six kinds is one case in 120 to the fifth"
+    assert len(orders) > 1, "the same for all of five kinds is one case in 120 to the fourth"
 
 
 def test_one_that_fails_is_not_run_again_and_the_others_are(
@@ -148,6 +159,19 @@ def test_one_that_fails_is_not_run_again_and_the_others_are(
     assert (wrong, outcomes["c"].reason) == ({"c"}, "is wrong")
     ran = Counter(name for name, _ in process.ran)
     assert ran["a"] == ran["b"] == ran["d"] == ran["e"] == len(INPUT_KINDS) + 1 > ran["c"]
+
+
+def test_peers_and_who_sizes_its_scratch_are_verified_alone(
+    device: VerifiedDevice, process: Process
+) -> None:
+    peer = replace(some(names="p")[0], peer="pytorch")
+    sized = replace(some(names="s")[0], scratch=(("partial", (4, 4)),))
+    mixed = [peer, *some(names="ab"), sized]
+    assert {one.status for one in device.verify_together(mixed)} == {Status.CORRECT}
+    ran = [name for name, _ in process.ran]
+    assert {*ran[: -2 * len(INPUT_KINDS) - 1]} == {"a", "b"}
+    last = ran[-2 * len(INPUT_KINDS) - 1 :]
+    assert last == ["p"] * len(INPUT_KINDS) + ["s"] * (len(INPUT_KINDS) + 1)
 
 
 def test_each_workload_is_opened_once_and_outcomes_keep_their_order(
@@ -181,3 +205,36 @@ def test_a_device_that_cannot_is_asked_for_one_after_the_other() -> None:
     assert len(verify_all(device, [*some(), *some(LARGE, "xy")])) == 7
     assert asked == list("abcdexy")
     assert verify_all(device, []) == []
+
+
+class Little(Process):
+    """A verifier's process on a GPU of so many bytes."""
+
+    def __init__(self, room_bytes: int) -> None:
+        super().__init__()
+        self._room_bytes = room_bytes
+
+    def call(self, method: str, *arguments: Any, timeout_s: float) -> Any:
+        if method == "open_arena" and arguments[1].total_bytes > self._room_bytes:
+            raise MemoryError("no room")
+        return super().call(method, *arguments, timeout_s=timeout_s)
+
+
+def test_scratch_that_finds_no_room_is_its_own_fault_whoever_came_before(
+    make_spec: MakeSpec,
+) -> None:
+    spec = make_spec(*DOUBLE, ("partial", "float32", ("SPLITS", "T"), "scratch"))
+    small, large = (
+        replace(one, scratch=(("partial", (rows, 64)),))
+        for one, rows in zip(some(names="sl"), (1, 1 << 20), strict=True)
+    )
+    for order in ((large, small), (small, large), (large, large, small)):
+        process = Little(1 << 20)
+        device = VerifiedDevice(INFO, spec, process, Runner(process))  # type: ignore[arg-type]
+        found = [device.verify(one).status for one in order]
+        wanted = {"s": Status.CORRECT, "l": Status.RESOURCE_LIMIT}
+        assert found == [wanted[one.source_key] for one in order]
+    process = Little(64)
+    device = VerifiedDevice(INFO, spec, process, Runner(process))  # type: ignore[arg-type]
+    with pytest.raises(DeviceError, match="not enough memory for T=64"):
+        device.verify(large)

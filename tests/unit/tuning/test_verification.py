@@ -10,6 +10,7 @@ import pytest
 from tuner.app.run import tune
 from tuner.device.base import Outcome
 from tuner.device.simulated import SimulatedDevice
+from tuner.model.config import Config
 from tuner.model.errors import KernelError
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Status, Variant
@@ -95,6 +96,23 @@ def test_a_config_that_is_wrong_on_an_edge_case_does_not_win(plan, make_session,
         failed = [check for check in session.checks() if check.passed is False]
     assert {(check.kind, check.config["block"]) for check in failed} == {(EDGE_CASES, 32)}
     assert failed[0].reason == "out[126] is 0, expected 1"
+
+
+def test_verdicts_are_kept_when_a_later_workload_is_interrupted(plan, make_session, compiler):
+    class Interrupted(OddDevice):
+        def verify(self, program):
+            if program.workload == plan.tuned[1]:
+                raise KeyboardInterrupt
+            return super().verify(program)
+
+    device = Interrupted()
+    with make_session(plan) as session:
+        candidates = Candidates(plan, compiler, device)
+        verification = Verification(plan, session, device, candidates)
+        one = Variant(INITIAL, Config.of({"block": 64, "items": 1}))
+        with pytest.raises(KeyboardInterrupt):
+            verification.verify((workload, one) for workload in plan.tuned)
+        assert [check.workload for check in session.checks()] == [plan.tuned[0]]
 
 
 def test_a_winner_that_a_tool_finds_fault_with_gives_way_everywhere(plan, make_session, run):

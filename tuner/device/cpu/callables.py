@@ -68,6 +68,9 @@ class CallableWorker:
     def keep_only(self, *programs: Program) -> None:
         """Keep all: a module takes little."""
 
+    def keep_latest(self, program: Program) -> None:
+        """Keep all, as `keep_only` does."""
+
     def run(self, program: Program, order: int, fill: int, variant: int = 0) -> tuple[float, int]:
         """Call the kernel; return microseconds and a checksum of the compared outputs."""
         first = program.source_key not in self._called

@@ -86,7 +86,7 @@ class HostDevice(VerifiedDevice):
 
 
 class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
-    """The server that runs programs on the CPU, replaced should it fail; implements `Runner`.
+    """The server that runs programs on the CPU, replaced should it fail.
 
     `deterministic` names the outputs whose bits may not differ between timed calls. `called` is
     the file of a kernel in Python, and the operator's choices that it is called with.
@@ -119,7 +119,10 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
         So a check, too, may be the first call on these inputs or one of many.
         """
         with self._blamed_on_the_program():
-            worker = self._renewed(program)
+            worker = self._ready_worker()
+            # The others' state is kept too: they may be verified in turns.
+            worker.keep_latest(program)
+            worker.renew(UNCHANGED)
             for one in (*_some_orders(CHECK_CALLS), order):
                 worker.run(program, one, fill_byte(nan=nan))
         return ""

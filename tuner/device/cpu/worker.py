@@ -41,6 +41,8 @@ GRACE_S = 10.0
 # What a process may take beyond the limit that the kernel's own launch watches, and to load.
 _LATE_S = 1.0
 _LOAD_S = 3.0
+# Programs whose processes live on, with their state, while others are verified.
+LOADED_PROGRAMS = 16
 _Key = tuple[bytes, tuple[Launch, ...], tuple[tuple[str, str], ...]]
 
 
@@ -172,8 +174,17 @@ class HostWorker(ChildProcess):
         return max(ran.wall_us - self._handshake_us, self.noise_us), ran.digest
 
     def keep_only(self, *programs: Program) -> None:
+        """End the processes of all other programs: they would take part in what is timed."""
         kept = {_key(program) for program in programs}
-        for key in [key for key in self._loaded if key not in kept]:
+        self._unload([key for key in self._loaded if key not in kept])
+
+    def keep_latest(self, program: Program) -> None:
+        """End the oldest programs where there are more than are kept beside this one."""
+        others = [key for key in self._loaded if key != _key(program)]
+        self._unload(others[: max(0, len(others) + 1 - LOADED_PROGRAMS)])
+
+    def _unload(self, keys: Iterable[_Key]) -> None:
+        for key in keys:
             self._ask(UnloadRequest(self._loaded.pop(key)), GRACE_S)
 
     def _load(self, program: Program) -> int:
@@ -184,6 +195,7 @@ class HostWorker(ChildProcess):
         """
         key = _key(program)
         if key in self._loaded:
+            self._loaded[key] = self._loaded.pop(key)  # the latest is the last
             return self._loaded[key]
         if fault := elf_fault(program.cubin):
             raise HostRunError(f"the compiled kernel {fault}")

@@ -28,7 +28,7 @@ VERIFIER_TIMEOUT_S = 120.0
 STRETCHES = 3
 CLOSING_TIMEOUT_S = 10.0
 # What the seconds of a device go to (`tuner.process.tally`).
-MEMORY, VERIFIER, RUNS, TIMING = "memory", "verifier", "runs", "timing"
+MEMORY, VERIFIER, RUNS, TIMING, VERDICTS = "memory", "verifier", "runs", "timing", "verdicts"
 DIFFERS = "its output differs between timed calls on the same inputs"
 _T = TypeVar("_T")
 
@@ -74,21 +74,29 @@ class VerifiedDevice:
         """Verify programs of one workload, each kind of input drawn once for all of them.
 
         They take turns in an order drawn for each kind: none can count on what another one left.
+        Alone stay peers, which keep another contract, and who chooses the size of its scratch: the
+        memory would be laid out anew for each turn.
         """
+        together = {k: one for k, one in enumerate(programs) if not (one.peer or one.scratch)}
         failed: dict[int, Outcome] = {}
-        passed: list[list[Correctness]] = [[] for _ in programs]
-        orders = [self._runner.orders() for _ in programs]
+        passed: dict[int, list[Correctness]] = {index: [] for index in together}
+        orders = {index: self._runner.orders() for index in together}
         for kind in self._all_kinds:
-            seed, turns = fresh_seed(), [k for k in range(len(programs)) if k not in failed]
+            seed, turns = fresh_seed(), [index for index in together if index not in failed]
             secrets.SystemRandom().shuffle(turns)
             for index in turns:
                 check = partial(self._checked, programs[index], orders[index], kind, seed)
-                found = self._outcome_of(programs[index], check)
-                if isinstance(found, Correctness) and found.passed:
-                    passed[index].append(found)
+                verdict = self._outcome_of(programs[index], check)
+                if isinstance(verdict, Outcome):
+                    failed[index] = verdict
+                elif verdict.passed:
+                    passed[index].append(verdict)
                 else:
-                    failed[index] = _outcome(found) if isinstance(found, Correctness) else found
-        return [failed.get(k) or _outcome(merged(found)) for k, found in enumerate(passed)]
+                    failed[index] = _outcome(verdict)
+        right = {k: _outcome(merged(all_)) for k, all_ in passed.items() if k not in failed}
+        alone = {k: self.verify(one) for k, one in enumerate(programs) if k not in together}
+        outcomes = failed | right | alone
+        return [outcomes[index] for index in range(len(programs))]
 
     def same_bits(self, program: Program, like: Program) -> Outcome:
         def attempt() -> Outcome:
@@ -201,7 +209,7 @@ class VerifiedDevice:
         said = self._run_with_reference(program, next(orders), known, nan=kind != NONFINITE)
         seed = self._shared_seed(workload, NORMAL)
         verdict: Correctness
-        verdict, known = self._ask("check_then_prepare", workload, NORMAL, seed, True)
+        verdict, known = self._ask("check_then_prepare", workload, NORMAL, seed)
         if not verdict.passed:
             return replace(verdict, reason=verdict.reason + said)
         said = self._run_with_reference(program, next(orders), known)
@@ -307,7 +315,8 @@ class VerifiedDevice:
 
         def judge(index: int, variant: int, repeats: bool) -> None:
             peer = bool(programs[index].peer)
-            verdict: Correctness = self._ask("check", False, variant, peer)
+            with spent_on(VERDICTS):
+                verdict: Correctness = self._call("check", False, variant, peer)
             fault = verdict.reason or ("" if repeats else DIFFERS)
             # What is wrong says more than that something is.
             if fault and faults.get(index, DIFFERS) == DIFFERS:
@@ -324,7 +333,11 @@ class VerifiedDevice:
         return verdict
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        with spent_on(VERIFIER), _blamed_on_verifier():
+        with spent_on(VERIFIER):
+            return self._call(method, *arguments)
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        with _blamed_on_verifier():
             return self._verifier.call(method, *arguments, timeout_s=VERIFIER_TIMEOUT_S)
 
     def _enter(self, *programs: Program) -> None:
@@ -346,7 +359,7 @@ class VerifiedDevice:
             if anew or self._arena is None or layout.total_bytes != self._arena.layout.total_bytes:
                 self._open(workload, layout)
             elif layout != self._arena.layout:
-                self._arena = self._ask("fit", layout)
+                self._arena = self._call("fit", layout)
             assert self._arena is not None
             self._runner.attach(self._arena, self._spec.surroundings_of(workload))
 
@@ -357,15 +370,25 @@ class VerifiedDevice:
         # The worker lets go first: the verifier may not free what another process has mapped.
         self._runner.detach()
         try:
-            self._arena = self._ask("open_arena", workload, layout)
-            if grown:  # see now whether there is room beside it
-                self._ask("prepare", workload, NORMAL, fresh_seed())
+            self._arena = self._call("open_arena", workload, layout)
+            if sized:  # see now whether there is room beside it
+                self._call("prepare", workload, NORMAL, fresh_seed())
         except MemoryError as error:
-            if not grown:
+            if not sized or not (grown or self._has_room(workload)):
                 raise
             reason = f"its scratch of {sum(sized.values()):,} bytes finds no room: {error}"
             raise RunFailedError(Status.RESOURCE_LIMIT, reason) from error
         self._opened, self._rooms = workload, needed
+
+    def _has_room(self, workload: Workload) -> bool:
+        """Tell whether there is room where a config asks for next to no scratch."""
+        smallest = lay_out(self._spec, workload.values, by_pages=self._runner.by_pages)
+        try:
+            self._call("open_arena", workload, smallest)
+            self._call("prepare", workload, NORMAL, fresh_seed())
+        except MemoryError:
+            return False
+        return True
 
 
 def fresh_seed() -> int:

@@ -127,16 +127,20 @@ class Verifier:
         `cached` allows inputs that other configs were checked with. Those that are in the arena
         already are not drawn again.
         """
-        found = self._cache.take(kind, seed) if cached else self._prepared
-        wanted = (workload, kind, seed)
-        same = found is not None and (found.workload, found.kind, found.seed) == wanted
-        prepared = found if cached or same else None
+        prepared = self._in_arena(workload, kind, seed)
+        if prepared is None and cached:
+            prepared = self._cache.take(kind, seed)
         if prepared is None:
             prepared = self._drawn(workload, kind, seed)
             if cached:
                 self._cache.put(prepared)
         self._use(prepared)
         return prepared.reference is not None
+
+    def _in_arena(self, workload: Workload, kind: str, seed: int) -> Prepared | None:
+        now = self._prepared
+        same = now is not None and (now.workload, now.kind, now.seed) == (workload, kind, seed)
+        return now if same else None
 
     def prepare_same(self, workload: Workload) -> None:
         """Put the inputs into the arena that every config of a workload gets, and poison the rest.
@@ -281,11 +285,14 @@ class Verifier:
         return verdict
 
     def check_then_prepare(
-        self, workload: Workload, kind: str, seed: int, cached: bool
+        self, workload: Workload, kind: str, seed: int
     ) -> tuple[Correctness, bool]:
-        """Verify the outputs and, where they are right, prepare for the next run, in one call."""
+        """Verify the outputs and, where they are right, prepare for the next run, in one call.
+
+        That saves every trial of a search the time of a call; its inputs may be used again.
+        """
         verdict = self._checked()
-        return verdict, verdict.passed and self.prepare(workload, kind, seed, cached)
+        return verdict, verdict.passed and self.prepare(workload, kind, seed, cached=True)
 
     def check_again(self) -> Correctness:
         """Verify the outputs of a second run, which must have the bits of the first."""

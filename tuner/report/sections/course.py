@@ -29,6 +29,7 @@ PARTS: Mapping[str, str] = {
     "verifier": "inputs, references and verdicts",
     "runs": "verified runs",
     "timing": "timed runs",
+    "verdicts": "verdicts on them",
     "compiling": "waiting for the compiler",
     "choosing": "choosing finalists",
     "finalists": "verifying and timing finalists",
