@@ -10,7 +10,7 @@ from tuner.cluster.coordinator import MOST_LOSSES, Cluster, LostTooOftenError
 from tuner.cluster.files import kernel_bundle
 from tuner.cluster.membership import Slot, Wanted
 from tuner.cluster.messages import CallDevice, Leave, OpenKernel
-from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
+from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program, RankedRounds
 from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, WorkerError
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Status
@@ -77,8 +77,8 @@ class RemoteDevice:
         )
         return compared
 
-    def rank(self, programs: Sequence[Program], *, rounds: int) -> Sequence[Sequence[float]]:
-        times_us: Sequence[Sequence[float]] = self.call(
+    def rank(self, programs: Sequence[Program], *, rounds: int) -> RankedRounds:
+        times_us: RankedRounds = self.call(
             CallDevice("rank", (tuple(programs),), {"rounds": rounds}),
             self._cluster.settings.patience.compare_s,
         )

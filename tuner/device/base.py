@@ -75,9 +75,10 @@ class Program:
 
     `source_key` is `compiler.base.source_key`; `lowered` maps a launch's kernel name to the
     symbol in `cubin`. `config` is what the source was rendered for, None for the baseline. `peer`
-    names an installed implementation of the operator (tuner/device/reference.py), which has no cubin
-    and no launches. `scratch` has the shapes that the config chose, by the argument's name. With
-    `tell_bits` a verdict says which bits it makes, for one more run (`Correctness.bits`).
+    names an installed implementation of the operator, which has no cubin and no launches
+    (tuner/device/reference.py). `scratch` has the shapes that the config chose, by the argument's
+    name. With `tell_bits` a verdict says which bits it makes, for one more run
+    (`Correctness.bits`).
     """
 
     source_key: str
@@ -185,12 +186,15 @@ class Device(Protocol):
     def close(self) -> None: ...
 
 
+RankedRounds = Sequence[Sequence[float | None]]
+
+
 @runtime_checkable
 class CanRank(Protocol):
     """A device that can tell many programs apart sooner than by comparing them in full."""
 
-    def rank(self, programs: Sequence[Program], *, rounds: int) -> Sequence[Sequence[float]]:
-        """Time programs of one workload interleaved: a row (us) a round, inf for what went wrong.
+    def rank(self, programs: Sequence[Program], *, rounds: int) -> RankedRounds:
+        """Time programs of one workload interleaved: a row (us) a round, None for what went wrong.
 
         Raises `DeviceError` as `compare` does.
         """

@@ -24,6 +24,7 @@ from tuner.device.base import (
     FromRecording,
     Outcome,
     Program,
+    RankedRounds,
     VerifiesTogether,
     Watchers,
 )
@@ -284,10 +285,10 @@ def _kind(device: Device) -> str:
 
 
 class _Ranking(DeviceGroup):
-    def rank(self, programs: Sequence[Program], *, rounds: int) -> Sequence[Sequence[float]]:
-        def rank(device: Device, factor: float) -> Sequence[Sequence[float]]:
+    def rank(self, programs: Sequence[Program], *, rounds: int) -> RankedRounds:
+        def rank(device: Device, factor: float) -> RankedRounds:
             rows = cast("CanRank", device).rank(programs, rounds=rounds)
-            return [tuple(us * factor for us in row) for row in rows]
+            return [tuple(None if us is None else us * factor for us in row) for row in rows]
 
         return self._at_home(programs[0].workload, rank)
 

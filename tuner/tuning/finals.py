@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from math import inf
 
-from tuner.device.base import CanRank, ComparisonRounds, Device, Outcome, Program
+from tuner.device.base import (
+    CanRank,
+    ComparisonRounds,
+    Device,
+    Outcome,
+    Program,
+    RankedRounds,
+)
 from tuner.device.reference import load_production, peer_program
 from tuner.dispatch.kernels import VariantRenderer
 from tuner.dispatch.table import (
@@ -340,14 +346,14 @@ class Finals:
             return variants
         programs = [of(one.candidate).program(workload, one.config) for one in variants]
 
-        def measure(running: Sequence[int], rounds: int) -> Sequence[Sequence[float]]:
+        def measure(running: Sequence[int], rounds: int) -> RankedRounds:
             return device.rank([programs[k] for k in running], rounds=rounds)
 
         try:
             times_us = race(measure, len(programs), seconds=seconds)
         except DeviceError:
             return variants  # which of them failed, each one's verification will tell
-        right = {v: us for v, us in zip(variants, times_us, strict=True) if us < inf}
+        right = {v: us for v, us in zip(variants, times_us, strict=True) if us is not None}
         self._raced[workload] = right
         return sorted(right, key=right.__getitem__) or variants
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from tuner.device.base import RankedRounds
+
 # Rounds before anybody drops out.
 FIRST_ROUNDS = 12
 # Who is so many standard errors behind is out; in so few rounds 1 in 70 that are as fast would be.
@@ -30,8 +32,7 @@ SECONDS = 2.0
 # Of differences as good as normal, the trimmed mean needs two thirds of the median's rounds.
 TRIMMED = 0.2
 
-Rounds = Sequence[Sequence[float]]
-Measure = Callable[[Sequence[int], int], Rounds]
+Measure = Callable[[Sequence[int], int], RankedRounds]
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -66,10 +67,10 @@ def race(
     *,
     seconds: float = SECONDS,
     clock: Callable[[], float] = time.monotonic,
-) -> tuple[float, ...]:
-    """Return what each of `count` runners takes (us), inf for those that went wrong.
+) -> tuple[float | None, ...]:
+    """Return what each of `count` runners takes (us), None for those that went wrong.
 
-    `measure` times the runners of these numbers together, in so many rounds: a row each, with inf
+    `measure` times the runners of these numbers together, in so many rounds: a row each, with None
     for whoever went wrong. What is said of one that dropped out rests on the rounds until then.
     """
     running, wanted, left_s = list(range(count)), FIRST_ROUNDS, seconds
@@ -77,12 +78,13 @@ def race(
     behind: list[tuple[int, int, float]] = []  # who, whom, by how much
     while True:
         began_s = clock()
+        # None becomes NaN, which is not finite.
         rounds = np.vstack([rounds, np.array(measure(running, wanted), dtype=float)])
         took_s = clock() - began_s
         right = np.flatnonzero(np.isfinite(rounds).all(axis=0)).tolist()
         running, rounds = [running[k] for k in right], rounds[:, right]
         if not running:
-            return (inf,) * count
+            return (None,) * count
         now = standing(rounds)
         leader, ahead = running[now.leader], now.running
         if len(rounds) > FIRST_ROUNDS:
@@ -99,13 +101,12 @@ def race(
 
 def _costs(
     count: int, leader: int, leader_us: float, behind: Sequence[tuple[int, int, float]]
-) -> tuple[float, ...]:
+) -> tuple[float | None, ...]:
     """Put together who was how far behind whom: whom it was behind may have dropped out later."""
-    costs_us = [inf] * count
-    costs_us[leader] = leader_us
+    costs_us = {leader: leader_us}
     for one, other, us in reversed(behind):
         costs_us[one] = costs_us[other] + us
-    return tuple(costs_us)
+    return tuple(map(costs_us.get, range(count)))
 
 
 def standing(rounds: Matrix) -> Standing:

@@ -69,10 +69,10 @@ def test_time_ends_it():
 
 def test_one_that_went_wrong_has_no_time_and_stops_nobody():
     def measure(running, rounds):
-        return [[inf if one == 0 else 1.0 + one for one in running]] * rounds
+        return [[None if one == 0 else 1.0 + one for one in running]] * rounds
 
-    assert race(measure, 3) == (inf, 2.0, 3.0)
-    assert race(lambda running, rounds: [[inf] * len(running)] * rounds, 2) == (inf, inf)
+    assert race(measure, 3) == (None, 2.0, 3.0)
+    assert race(lambda running, rounds: [[None] * len(running)] * rounds, 2) == (None, None)
 
 
 def test_whoever_dropped_out_stays_behind_those_who_ran_on():

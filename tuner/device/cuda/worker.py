@@ -70,8 +70,6 @@ WARM_UP_REPLAYS = 4
 ROUNDS_AT_A_TIME = 8
 # What stands for timed calls is replayed up to so many times.
 RERUN_REPLAYS = 4
-# A chain's turn without the operator.
-_EMPTY = -1
 # A difference of two chains may come out below zero by noise; a time may not.
 LEAST_US = 1e-3
 # Long beside the pauses in which this process looks at the energy counter.
@@ -250,22 +248,23 @@ class CudaWorker:
         empty = self._empty.get(replays.buffers.rotation)
         # What is wrong with it is wrong with all of a round: it is worth a second look.
         empties = (1 if len(graphs) == 1 else 2) if empty else 0
-        competitors = [*range(len(graphs)), *[_EMPTY] * empties]
-        turns = []
+        # None is a chain's turn without the operator.
+        competitors: list[int | None] = [*range(len(graphs)), *[None] * empties]
+        turns: list[int | None] = []
         for _ in range(rounds):
             secrets.SystemRandom().shuffle(competitors)
             turns += competitors
         # Once more in front, not counted: events that find the stream idle enclose the launch too.
         turns.insert(0, turns[0])
-        kept = [None if turn == _EMPTY else (turn, launchers[turn]) for turn in turns]
-        chosen = [empty if turn == _EMPTY else graphs[turn] for turn in turns]
+        kept = [None if turn is None else (turn, launchers[turn]) for turn in turns]
+        chosen = [empty if turn is None else graphs[turn] for turn in turns]
         (_, *sample), event_s = replays.run([one for one in chosen if one], kept)
         rows, count = [], len(competitors)
         for first in range(0, len(sample), count):
             found = list(zip(turns[1 + first :], sample[first : first + count], strict=False))
-            without = [total for turn, total in found if turn == _EMPTY]
+            without = [total for turn, total in found if turn is None]
             less = sum(without) / max(len(without), 1)
-            totals = {turn: total - less for turn, total in found if turn != _EMPTY}
+            totals = {turn: total - less for turn, total in found if turn is not None}
             rows.append([max(totals[k] / g.calls, LEAST_US) for k, g in enumerate(graphs)])
         return rows, event_s
 

@@ -8,10 +8,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from math import inf
 from typing import Any, TypeVar
 
-from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program, largest_scratch
+from tuner.device.base import (
+    ComparisonRounds,
+    DeviceInfo,
+    Outcome,
+    Program,
+    RankedRounds,
+    largest_scratch,
+)
 from tuner.device.inputs import NONFINITE, NORMAL, ORDINARY, input_kinds_for
 from tuner.device.layout import Arena, Layout, Patch, lay_out
 from tuner.device.timing import FINALS, SEARCH, WALL_RATIO
@@ -129,12 +135,12 @@ class VerifiedDevice:
 
         return _tried(workload, attempt)
 
-    def rank(self, programs: Sequence[Program], *, rounds: int) -> Sequence[Sequence[float]]:
+    def rank(self, programs: Sequence[Program], *, rounds: int) -> RankedRounds:
         """Time programs interleaved, in one stretch, and judge what their last calls left."""
 
-        def attempt() -> Rows:
+        def attempt() -> RankedRounds:
             rows, faults = self._alternated(programs, [rounds])
-            return [tuple(inf if k in faults else us for k, us in enumerate(row)) for row in rows]
+            return [tuple(None if k in faults else us for k, us in enumerate(row)) for row in rows]
 
         return _tried(programs[0].workload, attempt)
 
