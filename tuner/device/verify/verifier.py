@@ -198,24 +198,27 @@ class Verifier:
         """
         self._refer(before)
         seed = before.seed + 1
-        anew = self._drawn(before.workload, before.kind, seed)
-        mine = [name for name in anew.inputs if name not in anew.given]
-        largest = max((anew.inputs[name].size for name in mine), default=0)
-        rng = np.random.default_rng(seed)
+        slots = self._layout.with_role("input", "inout")
+        mine = [slot for slot in slots if slot.name not in before.given]
+        largest = max((before.inputs[slot.name].size for slot in mine), default=0)
+        chance, rng = np.random.default_rng(seed), generator(self._xp, seed)
         count = TOUCHED
         while count < largest * TOUCHED_MORE:
             twin = Prepared(before.workload, before.kind, seed, dict(before.inputs))
             places = {}
-            for name in mine:
-                places[name] = np.unique(rng.integers(0, anew.inputs[name].size, count))
-                twin.inputs[name] = before.inputs[name].copy()
-                chosen = self._xp.asarray(places[name])
-                twin.inputs[name].reshape(-1)[chosen] = anew.inputs[name].reshape(-1)[chosen]
+            for slot in mine:
+                chosen = np.unique(chance.integers(0, before.inputs[slot.name].size, count))
+                argument, axes = self._spec.argument(slot.name), before.workload.values
+                others = draw_values(self._xp, rng, argument, before.kind, chosen.shape, axes)
+                places[slot.name] = chosen
+                twin.inputs[slot.name] = before.inputs[slot.name].copy()
+                flat, at = twin.inputs[slot.name].reshape(-1), self._xp.asarray(chosen)
+                flat[at] = self._as_stored(slot, before.kind, others)
             self._refer(twin)
             if self._tells(before, twin):
                 return twin, self._patch(before, twin, places)
             count *= TOUCHED_MORE
-        return anew, UNCHANGED
+        return self._drawn(before.workload, before.kind, seed), UNCHANGED
 
     def _patch(self, before: Prepared, after: Prepared, places: Mapping[str, Array]) -> Patch:
         offsets: list[int] = []
@@ -360,12 +363,15 @@ class Verifier:
                 argument = self._spec.argument(name)
                 coupled |= {name} if argument.fill in COUPLED_FILLS else set()
                 values = draw_values(self._xp, rng, argument, kind, slot.shape, workload.values)
-            if kind == NORMAL and slot.dtype in FLOAT_DTYPES:
-                # What is timed may be written anew by a product, which has no sums of -0.
-                values = values + 0.0
-            inputs[name] = encode(self._xp, values, slot.dtype).reshape(slot.shape)
+            inputs[name] = self._as_stored(slot, kind, values).reshape(slot.shape)
         told = f"{kind}{ORDINARY_INSTEAD}" if self._reference.replaced() else kind
         return Prepared(workload, kind, seed, inputs, given=frozenset(coupled), told=told)
+
+    def _as_stored(self, slot: Slot, kind: str, values: Array) -> Array:
+        if kind == NORMAL and slot.dtype in FLOAT_DTYPES:
+            # What is timed may be written anew by a product, which has no sums of -0.
+            values = values + 0.0
+        return encode(self._xp, values, slot.dtype)
 
     def _checked(self, then: Callable[[], str] = lambda: "", *, peer: bool = False) -> Correctness:
         self._memory.pull()

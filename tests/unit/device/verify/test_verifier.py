@@ -354,3 +354,17 @@ def test_what_is_in_the_arena_is_not_drawn_again_but_restored(
     bench.verifier.prepare(WORKLOAD, "zeros", 6)
     bench.verifier.prepare(WORKLOAD, "x3", 5)
     assert drawn == [("x3", 5), ("zeros", 5), ("zeros", 6), ("x3", 5)]
+
+
+def test_slightly_other_inputs_cost_no_draw_of_all(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bench.checked(bench.double).passed
+    monkeypatch.setattr(bench.verifier, "_drawn", None)
+    patch = bench.verifier.alternate()
+    assert 0 < len(patch.offsets) <= 2, "one number of x"
+    before, after = patch.values
+    assert before != after
+    bench.verifier.touch()
+    bench.double()
+    assert bench.verifier.check().passed
