@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from math import inf
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -68,11 +67,11 @@ def compared(
     if configs[0] == configs[1]:
         return {**row, "same": True, "regret": 0.0}
     made = [evaluator.program(workload, config) for config in configs]
-    rows: list[Sequence[float]] = []
+    rows: list[Sequence[float | None]] = []
     while True:
         rows += device.rank(made, rounds=min(BATCH, rounds - len(rows)))
         first, second = zip(*rows, strict=True)
-        if inf in (*first, *second):
+        if None in (*first, *second):
             raise RuntimeError(f"{workload}: a winner is wrong after the rounds")
         slower, faster = sorted((first, second), key=median, reverse=True)
         ratio, interval = paired_interval(slower, faster, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,11 +25,15 @@ WORKLOAD = Workload.of({"T": 64})
 ONE, OTHER = Config.of({"block": 64}), Config.of({"block": 128})
 
 
-def between(*times_us: float, noise_us: float = 0.0) -> dict[str, Any]:
+def between(*times_us: float | None, noise_us: float = 0.0) -> dict[str, Any]:
     rng = np.random.default_rng(0)
 
-    def rank(programs: list[Any], rounds: int) -> list[list[float]]:
-        return (np.array(times_us) + noise_us * rng.standard_normal((rounds, 2))).tolist()
+    def rank(programs: list[Any], rounds: int) -> list[list[float | None]]:
+        noise = noise_us * rng.standard_normal((rounds, 2))
+        return [
+            [None if us is None else us + more for us, more in zip(times_us, row, strict=True)]
+            for row in noise.tolist()
+        ]
 
     device, evaluator = SimpleNamespace(rank=rank), SimpleNamespace(program=lambda *_: None)
     return compared(cast(Any, device), cast(Any, evaluator), WORKLOAD, [ONE, OTHER], 200)
@@ -54,7 +57,7 @@ def test_one_winner_of_both_seeds_has_no_regret_and_is_not_run() -> None:
 
 def test_a_winner_that_is_wrong_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="wrong"):
-        between(4.0, inf)
+        between(4.0, None)
 
 
 def test_a_search_is_asked_for_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
