@@ -306,7 +306,7 @@ def _converted(
 ) -> Array:
     if xp.__name__ != "numpy":
         return convert(values)
-    flat, found = np.asarray(values).reshape(-1), np.empty(values.size, to)
+    flat, found = values.reshape(-1), np.empty(values.size, to)
     for piece in pieces(xp, flat.size):
         found[piece] = convert(flat[piece])
     return found.reshape(values.shape)

@@ -158,8 +158,8 @@ class ProgressTracker:
         lanes_s = round(self._device_s, 3), round(self._compiler_s, 3)
         started = {name: dict(counts) for name, counts in self._starts.items() if counts}
         inside_s = {
-            name: {what: round(seconds, 3) for what, seconds in spent.items()}
-            for name, spent in self._spent.items()
+            name: {what: round(seconds, 3) for what, seconds in parts.items()}
+            for name, parts in self._spent.items()
         }
         self._session.record_event(TimeSpent(0, phases_s, self.lanes, *lanes_s, started, inside_s))
         self._phases_s.clear()

@@ -87,12 +87,16 @@ class VerifiedDevice:
         failed: dict[int, Outcome] = {}
         passed: dict[int, list[Correctness]] = {index: [] for index in together}
         orders = {index: self._runner.orders() for index in together}
+
+        def check(index: int, kind: str, seed: int) -> Correctness:
+            self._enter(programs[index])
+            return self._checked(programs[index], orders[index], kind, seed)
+
         for kind in self._all_kinds:
             seed, turns = fresh_seed(), [index for index in together if index not in failed]
             secrets.SystemRandom().shuffle(turns)
             for index in turns:
-                check = partial(self._checked, programs[index], orders[index], kind, seed)
-                verdict = self._outcome_of(programs[index], check)
+                verdict = self._outcome_of(programs[index], partial(check, index, kind, seed))
                 if isinstance(verdict, Outcome):
                     failed[index] = verdict
                 elif verdict.passed:
@@ -238,7 +242,6 @@ class VerifiedDevice:
         self, program: Program, orders: Iterator[int], kind: str, seed: int
     ) -> Correctness:
         """Verify what it makes of one set of inputs; of `normal` ones twice, for equal bits."""
-        self._enter(program)
         known = self._ask("prepare", program.workload, kind, seed)
         said = self._run_with_reference(program, next(orders), known, nan=kind != NONFINITE)
         verdict: Correctness = self._ask("check", kind == NORMAL)

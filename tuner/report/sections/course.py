@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tuner.model.trial import Result
 from tuner.report.data import ReportData
 from tuner.report.formatting import rounded
 from tuner.tuning.homes import difference
+
+_N = TypeVar("_N", int, float)
 
 # What a phase does, by its name.
 MEANING: Mapping[str, str] = {
@@ -105,23 +108,23 @@ def time_spent(data: ReportData) -> TimeTable | None:
     compiler_s = sum(one.compiler_s for one in data.time_spent)
     lanes_s = sum(one.lanes * one.phases_s.get("search", 0.0) for one in data.time_spent)
     left_s = max(0.0, lanes_s - device_s - compiler_s)
-    inside_s: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for one in data.time_spent:
-        for phase, inside in one.inside_s.items():
-            inside_s[phase].update(inside)
-    parts_s = {phase: dict(inside) for phase, inside in inside_s.items()}
-    return TimeTable(dict(phases_s), device_s, compiler_s, left_s, _starts(data), parts_s)
+    inside_s = _added(one.inside_s for one in data.time_spent)
+    return TimeTable(dict(phases_s), device_s, compiler_s, left_s, _starts(data), inside_s)
 
 
 def _starts(data: ReportData) -> Mapping[str, Mapping[str, int]] | None:
     told = [one.starts for one in data.time_spent]
-    if None in told:
-        return None
-    added: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for one in told:
-        for phase, counts in (one or {}).items():
-            added[phase].update(counts)
-    return {phase: dict(counts) for phase, counts in added.items()}
+    return None if None in told else _added(one or {} for one in told)
+
+
+def _added(runs: Iterable[Mapping[str, Mapping[str, _N]]]) -> dict[str, dict[str, _N]]:
+    """Add up what several runs say of each phase."""
+    added: dict[str, dict[str, _N]] = {}
+    for phase, said in (item for one in runs for item in one.items()):
+        of_phase = added.setdefault(phase, {})
+        for name, number in said.items():
+            of_phase[name] = of_phase.get(name, 0) + number
+    return added
 
 
 def device_of(data: ReportData, result: Result) -> str:

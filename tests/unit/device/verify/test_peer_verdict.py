@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import count
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from idle_runner import IdleRunner
 
 from tuner.device.base import DeviceInfo, Outcome, Program
 from tuner.device.inputs import INPUT_KINDS, NORMAL, ORDINARY
@@ -41,20 +41,11 @@ class Judge:
         return Correctness(not reason, (kind,), (("y", self.error),), reason)
 
 
-class Runner:
-    """Runs nothing."""
-
-    by_pages = False
-
-    def orders(self) -> Iterator[int]:
-        return count()
+class Runner(IdleRunner):
+    """Runs nothing; has something to say of it."""
 
     def run_once(self, program: Program, order: int, *, nan: bool = True) -> str:
         return "; as it said"
-
-    def attach(self, arena: Arena, surroundings: object = None) -> None: ...
-
-    def detach(self) -> None: ...
 
 
 Verified = Callable[..., tuple[Outcome, Judge]]

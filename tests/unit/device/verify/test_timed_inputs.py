@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from idle_runner import IdleRunner
 
 from tuner.device.base import DeviceInfo, Program
 from tuner.device.inputs import NORMAL, USES, InputCache, Prepared
-from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
-from tuner.device.timing import TimingPolicy
-from tuner.device.verify.restarting_worker import Judge, Rows
+from tuner.device.layout import UNCHANGED, Arena, Layout
 from tuner.device.verify.verified_device import VerifiedDevice
 from tuner.model.kernel import KernelSpec, Launch, Workload
-from tuner.model.trial import Correctness, Measurement, Status
+from tuner.model.trial import Correctness, Status
 
 SMALL, LARGE = Workload.of({"T": 8}), Workload.of({"T": 64})
 INFO = DeviceInfo("a GPU", "sm_90a", (9, 0), 132, 1, 1.0, recorded=False)
@@ -52,34 +50,6 @@ class Verifying:
         return [seed for kind, seed in self.seeds if kind != NORMAL]
 
 
-class Runner:
-    """Runs nothing, in no time."""
-
-    by_pages = False
-    noise_us = 0.0
-
-    def orders(self) -> Iterator[int]:
-        return count()
-
-    def run_once(self, program: Program, order: int, *, nan: bool = True) -> str:
-        return ""
-
-    def time(
-        self, program: Program, policy: TimingPolicy, best: float | None, patch: Patch, judge: Judge
-    ) -> Measurement:
-        judge(0, 0, True)
-        return Measurement((1.0,), 1, 1)
-
-    def rerun(self, program: Program) -> None: ...
-
-    def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
-        return [(1.0,) * len(programs)] * rounds
-
-    def attach(self, arena: Arena, surroundings: object = None) -> None: ...
-
-    def detach(self) -> None: ...
-
-
 @pytest.fixture
 def verifier() -> Verifying:
     return Verifying()
@@ -88,7 +58,7 @@ def verifier() -> Verifying:
 @pytest.fixture
 def device(verifier: Verifying, make_spec: Callable[..., KernelSpec]) -> VerifiedDevice:
     spec = make_spec(("y", "float32", ("T",), "output"), ("x", "float32", ("T",), "input"))
-    return VerifiedDevice(INFO, spec, verifier, Runner())  # type: ignore[arg-type]
+    return VerifiedDevice(INFO, spec, verifier, IdleRunner())  # type: ignore[arg-type]
 
 
 def config(name: str, workload: Workload = SMALL) -> Program:

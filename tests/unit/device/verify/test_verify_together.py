@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import pytest
 from host_programs import cached_compiler
+from idle_runner import IdleRunner
 
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
@@ -102,25 +102,16 @@ class Process:
         return True
 
 
-class Runner:
+class Runner(IdleRunner):
     """Runs nothing; notes which program was to run on which kind of input."""
-
-    by_pages = False
 
     def __init__(self, process: Process) -> None:
         self._process = process
-
-    def orders(self) -> Iterator[int]:
-        return count()
 
     def run_once(self, program: Program, order: int, *, nan: bool = True) -> str:
         kind, _ = self._process.prepared[-1]
         self._process.ran.append((program.source_key, kind))
         return ""
-
-    def attach(self, arena: Arena, surroundings: object = None) -> None: ...
-
-    def detach(self) -> None: ...
 
 
 @pytest.fixture
