@@ -4,9 +4,11 @@
                                    [--seed 0] [--trials N] [--out FILE]
                                                             (needs an NVIDIA GPU and CuPy)
 
-Runs the whole command in a process of its own, with empty caches for compiled kernels (`tune`'s and
-CuPy's) and without a store of past runs, once for each of the surroundings. *Busy* is the share of
-the search's wall time in which the device has a trial; `nvml` is the mean of NVML's own utilization
+Runs the whole command in a process of its own on N tuned workloads of all sizes and up to N that
+are held out, with an empty cache for compiled kernels and without a store of past runs. The first
+run in any surroundings finds CuPy's cache empty too (`first, ...`), as on a fresh machine; CuPy
+keeps there what verification compiles, for whatever is tuned later. *Busy* is the share of the
+search's wall time in which the device has a trial; `nvml` is the mean of NVML's own utilization
 over the same time.
 """
 
@@ -21,10 +23,12 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 from environment import write_result
+from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE_MS = 100
@@ -113,20 +117,18 @@ def sample(used):
             used.append((time.perf_counter(), float(line)))
 
 
-def run(space, workloads, surroundings, asked, folder):
-    """Tune once with empty caches and no store; give what was seen of it."""
+def run(space, surroundings, asked, folder, cupy_cache):
+    """Tune once with an empty cache and no store; give what was seen of it."""
     session, seen = Path(folder, "session"), Path(folder, "seen.json")
     words = [str(ROOT / f"kernels/sglang/{asked.kernel}.cu"), "--space", str(space)]
     words += ["--device", "cuda", "--quiet", "--seed", str(asked.seed), "--json"]
     words += ["--session", str(session), "--surroundings", surroundings]
     words += ["--trials", str(asked.trials)] if asked.trials else []
-    for workload in workloads:
-        words += ["--workload", workload.key]
-    empty = {"TUNER_CACHE_DIR": f"{folder}/tune", "CUPY_CACHE_DIR": f"{folder}/cupy"}
+    caches = {"TUNER_CACHE_DIR": f"{folder}/tune", "CUPY_CACHE_DIR": cupy_cache}
     start = time.perf_counter()
     done = subprocess.run(
         [sys.executable, __file__, "--child", str(seen), *words],
-        env={**os.environ, **empty, "TUNE_STORE": "none"},
+        env={**os.environ, **caches, "TUNE_STORE": "none"},
         stdout=subprocess.PIPE,
         check=True,
     )
@@ -151,6 +153,21 @@ def spread(spec, count):
     return [by_size[k * len(by_size) // count] for k in range(count)]
 
 
+@contextmanager
+def with_workloads(space, tuned, held_out):
+    """Write the space anew beside itself, where its paths hold, with some of its workloads."""
+    yaml = YAML()
+    document = yaml.load(space)
+    document["workloads"]["tuned"] = [dict(one.values) for one in tuned]
+    document["workloads"]["held_out"] = [dict(one.values) for one in held_out]
+    file = space.with_name(f"{space.stem}.cold_tune.yaml")
+    yaml.dump(document, file)
+    try:
+        yield file
+    finally:
+        file.unlink()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kernel", default="fused_add_rmsnorm")
@@ -167,20 +184,25 @@ def main():
     from tuner.space.load import load_definition
 
     space = ROOT / f"search_spaces/sglang/{asked.kernel}.yaml"
-    workloads = spread(load_definition(space).spec, asked.workloads)
+    spec = load_definition(space).spec
+    tuned, held_out = spread(spec, asked.workloads), spec.held_out[: asked.workloads]
     runs = {}
-    for name in asked.surroundings:
-        with tempfile.TemporaryDirectory() as folder:
-            device, runs[name] = run(space, workloads, name, asked, folder)
-        content = {
-            "kernel": asked.kernel,
-            "seed": asked.seed,
-            "workloads": [workload.key for workload in workloads],
-            "cores": len(os.sched_getaffinity(0)),
-            "runs": runs,
-            "environment": {"device": device},
-        }
-        write_result(asked.out, content)
+    first, *_ = asked.surroundings
+    with with_workloads(space, tuned, held_out) as chosen, tempfile.TemporaryDirectory() as cupy:
+        for name in (f"first, {first}", *asked.surroundings):
+            with tempfile.TemporaryDirectory() as folder:
+                around = name.removeprefix("first, ")
+                device, runs[name] = run(chosen, around, asked, folder, cupy)
+            content = {
+                "kernel": asked.kernel,
+                "seed": asked.seed,
+                "workloads": [workload.key for workload in tuned],
+                "held_out": [workload.key for workload in held_out],
+                "cores": len(os.sched_getaffinity(0)),
+                "runs": runs,
+                "environment": {"device": device},
+            }
+            write_result(asked.out, content)
     print(json.dumps({name: run["wall_s"] for name, run in runs.items()}))
 
 

@@ -129,9 +129,13 @@ _WAYS = {
 def _cold(content, gpu=GPU):
     device = content["environment"]["device"]
     yield f"## A whole run from nothing, {device}\n"
+    held_out, empty = "", "caches and store empty"
+    if "held_out" in content:
+        held_out = f" and {len(content['held_out'])} that are held out"
+        empty = "store and compile cache empty, CuPy's too in the first run"
     yield (
-        f"`tune kernels/sglang/{content['kernel']}.cu` on {len(content['workloads'])} workloads, "
-        f"on one with {content['cores']} cores, caches and store empty. *Busy* is the share of "
+        f"`tune kernels/sglang/{content['kernel']}.cu` on {len(content['workloads'])} workloads"
+        f"{held_out}, on one with {content['cores']} cores, {empty}. *Busy* is the share of "
         "the search in which the device had a trial, *running* that with a kernel running, as NVML "
         "counts.\n"
     )

@@ -17,6 +17,7 @@ from tuner.device.cuda.sanitizer import (
     ComputeSanitizer,
     find_compute_sanitizer,
 )
+from tuner.device.cuda.tool_process import Arenas
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Status
 from tuner.space.load import Definition
@@ -71,7 +72,7 @@ def supported(built: Built, definition: Definition) -> None:
     """Skip where the tool is not installed or says itself that it cannot work."""
     if find_compute_sanitizer() is None:
         pytest.skip("compute-sanitizer is not installed")
-    watcher = ComputeSanitizer("memcheck", 0, definition.spec, OPERATORS)
+    watcher = ComputeSanitizer("memcheck", 0, Arenas(definition.spec, OPERATORS))
     (outcome,) = watcher.watch([built(silu())])
     if "Device not supported" in outcome.reason:
         pytest.skip(outcome.reason)
@@ -88,7 +89,7 @@ def built(build: Callable[..., Program]) -> Built:
 @pytest.fixture
 def watch(definition: Definition) -> Watch:
     def watch(kind: str, *programs: Program) -> Sequence[Outcome]:
-        watcher = ComputeSanitizer(kind, 0, definition.spec, OPERATORS)
+        watcher = ComputeSanitizer(kind, 0, Arenas(definition.spec, OPERATORS))
         try:
             return watcher.watch(programs)
         finally:

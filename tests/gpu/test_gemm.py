@@ -12,6 +12,7 @@ from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import Program
 from tuner.device.cuda.device import CudaDevice
 from tuner.device.cuda.sanitizer import COMPILE_OPTIONS, ComputeSanitizer, find_compute_sanitizer
+from tuner.device.cuda.tool_process import Arenas
 from tuner.model.config import Config
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import INITIAL, Status
@@ -100,7 +101,7 @@ def test_a_sanitizer_finds_nothing_where_blocks_share_x(
     try:
         evaluator = evaluator_of(spec, device)
         watched = [program(evaluator, gemm, ODD, one) for one in SHARING[:4]]
-        watcher = ComputeSanitizer("memcheck", 0, spec, OPERATORS)
+        watcher = ComputeSanitizer("memcheck", 0, Arenas(spec, OPERATORS))
         for outcome in watcher.watch(watched):
             if "Device not supported" in outcome.reason:
                 pytest.skip(outcome.reason)

@@ -16,6 +16,7 @@ from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import Program
 from tuner.device.cuda.device import CudaDevice
 from tuner.device.cuda.sanitizer import COMPILE_OPTIONS, ComputeSanitizer, find_compute_sanitizer
+from tuner.device.cuda.tool_process import Arenas
 from tuner.export.packages import export_package
 from tuner.export.winners import winners_of
 from tuner.model.config import Config
@@ -121,7 +122,7 @@ def test_a_sanitizer_runs_it_with_maps(evaluator: Evaluator, compiler: NvrtcPool
         pytest.skip("compute-sanitizer is not installed")
     spec = replace(evaluator.spec, compile_options=COMPILE_OPTIONS)
     watched = Evaluator(spec, evaluator.candidate, {}, compiler, evaluator.device)
-    watcher = ComputeSanitizer("memcheck", 0, spec, {})
+    watcher = ComputeSanitizer("memcheck", 0, Arenas(spec, {}))
     (outcome,) = watcher.watch([program(watched)])
     watcher.close()
     if "Device not supported" in outcome.reason:

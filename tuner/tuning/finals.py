@@ -290,6 +290,7 @@ class Finals:
             return
         with spent_on("choosing"):
             chosen = self._finalists.of(workload, self._rank)
+        self._verification.begin((workload, variant) for variant in chosen)
         with spent_on("finalists"):
             finalists = self._verified(workload, chosen)
         with spent_on("further checks"):

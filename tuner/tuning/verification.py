@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache, cached_property, partial
 
 from tuner.analysis.sass import disassemble
 from tuner.analysis.waits import before_wait, unread_because
@@ -23,6 +23,9 @@ BITS = "bits"
 # What says nothing of a kernel: the config is not for this workload, or it cannot be had here.
 _NOT_MEANT = frozenset({Status.CONSTRAINT, Status.RESOURCE_LIMIT})
 _NOT_RUN = frozenset({Status.COMPILE, Status.NOT_RECORDED})
+
+# Each waits for a disassembler, which takes a core.
+READERS = 4
 
 Pair = tuple[Workload, Variant]
 
@@ -53,6 +56,10 @@ class Verification:
     largest_bytes: int | None = field(default=None, kw_only=True)
     made: list[Check] = field(default_factory=list, init=False)
 
+    # What was begun before it is asked for.
+    _begun: dict[Pair, Pending | Outcome] = field(default_factory=dict, init=False)
+    _reading: dict[Pair, Future[Outcome | None]] = field(default_factory=dict, init=False)
+
     def __post_init__(self) -> None:
         known = () if self.repeat else self.session.checks()
         self._known = {(check.kind, check.workload, check.variant) for check in known}
@@ -62,12 +69,26 @@ class Verification:
         """Tell whether a variant has failed a check."""
         return variant in self._failed
 
+    def begin(self, pairs: Iterable[Pair]) -> None:
+        """Start what finalists need no device for: compiling for edge cases, reading their code."""
+        wanted = dict.fromkeys(pairs)
+        if self._verifies:
+            edges = self._edge_case_pairs({variant: None for _, variant in wanted})
+            left = [one for one in edges if (EDGE_CASES, *one) not in self._known]
+            self._begun |= {one: self._started(*one) for one in left if one not in self._begun}
+        self._begin_reading(wanted)
+
+    @property
+    def _verifies(self) -> bool:
+        return self.device.info.verifies and not self.device.info.recorded
+
     def verify(self, pairs: Iterable[Pair], kind: str = VERIFY) -> None:
         """Verify variants with every kind of input and twice, untimed, where the device does."""
-        if self.device.info.recorded or not self.device.info.verifies:
+        if not self._verifies:
             return
         wanted = [pair for pair in dict.fromkeys(pairs) if (kind, *pair) not in self._known]
-        started = {pair: self._started(*pair) for pair in wanted}
+        self._begun |= {one: self._started(*one) for one in wanted if one not in self._begun}
+        started = {pair: self._begun.pop(pair) for pair in wanted}
         for workload in dict.fromkeys(workload for workload, _ in wanted):
             made = {p: self._awaited(p[1], one) for p, one in started.items() if p[0] == workload}
             programs = {pair: one for pair, one in made.items() if isinstance(one, Program)}
@@ -114,17 +135,27 @@ class Verification:
 
     def read_machine_code(self, pairs: Iterable[Pair]) -> None:
         """Follow what is launched programmatically up to its wait, where it is for a GPU."""
+        wanted = dict.fromkeys(pairs)
+        self._begin_reading(wanted)
+        for pair in wanted:
+            if (reading := self._reading.pop(pair, None)) and (outcome := reading.result()):
+                self._keep(MACHINE_CODE, *pair, outcome)
+
+    def _begin_reading(self, pairs: Iterable[Pair]) -> None:
+        """Read in threads: the disassembler takes as long for a cubin as finals for a config."""
         info = self.device.info
         if info.recorded or info.on_cpu or info.evaluator:
             return
-        wanted = [one for one in dict.fromkeys(pairs) if (MACHINE_CODE, *one) not in self._known]
-        for pair, made in [(pair, self._started(*pair)) for pair in wanted]:
-            evaluator = self.candidates.evaluator(pair[1].candidate)
-            ready = evaluator.ready(made) if isinstance(made, Pending) else made
-            constants = self.plan.spec.constants
-            outcome = _waits(ready, constants) if isinstance(ready, Program) else None
-            if outcome is not None:
-                self._keep(MACHINE_CODE, *pair, outcome)
+        left = [one for one in pairs if (MACHINE_CODE, *one) not in self._known]
+        started = {one: self._started(*one) for one in left if one not in self._reading}
+        for pair, one in started.items():
+            ready = self._awaited(pair[1], one)
+            if isinstance(ready, Program):
+                self._reading[pair] = self._readers.submit(_waits, ready, self.plan.spec.constants)
+
+    @cached_property
+    def _readers(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(READERS, thread_name_prefix="machine code")
 
     def keep_bits(self, pairs: Iterable[Pair]) -> None:
         """Verify that variants give the default config's bits where that is asked for.

@@ -119,9 +119,8 @@ def test_every_call_of_a_chain_has_a_place_of_its_own(footprint: int, free: int,
 
 
 def test_between_neighbours_few_samples_are_asked_for() -> None:
-    search, finals = map(between_neighbours, (SEARCH, FINALS))
+    search = between_neighbours(SEARCH)
     assert (search.min_samples, search.max_samples, search.target_error) == (4, 16, 0.01)
-    assert (finals.min_samples, finals.max_samples, finals.target_error) == (4, 40, 0.005)
     assert search.slower_margin < SEARCH.slower_margin
 
 
@@ -164,12 +163,6 @@ def test_a_config_is_hopeless_when_even_its_fastest_sample_is_slow(
     times: list[float], incumbent: float | None, slow: bool
 ) -> None:
     assert hopeless(SEARCH, times, incumbent) is slow
-
-
-def test_finalists_are_measured_for_longer() -> None:
-    assert FINALS.target_error < SEARCH.target_error
-    assert FINALS.min_samples > SEARCH.min_samples
-    assert not finished(FINALS, STEADY, 0.0, None)
 
 
 @pytest.mark.parametrize(

@@ -29,11 +29,12 @@ from tuner.device.cuda.sanitizer import (
     ComputeSanitizer,
     find_compute_sanitizer,
 )
+from tuner.device.cuda.tool_process import Arenas
 from tuner.device.cuda.worker import CudaWorker
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
 from tuner.device.reference import PeerError
-from tuner.device.timing import ASIDE, FINALS, TimingPolicy
+from tuner.device.timing import ASIDE, FINALS, SEARCH, TimingPolicy
 from tuner.device.verify.restarting_worker import (
     Judge,
     RestartingWorker,
@@ -118,8 +119,8 @@ class CudaDevice(VerifiedDevice):
 
     def watchers(self) -> Watchers:
         kinds = KINDS if find_compute_sanitizer() else ()
-        opened = (self._ordinal, self._spec, self._operators)
-        tools = tuple(ComputeSanitizer(kind, *opened) for kind in kinds)
+        arenas = Arenas(self._spec, self._operators)
+        tools = tuple(ComputeSanitizer(kind, self._ordinal, arenas) for kind in kinds)
         return Watchers(tools, COMPILE_OPTIONS, LARGEST_BYTES)
 
     def counters(self) -> NsightCompute:
@@ -215,7 +216,7 @@ class CudaRunner(RestartingWorker[Child]):
     def rerun(self, program: Program) -> None:
         with self._blamed_on_the_program():
             limit_s = _limit_s(RUN_TIMEOUT_S, program)
-            self._ready_worker().call("rerun", program, FINALS, timeout_s=limit_s)
+            self._ready_worker().call("rerun", program, SEARCH, timeout_s=limit_s)
 
     def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
         replays_s = REPLAY_TIMEOUT_S * rounds * (len(programs) + 1)

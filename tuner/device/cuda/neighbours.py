@@ -247,12 +247,11 @@ class Neighbours:
             return neighbour(self._home, one.function, self._stream, axes)
 
     def _require_same(self, arguments: LaunchArguments, content: int, one: Neighbour) -> None:
-        call(driver.cuStreamSynchronize, self._stream)
         size_bytes = self._layout.total_bytes
-        found, wanted = (_bytes_at(base, size_bytes) for base in (arguments.base, content))
-        different = np.flatnonzero(found != wanted)
-        if different.size:
-            raise self._error(one, f"changes {self._what(int(different[0]))}")
+        if self._memory.differ(arguments.base, content, size_bytes):
+            found, wanted = (_bytes_at(base, size_bytes) for base in (arguments.base, content))
+            first = int(np.flatnonzero(found != wanted)[0])
+            raise self._error(one, f"changes {self._what(first)}")
 
     def _what(self, offset: int) -> str:
         for slot in self._layout.slots:

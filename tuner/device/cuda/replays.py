@@ -11,7 +11,8 @@ from typing import Any
 from cuda.bindings import driver
 
 from tuner.device.cuda.buffers import Buffers, Graph, Scrub, SharedSpoiler, timing_events
-from tuner.device.cuda.driver import POSITION, TURNS, Issuer, PtxKernel, allocate, call
+from tuner.device.cuda.difference import Difference, raised
+from tuner.device.cuda.driver import POSITION, Issuer, PtxKernel, allocate, call
 from tuner.device.cuda.neighbours import Neighbours
 from tuner.device.layout import Layout, Patch, Slot, fill_byte
 from tuner.device.timing import MAX_CALLS
@@ -60,53 +61,12 @@ _APPLY = f"""
   bra next;
 }}
 """
-# Sets a flag where two ranges differ; their lengths are rounded up to 16 bytes, into the guards.
-_DIFFER = f"""
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry differ(
-  .param .u64 first, .param .u64 second, .param .u64 size_bytes, .param .u64 flag)
-{{
-  .reg .pred %p<3>;
-  .reg .b32 %r<16>;
-  .reg .b64 %d<10>;
-  ld.param.u64 %d1, [first];
-  ld.param.u64 %d2, [second];
-  ld.param.u64 %d5, [size_bytes];
-  ld.param.u64 %d6, [flag];
-{TURNS}  mov.u32 %r7, 0;
-more:
-  setp.ge.u64 %p1, %d3, %d5;
-  @%p1 bra done;
-  add.u64 %d7, %d1, %d3;
-  add.u64 %d8, %d2, %d3;
-  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d7];
-  ld.global.v4.u32 {{%r12, %r13, %r14, %r15}}, [%d8];
-  xor.b32 %r8, %r8, %r12;
-  xor.b32 %r9, %r9, %r13;
-  xor.b32 %r10, %r10, %r14;
-  xor.b32 %r11, %r11, %r15;
-  or.b32 %r8, %r8, %r9;
-  or.b32 %r10, %r10, %r11;
-  or.b32 %r7, %r7, %r8;
-  or.b32 %r7, %r7, %r10;
-  add.u64 %d3, %d3, %d4;
-  bra more;
-done:
-  setp.eq.u32 %p2, %r7, 0;
-  @%p2 ret;
-  mov.u32 %r8, 1;
-  st.global.u32 [%d6], %r8;
-  ret;
-}}
-"""
 
 
 @cache
-def _loaded(text: str, name: str) -> PtxKernel:
-    """Load a kernel once in this process, which has one context."""
-    return PtxKernel(text, name)
+def _patching() -> PtxKernel:
+    """Load the kernel once in this process, which has one context."""
+    return PtxKernel(_APPLY, "apply")
 
 
 class DevicePatch:
@@ -133,7 +93,7 @@ class DevicePatch:
         values = self._base + self._count * 8
         addresses = (buffers.base, buffers.set_bytes, self._base, values, self._variants)
         numbers = (self._count, self._count * buffers.sets)
-        _loaded(_APPLY, "apply").issue(
+        _patching().issue(
             stream, _BLOCKS, *map(ctypes.c_uint64, addresses), *map(ctypes.c_uint32, numbers)
         )
         return drawn
@@ -146,8 +106,10 @@ class DevicePatch:
 class Results:
     """The last result of each program on each variant of its inputs, and whether bits repeat."""
 
-    def __init__(self, layout: Layout, programs: int, repeating: frozenset[str]) -> None:
-        self._layout, self.programs = layout, programs
+    def __init__(
+        self, layout: Layout, programs: int, repeating: frozenset[str], difference: Difference
+    ) -> None:
+        self._layout, self.programs, self._difference = layout, programs, difference
         self._base = allocate(2 * programs * layout.total_bytes)
         self._flags = allocate(4 * programs)
         outputs = layout.with_role("output", "inout")
@@ -165,12 +127,9 @@ class Results:
         """Enqueue comparing the set at `address` with the last one on this variant; keep it."""
         place, size_bytes = self._place(index, variant), self._layout.total_bytes
         if repeats and (index, variant) in self._kept:
-            differ = _loaded(_DIFFER, "differ")
             for slot in self._repeating:
                 ends = address + slot.offset, place + slot.offset
-                whole = -(-slot.size_bytes // 16) * 16
-                values = (*ends, whole, self._flags + 4 * index)
-                differ.issue(stream, _BLOCKS, *map(ctypes.c_uint64, values))
+                self._difference.issue(stream, *ends, slot.size_bytes, self._flags + 4 * index)
         call(driver.cuMemcpyDtoDAsync, place, address, size_bytes, stream)
         self._kept.add((index, variant))
 
@@ -181,11 +140,11 @@ class Results:
         """
         if (index, variant) not in self._kept:
             return None
-        flag, size_bytes = ctypes.c_uint32(), self._layout.total_bytes
+        size_bytes = self._layout.total_bytes
         call(driver.cuMemcpyDtoD, address, self._place(index, variant), size_bytes)
-        call(driver.cuMemcpyDtoH, ctypes.addressof(flag), self._flags + 4 * index, 4)
+        differed = raised(self._flags + 4 * index)
         call(driver.cuCtxSynchronize)
-        return not flag.value
+        return not differed
 
     def close(self) -> None:
         for base in (self._base, self._flags):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,9 +12,8 @@ from tempfile import TemporaryDirectory
 from tuner.compiler.includes import UNIT_NAME
 from tuner.compiler.toolkit import candidates, executable
 from tuner.device.base import Outcome, Program
-from tuner.device.cuda.tool_process import Ended, Job, ToolProcess, environment, jobs_of
+from tuner.device.cuda.tool_process import Arenas, Ended, Job, ToolProcess, environment
 from tuner.model.errors import DeviceError
-from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Status
 
 # Reports name lines of the source only where the compiler wrote them down; the code is the same.
@@ -167,9 +166,7 @@ class ComputeSanitizer:
     where it is not installed.
     """
 
-    def __init__(
-        self, kind: str, ordinal: int, spec: KernelSpec, operators: Mapping[str, str]
-    ) -> None:
+    def __init__(self, kind: str, ordinal: int, arenas: Arenas) -> None:
         found = find_compute_sanitizer()
         if found is None:
             raise DeviceError(
@@ -178,8 +175,7 @@ class ComputeSanitizer:
                 "or pip install 'nvidia-cuda-sanitizer-api>=13.1'",
             )
         self.kind = kind
-        self._tool, self._ordinal = found, ordinal
-        self._spec, self._operators = spec, dict(operators)
+        self._tool, self._ordinal, self._arenas = found, ordinal, arenas
         self._process = ToolProcess()
 
     def watch(self, programs: Sequence[Program]) -> Sequence[Outcome]:
@@ -188,9 +184,8 @@ class ComputeSanitizer:
         The tool does not say which program a finding belongs to. So a verdict against a program
         comes from a process that ran it alone, and one for it from a process that found nothing.
         """
-        with TemporaryDirectory(prefix="tuner-sanitizer-") as name:
-            folder = Path(name)
-            jobs = jobs_of(programs, self._spec, self._operators, folder)
+        with self._arenas.open(), TemporaryDirectory(prefix="tuner-sanitizer-") as name:
+            folder, jobs = Path(name), self._arenas.jobs(programs)
             together, started = self._run(jobs, folder) if jobs else (_CORRECT, True)
             if together.status is Status.CORRECT or len(jobs) == 1 or not started:
                 return [together] * len(jobs)

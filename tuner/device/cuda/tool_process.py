@@ -15,10 +15,11 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from cuda.bindings import driver
@@ -151,17 +152,45 @@ class ToolProcess:
             _kill(process)
 
 
-def jobs_of(
-    programs: Sequence[Program], spec: KernelSpec, operators: Mapping[str, str], folder: Path
-) -> list[Job]:
-    """Draw the arrays of every workload into a file each, and give each program its own."""
-    arenas: dict[tuple[Workload, Scratch], tuple[Layout, str]] = {}
-    for program in programs:
+class Arenas:
+    """The arrays of every workload, in a file each, drawn once for tools that run side by side.
+
+    Whoever is `open` last takes the files away.
+    """
+
+    def __init__(self, spec: KernelSpec, operators: Mapping[str, str]) -> None:
+        self._spec, self._operators = spec, dict(operators)
+        self._lock, self._users = threading.Lock(), 0
+        self._folder: TemporaryDirectory[str] | None = None
+        self._drawn: dict[tuple[Workload, Scratch], tuple[Layout, str]] = {}
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        with self._lock:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users and self._folder is not None:
+                    self._folder.cleanup()
+                    self._folder, self._drawn = None, {}
+
+    def jobs(self, programs: Sequence[Program]) -> list[Job]:
+        """Give each program the file of its workload."""
+        return [Job(program, *self._of(program)) for program in programs]
+
+    def _of(self, program: Program) -> tuple[Layout, str]:
         needed = program.workload, program.scratch
-        if needed not in arenas:
-            path = folder / f"arena-{len(arenas)}"
-            arenas[needed] = draw_arena(*needed, spec, operators, path), str(path)
-    return [Job(program, *arenas[program.workload, program.scratch]) for program in programs]
+        # Who asks meanwhile needs the same, in the same order.
+        with self._lock:
+            if needed not in self._drawn:
+                self._folder = self._folder or TemporaryDirectory(prefix="tuner-arenas-")
+                path = Path(self._folder.name, f"arena-{len(self._drawn)}")
+                layout = draw_arena(*needed, self._spec, self._operators, path)
+                self._drawn[needed] = layout, str(path)
+            return self._drawn[needed]
 
 
 def draw_arena(

@@ -42,7 +42,6 @@ _ON_CPU = {
     SEARCH: replace(
         SEARCH, min_replay_us=100.0, min_samples=3, max_samples=7, target_error=0.02, budget_s=0.1
     ),
-    FINALS: replace(FINALS, min_samples=10, max_samples=40, target_error=0.01),
 }
 
 
@@ -134,12 +133,11 @@ class OpenclRunner(RestartingWorker[Child]):
 
     def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
         timeout_s = TIMING_TIMEOUT_S + ROUND_TIMEOUT_S * rounds * len(programs)
-        policy = self._policies.get(FINALS, FINALS)
         with self._blamed_on_the_program():
             worker = self._ready_worker()
             with self.pauses():
                 rows: list[list[float]] = worker.call(
-                    "compare", programs, policy, rounds, patch, timeout_s=timeout_s
+                    "compare", programs, FINALS, rounds, patch, timeout_s=timeout_s
                 )
             for index in range(len(programs)):
                 let_judge(worker, index, judge, self._run_timeout_s)

@@ -20,7 +20,7 @@ from tuner.device.base import (
 )
 from tuner.device.inputs import NONFINITE, NORMAL, ORDINARY, input_kinds_for
 from tuner.device.layout import Arena, Layout, Patch, lay_out
-from tuner.device.timing import FINALS, SEARCH, WALL_RATIO
+from tuner.device.timing import SEARCH, WALL_RATIO
 from tuner.device.verify.outputs import merged, told
 from tuner.device.verify.restarting_worker import Judge, RestartingWorker, Rows, RunFailedError
 from tuner.model.errors import DeviceError, WorkerError
@@ -178,7 +178,6 @@ class VerifiedDevice:
     def _run(
         self, program: Program, incumbent_us: float | None, full_verification: bool
     ) -> Outcome:
-        policy = FINALS if full_verification else SEARCH
         self._enter(program)
         before = self._verdict(program, full_verification)
         if not before.passed:
@@ -187,7 +186,7 @@ class VerifiedDevice:
         faults: dict[int, str] = {}
         judge = self._judge(faults, (program,))
         with spent_on(TIMING):
-            measurement = self._runner.time(program, policy, incumbent_us, patch, judge)
+            measurement = self._runner.time(program, SEARCH, incumbent_us, patch, judge)
         fault = faults.get(0, "")
         if not fault and full_verification and not patch.offsets:
             fault = self._verified_again(program).reason

@@ -22,7 +22,7 @@ from tuner.device.cuda.sanitizer import (
     find_compute_sanitizer,
     read,
 )
-from tuner.device.cuda.tool_process import environment
+from tuner.device.cuda.tool_process import Arenas, environment
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Status
@@ -221,7 +221,7 @@ def watch(
     put_tool()
 
     def watch(*programs: str | Program, kind: str = "memcheck") -> list[tuple[Status, str]]:
-        watcher = ComputeSanitizer(kind, 0, spec, {})
+        watcher = ComputeSanitizer(kind, 0, Arenas(spec, {}))
         listed = [made(one) if isinstance(one, str) else one for one in programs]
         outcomes = watcher.watch(listed)
         watcher.close()
@@ -357,6 +357,6 @@ def test_without_the_tool_there_is_an_error_with_a_remedy(
 ) -> None:
     monkeypatch.setattr(compute_sanitizer, "find_compute_sanitizer", lambda: None)
     with pytest.raises(DeviceError, match="was not found") as caught:
-        ComputeSanitizer("memcheck", 0, spec, {})
+        ComputeSanitizer("memcheck", 0, Arenas(spec, {}))
     assert caught.value.remedy is not None
     assert "CUDA_HOME" in caught.value.remedy
