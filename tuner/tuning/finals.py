@@ -346,6 +346,8 @@ class Finals:
         if not isinstance(device, CanRank) or len(variants) <= fewest:
             return variants
         programs = [of(one.candidate).program(workload, one.config) for one in variants]
+        # Most of those that a race chooses are the search's fastest.
+        self._verification.begin((workload, one) for one in variants[: self._plan.config.finalists])
 
         def measure(running: Sequence[int], rounds: int) -> RankedRounds:
             return device.rank([programs[k] for k in running], rounds=rounds)

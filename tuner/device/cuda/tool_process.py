@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,6 +46,8 @@ from tuner.process.starts import note_start
 SHORTAGES = ("CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES")
 # Shapes that a config chose, as a program has them.
 Scratch = tuple[tuple[str, tuple[int, ...]], ...]
+# Drawing takes some times the memory of the arrays.
+DRAWN_TOGETHER = 4
 _PACKAGE_FOLDER = str(Path(__file__).resolve().parents[3])
 
 
@@ -161,36 +164,40 @@ class Arenas:
     def __init__(self, spec: KernelSpec, operators: Mapping[str, str]) -> None:
         self._spec, self._operators = spec, dict(operators)
         self._lock, self._users = threading.Lock(), 0
-        self._folder: TemporaryDirectory[str] | None = None
-        self._drawn: dict[tuple[Workload, Scratch], tuple[Layout, str]] = {}
+        self._drawn: dict[tuple[Workload, Scratch], Future[tuple[Layout, str]]] = {}
 
     @contextmanager
     def open(self) -> Iterator[None]:
         with self._lock:
+            if not self._users:
+                self._folder = TemporaryDirectory(prefix="tuner-arenas-")
+                self._threads = ThreadPoolExecutor(DRAWN_TOGETHER, thread_name_prefix="draw")
             self._users += 1
         try:
             yield
         finally:
             with self._lock:
                 self._users -= 1
-                if not self._users and self._folder is not None:
+                if not self._users:
+                    self._threads.shutdown(cancel_futures=True)
                     self._folder.cleanup()
-                    self._folder, self._drawn = None, {}
+                    self._drawn.clear()
 
     def jobs(self, programs: Sequence[Program]) -> list[Job]:
         """Give each program the file of its workload."""
-        return [Job(program, *self._of(program)) for program in programs]
-
-    def _of(self, program: Program) -> tuple[Layout, str]:
-        needed = program.workload, program.scratch
-        # Who asks meanwhile needs the same, in the same order.
+        wanted = [(program.workload, program.scratch) for program in programs]
         with self._lock:
-            if needed not in self._drawn:
-                self._folder = self._folder or TemporaryDirectory(prefix="tuner-arenas-")
-                path = Path(self._folder.name, f"arena-{len(self._drawn)}")
-                layout = draw_arena(*needed, self._spec, self._operators, path)
-                self._drawn[needed] = layout, str(path)
-            return self._drawn[needed]
+            for needed in dict.fromkeys(wanted):
+                if needed not in self._drawn:
+                    number = len(self._drawn)
+                    self._drawn[needed] = self._threads.submit(self._draw, number, *needed)
+        drawn = [self._drawn[needed].result() for needed in wanted]
+        return [Job(program, *one) for program, one in zip(programs, drawn, strict=True)]
+
+    def _draw(self, number: int, workload: Workload, scratch: Scratch) -> tuple[Layout, str]:
+        path = Path(self._folder.name, f"arena-{number}")
+        layout = draw_arena(workload, scratch, self._spec, self._operators, path)
+        return layout, str(path)
 
 
 def draw_arena(
