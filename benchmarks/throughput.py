@@ -50,6 +50,7 @@ def ours(definition, template, folder):
     plan = Plan(config, spec, definition.space, template)
     device = open_device("cuda", spec, OPERATORS)
     compiler = NvrtcPool(cache=Cache(folder / "cache"))
+    version = compiler.version  # as the command asks for it, and so starts the first process
     clock = PhaseClock()
     manifest = manifest_of(plan, ("throughput",))
     with Session.create(folder / "session", manifest, {}) as session:
@@ -57,7 +58,7 @@ def ours(definition, template, folder):
         counts = session.status_counts()
         best_us = min(t.time_us for t in session.trials() if t.time_us is not None)
     environment = dict(device.info.environment) | {"device": device.info.name}
-    environment["compiler"] = compiler.version
+    environment["compiler"] = version
     device.close()
     compiler.close()
     configs = sum(counts.values())
