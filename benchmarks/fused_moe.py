@@ -235,7 +235,7 @@ def fleet(asked: argparse.Namespace) -> None:
     """Make the files of one slice of the model, as `tune fleet` does."""
     from tuner.app.fleet import BATCHES, Job, make
 
-    name = f"fleet-N{asked.columns}-seed{asked.seed}"
+    name = f"fleet-N{asked.columns}{'-two' * asked.two}-seed{asked.seed}"
     seconds = Seconds(asked.work / f"{name}.seconds.json")
     settings: RunSettings = {"device": asked.device, "peers": peers_of(asked), "seed": asked.seed}
     if asked.trials:
@@ -243,7 +243,12 @@ def fleet(asked: argparse.Namespace) -> None:
     job = Job(
         name,
         "fused_moe",
-        {"PART": "both", "WEIGHTS": "bf16", "ROUTING": asked.routing},
+        {
+            "PART": "both",
+            "WEIGHTS": "bf16",
+            "ROUTING": asked.routing,
+            "CONFIGS": "two" if asked.two else "one",
+        },
         tuple(axes_of(tokens, asked.columns) for tokens in asked.tokens or BATCHES),
     )
     os.chdir(ROOT)
@@ -293,6 +298,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("/tmp/moe"), metavar="DIR")  # noqa: S108
     parser.add_argument("--columns", type=int, default=COLUMNS, help="of an expert on one GPU")
     parser.add_argument("--configs", type=int, default=0, help="about so many at random; 0: all")
+    parser.add_argument("--two", action="store_true", help="of `fleet`: a config for each GEMM")
     parser.add_argument("--trials", type=int)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seed", type=int, default=0)

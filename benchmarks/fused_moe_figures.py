@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 SPACE = ROOT / "search_spaces/sglang/fused_moe.yaml"
 WITHOUT_FILE, TRITON = "without_file", "3.6.0"
 SEEDS, TRIALS, NEAR = 20, 192, 1.01
-NAME = re.compile(r"fleet-N(?P<columns>\d+)-seed(?P<seed>\d+)")
+NAME = re.compile(r"fleet-N(?P<columns>\d+)(?P<two>-two)?-seed(?P<seed>\d+)")
+# What a table has of a config: that of the first GEMM and, where it has its own, the second's.
+Wanted = dict[str, int]
 
 
 def row(comparison: Comparison, table: Tables, trials: int) -> dict[str, Any]:
@@ -34,7 +36,7 @@ def row(comparison: Comparison, table: Tables, trials: int) -> dict[str, Any]:
     from tuner.model.statistics import paired_interval
 
     columns, tokens = list(zip(*comparison.rounds, strict=True)), comparison.workload.values["M"]
-    wanted = None if tokens in table.undecided else table.own[tokens]
+    wanted = None if tokens in table.undecided else _wanted(table, tokens)
     at = (
         0
         if wanted is None
@@ -60,6 +62,14 @@ def row(comparison: Comparison, table: Tables, trials: int) -> dict[str, Any]:
     return found
 
 
+def _wanted(table: Tables, tokens: int) -> Wanted:
+    from tuner.export.engine_configs.winners import DOWN
+
+    second = {f"{DOWN}{name}": value for name, value in table.down.get(tokens, {}).items()}
+    shared = f"{DOWN}BLOCK_SIZE_M"  # both GEMMs share the sorting
+    return {**table.own[tokens], **{k: v for k, v in second.items() if k != shared}}
+
+
 def _ratio(found: tuple[float, tuple[float, float]]) -> list[float]:
     ratio, (low, high) = found
     return [round(one, 4) for one in (ratio, low, high)]
@@ -83,7 +93,9 @@ def fleet(folder: Path) -> dict[str, Any]:
     seconds = folder.with_name(f"{folder.name}.seconds.json")
     parts = json.loads(seconds.read_text(encoding="utf-8")) if seconds.exists() else []
     return {
-        **{name: int(value) for name, value in named.groupdict().items()},
+        "columns": int(named["columns"]),
+        "two": named["two"] is not None,
+        "seed": int(named["seed"]),
         "seconds": round(sum(spent for _, spent in parts), 1) or None,
         "asked": asked,  # numbers of tokens; there are fewer rows where the run was stopped
         "rows": sorted(rows, key=lambda one: one["tokens"]),
@@ -136,7 +148,7 @@ def summary(made: Sequence[Mapping[str, Any]], replayed: Sequence[Mapping[str, A
             ratios = [found[name][0] for found in one["rows"] if name in found]
             if ratios:
                 mean, worst = geometric_mean(ratios), min(ratios)
-                title = f"N={one['columns']} seed {one['seed']} {name}"
+                title = f"N={one['columns']}{' two' * one['two']} seed {one['seed']} {name}"
                 print(f"{title}: {mean:.3f}x, worst {worst:.3f}x of {len(ratios)}")
     for found in replayed:
         print(f"M={found['tokens']}: {found['configs']} configs, trials {found['trials']}")

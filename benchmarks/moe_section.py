@@ -24,7 +24,8 @@ def fused_moe(content: Json, gpu: str) -> Iterator[str]:
     yield "## Files for SGLang's fused MoE kernel\n"
     yield (
         f"Qwen3-30B-A3B's experts (E 128, top 8, hidden 2048, bf16) on an {device}, SGLang's own "
-        "Triton kernel with Triton 3.6, both GEMMs with one config. `benchmarks/fused_moe.py`, "
+        "Triton kernel with Triton 3.6, with one config for both GEMMs or one for each. "
+        "`benchmarks/fused_moe.py`, "
         f"`benchmarks/fused_moe_figures.py`, `benchmarks/results/{gpu}/fused_moe.json`. "
         f"{stale}Asked of an H200 are 1.25x over the guess, nowhere "
         "slower, and 1.03x over a file that fits, with a config for each GEMM.\n"
@@ -48,8 +49,9 @@ def _fleet(fleet: Json) -> Iterator[str]:
     numbers = f"{len(rows)} numbers of tokens"
     if asked > len(rows):
         numbers = f"{len(rows)} of {asked} numbers of tokens, then it was stopped"
+    configs = ", a config for each GEMM" if fleet.get("two") else ""
     yield (
-        f"**{fleet['columns']} columns an expert**, {numbers}{took}, seed "
+        f"**{fleet['columns']} columns an expert**{configs}, {numbers}{took}, seed "
         f"{fleet['seed']}: {'; '.join(said)}. A ratio of 1 without an interval is where the file "
         "has the engine's own config. Times are between the calls before and after for up to 64 "
         "tokens.\n"
@@ -71,6 +73,8 @@ def _seeds(fleets: Sequence[Json]) -> Iterator[str]:
     """Compare the files of two seeds, each by what it is worth over the engine."""
     by_columns: dict[int, list[dict[int, Json]]] = {}
     for one in fleets:
+        if one.get("two"):
+            continue
         rows = {row["tokens"]: row for row in one["rows"]}
         by_columns.setdefault(one["columns"], []).append(rows)
     for columns, found in by_columns.items():
