@@ -52,7 +52,7 @@ class TimingPolicy:
     budget_s: float = 0.2
     slower_margin: float = 0.3
     links: int = 32
-    chain_samples: int = 8
+    chain_samples: int = 16
     chain_error: float = 0.01
 
 

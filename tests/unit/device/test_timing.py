@@ -120,7 +120,7 @@ def test_every_call_of_a_chain_has_a_place_of_its_own(footprint: int, free: int,
 
 def test_between_neighbours_few_samples_are_asked_for() -> None:
     search = between_neighbours(SEARCH)
-    assert (search.min_samples, search.max_samples, search.target_error) == (4, 8, 0.01)
+    assert (search.min_samples, search.max_samples, search.target_error) == (4, 16, 0.01)
     assert search.slower_margin < SEARCH.slower_margin
 
 
