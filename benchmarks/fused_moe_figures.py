@@ -1,9 +1,12 @@
 """Make the figures of SGLang's fused MoE kernel out of what fused_moe.py measured on a GPU.
 
-    python benchmarks/fused_moe_figures.py FOLDER [--recording FILE ...] [--seeds N] [--out FILE]
+    python benchmarks/fused_moe_figures.py FOLDER [--recording FILE ...] [--session FOLDER ...]
+                                           [--seeds N] [--out FILE]
 
 FOLDER holds the sessions and the files *.seconds.json. Needs no GPU: the searches are replayed over
-the recording, each with `--seeds` seeds.
+recordings, or over what sessions of `fused_moe.py record` hold that were stopped before they had
+written one, each with `--seeds` seeds. FILE keeps what it has of other fleets; each names the
+commit that it was made with.
 """
 
 from __future__ import annotations
@@ -124,12 +127,45 @@ def searched(space: RecordedSpace, seeds: int) -> dict[str, Any]:
     }
 
 
-def searches(recordings: Sequence[Path], seeds: int) -> list[dict[str, Any]]:
-    """Replay the search over all numbers of tokens of recordings."""
+def measured(folder: Path) -> Iterator[RecordedSpace]:
+    """Read what a session has measured of its space."""
+    from tuner.search.pool import Pool
+    from tuner.search.recorded_spaces import RecordedSpace
+    from tuner.session.session import Session
+    from tuner.space.load import load_definition
+
+    with Session.open(folder, read_only=True) as session:
+        config = session.manifest.config
+        space = load_definition(SPACE).chosen(config.operators).space
+        for workload in config.workloads:
+            trials = {one.config: one for one in session.trials("initial", workload)}
+            pool = Pool.of(space.parameters, trials)
+            yield RecordedSpace("fused_moe", folder, workload, space, pool, trials)
+
+
+def searches(
+    recordings: Sequence[Path], sessions: Sequence[Path], seeds: int
+) -> list[dict[str, Any]]:
+    """Replay the search over all numbers of tokens of recordings and sessions."""
     from tuner.app.compare import recorded_spaces
 
     found = [space for one in recordings for space in recorded_spaces(one, SPACE)]
+    found += [space for one in sessions for space in measured(one)]
     return sorted((searched(one, seeds) for one in found), key=lambda one: one["tokens"])
+
+
+def kept(path: Path, made: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Read the fleets of an earlier result that were not made again."""
+    if not path.exists():
+        return
+    known = json.loads(path.read_text(encoding="utf-8"))
+
+    def name(one: Mapping[str, Any]) -> tuple[int, bool, int]:
+        return one["columns"], one.get("two", False), one["seed"]
+
+    for one in known["fleets"]:
+        if name(one) not in map(name, made):
+            yield {"commit": known["environment"]["commit"], **one}
 
 
 def fleets(folder: Path) -> Iterator[dict[str, Any]]:
@@ -162,24 +198,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--recording", type=Path, nargs="+", default=[])
+    parser.add_argument("--session", type=Path, nargs="+", default=[])
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--out", type=Path, help="else in results/GPU")
     asked = parser.parse_args()
     from tuner.app.record import gpu_folder
 
     made = list(fleets(asked.folder))
-    replayed = searches(asked.recording, asked.seeds)
+    replayed = searches(asked.recording, asked.session, asked.seeds)
     summary(made, replayed)
     if not made:
         parser.error(f"{asked.folder}: has no session of a fleet")
     environment = made[0]["environment"]
-    content = {
-        "fleets": [{k: v for k, v in one.items() if k != "environment"} for one in made],
-        "searches": replayed,
-        "environment": environment,
-    }
     gpu = gpu_folder(environment["device"])
-    write_result(asked.out or ROOT / f"benchmarks/results/{gpu}/fused_moe.json", content)
+    out = asked.out or ROOT / f"benchmarks/results/{gpu}/fused_moe.json"
+    own = [
+        {"commit": one["environment"]["commit"], **{k: one[k] for k in one if k != "environment"}}
+        for one in made
+    ]
+    fleets_of_all = sorted(
+        [*own, *kept(out, own)], key=lambda one: (one["columns"], one.get("two", False))
+    )
+    content = {"fleets": fleets_of_all, "searches": replayed, "environment": environment}
+    write_result(out, content)
 
 
 if __name__ == "__main__":
