@@ -175,6 +175,7 @@ def main():
     parser.add_argument("--surroundings", type=lambda text: text.split(","), default=RUNS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trials", type=int)
+    parser.add_argument("--beside", default="", help="what else was at work on the host, in words")
     parser.add_argument("--child", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/h200/cold_tune.json")
     asked = parser.parse_args()
@@ -199,6 +200,7 @@ def main():
                 "workloads": [workload.key for workload in tuned],
                 "held_out": [workload.key for workload in held_out],
                 "cores": len(os.sched_getaffinity(0)),
+                "beside": asked.beside,
                 "runs": runs,
                 "environment": {"device": device},
             }

@@ -70,14 +70,13 @@ def _fleet(fleet: Json) -> Iterator[str]:
 
 
 def _seeds(fleets: Sequence[Json]) -> Iterator[str]:
-    """Compare the files of two seeds, each by what it is worth over the engine."""
-    by_columns: dict[int, list[dict[int, Json]]] = {}
+    """Compare the files of two seeds of one commit, each by what it is worth over the engine."""
+    alike: dict[tuple[int, bool, str], list[dict[int, Json]]] = {}
     for one in fleets:
-        if one.get("two"):
-            continue
         rows = {row["tokens"]: row for row in one["rows"]}
-        by_columns.setdefault(one["columns"], []).append(rows)
-    for columns, found in by_columns.items():
+        made = one["columns"], one.get("two", False), one.get("commit", "")
+        alike.setdefault(made, []).append(rows)
+    for (columns, _, _), found in alike.items():
         if len(found) < 2:
             continue
         pairs = [(found[0][key], found[1][key]) for key in found[0] if key in found[1]]

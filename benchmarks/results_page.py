@@ -126,16 +126,21 @@ _WAYS = {
 }
 
 
+COLD_S = 45
+
+
 def _cold(content, gpu=GPU):
     device = content["environment"]["device"]
     yield f"## A whole run from nothing, {device}\n"
     held_out, empty = "", "caches and store empty"
+    beside = f" beside {content['beside']}" if content.get("beside") else ""
     if "held_out" in content:
         held_out = f" and {len(content['held_out'])} that are held out"
         empty = "store and compile cache empty, CuPy's too in the first run"
     yield (
         f"`tune kernels/sglang/{content['kernel']}.cu` on {len(content['workloads'])} workloads"
-        f"{held_out}, on one with {content['cores']} cores, {empty}. *Busy* is the share of "
+        f"{held_out}, on one with {content['cores']} cores{beside}, {empty}. Asked are "
+        f"{COLD_S} s. *Busy* is the share of "
         "the search in which the device had a trial, *running* that with a kernel running, as NVML "
         "counts.\n"
     )

@@ -7,7 +7,7 @@
 Tunes one operator after the other, in one process, on 1, 2, ... members, and adds up the seconds of
 the runs from the opening of their devices to the end of their finals. With `--simulate` a member is
 a recording that sleeps before it answers, as long as an H200 took in a run of `fused_add_rmsnorm`
-alone (benchmarks/results/h200/cold_tune.json): for a trial, for a baseline, and for the finals of a
+(benchmarks/results/h200/cold_tune.json): for a trial, for a baseline, and for the finals of a
 workload, half of which is taken for the comparison and half for six finalists. Not simulated are
 the start of a GPU's processes, compilers, and the tools that watch the winners; and its searches
 are short, for a recording holds 20 to 32 configs.
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 COLD_TUNE = ROOT / "benchmarks/results/h200/cold_tune.json"
 # Of that run: its workloads, held-out ones among them, and what is verified again on each of them.
-WORKLOADS, FINALISTS = 18, 6
+FINALISTS = 6
 GPU_OUT = ROOT / "benchmarks/results/h200/several_gpus.json"
 
 
@@ -77,8 +77,10 @@ class SleepingDevice(RecordedDevice):
 
 def gpu_seconds() -> dict[str, float]:
     """Tell what an H200 took for a trial, a baseline, a finalist and a comparison."""
-    run = json.loads(COLD_TUNE.read_text(encoding="utf-8"))["runs"]["alone"]
-    baseline_s, finals_s = (run["phases_s"][name] / WORKLOADS for name in ("baseline", "finals"))
+    content = json.loads(COLD_TUNE.read_text(encoding="utf-8"))
+    run, count = content["runs"]["auto"], len(content["workloads"])
+    baseline_s = run["phases_s"]["baseline"] / count
+    finals_s = run["phases_s"]["finals"] / (count + len(content["held_out"]))
     return {
         "trial": run["ms_per_trial"] / 1e3,
         "baseline": round(baseline_s, 3),
