@@ -157,6 +157,25 @@ class Evaluator:
             stage=stage,
         )
 
+    def judged(self, pending: Pending, outcome: Outcome) -> Trial:
+        """Make the finals' trial of a config that was verified, untimed."""
+        result = self._runnable(pending)
+        if isinstance(result, Trial):
+            return replace(result, stage="finals")
+        resources, share = self.usage(pending)
+        return Trial(
+            candidate=self.candidate.name,
+            workload=pending.workload,
+            config=pending.config,
+            status=outcome.status,
+            reason=outcome.reason,
+            resources=resources,
+            occupancy=share,
+            correctness=outcome.correctness,
+            seconds=time.perf_counter() - pending.started_s,
+            stage="finals",
+        )
+
     def foresee(self, pending: Pending) -> Features | Trial:
         """Wait for the compilation; tell what is known before it runs, or why it can't."""
         result = self._runnable(pending)

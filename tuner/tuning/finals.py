@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -292,7 +292,7 @@ class Finals:
             chosen = self._finalists.of(workload, self._rank)
         self._verification.begin((workload, variant) for variant in chosen)
         with spent_on("finalists"):
-            finalists = self._verified(workload, chosen)
+            finalists = self._verification.finalists(workload, chosen)
         with spent_on("further checks"):
             self._verification.on_edge_cases(trial.variant for trial in finalists)
             self._verification.read_machine_code((workload, trial.variant) for trial in finalists)
@@ -359,18 +359,6 @@ class Finals:
         right = {v: us for v, us in zip(variants, times_us, strict=True) if us is not None}
         self._raced[workload] = right
         return sorted(right, key=right.__getitem__) or variants
-
-    def _verified(self, workload: Workload, variants: Iterable[Variant]) -> list[Trial]:
-        passed = []
-        for one in variants:
-            trial = self._session.trial(one.candidate, workload, one.config, stage="finals")
-            if trial is None:
-                evaluator = self._candidates.evaluator(one.candidate)
-                trial = evaluator.finish(evaluator.start(workload, one.config), stage="finals")
-                self._session.record(trial)
-            if trial.status is Status.CORRECT:
-                passed.append(trial)
-        return passed
 
     def _compared(self, workload: Workload, variants: list[Variant]) -> Comparison | None:
         """Compare until no finalist is wrong after its rounds; a known comparison stands."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,10 +10,18 @@ from functools import cache, cached_property, partial
 
 from tuner.analysis.sass import disassemble
 from tuner.analysis.waits import before_wait, unread_because
-from tuner.device.base import ComparesBits, Device, Outcome, Program, Watcher, verify_all
+from tuner.device.base import (
+    ComparesBits,
+    Device,
+    Outcome,
+    Program,
+    VerifiesTogether,
+    Watcher,
+    verify_all,
+)
 from tuner.model.errors import InputError, KernelError
 from tuner.model.kernel import Workload
-from tuner.model.trial import Check, Status, Variant
+from tuner.model.trial import Check, Status, Trial, Variant
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates, Evaluator, Pending
@@ -106,6 +114,48 @@ class Verification:
         except InputError as error:
             # A template or a launch may fail on the sizes of this workload alone.
             return Outcome(Status.INCORRECT, str(error))
+
+    def finalists(self, workload: Workload, variants: Sequence[Variant]) -> list[Trial]:
+        """Verify in full what the session does not know yet; give the trials of what is right."""
+        known = {
+            one: self.session.trial(one.candidate, workload, one.config, stage="finals")
+            for one in variants
+        }
+        left = [one for one, trial in known.items() if trial is None]
+        together = [one for one in left if self._is_timed(workload, one)]
+        for trial in self._judged(workload, together if len(together) > 1 else []):
+            known[trial.variant] = trial
+            self.session.record(trial)
+        for one in left:
+            if known[one] is None:
+                evaluator = self.candidates.evaluator(one.candidate)
+                trial = evaluator.finish(evaluator.start(workload, one.config), stage="finals")
+                known[one] = trial
+                self.session.record(trial)
+        return [trial for trial in known.values() if trial and trial.status is Status.CORRECT]
+
+    def _is_timed(self, workload: Workload, one: Variant) -> bool:
+        """Tell whether the search has timed it here, with what is checked only then.
+
+        What the comparison times as well need not be timed once more in between.
+        """
+        evaluator = self.candidates.evaluator(one.candidate)
+        if evaluator.tells_bits or not isinstance(self.device, VerifiesTogether):
+            return False
+        trial = self.session.trial(one.candidate, workload, one.config)
+        return trial is not None and trial.status is Status.CORRECT
+
+    def _judged(self, workload: Workload, variants: Sequence[Variant]) -> Iterator[Trial]:
+        """Verify variants together, each kind of input drawn once for all of them."""
+        evaluators = {one: self.candidates.evaluator(one.candidate) for one in variants}
+        begun = {one: of.start(workload, one.config) for one, of in evaluators.items()}
+        made = {one: evaluators[one].ready(pending) for one, pending in begun.items()}
+        programs = {one: each for one, each in made.items() if isinstance(each, Program)}
+        outcomes = dict(zip(programs, verify_all(self.device, [*programs.values()]), strict=True))
+        for one, pending in begun.items():
+            each = made[one]
+            outcome = outcomes[one] if isinstance(each, Program) else each
+            yield evaluators[one].judged(pending, outcome)
 
     def on_edge_cases(self, variants: Iterable[Variant]) -> None:
         """Verify variants on every edge case that they may run on."""

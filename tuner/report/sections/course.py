@@ -35,7 +35,7 @@ PARTS: Mapping[str, str] = {
     "verdicts": "verdicts on them",
     "compiling": "waiting for the compiler",
     "choosing": "choosing finalists",
-    "finalists": "verifying and timing finalists",
+    "finalists": "verifying finalists",
 }
 # Of the whole: a part that took less is not shown.
 LEAST_SHOWN = 0.01
