@@ -35,6 +35,12 @@ class IdleRunner:
     def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
         return [(1.0,) * len(programs)] * rounds
 
+    def isolated_us(self, programs: Sequence[Program]) -> tuple[float | None, ...]:
+        return (None,) * len(programs)
+
+    def alone_us(self, programs: Sequence[Program]) -> tuple[float, ...]:
+        return ()
+
     def attach(self, arena: Arena, surroundings: object = None) -> None: ...
 
     def detach(self) -> None: ...

@@ -98,6 +98,61 @@ def test_a_config_that_is_wrong_on_an_edge_case_does_not_win(plan, make_session,
     assert failed[0].reason == "out[126] is 0, expected 1"
 
 
+class Together(OddDevice):
+    """Verifies programs of a workload together, and finds these blocks wrong there."""
+
+    def __init__(self, *wrong: int) -> None:
+        super().__init__()
+        self.wrong, self.together, self.in_full = wrong, [], []
+
+    def run(self, program, *, incumbent_us=None, full_verification=False):
+        if full_verification:
+            self.in_full.append((program.workload, block_of(program)))
+        return super().run(program, incumbent_us=incumbent_us, full_verification=full_verification)
+
+    def verify_together(self, programs):
+        self.together.append((programs[0].workload, tuple(map(block_of, programs))))
+        wrong = Outcome(Status.INCORRECT, "out[0] is 0, expected 1")
+        return [wrong if block_of(one) in self.wrong else self.verify(one) for one in programs]
+
+
+def test_finalists_that_the_search_has_timed_are_verified_together_untimed(plan, make_session, run):
+    device = Together(32)
+    with make_session(plan) as session:
+        assert set(run(session, device)) == {64}
+        finals = session.trials(stage="finals")
+        for workload in plan.tuned:
+            (blocks,) = [these for where, these in device.together if where == workload]
+            known = {t.config["block"]: t for t in finals if t.workload == workload}
+            assert set(blocks) == known.keys() == {32, 64}
+            assert all(trial.measurement is None for trial in known.values())
+            assert known[64].correctness is not None
+            assert known[32].reason == "out[0] is 0, expected 1"
+        tuned = [workload for workload, _ in device.in_full if not workload.held_out]
+        assert tuned == list(plan.tuned), "the baseline alone is timed with all checks"
+        (held_out,) = plan.held_out
+        assert [t.measurement is None for t in finals if t.workload == held_out] == [False]
+        before = len(device.together)
+        run(session, device)
+        assert len(device.together) == before, "a resumed run repeats nothing"
+
+
+def test_edge_cases_of_finalists_are_begun_once(plan, make_session, run, monkeypatch):
+    begun, start = [], Verification._started
+
+    def started(self, workload, variant):
+        begun.append((workload, variant))
+        return start(self, workload, variant)
+
+    monkeypatch.setattr(Verification, "_started", started)
+    with make_session(plan) as session:
+        run(session, OddDevice())
+        checks = [check for check in session.checks() if check.kind == EDGE_CASES]
+    of_edges = [variant for workload, variant in begun if workload == EDGE_CASES_WORKLOAD]
+    assert {check.variant for check in checks} <= set(of_edges)
+    assert len(of_edges) == len(set(of_edges))
+
+
 def test_verdicts_are_kept_when_a_later_workload_is_interrupted(plan, make_session, compiler):
     class Interrupted(OddDevice):
         def verify(self, program):

@@ -118,7 +118,8 @@ class VerifiedDevice:
     def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
         """Time programs interleaved, in stretches of a random number of rounds.
 
-        Each stretch has new inputs, and the output of each program's last call in it is judged.
+        Each stretch has new inputs, and the output of each program's last call in it is judged;
+        where they have no variants, that of calls on other inputs too.
         """
         workload = programs[0].workload
 
@@ -158,9 +159,13 @@ class VerifiedDevice:
         judge = self._judge(faults, programs)
         for stretch in stretches:
             self._ask("prepare", programs[0].workload, NORMAL, fresh_seed())
-            patch = self._ask("alternate")
+            patch: Patch = self._ask("alternate")
             with spent_on(TIMING):
                 rows += self._runner.compare(programs, stretch, patch, judge)
+            unvaried = () if patch.offsets else enumerate(programs)
+            left = {k: one for k, one in unvaried if k not in faults and not one.peer}
+            said = {k: self._verified_again(one).reason for k, one in left.items()}
+            faults |= {k: reason for k, reason in said.items() if reason}
         return rows, faults
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from idle_runner import IdleRunner
 
 from tuner.device.base import DeviceInfo, Program
 from tuner.device.inputs import NORMAL, USES, InputCache, Prepared
-from tuner.device.layout import UNCHANGED, Arena, Layout
+from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
 from tuner.device.verify.verified_device import VerifiedDevice
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Correctness, Status
@@ -105,6 +106,29 @@ def test_finals_and_their_checks_draw_their_own(
     device.rank([config("a"), config("b")], rounds=3)
     assert any(one[0] == "prepare" and NORMAL in one for one in seen)
     assert all(timed not in one for one in seen)
+
+
+@pytest.mark.parametrize("offsets", [(), (3,)], ids=["without variants", "with variants"])
+def test_without_variants_what_is_compared_runs_again_on_other_inputs(
+    device: VerifiedDevice, verifier: Verifying, offsets: tuple[int, ...]
+) -> None:
+    touched: list[str] = []
+    kept = verifier.call
+
+    def call(method: str, *arguments: Any, timeout_s: float) -> Any:
+        if method == "touch":
+            touched.append(method)
+            # It has kept its results: those of the timed calls alone are right.
+            verifier.fails = True
+        if method == "alternate":
+            return Patch(offsets, (b"a", b"b") if offsets else (b"", b""))
+        return kept(method, *arguments, timeout_s=timeout_s)
+
+    verifier.call = call  # type: ignore[method-assign]
+    peer = replace(config("b"), peer="pytorch")
+    found = device.compare([config("a"), peer], rounds=9)
+    assert found.faults == (("", "") if offsets else ("wrong", ""))
+    assert len(touched) == (0 if offsets else 1), "who was wrong once is not asked again"
 
 
 def prepared(kind: str, seed: int) -> Prepared:
