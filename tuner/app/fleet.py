@@ -37,16 +37,22 @@ class Job:
 
 
 def jobs_of(
-    files: Iterable[EngineFile], config: Path, ep: int, batches: Sequence[int] = BATCHES
+    files: Iterable[EngineFile],
+    config: Path,
+    ep: int,
+    batches: Sequence[int] = BATCHES,
+    *,
+    two: bool = False,
 ) -> tuple[tuple[Job, ...], tuple[str, ...]]:
     """Say what to tune for the files that are to be made, and what cannot be and why.
 
+    With `two` each GEMM of the experts gets configs of its own, and a second file is made for them.
     Raises `InputError` where config.json lacks what the shapes need.
     """
     jobs: dict[str, Job] = {}
     refused: dict[str, None] = {}
     for file in files:
-        if not file.to_make:
+        if not (file.to_make or (two and file.optional)):
             continue
         key = file.needed.key
         if isinstance(key, BlockFp8Key):
@@ -55,7 +61,7 @@ def jobs_of(
             refused[f"{file.wanted.name}: {why}"] = None
             continue
         else:
-            job = _moe(key, config, ep, batches)
+            job = _moe(key, config, ep, batches, two=two)
         jobs[job.name] = job
     return tuple(jobs.values()), tuple(refused)
 
@@ -149,7 +155,7 @@ def _refusal(key: MoeKey) -> str | None:
     return None
 
 
-def _moe(key: MoeKey, config: Path, ep: int, batches: Sequence[int]) -> Job:
+def _moe(key: MoeKey, config: Path, ep: int, batches: Sequence[int], *, two: bool) -> Job:
     path = config / CONFIG if config.is_dir() else config
     given = json.loads(read_text(path))
     hidden, routes = (_number(given, name, path) for name in (_HIDDEN, _ROUTES))
@@ -157,10 +163,16 @@ def _moe(key: MoeKey, config: Path, ep: int, batches: Sequence[int]) -> Job:
     routes += given.get("n_routed_experts") == key.experts * ep - 1
     axes = {"E": key.experts, "N": key.intermediate, "K": hidden, "TOP_K": routes, "EP": ep}
     weights = "bf16" if key.dtype is None else "fp8_block"
+    name = f"moe-{weights}-E{key.experts}-N{key.intermediate}-K{hidden}-top{routes}-ep{ep}"
     return Job(
-        f"moe-{weights}-E{key.experts}-N{key.intermediate}-K{hidden}-top{routes}-ep{ep}",
+        f"{name}-two" if two else name,
         "fused_moe",
-        {"PART": "both", "WEIGHTS": weights, "ROUTING": "real"},
+        {
+            "PART": "both",
+            "WEIGHTS": weights,
+            "ROUTING": "real",
+            "CONFIGS": "two" if two else "one",
+        },
         tuple(_workloads(batches, axes)),
     )
 

@@ -73,6 +73,12 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     show_default=True,
     help="The folder for the sessions, one a shape.",
 )
+@click.option(
+    "--two",
+    is_flag=True,
+    help="Of SGLang: configs of its own for each of the experts' GEMMs, the second's in a file "
+    "of theirs.",
+)
 @options.count("--trials", help="Of each number of tokens; by default as for any kernel.")
 @click.option(
     "--keep-bits",
@@ -94,6 +100,7 @@ def command(
     folder: Path | None,
     to: Path,
     sessions: Path,
+    two: bool,
     trials: int | None,
     keep_bits: bool,
     as_json: bool,
@@ -108,6 +115,8 @@ def command(
 
     if as_json and not dry_run:
         raise click.UsageError("--json is for --dry-run")
+    if two and engine != "sglang":
+        raise click.UsageError("--two is for SGLang: vLLM has no file for the second GEMM alone")
     gpu, triton = gpu or _first_gpu(), triton or _triton()
     if not dry_run:
         _require_here(gpu, triton)
@@ -119,7 +128,7 @@ def command(
             settings["gpus"] = gpus
         if trials is not None:
             settings["trials"] = trials
-        jobs = _jobs(files, model, ep)
+        jobs = _jobs(files, model, ep, two=two)
         own = sessions_of(sessions, gpu, triton, keep_bits=keep_bits)
         _make(jobs, own, to, engine, triton, settings)
         return
@@ -127,14 +136,15 @@ def command(
         listed = {"engine": engine, "gpu": gpu, "triton": triton, "tp": tp, "ep": ep}
         click.echo(json.dumps({**listed, "files": [_object(one) for one in files]}))
         return
-    for line in _lines(files, engine, f"{gpu}, Triton {triton}, tp {tp}, ep {ep}"):
+    where = f"{gpu}, Triton {triton}, tp {tp}, ep {ep}"
+    for line in _lines(files, engine, where, two=two):
         click.echo(line)
 
 
-def _jobs(files: Sequence[EngineFile], model: Path, ep: int) -> tuple[Job, ...]:
+def _jobs(files: Sequence[EngineFile], model: Path, ep: int, *, two: bool) -> tuple[Job, ...]:
     from tuner.app.fleet import jobs_of
 
-    jobs, refused = jobs_of(files, model, ep)
+    jobs, refused = jobs_of(files, model, ep, two=two)
     for one in refused:
         click.echo(f"cannot be made: {one}", err=True)
     return jobs
@@ -246,11 +256,11 @@ def _object(file: EngineFile) -> dict[str, object]:
     }
 
 
-def _lines(files: Sequence[EngineFile], engine: Engine, where: str) -> Iterator[str]:
+def _lines(files: Sequence[EngineFile], engine: Engine, where: str, *, two: bool) -> Iterator[str]:
     from tuner.export.engine_configs.files import TITLES
     from tuner.export.engine_configs.found import FileState
 
-    lacking = sum(one.to_make for one in files)
+    lacking = sum(one.to_make or (two and one.optional) for one in files)
     yield f"{TITLES[engine]}, {where}: {lacking} of {len(files)} files to make"
     wide = max(len(one.needed.layer) for one in files)
     for one in files:
@@ -270,6 +280,6 @@ def _remark(file: EngineFile) -> str:
     if file.state is FileState.STALE:
         return f"only for Triton {file.triton}: {file.found}"
     if file.state is FileState.MISSING:
-        return "optional: it has the first product's configs" if file.needed.down else ""
+        return "optional (--two): it has the first product's configs" if file.optional else ""
     versioned = isinstance(file.needed.key, MoeKey)
     return "it does not say for which Triton" if versioned and not file.triton else ""

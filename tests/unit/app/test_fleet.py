@@ -33,6 +33,19 @@ def test_a_moe_file_becomes_a_session_of_all_numbers_of_tokens() -> None:
     assert job.workloads[0] == "M=1,E=128,N=192,K=2048,TOP_K=8,EP=1"
 
 
+def test_configs_for_each_gemm_are_a_session_of_their_own_for_both_files() -> None:
+    key = MoeKey(128, 192)
+    second = EngineFile(Needed("second", key, down=True), FileState.MISSING, Path("down.json"))
+    assert jobs_of([second], QWEN, 1) == ((), ()), "the engine can do without it"
+    ((one,), _), ((two,), _) = (
+        jobs_of([lacking(key), second], QWEN, 1, two=asked) for asked in (False, True)
+    )
+    assert (one.operators["CONFIGS"], two.operators["CONFIGS"]) == ("one", "two")
+    assert two.name == f"{one.name}-two"
+    ((alone,), _) = jobs_of([lacking(key, FileState.THERE), second], QWEN, 1, two=True)
+    assert alone == two, "the first has to fit the second"
+
+
 def test_a_block_fp8_file_becomes_one_by_n_and_k() -> None:
     ((job,), _) = jobs_of([lacking(BlockFp8Key(2112, 7168))], QWEN, 1, batches=[1, 64])
     assert job == Job(

@@ -46,8 +46,13 @@ def test_a_dry_run_lists_stale_and_missing_files(tune, package: Path) -> None:
     assert stale == f"stale    experts                  {NAME}"
     assert remark.strip().startswith("only for Triton 3.4.0: ")
     assert missing.split() == ["missing", "experts,", "second", "product", f"{NAME[:-5]}_down.json"]
-    assert optional.strip() == "optional: it has the first product's configs"
+    assert optional.strip() == "optional (--two): it has the first product's configs"
     assert "configs/triton_3_6_0" in result.output.partition("they belong into")[2]
+
+
+def test_with_a_config_for_each_gemm_the_second_file_is_to_be_made_too(tune, package: Path) -> None:
+    result = tune("fleet", QWEN, *HERE, "--engine-dir", package, "--two")
+    assert "2 of 2 files to make" in result.output.splitlines()[0]
 
 
 def test_json_has_every_file(tune, package: Path) -> None:
@@ -74,6 +79,7 @@ def test_a_folder_of_ones_own_comes_from_the_environment(
     [
         (("--gpu", "G", "--triton", "3.6.0", "--json"), "--json is for --dry-run"),
         ((*HERE, "--tp", 5), "cannot be shared by 5 GPUs"),
+        ((*HERE, "--two", "--engine", "vllm"), "--two is for SGLang"),
         ((*HERE, "--engine", "vllm"), "vLLM is not installed here"),
         (("--dry-run", "--gpu", "G"), "Triton is not installed here"),
     ],

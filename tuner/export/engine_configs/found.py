@@ -56,10 +56,14 @@ class EngineFile:
     triton: str | None = None
 
     @property
+    def optional(self) -> bool:
+        """Whether the engine does without it: without the second GEMM's it uses the first's."""
+        return self.needed.down and self.state is FileState.MISSING
+
+    @property
     def to_make(self) -> bool:
-        """Whether the engine lacks it; without the second GEMM's it uses the first's configs."""
-        optional = self.needed.down and self.state is FileState.MISSING
-        return self.state is not FileState.THERE and not optional
+        """Whether the engine lacks it."""
+        return self.state is not FileState.THERE and not self.optional
 
 
 # As of SGLang 0.5.17 and vLLM 0.32.0, below the package.
