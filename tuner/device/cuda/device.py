@@ -137,7 +137,7 @@ class CudaDevice(VerifiedDevice):
             self._enter(program)
             self._ask("prepare", program.workload, NORMAL, fresh_seed())
             window = self._metered.energy(program, seconds)
-            verdict = self._verified_again(program)
+            (verdict,) = self._verified_again(program)
             return window if verdict.passed else Outcome(Status.INCORRECT, verdict.reason)
 
         return self._outcome_of(program, attempt)

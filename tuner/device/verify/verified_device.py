@@ -119,12 +119,12 @@ class VerifiedDevice:
         """Time programs interleaved, in stretches of a random number of rounds.
 
         Each stretch has new inputs, and the output of each program's last call in it is judged;
-        where they have no variants, that of calls on other inputs too.
+        where they have no variants, that of calls on other inputs in the end.
         """
         workload = programs[0].workload
 
         def attempt() -> ComparisonRounds:
-            rows, faults = self._alternated(programs, _stretches(rounds))
+            rows, faults = self._alternated(programs, _stretches(rounds), again=True)
             around = self._spec.surroundings_of(workload)
             with spent_on(TIMING):
                 isolated_us = self._runner.isolated_us(programs)
@@ -150,9 +150,12 @@ class VerifiedDevice:
         return _tried(programs[0].workload, attempt)
 
     def _alternated(
-        self, programs: Sequence[Program], stretches: Iterable[int]
+        self, programs: Sequence[Program], stretches: Iterable[int], *, again: bool = False
     ) -> tuple[Rows, dict[int, str]]:
-        """Give the times of all rounds, and what was wrong with the results of which program."""
+        """Give the times of all rounds, and what was wrong with the results of which program.
+
+        Those without variants of their inputs are verified `again` at the end, on other ones.
+        """
         self._enter(*programs)
         rows: list[tuple[float, ...]] = []
         faults: dict[int, str] = {}
@@ -162,10 +165,10 @@ class VerifiedDevice:
             patch: Patch = self._ask("alternate")
             with spent_on(TIMING):
                 rows += self._runner.compare(programs, stretch, patch, judge)
-            unvaried = () if patch.offsets else enumerate(programs)
-            left = {k: one for k, one in unvaried if k not in faults and not one.peer}
-            said = {k: self._verified_again(one).reason for k, one in left.items()}
-            faults |= {k: reason for k, reason in said.items() if reason}
+        if again and not patch.offsets:
+            left = {k: one for k, one in enumerate(programs) if k not in faults and not one.peer}
+            verdicts = dict(zip(left, self._verified_again(*left.values()), strict=True))
+            faults |= {k: verdict.reason for k, verdict in verdicts.items() if not verdict.passed}
         return rows, faults
 
     def close(self) -> None:
@@ -194,7 +197,8 @@ class VerifiedDevice:
             measurement = self._runner.time(program, SEARCH, incumbent_us, patch, judge)
         fault = faults.get(0, "")
         if not fault and full_verification and not patch.offsets:
-            fault = self._verified_again(program).reason
+            (verdict,) = self._verified_again(program)
+            fault = verdict.reason
         if fault:
             self._note_told(program.workload)
             return Outcome(Status.INCORRECT, f"after timing, {fault}")
@@ -337,13 +341,15 @@ class VerifiedDevice:
 
         return judge
 
-    def _verified_again(self, program: Program) -> Correctness:
+    def _verified_again(self, *programs: Program) -> Sequence[Correctness]:
         """Verify what calls like timed ones leave of slightly other inputs: results may be kept."""
-        self._ask("touch")
-        with spent_on(RUNS):
-            self._runner.rerun(program)
-        verdict: Correctness = self._ask("check", False, None, bool(program.peer))
-        return verdict
+        verdicts: list[Correctness] = []
+        for program in programs:
+            self._ask("poison" if verdicts else "touch")
+            with spent_on(RUNS):
+                self._runner.rerun(program)
+            verdicts.append(self._ask("check", False, None, bool(program.peer)))
+        return verdicts
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         with spent_on(VERIFIER):
