@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tuner.space.plan import Plan
 
 COLD_TUNE = ROOT / "benchmarks/results/h200/cold_tune.json"
-# Of that run: its workloads, held-out ones among them, and what is verified again on each of them.
+# Of that run: what is verified again on each workload.
 FINALISTS = 6
 GPU_OUT = ROOT / "benchmarks/results/h200/several_gpus.json"
 
@@ -78,9 +78,8 @@ class SleepingDevice(RecordedDevice):
 def gpu_seconds() -> dict[str, float]:
     """Tell what an H200 took for a trial, a baseline, a finalist and a comparison."""
     content = json.loads(COLD_TUNE.read_text(encoding="utf-8"))
-    run, count = content["runs"]["auto"], len(content["workloads"])
-    baseline_s = run["phases_s"]["baseline"] / count
-    finals_s = run["phases_s"]["finals"] / (count + len(content["held_out"]))
+    run, count = content["runs"]["auto"], len(content["workloads"]) + len(content["held_out"])
+    baseline_s, finals_s = (run["phases_s"][name] / count for name in ("baseline", "finals"))
     return {
         "trial": run["ms_per_trial"] / 1e3,
         "baseline": round(baseline_s, 3),

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from on_trial import Build
-from operators import EXACT, Operator, array, axes, launch
+from operators import EXACT, HISTOGRAM, Operator, array, axes, launch
 
 from tuner.device.base import Program
-from tuner.device.cpu.device import HostRunner, SharedMemory, host_info
+from tuner.device.cpu.device import HostDevice, HostRunner, SharedMemory, host_info
 from tuner.device.cpu.worker import HostWorker
+from tuner.device.verify import verified_device
 from tuner.device.verify.verified_device import VerifiedDevice
 from tuner.device.verify.verifier import Verifier
 from tuner.model.kernel import Workload
@@ -187,3 +188,19 @@ def _hidden(timed: np.ndarray, judged: np.ndarray, parts: int) -> list[str]:
         if shares[0] >= 0.5 / parts and shares[1] < LEAST * shares[0]:
             found.append(f"{low} to {high}: {shares[0]:.0%} of timed calls, {shares[1]:.0%} judged")
     return found
+
+
+def test_what_is_kept_in_the_last_rounds_of_a_comparison_shows_after_them(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One stretch, so that no other one has other inputs.
+    monkeypatch.setattr(verified_device, "_stretches", lambda rounds: [rounds])
+    keeps = (KERNELS / "keeps.cu").read_text()
+    counts = keeps.replace("calls >= 12", "false")
+    sources = (counts, keeps, f"{counts}// another")
+    one = (launch(1, 64),)
+    programs = [build(source, HISTOGRAM.workload, one, ()) for source in sources]
+    with closing(HostDevice(HISTOGRAM.spec, {})) as device:
+        right, wrong, other = device.compare(programs, rounds=20).faults
+    assert (right, other) == ("", "")
+    assert "expected" in wrong

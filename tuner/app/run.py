@@ -144,6 +144,7 @@ def tune(
         session.mark("interrupted")
         raise
     finally:
+        verification.close()
         keep_homes(session, device)
         tracker.save_time()
     if failure is not None:

@@ -134,7 +134,7 @@ def command(
         return
     if as_json:
         listed = {"engine": engine, "gpu": gpu, "triton": triton, "tp": tp, "ep": ep}
-        click.echo(json.dumps({**listed, "files": [_object(one) for one in files]}))
+        click.echo(json.dumps({**listed, "files": [_object(one, two=two) for one in files]}))
         return
     where = f"{gpu}, Triton {triton}, tp {tp}, ep {ep}"
     for line in _lines(files, engine, where, two=two):
@@ -245,11 +245,12 @@ def _folders(engine: Engine, package: Path | None, own: Path | None) -> EngineFo
     return engine_folders(engine, package, own)
 
 
-def _object(file: EngineFile) -> dict[str, object]:
+def _object(file: EngineFile, *, two: bool) -> dict[str, object]:
     return {
         "layer": file.needed.layer,
         "state": file.state.value,
         "optional": file.needed.down,
+        "to_make": file.to_make or (two and file.optional),
         "wanted": str(file.wanted),
         "found": str(file.found) if file.found else None,
         "triton": file.triton,
@@ -265,7 +266,7 @@ def _lines(files: Sequence[EngineFile], engine: Engine, where: str, *, two: bool
     wide = max(len(one.needed.layer) for one in files)
     for one in files:
         yield f"{one.state.value:7}  {one.needed.layer:{wide}}  {one.wanted.name}"
-        if remark := _remark(one):
+        if remark := _remark(one, two=two):
             yield f"{'':7}  {'':{wide}}    {remark}"
     folders = dict.fromkeys(one.wanted.parent for one in files if one.state is not FileState.THERE)
     if folders:
@@ -273,13 +274,14 @@ def _lines(files: Sequence[EngineFile], engine: Engine, where: str, *, two: bool
         yield from (f"  {folder}" for folder in folders)
 
 
-def _remark(file: EngineFile) -> str:
+def _remark(file: EngineFile, *, two: bool) -> str:
     from tuner.export.engine_configs.files import MoeKey
     from tuner.export.engine_configs.found import FileState
 
     if file.state is FileState.STALE:
         return f"only for Triton {file.triton}: {file.found}"
     if file.state is FileState.MISSING:
-        return "optional (--two): it has the first product's configs" if file.optional else ""
+        optional = file.optional and not two
+        return "optional (--two): it has the first product's configs" if optional else ""
     versioned = isinstance(file.needed.key, MoeKey)
     return "it does not say for which Triton" if versioned and not file.triton else ""

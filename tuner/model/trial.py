@@ -11,7 +11,7 @@ from typing import Literal
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 
-# `search`: checked with few kinds of input, timed briefly; `finals`: with all, twice, for longer.
+# `search`: checked with few kinds of input, and timed; `finals`: with all and twice, often untimed.
 Stage = Literal["search", "finals"]
 # A smaller difference is not claimed, however narrow the interval: where code and graphs happen to
 # lie in memory makes as much (benchmarks/same_kernel.py compares kernels with themselves).

@@ -297,6 +297,7 @@ class Finals:
             self._verification.on_edge_cases(trial.variant for trial in finalists)
             self._verification.read_machine_code((workload, trial.variant) for trial in finalists)
             self._verification.keep_bits((workload, trial.variant) for trial in finalists)
+        self._verification.drop(workload, [*self._raced.get(workload, ()), *chosen])
         finalists = [trial for trial in finalists if not self._verification.failed(trial.variant)]
         if workload in self._ranked:
             finalists = finalists[:1]
@@ -347,7 +348,8 @@ class Finals:
             return variants
         programs = [of(one.candidate).program(workload, one.config) for one in variants]
         # Most of those that a race chooses are the search's fastest.
-        self._verification.begin((workload, one) for one in variants[: self._plan.config.finalists])
+        likely = variants[: self._plan.config.finalists]
+        self._verification.begin((workload, one) for one in likely)
 
         def measure(running: Sequence[int], rounds: int) -> RankedRounds:
             return device.rank([programs[k] for k in running], rounds=rounds)

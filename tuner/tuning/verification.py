@@ -78,13 +78,30 @@ class Verification:
         return variant in self._failed
 
     def begin(self, pairs: Iterable[Pair]) -> None:
-        """Start what finalists need no device for: compiling for edge cases, reading their code."""
+        """Start what finalists need no device for: compiling for edge cases, reading their code.
+
+        Not on a CPU, where compilers would take the cores from what is timed.
+        """
         wanted = dict.fromkeys(pairs)
-        if self._verifies:
+        if self._verifies and not self.device.info.on_cpu:
             edges = self._edge_case_pairs({variant: None for _, variant in wanted})
             left = [one for one in edges if (EDGE_CASES, *one) not in self._known]
             self._begun |= {one: self._started(*one) for one in left if one not in self._begun}
         self._begin_reading(wanted)
+
+    def drop(self, workload: Workload, variants: Iterable[Variant]) -> None:
+        """Forget what was begun of variants and is no longer asked for, on a workload."""
+        known = set(variants)
+        for pair in [one for one in self._begun if one[1] in known]:
+            self._begun.pop(pair, None)
+        for pair in [one for one in self._reading if one[0] == workload]:
+            if reading := self._reading.pop(pair, None):
+                reading.cancel()
+
+    def close(self) -> None:
+        """End what is still read."""
+        if "_readers" in vars(self):
+            self._readers.shutdown(wait=False, cancel_futures=True)
 
     @property
     def _verifies(self) -> bool:
@@ -95,8 +112,8 @@ class Verification:
         if not self._verifies:
             return
         wanted = [pair for pair in dict.fromkeys(pairs) if (kind, *pair) not in self._known]
-        self._begun |= {one: self._started(*one) for one in wanted if one not in self._begun}
-        started = {pair: self._begun.pop(pair) for pair in wanted}
+        begun = {pair: self._begun.pop(pair, None) for pair in wanted}
+        started = {pair: one or self._started(*pair) for pair, one in begun.items()}
         for workload in dict.fromkeys(workload for workload, _ in wanted):
             made = {p: self._awaited(p[1], one) for p, one in started.items() if p[0] == workload}
             programs = {pair: one for pair, one in made.items() if isinstance(one, Program)}
@@ -137,10 +154,12 @@ class Verification:
     def _is_timed(self, workload: Workload, one: Variant) -> bool:
         """Tell whether the search has timed it here, with what is checked only then.
 
-        What the comparison times as well need not be timed once more in between.
+        What the comparison times as well need not be timed once more in between. On a CPU it is: a
+        comparison has few calls there, and who keeps results may do so after more.
         """
-        evaluator = self.candidates.evaluator(one.candidate)
-        if evaluator.tells_bits or not isinstance(self.device, VerifiesTogether):
+        device, evaluator = self.device, self.candidates.evaluator(one.candidate)
+        together = isinstance(device, VerifiesTogether) and not device.info.on_cpu
+        if evaluator.tells_bits or not together:
             return False
         trial = self.session.trial(one.candidate, workload, one.config)
         return trial is not None and trial.status is Status.CORRECT

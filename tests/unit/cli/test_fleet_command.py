@@ -53,6 +53,9 @@ def test_a_dry_run_lists_stale_and_missing_files(tune, package: Path) -> None:
 def test_with_a_config_for_each_gemm_the_second_file_is_to_be_made_too(tune, package: Path) -> None:
     result = tune("fleet", QWEN, *HERE, "--engine-dir", package, "--two")
     assert "2 of 2 files to make" in result.output.splitlines()[0]
+    assert "optional" not in result.output
+    listed = tune("fleet", QWEN, *HERE, "--engine-dir", package, "--two", "--json")
+    assert [one["to_make"] for one in json.loads(listed.output)["files"]] == [True, True]
 
 
 def test_json_has_every_file(tune, package: Path) -> None:

@@ -138,9 +138,10 @@ def test_finalists_that_the_search_has_timed_are_verified_together_untimed(plan,
 
 
 def test_edge_cases_of_finalists_are_begun_once(plan, make_session, run, monkeypatch):
-    begun, start = [], Verification._started
+    begun, made, start = [], set(), Verification._started
 
     def started(self, workload, variant):
+        made.add(self)
         begun.append((workload, variant))
         return start(self, workload, variant)
 
@@ -151,6 +152,9 @@ def test_edge_cases_of_finalists_are_begun_once(plan, make_session, run, monkeyp
     of_edges = [variant for workload, variant in begun if workload == EDGE_CASES_WORKLOAD]
     assert {check.variant for check in checks} <= set(of_edges)
     assert len(of_edges) == len(set(of_edges))
+    (verification,) = made
+    assert not verification._begun, "what nobody asked for is forgotten"
+    assert not verification._reading
 
 
 def test_verdicts_are_kept_when_a_later_workload_is_interrupted(plan, make_session, compiler):

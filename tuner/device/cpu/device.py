@@ -154,7 +154,10 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
 
     def rerun(self, program: Program) -> None:
         with self._blamed_on_the_program():
-            worker = self._renewed(program)
+            worker = self._ready_worker()
+            # In the process that was timed, and what was compared with it keeps its own.
+            worker.keep_latest(program)
+            worker.renew(UNCHANGED)
             for order in (*_some_orders(RERUN_CALLS), draw_order()):
                 worker.run(program, order, fill_byte())
 

@@ -137,7 +137,7 @@ class CudaDevice(VerifiedDevice):
             self._enter(program)
             self._ask("prepare", program.workload, NORMAL, fresh_seed())
             window = self._metered.energy(program, seconds)
-            (verdict,) = self._verified_again(program)
+            verdict = self._verified_again(program)
             return window if verdict.passed else Outcome(Status.INCORRECT, verdict.reason)
 
         return self._outcome_of(program, attempt)
@@ -162,6 +162,8 @@ class CudaRunner(RestartingWorker[Child]):
         self._ordinal, self._home, self._deterministic = ordinal, home, deterministic
         # Whether a kernel in Python has run: what it imports has been read from the disk.
         self._has_called = False
+        # How something was timed last: a run that stands for it has the same buffers.
+        self._timed_by: TimingPolicy = SEARCH
 
     def close(self) -> None:
         """End the process; what peers import leaves semaphores behind where it is killed."""
@@ -204,6 +206,7 @@ class CudaRunner(RestartingWorker[Child]):
         patch: Patch,
         judge: Judge,
     ) -> Measurement:
+        self._timed_by = policy
         with self._blamed_on_the_program():
             worker = self._ready_worker()
             measurement: Measurement = worker.call(
@@ -216,9 +219,10 @@ class CudaRunner(RestartingWorker[Child]):
     def rerun(self, program: Program) -> None:
         with self._blamed_on_the_program():
             limit_s = _limit_s(RUN_TIMEOUT_S, program)
-            self._ready_worker().call("rerun", program, SEARCH, timeout_s=limit_s)
+            self._ready_worker().call("rerun", program, self._timed_by, timeout_s=limit_s)
 
     def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
+        self._timed_by = FINALS
         replays_s = REPLAY_TIMEOUT_S * rounds * (len(programs) + 1)
         timeout_s = _limit_s(TIMING_TIMEOUT_S * 5 + replays_s, *programs)
         try:
@@ -263,6 +267,7 @@ class CudaRunner(RestartingWorker[Child]):
         return window
 
     def energy(self, program: Program, seconds: float) -> EnergyWindow:
+        self._timed_by = ENERGY
         with self._blamed_on_the_program():
             window: EnergyWindow = self._ready_worker().call(
                 "energy", program, ENERGY, seconds, timeout_s=ENERGY_TIMEOUT_S + seconds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -167,9 +167,24 @@ class VerifiedDevice:
                 rows += self._runner.compare(programs, stretch, patch, judge)
         if again and not patch.offsets:
             left = {k: one for k, one in enumerate(programs) if k not in faults and not one.peer}
-            verdicts = dict(zip(left, self._verified_again(*left.values()), strict=True))
-            faults |= {k: verdict.reason for k, verdict in verdicts.items() if not verdict.passed}
+            faults |= self._faults_on_others(left)
         return rows, faults
+
+    def _faults_on_others(self, programs: Mapping[int, Program]) -> dict[int, str]:
+        """Verify compared programs on other inputs, which are drawn once where none spoils them."""
+        faults: dict[int, str] = {}
+        anew = True
+        for index, program in programs.items():
+            try:
+                fault = self._verified_again(program, anew=anew).reason
+            except RunFailedError as error:
+                if error.killed:
+                    raise
+                fault = str(error)
+            if fault:
+                faults[index] = fault
+            anew = bool(fault)
+        return faults
 
     def close(self) -> None:
         self._runner.close()
@@ -197,8 +212,7 @@ class VerifiedDevice:
             measurement = self._runner.time(program, SEARCH, incumbent_us, patch, judge)
         fault = faults.get(0, "")
         if not fault and full_verification and not patch.offsets:
-            (verdict,) = self._verified_again(program)
-            fault = verdict.reason
+            fault = self._verified_again(program).reason
         if fault:
             self._note_told(program.workload)
             return Outcome(Status.INCORRECT, f"after timing, {fault}")
@@ -341,15 +355,16 @@ class VerifiedDevice:
 
         return judge
 
-    def _verified_again(self, *programs: Program) -> Sequence[Correctness]:
-        """Verify what calls like timed ones leave of slightly other inputs: results may be kept."""
-        verdicts: list[Correctness] = []
-        for program in programs:
-            self._ask("poison" if verdicts else "touch")
-            with spent_on(RUNS):
-                self._runner.rerun(program)
-            verdicts.append(self._ask("check", False, None, bool(program.peer)))
-        return verdicts
+    def _verified_again(self, program: Program, *, anew: bool = True) -> Correctness:
+        """Verify what calls like timed ones leave of slightly other inputs: results may be kept.
+
+        Not `anew` they are those that the arena holds.
+        """
+        self._ask("touch" if anew else "poison")
+        with spent_on(RUNS):
+            self._runner.rerun(program)
+        verdict: Correctness = self._ask("check", False, None, bool(program.peer))
+        return verdict
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         with spent_on(VERIFIER):

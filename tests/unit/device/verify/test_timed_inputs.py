@@ -13,6 +13,7 @@ from idle_runner import IdleRunner
 from tuner.device.base import DeviceInfo, Program
 from tuner.device.inputs import NORMAL, USES, InputCache, Prepared
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
+from tuner.device.verify.restarting_worker import RunFailedError
 from tuner.device.verify.verified_device import VerifiedDevice
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Correctness, Status
@@ -108,18 +109,26 @@ def test_finals_and_their_checks_draw_their_own(
     assert all(timed not in one for one in seen)
 
 
-@pytest.mark.parametrize("offsets", [(), (3,)], ids=["without variants", "with variants"])
+@pytest.mark.parametrize(
+    ("offsets", "wrong", "drawn"),
+    [((), False, 1), ((), True, 2), ((3,), True, 0)],
+    ids=["once for all", "anew after one that is wrong", "not where there are variants"],
+)
 def test_without_variants_what_is_compared_runs_again_on_other_inputs(
-    device: VerifiedDevice, verifier: Verifying, offsets: tuple[int, ...]
+    device: VerifiedDevice,
+    verifier: Verifying,
+    offsets: tuple[int, ...],
+    wrong: bool,
+    drawn: int,
 ) -> None:
-    touched: list[str] = []
+    asked: list[str] = []
     kept = verifier.call
 
     def call(method: str, *arguments: Any, timeout_s: float) -> Any:
+        asked.append(method)
         if method == "touch":
-            touched.append(method)
-            # It has kept its results: those of the timed calls alone are right.
-            verifier.fails = True
+            # Who has kept results is wrong from here on.
+            verifier.fails = wrong
         if method == "alternate":
             return Patch(offsets, (b"a", b"b") if offsets else (b"", b""))
         return kept(method, *arguments, timeout_s=timeout_s)
@@ -127,8 +136,21 @@ def test_without_variants_what_is_compared_runs_again_on_other_inputs(
     verifier.call = call  # type: ignore[method-assign]
     peer = replace(config("b"), peer="pytorch")
     found = device.compare([config("a"), config("c"), peer], rounds=9)
-    assert found.faults == (("", "", "") if offsets else ("wrong", "wrong", ""))
-    assert len(touched) == (0 if offsets else 1), "drawn once for all"
+    said = "wrong" if wrong and not offsets else ""
+    assert found.faults == (said, said, "")
+    assert asked.count("touch") == drawn
+
+
+def test_who_crashes_on_other_inputs_is_at_fault_alone(
+    device: VerifiedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rerun(self: IdleRunner, program: Program) -> None:
+        if program.source_key == "a":
+            raise RunFailedError(Status.LAUNCH, "the worker process died")
+
+    monkeypatch.setattr(IdleRunner, "rerun", rerun)
+    found = device.compare([config("c"), config("a"), config("d")], rounds=9)
+    assert found.faults == ("", "the worker process died", "")
 
 
 def prepared(kind: str, seed: int) -> Prepared:
