@@ -17,6 +17,8 @@ from tuner.device.cuda.neighbours import Neighbours
 from tuner.device.layout import Layout, Patch, Slot, fill_byte
 from tuner.device.timing import MAX_CALLS
 
+# A difference of two chains may come out below zero by noise; a time may not.
+LEAST_US = 1e-3
 _BLOCKS = 264
 # Writes one byte of a set's variant of the patch, in turns.
 _APPLY = f"""
@@ -210,6 +212,40 @@ class Replays:
             call(driver.cuStreamSynchronize, self._stream)
             times = [call(driver.cuEventElapsedTime, start, stop) * 1e3 for start, stop in pairs]
             return times, call(driver.cuEventElapsedTime, first, events[-1]) * 1e-3
+
+    def rounds(
+        self,
+        graphs: Sequence[Graph],
+        launchers: Sequence[Issuer],
+        empty: Graph | None,
+        count: int,
+    ) -> tuple[list[list[float]], float]:
+        """Replay all graphs in each round, in an order drawn for it; times per call, and seconds.
+
+        Between neighbours a time is what the chain takes longer than `empty`, that without the
+        operator, which is replayed twice a round.
+        """
+        # What is wrong with it is wrong with all of a round: it is worth a second look.
+        empties = (1 if len(graphs) == 1 else 2) if empty else 0
+        # None is a chain's turn without the operator.
+        competitors: list[int | None] = [*range(len(graphs)), *[None] * empties]
+        turns: list[int | None] = []
+        for _ in range(count):
+            secrets.SystemRandom().shuffle(competitors)
+            turns += competitors
+        # Once more in front, not counted: events that find the stream idle enclose the launch too.
+        turns.insert(0, turns[0])
+        kept = [None if turn is None else (turn, launchers[turn]) for turn in turns]
+        chosen = [empty if turn is None else graphs[turn] for turn in turns]
+        (_, *sample), event_s = self.run([one for one in chosen if one], kept)
+        rows, size = [], len(competitors)
+        for first in range(0, len(sample), size):
+            found = list(zip(turns[1 + first :], sample[first : first + size], strict=False))
+            without = [total for turn, total in found if turn is None]
+            less = sum(without) / max(len(without), 1)
+            totals = {turn: total - less for turn, total in found if turn is not None}
+            rows.append([max(totals[k] / g.calls, LEAST_US) for k, g in enumerate(graphs)])
+        return rows, event_s
 
     def _keep(self, graph: Graph, variants: bytes, index: int, launcher: Issuer) -> None:
         number = secrets.randbelow(min(graph.calls, self.buffers.sets))

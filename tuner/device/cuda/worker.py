@@ -74,8 +74,6 @@ AWAKE_S, AWAKE_REPLAYS = 50e-3, 2
 ROUNDS_AT_A_TIME = 8
 # What stands for timed calls is replayed up to so many times.
 RERUN_REPLAYS = 4
-# A difference of two chains may come out below zero by noise; a time may not.
-LEAST_US = 1e-3
 # Long beside the pauses in which this process looks at the energy counter.
 BATCH_US = 60e3
 
@@ -229,52 +227,18 @@ class CudaWorker:
     ) -> tuple[list[float], float]:
         times: list[float] = []
         ratios: list[float] = []
+        empty = self._empty.get(replays.buffers.rotation)
         started = time.perf_counter()
         while not finished(policy, times, time.perf_counter() - started, incumbent_us) or (
             suspicious(ratios) and len(ratios) < SECOND_LOOKS
         ):
             wanted = 3 if not times else max(2, policy.min_samples - len(times))
             batch_started = time.perf_counter()
-            sample, event_s = self._take([graph], [launcher], replays, wanted)
+            sample, event_s = replays.rounds([graph], [launcher], empty, wanted)
             wall_s = time.perf_counter() - batch_started
             ratios.append(wall_ratio(event_s, wall_s))
             times += [row[0] for row in sample]
         return times, min(ratios)
-
-    def _take(
-        self,
-        graphs: Sequence[Graph],
-        launchers: Sequence[Issuer],
-        replays: Replays,
-        rounds: int,
-    ) -> tuple[list[list[float]], float]:
-        """Replay all graphs in each round, in an order drawn for it; times per call, and seconds.
-
-        Between neighbours a time is what the chain takes longer than without the operator, which
-        is replayed twice a round.
-        """
-        empty = self._empty.get(replays.buffers.rotation)
-        # What is wrong with it is wrong with all of a round: it is worth a second look.
-        empties = (1 if len(graphs) == 1 else 2) if empty else 0
-        # None is a chain's turn without the operator.
-        competitors: list[int | None] = [*range(len(graphs)), *[None] * empties]
-        turns: list[int | None] = []
-        for _ in range(rounds):
-            secrets.SystemRandom().shuffle(competitors)
-            turns += competitors
-        # Once more in front, not counted: events that find the stream idle enclose the launch too.
-        turns.insert(0, turns[0])
-        kept = [None if turn is None else (turn, launchers[turn]) for turn in turns]
-        chosen = [empty if turn is None else graphs[turn] for turn in turns]
-        (_, *sample), event_s = replays.run([one for one in chosen if one], kept)
-        rows, count = [], len(competitors)
-        for first in range(0, len(sample), count):
-            found = list(zip(turns[1 + first :], sample[first : first + count], strict=False))
-            without = [total for turn, total in found if turn is None]
-            less = sum(without) / max(len(without), 1)
-            totals = {turn: total - less for turn, total in found if turn is not None}
-            rows.append([max(totals[k] / g.calls, LEAST_US) for k, g in enumerate(graphs)])
-        return rows, event_s
 
     def compare(
         self,
@@ -296,10 +260,11 @@ class CudaWorker:
         graphs = [self._graph(launcher, policy, replays, None) for launcher in launchers]
         self._warm_up(graphs[0], policy, replays)
         replays.run(graphs)
+        empty = self._empty.get(replays.buffers.rotation)
         rows: list[list[float]] = []
         while len(rows) < rounds:
             count = min(ROUNDS_AT_A_TIME, rounds - len(rows))
-            rows += self._take(graphs, launchers, replays, count)[0]
+            rows += replays.rounds(graphs, launchers, empty, count)[0]
         self._busy_s = time.perf_counter()
         for graph in graphs:
             graph.close()
