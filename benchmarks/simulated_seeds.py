@@ -37,7 +37,7 @@ from recorded_search import Notebook, Spectator
 from recorded_spaces import evaluator_of, recorded, space_of
 
 OPERATORS = ("fused_add_rmsnorm", "silu_and_mul")
-SEEDS = 4
+SEEDS = 12
 # Each search's finals are run so often: their noise is most of what differs.
 FINALS = 4
 REPLAY_S, CALL_S = 2e-3, 0.3
