@@ -30,8 +30,6 @@ SPACE = ROOT / "search_spaces/sglang/fused_moe.yaml"
 WITHOUT_FILE, TRITON = "without_file", "3.6.0"
 SEEDS, TRIALS, NEAR = 20, 192, 1.01
 NAME = re.compile(r"fleet-N(?P<columns>\d+)(?P<two>-two)?-seed(?P<seed>\d+)")
-# What a table has of a config: that of the first GEMM and, where it has its own, the second's.
-Wanted = dict[str, int]
 
 
 def row(comparison: Comparison, table: Tables, trials: int) -> dict[str, Any]:
@@ -65,7 +63,7 @@ def row(comparison: Comparison, table: Tables, trials: int) -> dict[str, Any]:
     return found
 
 
-def _wanted(table: Tables, tokens: int) -> Wanted:
+def _wanted(table: Tables, tokens: int) -> dict[str, int]:
     from tuner.export.engine_configs.winners import DOWN
 
     second = {f"{DOWN}{name}": value for name, value in table.down.get(tokens, {}).items()}

@@ -52,7 +52,7 @@ def jobs_of(
     jobs: dict[str, Job] = {}
     refused: dict[str, None] = {}
     for file in files:
-        if not (file.to_make or (two and file.optional)):
+        if not file.is_to_make(two=two):
             continue
         key = file.needed.key
         if isinstance(key, BlockFp8Key):

@@ -54,6 +54,7 @@ def verify(
         verification = Verification(
             plan, session, opened, candidates, watches, repeat=True, largest_bytes=most
         )
+        stack.callback(verification.close)
         for workload in plan.spec.edge_cases:
             candidates.evaluator(plan.candidate).verify_baseline(workload)
         verification.verify(pairs)

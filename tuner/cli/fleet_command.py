@@ -250,7 +250,7 @@ def _object(file: EngineFile, *, two: bool) -> dict[str, object]:
         "layer": file.needed.layer,
         "state": file.state.value,
         "optional": file.needed.down,
-        "to_make": file.to_make or (two and file.optional),
+        "to_make": file.is_to_make(two=two),
         "wanted": str(file.wanted),
         "found": str(file.found) if file.found else None,
         "triton": file.triton,
@@ -261,7 +261,7 @@ def _lines(files: Sequence[EngineFile], engine: Engine, where: str, *, two: bool
     from tuner.export.engine_configs.files import TITLES
     from tuner.export.engine_configs.found import FileState
 
-    lacking = sum(one.to_make or (two and one.optional) for one in files)
+    lacking = sum(one.is_to_make(two=two) for one in files)
     yield f"{TITLES[engine]}, {where}: {lacking} of {len(files)} files to make"
     wide = max(len(one.needed.layer) for one in files)
     for one in files:

@@ -143,18 +143,8 @@ class Evaluator:
                 status, reason = Status.RESOURCE_LIMIT, refused
         if status is Status.CORRECT and self._has_other_bits(workload, outcome.correctness):
             status, reason = Status.OTHER_BITS, "gives other bits than the default config"
-        return Trial(
-            candidate=self.candidate.name,
-            workload=workload,
-            config=pending.config,
-            status=status,
-            reason=reason,
-            resources=resources,
-            occupancy=share,
-            measurement=outcome.measurement,
-            correctness=outcome.correctness,
-            seconds=time.perf_counter() - pending.started_s,
-            stage=stage,
+        return self._trial(
+            pending, replace(outcome, status=status, reason=reason), resources, share, stage
         )
 
     def judged(self, pending: Pending, outcome: Outcome) -> Trial:
@@ -162,7 +152,16 @@ class Evaluator:
         result = self._runnable(pending)
         if isinstance(result, Trial):
             return replace(result, stage="finals")
-        resources, share = self.usage(pending)
+        return self._trial(pending, outcome, *self.usage(pending), "finals")
+
+    def _trial(
+        self,
+        pending: Pending,
+        outcome: Outcome,
+        resources: Resources | None,
+        share: Occupancy | None,
+        stage: Stage,
+    ) -> Trial:
         return Trial(
             candidate=self.candidate.name,
             workload=pending.workload,
@@ -171,9 +170,10 @@ class Evaluator:
             reason=outcome.reason,
             resources=resources,
             occupancy=share,
+            measurement=outcome.measurement,
             correctness=outcome.correctness,
             seconds=time.perf_counter() - pending.started_s,
-            stage="finals",
+            stage=stage,
         )
 
     def foresee(self, pending: Pending) -> Features | Trial:

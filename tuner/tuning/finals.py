@@ -297,7 +297,7 @@ class Finals:
             self._verification.on_edge_cases(trial.variant for trial in finalists)
             self._verification.read_machine_code((workload, trial.variant) for trial in finalists)
             self._verification.keep_bits((workload, trial.variant) for trial in finalists)
-        self._verification.drop(workload, [*self._raced.get(workload, ()), *chosen])
+        self._verification.drop(workload)
         finalists = [trial for trial in finalists if not self._verification.failed(trial.variant)]
         if workload in self._ranked:
             finalists = finalists[:1]

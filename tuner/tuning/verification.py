@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache, cached_property, partial
+from functools import cache, partial
 
 from tuner.analysis.sass import disassemble
 from tuner.analysis.waits import before_wait, unread_because
@@ -67,6 +67,9 @@ class Verification:
     # What was begun before it is asked for.
     _begun: dict[Pair, Pending | Outcome] = field(default_factory=dict, init=False)
     _reading: dict[Pair, Future[Outcome | None]] = field(default_factory=dict, init=False)
+    _readers: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(READERS, "machine code"), init=False
+    )
 
     def __post_init__(self) -> None:
         known = () if self.repeat else self.session.checks()
@@ -89,19 +92,20 @@ class Verification:
             self._begun |= {one: self._started(*one) for one in left if one not in self._begun}
         self._begin_reading(wanted)
 
-    def drop(self, workload: Workload, variants: Iterable[Variant]) -> None:
-        """Forget what was begun of variants and is no longer asked for, on a workload."""
-        known = set(variants)
-        for pair in [one for one in self._begun if one[1] in known]:
-            self._begun.pop(pair, None)
+    def drop(self, workload: Workload) -> None:
+        """Forget what was begun for a workload and nobody has asked for.
+
+        Of edge cases, which are everybody's, all: who wants one begins it again, and the compiler
+        has it by then.
+        """
+        self._begun.clear()
         for pair in [one for one in self._reading if one[0] == workload]:
             if reading := self._reading.pop(pair, None):
                 reading.cancel()
 
     def close(self) -> None:
         """End what is still read."""
-        if "_readers" in vars(self):
-            self._readers.shutdown(wait=False, cancel_futures=True)
+        self._readers.shutdown(wait=False, cancel_futures=True)
 
     @property
     def _verifies(self) -> bool:
@@ -116,11 +120,16 @@ class Verification:
         started = {pair: one or self._started(*pair) for pair, one in begun.items()}
         for workload in dict.fromkeys(workload for workload, _ in wanted):
             made = {p: self._awaited(p[1], one) for p, one in started.items() if p[0] == workload}
-            programs = {pair: one for pair, one in made.items() if isinstance(one, Program)}
-            verified = verify_all(self.device, list(programs.values()))
-            outcomes = dict(zip(programs, verified, strict=True))
-            for pair, one in made.items():
-                self._keep(kind, *pair, one if isinstance(one, Outcome) else outcomes[pair])
+            for pair, outcome in zip(made, self._outcomes(made.values()), strict=True):
+                self._keep(kind, *pair, outcome)
+
+    def _outcomes(self, made: Iterable[Program | Outcome]) -> Iterator[Outcome]:
+        """Verify what is a program, in one go; what stands against one is its outcome."""
+        listed = list(made)
+        verified = iter(
+            verify_all(self.device, [one for one in listed if isinstance(one, Program)])
+        )
+        return (one if isinstance(one, Outcome) else next(verified) for one in listed)
 
     def _started(self, workload: Workload, variant: Variant) -> Pending | Outcome:
         most = self.largest_bytes
@@ -168,13 +177,9 @@ class Verification:
         """Verify variants together, each kind of input drawn once for all of them."""
         evaluators = {one: self.candidates.evaluator(one.candidate) for one in variants}
         begun = {one: of.start(workload, one.config) for one, of in evaluators.items()}
-        made = {one: evaluators[one].ready(pending) for one, pending in begun.items()}
-        programs = {one: each for one, each in made.items() if isinstance(each, Program)}
-        outcomes = dict(zip(programs, verify_all(self.device, [*programs.values()]), strict=True))
-        for one, pending in begun.items():
-            each = made[one]
-            outcome = outcomes[one] if isinstance(each, Program) else each
-            yield evaluators[one].judged(pending, outcome)
+        outcomes = self._outcomes(evaluators[one].ready(begun[one]) for one in variants)
+        for one, outcome in zip(variants, outcomes, strict=True):
+            yield evaluators[one].judged(begun[one], outcome)
 
     def on_edge_cases(self, variants: Iterable[Variant]) -> None:
         """Verify variants on every edge case that they may run on."""
@@ -221,10 +226,6 @@ class Verification:
             ready = self._awaited(pair[1], one)
             if isinstance(ready, Program):
                 self._reading[pair] = self._readers.submit(_waits, ready, self.plan.spec.constants)
-
-    @cached_property
-    def _readers(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(READERS, thread_name_prefix="machine code")
 
     def keep_bits(self, pairs: Iterable[Pair]) -> None:
         """Verify that variants give the default config's bits where that is asked for.

@@ -119,10 +119,7 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
         So a check, too, may be the first call on these inputs or one of many.
         """
         with self._blamed_on_the_program():
-            worker = self._ready_worker()
-            # The others' state is kept too: they may be verified in turns.
-            worker.keep_latest(program)
-            worker.renew(UNCHANGED)
+            worker = self._renewed_beside_others(program)
             for one in (*_some_orders(CHECK_CALLS), order):
                 worker.run(program, one, fill_byte(nan=nan))
         return ""
@@ -154,10 +151,7 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
 
     def rerun(self, program: Program) -> None:
         with self._blamed_on_the_program():
-            worker = self._ready_worker()
-            # In the process that was timed, and what was compared with it keeps its own.
-            worker.keep_latest(program)
-            worker.renew(UNCHANGED)
+            worker = self._renewed_beside_others(program)
             for order in (*_some_orders(RERUN_CALLS), draw_order()):
                 worker.run(program, order, fill_byte())
 
@@ -179,6 +173,13 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
             for index, made in enumerate(calls):
                 made.let_judge(worker, partial(judge, index))
         return rows
+
+    def _renewed_beside_others(self, program: Program) -> HostWorker | CallableWorker:
+        """Renew the memory for one that takes turns with others: each keeps its process."""
+        worker = self._ready_worker()
+        worker.keep_latest(program)
+        worker.renew(UNCHANGED)
+        return worker
 
     def _renewed(self, *programs: Program, patch: Patch = UNCHANGED) -> HostWorker | CallableWorker:
         worker = self._ready_worker()

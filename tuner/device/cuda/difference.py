@@ -7,7 +7,7 @@ from typing import Any
 
 from cuda.bindings import driver
 
-from tuner.device.cuda.driver import TURNS, PtxKernel, call
+from tuner.device.cuda.driver import TURNS, call, loaded
 
 _BLOCKS = 264
 # Sets a flag where two ranges differ; their lengths are rounded up to 16 bytes, into the guards.
@@ -53,16 +53,10 @@ done:
 """
 
 
-class Difference:
-    """Raise flags in the GPU's memory where ranges differ."""
-
-    def __init__(self) -> None:
-        self._kernel = PtxKernel(_DIFFER, "differ")
-
-    def issue(self, stream: Any, first: int, second: int, size_bytes: int, flag: int) -> None:
-        """Enqueue a comparison; the word at `flag` becomes 1 where they differ."""
-        values = map(ctypes.c_uint64, (first, second, -(-size_bytes // 16) * 16, flag))
-        self._kernel.issue(stream, _BLOCKS, *values)
+def compare(stream: Any, first: int, second: int, size_bytes: int, flag: int) -> None:
+    """Enqueue a comparison; the word at `flag` becomes 1 where they differ."""
+    values = map(ctypes.c_uint64, (first, second, -(-size_bytes // 16) * 16, flag))
+    loaded(_DIFFER, "differ").issue(stream, _BLOCKS, *values)
 
 
 def raised(flag: int) -> bool:

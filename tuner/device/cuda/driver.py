@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import uuid
 from collections.abc import Mapping
+from functools import cache
 from math import prod
 from typing import Any, Protocol
 
@@ -298,3 +299,9 @@ class PtxKernel:
             return
         shape = (blocks, 1, 1, THREADS, 1, 1, shared_bytes)
         call(driver.cuLaunchKernel, self.function, *shape, stream, address, 0)
+
+
+@cache
+def loaded(text: str, name: str) -> PtxKernel:
+    """Load a kernel once in this process, which has one context."""
+    return PtxKernel(text, name)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver
 
+from tuner.device.cuda import difference
 from tuner.device.cuda.cublas import Cublas
-from tuner.device.cuda.difference import Difference, raised
 from tuner.device.cuda.driver import POSITION, TURNS, PtxKernel, allocate, call
 
 # What streams by stands for weights: so much that nothing of it is in the L2 when it comes again.
@@ -153,9 +153,9 @@ class NeighbourMemory:
     It grows with what is asked for, and is filled once: gigabytes take longer than a trial.
     """
 
-    def __init__(self, stream: Any, multiprocessors: int, difference: Difference) -> None:
+    def __init__(self, stream: Any, multiprocessors: int) -> None:
         self.stream, self.blocks = stream, _BLOCKS_PER_MULTIPROCESSOR * multiprocessors
-        self._difference, self._flag = difference, allocate(4)
+        self._flag = allocate(4)
         self.stand_in, self.planter = PtxKernel(_STAND_IN, "stand_in"), PtxKernel(_PLANT, "plant")
         self._held: dict[str, tuple[int, int]] = {}
         self._cublas: Cublas | None = None
@@ -181,9 +181,9 @@ class NeighbourMemory:
     def differ(self, first: int, second: int, size_bytes: int) -> bool:
         """Wait for the stream, and tell whether two ranges differ."""
         call(driver.cuMemsetD32Async, self._flag, 0, 1, self.stream)
-        self._difference.issue(self.stream, first, second, size_bytes, self._flag)
+        difference.compare(self.stream, first, second, size_bytes, self._flag)
         call(driver.cuStreamSynchronize, self.stream)
-        return raised(self._flag)
+        return difference.raised(self._flag)
 
     def cublas(self) -> Cublas:
         """Return cuBLAS on the stream; raise `CublasError` where there is none."""

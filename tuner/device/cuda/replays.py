@@ -5,14 +5,13 @@ from __future__ import annotations
 import ctypes
 import secrets
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 from cuda.bindings import driver
 
+from tuner.device.cuda import difference
 from tuner.device.cuda.buffers import Buffers, Graph, Scrub, SharedSpoiler, timing_events
-from tuner.device.cuda.difference import Difference, raised
-from tuner.device.cuda.driver import POSITION, Issuer, PtxKernel, allocate, call
+from tuner.device.cuda.driver import POSITION, Issuer, allocate, call, loaded
 from tuner.device.cuda.neighbours import Neighbours
 from tuner.device.layout import Layout, Patch, Slot, fill_byte
 from tuner.device.timing import MAX_CALLS
@@ -65,12 +64,6 @@ _APPLY = f"""
 """
 
 
-@cache
-def _patching() -> PtxKernel:
-    """Load the kernel once in this process, which has one context."""
-    return PtxKernel(_APPLY, "apply")
-
-
 class DevicePatch:
     """The two variants of a few bytes of the inputs, on the GPU, and which of them each set has."""
 
@@ -95,7 +88,7 @@ class DevicePatch:
         values = self._base + self._count * 8
         addresses = (buffers.base, buffers.set_bytes, self._base, values, self._variants)
         numbers = (self._count, self._count * buffers.sets)
-        _patching().issue(
+        loaded(_APPLY, "apply").issue(
             stream, _BLOCKS, *map(ctypes.c_uint64, addresses), *map(ctypes.c_uint32, numbers)
         )
         return drawn
@@ -108,10 +101,8 @@ class DevicePatch:
 class Results:
     """The last result of each program on each variant of its inputs, and whether bits repeat."""
 
-    def __init__(
-        self, layout: Layout, programs: int, repeating: frozenset[str], difference: Difference
-    ) -> None:
-        self._layout, self.programs, self._difference = layout, programs, difference
+    def __init__(self, layout: Layout, programs: int, repeating: frozenset[str]) -> None:
+        self._layout, self.programs = layout, programs
         self._base = allocate(2 * programs * layout.total_bytes)
         self._flags = allocate(4 * programs)
         outputs = layout.with_role("output", "inout")
@@ -131,7 +122,7 @@ class Results:
         if repeats and (index, variant) in self._kept:
             for slot in self._repeating:
                 ends = address + slot.offset, place + slot.offset
-                self._difference.issue(stream, *ends, slot.size_bytes, self._flags + 4 * index)
+                difference.compare(stream, *ends, slot.size_bytes, self._flags + 4 * index)
         call(driver.cuMemcpyDtoDAsync, place, address, size_bytes, stream)
         self._kept.add((index, variant))
 
@@ -144,7 +135,7 @@ class Results:
             return None
         size_bytes = self._layout.total_bytes
         call(driver.cuMemcpyDtoD, address, self._place(index, variant), size_bytes)
-        differed = raised(self._flags + 4 * index)
+        differed = difference.raised(self._flags + 4 * index)
         call(driver.cuCtxSynchronize)
         return not differed
 

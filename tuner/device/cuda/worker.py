@@ -24,7 +24,6 @@ from tuner.device.cuda.buffers import (
     Scrub,
     SharedSpoiler,
 )
-from tuner.device.cuda.difference import Difference
 from tuner.device.cuda.driver import (
     Issuer,
     LaunchArguments,
@@ -112,7 +111,6 @@ class CudaWorker:
         # Chains of neighbours without the operator.
         self._empty: dict[Rotation, Graph] = {}
         self._peers = None if home is None else PeerLaunchers(ordinal, self._stream, home)
-        self._difference = Difference()
         # When the GPU last had work of ours.
         self._busy_s = -inf
         self._shared = SharedSpoiler(
@@ -387,8 +385,7 @@ class CudaWorker:
             if self._results is not None:
                 self._results.close()
                 self._results = None
-            kept = (self._mapped.layout, programs, self._deterministic, self._difference)
-            self._results = Results(*kept)
+            self._results = Results(self._mapped.layout, programs, self._deterministic)
         self._results.renew()
         if self._patch is None or self._patch.patch != patch:
             if self._patch is not None:
@@ -416,8 +413,7 @@ class CudaWorker:
         """Make them ready once something is timed: what is only verified needs none."""
         if self._surroundings is not None and self._neighbours is None:
             multiprocessors = self._attribute("MULTIPROCESSOR_COUNT")
-            shared = (self._stream, multiprocessors, self._difference)
-            self._memory = self._memory or NeighbourMemory(*shared)
+            self._memory = self._memory or NeighbourMemory(self._stream, multiprocessors)
             around = (self._surroundings, self._mapped.layout, self._memory)
             self._neighbours = Neighbours(*around, self._home, FINALS.links)
         return self._neighbours

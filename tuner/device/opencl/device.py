@@ -38,11 +38,9 @@ ATTACH_TIMEOUT_S = 30.0
 # Of a comparison, a round of a program: its copies are made and read again.
 ROUND_TIMEOUT_S = 10.0
 # A CPU's times vary by percents with what else runs there: the finals compare what is near.
-_ON_CPU = {
-    SEARCH: replace(
-        SEARCH, min_replay_us=100.0, min_samples=3, max_samples=7, target_error=0.02, budget_s=0.1
-    ),
-}
+_ON_CPU = replace(
+    SEARCH, min_replay_us=100.0, min_samples=3, max_samples=7, target_error=0.02, budget_s=0.1
+)
 
 
 class OpenclDevice(VerifiedDevice):
@@ -87,7 +85,7 @@ class OpenclRunner(RestartingWorker[Child]):
         super().__init__()
         self._number, self._deterministic = number, deterministic
         self._run_timeout_s = run_timeout_s
-        self._policies: Mapping[TimingPolicy, TimingPolicy] = {}
+        self._on_cpu = False
         # A compiler beside it would take a CPU's cores from what is timed on them.
         self.pauses: Callable[[], AbstractContextManager[None]] = nullcontext
         # What one process has compiled another need not: a worker that died is soon at work again.
@@ -95,7 +93,7 @@ class OpenclRunner(RestartingWorker[Child]):
 
     def describe(self) -> Mapping[str, Any]:
         facts: Mapping[str, Any] = self._live_worker().call("describe", timeout_s=TIMING_TIMEOUT_S)
-        self._policies = _ON_CPU if facts["device"].is_cpu else {}
+        self._on_cpu = facts["device"].is_cpu
         return facts
 
     def close(self) -> None:
@@ -116,7 +114,7 @@ class OpenclRunner(RestartingWorker[Child]):
         patch: Patch,
         judge: Judge,
     ) -> Measurement:
-        policy = self._policies.get(policy, policy)
+        policy = _ON_CPU if self._on_cpu else policy
         with self._blamed_on_the_program():
             worker = self._ready_worker()
             with self.pauses():

@@ -60,10 +60,9 @@ class EngineFile:
         """Whether the engine does without it: without the second GEMM's it uses the first's."""
         return self.needed.down and self.state is FileState.MISSING
 
-    @property
-    def to_make(self) -> bool:
-        """Whether the engine lacks it."""
-        return self.state is not FileState.THERE and not self.optional
+    def is_to_make(self, *, two: bool = False) -> bool:
+        """Whether the engine lacks it, where each GEMM gets configs (`two`) the second file too."""
+        return self.state is not FileState.THERE and (two or not self.optional)
 
 
 # As of SGLang 0.5.17 and vLLM 0.32.0, below the package.

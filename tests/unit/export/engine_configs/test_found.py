@@ -47,14 +47,14 @@ def test_nothing_is_there_in_an_empty_folder(tmp_path: Path) -> None:
     first, second = missing_files(QWEN, sglang(tmp_path), GPU, TRITON)
     assert first.state is second.state is FileState.MISSING
     assert first.wanted == tmp_path / "configs" / "triton_3_6_0" / NAME
-    assert (first.to_make, second.to_make) == (True, False)
+    assert (first.is_to_make(), second.is_to_make()) == (True, False)
 
 
 def test_sglang_takes_its_own_triton_else_the_newest(tmp_path: Path) -> None:
     for version in ("3_2_0", "3_10_0", "3_9_1"):
         put(tmp_path / "configs" / f"triton_{version}" / NAME)
     found = experts(sglang(tmp_path))
-    assert (found.state, found.triton, found.to_make) == (FileState.STALE, "3.10.0", True)
+    assert (found.state, found.triton, found.is_to_make()) == (FileState.STALE, "3.10.0", True)
     own = put(tmp_path / "configs" / "triton_3_6_0" / NAME)
     found = experts(sglang(tmp_path))
     assert (found.state, found.found, found.triton) == (FileState.THERE, own, TRITON)
@@ -64,7 +64,7 @@ def test_a_stale_file_of_the_second_product_is_to_be_made(tmp_path: Path) -> Non
     put(tmp_path / "configs" / "triton_3_6_0" / NAME)
     put(tmp_path / "configs" / "triton_3_4_0" / NAME.replace(".json", "_down.json"))
     first, second = missing_files(QWEN, sglang(tmp_path), GPU, TRITON)
-    assert (first.to_make, second.to_make) == (False, True)
+    assert (first.is_to_make(), second.is_to_make()) == (False, True)
 
 
 def test_a_folder_that_breaks_sglang_is_told(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_what_engines_ship_for_deepseek_has_the_names_we_expect(
     folders = engine_folders(engine, wheel / engine)
     config = write_config(tmp_path, DEEPSEEK_V3)
     found = missing_files(config, folders, GPU, TRITON, tp=8)
-    assert [one.needed.layer for one in found if one.to_make] == lacking
+    assert [one.needed.layer for one in found if one.is_to_make()] == lacking
     assert {one.triton for one in found if one.state is FileState.STALE} <= {"3.5.1"}
 
 
