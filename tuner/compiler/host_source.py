@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -297,7 +298,7 @@ _TELLING = re.compile(
     r"\b__*(?:asan|ubsan|lsan|msan|tsan|hwasan|sanitizer|interceptor|SANITIZE)_\w*"
     r"|\bdl(?:v?sym|m?open|addr1?|info|_iterate_phdr)\b"
 )
-_UNWATCHED = re.compile(r"\b_*(?:no_sanitize\w*|no_address_safety_analysis)\b")
+_UNWATCHED = re.compile(r"no_(?:sanitize\w*|address_safety_analysis_*\b)")
 _PRAGMA = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+GCC[ \t]+(\w+)", re.M)
 _PRAGMAS = frozenset(
     ("diagnostic", "unroll", "ivdep", "push_options", "pop_options", "optimize", "visibility")
@@ -354,10 +355,11 @@ def _telling_names(text: str) -> Iterator[tuple[int, str]]:
     """Find what would tell a kernel that a sanitizer watches it, or keep the sanitizer out."""
     for match in _TELLING.finditer(text):
         yield match.start(), f"`{match[0]}` is not allowed: it can tell sanitizers"
+    markers = list(MARKER.finditer(text))
     for match in _UNWATCHED.finditer(text):
         # A source can claim to be a system header, but not with an absolute path.
-        files = [marker[2] for marker in MARKER.finditer(text, 0, match.start())]
-        if not files[-1].startswith("/"):
+        inside = markers[bisect(markers, match.start(), key=re.Match.start) - 1]
+        if not inside[2].startswith("/") and _is_word(text, match.start()):
             yield match.start(), f"`{match[0]}` is not allowed: sanitizers watch all of it"
 
 

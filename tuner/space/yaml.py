@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from errno import EFBIG
+from functools import lru_cache
 from math import isinf
 from pathlib import Path
 from typing import NoReturn
@@ -118,8 +119,10 @@ def read_text(path: Path, most_bytes: int, failure: type[InputError], what: str)
         raise failure("not UTF-8 text", path=path, line=line) from error
 
 
+# A report and its dispatch table read each candidate's space several times.
+@lru_cache(maxsize=32)
 def parse(text: str, path: Path) -> Document:
-    """Read `text` as the content of `path`."""
+    """Read `text` as the content of `path`; whoever gets it leaves `data` as it is."""
     _check_characters(text, path)
     return _Builder(path, text, _events(text, path)).document()
 

@@ -112,6 +112,8 @@ WITHIN = 1.05
 FEWEST = 3
 # Among more than that chance would choose, and each of them costs the rounds of a race.
 CONTENDERS = 16
+# A CPU's times say nothing of a GPU's: enough to see what is wrong once it is timed beside others.
+ROUNDS_ON_CPU = 12
 
 Rank = Callable[[Workload, list[Variant]], list[Variant]]
 
@@ -383,6 +385,8 @@ class Finals:
     ) -> tuple[Comparison, tuple[str, ...]]:
         """Time all interleaved; tell what was wrong with each finalist's results afterwards."""
         rounds = self._plan.config.comparison_rounds
+        if self._device.info.on_cpu:
+            rounds = min(rounds, ROUNDS_ON_CPU)
         baseline = self._candidates.evaluator(self._plan.candidate).baseline_program(workload)
         programs = {
             one: self._candidates.evaluator(one.candidate).program(workload, one.config)
