@@ -33,10 +33,11 @@ _USUAL = (
     (r"(.*_)?(beta_?2|b2)", "0.999"),
     (r"lr|(.*_)?learning_rate|step_?size", "0.001"),
     (r"(.*_)?(decay|wd|lambda)", "0.01"),
-    (r"(.*_)?(min|lower|low)(_.*)?", "-0.5"),
+    (r"(.*_)?(min|lower|low|lo)(_.*)?", "-0.5"),
     (r"(.*_)?(rope_theta|theta_base|base|max_period)", "10000.0"),
 )
-_ELSE = "0.5"
+# and by no name: of two equal numbers a kernel could take either for the other
+_ELSE = ("0.5", "0.75", "0.375", "0.625")
 
 
 def stated_default(masked: str, names: tuple[str, ...]) -> tuple[str, int] | None:
@@ -52,14 +53,18 @@ def stated_default(masked: str, names: tuple[str, ...]) -> tuple[str, int] | Non
     return None
 
 
-def usual(name: str, dtype: str) -> str:
-    """Give a number, by the name, of a kind that makes a mistake with it show."""
+def usual(name: str, dtype: str, besides: Collection[str] = ()) -> str:
+    """Give a number, by the name, of a kind that makes a mistake with it show.
+
+    Where the name says nothing it is none of those `besides` which the kernel gets, if it can be.
+    """
     if dtype == "bool":
         return "true"
     if "int" in dtype:
         return "1"
     plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).strip("_").lower()
-    return next((value for kind, value in _USUAL if re.fullmatch(kind, plain)), _ELSE)
+    known = next((value for kind, value in _USUAL if re.fullmatch(kind, plain)), None)
+    return known or next((value for value in _ELSE if value not in besides), _ELSE[0])
 
 
 def summed_products(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, permutations, takewhile
 from math import prod
@@ -150,7 +150,7 @@ class _Reading:
         arrays = [p for p in parameters if p.name and p.pointers == 1 and p.name not in absent]
         shapes = self.shapes(arrays)
         fills, limit = self.fills(shapes), self.limit()
-        found = []
+        found: list[DraftArgument] = []
         for p in parameters:
             dtype = element_dtype(p.c_type, self.types) if p.pointers < 2 else None
             if p.name in absent:
@@ -176,7 +176,7 @@ class _Reading:
             elif stated := self.value(p):
                 argument = DraftArgument(p, dtype, value=stated[0], evidence=_sure(stated[1]))
             else:
-                argument = self.guessed(p, dtype)
+                argument = self.guessed(p, dtype, [one.value for one in found if one.value])
             evidence = (*self.guessed_dtype(p, dtype), *argument.evidence)
             found.append(replace(argument, evidence=evidence))
         return tuple(found)
@@ -212,7 +212,9 @@ class _Reading:
                     found.setdefault(table, (fill, f"points into {name}, line {reach.line}"))
         return found
 
-    def guessed(self, parameter: KernelParameter, dtype: str | None) -> DraftArgument:
+    def guessed(
+        self, parameter: KernelParameter, dtype: str | None, besides: Collection[str]
+    ) -> DraftArgument:
         """Give a number that no launch states a usual value, and say so."""
         masked = self.launch.source.masked
         options = enumerators(masked, parameter.c_type) if dtype is None else None
@@ -233,9 +235,8 @@ class _Reading:
             evidence = (Evidence(LIKELY, told),)
             return DraftArgument(parameter, dtype, value=stated[0], evidence=evidence)
         evidence = (Evidence(GUESSED, "a usual number, for whoever calls the host code says it"),)
-        return DraftArgument(
-            parameter, dtype, value=usual(parameter.name, dtype), evidence=evidence
-        )
+        value = usual(parameter.name, dtype, besides)
+        return DraftArgument(parameter, dtype, value=value, evidence=evidence)
 
     def shapes(
         self, arrays: Sequence[KernelParameter]

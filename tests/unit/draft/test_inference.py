@@ -254,6 +254,17 @@ def test_a_number_that_only_a_caller_knows_is_guessed(declared: str, value: str)
     assert f"value: {value}" in argument(text, name)
 
 
+def test_of_numbers_that_only_a_caller_knows_no_two_are_equal() -> None:
+    text = (
+        "__global__ void k(float* y, const float* x, float a, float b, float lo, float hi, int n)\n"
+        "{ int i = threadIdx.x; if (i < n) y[i] = fminf(fmaxf(a * x[i] + b, lo), hi); }\n"
+        "void f(float* y, const float* x, float a, float b, float lo, float hi, int n)\n"
+        "{ k<<<1, 64>>>(y, x, a, b, lo, hi, n); }\n"
+    )
+    for name, value in (("a", "0.5"), ("b", "0.75"), ("lo", "-0.5"), ("hi", "0.375")):
+        assert f"value: {value}}}  # guessed: " in argument(text, name)
+
+
 def test_a_null_pointer_is_passed_as_zero_and_an_offset_of_zero_is_no_size() -> None:
     text = (
         "__global__ void k(float* y, const float* bias, int from, int n)\n"

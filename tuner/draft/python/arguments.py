@@ -108,7 +108,7 @@ class _Arguments:
             self.shapes.claim(tensor, (text,), said)
 
     def handed(self) -> Handed:
-        scalars, outputs = tuple(self._scalars()), self._returned()
+        scalars, outputs = self._scalars(), self._returned()
         arguments = [name for name, one in self.shapes.tensors.items() if one.made is None]
         if not arguments:
             raise self.source.error(
@@ -134,24 +134,26 @@ class _Arguments:
         if optional:
             yield f"{', '.join(optional)}: None, as the launcher has it where nobody says"
 
-    def _scalars(self) -> Iterator[Scalar]:
+    def _scalars(self) -> tuple[Scalar, ...]:
         defaults = defaults_of(self.host)
+        found: list[Scalar] = []
         for one in all_arguments(self.host):
             if one.arg in self.shapes.tensors or one.arg == "ctx" or not self._is_used(one.arg):
                 continue
             default = defaults.get(one.arg)
             if default is not None:
                 text = f"the default, line {default.lineno}"
-                yield Scalar(one.arg, ast.unparse(default), Evidence(LIKELY, text))
+                found.append(Scalar(one.arg, ast.unparse(default), Evidence(LIKELY, text)))
                 continue
             note = "" if one.annotation is None else ast.unparse(one.annotation)
-            yield self._guess(one, note)
+            found.append(self._guess(one, note, [known.text for known in found]))
+        return tuple(found)
 
     def _is_used(self, name: str) -> bool:
         nodes = (node for statement in self.host.body for node in ast.walk(statement))
         return any(isinstance(node, ast.Name) and node.id == name for node in nodes)
 
-    def _guess(self, one: ast.arg, note: str) -> Scalar:
+    def _guess(self, one: ast.arg, note: str, besides: Sequence[str]) -> Scalar:
         text = f"nothing says it, line {one.lineno}"
         for kernel, site in self.pairs:
             for name, node in passed_to(kernel, site.call).items():
@@ -165,7 +167,7 @@ class _Arguments:
             return Scalar(one.arg, "False", Evidence(GUESSED, text))
         number = usual(one.arg, "float32")
         if note == "float" or (not note and number != "0.5"):
-            return Scalar(one.arg, number, Evidence(GUESSED, text))
+            return Scalar(one.arg, usual(one.arg, "float32", besides), Evidence(GUESSED, text))
         if note.startswith(("dict", "Dict", "Mapping")) or self._is_config(one.arg):
             return Scalar(
                 one.arg, "{}", Evidence(GUESSED, "a caller's config, which no call here says")
