@@ -15,13 +15,13 @@ from tuner.draft.host_values import INTEGERS, Host, HostLaunch, Number, plain
 from tuner.draft.indices import Shape, Site, product, undivided, widest
 from tuner.draft.launches import Axes, LaunchDraft, numbers_of
 from tuner.draft.memory import allocated_shape, pointer_text
-from tuner.draft.translate import Scope
+from tuner.draft.translate import Scope, translate
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import assigned, bare
 from tuner.source.facts import IDENTIFIER, KernelParameter, LineIndex
 from tuner.source.kernels import dtype_of, element_dtype, lanes_of
-from tuner.source.reaches import Reach, reaches_of
+from tuner.source.reaches import Reach, own_arrays, reaches_of
 from tuner.source.uses import ConstantMemory, Use, constant_memory, uses_of
 
 _NULL = ("nullptr", "NULL", "0")
@@ -137,7 +137,8 @@ class _Reading:
         self.block = tuned.block or ()
         self.tunable = {choice.name for choice in choices}
         self.reaches: dict[str, list[Reach]] = {}
-        for reach in reaches_of(launch.source, launch.kernel, self.types):
+        self.own = own_arrays(launch.source, launch.kernel)
+        for reach in reaches_of(launch.source, launch.kernel, self.types, self.own):
             self.reaches.setdefault(reach.array, []).append(reach)
         self.uses = uses_of(launch.source, launch.kernel)
         whole = [p for p in launch.kernel.parameters if p.pointers == 1 and p.name]
@@ -149,7 +150,7 @@ class _Reading:
         absent = {p.name: told for p in parameters if (told := self.absent(p)) is not None}
         arrays = [p for p in parameters if p.name and p.pointers == 1 and p.name not in absent]
         shapes = self.shapes(arrays)
-        fills, limit = self.fills(shapes), self.limit()
+        fills, limit = {**self.own_fills(), **self.fills(shapes)}, self.limit()
         found: list[DraftArgument] = []
         for p in parameters:
             dtype = element_dtype(p.c_type, self.types) if p.pointers < 2 else None
@@ -210,6 +211,27 @@ class _Reading:
                     plainly = reach.writes and not reach.reads
                     fill = f"{'distinct' if plainly else 'indices'}({shape[0]})"
                     found.setdefault(table, (fill, f"points into {name}, line {reach.line}"))
+        return found
+
+    def own_fills(self) -> dict[str, Stated]:
+        """Find what is below the size of an array of the kernel's own, as the bins of a histogram.
+
+        Of an array whose size the launch says, it is what other indices run over.
+        """
+        found: dict[str, Stated] = {}
+        for array in self.own:
+            reaches = self.reaches.get(array.name, [])
+            pointed = {reach: self.site(reach).pointed(reach.index) for reach in reaches}
+            if array.size:
+                stated = translate(array.size, self.scope)
+                shapes = {self.untuned((stated,) if stated else ())}
+            else:
+                shapes = {self.shape(reach) for reach in reaches if not pointed[reach]}
+            below = [shape[0] for shape in shapes if shape is not None and len(shape) == 1]
+            for reach, tables in pointed.items() if len(below) == 1 else ():
+                for table in tables:
+                    told = f"points into {array.name}, line {reach.line}"
+                    found.setdefault(table, (f"indices({below[0]})", told))
         return found
 
     def guessed(

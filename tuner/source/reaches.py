@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.model.kernel import DTYPE_BYTES
@@ -19,6 +19,7 @@ _POINTEE = re.compile(
 )
 _ELEMENT_CALLS = re.compile(r"__ld\w+|__st\w+|atomic\w+")
 _PARTS = ("field_expression", "parenthesized_expression")
+_DECLARATORS = ("pointer_declarator", "reference_declarator", "array_declarator")
 _TESTS = ("==", "!=", "&&", "||")
 _LOOPS = ("for_statement", "while_statement", "do_statement")
 _DECLARED = re.compile(r"\b(?:int|unsigned|auto|size_t|\w+_t|long)\s+(\w+)\s*[=;]")
@@ -44,17 +45,50 @@ class Reach:
     counts: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class OwnArray:
+    """An array of one dimension that a kernel declares; `size` is "" where the launch says it."""
+
+    name: str
+    c_type: str
+    size: str
+
+
+def own_arrays(source: SourceFile, kernel: KernelFunction) -> tuple[OwnArray, ...]:
+    """List the arrays of one dimension in a kernel's body, in shared memory or its threads'."""
+    found = []
+    tree = parse_tree(source.masked)
+    around = tree.descendant_for_byte_range(kernel.body[0], kernel.body[1] - 1)
+    for node in walk(around) if around is not None else ():
+        name, parent = part(node, "declarator"), node.parent
+        if node.type != "array_declarator" or parent is None or name is None:
+            continue
+        whole = parent.parent if parent.type == "init_declarator" else parent
+        kind = part(whole, "type")
+        if name.type == "identifier" and kind is not None:
+            said = [fold(text_of(one, source.masked)) for one in (name, kind, part(node, "size"))]
+            found.append(OwnArray(name=said[0], c_type=said[1], size=said[2]))
+    return tuple(found)
+
+
 def reaches_of(
-    source: SourceFile, kernel: KernelFunction, types: Mapping[str, str]
+    source: SourceFile,
+    kernel: KernelFunction,
+    types: Mapping[str, str],
+    own: Sequence[OwnArray] = (),
 ) -> tuple[Reach, ...]:
-    """List where the arrays that a kernel is handed are touched; `types` says what types are."""
+    """List where the arrays that a kernel is handed, or has of its `own`, are touched.
+
+    `types` says what types are.
+    """
     functions: dict[str, list[Node]] = {}
     for node in walk(parse_tree(source.masked)):
         if node.type == "function_definition" and part(node, "body"):
             functions.setdefault(_name(part(node, "declarator", "declarator")), []).append(node)
     reader = _Reader(source.masked, kernel.body, types, functions)
     arrays = [p for p in kernel.parameters if p.pointers == 1 and p.name]
-    places = {p.name: _Place(p.name, p.c_type) for p in arrays}
+    names = [(one.name, one.c_type) for one in own] + [(p.name, p.c_type) for p in arrays]
+    places = {name: _Place(name, c_type) for name, c_type in names}
     return tuple(reader.reaches(places))
 
 
@@ -123,7 +157,7 @@ class _Reader:
 
     def is_declared(self, node: Node) -> bool:
         parent = node.parent
-        while parent is not None and parent.type in ("pointer_declarator", "reference_declarator"):
+        while parent is not None and parent.type in _DECLARATORS:
             node, parent = parent, parent.parent
         if parent is None or parent.type == "parameter_declaration":
             return True

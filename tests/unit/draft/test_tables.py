@@ -44,6 +44,57 @@ def test_what_is_written_where_others_point_keeps_the_rest() -> None:
     assert "fill: distinct(at_below)}" in text
 
 
+COUNTED = "for (int i = threadIdx.x; i < n; i += blockDim.x)"
+
+
+@pytest.mark.parametrize(
+    ("declared", "bins"),
+    [
+        ("extern __shared__ unsigned counts[];", "bins"),
+        ("__shared__ unsigned counts[256];", "256"),
+        ("__shared__ unsigned counts[bins * 2], others[7];", "bins * 2"),
+        ("unsigned counts[16] = {};", "16"),
+    ],
+)
+def test_what_counts_in_an_array_of_the_kernel_s_own_is_below_its_size(
+    declared: str, bins: str
+) -> None:
+    text = (
+        "__global__ void k(const int* value, int n, unsigned* out, int bins) {{\n"
+        f"{declared}\n"
+        "for (int i = threadIdx.x; i < bins; i += blockDim.x) counts[i] = 0;\n"
+        f"{COUNTED} atomicAdd(&counts[value[i]], 1u);\n"
+        "for (int i = threadIdx.x; i < bins; i += blockDim.x) atomicAdd(&out[i], counts[i]);\n}\n"
+        "void f(const int* value, int n, unsigned* out, int bins)\n"
+        "{ k<<<1, 256, bins * sizeof(unsigned)>>>(value, n, out, bins); }\n"
+    )
+    space = draft(parse_source(text, Path("k.cu"))).space_yaml
+    (line,) = (one for one in space.splitlines() if "name: value," in one)
+    assert f"role: input, fill: indices({bins})}}  # guessed: " in line
+    assert "points into counts, line 4" in line
+    assert "name: counts" not in space
+
+
+@pytest.mark.parametrize(
+    ("head", "declared"),
+    [
+        ("", "extern __shared__ unsigned counts[];"),
+        ("constexpr int BINS = 64;\n", "__shared__ unsigned counts[BINS];"),
+    ],
+    ids=["nothing says it", "it is a choice"],
+)
+def test_an_array_of_the_kernel_s_own_of_no_fixed_size_bounds_no_index(
+    head: str, declared: str
+) -> None:
+    text = (
+        f"{head}__global__ void k(const int* value, int n, unsigned* out) {{\n{declared}\n"
+        f"{COUNTED} counts[value[i]] = 1;\n"
+        f"{COUNTED} out[i] = counts[value[i]];\n}}\n"
+        "void f(const int* value, int n, unsigned* out) { k<<<1, 256, 4096>>>(value, n, out); }\n"
+    )
+    assert "fill:" not in draft(parse_source(text, Path("k.cu"))).space_yaml
+
+
 def test_a_tile_of_the_grid_covers_the_array_and_its_size_adapts_the_grid() -> None:
     body = "const int base = blockIdx.x * TILE * 2; y[base + threadIdx.x] = x[base + threadIdx.x];"
     text = drafted("constexpr int TILE = 128;\n", body, "k<<<(n + 255) / 256, 64>>>(y, x, at, n)")
