@@ -1,11 +1,15 @@
-"""Numbers that no launch states: what the host code has as a default, else what is usual."""
+"""How sure a guess is; and numbers that no launch states: a default, or what is usual."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from tuner.source.syntax import number
+
+# how far a guess goes, the surest first
+SURE, LIKELY, GUESSED = CERTAINTIES = ("sure", "likely", "guessed")
 
 _DEFAULT = (
     r"\b(?:float|double|bool|u?int\d*(?:_t)?|long|size_t)\s+(?:{names})"
@@ -38,6 +42,14 @@ _USUAL = (
 )
 # and by no name: of two equal numbers a kernel could take either for the other
 _ELSE = ("0.5", "0.75", "0.375", "0.625")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the source says for a guess, and how sure that makes it."""
+
+    certainty: str
+    text: str
 
 
 def stated_default(masked: str, names: tuple[str, ...]) -> tuple[str, int] | None:

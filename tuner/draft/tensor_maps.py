@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from tuner.draft.blanks import BLANK, MARK
 from tuner.draft.choices import TunableConstant
+from tuner.draft.guesses import GUESSED, LIKELY, Evidence
 from tuner.draft.host_values import HostLaunch, plain
-from tuner.draft.inference import GUESSED, LIKELY, DraftArgument, Evidence
+from tuner.draft.inference import DraftArgument
 from tuner.draft.launches import Axes, scope_of
 from tuner.draft.translate import translate
 from tuner.model.tensor_maps import DATA_TYPES, SWIZZLES

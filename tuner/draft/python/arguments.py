@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tuner.draft.guesses import usual
+from tuner.draft.guesses import GUESSED, LIKELY, SURE, Evidence, usual
 from tuner.draft.host_values import Number
-from tuner.draft.inference import GUESSED, LIKELY, SURE, DraftArgument, Evidence, Inference
+from tuner.draft.inference import DraftArgument, Inference
 from tuner.draft.launches import Axes
 from tuner.draft.python.accesses import Access, accesses
 from tuner.draft.python.configs import guess_for, is_asked_for, passed_to

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tuner.draft.inference import GUESSED, LIKELY, SURE
+from tuner.draft.guesses import GUESSED, LIKELY, SURE
 from tuner.draft.python.accesses import loops, multiplies
 from tuner.draft.python.literals import Made, UnreadableError, assigned
 from tuner.draft.python.source import (

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner.draft.inference import GUESSED, LIKELY
+from tuner.draft.guesses import GUESSED, LIKELY
 from tuner.draft.python.configs import Tunable, Tuned
 from tuner.draft.python.literals import Made, UnreadableError
 from tuner.draft.python.source import PythonKernel, PythonSource

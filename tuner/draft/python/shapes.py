@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 
-from tuner.draft.inference import LIKELY, SURE, Evidence
+from tuner.draft.guesses import LIKELY, SURE, Evidence
 from tuner.draft.python.literals import Literals
 from tuner.draft.python.source import all_arguments, defaults_of
 from tuner.draft.python.tensors import (

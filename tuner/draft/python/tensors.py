@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tuner.draft.inference import Evidence
+from tuner.draft.guesses import Evidence
 from tuner.model.kernel import DTYPE_BYTES
 
 _TENSOR_WORDS = frozenset(

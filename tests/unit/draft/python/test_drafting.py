@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tuner.draft.inference import SURE
+from tuner.draft.guesses import SURE
 from tuner.draft.python.configs import Tunable, _suggested
 from tuner.draft.python.drafting import draft_python
 from tuner.draft.space import Drafted
