@@ -86,6 +86,8 @@ def draw_values(
     if argument.fill == "probabilities":
         return _probabilities(xp, rng, kind, shape, int(bounds[0]) if bounds else -1)
     values = _varied(xp, rng, _plain(xp, rng, argument.fill, shape, bounds), argument, kind)
+    if argument.dtype.startswith("uint"):  # what is negative would be near their largest number
+        values = xp.abs(values)
     if argument.fill == "positive":
         least = SMALLEST_NORMAL.get(argument.dtype, 1.0)
         values = xp.maximum(xp.abs(values), least)

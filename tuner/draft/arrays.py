@@ -13,7 +13,7 @@ from tuner.draft.guesses import GUESSED, LIKELY, SURE, Evidence
 from tuner.draft.host_values import INTEGERS, Host, HostLaunch
 from tuner.draft.indices import Shape, Site, product, undivided, widest
 from tuner.draft.launches import Axes, LaunchDraft, numbers_of
-from tuner.draft.memory import allocated_shape
+from tuner.draft.memory import allocated_shape, zeroed_line
 from tuner.draft.translate import Scope, translate
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
@@ -112,7 +112,19 @@ class Arrays:
                     plainly = reach.writes and not reach.reads
                     fill = f"{'distinct' if plainly else 'indices'}({shape[0]})"
                     found.setdefault(table, (fill, f"points into {name}, line {reach.line}"))
-        return {**self.own_fills(), **found}
+        return {**self.zeroed(), **self.own_fills(), **found}
+
+    def zeroed(self) -> dict[str, Stated]:
+        """Find what host code sets to zeros before it launches, for the kernel to add to."""
+        found: dict[str, Stated] = {}
+        for parameter in self.launch.kernel.parameters:
+            passed = self.passed.get(parameter.name)
+            if passed is None or parameter.pointers != 1 or parameter.const:
+                continue
+            lines = [zeroed_line(host, passed) for host in self.hosts]
+            if lines and None not in lines:
+                found[parameter.name] = "zeros", f"set to 0 in line {lines[0]}"
+        return found
 
     def own_fills(self) -> dict[str, Stated]:
         """Find what is below the size of an array of the kernel's own, as the bins of a histogram.

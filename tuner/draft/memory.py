@@ -1,4 +1,4 @@
-"""The shape that memory has by what host code asks for, followed through variables and callers."""
+"""What host code makes of memory, its shape and zeros, followed through variables and callers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from tuner.draft.host_values import Host, plain
 from tuner.draft.indices import Shape
 from tuner.draft.translate import Scope, translate
-from tuner.source.facts import IDENTIFIER
+from tuner.source.facts import IDENTIFIER, LineIndex
 from tuner.source.launches import Allocation, allocations_in
 from tuner.source.syntax import number
 
@@ -21,6 +21,7 @@ _POINTER_OF = re.compile(
     r"|(.+?)\s*(?:\.|->)\s*(?:data|get|begin|data_ptr)\s*(?:<[^<>]*>)?\s*\(\s*\)"
     r"|&\s*(.+?)\s*\[\s*0\s*\]"
 )
+_ZEROED = r"\b(?:cuda|hip)Memset(?:Async)?\s*\(\s*{}\s*,\s*0\s*,"
 
 
 def pointer_text(text: str) -> str:
@@ -63,6 +64,23 @@ def allocated_shape(
             text, level = frame.passed[text], level + 1
             passed = {name: own for name, own in frame.passed.items() if number(own) is None}
             known = {plain(own): known[name] for name, own in passed.items() if name in known}
+        else:
+            return None
+    return None
+
+
+def zeroed_line(host: Host, text: str) -> int | None:
+    """Find where what a pointer in the launch points to is set to zeros before, if anywhere."""
+    level = 0
+    for _ in range(_MAX_HOPS):
+        frame, text = host.path[level], pointer_text(text)
+        zeroed = re.compile(_ZEROED.format(re.escape(text)))
+        if match := zeroed.search(host.source.masked, *frame.span):
+            return LineIndex(host.source.masked).at(match.start())
+        if text in frame.variables:
+            text = frame.variables[text].text
+        elif text in frame.passed and level + 1 < len(host.path):
+            text, level = frame.passed[text], level + 1
         else:
             return None
     return None

@@ -110,6 +110,14 @@ def filled(fill: str, kind: str, dtype: str, *bounds: float | str) -> np.ndarray
 
 
 @EVERY_KIND
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "uint64"])
+def test_what_has_no_sign_is_not_drawn_below_zero_and_so_near_its_largest(
+    kind: str, dtype: str
+) -> None:
+    assert filled("normal", kind, dtype).max() < 50
+
+
+@EVERY_KIND
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
 def test_positive_numbers_stay_positive(kind: str, dtype: str) -> None:
     assert filled("positive", kind, dtype).min() > 0

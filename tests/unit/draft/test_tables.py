@@ -76,6 +76,42 @@ def test_what_counts_in_an_array_of_the_kernel_s_own_is_below_its_size(
 
 
 @pytest.mark.parametrize(
+    ("zeroed", "line"),
+    [
+        ("cudaMemset(out, 0, bins * 4);", 3),
+        ("unsigned* held = out; cudaMemsetAsync(held, 0, bins * 4, 0); out = held;", 3),
+        ("cudaMemset(out, 255, bins * 4);", 0),
+        ("cudaMemset(other, 0, bins * 4);", 0),
+    ],
+)
+def test_what_host_code_sets_to_zeros_holds_zeros(zeroed: str, line: int) -> None:
+    text = (
+        f"__global__ void k(const int* value, int n, unsigned* out, int bins) {{\n"
+        f"{COUNTED} atomicAdd(&out[value[i]], 1u); }}\n"
+        f"void f(const int* value, int n, unsigned* out, int bins) {{ {zeroed}\n"
+        "k<<<1, 256>>>(value, n, out, bins); }\n"
+    )
+    space = draft(parse_source(text, Path("k.cu"))).space_yaml
+    (found,) = (one for one in space.splitlines() if "name: out," in one)
+    assert "role: inout" in found
+    assert ("fill: zeros}  # guessed: " in found) == bool(line)
+    assert (f"set to 0 in line {line}" in found) == bool(line)
+
+
+def test_what_a_caller_sets_to_zeros_holds_zeros() -> None:
+    text = (
+        f"__global__ void k(const int* value, int n, unsigned* out) {{\n"
+        f"{COUNTED} atomicAdd(&out[value[i]], 1u); }}\n"
+        "void g(const int* v, int n, unsigned* o) { k<<<1, 256>>>(v, n, o); }\n"
+        "void f(const int* v, int n, unsigned* sums) { cudaMemset(sums, 0, 64); g(v, n, sums); }\n"
+    )
+    space = draft(parse_source(text, Path("k.cu"))).space_yaml
+    (found,) = (one for one in space.splitlines() if "name: out," in one)
+    assert "fill: zeros}" in found
+    assert "set to 0 in line 4" in found
+
+
+@pytest.mark.parametrize(
     ("head", "declared"),
     [
         ("", "extern __shared__ unsigned counts[];"),
