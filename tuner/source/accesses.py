@@ -12,6 +12,7 @@ from tuner.source.syntax import Node, ancestors, closing, fold, parse_tree, part
 
 _ASSIGNED = re.compile(r"(?<![\w.>])([A-Za-z_][\w.]*)\s*=(?!=)\s*([^;{}]+|\w*\s*\{[^;{}]*\})\s*;")
 _CONSTRUCTED = re.compile(r"\b(?:dim3|cudaLaunchConfig_t)\s+(?:const\s+)?(\w+)\s*(?=[({])")
+_NEXT_CONSTRUCTED = re.compile(r"\s*,\s*(\w+)\s*(?=[({])")
 _DECLARES = re.compile(r"(?:[*&>]|(?<![\w.])(?!return\b|else\b)\w+)$")
 _NEXT_DECLARATOR = re.compile(r",\s*(?=[A-Za-z_]\w*\s*=(?!=))")
 _CHANGED = re.compile(
@@ -57,9 +58,10 @@ def assigned(
     start = max((a for a, b in functions if a <= end < b), default=before)
     values: dict[str, dict[str, int]] = {}
     for match in _CONSTRUCTED.finditer(masked, start, end):
-        close = closing(masked, match.end())
-        if close is not None:
-            values.setdefault(match[1], {})[fold(masked[match.end() : close])] = match.start()
+        one: re.Match[str] | None = match
+        while one is not None and (close := closing(masked, one.end())) is not None:
+            values.setdefault(one[1], {})[fold(masked[one.end() : close])] = match.start()
+            one = _NEXT_CONSTRUCTED.match(masked, close, end)  # `dim3 grid(n), block(32, 8);`
     for match in _ASSIGNED.finditer(masked, start, end):
         for piece in _NEXT_DECLARATOR.split(f"{match[1]} = {match[2]}"):
             name, _, value = piece.partition("=")

@@ -199,6 +199,7 @@ def test_only_the_kernel_is_found_whatever_is_around_it(text: str, line: int) ->
 
 LAUNCHES = {
     "dim3 variables": "dim3 const block(32, 4);\ndim3 grid{(n + 3) / 4};\nk<<<grid, block>>>(n);",
+    "two of one declaration": "dim3 grid((n + 3) / 4), block(32, 4);\nk<<<grid, block>>>(n);",
     "dim3 values": "auto grid = dim3((n + 3) / 4); k<<<grid, dim3(32, 4)>>>(n);",
     "members": "dim3 grid, block;\ngrid.x = (n + 3) / 4;\nblock.x = 32; block.y = 4;\n"
     "k <<< grid, block >>> (n);",
