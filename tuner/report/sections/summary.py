@@ -87,6 +87,12 @@ def _without_result(data: ReportData) -> str:
         return "No result: no config was tried."
     if counts[Status.CORRECT] == 0:
         return f"No result: none of {total:,} trials was correct."
+    wrong = {t.variant: t.reason for t in data.finals if t.status is not Status.CORRECT}
+    wrong |= {check.variant: check.reason for check in data.checks if check.passed is False}
+    if data.finished and wrong:
+        who = "the only finalist" if len(wrong) == 1 else f"all {len(wrong)} finalists"
+        *_, last = wrong.values()
+        return f"No result: {who} failed a check that comes after the search; the last: {last}"
     if data.finished:
         return "No result: the finalists were not compared with the baseline."
     return "No result yet: the run ended before the finalists were compared with the baseline."

@@ -166,6 +166,24 @@ def test_a_run_without_a_result_says_why(records, finished, text):
     assert (said.tone, said.headline) == ("none", text)
 
 
+def test_a_run_whose_finalists_all_failed_says_what_the_last_was_wrong_in() -> None:
+    (here, _), (there, _) = (
+        (replace(failed(Status.INCORRECT)[0], config=Config.of({"block": block})), 0.0)
+        for block in (64, 128)
+    )
+    check = Check("sanitizers", there.workload, there.config, False, "y[1] is 2, expected 3", "t")
+    data = ReportData("k", "GPU", False, records=(failed(Status.CORRECT),), finished=True)
+    said = headline(replace(data, finals=(replace(here, reason="y[0] is 1, expected 2"),)))
+    assert said.headline == (
+        "No result: the only finalist failed a check that comes after the search; the last: "
+        "y[0] is 1, expected 2"
+    )
+    said = headline(replace(data, finals=(here,), checks=(check,)))
+    assert said.headline.startswith("No result: all 2 finalists failed a check")
+    assert said.headline.endswith("y[1] is 2, expected 3")
+    assert "ended before" in headline(replace(data, finals=(here,), finished=False)).headline
+
+
 def test_a_speedup_beyond_belief_is_told_with_a_warning() -> None:
     assert "LOOK TWICE" not in judge((10.0, 9.9, 10.1))[1]
     _, text = judge(FASTER, (10.5, 10.4, 10.6))
