@@ -119,6 +119,11 @@ def largest_scratch(programs: Sequence[Program]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+# What is said of outputs that do not repeat: in a second run, and between timed calls.
+BITS_DIFFER = "gives other bits"
+DIFFERS = "its output differs between timed calls on the same inputs"
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What the device says of one program: a status, why, and what was measured.

@@ -24,6 +24,7 @@ from tuner.draft.host_values import Host, HostLaunch, Number, plain
 from tuner.draft.indices import Shape
 from tuner.draft.launches import Axes, LaunchDraft
 from tuner.draft.memory import pointer_text
+from tuner.model.kernel import FLOAT_DTYPES
 from tuner.source.accesses import bare
 from tuner.source.facts import IDENTIFIER, KernelParameter, LineIndex
 from tuner.source.kernels import dtype_of, element_dtype
@@ -51,6 +52,7 @@ class DraftArgument:
     fill: str = ""
     extreme: str = ""
     scale: float | None = None
+    deterministic: bool = True
 
     @property
     def certainty(self) -> str:
@@ -129,6 +131,10 @@ class _Reading:
                 if p.name in shapes:
                     shape, evidence = shapes[p.name]
                     argument = replace(argument, shape=shape, evidence=(*evidence, known))
+                if line := self.summed_in_any_order(p.name, dtype):
+                    how = f"added to by atomics in any order, line {line}"
+                    evidence = (*argument.evidence, Evidence(LIKELY, how))
+                    argument = replace(argument, deterministic=False, evidence=evidence)
                 if dtype in ("float32", "bfloat16") and role in ("input", "inout"):
                     argument = replace(argument, extreme=limit)
             elif p.name in self.axes.names:
@@ -143,6 +149,11 @@ class _Reading:
             evidence = (*self.guessed_dtype(p, dtype), *argument.evidence)
             found.append(replace(argument, evidence=evidence))
         return tuple(found)
+
+    def summed_in_any_order(self, name: str, dtype: str | None) -> int:
+        """Give the line where atomics add floats, whose sum rounds as they come; 0 for none."""
+        reaches = self.arrays.reaches.get(name, []) if dtype in FLOAT_DTYPES else []
+        return next((reach.line for reach in reaches if reach.adds), 0)
 
     def guessed_dtype(self, parameter: KernelParameter, dtype: str | None) -> tuple[Evidence, ...]:
         names = [n for n in self.launch.site.guessed if n in IDENTIFIER.findall(parameter.c_type)]

@@ -18,6 +18,7 @@ _POINTEE = re.compile(
     r"^(?:const\s+|volatile\s+)*(.+?)(?:\s+const)?\s*\*\s*(?:const|__restrict__)?$"
 )
 _ELEMENT_CALLS = re.compile(r"__ld\w+|__st\w+|atomic\w+")
+_ATOMIC_SUM = re.compile(r"atomic(?:Add|Sub)\w*")
 _PARTS = ("field_expression", "parenthesized_expression")
 _DECLARATORS = ("pointer_declarator", "reference_declarator", "array_declarator")
 _TESTS = ("==", "!=", "&&", "||")
@@ -30,7 +31,7 @@ class Reach:
     """A place where an array is touched; `index` counts its elements from the start.
 
     Where it is not `exact`, whoever is handed the place may go on from there; `counts` are the
-    other things that are handed with it.
+    other things that are handed with it. `adds`: an atomic sum, whose terms come in any order.
     """
 
     array: str
@@ -43,6 +44,7 @@ class Reach:
     reads: bool = True
     writes: bool = False
     counts: tuple[str, ...] = ()
+    adds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +279,8 @@ class _Reader:
             if _ELEMENT_CALLS.fullmatch(called):
                 made = self.reach(parent, place)
                 reads, writes = not called.startswith("__st"), not called.startswith("__ld")
-                yield replace(made, reads=reads, writes=writes)
+                adds = _ATOMIC_SUM.fullmatch(called) is not None
+                yield replace(made, reads=reads, writes=writes, adds=adds)
                 return
             inside = [*self.inside(called, parent, node, place)]
             others = tuple(self.text(one) for one in parent.named_children if one != node)

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field, replace
 
 from tuner.analysis.static_features import features
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult
-from tuner.device.base import CompileTarget, Device, FromRecording, Outcome, Program
+from tuner.device.base import (
+    BITS_DIFFER,
+    DIFFERS,
+    CompileTarget,
+    Device,
+    FromRecording,
+    Outcome,
+    Program,
+)
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Value
@@ -294,14 +302,24 @@ class Evaluator:
             seconds=time.perf_counter() - started_s,
         )
 
+    def _said_of_the_baseline(self, reason: str) -> str:
+        if BITS_DIFFER in reason or DIFFERS in reason:
+            return (
+                "where floats are added in any order, as by atomics, write `deterministic: false` "
+                "for this argument (docs/search-spaces.md); else it is a race"
+            )
+        return (
+            f"one of the two is at fault: compare with {self.spec.reference}, or widen "
+            "the tolerance if the operator allows it; where float32 itself overflows on such "
+            "inputs, let `inputs()` in the reference draw others (docs/trust.md)"
+        )
+
     def _require_right(self, workload: Workload, outcome: Outcome) -> None:
         if outcome.status is Status.INCORRECT:
             raise KernelError(
                 f"the baseline is wrong against its reference on {workload}: {outcome.reason}",
                 path=self.spec.source,
-                remedy=f"one of the two is at fault: compare with {self.spec.reference}, or widen "
-                "the tolerance if the operator allows it; where float32 itself overflows on such "
-                "inputs, let `inputs()` in the reference draw others (docs/trust.md)",
+                remedy=self._said_of_the_baseline(outcome.reason),
             )
         if outcome.status is Status.NOT_RECORDED and not self.device.info.recorded:
             raise KernelError(

@@ -9,6 +9,7 @@ import pytest
 
 from tuner.app import run
 from tuner.app.run import tune
+from tuner.device.base import BITS_DIFFER, DIFFERS, Outcome
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.errors import KernelError, SpaceError, TemplateError
 from tuner.model.kernel import Workload
@@ -234,6 +235,17 @@ def test_a_baseline_that_is_wrong_or_below_what_memory_allows_ends_the_run(ran, 
     with pytest.raises(KernelError) as caught:
         ran(lambda program: answer)
     assert all(one in str(caught.value) for one in told)
+
+
+@pytest.mark.parametrize("reason", [f"{BITS_DIFFER} of 'y' in a second run", DIFFERS])
+def test_a_baseline_whose_bits_differ_is_told_what_floats_added_in_any_order_need(ran, reason):
+    class Unsteady(SimulatedDevice):
+        def run(self, program, **how):
+            return Outcome(Status.INCORRECT, reason)
+
+    with pytest.raises(KernelError) as caught:
+        ran(device=Unsteady(flat))
+    assert "write `deterministic: false` for this argument" in str(caught.value)
 
 
 def test_a_time_below_what_memory_allows_is_wrong(ran):

@@ -98,6 +98,34 @@ def test_what_host_code_sets_to_zeros_holds_zeros(zeroed: str, line: int) -> Non
     assert (f"set to 0 in line {line}" in found) == bool(line)
 
 
+@pytest.mark.parametrize(
+    ("added", "in_any_order"),
+    [
+        ("atomicAdd(out, x[i]);", True),
+        ("atomicAdd(reinterpret_cast<int*>(out), 1);", True),  # whatever it is taken for
+        ("add(&out[0], x[i]);", True),
+        ("atomicMax(reinterpret_cast<int*>(out), __float_as_int(x[i]));", False),
+        ("out[i] += x[i];", False),
+        ("atomicAdd(count, 1u); out[i] = x[i];", False),
+    ],
+)
+def test_a_float_that_atomics_add_to_need_not_repeat_its_bits(
+    added: str, in_any_order: bool
+) -> None:
+    text = (
+        "__device__ void add(float* to, float value) { atomicAdd(to, value); }\n"
+        "__global__ void k(const float* x, int n, float* out, unsigned* count) {\n"
+        f"{COUNTED} {{ {added} }} }}\n"
+        "void f(const float* x, int n, float* out, unsigned* count)\n"
+        "{ k<<<1, 256>>>(x, n, out, count); }\n"
+    )
+    space = draft(parse_source(text, Path("k.cu"))).space_yaml
+    (found,) = (one for one in space.splitlines() if "name: out," in one)
+    assert ("deterministic: false}" in found) == in_any_order
+    assert ("added to by atomics in any order, line " in found) == in_any_order
+    assert space.count("deterministic") == in_any_order
+
+
 def test_what_a_caller_sets_to_zeros_holds_zeros() -> None:
     text = (
         f"__global__ void k(const int* value, int n, unsigned* out) {{\n"

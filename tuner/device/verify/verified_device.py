@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from tuner.device.base import (
+    DIFFERS,
     ComparisonRounds,
     DeviceInfo,
     Outcome,
@@ -35,7 +36,6 @@ STRETCHES = 3
 CLOSING_TIMEOUT_S = 10.0
 # What the seconds of a device go to (`tuner.process.tally`).
 MEMORY, VERIFIER, RUNS, TIMING, VERDICTS = "memory", "verifier", "runs", "timing", "verdicts"
-DIFFERS = "its output differs between timed calls on the same inputs"
 _T = TypeVar("_T")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tuner.device.base import BITS_DIFFER
 from tuner.device.inputs import (
     NONFINITE,
     NORMAL,
@@ -484,7 +485,7 @@ class Verifier:
         for slot in self._layout.with_role("output", "inout"):
             repeats = self._spec.argument(slot.name).deterministic
             if repeats and not self._equal_bits(slot, before[slot.name]):
-                return f"gives other bits of {slot.name!r} {than}"
+                return f"{BITS_DIFFER} of {slot.name!r} {than}"
         return ""
 
     def _equal_bits(self, slot: Slot, other: Array) -> bool:
