@@ -253,7 +253,10 @@ class _Observer:
         wrong, told = _judged(argument, seen)
         if not wrong:
             return self.finding(name, f"`{name}` is {told}; {extent}")
-        more = f": {extent}" if wrong.endswith(_KEPT) and touched < size else ""
+        more = ""
+        if wrong.endswith(_KEPT):
+            more = f": {extent}" if touched < size else ""
+            more += "; if the operator leaves them, `role: inout`, and the reference returns them"
         return self.finding(name, f"`{name}` is {wrong}{more}", mistake=True)
 
     def seen(self, name: str, first: Contents, second: Contents) -> _Seen:

@@ -94,7 +94,8 @@ def test_a_right_file_is_proved_on_two_workloads(tmp_path: Path) -> None:
          "`y` is output, and the kernel never writes it: `role: input`"),
         (BODY, {"x": "shape: [T, K], role: inout"},
          "`x` is inout, and the kernel reads it, and never writes it: `role: input`"),
-        ("if (c > 2) y[row * K + c] = x[row * K + c];", {}, "elements stay as they were"),
+        ("if (c > 2) y[row * K + c] = x[row * K + c];", {}, "elements stay as they were; if the "
+         "operator leaves them, `role: inout`, and the reference returns them"),
         (BODY, {"y": "shape: [2, T, K], role: output"}, "stay as they were: only the first"),
     ],
 )  # fmt: skip
