@@ -11,13 +11,13 @@ from math import prod
 from tuner.draft.choices import TunableConstant
 from tuner.draft.guesses import GUESSED, LIKELY, SURE, Evidence
 from tuner.draft.host_values import INTEGERS, Host, HostLaunch
-from tuner.draft.indices import Shape, Site, product, undivided, widest
+from tuner.draft.indices import Shape, Site, linear, product, undivided, widest
 from tuner.draft.launches import Axes, LaunchDraft, numbers_of
 from tuner.draft.memory import allocated_shape, zeroed_line
 from tuner.draft.translate import Scope, translate
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.source.accesses import assigned
+from tuner.source.accesses import assigned, bare
 from tuner.source.facts import IDENTIFIER, KernelParameter
 from tuner.source.kernels import dtype_of, element_dtype, lanes_of
 from tuner.source.reaches import Reach, own_arrays, reaches_of
@@ -65,6 +65,17 @@ class Arrays:
         whole = [p for p in launch.kernel.parameters if p.pointers == 1 and p.name]
         whole = [p for p in whole if dtype_of(p.c_type, self.types) in INTEGERS]
         self.tables = {p.name: f"{p.name}_below" for p in whole}
+        self.segments = {name: one for name in self.tables if (one := self.segment(name))}
+        self.lasts = {name: f"{name}_last" for name in self.segments}
+
+    def segment(self, name: str) -> Reach | None:
+        """Find where an array says where a segment begins, and in the next place where it ends."""
+        reaches = [one for one in self.reaches.get(name, []) if one.exact and not one.writes]
+        terms = [linear(bare(one.index)) for one in reaches]
+        for reach, first in zip(reaches, terms, strict=True):
+            if first is not None and first + Counter({"": 1}) in terms:
+                return reach
+        return None
 
     def shapes(
         self, arrays: Sequence[KernelParameter]
@@ -78,6 +89,9 @@ class Arrays:
                 shapes[name] = sized, (Evidence(SURE, "the sizes of PyTorch's accessor"),)
                 continue
             memory, index = self.allocated(parameter), indexed.get(name)
+            if memory is None and name in self.segments and (whole := self.begun(name)):
+                shapes[name] = whole
+                continue
             if memory is not None and index is not None and index[1][0] == GUESSED:
                 index = None
             if memory is not None:
@@ -99,6 +113,15 @@ class Arrays:
             shapes[name] = shape, (evidence, *numbers)
         return shapes
 
+    def begun(self, name: str) -> tuple[Shape, tuple[Evidence, ...]] | None:
+        """Find how many segments an array says the beginnings of, and the end of the last."""
+        reach = self.segments[name]
+        shape = self.shape(reach)
+        if shape is None or len(shape) != 1:
+            return None
+        told = f"where segments begin and end, line {reach.line}: {name}[{reach.index}]"
+        return (f"{shape[0]} + 1",), (Evidence(LIKELY, told),)
+
     def pointed(self, reach: Reach) -> set[str]:
         """List the arrays that say where this one is touched."""
         return self.site(reach).pointed(reach.index)
@@ -112,6 +135,10 @@ class Arrays:
                     plainly = reach.writes and not reach.reads
                     fill = f"{'distinct' if plainly else 'indices'}({shape[0]})"
                     found.setdefault(table, (fill, f"points into {name}, line {reach.line}"))
+        used = {extent for shape, _ in shapes.values() for extent in shape}
+        for name, last in self.lasts.items():
+            if last in used and name in shapes:
+                found[name] = f"offsets({last})", "segments of others"
         return {**self.zeroed(), **self.own_fills(), **found}
 
     def zeroed(self) -> dict[str, Stated]:
@@ -291,7 +318,8 @@ class Arrays:
         variables = assigned(masked, body, reach.at, reach.loop_end)
         known = {name: self.without_flat(value.text) for name, value in variables.items()}
         tuned = frozenset(self.tunable)
-        return Site(self.scope, self.grid, self.block, reach.bounds, known, tuned, self.tables)
+        names = self.tables, self.lasts
+        return Site(self.scope, self.grid, self.block, reach.bounds, known, tuned, *names)
 
     def without_flat(self, text: str) -> str:
         # a block of one row has threadIdx.y of 0

@@ -19,11 +19,13 @@ _ENUM = (
     r"\benum\b\s*(?:class\s+|struct\s+)?(?:{name}\b)?\s*(?::\s*(\w+)\s*)?\{{([^{{}}]*)\}}\s*(\w*)"
 )
 _FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
-# `a += x * y`, or `a = c * a + x * y`
+# `a += x * y`, or `a = c * a + x * y`; not the `j += 32` of a loop before it
 _SUM = re.compile(
-    r"\b(\w+)(?:\[[^\]]*\])?\s*\+=\s*([^;]*[\w)\]]\s*\*\s*[\w(][^;]*);"
+    r"\b(\w+)(?:\[[^\]]*\])?\s*\+=\s*((?:(?!\+=)[^;])*[\w)\]]\s*\*\s*[\w(](?:(?!\+=)[^;])*);"
     r"|\b(\w+)\s*=\s*(?:[\w.]+\s*\*\s*\3|\3\s*\*\s*[\w.]+)\s*\+[^;]*;"
 )
+# What is inside grows no sum beyond what it is of: `s += expf(x * scale - largest)`.
+_EXPONENTIAL = re.compile(r"\b_*exp\w*\s*\((?:[^()]|\([^()]*\))*\)")
 # a square overflows by itself, where a root takes it back
 _SQUARE = re.compile(r"(?<![\w.>/])([A-Za-z_]\w*)\s*\*\s*\1\b(?!\s*[.\[(])")
 # a scan of a block, which every element takes part in
@@ -90,6 +92,8 @@ def summed_products(
     first = None
     for match in _SUM.finditer(masked, *span):
         name = match[1] or match[3]
+        if match[2] and "*" not in _EXPONENTIAL.sub("", match[2]):
+            continue
         declared = rf"\b(?:{names})\s+[^;(){{}}]*\b{name}\b"
         if re.search(declared, masked[span[0] : match.start()], re.IGNORECASE):
             factors = re.fullmatch(r"(.+?)\s*\*\s*(.+)", (match[2] or "").strip(), re.DOTALL)

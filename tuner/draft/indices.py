@@ -35,7 +35,8 @@ class Site:
     """What the names in an index mean where it is, and what bounds them there.
 
     `tuned` are the names of parameters, which size tiles and no array; `tables` are arrays of whole
-    numbers, each with a name for what its numbers are below.
+    numbers, each with a name for what its numbers are below; `lasts` name the last number of those
+    that say where segments begin and end.
     """
 
     scope: Scope
@@ -45,6 +46,7 @@ class Site:
     variables: Mapping[str, str]
     tuned: frozenset[str] = frozenset()
     tables: Mapping[str, str] = field(default_factory=dict)
+    lasts: Mapping[str, str] = field(default_factory=dict)
 
     def dimensions(self, text: str, depth: int = 0) -> Shape | None:
         """Find the extents that an index runs over, the outermost first; None if unknown."""
@@ -53,7 +55,9 @@ class Site:
             return None
         limit = next((bound.limit for bound in self.bounds if bound.what == bare(text)), None)
         if limit is not None:
-            extent = self.translated(limit)
+            # up to where a segment ends: over all of them
+            ending = self.pointing(self.variables.get(bare(limit), limit))
+            extent = self.translated(limit) or self.lasts.get(ending)
             return self.from_start(limit, depth) if extent is None else (extent,)
         if text in self.variables:
             return self.dimensions(self.variables[text], depth + 1)

@@ -96,7 +96,8 @@ def infer(
     arguments = _Reading(launch, axes, hosts, arrays).arguments()
     # what indices are below is an axis of its own where nothing else says it
     used = {name for a in arguments for e in a.shape or () for name in IDENTIFIER.findall(e)}
-    below = {name: name for name in arrays.tables.values() if name in used}
+    own = (*arrays.tables.values(), *arrays.lasts.values())
+    below = {name: name for name in own if name in used}
     axes = replace(axes, names={**axes.names, **below})
     return Inference(axes, arguments, tuple(distinct.values()), memory)
 

@@ -231,7 +231,8 @@ def min_bytes_text(arguments: Sequence[DraftArgument]) -> str | None:
     if not arrays or not all(known):
         return None
     bytes_of: dict[str, int] = {}
-    tables = {a.fill.partition("(")[2].rstrip(")") for a in arrays if "(" in a.fill}
+    pointing = [a.fill for a in arrays if a.fill.startswith(("indices(", "distinct("))]
+    tables = {fill.partition("(")[2].rstrip(")") for fill in pointing}
     whole = [a for a in arrays if a.role != "input" or not tables & {*(a.shape or ())}]
     for argument in whole:
         elements = " * ".join(

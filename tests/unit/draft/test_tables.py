@@ -44,6 +44,47 @@ def test_what_is_written_where_others_point_keeps_the_rest() -> None:
     assert "fill: distinct(at_below)}" in text
 
 
+SPARSE = (
+    "__global__ void spmv(const int* start, const int* column, const float* value, const float* x,"
+    " float* y, int rows) {\n"
+    "int row = blockIdx.x * blockDim.x + threadIdx.x;\nif (row >= rows) return;\n"
+    "float sum = 0;\nBODY\ny[row] = sum; }\n"
+    "void f(const int* s, const int* c, const float* v, const float* x, float* y, int rows)\n"
+    "{ spmv<<<(rows + 127) / 128, 128>>>(s, c, v, x, y, rows); }\n"
+)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for (int i = start[row]; i < start[row + 1]; ++i) sum += value[i] * x[column[i]];",
+        "const int from = start[row], to = start[row + 1];\n"
+        "for (int i = from; i < to; i++) { sum += value[i] * x[column[i]]; }",
+        "int end = start[1 + row];\n"
+        "for (int i = start[row]; i < end; i += 1) sum += value[i] * __ldg(x + column[i]);",
+    ],
+)
+def test_segments_have_one_beginning_more_and_run_over_an_axis_of_their_own(body: str) -> None:
+    space = draft(parse_source(SPARSE.replace("BODY", body), Path("k.cu"))).space_yaml
+    assert "axes: [rows, column_below, start_last]" in space
+    for name, told in (
+        ("start", "int32, shape: [rows + 1], role: input, fill: offsets(start_last)}"),
+        ("column", "int32, shape: [start_last], role: input, fill: indices(column_below)}"),
+        ("value", "float32, shape: [start_last], role: input"),
+        ("x", "float32, shape: [column_below], role: input"),
+        ("y", "float32, shape: [rows], role: output"),
+    ):
+        assert f"name: {name}, dtype: {told}" in space
+    assert "min_bytes: (rows + 1) * 4 + start_last * 8 + rows * 4  #" in space
+
+
+def test_what_is_read_at_one_place_alone_begins_no_segments() -> None:
+    body = "for (int i = 0; i < start[row]; ++i) sum += x[i];"
+    space = draft(parse_source(SPARSE.replace("BODY", body), Path("k.cu"))).space_yaml
+    assert "start_last" not in space
+    assert "offsets(" not in space
+
+
 COUNTED = "for (int i = threadIdx.x; i < n; i += blockDim.x)"
 
 
@@ -189,8 +230,13 @@ def test_what_is_passed_as_a_quotient_of_a_parameter_leaves_it_alone() -> None:
     ("body", "limited"),
     [
         ("float s = 0; s += x[d] * x[d]; y[0] = s;", "largest: 1.0e+9, reason: "),
+        (
+            "float s = 0; for (int j = 0; j < d; j += 32) s += x[j] * y[j]; y[0] = s;",
+            "reason: ",
+        ),
         ("float acc[2]; acc[0] += x[d] * x[1]; y[0] = acc[0];", "reason: "),
         ("float s = 0; s += x[d]; y[0] = s;", ""),
+        ("float s = 0; for (int j = 0; j < d; j += 32) s += __expf(x[j] * 2 - (d - 1));", ""),
         ("int s = 0; s += d * d; y[s] = x[s];", ""),
     ],
 )
