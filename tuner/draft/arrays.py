@@ -127,7 +127,7 @@ class Arrays:
         return self.site(reach).pointed(reach.index)
 
     def fills(self, shapes: Mapping[str, tuple[Shape, object]]) -> dict[str, Stated]:
-        """Find what indices have to be below: the rows of the array that they point into."""
+        """Find what arrays hold: indices of the rows that they point into, segments, or zeros."""
         found: dict[str, Stated] = {}
         for name, (shape, _) in shapes.items():
             for reach in self.reaches.get(name, []):

@@ -76,9 +76,14 @@ def usual(name: str, dtype: str, besides: Collection[str] = ()) -> str:
         return "true"
     if "int" in dtype:
         return "1"
-    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).strip("_").lower()
-    known = next((value for kind, value in _USUAL if re.fullmatch(kind, plain)), None)
+    known = usual_by_name(name)
     return known or next((value for value in _ELSE if value not in besides), _ELSE[0])
+
+
+def usual_by_name(name: str) -> str | None:
+    """Give the float that people take for what has such a name; None where they take any."""
+    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).strip("_").lower()
+    return next((value for kind, value in _USUAL if re.fullmatch(kind, plain)), None)
 
 
 def summed_products(

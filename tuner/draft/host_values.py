@@ -344,14 +344,20 @@ class Host:
         """Follow a name through variables and callers; return what it stands for, and the level."""
         for _ in range(_MAX_DEPTH):
             text = plain(text)
-            frame = self.path[level]
-            if text in frame.variables:
-                text = frame.variables[text].text
-            elif text in frame.passed and level + 1 < len(self.path):
-                text, level = frame.passed[text], level + 1
-            else:
+            before = self.before(text, level)
+            if before is None:
                 break
+            text, level = before
         return text, level
+
+    def before(self, name: str, level: int) -> tuple[str, int] | None:
+        """Give what a name is set to, or what the caller passes for it, one level up; or None."""
+        frame = self.path[level]
+        if name in frame.variables:
+            return frame.variables[name].text, level
+        if name in frame.passed and level + 1 < len(self.path):
+            return frame.passed[name], level + 1
+        return None
 
     def number(
         self, text: str, level: int = 0, line: int | None = None, depth: int = 0

@@ -58,14 +58,12 @@ def allocated_shape(
             shapes = {_extents(one, scope, element_bytes) for one in memory}
             shape = shapes.pop() if len(shapes) == 1 else None
             return None if shape is None else (shape, f"{memory[0].how}, line {memory[0].line}")
-        if text in frame.variables:
-            text = frame.variables[text].text
-        elif text in frame.passed and level + 1 < len(host.path):
-            text, level = frame.passed[text], level + 1
+        if (before := host.before(text, level)) is None:
+            return None
+        if before[1] > level:
             passed = {name: own for name, own in frame.passed.items() if number(own) is None}
             known = {plain(own): known[name] for name, own in passed.items() if name in known}
-        else:
-            return None
+        text, level = before
     return None
 
 
@@ -77,12 +75,9 @@ def zeroed_line(host: Host, text: str) -> int | None:
         zeroed = re.compile(_ZEROED.format(re.escape(text)))
         if match := zeroed.search(host.source.masked, *frame.span):
             return LineIndex(host.source.masked).at(match.start())
-        if text in frame.variables:
-            text = frame.variables[text].text
-        elif text in frame.passed and level + 1 < len(host.path):
-            text, level = frame.passed[text], level + 1
-        else:
+        if (before := host.before(text, level)) is None:
             return None
+        text, level = before
     return None
 
 

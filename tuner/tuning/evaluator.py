@@ -150,7 +150,7 @@ class Evaluator:
             if status is Status.CORRECT and (refused := self._refusal(resources, launch)):
                 status, reason = Status.RESOURCE_LIMIT, refused
         if status is Status.CORRECT and self._has_other_bits(workload, outcome.correctness):
-            status, reason = Status.OTHER_BITS, "gives other bits than the default config"
+            status, reason = Status.OTHER_BITS, f"{BITS_DIFFER} than the default config"
         return self._trial(
             pending, replace(outcome, status=status, reason=reason), resources, share, stage
         )

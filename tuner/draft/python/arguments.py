@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tuner.draft.guesses import GUESSED, LIKELY, SURE, Evidence, usual
+from tuner.draft.guesses import GUESSED, LIKELY, SURE, Evidence, usual, usual_by_name
 from tuner.draft.host_values import Number
 from tuner.draft.inference import DraftArgument, Inference
 from tuner.draft.launches import Axes
@@ -165,8 +165,7 @@ class _Arguments:
             return Scalar(one.arg, "None", Evidence(GUESSED, f"it may be None, line {one.lineno}"))
         if note == "bool":
             return Scalar(one.arg, "False", Evidence(GUESSED, text))
-        number = usual(one.arg, "float32")
-        if note == "float" or (not note and number != "0.5"):
+        if note == "float" or (not note and usual_by_name(one.arg)):
             return Scalar(one.arg, usual(one.arg, "float32", besides), Evidence(GUESSED, text))
         if note.startswith(("dict", "Dict", "Mapping")) or self._is_config(one.arg):
             return Scalar(
