@@ -511,6 +511,7 @@ SECTIONS = (
     (scaling_section.campaign_places, "cpu/campaign_scaling"),
     (scaling_section.campaign_on_gpus, "GPU/campaign_scaling"),
     (scaling_section.several_gpus, "cpu/several_gpus"),
+    (scaling_section.one_run_on_gpus, "GPU/several_gpus"),
     (scaling_section.cluster_load, "cpu/cluster_load"),
     (scaling_section.shared_store, "cpu/shared_store"),
     (_cold, "GPU/cold_tune"),

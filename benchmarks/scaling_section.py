@@ -80,6 +80,44 @@ def several_gpus(content: Json) -> Iterator[str]:
     )
 
 
+def one_run_on_gpus(content: Json, gpu: str) -> Iterator[str]:
+    """Tell the same of real GPUs, phase by phase."""
+    first, *others = content["runs"]
+    counts = [first["members"], *(one["members"] for one in others)]
+    operators = first["operators"]
+    yield (
+        f"Run on {gpu.upper()}s of one host: {', '.join(operators)}, with "
+        f"{content['workloads_each']} workloads each, one operator after the other. Seconds on "
+        f"{', '.join(map(str, counts))} GPUs:\n"
+    )
+    yield f"| | {' | '.join(map(str, counts))} | as fast |"
+    yield f"|---|{'---|' * len(counts)}---|"
+    for name in operators:
+        seconds = [one["operators"][name]["seconds"] for one in content["runs"]]
+        yield _seconds_row(name, seconds)
+    phases = dict.fromkeys(p for one in operators.values() for p in one["time"]["phases_s"])
+    for phase in phases:
+        yield _seconds_row(
+            f"all, {phase}",
+            [
+                sum(one["time"]["phases_s"].get(phase, 0.0) for one in run["operators"].values())
+                for run in content["runs"]
+            ],
+        )
+    yield _seconds_row("all", [one["seconds"] for one in content["runs"]])
+    yield (
+        "\n*Opening* holds the reference kernel that several GPUs time first, and the start of "
+        "their processes. The tools that watch the winners (*checks*) run on the first GPU, and "
+        "compilers are shared. `benchmarks/several_gpus.py`, "
+        f"`benchmarks/results/{gpu}/several_gpus.json`.\n"
+    )
+
+
+def _seconds_row(name: str, seconds: list[float]) -> str:
+    faster = " and ".join(f"{seconds[0] / one:.2f}x" for one in seconds[1:] if seconds[0] > 0.05)
+    return f"| {name} | {' | '.join(f'{one:.1f}' for one in seconds)} | {faster} |"
+
+
 def cluster_load(content: Json) -> Iterator[str]:
     """Tell what a trial costs those who only hand it on."""
     run, compiled = content["run"], content["compile_and_run"]

@@ -32,6 +32,7 @@ from record_all import operators
 sys.path.insert(0, str(ROOT))
 
 from tuner.device.base import ComparisonRounds, Device, Outcome, Program
+from tuner.device.cuda.driver import gpu_name
 from tuner.device.recorded.recording import RecordedDevice, recordings_of
 from tuner.model.kernel import Workload
 
@@ -194,7 +195,8 @@ def main() -> None:
     if asked.simulate:
         content |= {"simulated_seconds": gpu_seconds(), "environment": environment()}
     else:
-        content["environment"] = provenance()
+        cores = len(os.sched_getaffinity(0))
+        content["environment"] = provenance() | {"device": gpu_name(0), "cores": cores}
     write_result(asked.out or ("several_gpus" if asked.simulate else GPU_OUT), content)
 
 

@@ -113,6 +113,8 @@ def _device(spec: KernelSpec, session: Session, device: Device) -> RecordedDevic
     software = ("compiler", "commit", "python", "tune")
     known = session.environment
     facts["environment"] |= {f"recorded_{name}": known[name] for name in software if name in known}
+    if device.info.members > 1:
+        facts["environment"]["recorded_members"] = str(device.info.members)
     # The rates of programs whose buffers cannot stay in a cache: a roofline seen.
     times = [
         (trial.workload, trial.time_us)

@@ -17,6 +17,7 @@ from tuner.cli.exits import terminated_as_interrupted
 @click.argument("kernel", metavar="KERNEL.cu", required=False, type=click.Path(path_type=Path))
 @options.space
 @click.option("--device", metavar="DEVICE", help="cuda, cuda:N, opencl or opencl:N.")
+@options.gpus
 @options.workload(help="Record this one instead of all in the space; repeatable.")
 @options.operator(help="The variant of the operator to record; repeatable.")
 @options.count(

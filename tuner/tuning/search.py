@@ -457,22 +457,31 @@ class Survey:
     pools: Mapping[Workload, Pool]
 
     def run(self) -> None:
-        """Measure what is missing, compiling ahead of the device."""
-        with executing(self.evaluator, self._keep) as executor:
-            for workload, config in self._missing():
-                if len(executor) >= max(DEPTH, self.evaluator.device.info.parallel):
-                    self._keep(executor.take())
-                executor.begin(self.evaluator.start(workload, config))
-            while len(executor):
-                self._keep(executor.take())
-
-    def _missing(self) -> Iterator[tuple[Workload, Config]]:
+        """Measure what is missing, compiling ahead of the device; each lane has its workloads."""
         name, tuned = self.plan.candidate, self.plan.tuned
         ranked = [self.session.fastest(name, workload)[:SURVEYED_BEST] for workload in tuned]
-        best = dict.fromkeys(trial.config for trials in ranked for trial in trials)
-        for workload in tuned:
+        best = list(dict.fromkeys(trial.config for trials in ranked for trial in trials))
+        lanes = {workload: lane_of(self.evaluator.device, workload) for workload in tuned}
+        waiting = {
+            lane: self._missing([w for w in tuned if lanes[w] == lane], best)
+            for lane in dict.fromkeys(lanes.values())
+        }
+        with executing(self.evaluator, self._keep, lanes.__getitem__) as executor:
+            depth = max(DEPTH, self.evaluator.device.info.parallel)
+            while True:
+                for lane, missing in waiting.items():
+                    for workload, config in islice(missing, depth - executor.under_way(lane)):
+                        executor.begin(self.evaluator.start(workload, config))
+                if not len(executor):
+                    break
+                self._keep(executor.take())
+
+    def _missing(
+        self, workloads: Sequence[Workload], best: Sequence[Config]
+    ) -> Iterator[tuple[Workload, Config]]:
+        for workload in workloads:
             pool = self.pools[workload]
-            known = {trial.config for trial in self.session.trials(name, workload)}
+            known = {t.config for t in self.session.trials(self.plan.candidate, workload)}
             others = [c for c in best if c in pool and c not in known]
             left = max(0, min(self.plan.config.surveyed or 0, len(pool)) - len(known) - len(others))
             order = np.random.default_rng(self.plan.config.seed).permutation(len(pool))

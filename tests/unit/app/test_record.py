@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from tuner.app.open import as_recorded
@@ -9,9 +11,13 @@ from tuner.app.record import record, recording_plan
 from tuner.app.run import tune
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import AnsweringCompiler
+from tuner.device.group import group_of
 from tuner.device.recorded.recording import RecordedDevice, load_recording, save_recording
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.trial import Status
+from tuner.tuning.search import TRANSFERRED_CONFIGS
+
+TRIALS = 4
 
 
 @pytest.fixture
@@ -75,6 +81,35 @@ def test_a_part_of_a_space_is_what_a_search_tries_and_as_many_more(
     for result in results:
         known = made.workloads[result.workload.key].programs.values()
         assert result.tuned_us <= 1.01 * min(p.outcome().measurement.median_us for p in known)
+
+
+def test_a_part_is_measured_on_all_members_of_a_group_at_once(
+    make_plan, make_session, compiler, listener
+):
+    class Meeting(SimulatedDevice):
+        """Wait for the other member in the first trial that no search has tried."""
+
+        def __init__(self) -> None:
+            super().__init__(lambda program: 10.0 + program.launches[0].threads / 64)
+            self.trials, self.met = 0, False
+
+        def run(self, program, *, full_verification=False, **options):
+            if not full_verification:
+                self.trials += 1
+                if self.trials > TRIALS + TRANSFERRED_CONFIGS and not self.met:
+                    meeting.wait(20.0)
+                    self.met = True
+            return super().run(program, full_verification=full_verification, **options)
+
+    meeting = threading.Barrier(2)
+    plan = recording_plan(make_plan(trials=TRIALS))
+    members = [Meeting(), Meeting()]
+    group = group_of({f"GPU {number}": one for number, one in enumerate(members)})
+    with make_session(plan) as session:
+        made = record(plan, session=session, device=group, compiler=compiler, listener=listener)
+    assert all(one.met for one in members)
+    assert made.device.environment["recorded_members"] == "2"
+    assert all(len(one.configs or ()) >= 2 * TRIALS for one in made.workloads.values())
 
 
 def test_a_source_that_is_in_no_recording_is_compiled(compiler):

@@ -158,8 +158,16 @@ def _lost(data: ReportData) -> dict[str, str]:
 
 
 def _factors(data: ReportData) -> dict[str, tuple[str, float]]:
-    """Tell by workload which device took it over, and what its times were multiplied by."""
-    return {k: (one.homes[k], by) for one in data.homes for k, by in one.factors.items()}
+    """Tell by workload which device took it over, and what its times were multiplied by.
+
+    Edge cases have homes too, but no times.
+    """
+    return {
+        key: (one.homes[key], factor)
+        for one in data.homes
+        for key, factor in one.factors.items()
+        if key in data.baselines_us
+    }
 
 
 def course_json(data: ReportData) -> dict[str, object]:

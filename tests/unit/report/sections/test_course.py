@@ -103,6 +103,13 @@ def test_who_timed_what_and_who_differs_is_said(spread: ReportData) -> None:
     assert "Where the time went" in html
 
 
+def test_what_is_never_timed_was_not_begun_elsewhere_either(spread: ReportData) -> None:
+    last = spread.homes[-1]
+    homes, factors = {**last.homes, "N=1": "GPU 1"}, {**last.factors, "N=1": 0.97}
+    edge = replace(spread, homes=(*spread.homes[:-1], replace(last, homes=homes, factors=factors)))
+    assert homes_lines(edge) == homes_lines(spread)
+
+
 def test_json_says_it_too(spread: ReportData) -> None:
     made = json_of(spread)
     assert made["gpus"] == {
