@@ -5,8 +5,9 @@
     python benchmarks/fused_moe.py record --work DIR [--configs N] [--tokens 1,16,64,256,1024,4096]
                                        (each needs an NVIDIA GPU, SGLang 0.5.17 and sglang-kernel)
 
-`fleet` makes the file of Qwen3-30B-A3B for 18 numbers of tokens as `tune fleet` does, with what
-SGLang guesses without a file in the same rounds. `record` measures all valid configs that SGLang's
+`fleet` makes the file of a slice of a model for 18 numbers of tokens as `tune fleet` does, with
+what SGLang guesses without a file in the same rounds: of Qwen3-30B-A3B, or with --columns 256 or
+2048 of DeepSeek-V3. `record` measures all valid configs that SGLang's
 own script tunes, or N of them at random, and writes a recording; what compiles does so before
 anything is timed. Both go on with what DIR holds, and keep their seconds in DIR/*.seconds.json.
 fused_moe_figures.py makes the result of it all.
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 KERNEL = ROOT / "kernels/sglang/fused_moe.py"
 SPACE = ROOT / "search_spaces/sglang/fused_moe.yaml"
-# Of an expert of Qwen3-30B-A3B on one GPU; 384 and 192 on two and four.
+# Of an expert of Qwen3-30B-A3B on one GPU.
 COLUMNS = 768
 TOKENS = (1, 16, 64, 256, 1024, 4096)
 VALID = 1304  # of 1,920: the others' stages don't fit into shared memory
@@ -52,9 +53,31 @@ def peers_of(asked: argparse.Namespace) -> tuple[str, ...]:
     return () if asked.device == "host" else PEERS
 
 
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What one GPU has of a model's experts."""
+
+    experts: int
+    hidden: int
+    weights: str = "bf16"
+    top_k: int = 8
+    ep: int = 1
+
+
+# By an expert's columns on one GPU: Qwen3-30B-A3B on one, two and four GPUs; DeepSeek-V3 on eight,
+# with a slice of each expert or with 32 of them.
+SLICES = {
+    **dict.fromkeys((COLUMNS, 384, 192), Slice(128, 2048)),
+    256: Slice(256, 7168, "fp8_block"),
+    2048: Slice(32, 7168, "fp8_block", ep=8),
+}
+
+
 def axes_of(tokens: int, columns: int) -> str:
-    """Name a workload of the model."""
-    return f"M={tokens},E=128,N={columns},K=2048,TOP_K=8,EP=1"
+    """Name a workload of a model."""
+    one = SLICES[columns]
+    sizes = f"E={one.experts},N={columns},K={one.hidden},TOP_K={one.top_k},EP={one.ep}"
+    return f"M={tokens},{sizes}"
 
 
 def sampled_space(folder: Path, configs: int) -> Path:
@@ -247,7 +270,7 @@ def fleet(asked: argparse.Namespace) -> None:
         "fused_moe",
         {
             "PART": "both",
-            "WEIGHTS": "bf16",
+            "WEIGHTS": SLICES[asked.columns].weights,
             "ROUTING": asked.routing,
             "CONFIGS": "two" if asked.two else "one",
         },
@@ -298,7 +321,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("what", choices=("check", "fleet", "record"))
     parser.add_argument("--work", type=Path, default=Path("/tmp/moe"), metavar="DIR")  # noqa: S108
-    parser.add_argument("--columns", type=int, default=COLUMNS, help="of an expert on one GPU")
+    parser.add_argument(
+        "--columns", type=int, default=COLUMNS, choices=SLICES, help="of an expert on one GPU"
+    )
     parser.add_argument("--configs", type=int, default=0, help="about so many at random; 0: all")
     parser.add_argument("--two", action="store_true", help="of `fleet`: a config for each GEMM")
     parser.add_argument("--trials", type=int)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 SPACE = ROOT / "search_spaces/sglang/fused_moe.yaml"
 WITHOUT_FILE, TRITON = "without_file", "3.6.0"
 SEEDS, TRIALS, NEAR = 20, 192, 1.01
+# Of a slice, besides its columns.
+SHAPE = {"experts": "E", "hidden": "K", "ep": "EP"}
 NAME = re.compile(r"fleet-N(?P<columns>\d+)(?P<two>-two)?-seed(?P<seed>\d+)")
 
 
@@ -89,16 +91,18 @@ def fleet(folder: Path) -> dict[str, Any]:
             row(one, table, len(session.trials("initial", one.workload)))
             for one in session.comparisons()
         ]
-        environment = dict(session.environment)
-        asked = len(session.manifest.config.workloads)
+        environment, config = dict(session.environment), session.manifest.config
     seconds = folder.with_name(f"{folder.name}.seconds.json")
     parts = json.loads(seconds.read_text(encoding="utf-8")) if seconds.exists() else []
     return {
         "columns": int(named["columns"]),
+        **{name: config.workloads[0].values[axis] for name, axis in SHAPE.items()},
+        "weights": config.operators["WEIGHTS"],
         "two": named["two"] is not None,
         "seed": int(named["seed"]),
         "seconds": round(sum(spent for _, spent in parts), 1) or None,
-        "asked": asked,  # numbers of tokens; there are fewer rows where the run was stopped
+        # numbers of tokens; there are fewer rows where the run was stopped
+        "asked": len(config.workloads),
         "rows": sorted(rows, key=lambda one: one["tokens"]),
         "environment": environment,
     }

@@ -10,6 +10,7 @@ Json = Mapping[str, Any]
 
 # What is asked: of the trials of each number of tokens, and of a model's files in all.
 TRIALS_MEDIAN, TRIALS_MOST, MINUTES = 60, 192, 15
+QWEN_HIDDEN = 2048
 _SHORT = ("over the first", "over the guess")
 OVER = {
     "over_engine": "what SGLang does by itself",
@@ -23,7 +24,8 @@ def fused_moe(content: Json, gpu: str) -> Iterator[str]:
     stale = "SGLang 0.5.17 has no file for it but one of Triton 3.2. " if "h100" in gpu else ""
     yield "## Files for SGLang's fused MoE kernel\n"
     yield (
-        f"Qwen3-30B-A3B's experts (E 128, top 8, hidden 2048, bf16) on an {device}, SGLang's own "
+        f"Qwen3-30B-A3B's experts (E 128, top 8, hidden 2048, bf16), and others where a table says "
+        f"so, on an {device}, SGLang's own "
         "Triton kernel with Triton 3.6, with one config for both GEMMs or one for each. "
         "`benchmarks/fused_moe.py`, "
         f"`benchmarks/fused_moe_figures.py`, `benchmarks/results/{gpu}/fused_moe.json`. "
@@ -51,7 +53,7 @@ def _fleet(fleet: Json) -> Iterator[str]:
         numbers = f"{len(rows)} of {asked} numbers of tokens, then it was stopped"
     configs = ", a config for each GEMM" if fleet.get("two") else ""
     yield (
-        f"**{fleet['columns']} columns an expert**{configs}, {numbers}{took}, seed "
+        f"**{fleet['columns']} columns an expert**{_others(fleet)}{configs}, {numbers}{took}, seed "
         f"{fleet['seed']}: {'; '.join(said)}. A ratio of 1 without an interval is where the file "
         "has the engine's own config. Times are between the calls before and after for up to 64 "
         "tokens.\n"
@@ -67,6 +69,15 @@ def _fleet(fleet: Json) -> Iterator[str]:
             f"| {row['us']:.1f} | {ratios} |"
         )
     yield ""
+
+
+def _others(fleet: Json) -> str:
+    """Say of which experts, where they are not Qwen3's."""
+    if fleet.get("hidden", QWEN_HIDDEN) == QWEN_HIDDEN:
+        return ""
+    elsewhere = f", a part of {fleet['experts'] * fleet['ep']}" if fleet["ep"] > 1 else ""
+    weights = "fp8 in blocks" if fleet["weights"] == "fp8_block" else fleet["weights"]
+    return f", {fleet['experts']} experts{elsewhere}, hidden {fleet['hidden']}, {weights}"
 
 
 def _seeds(fleets: Sequence[Json]) -> Iterator[str]:

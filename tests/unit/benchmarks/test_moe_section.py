@@ -83,6 +83,14 @@ def test_files_of_two_seeds_are_compared_by_what_they_are_worth() -> None:
     )
 
 
+def test_other_experts_than_qwen3_s_are_named() -> None:
+    slice_of = {"experts": 32, "hidden": 7168, "ep": 8, "weights": "fp8_block"}
+    about = {"device": "NVIDIA H200"}
+    content = {"fleets": [fleet(0, (1, 16, 1.1)) | slice_of], "searches": [], "environment": about}
+    said = "\n".join(moe_section.fused_moe(content, "h200"))
+    assert "an expert**, 32 experts, a part of 256, hidden 7168, fp8 in blocks, 1 of 4" in said
+
+
 def searches(*trials: list[int | None]) -> list[dict[str, Any]]:
     known = {"tokens": 1, "configs": 300, "best_us": 20.0, "end_us": [20.0, 20.1, 20.4]}
     return [{**known, "trials": one} for one in trials]
