@@ -1,7 +1,8 @@
 // Products on Hopper's tensor cores by warpgroups: a warp of its own copies boxes of 64 of K, as tensor
 // maps say, into kStages places in shared memory; the weights are the 64-row operand, or tokens are
 // (`token_rows`), for tiles of any 8 columns. Of blocks that share x each copies some rows of every box of
-// tokens to all.
+// tokens to all. Weights, which never change, may have `ahead` more places than tokens: what comes before the
+// wait fills them.
 #include <tune/wgmma.h>
 
 constexpr int kBoxDepth = 64;  // elements of K: rows of 128 bytes, which are swizzled
@@ -10,7 +11,14 @@ constexpr int kWeightBytes = kTileN * kBoxDepth * 2;  // of a box
 constexpr int kTokenBytes = kTokens * kBoxDepth * 2;
 constexpr int kOwnTokens = kTokens / kShare;  // rows of a box that this block copies
 constexpr int kStageBytes = kBoxes * (kWeightBytes + kTokenBytes);
+//% if ahead
+constexpr int kTokenStages = kStages - @{ ahead }@;
+constexpr int kTokensAt = kStages * kBoxes * kWeightBytes;
+constexpr int kWorkBytes = kTokensAt + kTokenStages * kBoxes * kTokenBytes;
+static_assert(kTokenStages >= 2);
+//% else
 constexpr int kWorkBytes = kStages * kStageBytes;
+//% endif
 constexpr int kGroupWarps = 4;
 constexpr int kGroupsN = kWarpsN / kGroupWarps;  // warpgroups side by side over the columns
 constexpr int kRowTiles = @{ high }@ / kGroupsN / 64;
@@ -24,9 +32,19 @@ struct Boxes {
   int k;  // at the first stage
 };
 
+//% if ahead
+__device__ __forceinline__ tune::u32 stage_at(tune::u32 work, int stage) {
+  return work + stage % kStages * kBoxes * kWeightBytes;
+}
+
+__device__ __forceinline__ tune::u32 tokens_at(tune::u32 work, int stage) {
+  return work + kTokensAt + stage % kTokenStages * kBoxes * kTokenBytes;
+}
+//% else
 __device__ __forceinline__ tune::u32 stage_at(tune::u32 work, int stage) {
   return work + stage % kStages * kStageBytes;
 }
+//% endif
 
 __device__ __forceinline__ void copy_weights(tune::u32 work, tune::u32 full, const Boxes& boxes,
                                              const Task& task, int stage, tune::u64 policy) {
@@ -55,7 +73,7 @@ __device__ __forceinline__ void copy_tokens(tune::u32 work, tune::u32 full, cons
                                             const Task& task, int stage) {
   for (int box = 0; box < kBoxes; ++box) {
     const int row = share_rank() * kOwnTokens;
-    const tune::u32 to = stage_at(work, stage) + kBoxes * kWeightBytes + box * kTokenBytes + row * 128;
+    const tune::u32 to = @{ "tokens_at(work, stage)" if ahead else "stage_at(work, stage) + kBoxes * kWeightBytes" }@ + box * kTokenBytes + row * 128;
     const tune::u32 barrier = full + stage % kStages * 8;
     const int k = boxes.k + stage * kTileK + box * kBoxDepth;
     const int at = @{ "2 * k" if scales != "none" else "k" }@;
@@ -120,6 +138,25 @@ __device__ __forceinline__ void copy_early(tune::u32 work, tune::u32 full, const
 // The rest, a stage at a time, once the warpgroups of all blocks that share x have read what was there.
 __device__ __forceinline__ void copy_rest(tune::u32 work, tune::u32 full, tune::u32 empty, const Boxes& boxes,
                                           const Task& task, tune::u64 policy) {
+//% if ahead
+  const int early = min(kTokenStages, task.stages);
+  wait_for_inputs();
+  if constexpr (!kEarlyLoads) {
+    for (int s = 0; s < min(kStages, task.stages); ++s) copy_weights(work, full, boxes, task, s, policy);
+  }
+  for (int s = 0; s < early; ++s) copy_tokens(work, full, boxes, task, s);
+  for (int s = early; s < task.stages; ++s) {
+    // What has been read leaves a place for tokens, and the one for the weights that are as far ahead.
+    const int read = s - kTokenStages;
+    const int next = s + kStages - kTokenStages;
+    tune::mbarrier_wait(empty + read % kStages * 8, read / kStages & 1);
+    if (next < task.stages) {
+      tune::mbarrier_arrive_expect_tx(full + next % kStages * 8, kStageBytes);
+      copy_weights(work, full, boxes, task, next, policy);
+    }
+    copy_tokens(work, full, boxes, task, s);
+  }
+//% else
   const int early = min(kStages, task.stages);
   wait_for_inputs();
   for (int s = 0; s < early; ++s) {
@@ -132,18 +169,19 @@ __device__ __forceinline__ void copy_rest(tune::u32 work, tune::u32 full, tune::
     copy_weights(work, full, boxes, task, s, policy);
     copy_tokens(work, full, boxes, task, s);
   }
+//% endif
 }
 
 //% if scales != "none"
 // Multiplies a stage; warpgroups that share K take turns along its boxes. Of sums of e4m3 the tensor
 // cores keep about 14 bits, so those of a box, 128 of K, are added up in float32.
-__device__ __forceinline__ void multiply(float (&sums)[kRowTiles][@{ wide }@ / 2], tune::u32 stage, int row,
+__device__ __forceinline__ void multiply(float (&sums)[kRowTiles][@{ wide }@ / 2], tune::u32 stage@{ ", tune::u32 token_stage" if ahead else "" }@, int row,
                                          int k_group, const float* scales) {
 #pragma unroll
   for (int turn = 0; turn < kBoxes / kWarpsK; ++turn) {
     const int box = turn * kWarpsK + k_group;
     const tune::u32 weights = stage + box * kWeightBytes@{ "" if token_rows else " + row * 128" }@;
-    const tune::u32 tokens = stage + kBoxes * kWeightBytes + box * kTokenBytes@{ " + row * 128" if token_rows else "" }@;
+    const tune::u32 tokens = @{ "token_stage" if ahead else "stage + kBoxes * kWeightBytes" }@ + box * kTokenBytes@{ " + row * 128" if token_rows else "" }@;
     float fresh[kRowTiles][@{ wide }@ / 2];
     tune::wgmma_fence();
 #pragma unroll
@@ -190,13 +228,13 @@ __device__ __forceinline__ void multiply(float (&sums)[kRowTiles][@{ wide }@ / 2
 
 //% else
 // Begins to multiply a stage; warpgroups that share K take turns along its boxes.
-__device__ __forceinline__ void multiply(float (&sums)[kRowTiles][@{ wide }@ / 2], tune::u32 stage, int row,
+__device__ __forceinline__ void multiply(float (&sums)[kRowTiles][@{ wide }@ / 2], tune::u32 stage@{ ", tune::u32 token_stage" if ahead else "" }@, int row,
                                          int k_group, bool add) {
 #pragma unroll
   for (int turn = 0; turn < kBoxes / kWarpsK; ++turn) {
     const int box = turn * kWarpsK + k_group;
     const tune::u32 weights = stage + box * kWeightBytes@{ "" if token_rows else " + row * 128" }@;
-    const tune::u32 tokens = stage + kBoxes * kWeightBytes + box * kTokenBytes@{ " + row * 128" if token_rows else "" }@;
+    const tune::u32 tokens = @{ "token_stage" if ahead else "stage + kBoxes * kWeightBytes" }@ + box * kTokenBytes@{ " + row * 128" if token_rows else "" }@;
 #pragma unroll
     for (int k = 0; k < kBoxDepth; k += 16) {
 #pragma unroll
@@ -248,7 +286,7 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
     tune::named_barrier_sync(1, kWarps * kWarp);
     for (int s = 0; s < task.stages; ++s) {
       tune::mbarrier_wait(full + s % kStages * 8, s / kStages & 1);
-      multiply(sums, stage_at(work, s), row, k_group, task.scales + s * kBoxes * kTokens);
+      multiply(sums, stage_at(work, s)@{ ", tokens_at(work, s)" if ahead else "" }@, row, k_group, task.scales + s * kBoxes * kTokens);
       leave(empty, s, lane);
     }
   }
@@ -256,7 +294,7 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
     for (int s = 0; s < task.stages; ++s) {
       tune::mbarrier_wait(full + s % kStages * 8, s / kStages & 1);
       tune::wgmma_fence();
-      multiply(sums, stage_at(work, s), row, k_group, s > 0);
+      multiply(sums, stage_at(work, s)@{ ", tokens_at(work, s)" if ahead else "" }@, row, k_group, s > 0);
       tune::wgmma_commit();
       tune::wgmma_wait<1>();  // the stage before has been read
       if (s > 0) leave(empty, s - 1, lane);

@@ -29,6 +29,10 @@ TOKEN_ROWS: dict[str, Value] = {
     **{"path": "token_rows", "tokens": 128, "tile_n": 48, "tile_k": 128, "stages": 2},
     **{"warps_n": 4, "reduction": "cluster"},
 }
+# Weights go round their places once, tokens several times.
+AHEAD: dict[str, Value] = {
+    **{"tile_k": 64, "stages": 6, "ahead": 4, "warps_n": 4, "warps_k": 1, "split": 1},
+}
 
 
 def test_rows_of_x_are_multiplied_by_rows_of_w() -> None:
@@ -77,6 +81,8 @@ class TestOnTheCpu(KernelChecks):
             (40, {"path": "token_rows", "tile_n": 40, "reduction": "last", "split": 2}),
             (100, {**TOKEN_ROWS, "share": 2, "split": 1, "warps_k": 1}),
             (70, {**TOKEN_ROWS, "share": 1, "split": 2, "warps_k": 2}),
+            (70, {**AHEAD, "path": "wgmma", "tokens": 64, "tile_n": 64, "share": 1}),
+            (100, {**AHEAD, "path": "token_rows", "tokens": 64, "tile_n": 40, "share": 2}),
         )
     )
     workload = {"M": 3, "N": 72, "K": 512}
