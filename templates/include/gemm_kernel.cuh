@@ -13,7 +13,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                  float* partial, tune::u32* done,
 //% endif
                  int M, int N, int K
-//% if path in ["wgmma", "token_rows"]
+//% if boxed
                  , const __grid_constant__ tune::TensorMap wmap,
                  const __grid_constant__ tune::TensorMap xmap
 //% endif
@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 //% if scales == "token"
   stage_column_scales(task);
 //% endif
-//% if path in ["wgmma", "token_rows"]
+//% if boxed
   add_products(work, parts, task, {wmap, xmap, first * kTileK});
 //% else
   add_products(work, parts, task);

@@ -33,6 +33,9 @@ TOKEN_ROWS: dict[str, Value] = {
 AHEAD: dict[str, Value] = {
     **{"tile_k": 64, "stages": 6, "ahead": 4, "warps_n": 4, "warps_k": 1, "split": 1},
 }
+BOXES: dict[str, Value] = {
+    **{"path": "boxes", "tile_n": 32, "tile_k": 64, "stages": 6, "warps_n": 2, "warps_k": 4},
+}
 
 
 def test_rows_of_x_are_multiplied_by_rows_of_w() -> None:
@@ -83,6 +86,11 @@ class TestOnTheCpu(KernelChecks):
             (70, {**TOKEN_ROWS, "share": 1, "split": 2, "warps_k": 2}),
             (70, {**AHEAD, "path": "wgmma", "tokens": 64, "tile_n": 64, "share": 1}),
             (100, {**AHEAD, "path": "token_rows", "tokens": 64, "tile_n": 40, "share": 2}),
+            (3, {**BOXES, "tokens": 8, "split": 1, "ahead": 4}),
+            (16, {**BOXES, "tokens": 16, "split": 1, "ahead": 4, "share": 2}),
+            (20, {**BOXES, "tokens": 32, "split": 2, "warps_n": 1, "reduction": "last"}),
+            (32, {**BOXES, "tokens": 32, "split": 2, "ahead": 4, "reduction": "cluster"}),
+            (16, {**BOXES, "tokens": 16, "tile_n": 48, "warps_n": 1, "warps_k": 8, "tile_k": 128, "stages": 2}),
         )
     )
     workload = {"M": 3, "N": 72, "K": 512}
