@@ -7,15 +7,10 @@ constexpr int kWeightBytes = kTileN * kBoxDepth * 2;  // of a box
 constexpr int kTokenBytes = kTokens * kBoxDepth * 2;
 constexpr int kOwnTokens = kTokens / kShare;  // rows of a box that this block copies
 constexpr int kStageBytes = kBoxes * (kWeightBytes + kTokenBytes);
-//% if ahead
 constexpr int kTokenStages = kStages - @{ ahead }@;
 constexpr int kTokensAt = kStages * kBoxes * kWeightBytes;
 constexpr int kWorkBytes = kTokensAt + kTokenStages * kBoxes * kTokenBytes;
-static_assert(kTokenStages >= 2);
-//% else
-constexpr int kWorkBytes = kStages * kStageBytes;
-//% endif
-static_assert(kOwnTokens % 8 == 0 && kStages >= 2 && kWeightBytes % 1024 == 0);
+static_assert(kOwnTokens % 8 == 0 && kTokenStages >= 2 && kWeightBytes % 1024 == 0);
 
 // Where the boxes of a block's stages come from.
 struct Boxes {
@@ -24,25 +19,55 @@ struct Boxes {
   int k;  // at the first stage
 };
 
-//% if ahead
-__device__ __forceinline__ tune::u32 stage_at(tune::u32 work, int stage) {
+__device__ __forceinline__ tune::u32 weights_at(tune::u32 work, int stage) {
   return work + stage % kStages * kBoxes * kWeightBytes;
 }
 
 __device__ __forceinline__ tune::u32 tokens_at(tune::u32 work, int stage) {
   return work + kTokensAt + stage % kTokenStages * kBoxes * kTokenBytes;
 }
-//% else
-__device__ __forceinline__ tune::u32 stage_at(tune::u32 work, int stage) {
-  return work + stage % kStages * kStageBytes;
-}
-//% endif
 
+//% if share > 1
+__device__ __forceinline__ tune::u32 sharers() {
+  tune::u32 all = 0;
+#pragma unroll
+  for (int i = 0; i < kShare; ++i) all |= 1u << sharer(i);
+  return all;
+}
+
+//% endif
+//% if path == "boxes"
+// One copy has all boxes of a stage: its map has rows of 64 of K. Of tokens it has this block's.
+__device__ __forceinline__ void copy_weights(tune::u32 work, tune::u32 full, const Boxes& boxes,
+                                             const Task& task, int stage, tune::u64 policy) {
+  const tune::u32 to = weights_at(work, stage);
+  const tune::u32 barrier = full + stage % kStages * 8;
+  const int k = boxes.k / kBoxDepth + stage * kBoxes;
+  if constexpr (kStreaming) {
+    tune::tensor_load_3d(to, boxes.weights, 0, task.column, k, barrier, policy);
+  } else {
+    tune::tensor_load_3d(to, boxes.weights, 0, task.column, k, barrier);
+  }
+}
+
+__device__ __forceinline__ void copy_tokens(tune::u32 work, tune::u32 full, const Boxes& boxes,
+                                            const Task& task, int stage) {
+  const int row = share_rank() * kOwnTokens;
+  const tune::u32 to = tokens_at(work, stage) + row * kBoxes * 128;
+  const tune::u32 barrier = full + stage % kStages * 8;
+  const int k = boxes.k / kBoxDepth + stage * kBoxes;
+//% if share > 1
+  tune::tensor_multicast_3d(to, boxes.tokens, 0, task.token + row, k, barrier, sharers());
+//% else
+  tune::tensor_load_3d(to, boxes.tokens, 0, task.token + row, k, barrier);
+//% endif
+}
+//% else
 __device__ __forceinline__ void copy_weights(tune::u32 work, tune::u32 full, const Boxes& boxes,
                                              const Task& task, int stage, tune::u64 policy) {
   const tune::u32 barrier = full + stage % kStages * 8;
   for (int box = 0; box < kBoxes; ++box) {
-    const tune::u32 to = stage_at(work, stage) + box * kWeightBytes;
+    const tune::u32 to = weights_at(work, stage) + box * kWeightBytes;
     const int k = boxes.k + stage * kTileK + box * kBoxDepth;
     const int at = @{ "2 * k" if scales != "none" else "k" }@;
 //% if epilogue == "silu"
@@ -63,27 +88,37 @@ __device__ __forceinline__ void copy_weights(tune::u32 work, tune::u32 full, con
 
 __device__ __forceinline__ void copy_tokens(tune::u32 work, tune::u32 full, const Boxes& boxes,
                                             const Task& task, int stage) {
+  const int row = share_rank() * kOwnTokens;
+  const tune::u32 barrier = full + stage % kStages * 8;
   for (int box = 0; box < kBoxes; ++box) {
-    const int row = share_rank() * kOwnTokens;
-    const tune::u32 to = @{ "tokens_at(work, stage)" if ahead else "stage_at(work, stage) + kBoxes * kWeightBytes" }@ + box * kTokenBytes + row * 128;
-    const tune::u32 barrier = full + stage % kStages * 8;
+    const tune::u32 to = tokens_at(work, stage) + box * kTokenBytes + row * 128;
     const int k = boxes.k + stage * kTileK + box * kBoxDepth;
     const int at = @{ "2 * k" if scales != "none" else "k" }@;
 //% if share > 1
-    tune::u32 sharers = 0;
-#pragma unroll
-    for (int i = 0; i < kShare; ++i) sharers |= 1u << sharer(i);
-    tune::tensor_multicast_2d(to, boxes.tokens, at, task.token + row, barrier, sharers);
+    tune::tensor_multicast_2d(to, boxes.tokens, at, task.token + row, barrier, sharers());
 //% else
     tune::tensor_load_2d(to, boxes.tokens, at, task.token + row, barrier);
 //% endif
   }
 }
+//% endif
 
 // For every place one that counts what comes, and behind these one that counts who has read it.
 __device__ __forceinline__ tune::u32 stage_barriers() {
   __shared__ tune::u64 barriers[2 * kStages];
   return tune::shared_address(barriers);
+}
+
+__device__ __forceinline__ void start_barriers(tune::u32 full, tune::u32 empty) {
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) {
+      tune::mbarrier_init(full + s * 8, 1);
+      tune::mbarrier_init(empty + s * 8, kShare * kWarps);
+    }
+    tune::fence_mbarrier_init();
+  }
+  __syncthreads();
+  if constexpr (kShare > 1) tune::cluster_arrive_relaxed();
 }
 
 // The barriers of the blocks that share x are there; nothing goes to them before.
@@ -94,9 +129,8 @@ __device__ __forceinline__ void meet_sharers() {
   }
 }
 
-// A warp has read a stage's place; whoever copies there hears of it.
-__device__ __forceinline__ void leave(tune::u32 empty, int stage, int lane) {
-  const tune::u32 barrier = empty + stage % kStages * 8;
+// A warp has read the place of this barrier; whoever copies there hears of it.
+__device__ __forceinline__ void leave(tune::u32 barrier, int lane) {
 //% if share > 1
   if (lane < kShare) tune::cluster_mbarrier_arrive(tune::map_shared(barrier, sharer(lane)));
 //% else
@@ -130,13 +164,12 @@ __device__ __forceinline__ void copy_early(tune::u32 work, tune::u32 full, const
 // The rest, a stage at a time, once the warps of all blocks that share x have read what was there.
 __device__ __forceinline__ void copy_rest(tune::u32 work, tune::u32 full, tune::u32 empty, const Boxes& boxes,
                                           const Task& task, tune::u64 policy) {
-//% if ahead
   const int early = min(kTokenStages, task.stages);
   wait_for_inputs();
-  if constexpr (!kEarlyLoads) {
-    for (int s = 0; s < min(kStages, task.stages); ++s) copy_weights(work, full, boxes, task, s, policy);
+  for (int s = 0; s < min(kEarlyLoads ? kTokenStages : kStages, task.stages); ++s) {
+    if constexpr (!kEarlyLoads) copy_weights(work, full, boxes, task, s, policy);
+    if (s < early) copy_tokens(work, full, boxes, task, s);
   }
-  for (int s = 0; s < early; ++s) copy_tokens(work, full, boxes, task, s);
   for (int s = early; s < task.stages; ++s) {
     // What has been read leaves a place for tokens, and the one for the weights that are as far ahead.
     const int read = s - kTokenStages;
@@ -148,32 +181,6 @@ __device__ __forceinline__ void copy_rest(tune::u32 work, tune::u32 full, tune::
     }
     copy_tokens(work, full, boxes, task, s);
   }
-//% else
-  const int early = min(kStages, task.stages);
-  wait_for_inputs();
-  for (int s = 0; s < early; ++s) {
-    if constexpr (!kEarlyLoads) copy_weights(work, full, boxes, task, s, policy);
-    copy_tokens(work, full, boxes, task, s);
-  }
-  for (int s = early; s < task.stages; ++s) {
-    tune::mbarrier_wait(empty + s % kStages * 8, (s / kStages & 1) ^ 1);
-    tune::mbarrier_arrive_expect_tx(full + s % kStages * 8, kStageBytes);
-    copy_weights(work, full, boxes, task, s, policy);
-    copy_tokens(work, full, boxes, task, s);
-  }
-//% endif
-}
-
-__device__ __forceinline__ void start_barriers(tune::u32 full, tune::u32 empty) {
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; ++s) {
-      tune::mbarrier_init(full + s * 8, 1);
-      tune::mbarrier_init(empty + s * 8, kShare * kWarps);
-    }
-    tune::fence_mbarrier_init();
-  }
-  __syncthreads();
-  if constexpr (kShare > 1) tune::cluster_arrive_relaxed();
 }
 
 // What the last warp does while the others multiply.

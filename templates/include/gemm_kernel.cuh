@@ -4,7 +4,7 @@
 //% if scales != "none"
 constexpr int kScalesAt = kReceivedAt + (kCluster ? kSplit * kOwn * 16 : 0);
 //% endif
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads@{ ", 1" if path == "boxes" else "" }@)
     @{ kernel }@(OUT::Number* out, const @{ element }@* x, const @{ element }@* w,
 //% if scales != "none"
                  const float* x_scale, const float* w_scale,

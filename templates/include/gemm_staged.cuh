@@ -4,23 +4,38 @@ constexpr int kPitch = kTileK + 8;  // eight rows of a matrix lie in different b
 constexpr int kStageBytes = (kTileN + kTokens) * kPitch * 2;
 constexpr int kWorkBytes = kStages * kStageBytes;
 
+// Warps that share K take turns along a stage.
 struct Stage {
   tune::u32 at;
-  int tokens;
+  int row;
+  int k_warp;
+  int lane;
+  int token_count;
 
-  __device__ __forceinline__ tune::u32 weight(int row, int k) const { return at + (row * kPitch + k) * 2; }
+  __device__ __forceinline__ tune::u32 weights(int tile, int step) const {
+    return at + ((row + tile * 16 + lane_row(lane)) * kPitch + k(step) + lane_row_k(lane)) * 2;
+  }
 
   // One past the last is the last, what comes of it is not stored.
-  __device__ __forceinline__ tune::u32 token(int token, int k) const {
-    return at + ((kTileN + min(token, tokens - 1)) * kPitch + k) * 2;
+  __device__ __forceinline__ tune::u32 tokens(int tile, int step) const {
+    const int token = min(tile * 8 + lane_token(lane), token_count - 1);
+    return at + ((kTileN + token) * kPitch + k(step) + lane_token_k(lane)) * 2;
   }
+
+  __device__ __forceinline__ int k(int step) const { return (step * kWarpsK + k_warp) * 16; }
 };
 
-// Multiplies a stage; warps that share K take turns along it.
-__device__ __forceinline__ void multiply_part(Sums& sums, const Stage& stage, int row, int k_warp, int lane) {
+__device__ __forceinline__ void multiply_stage(Sums& sums, const Stage& stage) {
 #pragma unroll
   for (int step = 0; step < kTileK / 16 / kWarpsK; ++step) {
-    multiply(sums, stage, row, (step * kWarpsK + k_warp) * 16, lane);
+    unsigned b[kTokenTiles][2];
+    load_tokens(b, stage, step);
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+      unsigned a[4];
+      tune::ldmatrix(a, stage.weights(r, step));
+      multiply(sums.values[r], a, b);
+    }
   }
 }
 
@@ -77,13 +92,14 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
       copy_tokens(work, task, s + kAhead);
     }
     tune::cp_async_commit();
+    const Stage stage = {stage_at(work, s), row, warp % kWarpsK, lane, task.tokens};
 //% if scales == "block"
     static_assert(kTileK == kScaleDepth);
     Sums fresh = {};
-    multiply_part(fresh, {stage_at(work, s), task.tokens}, row, warp % kWarpsK, lane);
+    multiply_stage(fresh, stage);
     add_scaled(sums, fresh, task.scales + s * kTokens);
 //% else
-    multiply_part(sums, {stage_at(work, s), task.tokens}, row, warp % kWarpsK, lane);
+    multiply_stage(sums, stage);
 //% endif
   }
   tune::cp_async_wait<0>();

@@ -1,57 +1,123 @@
-// Products by single warps, of boxes in shared memory: tiles of any 16 columns. A stage's warps share its K, each
-// the part that is next to its neighbours'.
+// Products by single warps, of boxes in shared memory: tiles of any 16 columns. The warps that share a stage's K
+// have neighbouring parts of it.
 constexpr int kSteps = kTileK / 16 / kWarpsK;  // of 16 of K, of a warp in a stage
+// How many are loaded before the first is multiplied: as many as 64 registers hold.
+constexpr int kStepRegisters = 4 * kRowTiles + 2 * kTokenTiles;
+constexpr int kTogether = kSteps >= 4 && kStepRegisters <= 16 ? 4 : kSteps >= 2 && kStepRegisters <= 32 ? 2 : 1;
+// Sums that wait for each other are two where there are few.
+constexpr int kChains = @{ 1 if scales == "block" else "kTogether > 1 && kRowTiles * kTokenTiles <= 2 ? 2 : 1" }@;
+constexpr int kBoxSteps = kBoxDepth / 16;
+constexpr int kOwnBytes = kOwnTokens * 128;  // of a box
+static_assert(kSteps % kTogether == 0 && (kSteps % kBoxSteps == 0 || kBoxSteps % kSteps == 0));
 
-// A stage's boxes: of a row's eight words of 16 bytes a swizzle of 128 puts word i where i ^ row % 8 would be.
+// Where a lane's words of a stage are: of its row in the first tile, and the first step of its warp. Of a row's
+// eight words a swizzle of 128 puts word i where i ^ row % 8 would be, so that a step changes bits.
 struct Stage {
-  tune::u32 weights;
-  tune::u32 tokens;
+  tune::u32 weight;
+  tune::u32 token;
 
-  __device__ __forceinline__ tune::u32 weight(int row, int k) const {
-    return in_box(weights + k / kBoxDepth * kWeightBytes, row, k % kBoxDepth);
+  __device__ __forceinline__ tune::u32 weights(int tile, int step) const {
+    return (weight ^ step % kBoxSteps * 32) + step / kBoxSteps * kWeightBytes + tile * 16 * 128;
   }
 
-  __device__ __forceinline__ tune::u32 token(int token, int k) const {
-    return in_box(tokens + k / kBoxDepth * kTokenBytes, token, k % kBoxDepth);
-  }
-
-  static __device__ __forceinline__ tune::u32 in_box(tune::u32 box, int row, int k) {
-    return box + row * 128 + (k / 8 ^ row % 8) * 16;
+  // A block that shares x has boxes of its own rows.
+  __device__ __forceinline__ tune::u32 tokens(int tile, int step) const {
+    return (token ^ step % kBoxSteps * 32) + step / kBoxSteps * kOwnBytes +
+           tile * 8 / kOwnTokens * kBoxes * kOwnBytes + tile * 8 % kOwnTokens * 128;
   }
 };
 
-__device__ __forceinline__ Stage boxes_of(tune::u32 work, int stage) {
-  const tune::u32 weights = stage_at(work, stage);
-//% if ahead
-  return {weights, tokens_at(work, stage)};
-//% else
-  return {weights, weights + kBoxes * kWeightBytes};
-//% endif
+__device__ __forceinline__ int in_box(int row, int k) { return row * 128 + (k / 8 ^ row % 8) * 16; }
+
+// In the first stage, at a warp's row and its part of K.
+__device__ __forceinline__ Stage first_stage(tune::u32 work, int row, int k_warp, int lane) {
+  const int box = k_warp * kSteps / kBoxSteps;
+  const int k = k_warp * kSteps % kBoxSteps * 16;
+  const int token = lane_token(lane);
+  const int own_box = token / kOwnTokens * kBoxes + box;
+  return {work + box * kWeightBytes + in_box(row + lane_row(lane), k + lane_row_k(lane)),
+          work + kTokensAt + own_box * kOwnBytes + in_box(token % kOwnTokens, k + lane_token_k(lane))};
 }
 
+// What a lane has of some steps.
+struct Operands {
+  unsigned weights[kTogether][kRowTiles][4];
+  unsigned tokens[kTogether][kTokenTiles][2];
+};
+
+__device__ __forceinline__ void load(Operands& operands, const Stage& stage, int first) {
+#pragma unroll
+  for (int step = 0; step < kTogether; ++step) {
+    load_tokens(operands.tokens[step], stage, first + step);
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) tune::ldmatrix(operands.weights[step][r], stage.weights(r, first + step));
+  }
+}
+
+__device__ __forceinline__ void multiply(Sums (&sums)[kChains], const Operands& operands) {
+#pragma unroll
+  for (int step = 0; step < kTogether; ++step) {
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+      multiply(sums[step % kChains].values[r], operands.weights[step][r], operands.tokens[step]);
+    }
+  }
+}
+
+// An address in a ring of places. It is a variable: what a compiler can compute it computes in every stage.
+template <int kPlaces, int kBytes>
+struct Ring {
+  tune::u32 at;
+  int place;
+
+  // Says whether that was a round.
+  __device__ __forceinline__ bool advance() {
+    at += kBytes;
+    if (++place < kPlaces) return false;
+    at -= kPlaces * kBytes;
+    place = 0;
+    return true;
+  }
+};
+
+__device__ __forceinline__ void multiply_stages(Sums (&sums)[kChains], tune::u32 full, const Stage& first,
+                                                const Task& task, int k_warp, int lane) {
+  Ring<kStages, 8> barrier = {full, 0};
+  Ring<kStages, kBoxes * kWeightBytes> weight = {first.weight, 0};
+  Ring<kTokenStages, kBoxes * kTokenBytes> token = {first.token, 0};
+  tune::u32 parity = 0;
+#pragma unroll 1
+  for (int s = 0; s < task.stages; ++s) {
+    tune::mbarrier_wait(barrier.at, parity);
+#pragma unroll
+    for (int step = 0; step < kSteps; step += kTogether) {
+      Operands operands;
+      load(operands, {weight.at, token.at}, step);
+      if (step + kTogether == kSteps) {
+        __syncwarp();
+        leave(barrier.at + 8 * kStages, lane);
+      }
 //% if scales == "block"
-// What is under one scale is added up first. `scales`: of the stage's first 128 of K.
-__device__ __forceinline__ void multiply_part(Sums& sums, const Stage& stage, int row, int k_warp, int lane,
-                                              const float* scales) {
-  constexpr int kTogether = kSteps < kScaleDepth / 16 ? kSteps : kScaleDepth / 16;
-  static_assert(kSteps % kTogether == 0 && kScaleDepth / 16 % kTogether == 0);
-#pragma unroll
-  for (int first = 0; first < kSteps; first += kTogether) {
-    const int k = (k_warp * kSteps + first) * 16;
-    Sums fresh = {};
-#pragma unroll
-    for (int step = 0; step < kTogether; ++step) multiply(fresh, stage, row, k + step * 16, lane);
-    add_scaled(sums, fresh, scales + k / kScaleDepth * kTokens);
-  }
-}
+      // What is under one scale is added up first.
+      Sums fresh[1] = {};
+      multiply(fresh, operands);
+      add_scaled(sums[0], fresh[0], task.scales + (s * kBoxes + (k_warp * kSteps + step) / kBoxSteps) * kTokens);
 //% else
-__device__ __forceinline__ void multiply_part(Sums& sums, const Stage& stage, int row, int k_warp, int lane) {
+      multiply(sums, operands);
+//% endif
+    }
+    token.advance();
+    weight.advance();
+    parity ^= barrier.advance();
+  }
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    multiply(sums, stage, row, (k_warp * kSteps + step) * 16, lane);
+  for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+    for (int i = 0; i < kTokenTiles * 4; ++i) {
+      if constexpr (kChains > 1) sums[0].values[r][i / 4][i % 4] += sums[1].values[r][i / 4][i % 4];
+    }
   }
 }
-//% endif
 
 __device__ __forceinline__ void add_products(unsigned char* memory, float* parts, const Task& task,
                                              const Boxes& boxes) {
@@ -60,10 +126,9 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
   const tune::u32 empty = full + 8 * kStages;
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
-  const int k_warp = warp % kWarpsK;
   const int row = warp / kWarpsK * (kTileN / kWarpsN);
   start_barriers(full, empty);
-  Sums sums = {};
+  Sums sums[kChains] = {};
   if (warp == kWarps) {
     copy_stages(work, full, empty, boxes, task, lane);
   } else {
@@ -73,19 +138,10 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
     stage_scales(task);
     tune::named_barrier_sync(1, kWarps * kWarp);
 //% endif
-    for (int s = 0; s < task.stages; ++s) {
-      tune::mbarrier_wait(full + s % kStages * 8, s / kStages & 1);
-//% if scales == "block"
-      multiply_part(sums, boxes_of(work, s), row, k_warp, lane, task.scales + s * kBoxes * kTokens);
-//% else
-      multiply_part(sums, boxes_of(work, s), row, k_warp, lane);
-//% endif
-      __syncwarp();
-      leave(empty, s, lane);
-    }
+    multiply_stages(sums, full, first_stage(work, row, warp % kWarpsK, lane), task, warp % kWarpsK, lane);
     wait_for_inputs();  // the results are written to memory that others may still use
   }
   __syncthreads();
   if (warp == kWarps) return;
-  keep_tiles(parts, sums.values, row, k_warp, lane, task.tokens);
+  keep_tiles(parts, sums[0].values, row, warp % kWarpsK, lane, task.tokens);
 }
