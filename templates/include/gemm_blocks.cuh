@@ -151,10 +151,7 @@ __device__ __forceinline__ void keep_tiles(float* parts,
 //% include "gemm_scales.cuh"
 
 //% endif
-//% if path in ["copies", "boxes"]
-//% include "gemm_tiles.cuh"
-
-//% endif
+//% include "gemm_producer.cuh"
 //% if path in ["registers", "dots"]
 //% include "gemm_direct.cuh"
 //% elif path == "copies"

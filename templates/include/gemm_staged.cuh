@@ -3,42 +3,69 @@
 constexpr int kPitch = kTileK + 8;  // eight rows of a matrix lie in different banks
 constexpr int kStageBytes = (kTileN + kTokens) * kPitch * 2;
 constexpr int kWorkBytes = kStages * kStageBytes;
+constexpr int kRowTiles = kTileN / kWarpsN / 16;
+constexpr int kTokenTiles = kTokens / 8;
+static_assert(kTileN % (16 * kWarpsN) == 0 && kTokens % 8 == 0);
+static_assert(kTileK % (16 * kWarpsK) == 0 && kStages >= 2);
 
-// Warps that share K take turns along a stage.
-struct Stage {
-  tune::u32 at;
-  int row;
-  int k_warp;
-  int lane;
-  int token_count;
-
-  __device__ __forceinline__ tune::u32 weights(int tile, int step) const {
-    return at + ((row + tile * 16 + lane_row(lane)) * kPitch + k(step) + lane_row_k(lane)) * 2;
-  }
-
-  // One past the last is the last, what comes of it is not stored.
-  __device__ __forceinline__ tune::u32 tokens(int tile, int step) const {
-    const int token = min(tile * 8 + lane_token(lane), token_count - 1);
-    return at + ((kTileN + token) * kPitch + k(step) + lane_token_k(lane)) * 2;
-  }
-
-  __device__ __forceinline__ int k(int step) const { return (step * kWarpsK + k_warp) * 16; }
+struct Sums {
+  float values[kRowTiles][kTokenTiles][4];
 };
 
-__device__ __forceinline__ void multiply_stage(Sums& sums, const Stage& stage) {
+// Where a lane's row of x is in a stage: one past the last is the last, what comes of it is not stored.
+__device__ __forceinline__ tune::u32 token_at(tune::u32 stage, int token, int tokens) {
+  return stage + (kTileN + min(token, tokens - 1)) * kPitch * 2;
+}
+
+// Multiplies a stage; warps that share K take turns along it.
+__device__ __forceinline__ void multiply(Sums& sums, tune::u32 stage, int row, int k_warp, int lane,
+                                         int tokens) {
 #pragma unroll
   for (int step = 0; step < kTileK / 16 / kWarpsK; ++step) {
+    const int k = (step * kWarpsK + k_warp) * 16;
     unsigned b[kTokenTiles][2];
-    load_tokens(b, stage, step);
+    if constexpr (kTokenTiles == 1) {
+      tune::ldmatrix(b[0], token_at(stage, lane % 8, tokens) + (k + lane / 8 % 2 * 8) * 2);
+    } else {
+#pragma unroll
+      for (int t = 0; t < kTokenTiles; t += 2) {
+        const int token = t * 8 + lane / 16 * 8 + lane % 8;
+        unsigned both[4];
+        tune::ldmatrix(both, token_at(stage, token, tokens) + (k + lane / 8 % 2 * 8) * 2);
+        b[t][0] = both[0];
+        b[t][1] = both[1];
+        b[t + 1][0] = both[2];
+        b[t + 1][1] = both[3];
+      }
+    }
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
       unsigned a[4];
-      tune::ldmatrix(a, stage.weights(r, step));
-      multiply(sums.values[r], a, b);
+      tune::ldmatrix(a, stage + ((row + r * 16 + lane % 16) * kPitch + k + lane / 16 * 8) * 2);
+#pragma unroll
+      for (int t = 0; t < kTokenTiles; ++t) {
+        tune::mma<@{ operand }@>(sums.values[r][t], a, b[t]);
+      }
     }
   }
 }
 
+//% if scales == "block"
+// A stage is 128 of K: then its scales are multiplied in.
+__device__ __forceinline__ void multiply_scaled(Sums& sums, tune::u32 stage, int row, int k_warp, int lane,
+                                                int tokens, const float* scales) {
+  static_assert(kTileK == kScaleDepth);
+  Sums fresh = {};
+  multiply(fresh, stage, row, k_warp, lane, tokens);
+#pragma unroll
+  for (int t = 0; t < kTokenTiles; ++t) {
+    const float2 scale = scales_of(scales, t);
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) add_scaled(sums.values[r][t], fresh.values[r][t], scale);
+  }
+}
+
+//% endif
 __device__ __forceinline__ tune::u32 stage_at(tune::u32 work, int stage) {
   return work + stage % kStages * kStageBytes;
 }
@@ -92,14 +119,11 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
       copy_tokens(work, task, s + kAhead);
     }
     tune::cp_async_commit();
-    const Stage stage = {stage_at(work, s), row, warp % kWarpsK, lane, task.tokens};
 //% if scales == "block"
-    static_assert(kTileK == kScaleDepth);
-    Sums fresh = {};
-    multiply_stage(fresh, stage);
-    add_scaled(sums, fresh, task.scales + s * kTokens);
+    multiply_scaled(sums, stage_at(work, s), row, warp % kWarpsK, lane, task.tokens,
+                    task.scales + s * kTokens);
 //% else
-    multiply_stage(sums, stage);
+    multiply(sums, stage_at(work, s), row, warp % kWarpsK, lane, task.tokens);
 //% endif
   }
   tune::cp_async_wait<0>();

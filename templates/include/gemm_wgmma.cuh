@@ -1,23 +1,15 @@
 // Products on Hopper's tensor cores by warpgroups, of boxes in shared memory; the weights are the 64-row
 // operand, or tokens are (`token_rows`), for tiles of any 8 columns.
-#include <tune/wgmma.h>
-
-constexpr int kGroupWarps = 4;
-constexpr int kGroupsN = kWarpsN / kGroupWarps;  // warpgroups side by side over the columns
-constexpr int kRowTiles = @{ high }@ / kGroupsN / 64;
-static_assert(kWarpsN % kGroupWarps == 0 && @{ high }@ % (64 * kGroupsN) == 0);
-static_assert(kTileK % (kBoxDepth * kWarpsK) == 0);
-
 //% if scales != "none"
 // Multiplies a stage; warpgroups that share K take turns along its boxes. Of sums of e4m3 the tensor
 // cores keep about 14 bits, so those of a box, 128 of K, are added up in float32.
-__device__ __forceinline__ void multiply(float (&sums)[kRowTiles][@{ wide }@ / 2], tune::u32 weight_stage, tune::u32 token_stage,
-                                         int row, int k_group, const float* scales) {
+__device__ __forceinline__ void multiply(float (&sums)[kRowTiles][@{ wide }@ / 2], tune::u32 stage@{ ", tune::u32 token_stage" if ahead else "" }@, int row,
+                                         int k_group, const float* scales) {
 #pragma unroll
   for (int turn = 0; turn < kBoxes / kWarpsK; ++turn) {
     const int box = turn * kWarpsK + k_group;
-    const tune::u32 weights = weight_stage + box * kWeightBytes@{ "" if token_rows else " + row * 128" }@;
-    const tune::u32 tokens = token_stage + box * kTokenBytes@{ " + row * 128" if token_rows else "" }@;
+    const tune::u32 weights = stage + box * kWeightBytes@{ "" if token_rows else " + row * 128" }@;
+    const tune::u32 tokens = @{ "token_stage" if ahead else "stage + kBoxes * kWeightBytes" }@ + box * kTokenBytes@{ " + row * 128" if token_rows else "" }@;
     float fresh[kRowTiles][@{ wide }@ / 2];
     tune::wgmma_fence();
 #pragma unroll
@@ -64,13 +56,13 @@ __device__ __forceinline__ void multiply(float (&sums)[kRowTiles][@{ wide }@ / 2
 
 //% else
 // Begins to multiply a stage; warpgroups that share K take turns along its boxes.
-__device__ __forceinline__ void multiply(float (&sums)[kRowTiles][@{ wide }@ / 2], tune::u32 weight_stage, tune::u32 token_stage,
-                                         int row, int k_group, bool add) {
+__device__ __forceinline__ void multiply(float (&sums)[kRowTiles][@{ wide }@ / 2], tune::u32 stage@{ ", tune::u32 token_stage" if ahead else "" }@, int row,
+                                         int k_group, bool add) {
 #pragma unroll
   for (int turn = 0; turn < kBoxes / kWarpsK; ++turn) {
     const int box = turn * kWarpsK + k_group;
-    const tune::u32 weights = weight_stage + box * kWeightBytes@{ "" if token_rows else " + row * 128" }@;
-    const tune::u32 tokens = token_stage + box * kTokenBytes@{ " + row * 128" if token_rows else "" }@;
+    const tune::u32 weights = stage + box * kWeightBytes@{ "" if token_rows else " + row * 128" }@;
+    const tune::u32 tokens = @{ "token_stage" if ahead else "stage + kBoxes * kWeightBytes" }@ + box * kTokenBytes@{ " + row * 128" if token_rows else "" }@;
 #pragma unroll
     for (int k = 0; k < kBoxDepth; k += 16) {
 #pragma unroll
@@ -93,14 +85,14 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
   const int group = warp / kGroupWarps;
   const int k_group = group % kWarpsK;
   const int row = group / kWarpsK * (@{ high }@ / kGroupsN);
-  start_barriers(full, empty);
+@{ start_barriers() }@
 //% if scales != "none"
   float sums[kRowTiles][@{ wide }@ / 2] = {};
 //% else
   float sums[kRowTiles][@{ wide }@ / 2];
 //% endif
   if (warp == kWarps) {
-    copy_stages(work, full, empty, boxes, task, lane);
+@{ copy_stages() }@
   } else {
     meet_sharers();
 //% if scales != "none"
@@ -109,21 +101,21 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
     tune::named_barrier_sync(1, kWarps * kWarp);
     for (int s = 0; s < task.stages; ++s) {
       tune::mbarrier_wait(full + s % kStages * 8, s / kStages & 1);
-      multiply(sums, weights_at(work, s), tokens_at(work, s), row, k_group, task.scales + s * kBoxes * kTokens);
-      leave(empty + s % kStages * 8, lane);
+      multiply(sums, stage_at(work, s)@{ ", tokens_at(work, s)" if ahead else "" }@, row, k_group, task.scales + s * kBoxes * kTokens);
+      leave(empty, s, lane);
     }
   }
 //% else
     for (int s = 0; s < task.stages; ++s) {
       tune::mbarrier_wait(full + s % kStages * 8, s / kStages & 1);
       tune::wgmma_fence();
-      multiply(sums, weights_at(work, s), tokens_at(work, s), row, k_group, s > 0);
+      multiply(sums, stage_at(work, s)@{ ", tokens_at(work, s)" if ahead else "" }@, row, k_group, s > 0);
       tune::wgmma_commit();
       tune::wgmma_wait<1>();  // the stage before has been read
-      if (s > 0) leave(empty + (s - 1) % kStages * 8, lane);
+      if (s > 0) leave(empty, s - 1, lane);
     }
     tune::wgmma_wait<0>();
-    if constexpr (kShare > 1) leave(empty + (task.stages - 1) % kStages * 8, lane);
+    if constexpr (kShare > 1) leave(empty, task.stages - 1, lane);
     wait_for_inputs();  // the results are written to memory that others may still use
   }
 //% endif

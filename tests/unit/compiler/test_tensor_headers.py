@@ -38,8 +38,7 @@ HOPPER = """
   mbarrier_inval(s);
   griddepcontrol_wait(), griddepcontrol_launch_dependents();
   cluster_arrive_relaxed(), cluster_wait(), cluster_sync(), cluster_size();
-  tensor_multicast_2d(s, map, 1, 2, s, 3), tensor_multicast_3d(s, map, 1, 2, 3, s, 3);
-  cluster_mbarrier_arrive(map_shared(s, 1));
+  tensor_multicast_2d(s, map, 1, 2, s, 3), cluster_mbarrier_arrive(map_shared(s, 1));
   cluster_store_async(map_shared(s, cluster_rank()), cluster_load(s), s);
 """
 

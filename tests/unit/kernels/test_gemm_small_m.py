@@ -176,20 +176,20 @@ class TestBoxes:
             ([("tune::mbarrier_wait(empty + read % kStages * 8, read / kStages & 1);", "")], 1),
             (
                 [
-                    ("leave(barrier.at + 8 * kStages, lane);", ""),
+                    ("leave(barrier.at + 8 * kStages, 0, lane);", ""),
                     (
                         "tune::mbarrier_wait(barrier.at, parity);",
                         "tune::mbarrier_wait(barrier.at, parity);"
-                        "leave(barrier.at + 8 * kStages, lane);",
+                        "leave(barrier.at + 8 * kStages, 0, lane);",
                     ),
                 ],
                 1,
             ),
-            ([("token / kOwnTokens * kBoxes + box", "box")], 2),
+            ([("box * kTokenBytes + row * 128", "(box * kTokens + row) * 64")], 2),
         ],
         ids=[
             *("no swizzle", "a step adds where it changes bits", "a round that is not counted"),
-            *("nobody has to leave", "left before it is read", "all tokens are in the first's box"),
+            *("nobody has to leave", "left before it is read", "a box is where another half is"),
         ],
     )
     def test_a_near_miss_is_caught(

@@ -230,13 +230,6 @@ TUNE_SM90 void tensor_multicast_2d(u32 to, const TensorMap& map, int x, int y, u
                "[%0], [%1, {%2, %3}], [%4], %5;"
                ::"r"(to), "l"(&map), "r"(x), "r"(y), "r"(barrier), "h"(static_cast<unsigned short>(blocks)) : "memory");
 }
-TUNE_SM90 void tensor_multicast_3d(u32 to, const TensorMap& map, int x, int y, int z, u32 barrier, u32 blocks) {
-  TUNE_NEEDS_SM90;
-  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-               "[%0], [%1, {%2, %3, %4}], [%5], %6;"
-               ::"r"(to), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier), "h"(static_cast<unsigned short>(blocks))
-               : "memory");
-}
 TUNE_SM90 void tensor_prefetch_2d(const TensorMap& map, int x, int y) {
   TUNE_NEEDS_SM90;
   asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map), "r"(x), "r"(y) : "memory");

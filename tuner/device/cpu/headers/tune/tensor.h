@@ -105,10 +105,6 @@ inline void tensor_load_3d(u32 to, const TensorMap& map, int x, int y, int z, u3
 inline void tensor_multicast_2d(u32 to, const TensorMap& map, int x, int y, u32 barrier, u32 blocks, ON_HOST_LINE) {
   cuda_on_host::multicast_box(to, map, {2, {x, y, 0}}, barrier, blocks, line);
 }
-inline void tensor_multicast_3d(u32 to, const TensorMap& map, int x, int y, int z, u32 barrier, u32 blocks,
-                                ON_HOST_LINE) {
-  cuda_on_host::multicast_box(to, map, {3, {x, y, z}}, barrier, blocks, line);
-}
 inline void tensor_prefetch_2d(const TensorMap&, int, int) {}
 inline void tensor_store_2d(const TensorMap& map, u32 from, int x, int y, ON_HOST_LINE) {
   cuda_on_host::store_box(map, from, {2, {x, y, 0}}, line);
