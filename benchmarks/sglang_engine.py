@@ -1,4 +1,4 @@
-"""SGLang with a plugin of tuned kernels in this process, which of them runs switched at will.
+"""SGLang in this process: which kernels of a plugin run, and which MoE configs, switched at will.
 
 Nothing of it is a promise of SGLang's: it fits 0.5.17.
 """
@@ -10,11 +10,13 @@ import importlib
 import json
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from environment import ROOT
+from moe_modes import MoeConfigs
 
 MODELS = ROOT / "benchmarks/models"
 OWN = "sglang"
@@ -25,13 +27,15 @@ FUSED_ROPE = "use_fused_qk_norm_rope"  # of SGLang's layers, asked at each call
 class Mode:
     """Which operators the plugin may take, and whether SGLang runs its fused norm and rope.
 
-    `against` is the mode that it is compared with.
+    `configs` is the folder of its fused MoE configs, None for its own files; `against` is the mode
+    that it is compared with.
     """
 
     name: str
     operators: frozenset[str] = frozenset()
     fused_rope: bool = False
     against: str = OWN
+    configs: Path | None = None
 
 
 class Heard(logging.Handler):
@@ -83,10 +87,24 @@ class Plugin:
         return {name: counts for name, counts in taken.items() if any(counts.values())}
 
 
+class NoPlugin:
+    """Stands where there is no plugin."""
+
+    log: tuple[str, ...] = ()
+    operators: frozenset[str] = frozenset()
+    kernels: Mapping[str, str] = {}
+
+    def choose(self, operators: frozenset[str]) -> None:
+        assert not operators
+
+    def calls(self) -> dict[str, dict[str, int]]:
+        return {}
+
+
 class Engine:
     """SGLang's model runner for one model, whose modes can be switched."""
 
-    def __init__(self, asked: argparse.Namespace, plugin: Plugin, folder: Path) -> None:
+    def __init__(self, asked: argparse.Namespace, plugin: Plugin | NoPlugin, folder: Path) -> None:
         from sglang.benchmark import one_batch
         from sglang.srt.server_args import PortArgs
 
@@ -98,6 +116,7 @@ class Engine:
         for what in ("moe", "fp8_gemm", "fp4_gemm"):
             getattr(one_batch, f"initialize_{what}_config")(server)
         plugin.choose(frozenset())
+        self.moe = MoeConfigs() if asked.moe_configs else None
         self.runner, _ = one_batch.load_model(server, PortArgs.init_new(server), 0, 0)
         self.model = self.runner.torch_runner
         self.decoder = self.model.decode_cuda_graph_runner
@@ -115,6 +134,8 @@ class Engine:
 
     def use(self, mode: Mode) -> None:
         self.plugin.choose(mode.operators)
+        if self.moe is not None:
+            self.moe.use(mode.configs)
         for layer in self._fused:
             setattr(layer, FUSED_ROPE, mode.fused_rope)
 
@@ -192,6 +213,7 @@ def server_args(asked: argparse.Namespace, folder: Path) -> Any:
         enable_fused_qk_norm_rope=asked.fused_rope,
         max_running_requests=max(256, *asked.batches),
         random_seed=1,
+        **asked.server_args,
     )
 
 

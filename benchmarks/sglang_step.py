@@ -1,37 +1,40 @@
-"""Steps of SGLang with and without a plugin of tuned kernels, in one process, in alternation.
+"""Steps of SGLang with and without what was tuned for it, in one process, in alternation.
 
     pip install sglang==0.5.17 ./OUT                  (OUT: of `tune export ... --format sglang`)
     python benchmarks/sglang_step.py --plugin NAME --model llama-3-8b --out llama.json
+    python benchmarks/sglang_step.py --model qwen3-30b-a3b --moe-configs DIR --out qwen.json
 
 SGLang's own model runner with random weights. A decode step is the replay of a CUDA graph; each
 mode has its graphs, captured anew for every batch size. In each round all modes have a turn, in
 shuffled order; a speedup is the median of the rounds' ratios, with its 95 % interval. Logits are
 compared, the plugin's calls counted (of a graph: while it was warmed up and captured), and kernels
-summed up by kind.
+summed up by kind. DIR is what `tune fleet` or fused_moe_file.py wrote: with it, SGLang's fused MoE
+kernel has its configs from SGLang's own files, from none, and from DIR's; the kernel's time in
+each mode says which gain it implies.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import random
-import re
-import statistics
 import subprocess
 import tempfile
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache, partial
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from environment import ROOT, versions, write_result
-from sglang_engine import MODELS, OWN, Engine, Mode, Plugin
+from environment import versions, write_result
+from moe_modes import folders_of, gains, named_folder, pairs_of
+from sglang_engine import MODELS, OWN, Engine, Mode, NoPlugin, Plugin
+from step_kernels import Kernel, profiled, shares
+from step_speedups import speedup, summary
 
-# Which kernels are of which operator or kind: `tune timeline` reads the same.
-KERNELS = ROOT / "tuner/timeline/operators.yaml"
+PLUGIN = "tuned_kernels"  # the name that `tune export` gives
 PACKAGES = (
     *("sglang", "sglang-kernel", "flashinfer-python", "nvidia-cutlass-dsl", "apache-tvm-ffi"),
     *("torch", "triton", "transformers"),
@@ -39,13 +42,18 @@ PACKAGES = (
 GPU = "name,driver_version,clocks.sm,clocks.mem,temperature.gpu,power.draw"
 BLOCK_US = 40_000.0  # of replays, about, between two events
 WARM_UP_S = 0.3
-NAMES, LONGEST_NAME = 24, 120  # of kernels in a result
+NOT_KEPT = ("out", "moe_configs")  # of what was asked: paths
+PROFILED = 3  # replays of each graph
 
 
-def modes_of(plugin: Plugin, asked: argparse.Namespace) -> list[Mode]:
-    """List SGLang's own mode first, then those of the plugin."""
+def modes_of(
+    plugin: Plugin | NoPlugin, asked: argparse.Namespace, folders: Mapping[str, Path]
+) -> list[Mode]:
+    """List SGLang's own mode first, then those of the plugin, then those of MoE configs."""
     served = plugin.operators - {"fused_qk_norm_rope"}
-    modes = [Mode(OWN), Mode("tuned", served)]
+    modes = [Mode(OWN)]
+    if served:
+        modes += [Mode("tuned", served)]
     if asked.each:
         modes += [Mode(f"only {name}", frozenset({name})) for name in sorted(served)]
     if asked.fused_rope:
@@ -55,18 +63,19 @@ def modes_of(plugin: Plugin, asked: argparse.Namespace) -> list[Mode]:
         if asked.each:
             only = "fused_qk_norm_rope"
             modes += [Mode(f"only {only}", frozenset({only}), True, own)]
-    return modes
+    return modes + [Mode(name, configs=folder) for name, folder in folders.items()]
 
 
 def decode_case(engine: Engine, modes: list[Mode], batch: int, asked: argparse.Namespace) -> Any:
     """Time the graphs of all modes for one batch size, compare logits, sum up kernels."""
-    backends, calls = [], {}
+    backends, calls, taken = [], {}, {}
     for _ in range(asked.captures):
         engine.plugin.calls()
         captured = {}
         for mode in modes:
             captured[mode.name] = engine.decode_graph(mode, batch)
             calls[mode.name] = engine.plugin.calls()
+            taken[mode.name] = engine.moe.taken() if engine.moe else []
         backends.append(captured)
     engine.use(modes[0])
     tokens, _, running, _ = engine.extend(batch, asked.context)
@@ -76,17 +85,35 @@ def decode_case(engine: Engine, modes: list[Mode], batch: int, asked: argparse.N
     graphs = [{name: one._graphs[key] for name, one in each.items()} for each in backends]
     logits = [{name: replayed(one, key, batch) for name, one in each.items()} for each in backends]
     times = rounds(modes, graphs, asked.rounds)
-    return {
+    case = {
         "context": asked.context,
         "calls": calls,
         "logits": differences(logits),
         **summary(modes, times, asked.captures),
-        "kernels": {
-            mode.name: profile(graphs[0][mode.name].replay, engine.plugin.kernels, times=3)
-            for mode in modes
-            if not mode.name.startswith("only")
-        },
+        "kernels": decode_kernels(modes, graphs, engine.plugin.kernels),
     }
+    if engine.moe is not None:
+        case["configs"] = taken
+        measured = {
+            (name, against): speedup(times[against], times[name], asked.captures)
+            for name, against in pairs_of(modes)
+        }
+        case["gains"] = list(gains(modes, measured, case, batch))
+    return case
+
+
+def decode_kernels(
+    modes: list[Mode], graphs: list[dict[str, Any]], tuned: Mapping[str, str]
+) -> dict[str, Any]:
+    """Profile the graphs of every capture, the modes in turn, and sum up each mode's kernels."""
+    found: dict[str, list[Kernel]] = {
+        mode.name: [] for mode in modes if not mode.name.startswith("only")
+    }
+    for captured in graphs:
+        for name in found:
+            found[name] += profiled(captured[name].replay, times=PROFILED)
+    replays = PROFILED * len(graphs)
+    return {name: shares(kernels, tuned, replays) for name, kernels in found.items()}
 
 
 def replayed(backend: Any, key: Any, batch: int) -> Any:
@@ -145,44 +172,6 @@ def replay_us(graph: Any, times: int) -> float:
     return elapsed
 
 
-def summary(
-    modes: list[Mode], times: Mapping[str, list[float]], captures: int = 1
-) -> dict[str, Any]:
-    """Give medians, and the speedup of each mode over the one that it is compared with."""
-    return {
-        "us": {name: statistics.median(some) for name, some in times.items()},
-        "speedup": {
-            mode.name: {
-                "against": mode.against,
-                **speedup(times[mode.against], times[mode.name], captures),
-            }
-            for mode in modes
-            if mode.name != OWN
-        },
-        "rounds_us": {name: [round(one, 2) for one in some] for name, some in times.items()},
-    }
-
-
-def speedup(own_us: list[float], tuned_us: list[float], captures: int = 1) -> dict[str, Any]:
-    """Return the median of the rounds' ratios, of several captures their mean, and its interval.
-
-    The rounds took the captures in turn. Where a graph's memory lies costs or gains up to 1 % of a
-    step: the interval of 95 % is a bootstrap over captures, and over the rounds of each.
-    """
-    import numpy
-
-    ratios = numpy.array(own_us) / numpy.array(tuned_us)
-    each = [ratios[first::captures] for first in range(captures)]
-    random_ = numpy.random.default_rng(5)
-    drawn = numpy.stack([numpy.median(random_.choice(one, (10_000, one.size)), 1) for one in each])
-    chosen = random_.integers(captures, size=(captures, 10_000))
-    means = numpy.take_along_axis(drawn, chosen, 0).mean(0)
-    low, high = numpy.quantile(means, (0.025, 0.975))
-    interval = [round(float(low), 4), round(float(high), 4)]
-    middle = numpy.mean([numpy.median(one) for one in each])
-    return {"median": round(float(middle), 4), "interval": interval}
-
-
 def prefill_case(engine: Engine, modes: list[Mode], tokens: int, asked: argparse.Namespace) -> Any:
     """Time a prefill of one sequence from the call to its logits, all modes in each round."""
     graphs: dict[str, Any] = {}
@@ -205,75 +194,12 @@ def prefill_case(engine: Engine, modes: list[Mode], tokens: int, asked: argparse
         for mode in shuffled.sample(modes, len(modes)):
             times[mode.name].append(once(mode)[1])
     kernels = {
-        mode.name: profile(partial(once, mode), engine.plugin.kernels, times=1)
+        mode.name: shares(profiled(partial(once, mode), times=1), engine.plugin.kernels, 1)
         for mode in modes
         if not mode.name.startswith("only")
     }
     compared = {"calls": calls, "logits": differences([logits])}
     return {**compared, **summary(modes, times), "kernels": kernels}
-
-
-def profile(call: Callable[[], Any], tuned: Mapping[str, str], *, times: int) -> dict[str, Any]:
-    """Sum up the kernels of a call by kind: how many, microseconds, and their share."""
-    import torch
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as profiled
-
-    call()
-    torch.cuda.synchronize()
-    with profiled(activities=[ProfilerActivity.CUDA]) as profiler:
-        for _ in range(times):
-            call()
-        torch.cuda.synchronize()
-    cuda = torch.autograd.DeviceType.CUDA
-    kernels = [one for one in profiler.events() if one.device_type == cuda]
-    return shares([(one.name, one.time_range.elapsed_us()) for one in kernels], tuned, times)
-
-
-def shares(
-    kernels: Iterable[tuple[str, float]], tuned: Mapping[str, str], times: int
-) -> dict[str, Any]:
-    """Sum up kernels' names and microseconds of so many calls by kind, the longest first."""
-    us: dict[str, float] = defaultdict(float)
-    names: dict[str, float] = defaultdict(float)
-    counts: Counter[str] = Counter()
-    for name, taken in kernels:
-        kind = kind_of(name, tuned)
-        us[kind] += taken / times
-        names[name[:LONGEST_NAME]] += taken / times
-        counts[kind] += 1
-    total = sum(us.values())
-    return {
-        "us": round(total, 1),
-        "kinds": {
-            kind: {"count": counts[kind] / times, "us": round(one, 2), "share": one / total}
-            for kind, one in longest_first(us)
-        },
-        "names": {name: round(one, 2) for name, one in longest_first(names)[:NAMES]},
-    }
-
-
-def longest_first(us: Mapping[str, float]) -> list[tuple[str, float]]:
-    return sorted(us.items(), key=lambda item: -item[1])
-
-
-def kind_of(kernel: str, tuned: Mapping[str, str]) -> str:
-    """Say what a kernel does: an operator, after `tuned` where it is the plugin's, or a kind."""
-    if kernel in tuned:
-        return f"tuned {tuned[kernel]}"
-    for pattern, kind in kernel_table():
-        if pattern.search(kernel):
-            return kind
-    return "other"
-
-
-@cache
-def kernel_table() -> tuple[tuple[re.Pattern[str], str], ...]:
-    import yaml
-
-    rows = yaml.safe_load(KERNELS.read_text(encoding="utf-8"))["kernels"]
-    named = ((row["kernel"], row.get("operator") or row.get("kind")) for row in rows)
-    return tuple((re.compile(pattern), kind) for pattern, kind in named if kind)
 
 
 def print_case(name: str, case: dict[str, Any]) -> None:
@@ -286,9 +212,18 @@ def print_case(name: str, case: dict[str, Any]) -> None:
             f" of {one['against']}; logits {logits['relative_error']:.2e} apart,"
             f" {logits['same_argmax']:.0%} the same argmax; calls {calls_text(case['calls'][mode])}"
         )
-    for mode, profiled in case["kernels"].items():
-        kinds = (f"{kind} {one['share']:.1%}" for kind, one in profiled["kinds"].items())
+    for mode, kernels in case["kernels"].items():
+        kinds = (f"{kind} {one['share']:.1%}" for kind, one in kernels["kinds"].items())
         print(f"  {mode}: {', '.join(kinds)}", flush=True)
+    for one in case.get("gains", ()):
+        low, high = one["measured"]["interval"]
+        record = f", by the record {one['implied_by_record']}x" if "recorded" in one else ""
+        print(
+            f"  {one['mode']} over {one['against']}: {one['measured']['median']}x [{low}, {high}],"
+            f" implied by the kernel's {one['share']:.1%} {one['implied']}x{record}"
+        )
+    for mode, configs in case.get("configs", {}).items():
+        print(f"  {mode} took {configs}", flush=True)
 
 
 def calls_text(calls: Mapping[str, Mapping[str, int]]) -> str:
@@ -313,7 +248,17 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     names = sorted(path.stem for path in MODELS.glob("*.json"))
-    parser.add_argument("--plugin", default="tuned_kernels", help="what `tune export` named it")
+    parser.add_argument(
+        "--plugin", help=f"what `tune export` named it; {PLUGIN}, or none with --moe-configs"
+    )
+    parser.add_argument(
+        "--moe-configs",
+        type=named_folder,
+        nargs="+",
+        default=[],
+        metavar="[NAME=]DIR",
+        help="as SGLANG_MOE_CONFIG_DIR has them; each is a mode, beside one without a file",
+    )
     parser.add_argument("--model", choices=names, default="llama-3-8b")
     parser.add_argument("--layers", type=int, help="of the model; all of them by default")
     parser.add_argument("--batches", type=numbers, default=[1, 16, 64, 128])
@@ -328,25 +273,35 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--captures", type=int, default=8, help="of each graph")
     parser.add_argument("--prefill-rounds", type=int, default=40)
     parser.add_argument("--memory", type=float, default=0.6, help="SGLang's share of the memory")
+    parser.add_argument(
+        "--server-args", type=json.loads, default={}, metavar="JSON", help="more of SGLang's own"
+    )
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
 
 
 def main() -> None:
     asked = arguments()
-    began = time.time()
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    plugin = Plugin(asked.plugin)
+    with tempfile.TemporaryDirectory() as scratch:
+        measure(asked, Path(scratch))
+    os._exit(0)  # SGLang's threads would keep the process
+
+
+def measure(asked: argparse.Namespace, scratch: Path) -> None:
+    """Start SGLang, measure case after case, and write the result after each."""
+    began = time.time()
+    bare = asked.moe_configs and not asked.plugin
+    plugin = NoPlugin() if bare else Plugin(asked.plugin or PLUGIN)
     print("\n".join(plugin.log), flush=True)
-    modes = modes_of(plugin, asked)
-    with tempfile.TemporaryDirectory() as folder:
-        engine = Engine(asked, plugin, Path(folder))
+    modes = modes_of(plugin, asked, folders_of(asked.moe_configs, scratch / "no file"))
+    engine = Engine(asked, plugin, scratch)
     start_s = time.time() - began
     print(f"started in {start_s:.0f} s: {engine.attention}, {engine.graph_config}", flush=True)
     result: dict[str, Any] = {
         "model": asked.model,
-        "asked": {name: value for name, value in vars(asked).items() if name != "out"},
-        "replaced": plugin.log,
+        "asked": {name: value for name, value in vars(asked).items() if name not in NOT_KEPT},
+        "replaced": list(plugin.log),
         "attention": engine.attention,
         "cuda_graphs": engine.graph_config,
         "start_s": start_s,
@@ -363,9 +318,9 @@ def main() -> None:
         print_case(f"{step} {size}", case)
         result["environment"]["gpu_after"] = gpu_state()
         write_result(asked.out, result)
-    print(f"lower ends of tuned: {lower_ends(result)}", flush=True)
+    if plugin.operators:
+        print(f"lower ends of tuned: {lower_ends(result)}", flush=True)
     print(f"{time.time() - began:.0f} s in all", flush=True)
-    os._exit(0)  # SGLang's threads would keep the process
 
 
 def lower_ends(result: dict[str, Any]) -> str:

@@ -1,9 +1,11 @@
 /*# What GEMMs for few tokens share. Who includes it sets `columns`, the rows of w; `element`, what K is counted
     in, 16 bits; `operand`, the tensor cores' type; `depth` and `stage_depth`, K and the depth of a stage in
-    elements; `scales`: none, token (of a token and of a column) or block (of 128 of K); and `epilogue`: none, or
-    silu, of columns that come in pairs: the gate and what it is multiplied with. #*/
+    elements; `ahead`, places of weights beyond those of tokens; `scales`: none, token (of a token and of a
+    column) or block (of 128 of K); and `epilogue`: none, or silu, of columns that come in pairs: the gate and
+    what it is multiplied with. #*/
 /*# wgmma multiplies 64 rows of one operand by some of the other: what is high, and what is wide. #*/
 //% set token_rows = path == "token_rows"
+//% set boxed = token_rows or path in ["wgmma", "boxes"]
 //% set high = "kTokens" if token_rows else "kTileN"
 //% set wide = "kTileN" if token_rows else "kTokens"
 //% set high_at = "tokens" if token_rows else "weights"
@@ -28,7 +30,7 @@ constexpr bool kEarlyLoads = @{ early == "loads" }@;
 constexpr bool kPrefetch = @{ early == "l2" }@;
 
 constexpr int kWarps = kWarpsN * kWarpsK;
-constexpr int kThreads = kWarp * (kWarps + @{ 1 if path in ["wgmma", "token_rows"] else 0 }@);
+constexpr int kThreads = kWarp * (kWarps + @{ 1 if boxed else 0 }@);
 constexpr int kAllStages = kDepth / kTileK;
 constexpr int kGroup = kTileN % 4 == 0 ? 4 : 1;  // columns that a thread adds up and stores
 constexpr int kGroups = kTileN / kGroup;         // of a token, in a block
@@ -149,12 +151,19 @@ __device__ __forceinline__ void keep_tiles(float* parts,
 //% include "gemm_scales.cuh"
 
 //% endif
+//% include "gemm_producer.cuh"
 //% if path in ["registers", "dots"]
 //% include "gemm_direct.cuh"
-//% elif path in ["wgmma", "token_rows"]
-//% include "gemm_wgmma.cuh"
-//% else
+//% elif path == "copies"
 //% include "gemm_staged.cuh"
+//% else
+//% include "gemm_boxes.cuh"
+
+//% if path == "boxes"
+//% include "gemm_warps.cuh"
+//% else
+//% include "gemm_wgmma.cuh"
+//% endif
 //% endif
 
 constexpr int kPartsAt = kStagedTokens ? kWorkBytes : 0;  // else where the stages were

@@ -4,7 +4,7 @@
 //% if scales != "none"
 constexpr int kScalesAt = kReceivedAt + (kCluster ? kSplit * kOwn * 16 : 0);
 //% endif
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads@{ ", 1" if path == "boxes" else "" }@)
     @{ kernel }@(OUT::Number* out, const @{ element }@* x, const @{ element }@* w,
 //% if scales != "none"
                  const float* x_scale, const float* w_scale,
@@ -13,7 +13,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                  float* partial, tune::u32* done,
 //% endif
                  int M, int N, int K
-//% if path in ["wgmma", "token_rows"]
+//% if boxed
                  , const __grid_constant__ tune::TensorMap wmap,
                  const __grid_constant__ tune::TensorMap xmap
 //% endif
@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 //% if scales == "token"
   stage_column_scales(task);
 //% endif
-//% if path in ["wgmma", "token_rows"]
+//% if boxed
   add_products(work, parts, task, {wmap, xmap, first * kTileK});
 //% else
   add_products(work, parts, task);

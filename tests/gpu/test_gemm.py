@@ -1,4 +1,4 @@
-"""GEMMs on a GPU: blocks that share x, each loading a part for all; tokens as the rows of wgmma."""
+"""GEMMs on a GPU: blocks that share x, each loading a part; tokens as the rows of wgmma; boxes."""
 
 from __future__ import annotations
 
@@ -40,6 +40,20 @@ TOKEN_ROWS = [
     if warps_n * more.get("warps_k", 1) <= 8
 ]
 
+# Boxes that single warps multiply; weights have more places than tokens.
+BOXES = [
+    {"path": "boxes", "tile_n": tile_n, "tokens": tokens, "tile_k": tile_k, **more}
+    for tile_n, tokens, tile_k in ((16, 8, 256), (48, 16, 128), (112, 32, 128))
+    for more in (
+        {"stages": 2, "warps_k": 8},
+        {"stages": 3, "split": 2, "warps_k": 4, "reduction": "last"},
+        {"stages": 4, "split": 2, "warps_k": 8},
+        {"stages": 6, "ahead": 4, "warps_k": 8, "early": "loads"},
+        {"stages": 6, "ahead": 4, "warps_k": 8, "early": "loads", "share": 2},
+    )
+    if tokens % (8 * more.get("share", 1)) == 0
+]
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _needs_wgmma(capability: tuple[int, int]) -> None:
@@ -68,13 +82,16 @@ def evaluator_of(gemm: Definition, compiler: NvrtcPool) -> Callable[..., Evaluat
 def program(evaluator: Evaluator, gemm: Definition, workload: Workload, choices: dict) -> Program:
     wanted = {
         **gemm.space.default,
-        **{"path": "wgmma", "tile_n": 64, "tile_k": 64, "warps_n": 4, "warps_k": 1},
+        **{"path": "wgmma", "tile_n": 64, "tile_k": 64, "warps_k": 1},
+        "warps_n": 1 if choices.get("path") == "boxes" else 4,
         **choices,
     }
     return evaluator.program(workload, Config.of(wanted))
 
 
-@pytest.mark.parametrize("some", [SHARING, TOKEN_ROWS], ids=["share x", "tokens are rows"])
+@pytest.mark.parametrize(
+    "some", [SHARING, TOKEN_ROWS, BOXES], ids=["share x", "tokens are rows", "boxes"]
+)
 def test_products_are_right(
     gemm: Definition, evaluator_of: Callable[..., Evaluator], some: list[dict]
 ) -> None:

@@ -21,7 +21,7 @@ from tuner.space.yaml import Document, Location, parse
 Model = TypeVar("Model", bound=BaseModel)
 VERSION = 1
 # More would be a search of their own.
-MOST_SUGGESTIONS = 32
+MOST_SUGGESTIONS = 64
 # What keys were called before, for those who have such a file.
 _RENAMED = {"traffic": "min_bytes", "boundary": "edge_cases", "programmatic": "pdl"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -29,6 +30,15 @@ TOKEN_ROWS: dict[str, Value] = {
     **{"path": "token_rows", "tokens": 128, "tile_n": 48, "tile_k": 128, "stages": 2},
     **{"warps_n": 4, "reduction": "cluster"},
 }
+# Weights go round their places once, tokens several times.
+AHEAD: dict[str, Value] = {
+    **{"tile_k": 64, "stages": 6, "ahead": 4, "warps_n": 4, "warps_k": 1, "split": 1},
+}
+BOXES: dict[str, Value] = {
+    **{"path": "boxes", "tile_n": 32, "tile_k": 64, "stages": 6, "warps_n": 2, "warps_k": 4},
+}
+# Several boxes in a stage.
+DEEP: dict[str, Value] = {"tile_k": 256, "stages": 2, "ahead": 0}
 
 
 def test_rows_of_x_are_multiplied_by_rows_of_w() -> None:
@@ -77,6 +87,14 @@ class TestOnTheCpu(KernelChecks):
             (40, {"path": "token_rows", "tile_n": 40, "reduction": "last", "split": 2}),
             (100, {**TOKEN_ROWS, "share": 2, "split": 1, "warps_k": 1}),
             (70, {**TOKEN_ROWS, "share": 1, "split": 2, "warps_k": 2}),
+            (70, {**AHEAD, "path": "wgmma", "tokens": 64, "tile_n": 64, "share": 1}),
+            (100, {**AHEAD, "path": "token_rows", "tokens": 64, "tile_n": 40, "share": 2}),
+            (3, {**BOXES, "tokens": 8, "split": 1, "ahead": 4}),
+            (16, {**BOXES, "tokens": 16, "split": 1, "ahead": 4, "share": 2}),
+            (20, {**BOXES, "tokens": 32, "split": 2, "warps_n": 1, "reduction": "last"}),
+            (32, {**BOXES, "tokens": 32, "split": 2, "ahead": 4, "reduction": "cluster"}),
+            (32, {**BOXES, **DEEP, "tokens": 32, "share": 4, "split": 1}),
+            (16, {**BOXES, **DEEP, "tokens": 16, "tile_n": 48, "warps_n": 1, "warps_k": 8}),
         )
     )
     workload = {"M": 3, "N": 72, "K": 512}
@@ -101,6 +119,26 @@ class TestInFloat32:
         assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
 
 
+def check_that_it_is_caught(
+    compiler: HostCompiler,
+    device: HostDevice,
+    edits: list[tuple[str, str]],
+    workload: Workload,
+    having: Mapping[str, Value],
+) -> None:
+    spec, config = KERNEL.spec, {**KERNEL.definition.space.default, **having}
+    names = {**workload.values, **config, "OUT": "bf16"}
+    source = Template.load(spec.template, spec.include_dirs).render(names).source
+    for before, after in edits:
+        assert source.count(before) == 1
+        source = source.replace(before, after)
+    launches = spec.candidate_launches(names)
+    result = compiler.submit(CompileRequest(source, ("gemm_small_m",), "sm_90a")).result()
+    assert result.ok, result.error
+    program = Program("near miss", workload, launches, result.cubin, result.lowered)
+    assert device.verify(program).status in (Status.INCORRECT, Status.LAUNCH)
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 class TestBlocksThatShareX:
     kernel = KERNEL
@@ -121,15 +159,46 @@ class TestBlocksThatShareX:
     def test_a_near_miss_is_caught(
         self, compiler: HostCompiler, device: HostDevice, edits: list[tuple[str, str]]
     ) -> None:
-        spec, workload = KERNEL.spec, Workload.of({"M": 40, "N": 72, "K": 512})
-        config = {**KERNEL.definition.space.default, **SHARED, "share": 2}
-        names = {**workload.values, **config, "OUT": "bf16"}
-        source = Template.load(spec.template, spec.include_dirs).render(names).source
-        for before, after in edits:
-            assert source.count(before) == 1
-            source = source.replace(before, after)
-        launches = spec.candidate_launches(names)
-        result = compiler.submit(CompileRequest(source, ("gemm_small_m",), "sm_90a")).result()
-        assert result.ok, result.error
-        program = Program("near miss", workload, launches, result.cubin, result.lowered)
-        assert device.verify(program).status in (Status.INCORRECT, Status.LAUNCH)
+        workload = Workload.of({"M": 40, "N": 72, "K": 512})
+        check_that_it_is_caught(compiler, device, edits, workload, {**SHARED, "share": 2})
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+class TestBoxes:
+    kernel = KERNEL
+
+    @pytest.mark.parametrize(
+        ("edits", "share"),
+        [
+            ([("(k / 8 ^ row % 8)", "k / 8")], 1),
+            ([("weight ^ step % kBoxSteps * 32", "weight + step % kBoxSteps * 32")], 1),
+            ([("parity ^= barrier.advance()", "barrier.advance()")], 1),
+            ([("tune::mbarrier_wait(empty + read % kStages * 8, read / kStages & 1);", "")], 1),
+            (
+                [
+                    ("leave(barrier.at + 8 * kStages, 0, lane);", ""),
+                    (
+                        "tune::mbarrier_wait(barrier.at, parity);",
+                        "tune::mbarrier_wait(barrier.at, parity);"
+                        "leave(barrier.at + 8 * kStages, 0, lane);",
+                    ),
+                ],
+                1,
+            ),
+            ([("box * kTokenBytes + row * 128", "(box * kTokens + row) * 64")], 2),
+        ],
+        ids=[
+            *("no swizzle", "a step adds where it changes bits", "a round that is not counted"),
+            *("nobody has to leave", "left before it is read", "a box is where another half is"),
+        ],
+    )
+    def test_a_near_miss_is_caught(
+        self,
+        compiler: HostCompiler,
+        device: HostDevice,
+        edits: list[tuple[str, str]],
+        share: int,
+    ) -> None:
+        workload = Workload.of({"M": 16, "N": 72, "K": 1536})
+        having = {**BOXES, "tokens": 16, "tile_k": 128, "ahead": 4, "share": share}
+        check_that_it_is_caught(compiler, device, edits, workload, having)

@@ -85,7 +85,6 @@ def configs_of(
     and `InputError` for what the engine would refuse.
     """
     tables: dict[Key, Tables] = {}
-    notes: list[str] = []
     gpu = ""
     for folder in sessions:
         found = winners_of(folder, None, space)
@@ -95,6 +94,21 @@ def configs_of(
         gpu = found.device.name
         _require_triton(folder, triton)
         _add(found, folder, tables)
+    return files_of_tables(tables, engine, gpu, triton, python)
+
+
+def files_of_tables(
+    tables: Mapping[Key, Tables],
+    engine: Engine,
+    gpu: str,
+    triton: str,
+    python: Sequence[str] | None,
+) -> Configs:
+    """Write tables as an engine's files, with its own configs where they have none.
+
+    Raises `InputError` where no config is left, or for what the engine would refuse.
+    """
+    notes: list[str] = []
     files: dict[Path, str] = {}
     for key, one in tables.items():
         notes += _settled(key, one, engine, gpu, python)
