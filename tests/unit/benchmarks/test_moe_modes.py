@@ -90,6 +90,16 @@ def test_each_mode_has_the_configs_of_its_folder(sglang: ModuleType, tmp_path: P
     assert found == [256, None, 32, 256]
 
 
+def test_files_that_sglang_does_not_read_end_the_run(sglang: ModuleType, tmp_path: Path) -> None:
+    folder = written(tmp_path / "tuned", 32)
+    (folder / NAME).rename(folder / NAME.parent / "E=128,N=768,device_name=NVIDIA_L4.json")
+    configs = moe_modes.MoeConfigs()
+    configs.use(folder)
+    launch(sglang)
+    with pytest.raises(SystemExit, match="which no file below"):
+        configs.taken()
+
+
 def test_without_files_of_ours_there_is_no_mode_of_them(tmp_path: Path) -> None:
     assert moe_modes.folders_of([], tmp_path / "no file") == {}
 
