@@ -179,3 +179,20 @@ def test_a_fleet_that_was_not_made_is_said_to_be_missing() -> None:
     assert fused_moe_file.fleet_of({"fleets": [FLEET]}, 768, 0, two=True) == FLEET
     with pytest.raises(SystemExit, match="192 columns, seed 0"):
         fused_moe_file.fleet_of({"fleets": [FLEET]}, 192, 0, two=False)
+
+
+def test_the_files_and_what_was_recorded_of_them_lie_in_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = {**FLEET, "rows": FLEET["rows"][:1]}  # of the other SGLang would be asked
+    environment = {"device": "NVIDIA H200", "compiler": "Python 3.12.3, triton 3.6.0"}
+    result = tmp_path / "fused_moe.json"
+    result.write_text(json.dumps({"fleets": [fleet], "environment": environment}), "utf-8")
+    monkeypatch.setattr(
+        sys, "argv", ["fused_moe_file.py", str(result), "--to", str(tmp_path / "to"), "--two"]
+    )
+    fused_moe_file.main()
+    assert json.loads((tmp_path / "to" / NAME).read_text("utf-8")) == {"16": CONFIG}
+    assert (tmp_path / "to" / NAME).with_stem(f"{NAME.stem}_down").exists()
+    assert moe_modes.named_folder(str(tmp_path / "to"))[1] == tmp_path / "to"
+    assert moe_modes.recorded_gains(tmp_path / "to") == {16: {"sglang": 1.03, "no file": 1.05}}
