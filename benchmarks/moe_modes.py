@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 TRITON = "sglang.srt.layers.moe.moe_runner.triton_utils"
 FOLDER = "SGLANG_MOE_CONFIG_DIR"
+FILES = "configs/triton_*/*.json"
 NO_FILE, FILE = "no file", "file"
 KIND = "GEMM of experts"  # of the kernel in a profile
 # What fused_moe_file.py writes beside the configs: what a fleet measured of the kernel alone.
@@ -32,6 +33,7 @@ class MoeConfigs:
         self._files = importlib.import_module(f"{TRITON}.fused_moe_triton_config")
         caller: Any = importlib.import_module(f"{TRITON}.fused_moe")
         self._taken: dict[str, dict[str, Any]] = {}
+        self._folder: Path | None = None
         chosen = caller.try_get_optimal_moe_config
 
         @wraps(chosen)
@@ -46,6 +48,7 @@ class MoeConfigs:
 
     def use(self, folder: Path | None) -> None:
         """Take the files of a folder from now on; None for SGLang's own."""
+        self._folder = folder
         if folder is None:
             os.environ.pop(FOLDER, None)
         else:
@@ -53,17 +56,30 @@ class MoeConfigs:
         self._files.get_moe_configs.cache_clear()
 
     def taken(self) -> list[dict[str, Any]]:
-        """List the configs that the kernel was given since the last question, each once."""
+        """List the configs that the kernel was given since the last question, each once.
+
+        Exits where the folder has files and they were not used: for another GPU or Triton, say.
+        """
         found, self._taken = list(self._taken.values()), {}
+        known = configs_in(self._folder) if self._folder else []
+        for one in found:
+            if known and one["config"] not in known:
+                raise SystemExit(f"SGLang took {one}, which no file below {self._folder} has")
         return found
+
+
+def configs_in(folder: Path) -> list[dict[str, int]]:
+    """Read the configs of all files of a folder."""
+    files = sorted(folder.glob(FILES))
+    return [one for path in files for one in json.loads(path.read_text("utf-8")).values()]
 
 
 def named_folder(text: str) -> tuple[str, Path]:
     """Read NAME=FOLDER, or FOLDER alone; raise where no configs are in it."""
     name, mark, path = text.partition("=")
     folder = Path(path if mark else text).resolve()
-    if not any(folder.glob("configs/triton_*/*.json")):
-        raise argparse.ArgumentTypeError(f"{folder} has no configs/triton_*/*.json")
+    if not any(folder.glob(FILES)):
+        raise argparse.ArgumentTypeError(f"{folder} has no {FILES}")
     return (name if mark else FILE), folder
 
 

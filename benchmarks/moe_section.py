@@ -11,6 +11,9 @@ Json = Mapping[str, Any]
 # What is asked: of the trials of each number of tokens, and of a model's files in all.
 TRIALS_MEDIAN, TRIALS_MOST, MINUTES = 60, 192, 15
 QWEN_HIDDEN = 2048
+# Of the gain that the kernel's time implies, how much a step's gain may be.
+LEAST, MOST = 0.8, 1.2
+NO_FILE = "no file"
 _SHORT = ("over the first", "over the guess")
 OVER = {
     "over_engine": "what SGLang does by itself",
@@ -138,3 +141,46 @@ def _searches(searches: Sequence[Json]) -> Iterator[str]:
             f"| {worst:.3f}x the best |"
         )
     yield ""
+
+
+def step(content: Json) -> Iterator[str]:
+    """Tell what the files do to a decode step, beside what the kernel's time in it implies."""
+    asked, packages = content["asked"], content["environment"]["packages"]
+    layers = f", {asked['layers']} of its layers" if asked.get("layers") else ""
+    yield f"## A decode step of SGLang with files for its fused MoE kernel: {content['model']}\n"
+    yield (
+        f"SGLang {packages['sglang']} with random weights{layers}: decode with "
+        f"{asked['context']:,} tokens before, replays of the engine's CUDA graphs, each captured "
+        f"{asked['captures']} times, with the kernel's configs from SGLang's own file, from none "
+        f"(*{NO_FILE}*: its guess) and from a fleet's, in turn. *Implied* is the gain of a step in "
+        "which nothing but the kernel changes, from its time in the one profile to that in the "
+        "other, or by what the fleet recorded of the kernel alone. Asked is a measured gain of "
+        f"{LEAST} to {MOST} times what the profiles imply.\n"
+    )
+    yield (
+        "| batch | configs | over | the kernel's share | measured | implied | measured of it "
+        "| by the record | logits apart |"
+    )
+    yield f"|{'---|' * 9}"
+    for batch, case in content["decode"].items():
+        for one in case["gains"]:
+            yield _gain(batch, one, case["logits"][one["mode"]])
+    yield (
+        "\n`benchmarks/sglang_step.py --moe-configs`, `benchmarks/fused_moe_file.py`, "
+        f"`benchmarks/results/h200/sglang_step/{content['model']}-moe-configs.json`.\n"
+    )
+
+
+def _gain(batch: str, gain: Json, logits: Json) -> str:
+    low, high = gain["measured"]["interval"]
+    found, wanted = gain["measured"]["median"] - 1, gain["implied"] - 1
+    of_it = f"{found / wanted:.2f}" if wanted else "-"
+    is_met = wanted != 0 and LEAST <= found / wanted <= MOST
+    missed = "" if is_met or gain["mode"] == NO_FILE else " **missed**"
+    record = f"{gain['implied_by_record']:.4f}x" if "recorded" in gain else "-"
+    return (
+        f"| {batch} | {gain['mode']} | {gain['against']} | {gain['share']:.0%} "
+        f"| {gain['measured']['median']:.4f}x ({low:.4f} to {high:.4f}) | {gain['implied']:.4f}x "
+        f"| {of_it}{missed} | {record} "
+        f"| {logits['relative_error']:.1%}, {logits['same_argmax']:.0%} the same token |"
+    )

@@ -502,6 +502,7 @@ def _start(content):
 SECTIONS = (
     *((steps_section.steps, f"h200/sglang_step/{model}") for model in steps_section.ASKED),
     (moe_section.fused_moe, "GPU/fused_moe"),
+    (moe_section.step, "h200/sglang_step/qwen3-30b-a3b-moe-configs"),
     (steps_section.call_cost, "h200/call_cost"),
     (_stand_ins, "h200/stand_ins"),
     (seeds_section.two_seeds, "h200/two_seeds"),

@@ -94,3 +94,39 @@ def test_other_experts_than_qwen3_s_are_named() -> None:
 def searches(*trials: list[int | None]) -> list[dict[str, Any]]:
     known = {"tokens": 1, "configs": 300, "best_us": 20.0, "end_us": [20.0, 20.1, 20.4]}
     return [{**known, "trials": one} for one in trials]
+
+
+def gain(mode: str, measured: float, implied: float) -> dict[str, Any]:
+    return {
+        "mode": mode,
+        "against": "sglang",
+        "measured": {"median": measured, "interval": [measured - 0.001, measured + 0.001]},
+        "kernel_us": [3300.0, 3100.0],
+        "share": 0.7,
+        "implied": implied,
+    }
+
+
+def step_page(*gains: dict[str, Any]) -> str:
+    logits = {one["mode"]: {"relative_error": 0.004, "same_argmax": 0.98} for one in gains}
+    content: dict[str, Any] = {
+        "model": "qwen3-30b-a3b",
+        "asked": {"layers": 12, "context": 1024, "captures": 8},
+        "environment": {"packages": {"sglang": "0.5.17"}},
+        "decode": {"64": {"gains": list(gains), "logits": logits}},
+    }
+    return "\n".join(moe_section.step(content))
+
+
+def test_a_step_s_gain_stands_beside_what_the_kernel_implies() -> None:
+    recorded = {**gain("file", 1.0450, 1.0500), "recorded": 1.07, "implied_by_record": 1.048}
+    found = step_page(recorded)
+    assert "| 64 | file | sglang | 70% | 1.0450x (1.0440 to 1.0460) | 1.0500x | 0.90 |" in found
+    assert "| 0.90 | 1.0480x | 0.4%, 98% the same token |" in found
+    assert "missed" not in found
+
+
+def test_a_gain_that_the_kernel_does_not_imply_is_marked() -> None:
+    assert step_page(gain("file", 1.03, 1.05)).count("**missed**") == 1
+    assert step_page(gain("file", 1.03, 1.0)).count("**missed**") == 1
+    assert "missed" not in step_page(gain("no file", 0.97, 0.98))

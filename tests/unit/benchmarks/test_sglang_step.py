@@ -13,14 +13,15 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
 import sglang_step as step
-from sglang_engine import MODELS, Mode, tuned_kernels
+import step_kernels
+from sglang_engine import MODELS, Mode, NoPlugin, tuned_kernels
 
 OPERATORS = frozenset({"rmsnorm", "silu_and_mul", "fused_qk_norm_rope"})
 
 
 def modes(*, each: bool = False, fused_rope: bool = False) -> dict[str, Mode]:
     plugin = SimpleNamespace(operators=OPERATORS)
-    found = step.modes_of(plugin, Namespace(each=each, fused_rope=fused_rope))  # type: ignore[arg-type]
+    found = step.modes_of(plugin, Namespace(each=each, fused_rope=fused_rope), {})  # type: ignore[arg-type]
     return {one.name: one for one in found}
 
 
@@ -65,6 +66,14 @@ def test_all_that_is_tuned_is_compared_with_sglang_as_it_comes() -> None:
     assert modes(fused_rope=True)["tuned, fused rope"].against == "sglang"
 
 
+def test_without_a_plugin_the_modes_are_those_of_the_configs() -> None:
+    asked, folder = Namespace(each=False, fused_rope=False), Path("tuned")
+    found = step.modes_of(NoPlugin(), asked, {"no file": Path("empty"), "file": folder})
+    assert [one.name for one in found] == ["sglang", "no file", "file"]
+    assert (found[0].configs, found[2].configs) == (None, folder)
+    assert {one.against for one in found} == {"sglang"}
+
+
 @pytest.mark.parametrize(
     ("kernel", "kind"),
     [
@@ -76,12 +85,12 @@ def test_all_that_is_tuned_is_compared_with_sglang_as_it_comes() -> None:
 )
 def test_a_kernel_has_a_kind(kernel: str, kind: str) -> None:
     pytest.importorskip("yaml")
-    assert step.kind_of(kernel, {"fused_add_rmsnorm": "fused_add_rmsnorm"}) == kind
+    assert step_kernels.kind_of(kernel, {"fused_add_rmsnorm": "fused_add_rmsnorm"}) == kind
 
 
 def test_shares_are_of_a_call_and_add_up() -> None:
     pytest.importorskip("yaml")
-    found = step.shares([("nvjet", 30.0), ("mine", 10.0)] * 2, {"mine": "rmsnorm"}, times=2)
+    found = step_kernels.shares([("nvjet", 30.0), ("mine", 10.0)] * 2, {"mine": "rmsnorm"}, times=2)
     assert found["us"] == 40.0
     assert found["kinds"]["tuned rmsnorm"] == {"count": 1.0, "us": 10.0, "share": 0.25}
 
