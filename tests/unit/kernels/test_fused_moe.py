@@ -13,6 +13,7 @@ from callable_kernels import H200, KERNELS, callable_space, derived, drawn
 from compiled_sglang import shared_bytes
 from interpreted_sglang import interpreted
 
+from tuner.device.verify.outputs import zeros_pass
 from tuner.search.pool import valid_configs
 
 NAME = "fused_moe"
@@ -137,6 +138,14 @@ def test_sums_are_near_1_for_every_length(weights: str) -> None:
         axes = {**SMALL, "K": depth, "N": 128}
         out = drawn(NAME, axes, "normal", 1, PART="gate_up", WEIGHTS=weights).out
         assert 0.7 < out.std() < 1.4
+
+
+@pytest.mark.parametrize("weights", ["bf16", "fp8_block"])
+def test_zeros_are_wrong_where_most_experts_are_elsewhere(weights: str) -> None:
+    tolerance = callable_space(NAME, WEIGHTS=weights).spec.tolerances["out"]
+    for tokens, seed in product((1, 2, 9), range(12)):
+        out = drawn(NAME, {**SHARED, "M": tokens}, "normal", seed, PART="both", WEIGHTS=weights).out
+        assert not zeros_pass(np, np.zeros(out.shape, np.uint16), out, "bfloat16", tolerance)
 
 
 @pytest.mark.parametrize("part", ["both", "gate_up", "down"])
