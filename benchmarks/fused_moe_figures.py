@@ -5,8 +5,8 @@
 
 FOLDER holds the sessions and the files *.seconds.json. Needs no GPU: the searches are replayed over
 recordings, or over what sessions of `fused_moe.py record` hold that were stopped before they had
-written one, each with `--seeds` seeds. FILE keeps what it has of other fleets; each names the
-commit that it was made with.
+written one, each with `--seeds` seeds. FILE keeps what it has of other fleets, each with the commit
+that it was made with, and of searches where none are replayed.
 """
 
 from __future__ import annotations
@@ -221,6 +221,8 @@ def main() -> None:
     fleets_of_all = sorted(
         [*own, *kept(out, own)], key=lambda one: (one["columns"], one.get("two", False))
     )
+    if not replayed and out.exists():
+        replayed = json.loads(out.read_text(encoding="utf-8"))["searches"]
     content = {"fleets": fleets_of_all, "searches": replayed, "environment": environment}
     write_result(out, content)
 
