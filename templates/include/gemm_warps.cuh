@@ -11,7 +11,7 @@ constexpr int kTogether = kSteps >= 4 && kStepRegisters <= 16 ? 4 : kSteps >= 2 
 constexpr int kChains = @{ 1 if scales == "block" else "kTogether > 1 && kRowTiles * kTokenTiles <= 2 ? 2 : 1" }@;
 static_assert(kTileN % (16 * kWarpsN) == 0 && (kTokenTiles == 1 || kTokenTiles % 2 == 0));
 static_assert(kTileK % (16 * kWarpsK) == 0 && (kSteps % kBoxSteps == 0 || kBoxSteps % kSteps == 0));
-static_assert(kOwnTokens % 8 == 0 && kWeightBytes % 1024 == 0 && kSteps % kTogether == 0);
+static_assert(kBoxes % kShare == 0 && kWeightBytes % 1024 == 0 && kSteps % kTogether == 0);
 
 struct Sums {
   float values[kRowTiles][kTokenTiles][4];
