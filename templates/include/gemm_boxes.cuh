@@ -146,8 +146,10 @@ __device__ __forceinline__ void outlive_sharers(const Task& task) {
 // One thread copies. First what needs neither the launches before nor other blocks.
 __device__ __forceinline__ void copy_early(tune::u32 work, tune::u32 full, const Boxes& boxes,
                                            const Task& task, tune::u64 policy) {
+//% if path != "boxes"
   tune::tensor_prefetch_map(boxes.weights);
   tune::tensor_prefetch_map(boxes.tokens);
+//% endif
   for (int s = 0; s < min(kStages, task.stages); ++s) {
     tune::mbarrier_arrive_expect_tx(full + s * 8, kStageBytes);
     if constexpr (kEarlyLoads) copy_weights(work, full, boxes, task, s, policy);

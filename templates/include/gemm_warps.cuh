@@ -161,10 +161,27 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
   const int row = warp / kWarpsK * (kTileN / kWarpsN);
-@{ start_barriers() }@
+  if (threadIdx.x == kWarps * kWarp) {
+    tune::tensor_prefetch_map(boxes.weights);
+    tune::tensor_prefetch_map(boxes.tokens);
+  }
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) {
+      tune::mbarrier_init(full + s * 8, 1);
+      tune::mbarrier_init(empty + s * 8, kShare * kWarps);
+    }
+    tune::fence_mbarrier_init();
+  }
+  __syncthreads();
+  if constexpr (kShare > 1) tune::cluster_arrive_relaxed();
   Sums sums[kChains] = {};
   if (warp == kWarps) {
-@{ copy_stages() }@
+    const tune::u64 policy = kStreaming ? tune::l2_evict_first() : 0;
+    if (lane == 0) copy_early(work, full, boxes, task, policy);
+    meet_sharers();
+    if (lane == 0) copy_rest(work, full, empty, boxes, task, policy);
+    __syncwarp();
+    wait_for_inputs();  // of all lanes, which store results too
   } else {
     meet_sharers();
 //% if scales != "none"
