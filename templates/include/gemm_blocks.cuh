@@ -151,7 +151,6 @@ __device__ __forceinline__ void keep_tiles(float* parts,
 //% include "gemm_scales.cuh"
 
 //% endif
-//% include "gemm_producer.cuh"
 //% if path in ["registers", "dots"]
 //% include "gemm_direct.cuh"
 //% elif path == "copies"

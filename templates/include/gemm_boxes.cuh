@@ -1,5 +1,5 @@
 // What tensor maps say is copied by a warp of its own: boxes of 64 of K, of weights and of tokens, into kStages
-// places in shared memory. Of blocks that share x each copies some rows of every box of tokens to all.
+// places in shared memory. Of blocks that share x each copies some rows of every box of tokens to all, or some boxes.
 // Weights, which never change, may have `ahead` more places than tokens: what comes before the wait fills them.
 // (Recordings know code by its lines: those of wgmma are as they were measured.)
 //% if path != "boxes"
@@ -89,8 +89,8 @@ __device__ __forceinline__ void copy_tokens(tune::u32 work, tune::u32 full, cons
   const int k = boxes.k / kBoxDepth + stage * kBoxes;
   tune::tensor_load_3d(tokens_at(work, stage), boxes.tokens, 0, task.token, k, barrier);
 //% else
-  for (int box = 0; box < kBoxes; ++box) {
-    const int row = share_rank() * kOwnTokens;
+  for (int box = @{ "share_rank(); box < kBoxes; box += kShare" if path == "boxes" else "0; box < kBoxes; ++box" }@) {
+    const int row = @{ "0" if path == "boxes" else "share_rank() * kOwnTokens" }@;
     const tune::u32 to = @{ "tokens_at(work, stage)" if ahead or path == "boxes" else "stage_at(work, stage) + kBoxes * kWeightBytes" }@ + box * kTokenBytes + row * 128;
     const tune::u32 barrier = full + stage % kStages * 8;
     const int k = boxes.k + stage * kTileK + box * kBoxDepth;
@@ -146,8 +146,10 @@ __device__ __forceinline__ void outlive_sharers(const Task& task) {
 // One thread copies. First what needs neither the launches before nor other blocks.
 __device__ __forceinline__ void copy_early(tune::u32 work, tune::u32 full, const Boxes& boxes,
                                            const Task& task, tune::u64 policy) {
+//% if path != "boxes"
   tune::tensor_prefetch_map(boxes.weights);
   tune::tensor_prefetch_map(boxes.tokens);
+//% endif
   for (int s = 0; s < min(kStages, task.stages); ++s) {
     tune::mbarrier_arrive_expect_tx(full + s * 8, kStageBytes);
     if constexpr (kEarlyLoads) copy_weights(work, full, boxes, task, s, policy);

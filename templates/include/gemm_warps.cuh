@@ -11,7 +11,7 @@ constexpr int kTogether = kSteps >= 4 && kStepRegisters <= 16 ? 4 : kSteps >= 2 
 constexpr int kChains = @{ 1 if scales == "block" else "kTogether > 1 && kRowTiles * kTokenTiles <= 2 ? 2 : 1" }@;
 static_assert(kTileN % (16 * kWarpsN) == 0 && (kTokenTiles == 1 || kTokenTiles % 2 == 0));
 static_assert(kTileK % (16 * kWarpsK) == 0 && (kSteps % kBoxSteps == 0 || kBoxSteps % kSteps == 0));
-static_assert(kOwnTokens % 8 == 0 && kWeightBytes % 1024 == 0 && kSteps % kTogether == 0);
+static_assert(kBoxes % kShare == 0 && kWeightBytes % 1024 == 0 && kSteps % kTogether == 0);
 
 struct Sums {
   float values[kRowTiles][kTokenTiles][4];
@@ -161,10 +161,27 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
   const int row = warp / kWarpsK * (kTileN / kWarpsN);
-@{ start_barriers() }@
+  if (threadIdx.x == kWarps * kWarp) {
+    tune::tensor_prefetch_map(boxes.weights);
+    tune::tensor_prefetch_map(boxes.tokens);
+  }
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) {
+      tune::mbarrier_init(full + s * 8, 1);
+      tune::mbarrier_init(empty + s * 8, kShare * kWarps);
+    }
+    tune::fence_mbarrier_init();
+  }
+  __syncthreads();
+  if constexpr (kShare > 1) tune::cluster_arrive_relaxed();
   Sums sums[kChains] = {};
   if (warp == kWarps) {
-@{ copy_stages() }@
+    const tune::u64 policy = kStreaming ? tune::l2_evict_first() : 0;
+    if (lane == 0) copy_early(work, full, boxes, task, policy);
+    meet_sharers();
+    if (lane == 0) copy_rest(work, full, empty, boxes, task, policy);
+    __syncwarp();
+    wait_for_inputs();  // of all lanes, which store results too
   } else {
     meet_sharers();
 //% if scales != "none"

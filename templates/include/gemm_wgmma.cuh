@@ -85,14 +85,27 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
   const int group = warp / kGroupWarps;
   const int k_group = group % kWarpsK;
   const int row = group / kWarpsK * (@{ high }@ / kGroupsN);
-@{ start_barriers() }@
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) {
+      tune::mbarrier_init(full + s * 8, 1);
+      tune::mbarrier_init(empty + s * 8, kShare * kWarps);
+    }
+    tune::fence_mbarrier_init();
+  }
+  __syncthreads();
+  if constexpr (kShare > 1) tune::cluster_arrive_relaxed();
 //% if scales != "none"
   float sums[kRowTiles][@{ wide }@ / 2] = {};
 //% else
   float sums[kRowTiles][@{ wide }@ / 2];
 //% endif
   if (warp == kWarps) {
-@{ copy_stages() }@
+    const tune::u64 policy = kStreaming ? tune::l2_evict_first() : 0;
+    if (lane == 0) copy_early(work, full, boxes, task, policy);
+    meet_sharers();
+    if (lane == 0) copy_rest(work, full, empty, boxes, task, policy);
+    __syncwarp();
+    wait_for_inputs();  // of all lanes, which store results too
   } else {
     meet_sharers();
 //% if scales != "none"

@@ -51,7 +51,6 @@ BOXES = [
         {"stages": 6, "ahead": 4, "warps_k": 8, "early": "loads"},
         {"stages": 6, "ahead": 4, "warps_k": 8, "early": "loads", "share": 2},
     )
-    if tokens % (8 * more.get("share", 1)) == 0
 ]
 
 
