@@ -1,7 +1,7 @@
 // What tensor maps say is copied by a warp of its own: boxes of 64 of K, of weights and of tokens, into kStages
 // places in shared memory. Of blocks that share x each copies some rows of every box of tokens to all, or some boxes.
 // Weights, which never change, may have `ahead` more places than tokens: what comes before the wait fills them.
-// (Recordings know code by its lines: those of wgmma are as they were measured.)
+// A recording knows code by its lines: where path is not boxes they stay as they were measured.
 //% if path != "boxes"
 #include <tune/wgmma.h>
 
