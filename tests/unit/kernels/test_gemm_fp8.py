@@ -15,7 +15,6 @@ SHARED: dict[str, Value] = {
     **{"path": "wgmma", "tokens": 32, "tile_n": 64, "tile_k": 128, "stages": 2},
     **{"warps_n": 4, "warps_k": 1, "split": 2},
 }
-BOXES: dict[str, Value] = {"path": "boxes", "tile_n": 32, "stages": 2, "warps_k": 4}
 ARGUMENTS = ("out", "x", "w", "x_scale", "w_scale", "M", "N", "K")
 
 
@@ -79,9 +78,6 @@ class TestOnTheCpu(KernelChecks):
             (32, {**SHARED, "share": 4, "reduction": "last"}),
             (40, {"path": "token_rows", "tile_n": 32, "warps_n": 4, "stages": 2}),
             (100, {"path": "token_rows", "tile_n": 16, "tokens": 128, "share": 2, "split": 2}),
-            (9, {**BOXES, "tokens": 16, "tile_k": 128, "split": 1, "share": 1}),
-            (3, {**BOXES, "tokens": 8, "tile_k": 512, "split": 1, "warps_n": 1}),
-            (40, {**BOXES, "tokens": 32, "tile_k": 256, "split": 2, "share": 2}),
         )
     )
     workload = {"M": 3, "N": 72, "K": 512}
