@@ -1,8 +1,7 @@
 /*# What GEMMs for few tokens share. Who includes it sets `columns`, the rows of w; `element`, what K is counted
     in, 16 bits; `operand`, the tensor cores' type; `depth` and `stage_depth`, K and the depth of a stage in
-    elements; `ahead`, places of weights beyond those of tokens; `scales`: none, token (of a token and of a
-    column) or block (of 128 of K); and `epilogue`: none, or silu, of columns that come in pairs: the gate and
-    what it is multiplied with. #*/
+    elements; `scales`: none, token (of a token and of a column) or block (of 128 of K); and `epilogue`: none, or
+    silu, of columns that come in pairs: the gate and what it is multiplied with. #*/
 /*# wgmma multiplies 64 rows of one operand by some of the other: what is high, and what is wide. #*/
 //% set token_rows = path == "token_rows"
 //% set boxed = token_rows or path in ["wgmma", "boxes"]

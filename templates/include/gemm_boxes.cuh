@@ -1,6 +1,6 @@
 // What tensor maps say is copied by a warp of its own: boxes of 64 of K, of weights and of tokens, into kStages
 // places in shared memory. Of blocks that share x each copies some rows of every box of tokens to all, or some boxes.
-// Weights, which never change, may have `ahead` more places than tokens: what comes before the wait fills them.
+// (More places for weights than for tokens, filled before the wait, were slower on an H200.)
 // A recording knows code by its lines: where path is not boxes they stay as they were measured.
 //% if path != "boxes"
 #include <tune/wgmma.h>
@@ -12,14 +12,7 @@ constexpr int kWeightBytes = kTileN * kBoxDepth * 2;  // of a box
 constexpr int kTokenBytes = kTokens * kBoxDepth * 2;
 constexpr int kOwnTokens = kTokens / kShare;  // rows of a box that this block copies
 constexpr int kStageBytes = kBoxes * (kWeightBytes + kTokenBytes);
-//% if ahead or path == "boxes"
-constexpr int kTokenStages = kStages - @{ ahead }@;
-constexpr int kTokensAt = kStages * kBoxes * kWeightBytes;
-constexpr int kWorkBytes = kTokensAt + kTokenStages * kBoxes * kTokenBytes;
-static_assert(kTokenStages >= 2);
-//% else
 constexpr int kWorkBytes = kStages * kStageBytes;
-//% endif
 //% if path != "boxes"
 constexpr int kGroupWarps = 4;
 constexpr int kGroupsN = kWarpsN / kGroupWarps;  // warpgroups side by side over the columns
@@ -35,19 +28,9 @@ struct Boxes {
   int k;  // at the first stage
 };
 
-//% if ahead or path == "boxes"
-__device__ __forceinline__ tune::u32 stage_at(tune::u32 work, int stage) {
-  return work + stage % kStages * kBoxes * kWeightBytes;
-}
-
-__device__ __forceinline__ tune::u32 tokens_at(tune::u32 work, int stage) {
-  return work + kTokensAt + stage % kTokenStages * kBoxes * kTokenBytes;
-}
-//% else
 __device__ __forceinline__ tune::u32 stage_at(tune::u32 work, int stage) {
   return work + stage % kStages * kStageBytes;
 }
-//% endif
 
 __device__ __forceinline__ void copy_weights(tune::u32 work, tune::u32 full, const Boxes& boxes,
                                              const Task& task, int stage, tune::u64 policy) {
@@ -87,11 +70,11 @@ __device__ __forceinline__ void copy_tokens(tune::u32 work, tune::u32 full, cons
 //% if path == "boxes" and share == 1
   const tune::u32 barrier = full + stage % kStages * 8;
   const int k = boxes.k / kBoxDepth + stage * kBoxes;
-  tune::tensor_load_3d(tokens_at(work, stage), boxes.tokens, 0, task.token, k, barrier);
+  tune::tensor_load_3d(stage_at(work, stage) + kBoxes * kWeightBytes, boxes.tokens, 0, task.token, k, barrier);
 //% else
   for (int box = @{ "share_rank(); box < kBoxes; box += kShare" if path == "boxes" else "0; box < kBoxes; ++box" }@) {
     const int row = @{ "0" if path == "boxes" else "share_rank() * kOwnTokens" }@;
-    const tune::u32 to = @{ "tokens_at(work, stage)" if ahead or path == "boxes" else "stage_at(work, stage) + kBoxes * kWeightBytes" }@ + box * kTokenBytes + row * 128;
+    const tune::u32 to = stage_at(work, stage) + kBoxes * kWeightBytes + box * kTokenBytes + row * 128;
     const tune::u32 barrier = full + stage % kStages * 8;
     const int k = boxes.k + stage * kTileK + box * kBoxDepth;
     const int at = @{ "2 * k" if scales != "none" else "k" }@;
@@ -159,25 +142,6 @@ __device__ __forceinline__ void copy_early(tune::u32 work, tune::u32 full, const
 // The rest, a stage at a time, once the warps of all blocks that share x have read what was there.
 __device__ __forceinline__ void copy_rest(tune::u32 work, tune::u32 full, tune::u32 empty, const Boxes& boxes,
                                           const Task& task, tune::u64 policy) {
-//% if ahead or path == "boxes"
-  const int early = min(kTokenStages, task.stages);
-  wait_for_inputs();
-  for (int s = 0; s < min(kEarlyLoads ? kTokenStages : kStages, task.stages); ++s) {
-    if constexpr (!kEarlyLoads) copy_weights(work, full, boxes, task, s, policy);
-    if (s < early) copy_tokens(work, full, boxes, task, s);
-  }
-  for (int s = early; s < task.stages; ++s) {
-    // What has been read leaves a place for tokens, and the one for the weights that are as far ahead.
-    const int read = s - kTokenStages;
-    const int next = s + kStages - kTokenStages;
-    tune::mbarrier_wait(empty + read % kStages * 8, read / kStages & 1);
-    if (next < task.stages) {
-      tune::mbarrier_arrive_expect_tx(full + next % kStages * 8, kStageBytes);
-      copy_weights(work, full, boxes, task, next, policy);
-    }
-    copy_tokens(work, full, boxes, task, s);
-  }
-//% else
   const int early = min(kStages, task.stages);
   wait_for_inputs();
   for (int s = 0; s < early; ++s) {
@@ -190,5 +154,4 @@ __device__ __forceinline__ void copy_rest(tune::u32 work, tune::u32 full, tune::
     copy_weights(work, full, boxes, task, s, policy);
     copy_tokens(work, full, boxes, task, s);
   }
-//% endif
 }

@@ -8,7 +8,7 @@ constexpr int kBoxSteps = kBoxDepth / 16;
 constexpr int kStepRegisters = 4 * kRowTiles + 2 * kTokenTiles;
 constexpr int kTogether = kSteps >= 4 && kStepRegisters <= 16 ? 4 : kSteps >= 2 && kStepRegisters <= 32 ? 2 : 1;
 // Sums that wait for each other are two where there are few.
-constexpr int kChains = @{ 1 if scales == "block" else "kTogether > 1 && kRowTiles * kTokenTiles <= 2 ? 2 : 1" }@;
+constexpr int kChains = kTogether > 1 && kRowTiles * kTokenTiles <= 2 ? 2 : 1;
 static_assert(kTileN % (16 * kWarpsN) == 0 && (kTokenTiles == 1 || kTokenTiles % 2 == 0));
 static_assert(kTileK % (16 * kWarpsK) == 0 && (kSteps % kBoxSteps == 0 || kBoxSteps % kSteps == 0));
 static_assert(kBoxes % kShare == 0 && kWeightBytes % 1024 == 0 && kSteps % kTogether == 0);
@@ -40,7 +40,7 @@ __device__ __forceinline__ Stage first_stage(tune::u32 work, int row, int k_warp
   const int k = k_warp * kSteps % kBoxSteps * 16;
   const int token = (kTokenTiles == 1 ? 0 : lane / 16 * 8) + lane % 8;
   return {work + box * kWeightBytes + in_box(row + lane % 16, k + lane / 16 * 8),
-          work + kTokensAt + box * kTokenBytes + in_box(token, k + lane / 8 % 2 * 8)};
+          work + kBoxes * kWeightBytes + box * kTokenBytes + in_box(token, k + lane / 8 % 2 * 8)};
 }
 
 // What a lane has of some steps.
@@ -84,20 +84,13 @@ __device__ __forceinline__ void multiply(Sums (&sums)[kChains], const Operands& 
   }
 }
 
-__device__ __forceinline__ void add(Sums& sums, const Sums& others@{ ", const float* scales" if scales == "block" else "" }@) {
+__device__ __forceinline__ void add(Sums& sums, const Sums& others) {
 #pragma unroll
   for (int t = 0; t < kTokenTiles; ++t) {
-//% if scales == "block"
-    const float2 scale = scales_of(scales, t);
-//% endif
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
-//% if scales == "block"
-      add_scaled(sums.values[r][t], others.values[r][t], scale);
-//% else
 #pragma unroll
       for (int i = 0; i < 4; ++i) sums.values[r][t][i] += others.values[r][t][i];
-//% endif
     }
   }
 }
@@ -121,8 +114,7 @@ struct Ring {
 __device__ __forceinline__ void multiply_stages(Sums (&sums)[kChains], tune::u32 full, const Stage& first,
                                                 const Task& task, int k_warp, int lane) {
   Ring<kStages, 8> barrier = {full, 0};
-  Ring<kStages, kBoxes * kWeightBytes> weight = {first.weight, 0};
-  Ring<kTokenStages, kBoxes * kTokenBytes> token = {first.token, 0};
+  Ring<kStages, kStageBytes> stage = {0, 0};
   tune::u32 parity = 0;
 #pragma unroll 1
   for (int s = 0; s < task.stages; ++s) {
@@ -130,27 +122,17 @@ __device__ __forceinline__ void multiply_stages(Sums (&sums)[kChains], tune::u32
 #pragma unroll
     for (int step = 0; step < kSteps; step += kTogether) {
       Operands operands;
-      load(operands, {weight.at, token.at}, step);
+      load(operands, {first.weight + stage.at, first.token + stage.at}, step);
       if (step + kTogether == kSteps) {
         __syncwarp();
         leave(barrier.at + 8 * kStages, 0, lane);
       }
-//% if scales == "block"
-      // What is under one scale is added up first.
-      Sums fresh[1] = {};
-      multiply(fresh, operands);
-      add(sums[0], fresh[0], task.scales + (s * kBoxes + (k_warp * kSteps + step) / kBoxSteps) * kTokens);
-//% else
       multiply(sums, operands);
-//% endif
     }
-    token.advance();
-    weight.advance();
+    stage.advance();
     parity ^= barrier.advance();
   }
-//% if scales != "block"
   if constexpr (kChains > 1) add(sums[0], sums[kChains - 1]);
-//% endif
 }
 
 __device__ __forceinline__ void add_products(unsigned char* memory, float* parts, const Task& task,
@@ -184,11 +166,6 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
     wait_for_inputs();  // of all lanes, which store results too
   } else {
     meet_sharers();
-//% if scales != "none"
-    wait_for_inputs();
-    stage_scales(task);
-    tune::named_barrier_sync(1, kWarps * kWarp);
-//% endif
     multiply_stages(sums, full, first_stage(work, row, warp % kWarpsK, lane), task, warp % kWarpsK, lane);
     wait_for_inputs();  // the results are written to memory that others may still use
   }

@@ -3,13 +3,13 @@
 //% if scales != "none"
 // Multiplies a stage; warpgroups that share K take turns along its boxes. Of sums of e4m3 the tensor
 // cores keep about 14 bits, so those of a box, 128 of K, are added up in float32.
-__device__ __forceinline__ void multiply(float (&sums)[kRowTiles][@{ wide }@ / 2], tune::u32 stage@{ ", tune::u32 token_stage" if ahead else "" }@, int row,
+__device__ __forceinline__ void multiply(float (&sums)[kRowTiles][@{ wide }@ / 2], tune::u32 stage, int row,
                                          int k_group, const float* scales) {
 #pragma unroll
   for (int turn = 0; turn < kBoxes / kWarpsK; ++turn) {
     const int box = turn * kWarpsK + k_group;
     const tune::u32 weights = stage + box * kWeightBytes@{ "" if token_rows else " + row * 128" }@;
-    const tune::u32 tokens = @{ "token_stage" if ahead else "stage + kBoxes * kWeightBytes" }@ + box * kTokenBytes@{ " + row * 128" if token_rows else "" }@;
+    const tune::u32 tokens = stage + kBoxes * kWeightBytes + box * kTokenBytes@{ " + row * 128" if token_rows else "" }@;
     float fresh[kRowTiles][@{ wide }@ / 2];
     tune::wgmma_fence();
 #pragma unroll
@@ -56,13 +56,13 @@ __device__ __forceinline__ void multiply(float (&sums)[kRowTiles][@{ wide }@ / 2
 
 //% else
 // Begins to multiply a stage; warpgroups that share K take turns along its boxes.
-__device__ __forceinline__ void multiply(float (&sums)[kRowTiles][@{ wide }@ / 2], tune::u32 stage@{ ", tune::u32 token_stage" if ahead else "" }@, int row,
+__device__ __forceinline__ void multiply(float (&sums)[kRowTiles][@{ wide }@ / 2], tune::u32 stage, int row,
                                          int k_group, bool add) {
 #pragma unroll
   for (int turn = 0; turn < kBoxes / kWarpsK; ++turn) {
     const int box = turn * kWarpsK + k_group;
     const tune::u32 weights = stage + box * kWeightBytes@{ "" if token_rows else " + row * 128" }@;
-    const tune::u32 tokens = @{ "token_stage" if ahead else "stage + kBoxes * kWeightBytes" }@ + box * kTokenBytes@{ " + row * 128" if token_rows else "" }@;
+    const tune::u32 tokens = stage + kBoxes * kWeightBytes + box * kTokenBytes@{ " + row * 128" if token_rows else "" }@;
 #pragma unroll
     for (int k = 0; k < kBoxDepth; k += 16) {
 #pragma unroll
@@ -114,7 +114,7 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
     tune::named_barrier_sync(1, kWarps * kWarp);
     for (int s = 0; s < task.stages; ++s) {
       tune::mbarrier_wait(full + s % kStages * 8, s / kStages & 1);
-      multiply(sums, stage_at(work, s)@{ ", tokens_at(work, s)" if ahead else "" }@, row, k_group, task.scales + s * kBoxes * kTokens);
+      multiply(sums, stage_at(work, s), row, k_group, task.scales + s * kBoxes * kTokens);
       leave(empty, s, lane);
     }
   }
@@ -122,7 +122,7 @@ __device__ __forceinline__ void add_products(unsigned char* memory, float* parts
     for (int s = 0; s < task.stages; ++s) {
       tune::mbarrier_wait(full + s % kStages * 8, s / kStages & 1);
       tune::wgmma_fence();
-      multiply(sums, stage_at(work, s)@{ ", tokens_at(work, s)" if ahead else "" }@, row, k_group, s > 0);
+      multiply(sums, stage_at(work, s), row, k_group, s > 0);
       tune::wgmma_commit();
       tune::wgmma_wait<1>();  // the stage before has been read
       if (s > 0) leave(empty, s - 1, lane);

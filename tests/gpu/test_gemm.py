@@ -40,7 +40,7 @@ TOKEN_ROWS = [
     if warps_n * more.get("warps_k", 1) <= 8
 ]
 
-# Boxes that single warps multiply; weights have more places than tokens.
+# Boxes that single warps multiply.
 BOXES = [
     {"path": "boxes", "tile_n": tile_n, "tokens": tokens, "tile_k": tile_k, **more}
     for tile_n, tokens, tile_k in ((16, 8, 256), (48, 16, 128), (112, 32, 128))
@@ -48,8 +48,8 @@ BOXES = [
         {"stages": 2, "warps_k": 8},
         {"stages": 3, "split": 2, "warps_k": 4, "reduction": "last"},
         {"stages": 4, "split": 2, "warps_k": 8},
-        {"stages": 6, "ahead": 4, "warps_k": 8, "early": "loads"},
-        {"stages": 6, "ahead": 4, "warps_k": 8, "early": "loads", "share": 2},
+        {"stages": 6, "warps_k": 8, "early": "loads"},
+        {"stages": 6, "warps_k": 8, "early": "loads", "share": 2},
     )
 ]
 

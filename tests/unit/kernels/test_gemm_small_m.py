@@ -30,15 +30,11 @@ TOKEN_ROWS: dict[str, Value] = {
     **{"path": "token_rows", "tokens": 128, "tile_n": 48, "tile_k": 128, "stages": 2},
     **{"warps_n": 4, "reduction": "cluster"},
 }
-# Weights go round their places once, tokens several times.
-AHEAD: dict[str, Value] = {
-    **{"tile_k": 64, "stages": 6, "ahead": 4, "warps_n": 4, "warps_k": 1, "split": 1},
-}
 BOXES: dict[str, Value] = {
     **{"path": "boxes", "tile_n": 32, "tile_k": 64, "stages": 6, "warps_n": 2, "warps_k": 4},
 }
 # Several boxes in a stage.
-DEEP: dict[str, Value] = {"tile_k": 256, "stages": 2, "ahead": 0}
+DEEP: dict[str, Value] = {"tile_k": 256, "stages": 2}
 
 
 def test_rows_of_x_are_multiplied_by_rows_of_w() -> None:
@@ -87,12 +83,10 @@ class TestOnTheCpu(KernelChecks):
             (40, {"path": "token_rows", "tile_n": 40, "reduction": "last", "split": 2}),
             (100, {**TOKEN_ROWS, "share": 2, "split": 1, "warps_k": 1}),
             (70, {**TOKEN_ROWS, "share": 1, "split": 2, "warps_k": 2}),
-            (70, {**AHEAD, "path": "wgmma", "tokens": 64, "tile_n": 64, "share": 1}),
-            (100, {**AHEAD, "path": "token_rows", "tokens": 64, "tile_n": 40, "share": 2}),
-            (3, {**BOXES, "tokens": 8, "split": 1, "ahead": 4}),
+            (3, {**BOXES, "tokens": 8, "split": 1}),
             (16, {**BOXES, "tokens": 16, "tile_k": 128, "stages": 3, "share": 2, "split": 1}),
             (20, {**BOXES, "tokens": 32, "split": 2, "warps_n": 1, "reduction": "last"}),
-            (32, {**BOXES, "tokens": 32, "split": 2, "ahead": 4, "reduction": "cluster"}),
+            (32, {**BOXES, "tokens": 32, "split": 2, "reduction": "cluster"}),
             (32, {**BOXES, **DEEP, "tokens": 32, "share": 4, "split": 1}),
             (16, {**BOXES, **DEEP, "tokens": 16, "tile_n": 48, "warps_n": 1, "warps_k": 8}),
         )
@@ -173,7 +167,7 @@ class TestBoxes:
             ([("(k / 8 ^ row % 8)", "k / 8")], 1),
             ([("weight ^ step % kBoxSteps * 32", "weight + step % kBoxSteps * 32")], 1),
             ([("parity ^= barrier.advance()", "barrier.advance()")], 1),
-            ([("tune::mbarrier_wait(empty + read % kStages * 8, read / kStages & 1);", "")], 1),
+            ([("tune::mbarrier_wait(empty + s % kStages * 8, (s / kStages & 1) ^ 1);", "")], 1),
             (
                 [
                     ("leave(barrier.at + 8 * kStages, 0, lane);", ""),
@@ -200,5 +194,5 @@ class TestBoxes:
         share: int,
     ) -> None:
         workload = Workload.of({"M": 16, "N": 72, "K": 1536})
-        having = {**BOXES, "tokens": 16, "tile_k": 128, "ahead": 4, "share": share}
+        having = {**BOXES, "tokens": 16, "tile_k": 128, "share": share}
         check_that_it_is_caught(compiler, device, edits, workload, having)
