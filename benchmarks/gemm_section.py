@@ -60,13 +60,27 @@ def section(results: list[Json], gpu: str, *, asked: bool = True) -> Iterator[st
     yield from fusions(found)
     yield from behind_section(found)
     for one in results:
-        if one.get("undecided"):
-            yield (
-                f"The session of `{one['kernel']}` was interrupted; not decided: "
-                f"{'; '.join(one['undecided'])}.\n"
-            )
+        yield from _interrupted(one)
         yield from operator_section(one)
     yield measured_at(results, gpu)
+
+
+def _interrupted(one: Json) -> Iterator[str]:
+    """Say what an interrupted session has not decided, and what an earlier one had."""
+    if one.get("undecided"):
+        yield (
+            f"The session of `{one['kernel']}` was interrupted; not decided: "
+            f"{'; '.join(one['undecided'])}.\n"
+        )
+    kept: dict[str, list[str]] = {}
+    for case in one["workloads"]:
+        if "commit" in case:
+            kept.setdefault(case["commit"], []).append(case["workload"])
+    for commit, keys in kept.items():
+        yield (
+            f"Of `{one['kernel']}` these are of an earlier session, with its templates and its "
+            f"search space, at {commit}: {'; '.join(keys)}.\n"
+        )
 
 
 def figures(found: list[Cell]) -> Iterator[Figure]:

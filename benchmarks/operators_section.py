@@ -287,7 +287,8 @@ def section(
 
 def measured_at(results: list[Json], gpu: str) -> str:
     """Name the commits, the versions of peers' packages, how long it took, and the files."""
-    commits = sorted({one["environment"]["commit"] for one in results})
+    cases = [case for one in results for case in one["workloads"] if "commit" in case]
+    commits = sorted({one["commit"] for one in (*(r["environment"] for r in results), *cases)})
     minutes = sum(one["seconds"] for one in results) / 60
     packages: dict[str, list[str]] = {}
     for one in results:

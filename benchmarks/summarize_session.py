@@ -1,17 +1,20 @@
 """Keep what a recording's session measured as one small JSON file.
 
     python benchmarks/summarize_session.py SESSION --out benchmarks/results/h200/NAME.json
+                                                   [--keep EARLIER.json]
 
 Per workload: the surroundings, and of the baseline, every finalist and every peer the median cost
 in the rounds that did not choose the winner, its 95 % interval, and how many times the winner's
 that is in the same rounds, with a paired interval; the times alone; which of them production calls,
 which the dispatch takes, and what became of peers that were not compared. Besides, the checks that
-ran, with their failures, and the environment with the code's commit.
+ran, with their failures, and the environment with the code's commit. What an interrupted session
+has not decided can be kept from an earlier result, each workload with the commit of that one.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -222,12 +225,28 @@ def _verdicts(session: Session) -> Iterator[tuple[str, str, dict[str, Any]]]:
         yield one.kind, verdict, {"kind": one.kind, **what, "reason": one.reason}
 
 
+def with_kept(content: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """Add an earlier result's workloads where this one has not decided them."""
+    commit = earlier["environment"]["commit"]
+    left = set(content["undecided"])
+    kept = [{"commit": commit, **one} for one in earlier["workloads"] if one["workload"] in left]
+    return {
+        **content,
+        "undecided": sorted(left - {one["workload"] for one in kept}),
+        "workloads": [*content["workloads"], *kept],
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("session", type=Path)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--keep", type=Path, help="a result that has what the session lacks")
     asked = parser.parse_args()
-    write_result(asked.out, summary(asked.session))
+    content = summary(asked.session)
+    if asked.keep is not None:
+        content = with_kept(content, json.loads(asked.keep.read_text(encoding="utf-8")))
+    write_result(asked.out, content)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
 import gemm_section
 from operators_section import cells, measured_at, operator_section
+from summarize_session import with_kept
 
 
 def program(kind: str, name: str, ratio: float) -> dict[str, Any]:
@@ -89,3 +90,18 @@ def test_every_version_of_a_peer_that_took_part_is_named() -> None:
         result("gate_up_silu", peer_packages={"torch": "2.11.0"}),
     ]
     assert " with torch 2.11.0 or 2.13.0, triton 3.6.0, 3 min in all" in measured_at(found, "h200")
+
+
+def test_what_an_interrupted_session_lacks_is_kept_from_an_earlier_one_and_said_to_be() -> None:
+    peers = [{"pytorch": ratio} for ratio in (1.1, 1.2, 1.3)]
+    earlier = result("gemm_small_m", *peers[:2]) | {"environment": {"commit": "aaaaaaaaaaaa"}}
+    later = result("gemm_small_m", peers[0], undecided=["M=2,K=8", "M=4,K=8"])
+    made = with_kept(later, earlier)
+    assert [one["workload"] for one in made["workloads"]] == ["M=1,K=8", "M=2,K=8"]
+    assert made["undecided"] == ["M=4,K=8"]
+    said = "\n".join(gemm_section.section([made], "h200", asked=False))
+    assert "not decided: M=4,K=8." in said
+    assert (
+        "an earlier session, with its templates and its search space, at aaaaaaaaaaaa: M=2," in said
+    )
+    assert "Measured at 0123456789ab, aaaaaaaaaaaa" in said

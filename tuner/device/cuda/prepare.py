@@ -35,9 +35,12 @@ from tuner.process.pool import AHEAD, ProcessPool, settle
 # Importing an engine takes 10 s, compiling a kernel 1 to 10.
 PREPARE_S = 180.0
 # Of the GPU's memory, what is left to those who verify and time, and how long one waits for that:
-# 16 processes with the weights of a large layer each would take more than all of it.
+# 16 processes with the weights of a large layer each would take more than all of it. What nobody
+# gives back for the time of a call is theirs already; and who needs little does not wait.
 LEFT_SHARE = 0.15
 ROOM_S = 60.0
+UNCHANGED_S = 10.0
+SMALL_SHARE = 0.005
 _TORCH_DTYPES = {"float8_e4m3": "float8_e4m3fn"}
 _WARP_THREADS = 32
 # What Triton counts in `n_spills`.
@@ -66,17 +69,40 @@ class CallCompiler(PythonCompiler):
         )
         # Processes that have imported nothing yet, until the first module comes.
         self._cold = min(most, AHEAD)
+        # What modules launch, by their source: finals ask for what the search has compiled.
+        self._known: dict[str, CompileResult] = {}
 
     def submit(self, request: CompileRequest) -> Future[CompileResult]:
         found = super().submit(request).result()
+        found = self._known.get(request.source, found)
         future: Future[CompileResult] = Future()
-        if not found.ok:
+        if not found.ok or request.source in self._known:
             future.set_result(found)
             return future
         asked = self._pool.submit(partial(_prepared, request.source))
-        asked.add_done_callback(partial(_answer, future, found))
+        asked.add_done_callback(partial(self._answer, future, found, request.source))
         self._warm_up(request.source)
         return future
+
+    def _answer(
+        self,
+        future: Future[CompileResult],
+        found: CompileResult,
+        source: str,
+        asked: Future[Prepared],
+    ) -> None:
+        if asked.cancelled():
+            future.cancel()
+            return
+        # A process that died or hung: the worker's own call says what of.
+        said = Prepared() if asked.exception() is not None else asked.result()
+        if said.error:
+            settle(future, CompileResult(error=said.error))
+            return
+        made = _with_called(found, said.called)
+        if said.called:
+            self._known[source] = made
+        settle(future, made)
 
     def _warm_up(self, source: str) -> None:
         """Have each of the other processes call the first module, all at once.
@@ -159,12 +185,19 @@ class Preparer:
 
 
 def wait_for_room(gpu: Any, needed_bytes: int) -> None:
-    """Wait until others have given back enough memory; after `ROOM_S` whoever asks will be told."""
-    deadline = time.monotonic() + ROOM_S
-    while time.monotonic() < deadline:
+    """Wait until others have given back enough memory, or give none back any more.
+
+    After `ROOM_S` at the latest whoever asks for it will be told.
+    """
+    began_s = changed_s = time.monotonic()
+    before_bytes: int | None = None
+    while time.monotonic() < min(began_s + ROOM_S, changed_s + UNCHANGED_S):
         free_bytes, total_bytes = gpu.mem_get_info()
-        if free_bytes - needed_bytes >= LEFT_SHARE * total_bytes:
+        left_bytes = free_bytes - needed_bytes
+        if left_bytes >= LEFT_SHARE * total_bytes or needed_bytes <= SMALL_SHARE * total_bytes:
             return
+        if free_bytes != before_bytes:
+            before_bytes, changed_s = free_bytes, time.monotonic()
         time.sleep(0.05)
 
 
@@ -276,18 +309,6 @@ def _used(kernel: Any, grid: Dim3) -> tuple[Launch, Resources]:
 def _prepared(source: str, child: Child) -> Prepared:
     prepared: Prepared = child.call("prepare", source, timeout_s=PREPARE_S)
     return prepared
-
-
-def _answer(future: Future[CompileResult], found: CompileResult, asked: Future[Prepared]) -> None:
-    if asked.cancelled():
-        future.cancel()
-        return
-    # A process that died or hung: the worker's own call says what of.
-    said = Prepared() if asked.exception() is not None else asked.result()
-    if said.error:
-        settle(future, CompileResult(error=said.error))
-    else:
-        settle(future, _with_called(found, said.called))
 
 
 def _with_called(found: CompileResult, called: Sequence[tuple[Launch, Resources]]) -> CompileResult:

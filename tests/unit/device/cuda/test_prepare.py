@@ -263,6 +263,26 @@ def test_who_would_take_what_others_need_waits_until_it_is_given_back(
     assert (left, len(waited_s)) == ([], 2)
 
 
+def test_nobody_waits_for_what_is_not_given_back_or_for_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock_s = [0.0]
+
+    def sleep(seconds: float) -> None:
+        clock_s[0] += seconds
+
+    monkeypatch.setattr(prepare.time, "sleep", sleep)
+    monkeypatch.setattr(prepare.time, "monotonic", lambda: clock_s[0])
+    held = SimpleNamespace(mem_get_info=lambda: (200, 10_000))
+    prepare.wait_for_room(held, 40)
+    assert clock_s[0] == 0.0
+    prepare.wait_for_room(held, 100)
+    assert clock_s[0] == pytest.approx(prepare.UNCHANGED_S, abs=0.1)
+    busy = SimpleNamespace(mem_get_info=lambda: (int(clock_s[0]), 10_000))
+    prepare.wait_for_room(busy, 100)
+    assert clock_s[0] == pytest.approx(prepare.UNCHANGED_S + prepare.ROOM_S, abs=0.2)
+
+
 @pytest.mark.parametrize("line", ["raise ValueError('x')", "import not_there", "1 / 0"])
 def test_what_else_goes_wrong_is_for_the_worker_to_tell(tmp_path: Path, line: str) -> None:
     assert prepared(callable_project(tmp_path, (BEFORE, f"        {line}\n{BEFORE}"))) == Prepared()
@@ -374,6 +394,25 @@ def test_what_its_kernels_use_is_in_the_result_by_name(
         "rows#1": wide[1],
         CALL: Resources(200, 12, 12, 4096),
     }
+
+
+def test_what_was_compiled_is_known_and_what_told_nothing_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = Launch("rows", (16, 2, 1), (256, 1, 1)), Resources(200, 12, 12, 100)
+    answers = [Prepared(), Prepared("", (rows,))]
+    monkeypatch.setattr(prepare, "_prepared", lambda *_: answers.pop(0))
+    folder = callable_project(tmp_path)
+    spec = read_project(folder).spec
+    compiler = CallCompiler(spec, "cpu", jobs=1)
+    try:
+        asked = request(source_of(spec, folder))
+        first, second, third = (compiler.submit(asked).result(60) for _ in range(3))
+    finally:
+        compiler.close()
+    assert not first.called
+    assert [launch.kernel for launch in second.called] == ["rows"]
+    assert third == second
 
 
 class Known(PythonCompiler):
