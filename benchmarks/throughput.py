@@ -35,6 +35,8 @@ def ours(definition, template, folder):
     from tuner.device.select import open_device
     from tuner.model.run_config import RunConfig
     from tuner.model.trial import Status
+    from tuner.report.data import from_session
+    from tuner.report.sections.course import time_spent
     from tuner.session.session import Session
     from tuner.space.plan import Plan
 
@@ -57,6 +59,7 @@ def ours(definition, template, folder):
         tune(plan, session=session, device=device, compiler=compiler, listener=clock)
         counts = session.status_counts()
         best_us = min(t.time_us for t in session.trials() if t.time_us is not None)
+        inside_s = time_spent(from_session(session)).inside_s
     environment = dict(device.info.environment) | {"device": device.info.name}
     environment["compiler"] = version
     device.close()
@@ -64,7 +67,9 @@ def ours(definition, template, folder):
     configs = sum(counts.values())
     assert counts[Status.CORRECT] == configs, counts
     seconds = clock.last("search")[0] - clock.first["baseline"][0]
-    return {"configs": configs, "seconds": seconds, "best_us": best_us}, environment
+    inside_s = {phase: inside_s[phase] for phase in ("baseline", "search")}
+    found = {"configs": configs, "seconds": seconds, "best_us": best_us, "inside_s": inside_s}
+    return found, environment
 
 
 def kernel_tuners(definition, template, folder, verified):
