@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from tuner.model.errors import InputError
 from tuner.model.expressions import Value
 from tuner.model.trial import Trial
 from tuner.search.base import Searcher
+from tuner.search.journal import JournalFile
 from tuner.search.pool import Pool, RemainingConfigs
 
 NAMES = ("auto", "exhaustive", "random", "optuna", "classifier", "kernel_tuner:<strategy>")
@@ -70,7 +70,7 @@ def make_searcher(
     budget: int,
     seeds: Sequence[Mapping[str, Value]] = (),
     axes: Mapping[str, int] | None = None,
-    journal: Path | None = None,
+    journal: JournalFile | None = None,
     study_name: str = "tune",
 ) -> Searcher:
     """Make the searcher called `name`; `budget` is the number of trials it may plan for.

@@ -5,20 +5,18 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock, JournalStorage
 from optuna.trial import TrialState
 
 from tuner.model.config import Config, Parameter, SearchSpace
-from tuner.model.errors import SessionError
 from tuner.model.expressions import Value
 from tuner.model.trial import Trial
+from tuner.search.journal import JournalFile, JournalStudy
 from tuner.search.pool import Pool, RemainingConfigs
 
 # Optuna's 24 leave a score of 0.43 over eight recorded spaces (benchmarks/search.py),
@@ -37,7 +35,7 @@ class CategoricalTpe:
         self,
         parameters: Sequence[Parameter],
         seed: int,
-        journal: Path | None = None,
+        journal: JournalFile | None = None,
         study_name: str = "tune",
     ) -> None:
         self._parameters = tuple(parameters)
@@ -47,7 +45,7 @@ class CategoricalTpe:
         self._open = {n: d for n, d in self._distributions.items() if not d.single()}
         with quiet_optuna():
             self._journal = (
-                OptunaJournal(journal, study_name, self._distributions) if journal else None
+                JournalStudy(journal, study_name, self._distributions) if journal else None
             )
             # Whoever asks counts the start-up trials.
             self._sampler = optuna.samplers.TPESampler(
@@ -115,78 +113,6 @@ def quiet_optuna() -> Iterator[None]:
         optuna.logging.set_verbosity(verbosity)
 
 
-# Seconds after which the lock of a killed writer is taken over; a write holds it for about 1 ms.
-LOCK_GRACE_S = 3
-
-
-class OptunaJournal:
-    """Append told trials to one study of a journal file, each config once however often told."""
-
-    def __init__(
-        self, path: Path, study_name: str, distributions: Mapping[str, BaseDistribution]
-    ) -> None:
-        self._path, self._distributions = path, dict(distributions)
-        lock = JournalFileOpenLock(str(path), grace_period=LOCK_GRACE_S)
-        try:
-            _end_last_line(path, lock)
-            storage = JournalStorage(JournalFileBackend(str(path), lock))
-            self._study = optuna.create_study(
-                storage=storage, study_name=study_name, load_if_exists=True
-            )
-        except (ValueError, KeyError) as error:
-            raise SessionError(
-                f"not an Optuna journal: {error}",
-                path=path,
-                remedy="remove it: resuming the session writes it again",
-            ) from error
-        except OSError as error:
-            raise _unwritable(path, error) from error
-        tried = self._study.get_trials(deepcopy=False)
-        self._known = {Config.of(trial.params).key for trial in tried}
-
-    def add(self, trial: Trial) -> None:
-        if trial.config.key in self._known:
-            return
-        self._known.add(trial.config.key)
-        attributes: dict[str, Any] = {"status": str(trial.status), "reason": trial.reason}
-        if trial.resources is not None:
-            attributes["registers"] = trial.resources.registers
-        if trial.occupancy is not None:
-            attributes["occupancy"] = trial.occupancy.share
-        told = optuna.trial.create_trial(
-            state=TrialState.FAIL if trial.time_us is None else TrialState.COMPLETE,
-            value=trial.time_us,
-            params=dict(trial.config),
-            distributions=self._distributions,
-            user_attrs=attributes,
-        )
-        try:
-            self._study.add_trial(told)
-        except OSError as error:
-            raise _unwritable(self._path, error) from error
-
-
-def _end_last_line(path: Path, lock: JournalFileOpenLock) -> None:
-    """Take back what a full disk or a kill cut short: Optuna would go on in the same line."""
-    lock.acquire()
-    try:
-        with suppress(FileNotFoundError), path.open("r+b") as file:
-            content = file.read()
-            end = content.rfind(b"\n") + 1
-            if content[end : end + 1] == b"{":  # else it is no journal
-                file.truncate(end)
-    finally:
-        lock.release()
-
-
-def _unwritable(path: Path, error: OSError) -> SessionError:
-    return SessionError(
-        f"cannot write Optuna's journal: {error.strerror or error}",
-        path=path,
-        remedy=f"once the cause is gone, continue with `--resume {path.parent}`",
-    )
-
-
 STARTUP_TRIALS = 10
 
 
@@ -204,7 +130,7 @@ class OptunaSearcher:
         seed: int,
         seeds: Sequence[Mapping[str, Value]] = (),
         *,
-        journal: Path | None = None,
+        journal: JournalFile | None = None,
         study_name: str = "tune",
     ) -> None:
         self._pool = pool

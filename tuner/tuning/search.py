@@ -16,6 +16,7 @@ from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import INITIAL, Status, Trial, fastest
 from tuner.search.base import Features, StaticFeatureAware
 from tuner.search.factory import default_budget, learns_from_others, make_searcher, require_listed
+from tuner.search.journal import JournalFile
 from tuner.search.pool import Pool, valid_configs
 from tuner.session.events import SearchEnded, SpacePruned
 from tuner.session.session import Session
@@ -42,6 +43,9 @@ TRANSFERRED_CONFIGS = 3
 # Of each workload's configs, so many of the fastest are measured on all the others: what a
 # dispatch chooses among has to be known everywhere.
 SURVEYED_BEST = 3
+# Of so many others, the nearest, a workload learns: a model of the trials of all 57 of a space took
+# 80 ms a proposal, and the farther ones say little.
+LEARNT_FROM = 12
 # Trials of a first turn after the first workload's, whose trials its searcher has been told of.
 FIRST_TURN_TRIALS = 12
 # Trials of a later turn: switching costs the device the time to fill other buffers, and what the
@@ -118,6 +122,12 @@ def budget(plan: Plan, pool: Pool) -> int:
     return min(
         plan.config.trials or default_budget(plan.config.searcher, len(pool)), pool.estimated_size
     )
+
+
+def nearest(own: Workload, workloads: Sequence[Workload]) -> frozenset[Workload]:
+    """Choose the other workloads that one learns from."""
+    others = (one for one in workloads if one != own)
+    return frozenset(sorted(others, key=lambda other: distance(own, other))[:LEARNT_FROM])
 
 
 @dataclass(slots=True)
@@ -264,6 +274,8 @@ class Search:
             *([*self.plan.tuned], self._begin_search, in_turns, self._lanes.__getitem__)
         )
         self._completed: list[tuple[Trial, Features | None]] = []
+        self._journal = JournalFile(self.session.directory / JOURNAL)
+        self._near = {workload: nearest(workload, self.plan.tuned) for workload in self.plan.tuned}
 
     def run(self, searches_left: int) -> None:
         """Search until budgets, time, spaces or expectations are used up."""
@@ -350,7 +362,7 @@ class Search:
         features = search.searcher.features(trial.config)
         self._completed.append((trial, features))
         for other in self._scheduler.searches:
-            if other is not search:
+            if trial.workload in self._near[other.workload]:
                 other.searcher.share(trial, features)
         search.completed += 1
         search.compiled = search.compiled or trial.status not in _UNCOMPILED
@@ -369,13 +381,14 @@ class Search:
             budget=most,
             seeds=self._seeds(workload),
             axes=workload.values,
-            journal=self.session.directory / JOURNAL,
+            journal=self._journal,
             study_name=key if plan.candidate == INITIAL else f"{plan.candidate} {key}",
         )
         waited = self._executor.waited
         precompiling = PrecompilingSearcher(searcher, self.evaluator, workload, waited)
         for trial, features in self._completed:
-            precompiling.share(trial, features)
+            if trial.workload in self._near[workload]:
+                precompiling.share(trial, features)
         # A searcher that knows the others' trials is asked again when all have had a turn. The
         # first one of each lane has no others to know: they share what one alone would take.
         first_turn = most

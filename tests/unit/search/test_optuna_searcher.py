@@ -15,6 +15,7 @@ from searches import make_space
 
 from tuner.model.config import Config
 from tuner.model.errors import SessionError
+from tuner.search.journal import JournalFile
 from tuner.search.optuna import OptunaSearcher
 from tuner.search.pool import RemainingConfigs, valid_configs
 
@@ -75,7 +76,9 @@ class TestSnapping:
 class TestJournal:
     def test_every_told_trial_is_in_it_with_its_status(self, tmp_path: Path) -> None:
         path = tmp_path / "optuna.log"
-        asked = drive(OptunaSearcher(POOL, SPACE, 0, journal=path, study_name="T=1"), 30)
+        asked = drive(
+            OptunaSearcher(POOL, SPACE, 0, journal=JournalFile(path), study_name="T=1"), 30
+        )
         assert asked == drive(OptunaSearcher(POOL, SPACE, 0), 30), "it changes nothing"
         trials = open_study(path, "T=1").trials
         assert [trial.params for trial in trials] == [dict(config) for config in asked]
@@ -88,47 +91,52 @@ class TestJournal:
 
     def test_resuming_adds_only_what_is_new(self, tmp_path: Path) -> None:
         path = tmp_path / "optuna.log"
-        first = drive(OptunaSearcher(POOL, SPACE, 0, journal=path, study_name="T=1"), 20)
-        again = drive(OptunaSearcher(POOL, SPACE, 0, journal=path, study_name="T=1"), 32)
+        first = drive(
+            OptunaSearcher(POOL, SPACE, 0, journal=JournalFile(path), study_name="T=1"), 20
+        )
+        again = drive(
+            OptunaSearcher(POOL, SPACE, 0, journal=JournalFile(path), study_name="T=1"), 32
+        )
         assert again[:20] == first
         assert [t.params for t in open_study(path, "T=1").trials] == [dict(c) for c in again]
 
     def test_workloads_share_a_file_and_not_a_study(self, tmp_path: Path) -> None:
         path = tmp_path / "optuna.log"
+        journal = JournalFile(path)
         for name, count in (("T=1", 5), ("T=16", 8)):
-            drive(OptunaSearcher(POOL, SPACE, 0, journal=path, study_name=name), count)
+            drive(OptunaSearcher(POOL, SPACE, 0, journal=journal, study_name=name), count)
         assert [len(open_study(path, name).trials) for name in ("T=1", "T=16")] == [5, 8]
 
     def test_a_line_that_a_kill_cut_short_is_taken_back(self, tmp_path: Path) -> None:
         path = tmp_path / "optuna.log"
-        drive(OptunaSearcher(POOL, SPACE, 0, journal=path), 10)
+        drive(OptunaSearcher(POOL, SPACE, 0, journal=JournalFile(path)), 10)
         with path.open("a") as file:
             file.write('{"op_code":4,"wor')
-        asked = drive(OptunaSearcher(POOL, SPACE, 0, journal=path), 20)
+        asked = drive(OptunaSearcher(POOL, SPACE, 0, journal=JournalFile(path)), 20)
         assert [t.params for t in open_study(path, "tune").trials] == [dict(c) for c in asked]
 
     def test_a_full_disk_is_an_error_with_the_command_that_goes_on(self, tmp_path: Path) -> None:
         path = tmp_path / "optuna.log"
-        drive(OptunaSearcher(POOL, SPACE, 0, journal=path), 10)
+        drive(OptunaSearcher(POOL, SPACE, 0, journal=JournalFile(path)), 10)
         room = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100, room[1]))
         try:
             with pytest.raises(SessionError) as raised:
-                drive(OptunaSearcher(POOL, SPACE, 0, journal=path), 20)
+                drive(OptunaSearcher(POOL, SPACE, 0, journal=JournalFile(path)), 20)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, room)
         assert str(raised.value).startswith(
             f"{path}: cannot write Optuna's journal: File too large"
         )
         assert f"continue with `--resume {tmp_path}`" in str(raised.value)
-        asked = drive(OptunaSearcher(POOL, SPACE, 0, journal=path), 20)
+        asked = drive(OptunaSearcher(POOL, SPACE, 0, journal=JournalFile(path)), 20)
         assert [t.params for t in open_study(path, "tune").trials] == [dict(c) for c in asked]
 
     def test_another_file_is_refused_with_its_path(self, tmp_path: Path) -> None:
         path = tmp_path / "optuna.log"
         path.write_text("{broken\n[]\n")
         with pytest.raises(SessionError, match=r"optuna\.log.*not an Optuna journal"):
-            OptunaSearcher(POOL, SPACE, 0, journal=path)
+            OptunaSearcher(POOL, SPACE, 0, journal=JournalFile(path))
 
 
 class TestQuiet:
@@ -136,6 +144,6 @@ class TestQuiet:
         self, capfd: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:
         level = logging.getLogger("optuna").level
-        drive(OptunaSearcher(POOL, SPACE, 0, journal=tmp_path / "optuna.log"), 12)
+        drive(OptunaSearcher(POOL, SPACE, 0, journal=JournalFile(tmp_path / "optuna.log")), 12)
         assert capfd.readouterr() == ("", "")
         assert logging.getLogger("optuna").level == level

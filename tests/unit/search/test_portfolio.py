@@ -22,6 +22,7 @@ from tuner.model.trial import Status
 from tuner.search.auto.portfolio import AutoSearcher
 from tuner.search.base import Searcher, StaticFeatureAware, TransferLearning
 from tuner.search.factory import make_searcher
+from tuner.search.journal import JournalFile
 from tuner.search.pool import Pool, valid_configs
 
 SPACE = make_space(
@@ -94,7 +95,7 @@ class TestConformance:
 
     def test_the_journal_has_every_trial_and_changes_nothing(self, tmp_path: Path) -> None:
         path = tmp_path / "optuna.journal"
-        asked = drive(make(journal=path, study_name="T=1"), 30)
+        asked = drive(make(journal=JournalFile(path), study_name="T=1"), 30)
         assert asked == drive(make(), 30)
         storage = JournalStorage(JournalFileBackend(str(path)))
         study = optuna.load_study(study_name="T=1", storage=storage)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import exp, expm1
-from pathlib import Path
 
 import numpy as np
 
@@ -35,6 +34,7 @@ from tuner.search.auto.strategies import (
     least,
 )
 from tuner.search.base import Features
+from tuner.search.journal import JournalFile
 from tuner.search.optuna import CategoricalTpe
 from tuner.search.pool import Pool, RemainingConfigs
 
@@ -208,7 +208,7 @@ class AutoSearcher:
         *,
         axes: Mapping[str, int] | None = None,
         strategies: Sequence[str] = tuple(SHARES),
-        journal: Path | None = None,
+        journal: JournalFile | None = None,
         study_name: str = "tune",
     ) -> None:
         self._pool, self._budget = pool, budget

@@ -1,0 +1,112 @@
+"""Optuna's journal of a session: a file that optuna-dashboard opens, with a study per workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.model.config import Config
+from tuner.model.errors import SessionError
+from tuner.model.trial import Trial
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.storages.journal import JournalFileOpenLock, JournalStorage
+
+# Seconds after which the lock of a killed writer is taken over; a write holds it for about 1 ms.
+LOCK_GRACE_S = 3
+
+
+@dataclass(eq=False)
+class JournalFile:
+    """A file that the studies of a search are in: whoever writes reads what the others wrote, once.
+
+    Optuna is imported when the first study is opened.
+    """
+
+    path: Path
+
+    @cached_property
+    def storage(self) -> JournalStorage:
+        from optuna.storages.journal import (
+            JournalFileBackend,
+            JournalFileOpenLock,
+            JournalStorage,
+        )
+
+        lock = JournalFileOpenLock(str(self.path), grace_period=LOCK_GRACE_S)
+        _end_last_line(self.path, lock)
+        return JournalStorage(JournalFileBackend(str(self.path), lock))
+
+
+class JournalStudy:
+    """Append told trials to one study of a journal, each config once however often told."""
+
+    def __init__(
+        self, journal: JournalFile, study_name: str, distributions: Mapping[str, BaseDistribution]
+    ) -> None:
+        import optuna
+
+        self._path, self._distributions = journal.path, dict(distributions)
+        try:
+            self._study = optuna.create_study(
+                storage=journal.storage, study_name=study_name, load_if_exists=True
+            )
+        except (ValueError, KeyError) as error:
+            raise SessionError(
+                f"not an Optuna journal: {error}",
+                path=journal.path,
+                remedy="remove it: resuming the session writes it again",
+            ) from error
+        except OSError as error:
+            raise _unwritable(journal.path, error) from error
+        tried = self._study.get_trials(deepcopy=False)
+        self._known = {Config.of(trial.params).key for trial in tried}
+
+    def add(self, trial: Trial) -> None:
+        from optuna.trial import TrialState, create_trial
+
+        if trial.config.key in self._known:
+            return
+        self._known.add(trial.config.key)
+        attributes: dict[str, Any] = {"status": str(trial.status), "reason": trial.reason}
+        if trial.resources is not None:
+            attributes["registers"] = trial.resources.registers
+        if trial.occupancy is not None:
+            attributes["occupancy"] = trial.occupancy.share
+        told = create_trial(
+            state=TrialState.FAIL if trial.time_us is None else TrialState.COMPLETE,
+            value=trial.time_us,
+            params=dict(trial.config),
+            distributions=self._distributions,
+            user_attrs=attributes,
+        )
+        try:
+            self._study.add_trial(told)
+        except OSError as error:
+            raise _unwritable(self._path, error) from error
+
+
+def _end_last_line(path: Path, lock: JournalFileOpenLock) -> None:
+    """Take back what a full disk or a kill cut short: Optuna would go on in the same line."""
+    lock.acquire()
+    try:
+        with suppress(FileNotFoundError), path.open("r+b") as file:
+            content = file.read()
+            end = content.rfind(b"\n") + 1
+            if content[end : end + 1] == b"{":  # else it is no journal
+                file.truncate(end)
+    finally:
+        lock.release()
+
+
+def _unwritable(path: Path, error: OSError) -> SessionError:
+    return SessionError(
+        f"cannot write Optuna's journal: {error.strerror or error}",
+        path=path,
+        remedy=f"once the cause is gone, continue with `--resume {path.parent}`",
+    )
