@@ -336,6 +336,17 @@ def _cost(content):
     )
 
 
+def _many(content):
+    costs = ", ".join(f"{r['ms_per_trial']:.0f} ms with {r['workloads']}" for r in content["rows"])
+    yield "## What many workloads cost the process that searches them\n"
+    yield (
+        f"Milliseconds of the processor for each trial of `gemm_small_m`'s space, {content['trials']} "
+        f"trials of each workload at most, rendering, models and session together: {costs} "
+        f"workloads ({content['environment']['cpu']}). `benchmarks/many_workloads.py`, "
+        "`benchmarks/results/cpu/many_workloads.json`.\n"
+    )
+
+
 def _energy(content):
     yield "## Energy\n"
     yield (
@@ -521,6 +532,7 @@ SECTIONS = (
     (_features, "cpu/code_features"),
     (_methods, "cpu/search"),
     (_cost, "cpu/searcher_cost"),
+    (_many, "cpu/many_workloads"),
     (_energy, "h200/energy"),
     (_worth, "h200/search_worth"),
     (_throughput, "GPU/throughput"),

@@ -43,8 +43,9 @@ TRANSFERRED_CONFIGS = 3
 # Of each workload's configs, so many of the fastest are measured on all the others: what a
 # dispatch chooses among has to be known everywhere.
 SURVEYED_BEST = 3
-# Of so many others, the nearest, a workload learns: a model of the trials of all 57 of a space took
-# 80 ms a proposal, and the farther ones say little.
+# Of so many others, the nearest, a workload learns: with the trials of all 57 of a space proposals
+# take more than twice as long (benchmarks/many_workloads.py), and with those of 22 none were better
+# (simulated_seeds.py).
 LEARNT_FROM = 12
 # Trials of a first turn after the first workload's, whose trials its searcher has been told of.
 FIRST_TURN_TRIALS = 12
