@@ -340,9 +340,10 @@ def _many(content):
     costs = ", ".join(f"{r['ms_per_trial']:.0f} ms with {r['workloads']}" for r in content["rows"])
     yield "## What many workloads cost the process that searches them\n"
     yield (
-        f"Milliseconds of the processor for each trial of `gemm_small_m`'s space, {content['trials']} "
-        f"trials of each workload at most, rendering, models and session together: {costs} "
-        f"workloads ({content['environment']['cpu']}). `benchmarks/many_workloads.py`, "
+        "Milliseconds of the processor for each trial of `gemm_small_m`'s space, "
+        f"{content['trials']} trials of each workload at most, rendering, models and session "
+        f"together: {costs} workloads ({content['environment']['cpu']}). "
+        "`benchmarks/many_workloads.py`, "
         "`benchmarks/results/cpu/many_workloads.json`.\n"
     )
 
