@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import geometric_mean, median
 from typing import Any
 
+from moe_modes import NO_FILE
+
 Json = Mapping[str, Any]
 
 # What is asked: of the trials of each number of tokens, and of a model's files in all.
@@ -13,7 +15,6 @@ TRIALS_MEDIAN, TRIALS_MOST, MINUTES = 60, 192, 15
 QWEN_HIDDEN = 2048
 # Of the gain that the kernel's time implies, how much a step's gain may be.
 LEAST, MOST = 0.8, 1.2
-NO_FILE = "no file"
 _SHORT = ("over the first", "over the guess")
 OVER = {
     "over_engine": "what SGLang does by itself",
