@@ -7,8 +7,8 @@ Per workload: the surroundings, and of the baseline, every finalist and every pe
 in the rounds that did not choose the winner, its 95 % interval, and how many times the winner's
 that is in the same rounds, with a paired interval; the times alone; which of them production calls,
 which the dispatch takes, and what became of peers that were not compared. Besides, the checks that
-ran, with their failures, and the environment with the code's commit. What an interrupted session
-has not decided can be kept from an earlier result, each workload with the commit of that one.
+ran, with their failures, and the environment with the code's commit. What a session was not asked
+for, or was interrupted before it, can be kept from an earlier result, with the commit of that one.
 """
 
 from __future__ import annotations
@@ -226,13 +226,15 @@ def _verdicts(session: Session) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def with_kept(content: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """Add an earlier result's workloads where this one has not decided them."""
+    """Add an earlier result's workloads where this one has not decided them, or was not asked."""
     commit = earlier["environment"]["commit"]
-    left = set(content["undecided"])
-    kept = [{"commit": commit, **one} for one in earlier["workloads"] if one["workload"] in left]
+    decided = {one["workload"] for one in content["workloads"]}
+    kept = [
+        {"commit": commit, **one} for one in earlier["workloads"] if one["workload"] not in decided
+    ]
     return {
         **content,
-        "undecided": sorted(left - {one["workload"] for one in kept}),
+        "undecided": sorted({*content["undecided"]} - {one["workload"] for one in kept}),
         "workloads": [*content["workloads"], *kept],
     }
 

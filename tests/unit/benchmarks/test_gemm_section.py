@@ -105,3 +105,11 @@ def test_what_an_interrupted_session_lacks_is_kept_from_an_earlier_one_and_said_
         "an earlier session, with its templates and its search space, at aaaaaaaaaaaa: M=2," in said
     )
     assert "Measured at 0123456789ab, aaaaaaaaaaaa" in said
+
+
+def test_what_a_session_of_a_part_was_not_asked_for_is_kept() -> None:
+    peers = [{"pytorch": ratio} for ratio in (1.1, 1.2, 1.3)]
+    earlier = result("gemm_small_m", *peers) | {"environment": {"commit": "aaaaaaaaaaaa"}}
+    made = with_kept(result("gemm_small_m", peers[0], undecided=[]), earlier)
+    assert [one.get("commit") for one in made["workloads"]] == [None, *["aaaaaaaaaaaa"] * 2]
+    assert not made["undecided"]
