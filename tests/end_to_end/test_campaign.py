@@ -95,19 +95,6 @@ def test_one_job_that_fails_costs_no_other(project, tune, campaign) -> None:
     assert len(trials_of(project.root / "all/small")) == 4
 
 
-@pytest.mark.slow
-def test_a_kernel_is_recorded_once_and_its_session_gets_a_report(project, tune, campaign) -> None:
-    text = FILE.replace("trials: 4", "trials: 1, record: true")
-    campaign.write_text(text.replace("large", "larger"), encoding="utf-8")
-    result = tune("campaign", campaign)
-    assert result.exit_code == 2
-    assert "two.yaml:7: two jobs write the recording of scale.cu" in result.output
-    campaign.write_text(text.rpartition("  - ")[0], encoding="utf-8")
-    result = tune("campaign", campaign)
-    assert result.exit_code == 0, result.output
-    assert (project.root / "all/small/report.html").is_file()
-
-
 @pytest.fixture
 def slow(tmp_path: Path) -> Path:
     """Two jobs on the CPU that last, one of which is to be killed."""

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+RECORDING = "kernels/recordings/nvidia-h200/scale.json.xz"
+
 
 def assert_refused(result: Result, *parts: str) -> None:
     assert result.exit_code == 2, result.output
@@ -219,6 +221,32 @@ def test_a_workload_that_cannot_be_read(project, tune, text: str) -> None:
 def test_an_option_that_cannot_be_had(project, tune, words: str, told) -> None:
     assert_refused(tune(project.kernel, "--json", *words.split()), *told)
     assert not (project.root / "sessions").exists()
+
+
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        ("recorded", "--device recorded cannot be recorded: its times were measured before"),
+        (f"recorded:{RECORDING}", f"--device recorded:{RECORDING} cannot be recorded"),
+        ("host", "--device host cannot be recorded: the CPU's times say nothing of a GPU's"),
+    ],
+)
+def test_what_does_not_measure_is_not_recorded(project, tune, device: str, why: str) -> None:
+    before = (project.root / RECORDING).read_bytes()
+    result = tune("record", project.kernel, "--device", device, "--gpus", "2")
+    assert_refused(result, why, "a recording is made on a GPU or an OpenCL device: --device cuda")
+    recordings = (project.root / "kernels/recordings").glob("*/*")
+    assert [one.read_bytes() for one in recordings] == [before]
+    assert not (project.root / "sessions").exists()
+
+
+def test_auto_never_records_a_recording(project, tune) -> None:
+    result = tune("record", project.kernel, "--device", "auto")
+    assert_refused(result, "no NVIDIA GPU was found")
+
+
+def test_the_session_of_a_recording_is_not_recorded(session: Path, tune) -> None:
+    assert_refused(tune("record", "--resume", session), "--device recorded cannot be recorded")
 
 
 def test_no_gpu_and_no_recording(project, tune) -> None:

@@ -209,6 +209,17 @@ def test_a_recording_answers_without_a_platform(written, tune, monkeypatch) -> N
 
 
 @needs_opencl
+@pytest.mark.slow
+def test_a_campaign_records_it_and_writes_the_session_s_report(written, tune) -> None:
+    jobs = "jobs: [{kernel: kernels/doubled.cl, record: true, trials: 1}]"
+    Path("one.yaml").write_text(f"version: 1\nfolder: all\n{jobs}\n", encoding="utf-8")
+    done = tune("campaign", "one.yaml")
+    assert done.exit_code == 0, done.output
+    assert Path("all/doubled/report.html").is_file()
+    assert len(list(Path("kernels/recordings").glob("*/doubled.cl.json.xz"))) == 1
+
+
+@needs_opencl
 def test_a_recording_in_opencl_is_none_of_the_same_kernel_in_cuda(written, tune) -> None:
     Path("kernels/recordings/gpu").mkdir(parents=True)
     Path("kernels/recordings/gpu/doubled.json.xz").touch()

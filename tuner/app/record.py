@@ -21,9 +21,12 @@ from tuner.device.recorded.recording import (
     peer_key,
     recording_name,
 )
+from tuner.device.select import HOST
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec, Workload
+from tuner.model.languages import HIP, OPENCL
 from tuner.model.progress import Listener
+from tuner.model.settings import AUTO, COMMAND
 from tuner.model.trial import (
     INITIAL,
     Comparison,
@@ -50,16 +53,23 @@ BATCH = 64
 CACHE_FREE_BYTES = 1 << 29
 # Decided without the GPU, and so decided again by whoever answers from the recording.
 _LOCAL = frozenset({Status.CONSTRAINT, Status.COMPILE, Status.RESOURCE_LIMIT, Status.NOT_RECORDED})
+# Where a kernel in another language than CUDA and Python is measured.
+_DEVICES = {OPENCL: "opencl", HIP: "hip"}
 
 
 def recording_plan(plan: Plan) -> Plan:
     """Turn a plan into one that measures what searches may ask for, held-out workloads too.
 
-    That is every valid config or, for a number of trials, what `tuning.search.Survey` tries.
+    That is every valid config or, for a number of trials, what `tuning.search.Survey` tries. `auto`
+    becomes the kind of device that runs the kernel: it never stands for a recording here. Raises
+    `DeviceError` for a device whose times are no measurements.
     """
     config = plan.config
+    kind = _DEVICES.get(plan.spec.language, "cuda")
+    _require_measuring(config.device, kind)
     changed = replace(
         config,
+        device=kind if config.device == AUTO else config.device,
         searcher="exhaustive" if config.trials is None else "auto",
         surveyed=None if config.trials is None else SURVEYED * config.trials,
         workloads=tuple(replace(workload, held_out=False) for workload in config.workloads),
@@ -68,16 +78,28 @@ def recording_plan(plan: Plan) -> Plan:
     return replace(plan, config=changed)
 
 
+def _require_measuring(device: str, kind: str) -> None:
+    made = f"a recording is made on a GPU or an OpenCL device: --device {kind}"
+    if device.startswith(COMMAND):
+        raise DeviceError(
+            f"what {device.removeprefix(COMMAND)} says cannot be recorded: a recording answers for "
+            "what tune has verified",
+            remedy=f"{made}; the session of a plain run keeps every answer",
+        )
+    if device.partition(":")[0] == "recorded":
+        raise DeviceError(
+            f"--device {device} cannot be recorded: its times were measured before", remedy=made
+        )
+    if device == HOST:
+        raise DeviceError(
+            "--device host cannot be recorded: the CPU's times say nothing of a GPU's", remedy=made
+        )
+
+
 def record(
     plan: Plan, *, session: Session, device: Device, compiler: Compiler, listener: Listener
 ) -> Recording:
     """Measure, or resume measuring, `recording_plan(plan)`; return the recording of it all."""
-    if device.info.evaluator:
-        raise DeviceError(
-            f"what {device.info.evaluator} says cannot be recorded: a recording answers for what "
-            "tune has verified",
-            remedy="record with --device cuda; the session of a plain run keeps every answer",
-        )
     tune(plan, session=session, device=device, compiler=compiler, listener=listener)
     evaluator = evaluator_of(plan, compiler, device)
     comparisons = {comparison.workload: comparison for comparison in session.comparisons()}

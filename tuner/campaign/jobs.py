@@ -64,10 +64,11 @@ def tuning_job(
     A `remote` one is measured on a cluster, so it needs no GPU here.
     `how` are options that no session keeps, such as `--jobs 2`: they are said again where it goes
     on, and another choice of them is no other job. Raises `InputError` for all that a run would
-    refuse of its files and settings, and `DeviceError` for peers and energy without a GPU, and for
-    a recording that is not there.
+    refuse of its files and settings, and `DeviceError` for peers and energy without a GPU, for a
+    recording that is not there, and for what cannot be recorded.
     """
     plan = new_plan(kernel, settings)
+    plan = recording_plan(plan) if record else plan
     _require_device(plan)
     session = folder / name
     command = ("record",) if record else ()
@@ -75,7 +76,7 @@ def tuning_job(
     return CampaignJob(
         name=name,
         kernel=str(kernel),
-        key=_key(recording_plan(plan) if record else plan, record=record),
+        key=_key(plan, record=record),
         start=(*TUNE, *command, str(kernel), "--session", str(session), *words, *how),
         session=session,
         resume=(*TUNE, *command, "--resume", str(session), *how),

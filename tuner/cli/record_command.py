@@ -16,7 +16,7 @@ from tuner.cli.exits import terminated_as_interrupted
 @click.command("record")
 @click.argument("kernel", metavar="KERNEL.cu", required=False, type=click.Path(path_type=Path))
 @options.space
-@click.option("--device", metavar="DEVICE", help="cuda, cuda:N, opencl or opencl:N.")
+@click.option("--device", metavar="DEVICE", help="cuda, cuda:N, hip, hip:N, opencl or opencl:N.")
 @options.gpus
 @options.workload(help="Record this one instead of all in the space; repeatable.")
 @options.operator(help="The variant of the operator to record; repeatable.")
@@ -50,7 +50,6 @@ def command(context: click.Context, /, kernel: Path | None, **values: Any) -> No
     from tuner.app.record import record, recording_path, recording_plan
     from tuner.cli.view import make_view
     from tuner.device.recorded.recording import save_recording
-    from tuner.model.languages import OPENCL, language_of
 
     run_options = RunOptions(
         session=values["session"],
@@ -61,9 +60,6 @@ def command(context: click.Context, /, kernel: Path | None, **values: Any) -> No
         may_run=options.asker(values["trust"]),
     )
     settings = options.settings_of(context, values)
-    if values["resume"] is None:
-        in_opencl = kernel is not None and language_of(kernel) is OPENCL
-        settings.setdefault("device", values["device"] or ("opencl" if in_opencl else "cuda"))
     console = Console(highlight=False)
     with terminated_as_interrupted(), ExitStack() as stack:
         run = open_run(stack, kernel, settings, run_options, resume=values["resume"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -30,6 +31,15 @@ def measured(make_plan, make_session, compiler, listener, tmp_path):
     path = tmp_path / "scale.json.xz"
     save_recording(made, path)
     return plan, device, path
+
+
+@pytest.mark.parametrize(
+    ("name", "device"), [("scale.cu", "cuda"), ("scale.hip", "hip"), ("scale.cl", "opencl")]
+)
+def test_auto_is_what_runs_the_kernel_and_never_a_recording(make_plan, name, device):
+    plan = make_plan()
+    written = replace(plan, spec=replace(plan.spec, source=plan.spec.source.with_name(name)))
+    assert recording_plan(written).config.device == device
 
 
 def test_every_config_of_every_workload_is_in_it(measured):

@@ -254,6 +254,16 @@ def test_a_changed_setting_changes_the_key(project: Path) -> None:
         ("jobs: [{kernel: kernels/scale.cu, name: other.log}]", "give the job another `name`"),
         ("jobs: [{kernel: kernels/scale.cu, device: 'recorded:x'}]", "no such recording"),
         ("jobs: [{kernel: kernels/scale.cu, device: host, objective: energy}]", "no energy meter"),
+        (
+            "defaults: {record: true}\n"
+            "jobs:\n  - {kernel: kernels/scale.cu}\n  - {kernel: kernels/scale.cu, name: b}",
+            "c.yaml:5: two jobs write the recording of scale.cu\n  record a kernel once",
+        ),
+        ("jobs: [{kernel: kernels/scale.cu, record: true, device: host}]", "cannot be recorded"),
+        (
+            "defaults: {device: recorded}\njobs: [{kernel: kernels/scale.cu, record: true}]",
+            "c.yaml:3: --device recorded cannot be recorded",
+        ),
         ("jobs: [{kernel: kernels/scale.cu, store: 'mysql://x'}]", "no database 'mysql'"),
         ("jobs: [{kernel: kernels/scale.cu, copy_session: true}]", "sessions are copied to serv"),
         ("jobs: [{kernel: kernels/scale.cu, model: m, agent: literal}]", "--model is for"),
