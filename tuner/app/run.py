@@ -20,7 +20,7 @@ from tuner.model.progress import Listener
 from tuner.model.settings import RunSettings
 from tuner.model.trial import Result, Variant
 from tuner.process.files import read_text
-from tuner.search.factory import preload
+from tuner.search.factory import EXHAUSTIVE_BELOW, preload
 from tuner.search.importance import FEWEST_TRIALS, preload_importance
 from tuner.search.pool import Pool
 from tuner.session.events import CandidateMade
@@ -166,9 +166,14 @@ def _take_up_candidates(plan: Plan, session: Session, candidates: Candidates) ->
 
 
 def _load_ahead(plan: Plan, pools: Mapping[Workload, Pool]) -> None:
+    # In the order in which they are needed.
+    most_configs = max(map(len, pools.values()))
+    if plan.config.rounds:
+        # A candidate to come may have more: one with wider ranges does.
+        most_configs = max(most_configs, EXHAUSTIVE_BELOW)
+    preload(plan.config.searcher, most_configs, plan.config.trials)
     if len(plan.tuned) > 1 or plan.config.max_variants is not None:
         preload_solver()
-    preload(plan.config.searcher, max(map(len, pools.values())))
     most = max(budget(plan, pool) for pool in pools.values())
     # The candidate of each round is searched too.
     if most * (1 + plan.config.rounds) >= FEWEST_TRIALS:

@@ -120,13 +120,17 @@ def default_budget(name: str, pool_size: int) -> int:
     return min(DEFAULT_BUDGET, pool_size)
 
 
-def preload(name: str, pool_size: int) -> None:
-    """Import what the searcher of this name needs: a second or two, in which others may work."""
-    match resolve(name, pool_size):
-        case "auto" | "classifier":
-            import sklearn.ensemble  # noqa: F401
+def preload(name: str, pool_size: int, trials: int | None = None) -> None:
+    """Import what the searcher of this name needs: a second or two, in which others may work.
 
+    `trials` is as in `learns_from_others`. What the first proposal needs comes first.
+    """
+    match resolve(name, pool_size, trials):
+        case "auto" | "classifier":
             import tuner.search.auto.portfolio
+            from tuner.search.auto.strategies import preload_forest
+
+            preload_forest()
         case "optuna":
             import tuner.search.optuna  # noqa: F401
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from tuner.device.simulated import SimulatedDevice
 from tuner.model.errors import KernelError, SpaceError, TemplateError
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Result, Status, Trial
+from tuner.search.factory import EXHAUSTIVE_BELOW
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates
@@ -292,3 +294,33 @@ def test_what_a_run_does_not_need_is_not_loaded(
     candidates = Candidates(plan, compiler, SimulatedDevice(flat))
     run._load_ahead(plan, pools_of(plan, candidates.evaluator(plan.candidate)))
     assert loaded == wanted
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({}, ("exhaustive", 19, None)),
+        ({"trials": 6}, ("exhaustive", 19, 6)),
+        ({"rounds": 1}, ("exhaustive", EXHAUSTIVE_BELOW, None)),
+    ],
+)
+def test_the_searcher_s_packages_are_on_their_way_while_the_baseline_is_measured(
+    ran, monkeypatch: pytest.MonkeyPatch, changes, wanted
+) -> None:
+    asked, loading = [], threading.Event()
+
+    def preload(*about) -> None:
+        asked.append(about)
+        loading.set()
+
+    monkeypatch.setattr(run, "preload", preload)
+    monkeypatch.setattr(run, "preload_solver", lambda: None)
+    in_time = []
+
+    def answer(program) -> float:
+        in_time.append(loading.wait(20.0))
+        return flat(program)
+
+    ran(answer, **changes)
+    assert in_time[0]
+    assert asked == [wanted]

@@ -13,9 +13,16 @@ from searches import Timing, drive, make_space
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import InputError
 from tuner.search import pool as pool_module
+from tuner.search.auto import strategies
 from tuner.search.auto.portfolio import AutoSearcher
 from tuner.search.base import Searcher
-from tuner.search.factory import RandomSearcher, default_budget, make_searcher, resolve
+from tuner.search.factory import (
+    RandomSearcher,
+    default_budget,
+    make_searcher,
+    preload,
+    resolve,
+)
 from tuner.search.optuna import OptunaSearcher
 from tuner.search.pool import Pool, valid_configs
 
@@ -178,6 +185,25 @@ def test_auto_tries_all_of_few_configs_if_it_may() -> None:
     names = [resolve("auto", size, trials) for size, trials in cases]
     assert names == ["exhaustive", "exhaustive", "auto", "auto"]
     assert resolve("random", 60) == "random"
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "trials", "loads"),
+    [
+        ("auto", 60, None, False),
+        ("auto", 60, 40, True),
+        ("auto", 64, None, True),
+        ("classifier", 5, None, True),
+        ("random", 5000, 40, False),
+    ],
+)
+def test_the_forest_is_loaded_ahead_for_each_search_that_fits_one(
+    monkeypatch: pytest.MonkeyPatch, name: str, size: int, trials: int | None, loads: bool
+) -> None:
+    loaded: list[None] = []
+    monkeypatch.setattr(strategies, "preload_forest", lambda: loaded.append(None))
+    preload(name, size, trials)
+    assert bool(loaded) is loads
 
 
 def test_heavy_packages_are_only_imported_by_the_searchers_that_use_them() -> None:

@@ -192,6 +192,11 @@ PROMISING = 0.2
 TREES = 40
 
 
+def preload_forest() -> None:
+    """Import what `promise` fits, which takes a second."""
+    import sklearn.ensemble  # noqa: F401
+
+
 def promise(x: Matrix, z: Vector, candidates: Matrix, seed: int) -> Vector:
     """Return how likely each candidate is promising, `[candidates]`, from values `z` of rows `x`.
 
