@@ -2,9 +2,10 @@
 
     python benchmarks/fused_moe_file.py --to DIR [--columns 768] [--two] [--seed 0] [RESULT]
 
-RESULT is what fused_moe_figures.py wrote. Where it has no config the engine's own was in the file:
-SGLang, which has to be installed, is asked for it. DIR is for SGLANG_MOE_CONFIG_DIR, and DIR's
-recorded.json says how much faster the kernel was with each config.
+RESULT is what fused_moe_figures.py wrote, and --columns one of the slices of fused_moe.py:
+Qwen3-30B-A3B's, or with 256 and 2048 DeepSeek-V3's. Where it has no config the engine's own was in
+the file: SGLang, which has to be installed, is asked for it. DIR is for SGLANG_MOE_CONFIG_DIR, and
+DIR's recorded.json says how much faster the kernel was with each config.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from environment import ROOT
+from fused_moe import COLUMNS, SLICES
 from moe_modes import NO_FILE, RECORDED
 
 if TYPE_CHECKING:
+    from tuner.export.engine_configs.files import MoeKey
     from tuner.export.engine_configs.winners import Tables
 
 RESULT = ROOT / "benchmarks/results/h200/fused_moe.json"
-EXPERTS = 128  # of Qwen3-30B-A3B
 # What a row is compared with, as a step's modes are called.
 OVER = {"over_engine": "sglang", "over_default": NO_FILE}
 
@@ -34,6 +36,19 @@ def fleet_of(content: Mapping[str, Any], columns: int, seed: int, *, two: bool) 
         if (one["columns"], one["seed"], one.get("two", False)) == (columns, seed, two):
             return dict(one)
     raise SystemExit(f"has no fleet of {columns} columns, seed {seed}{', two configs' * two}")
+
+
+def key_of(fleet: Mapping[str, Any]) -> MoeKey:
+    """Say what the engine finds a fleet's files by; the oldest fleets name their columns alone."""
+    from tuner.export.engine_configs.files import MoeKey
+    from tuner.export.engine_configs.winners import BLOCK
+
+    columns = fleet["columns"]
+    one = SLICES[columns]
+    experts = fleet.get("experts", one.experts)
+    if fleet.get("weights", one.weights) == "fp8_block":
+        return MoeKey(experts, columns, "fp8_w8a8", BLOCK)
+    return MoeKey(experts, columns)
 
 
 def tables_of(fleet: Mapping[str, Any]) -> Tables:
@@ -70,12 +85,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("result", type=Path, nargs="?", default=RESULT)
     parser.add_argument("--to", type=Path, required=True)
-    parser.add_argument("--columns", type=int, default=768)
+    parser.add_argument("--columns", type=int, default=COLUMNS, choices=SLICES)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--two", action="store_true", help="with a config for each GEMM")
     asked = parser.parse_args()
     from tuner.compiler.python import measured_with
-    from tuner.export.engine_configs.files import MoeKey, write_files
+    from tuner.export.engine_configs.files import write_files
     from tuner.export.engine_configs.winners import files_of_tables
 
     content = json.loads(asked.result.read_text(encoding="utf-8"))
@@ -83,7 +98,7 @@ def main() -> None:
     gpu, compiler = (content["environment"][name] for name in ("device", "compiler"))
     triton = measured_with(compiler, "triton")
     assert triton is not None, compiler
-    tables = {MoeKey(EXPERTS, asked.columns): tables_of(fleet)}
+    tables = {key_of(fleet): tables_of(fleet)}
     made = files_of_tables(tables, "sglang", gpu, triton, (sys.executable,))
     kept = json.dumps(recorded(fleet), indent=1) + "\n"
     write_files(asked.to, {**made.files, Path(RECORDED): kept}, replace=True)

@@ -20,6 +20,8 @@ import fused_moe_file
 import moe_modes
 from sglang_engine import Mode
 
+from tuner.export.engine_configs.files import MoeKey, file_name
+
 CONFIG = {
     "BLOCK_SIZE_M": 16,
     "BLOCK_SIZE_N": 64,
@@ -181,17 +183,52 @@ def test_a_fleet_that_was_not_made_is_said_to_be_missing() -> None:
         fused_moe_file.fleet_of({"fleets": [FLEET]}, 192, 0, two=False)
 
 
-def test_the_files_and_what_was_recorded_of_them_lie_in_one_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fleet = {**FLEET, "rows": FLEET["rows"][:1]}  # of the other SGLang would be asked
+BLOCKS = "dtype=fp8_w8a8,block_shape=[128, 128]"
+
+
+@pytest.mark.parametrize(
+    ("columns", "name"),
+    [
+        (768, "E=128,N=768,device_name=NVIDIA_H200.json"),
+        (192, "E=128,N=192,device_name=NVIDIA_H200.json"),
+        (256, f"E=256,N=256,device_name=NVIDIA_H200,{BLOCKS}.json"),
+        (2048, f"E=32,N=2048,device_name=NVIDIA_H200,{BLOCKS}.json"),
+    ],
+)
+def test_a_file_is_named_for_the_slice_that_its_fleet_was_of(columns: int, name: str) -> None:
+    key = fused_moe_file.key_of({"columns": columns})
+    assert file_name(key, "sglang", "NVIDIA H200") == name
+
+
+def test_what_a_fleet_says_of_its_slice_is_believed() -> None:
+    said = {"columns": 256, "experts": 257, "weights": "bf16"}
+    assert fused_moe_file.key_of(said) == MoeKey(257, 256)
+
+
+def write_again(folder: Path, fleet: dict[str, Any], *words: str) -> Path:
+    """Write the files of a result with one fleet; give their folder."""
     environment = {"device": "NVIDIA H200", "compiler": "Python 3.12.3, triton 3.6.0"}
-    result = tmp_path / "fused_moe.json"
+    result, made = folder / "fused_moe.json", folder / "to"
     result.write_text(json.dumps({"fleets": [fleet], "environment": environment}), "utf-8")
-    monkeypatch.setattr(
-        sys, "argv", ["fused_moe_file.py", str(result), "--to", str(tmp_path / "to"), "--two"]
-    )
-    fused_moe_file.main()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["fused_moe_file.py", str(result), "--to", str(made), *words])
+        fused_moe_file.main()
+    return made
+
+
+# Of a number of tokens without a config SGLang would be asked.
+DECIDED = {**FLEET, "rows": FLEET["rows"][:1]}
+
+
+def test_the_files_of_local_experts_in_fp8_are_written(tmp_path: Path) -> None:
+    made = write_again(tmp_path, {**DECIDED, "columns": 2048}, "--columns", "2048", "--two")
+    name = f"E=32,N=2048,device_name=NVIDIA_H200,{BLOCKS}"
+    assert json.loads((made / NAME.parent / f"{name}.json").read_text("utf-8")) == {"16": CONFIG}
+    assert (made / NAME.parent / f"{name}_down.json").exists()
+
+
+def test_the_files_and_what_was_recorded_of_them_lie_in_one_folder(tmp_path: Path) -> None:
+    write_again(tmp_path, DECIDED, "--two")
     assert json.loads((tmp_path / "to" / NAME).read_text("utf-8")) == {"16": CONFIG}
     assert (tmp_path / "to" / NAME).with_stem(f"{NAME.stem}_down").exists()
     assert moe_modes.named_folder(str(tmp_path / "to"))[1] == tmp_path / "to"
