@@ -153,8 +153,8 @@ def test_sampling_ends(
 @pytest.mark.parametrize(
     ("times", "incumbent", "slow"),
     [
-        ([13.1, 14.0, 15.0], 10.0, True),
-        ([12.9, 14.0, 15.0], 10.0, False),  # its fastest sample is close
+        ([11.1, 14.0, 15.0], 10.0, True),
+        ([10.9, 14.0, 15.0], 10.0, False),  # its fastest sample is close
         ([20.0, 20.0], 10.0, False),
         ([20.0, 20.0, 20.0], None, False),
     ],

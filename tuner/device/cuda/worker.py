@@ -66,9 +66,9 @@ from tuner.model.trial import EnergyWindow, Measurement
 LOADED_PROGRAMS = 16
 ISOLATED_REPLAYS = 15
 WARM_UP_REPLAYS = 4
-# Clocks stay up for longer than that after the last replay. A first one also brings the graph and
-# the kernel's code to the GPU.
-AWAKE_S, AWAKE_REPLAYS = 50e-3, 2
+# Clocks stay up for longer than that after the last replay. Then one brings the graph and the
+# kernel's code to the GPU; another, in front of the first batch, does not count either.
+AWAKE_S = 50e-3
 # Of a comparison, in front of each of which one replay does not count.
 ROUNDS_AT_A_TIME = 8
 # What stands for timed calls is replayed up to so many times.
@@ -451,7 +451,7 @@ class CudaWorker:
         """Replay until the clocks are steady: after a pause they take some milliseconds to rise."""
         started = time.perf_counter()
         if started < self._busy_s + AWAKE_S:
-            replays.run([graph] * AWAKE_REPLAYS)
+            replays.run([graph])
             return
         batches: list[float] = []
         while not steady(policy, batches, time.perf_counter() - started):
