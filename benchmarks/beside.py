@@ -85,9 +85,10 @@ def in_a_process_of_its_own(script: str, *words: str, caches: Mapping[str, str])
         places = {variable: f"{folder}/{name}" for variable, name in caches.items()}
         for place in places.values():
             Path(place).mkdir()
+        path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         answer = subprocess.run(
             [sys.executable, script, *words],
-            env={**os.environ, "PYTHONPATH": str(ROOT), **places},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **places},
             stdout=subprocess.PIPE,
             text=True,
             check=True,
