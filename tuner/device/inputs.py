@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tuner.device.layout import LARGEST, SMALLEST_NORMAL, Array, Patch
 from tuner.model.errors import KernelError
@@ -22,6 +23,7 @@ from tuner.model.kernel import (
 if TYPE_CHECKING:
     from tuner.model.expressions import Value
 
+_T = TypeVar("_T")
 NORMAL, EXTREME, NONFINITE = "normal", "extreme", "nonfinite"
 # Each must leave a correct kernel correct; `extreme` mixes in the ends of the dtype's range.
 INPUT_KINDS = (NORMAL, "x3", "x0.01", "negated", "zeros", EXTREME)
@@ -248,6 +250,14 @@ class InputCache:
         others = sum(other.size_bytes for other in self._kept.values())
         if others + prepared.size_bytes <= self._limit_bytes:
             self._kept[prepared.kind] = prepared
+
+    def making_room(self, attempt: Callable[[], _T]) -> _T:
+        """Try once more, without all that is kept, where memory ends: it only saves time."""
+        # Not in an `except`: the error's frames hold what it had made so far.
+        with suppress(MemoryError):
+            return attempt()
+        self.clear()
+        return attempt()
 
     def clear(self) -> None:
         self._kept.clear()

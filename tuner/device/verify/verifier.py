@@ -132,7 +132,7 @@ class Verifier:
         if prepared is None and cached:
             prepared = self._cache.take(kind, seed)
         if prepared is None:
-            prepared = self._drawn(workload, kind, seed)
+            prepared = self._cache.making_room(partial(self._drawn, workload, kind, seed))
             if cached:
                 self._cache.put(prepared)
         self._use(prepared)
@@ -188,7 +188,7 @@ class Verifier:
     def _twin(self) -> tuple[Prepared, Patch]:
         current = self._current
         if current.twin is None:
-            current.twin = self._drawn_twin(current)
+            current.twin = self._cache.making_room(partial(self._drawn_twin, current))
         return current.twin
 
     def _drawn_twin(self, before: Prepared) -> tuple[Prepared, Patch]:
@@ -251,7 +251,7 @@ class Verifier:
 
     def compute_reference(self) -> None:
         """Compute the expected outputs unless they are known; the worker may launch meanwhile."""
-        self._refer(self._current)
+        self._cache.making_room(partial(self._refer, self._current))
 
     def _refer(self, prepared: Prepared) -> None:
         if prepared.reference is not None:

@@ -170,3 +170,24 @@ def test_a_set_of_another_kind_serves_so_many_checks() -> None:
     cache.put(prepared("x3", 5))
     served = [cache.take("x3", seed) is not None for seed in range(10, 12 + USES)]
     assert served == [True] * (USES - 1) + [False] * 3
+
+
+def test_where_memory_ends_what_is_kept_makes_room() -> None:
+    cache = InputCache(1 << 10)
+    cache.put(prepared(NORMAL, 5))
+
+    def drawn() -> str:
+        if cache.take(NORMAL, 5) is not None:
+            raise MemoryError
+        return "drawn"
+
+    assert cache.making_room(drawn) == "drawn"
+    assert cache.take(NORMAL, 5) is None
+
+
+def test_where_nothing_makes_room_the_error_is_told() -> None:
+    def drawn() -> None:
+        raise MemoryError("7.5 GB")
+
+    with pytest.raises(MemoryError, match="GB"):
+        InputCache(1 << 10).making_room(drawn)

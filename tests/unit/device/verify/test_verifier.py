@@ -368,3 +368,20 @@ def test_slightly_other_inputs_cost_no_draw_of_all(
     bench.verifier.touch()
     bench.double()
     assert bench.verifier.check().passed
+
+
+@pytest.mark.parametrize("step", ["_drawn", "_refer", "_drawn_twin"])
+def test_memory_that_ends_once_costs_a_second_try(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    attempt, failures = getattr(bench.verifier, step), [MemoryError()]
+
+    def short_once(*given: object) -> object:
+        if failures:
+            raise failures.pop()
+        return attempt(*given)
+
+    monkeypatch.setattr(bench.verifier, step, short_once)
+    assert bench.checked(bench.double).passed
+    assert bench.verifier.alternate().offsets
+    assert not failures
