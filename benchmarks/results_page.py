@@ -348,6 +348,20 @@ def _many(content):
     )
 
 
+def _compile_time(content):
+    yield "## Compiling a config of the tensor-core GEMMs\n"
+    times = "; ".join(
+        f"`{r['operator']}` {r['median_s']:.2f} s, one in ten over {r['longest_tenth_s']:.2f} s"
+        for r in content["rows"]
+    )
+    first, known = content["rows"][0], content["environment"]
+    yield (
+        f"On one core of an {known['cpu']} with {first['compiler']}, the median of "
+        f"{first['configs']} random configs of each: {times}. Asked are 0.35 s. "
+        "`benchmarks/compile_time.py`, `benchmarks/results/cpu/compile_time.json`.\n"
+    )
+
+
 def _energy(content):
     yield "## Energy\n"
     yield (
@@ -534,6 +548,7 @@ SECTIONS = (
     (_methods, "cpu/search"),
     (_cost, "cpu/searcher_cost"),
     (_many, "cpu/many_workloads"),
+    (_compile_time, "cpu/compile_time"),
     (_energy, "h200/energy"),
     (_worth, "h200/search_worth"),
     (_throughput, "GPU/throughput"),
