@@ -78,7 +78,7 @@ def main() -> None:
     for name in OPERATORS:
         rows.append(measured(name, asked.configs))
         print(rows[-1], flush=True)
-    write_result(asked.out or "cpu/compile_time", {"environment": environment(), "rows": rows})
+    write_result(asked.out or "compile_time", {"environment": environment(), "rows": rows})
 
 
 if __name__ == "__main__":
