@@ -1,15 +1,16 @@
 """How long `tune` takes from nothing, in the surroundings and alone, and how busy the device is.
 
     python benchmarks/cold_tune.py [--kernel NAME] [--workloads N] [--surroundings auto,alone]
+                                   [--workload M=16,N=6144,K=4096] [--searcher NAME]
                                    [--seed 0] [--trials N] [--out FILE]
                                                             (needs an NVIDIA GPU and CuPy)
 
 Runs the whole command in a process of its own on N tuned workloads of all sizes and up to N that
-are held out, with an empty cache for compiled kernels and without a store of past runs. The first
-run in any surroundings finds CuPy's cache empty too (`first, ...`), as on a fresh machine; CuPy
-keeps there what verification compiles, for whatever is tuned later. *Busy* is the share of the
-search's wall time in which the device has a trial; `nvml` is the mean of NVML's own utilization
-over the same time.
+are held out, or on the one that `--workload` names, with an empty cache for compiled kernels and
+without a store of past runs. The first run in any surroundings finds CuPy's cache empty too
+(`first, ...`), as on a fresh machine; CuPy keeps there what verification compiles, for whatever is
+tuned later. *Busy* is the share of the search's wall time in which the device has a trial; `nvml`
+is the mean of NVML's own utilization over the same time.
 """
 
 from __future__ import annotations
@@ -124,6 +125,7 @@ def run(space, surroundings, asked, folder, cupy_cache):
     words += ["--device", "cuda", "--quiet", "--seed", str(asked.seed), "--json"]
     words += ["--session", str(session), "--surroundings", surroundings]
     words += ["--trials", str(asked.trials)] if asked.trials else []
+    words += ["--searcher", asked.searcher] if asked.searcher else []
     caches = {"TUNER_CACHE_DIR": f"{folder}/tune", "CUPY_CACHE_DIR": cupy_cache}
     start = time.perf_counter()
     done = subprocess.run(
@@ -144,6 +146,16 @@ def run(space, surroundings, asked, folder, cupy_cache):
         },
         "checks": result["checks"],
     }
+
+
+def chosen_workloads(spec, asked):
+    """Give the tuned workloads and those held out that were asked for."""
+    if not asked.workload:
+        return spread(spec, asked.workloads), spec.held_out[: asked.workloads]
+    found = [one for one in spec.tuned if one.key == asked.workload]
+    if not found:
+        raise SystemExit(f"{asked.workload!r} is none of {[one.key for one in spec.tuned]}")
+    return found, ()
 
 
 def spread(spec, count):
@@ -172,6 +184,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kernel", default="fused_add_rmsnorm")
     parser.add_argument("--workloads", type=int, default=10, help="how many")
+    parser.add_argument("--workload", help="this one alone, and nothing held out")
+    parser.add_argument("--searcher", help="as the command calls it")
     parser.add_argument("--surroundings", type=lambda text: text.split(","), default=RUNS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trials", type=int)
@@ -186,7 +200,7 @@ def main():
 
     space = ROOT / f"search_spaces/sglang/{asked.kernel}.yaml"
     spec = load_definition(space).spec
-    tuned, held_out = spread(spec, asked.workloads), spec.held_out[: asked.workloads]
+    tuned, held_out = chosen_workloads(spec, asked)
     runs = {}
     first, *_ = asked.surroundings
     with with_workloads(space, tuned, held_out) as chosen, tempfile.TemporaryDirectory() as cupy:
@@ -196,6 +210,7 @@ def main():
                 device, runs[name] = run(chosen, around, asked, folder, cupy)
             content = {
                 "kernel": asked.kernel,
+                "searcher": asked.searcher or "auto",
                 "seed": asked.seed,
                 "workloads": [workload.key for workload in tuned],
                 "held_out": [workload.key for workload in held_out],
