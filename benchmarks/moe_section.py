@@ -104,6 +104,26 @@ def _seeds(fleets: Sequence[Json]) -> Iterator[str]:
         )
 
 
+def seeds(content: Json) -> Iterator[str]:
+    """Say what two seeds' configs take, timed in the same rounds."""
+    rows = content["rows"]
+    proved = [row for row in rows if not row["interval"][0] <= 1.0 <= row["interval"][1]]
+    draws = len(rows[0]["draws"]) if rows else 0
+    yield "## Two seeds' files for SGLang's fused MoE kernel\n"
+    yield (
+        f"The files of seeds 0 and 1, {content['columns']} columns: {content['shared']} numbers of "
+        f"tokens have a config by both, of {len(rows)} they differ. Those were timed in the same "
+        f"rounds, in {draws} draws of inputs and routes; the interval is that of the draws. "
+        f"{len(proved)} differ by more than it (asked: 0).\n"
+    )
+    yield "| tokens | seed 0 takes of seed 1's time | interval |"
+    yield "|---|---|---|"
+    for row in rows:
+        low, high = row["interval"]
+        yield f"| {row['tokens']} | {row['ratio']:.3f} | {low:.3f} to {high:.3f} |"
+    yield ("\n`benchmarks/fused_moe_seeds.py`, `benchmarks/results/h200/fused_moe_seeds.json`.\n")
+
+
 def _apart(first: Sequence[float], second: Sequence[float]) -> bool:
     return max(first[1], second[1]) > min(first[2], second[2])
 

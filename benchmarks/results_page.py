@@ -528,6 +528,7 @@ def _start(content):
 SECTIONS = (
     *((steps_section.steps, f"h200/sglang_step/{model}") for model in steps_section.ASKED),
     (moe_section.fused_moe, "GPU/fused_moe"),
+    (moe_section.seeds, "h200/fused_moe_seeds"),
     (moe_section.step, "h200/sglang_step/qwen3-30b-a3b-moe-configs"),
     (steps_section.call_cost, "h200/call_cost"),
     (_stand_ins, "h200/stand_ins"),

@@ -9,7 +9,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
 import fused_moe_figures
+import fused_moe_seeds
 import moe_section
+import pytest
 
 from tuner.export.engine_configs.winners import Tables
 from tuner.model.config import Config
@@ -130,3 +132,28 @@ def test_a_gain_that_the_kernel_does_not_imply_is_marked() -> None:
     assert step_page(gain("file", 1.03, 1.05)).count("**missed**") == 1
     assert step_page(gain("file", 1.03, 1.0)).count("**missed**") == 1
     assert "missed" not in step_page(gain("no file", 0.97, 0.98))
+
+
+def test_where_two_seeds_differ_their_configs_are_timed_against_each_other() -> None:
+    first, second = fleet(0, (1, 16, 1.1), (16, 32, 1.1)), fleet(1, (1, 16, 1.1), (16, 16, 1.2))
+    fleets = [{**one, "two": False} for one in (first, second)]
+    shared, pairs = fused_moe_seeds.differing({"fleets": fleets}, 768)
+    assert shared == 2
+    assert pairs == {16: ({"BLOCK_SIZE_M": 32}, {"BLOCK_SIZE_M": 16})}
+    with pytest.raises(SystemExit, match="1 fleets have 768 columns"):
+        fused_moe_seeds.differing({"fleets": fleets[:1]}, 768)
+
+
+def test_an_interval_is_that_of_draws_not_of_rounds() -> None:
+    sure = fused_moe_seeds.summary([[1.02] * 8] * 12)
+    assert (sure["ratio"], sure["interval"]) == (1.02, [1.02, 1.02])
+    unsure = fused_moe_seeds.summary([[0.97] * 8, [1.03] * 8] * 6)
+    low, high = unsure["interval"]
+    assert low < 0.99
+    assert high > 1.01
+    rows = [{"tokens": 1, **sure}, {"tokens": 16, **unsure}]
+    content = {"columns": 768, "shared": 18, "rows": rows}
+    said = "\n".join(moe_section.seeds(content))
+    assert "of 2 they differ" in said
+    assert "in 12 draws" in said
+    assert "1 differ by more than it (asked: 0)" in said

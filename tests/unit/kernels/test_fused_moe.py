@@ -82,6 +82,18 @@ def test_skewed_routes_have_a_favourite_and_balanced_ones_have_none() -> None:
     assert first["skewed"] > 0.09
 
 
+@pytest.mark.parametrize(("ep", "most"), [(1, 0.02), (8, 0.08)])
+@pytest.mark.parametrize("tokens", [4, 16, 64])
+def test_one_routing_gives_the_kernel_as_much_to_do_as_another(
+    tokens: int, ep: int, most: float
+) -> None:
+    axes = {**QWEN3, "M": tokens, "E": 128 // ep, "EP": ep}
+    drawn_routes = [routes(axes, "real", seed=seed) for seed in range(40)]
+    blocks = [MODULE["blocks_of"](np, one, axes["E"]) for one in drawn_routes]
+    assert np.std(blocks) < most * np.mean(blocks)
+    assert len({one.tobytes() for one in drawn_routes}) == 40
+
+
 @pytest.mark.parametrize("routing", ["balanced", "skewed", "real"])
 def test_the_least_bytes_are_of_no_more_experts_than_tokens_have(routing: str) -> None:
     spec = callable_space(NAME, ROUTING=routing).spec
