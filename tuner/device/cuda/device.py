@@ -412,6 +412,9 @@ class CudaMemory(HostMemory):
             self._host.close()
             self._host.unlink()
             self._host = None
+        self.trim()
+
+    def trim(self) -> None:
         self.xp.get_default_memory_pool().free_all_blocks()
 
     def push(self) -> None:

@@ -138,7 +138,7 @@ class VerifiedDevice:
                 alone_us=alone_us,
             )
 
-        return _tried(workload, attempt)
+        return self._tried(workload, attempt)
 
     def rank(self, programs: Sequence[Program], *, rounds: int) -> RankedRounds:
         """Time programs interleaved, in one stretch, and judge what their last calls left."""
@@ -147,7 +147,7 @@ class VerifiedDevice:
             rows, faults = self._alternated(programs, [rounds])
             return [tuple(None if k in faults else us for k, us in enumerate(row)) for row in rows]
 
-        return _tried(programs[0].workload, attempt)
+        return self._tried(programs[0].workload, attempt)
 
     def _alternated(
         self, programs: Sequence[Program], stretches: Iterable[int], *, again: bool = False
@@ -194,9 +194,34 @@ class VerifiedDevice:
 
     def _outcome_of(self, program: Program, attempt: Callable[[], _T]) -> _T | Outcome:
         try:
-            return _once_more_if_killed(program.workload, attempt)
+            return self._with_a_second_attempt(program.workload, attempt)
         except RunFailedError as error:
             return Outcome(error.status, str(error))
+
+    def _tried(self, workload: Workload, attempt: Callable[[], _T]) -> _T:
+        try:
+            return self._with_a_second_attempt(workload, attempt)
+        except RunFailedError as error:
+            raise DeviceError(f"a verified program failed when timed again: {error}") from error
+
+    def _with_a_second_attempt(self, workload: Workload, attempt: Callable[[], _T]) -> _T:
+        """Try again where memory ended, or may have: then without what is only kept for later."""
+        try:
+            try:
+                return attempt()
+            except RunFailedError as error:
+                if not error.killed:
+                    raise
+            except MemoryError:
+                pass
+            self._ask("let_go")
+            return attempt()
+        except MemoryError as error:
+            raise DeviceError(
+                f"not enough memory for {workload}: {error}",
+                remedy="leave the workload out, or free the memory: checking it takes its "
+                "arguments twice and float64 copies of them",
+            ) from error
 
     def _run(
         self, program: Program, incumbent_us: float | None, full_verification: bool
@@ -442,29 +467,6 @@ def _blamed_on_verifier() -> Iterator[None]:
             f"the process that verifies results ended (exit code {error})",
             remedy="it holds the inputs and the float64 reference of a workload: the system may "
             "have run out of memory",
-        ) from error
-
-
-def _tried(workload: Workload, attempt: Callable[[], _T]) -> _T:
-    try:
-        return _once_more_if_killed(workload, attempt)
-    except RunFailedError as error:
-        raise DeviceError(f"a verified program failed when timed again: {error}") from error
-
-
-def _once_more_if_killed(workload: Workload, attempt: Callable[[], _T]) -> _T:
-    try:
-        try:
-            return attempt()
-        except RunFailedError as error:
-            if not error.killed:
-                raise
-        return attempt()
-    except MemoryError as error:
-        raise DeviceError(
-            f"not enough memory for {workload}: {error}",
-            remedy="leave the workload out, or free the memory: checking it takes its arguments "
-            "twice and float64 copies of them",
         ) from error
 
 

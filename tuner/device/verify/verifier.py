@@ -81,6 +81,9 @@ class HostMemory:
     def synchronize(self) -> None:
         """Wait for the array library's work."""
 
+    def trim(self) -> None:
+        """Give back what the array library keeps of freed memory."""
+
 
 class Verifier:
     """Prepare inputs in a shared arena, and verify what a kernel made of them.
@@ -121,6 +124,12 @@ class Verifier:
         self._cache.clear()
         self._same = None
         self._memory.close()
+
+    def let_go(self) -> None:
+        """Leave to others all memory that is not in use: what is kept only saves time."""
+        self._cache.clear()
+        self._same = None
+        self._memory.trim()
 
     def prepare(self, workload: Workload, kind: str, seed: int, cached: bool = False) -> bool:
         """Put inputs into the arena, poison the rest; tell whether their reference is known.

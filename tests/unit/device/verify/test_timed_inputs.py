@@ -191,3 +191,25 @@ def test_where_nothing_makes_room_the_error_is_told() -> None:
 
     with pytest.raises(MemoryError, match="GB"):
         InputCache(1 << 10).making_room(drawn)
+
+
+@pytest.mark.parametrize("failure", [MemoryError("27 GB"), None])
+def test_memory_that_ends_beside_the_verifier_is_let_go_there_before_it_is_tried_again(
+    device: VerifiedDevice, verifier: Verifying, monkeypatch: pytest.MonkeyPatch, failure: Any
+) -> None:
+    asked: list[str] = []
+    call, killed = verifier.call, RunFailedError(Status.RESOURCE_LIMIT, "27 GB", killed=True)
+
+    def noted(method: str, *arguments: Any, timeout_s: float) -> Any:
+        asked.append(method)
+        return call(method, *arguments, timeout_s=timeout_s)
+
+    def short(*_: object) -> Any:
+        if "let_go" not in asked:
+            raise failure or killed
+        return [(1.0, 1.0)] * 6
+
+    monkeypatch.setattr(verifier, "call", noted)
+    monkeypatch.setattr(device._runner, "compare", short)
+    assert len(device.rank([config("a"), config("b")], rounds=6)) == 6
+    assert asked.count("let_go") == 1

@@ -370,6 +370,18 @@ def test_slightly_other_inputs_cost_no_draw_of_all(
     assert bench.verifier.check().passed
 
 
+def test_what_is_let_go_was_kept_for_later_and_is_drawn_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trimmed: list[bool] = []
+    monkeypatch.setattr(bench.verifier._memory, "trim", lambda: trimmed.append(True))
+    assert bench.checked(bench.double).passed
+    bench.verifier.let_go()
+    assert trimmed == [True]
+    assert bench.verifier.check().passed
+    assert bench.checked(bench.double).passed
+
+
 @pytest.mark.parametrize("step", ["_drawn", "_refer", "_drawn_twin"])
 def test_memory_that_ends_once_costs_a_second_try(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str
