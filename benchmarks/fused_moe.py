@@ -212,6 +212,7 @@ def record(asked: argparse.Namespace) -> None:
             "device": asked.device,
             "space": sampled_space(asked.work, asked.configs),
             "workloads": [axes_of(tokens, asked.columns) for tokens in asked.tokens],
+            "operators": {"WEIGHTS": SLICES[asked.columns].weights},
             "peers": peers_of(asked),
             "time_s": asked.limit_s,
         }

@@ -6,7 +6,8 @@
 FOLDER holds the sessions and the files *.seconds.json. Needs no GPU: the searches are replayed over
 recordings, or over what sessions of `fused_moe.py record` hold that were stopped before they had
 written one, each with `--seeds` seeds. FILE keeps what it has of other fleets, each with the commit
-that it was made with, and of searches where none are replayed.
+that it was made with, and of other searches. Of DeepSeek-V3's experts on eight GPUs, with weights
+in bf16, benchmarks/recorded/fused_moe has the recording.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ WITHOUT_FILE, TRITON = "without_file", "3.6.0"
 SEEDS, TRIALS, NEAR = 20, 192, 1.01
 # Of a slice, besides its columns.
 SHAPE = {"experts": "E", "hidden": "K", "ep": "EP"}
+# Of a search; those of earlier results that don't say it are of Qwen3-30B-A3B.
+SLICE = {"experts": "E", "columns": "N"}
+QWEN3 = {"experts": 128, "columns": 768}
 NAME = re.compile(r"fleet-N(?P<columns>\d+)(?P<two>-two)?-seed(?P<seed>\d+)")
 
 
@@ -121,6 +125,7 @@ def searched(space: RecordedSpace, seeds: int) -> dict[str, Any]:
     runs = [replay(space, "auto", seed, settings) for seed in range(seeds)]
     counts = [needed(one.found_us, space.optimum_us) for one in runs]
     return {
+        **{name: space.workload.values[axis] for name, axis in SLICE.items()},
         "tokens": space.workload.values["M"],
         "configs": len(space.pool),
         "best_us": round(space.optimum_us, 3),
@@ -153,7 +158,18 @@ def searches(
 
     found = [space for one in recordings for space in recorded_spaces(one, SPACE)]
     found += [space for one in sessions for space in measured(one)]
-    return sorted((searched(one, seeds) for one in found), key=lambda one: one["tokens"])
+    return [searched(one, seeds) for one in found]
+
+
+def with_earlier(path: Path, replayed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Add the searches of an earlier result that were not replayed again."""
+    known = json.loads(path.read_text(encoding="utf-8"))["searches"] if path.exists() else []
+
+    def name(one: Mapping[str, Any]) -> tuple[int, ...]:
+        return tuple(one[key] for key in (*SLICE, "tokens"))
+
+    made = {name(one): dict(one) for one in [*({**QWEN3, **one} for one in known), *replayed]}
+    return [made[key] for key in sorted(made)]
 
 
 def kept(path: Path, made: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -221,9 +237,8 @@ def main() -> None:
     fleets_of_all = sorted(
         [*own, *kept(out, own)], key=lambda one: (one["columns"], one.get("two", False))
     )
-    if not replayed and out.exists():
-        replayed = json.loads(out.read_text(encoding="utf-8"))["searches"]
-    content = {"fleets": fleets_of_all, "searches": replayed, "environment": environment}
+    searches_of_all = with_earlier(out, replayed)
+    content = {"fleets": fleets_of_all, "searches": searches_of_all, "environment": environment}
     write_result(out, content)
 
 

@@ -348,6 +348,27 @@ def _many(content):
     )
 
 
+SEARCH_S = 30
+
+
+def _gemm_search(content):
+    device, (workload,) = content["environment"]["device"], content["workloads"]
+    runs = content["runs"].values()
+    trials, *_ = {run["trials"] for run in runs}
+    searched, whole = (
+        " and ".join(f"{run[name]:.1f} s" for run in runs) for name in ("search_s", "wall_s")
+    )
+    yield f"## A search of {trials} configs of one product, {device}\n"
+    yield (
+        f"`{content['kernel']}` on {workload} between its neighbours, {content['searcher']}ly "
+        f"chosen configs, {content['cores']} cores, nothing compiled before: the search "
+        f"{searched} (asked: {SEARCH_S} s), the "
+        f"whole command {whole}, the first with "
+        "CuPy's cache empty too. `benchmarks/cold_tune.py`, "
+        "`benchmarks/results/h200/gemm_search.json`.\n"
+    )
+
+
 def _compile_time(content):
     yield "## Compiling a config of the tensor-core GEMMs\n"
     times = "; ".join(
@@ -550,6 +571,7 @@ SECTIONS = (
     (_cost, "cpu/searcher_cost"),
     (_many, "cpu/many_workloads"),
     (_compile_time, "cpu/compile_time"),
+    (_gemm_search, "h200/gemm_search"),
     (_energy, "h200/energy"),
     (_worth, "h200/search_worth"),
     (_throughput, "GPU/throughput"),
