@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import quantiles
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,8 @@ LEVEL = 0.95
 # Below so many rounds no difference can be claimed: if nothing differed, all of n would agree with
 # probability `2 * 0.5**n` (sign test).
 FEWEST_ROUNDS = 6
+# Samples, to call a config hopeless.
+FEWEST_TO_REFUSE = 3
 
 
 def relative_standard_error(times_us: Sequence[float]) -> float | None:
@@ -27,11 +30,12 @@ def relative_standard_error(times_us: Sequence[float]) -> float | None:
     `1.25 * IQR / (1.35 * sqrt(n))`, after McGill, Tukey and Larsen, Variations of Box Plots
     (The American Statistician 32, 1978): one slow replay in twenty does not move it.
     """
-    times = _positive(times_us)
-    if times.size < 2:
+    times: list[float] = _positive(times_us).tolist()
+    if len(times) < 2:
         return None
-    low, middle, high = np.quantile(times, (0.25, 0.5, 0.75))
-    return float(1.25 * (high - low) / (1.35 * math.sqrt(times.size) * middle))
+    # Not NumPy's, which first imports masked arrays: of a timed config's milliseconds that is many.
+    low, middle, high = quantiles(times, n=4, method="inclusive")
+    return 1.25 * (high - low) / (1.35 * math.sqrt(len(times)) * middle)
 
 
 def enough(times_us: Sequence[float], target: float, minimum: int) -> bool:
@@ -43,7 +47,7 @@ def enough(times_us: Sequence[float], target: float, minimum: int) -> bool:
 
 
 def clearly_slower(
-    times_us: Sequence[float], incumbent_us: float, margin: float, minimum: int = 3
+    times_us: Sequence[float], incumbent_us: float, margin: float, minimum: int = FEWEST_TO_REFUSE
 ) -> bool:
     """Tell whether a config is hopeless: even its fastest sample is over the incumbent's median.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing import shared_memory
@@ -89,13 +90,16 @@ class CudaDevice(VerifiedDevice):
             self._lock = _lock(ordinal, uuid)
             undo.callback(self._lock.release)
             try:
-                verifier = Child(cuda_verifier, (ordinal, spec, dict(operators)), "tune-verifier")
+                opened = (ordinal, spec, dict(operators))
+                # The worker starts meanwhile.
+                verifier = Child(cuda_verifier, opened, "tune-verifier", wait=False)
                 undo.callback(verifier.kill)
                 source = spec.source if spec.is_callable else None
                 home = PeerHome(spec.reference, dict(operators), spec.path, source)
                 runner = CudaRunner(ordinal, home, spec.deterministic)
                 undo.callback(runner.close)
                 facts = runner.describe()
+                verifier.wait_ready()
                 streaming = verifier.call("streaming_gbps", timeout_s=VERIFIER_TIMEOUT_S)
             except (ChildDiedError, ChildTimeoutError, MemoryError) as error:
                 raise DeviceError(f"the GPU's processes did not start: {error}") from error
@@ -434,4 +438,17 @@ def cuda_verifier(ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) 
     # CuPy compiles a reduction by CUB for 1.4 s when it first meets it, an own one for 0.1 s: in a
     # first run that is more time than all else that is verified.
     os.environ.setdefault("CUPY_ACCELERATORS", "")
+    threading.Thread(target=_load_ahead, daemon=True).start()
     return Verifier(CudaMemory(ordinal), spec, operators)
+
+
+def _load_ahead() -> None:
+    """Import what CuPy and NumPy else import when inputs are first drawn: SciPy's sparse arrays.
+
+    That takes longer than to verify a baseline.
+    """
+    import cupyx
+    import numpy.ma  # noqa: F401
+
+    # CuPy has put a module there that is loaded when it is first asked for something.
+    _ = cupyx.errstate

@@ -56,10 +56,12 @@ from tuner.device.timing import (
     finished,
     hopeless,
     rotation,
+    samples_wanted,
     steady,
     suspicious,
     wall_ratio,
 )
+from tuner.model.statistics import FEWEST_TO_REFUSE
 from tuner.model.surroundings import Surroundings
 from tuner.model.trial import EnergyWindow, Measurement
 
@@ -209,8 +211,11 @@ class CudaWorker:
         reset_persisting_l2()
         graph = self._graph(launcher, policy, replays, incumbent_us)
         self._keep(program, replays.buffers, graph)
-        self._warm_up(graph, policy, replays)
-        times, ratio = self._sample(graph, policy, replays, launcher, incumbent_us)
+        replay_us = self._warm_up(graph, policy, replays)
+        slow = hopeless(policy, [replay_us / graph.calls] * FEWEST_TO_REFUSE, incumbent_us)
+        # A chain's time says nothing without that of the one without the operator.
+        slow = slow and not replays.buffers.rotation.chain
+        times, ratio = self._sample(graph, policy, replays, launcher, incumbent_us, slow=slow)
         self._busy_s = time.perf_counter()
         slow = hopeless(policy, times, incumbent_us)
         return Measurement(tuple(times), graph.calls, replays.buffers.sets, slow, ratio)
@@ -222,6 +227,8 @@ class CudaWorker:
         replays: Replays,
         launcher: Issuer,
         incumbent_us: float | None,
+        *,
+        slow: bool,
     ) -> tuple[list[float], float]:
         times: list[float] = []
         ratios: list[float] = []
@@ -230,7 +237,7 @@ class CudaWorker:
         while not finished(policy, times, time.perf_counter() - started, incumbent_us) or (
             suspicious(ratios) and len(ratios) < SECOND_LOOKS
         ):
-            wanted = 3 if not times else max(2, policy.min_samples - len(times))
+            wanted = samples_wanted(policy, times, slow=slow)
             batch_started = time.perf_counter()
             sample, event_s = replays.rounds([graph], [launcher], empty, wanted)
             wall_s = time.perf_counter() - batch_started
@@ -447,15 +454,18 @@ class CudaWorker:
         calls = calls_per_replay(policy, buffers.rotation, guess_us)
         return Graph(launcher, buffers, calls, self._stream)
 
-    def _warm_up(self, graph: Graph, policy: TimingPolicy, replays: Replays) -> None:
-        """Replay until the clocks are steady: after a pause they take some milliseconds to rise."""
+    def _warm_up(self, graph: Graph, policy: TimingPolicy, replays: Replays) -> float:
+        """Replay until the clocks are steady: after a pause they take some milliseconds to rise.
+
+        Returns what a replay then took, in us.
+        """
         started = time.perf_counter()
         if started < self._busy_s + AWAKE_S:
-            replays.run([graph])
-            return
+            return replays.run([graph])[0][0]
         batches: list[float] = []
         while not steady(policy, batches, time.perf_counter() - started):
             batches.append(median(replays.run([graph] * WARM_UP_REPLAYS)[0]))
+        return batches[-1]
 
     def _isolated(self, program: Program, policy: TimingPolicy, replays: Replays) -> float | None:
         if not any(launch.pdl for launch in program.launches):
