@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing import shared_memory
@@ -438,14 +437,16 @@ def cuda_verifier(ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) 
     # CuPy compiles a reduction by CUB for 1.4 s when it first meets it, an own one for 0.1 s: in a
     # first run that is more time than all else that is verified.
     os.environ.setdefault("CUPY_ACCELERATORS", "")
-    threading.Thread(target=_load_ahead, daemon=True).start()
-    return Verifier(CudaMemory(ordinal), spec, operators)
+    memory = CudaMemory(ordinal)
+    _load_ahead()
+    return Verifier(memory, spec, operators)
 
 
 def _load_ahead() -> None:
-    """Import what CuPy and NumPy else import when inputs are first drawn: SciPy's sparse arrays.
+    """Import what CuPy and NumPy else import when inputs are first drawn, while the worker starts.
 
-    That takes longer than to verify a baseline.
+    That is SciPy's sparse arrays, which take longer than to verify a baseline. Not in a thread of
+    its own: CuPy's modules import one another, and two threads then wait for each other.
     """
     import cupyx
     import numpy.ma  # noqa: F401
