@@ -180,6 +180,11 @@ def hopeless(policy: TimingPolicy, times_us: Sequence[float], incumbent_us: floa
     return incumbent_us is not None and clearly_slower(times_us, incumbent_us, policy.slower_margin)
 
 
+def seems_hopeless(policy: TimingPolicy, one_us: float, incumbent_us: float | None) -> bool:
+    """Guess the same by a replay that does not count: it may be long for other reasons."""
+    return incumbent_us is not None and one_us > incumbent_us * (1.0 + policy.slower_margin)
+
+
 def suspicious(ratios: Sequence[float]) -> bool:
     """Tell whether wall time exceeded event time in every batch so far."""
     return bool(ratios) and min(ratios) > WALL_RATIO

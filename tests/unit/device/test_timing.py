@@ -22,6 +22,7 @@ from tuner.device.timing import (
     hopeless,
     rotation,
     samples_wanted,
+    seems_hopeless,
     steady,
     suspicious,
     wall_ratio,
@@ -142,8 +143,12 @@ def test_as_many_samples_are_taken_as_their_scatter_calls_for(
     times_us: list[float], wanted: int
 ) -> None:
     assert samples_wanted(SEARCH, times_us) == wanted
-    if not times_us:
-        assert samples_wanted(SEARCH, times_us, slow=True) == 3
+
+
+def test_a_config_that_seems_slow_is_asked_for_as_few_samples_as_refuse_it() -> None:
+    assert samples_wanted(SEARCH, [], slow=seems_hopeless(SEARCH, 11.2, 10.0)) == 3
+    assert samples_wanted(SEARCH, [], slow=seems_hopeless(SEARCH, 10.8, 10.0)) == 5
+    assert not seems_hopeless(SEARCH, 1e6, None)
 
 
 POLICY = TimingPolicy(min_samples=5, max_samples=20, target_error=0.01)

@@ -57,11 +57,11 @@ from tuner.device.timing import (
     hopeless,
     rotation,
     samples_wanted,
+    seems_hopeless,
     steady,
     suspicious,
     wall_ratio,
 )
-from tuner.model.statistics import FEWEST_TO_REFUSE
 from tuner.model.surroundings import Surroundings
 from tuner.model.trial import EnergyWindow, Measurement
 
@@ -211,10 +211,10 @@ class CudaWorker:
         reset_persisting_l2()
         graph = self._graph(launcher, policy, replays, incumbent_us)
         self._keep(program, replays.buffers, graph)
-        replay_us = self._warm_up(graph, policy, replays)
-        slow = hopeless(policy, [replay_us / graph.calls] * FEWEST_TO_REFUSE, incumbent_us)
+        call_us = self._warm_up(graph, policy, replays) / graph.calls
         # A chain's time says nothing without that of the one without the operator.
-        slow = slow and not replays.buffers.rotation.chain
+        chain = replays.buffers.rotation.chain
+        slow = not chain and seems_hopeless(policy, call_us, incumbent_us)
         times, ratio = self._sample(graph, policy, replays, launcher, incumbent_us, slow=slow)
         self._busy_s = time.perf_counter()
         slow = hopeless(policy, times, incumbent_us)
