@@ -27,8 +27,8 @@ KEYS = (
 # 65), 1 - entropy / log(128) is 0.11 (0.11), the first expert has 3.3 % (4.3 %). The counts are in
 # https://mcp-tool-shop-org.github.io/gpu-container/handbook/derisk/
 REAL_SPREAD = 4.5
-# Routings that are drawn for one, and routes of the smallest block of a config.
-DRAWS, ROWS = 16, 16
+# Routings that are drawn for one, and values of BLOCK_SIZE_M: how full blocks are counts too.
+DRAWS, ROWS = 16, (16, 64, 128)
 # Routings for what is usual, and tokens of all together: those of few tokens vary most.
 LEAST_OF, MOST_OF, TOKENS_OF = 16, 256, 4096
 # Weights that are drawn one by one, unless an expert has more.
@@ -263,16 +263,22 @@ def routes_of(xp, rng, axes, fill, ROUTING):
         sizes = tokens, axes["E"], every, k
         usual = usual_blocks(xp, sizes, ROUTING)
         drawn = [chosen_routes(xp, rng, sizes, ROUTING) for _ in range(DRAWS)]
-        return min(drawn, key=lambda ids: abs(blocks_of(xp, ids, axes["E"]) - usual))
+        return min(drawn, key=lambda ids: unusual(blocks_of(xp, ids, axes["E"]), usual))
     return routes_here(xp, ids, axes["E"], every)
 
 
 @cache
 def usual_blocks(xp, sizes, ROUTING):
-    """Tell how many blocks routes take: the mean of routings that are the same everywhere."""
+    """Tell how many blocks of each size routes take: the means of routings the same everywhere."""
     rng, count = xp.random.default_rng(0), max(LEAST_OF, min(MOST_OF, TOKENS_OF // sizes[0]))
     routings = (chosen_routes(xp, rng, sizes, ROUTING) for _ in range(count))
-    return sum(blocks_of(xp, one, sizes[1]) for one in routings) / count
+    counts = zip(*(blocks_of(xp, one, sizes[1]) for one in routings), strict=True)
+    return tuple(sum(of_size) / count for of_size in counts)
+
+
+def unusual(blocks, usual):
+    """Say how far numbers of blocks are from what is usual, as a sum of squared shares."""
+    return sum((count / mean - 1.0) ** 2 for count, mean in zip(blocks, usual, strict=True))
 
 
 def chosen_routes(xp, rng, sizes, ROUTING):
@@ -294,9 +300,12 @@ def routes_here(xp, ids, experts, every):
 
 
 def blocks_of(xp, ids, experts):
-    """Count the blocks of `ROWS` routes that go to one expert here: for few tokens the experts."""
+    """Count the blocks that go to one expert each here, for every number of routes in a block.
+
+    Of few tokens that is the number of experts, whose weights are read.
+    """
     counts = xp.bincount(ids[ids >= 0].ravel(), minlength=experts)
-    return int((-(-counts // ROWS)).sum())
+    return [int((-(-counts // rows)).sum()) for rows in ROWS]
 
 
 def popularity(xp, rng, experts, ROUTING):

@@ -82,16 +82,16 @@ def test_skewed_routes_have_a_favourite_and_balanced_ones_have_none() -> None:
     assert first["skewed"] > 0.09
 
 
-@pytest.mark.parametrize(("ep", "most"), [(1, 0.02), (8, 0.08)])
-@pytest.mark.parametrize("tokens", [4, 16, 64])
+@pytest.mark.parametrize(("ep", "most"), [(1, 0.015), (8, 0.04)])
+@pytest.mark.parametrize("tokens", [4, 16, 64, 256, 1536])
 def test_one_routing_gives_the_kernel_as_much_to_do_as_another(
     tokens: int, ep: int, most: float
 ) -> None:
     axes = {**QWEN3, "M": tokens, "E": 128 // ep, "EP": ep}
-    drawn_routes = [routes(axes, "real", seed=seed) for seed in range(40)]
-    blocks = [MODULE["blocks_of"](np, one, axes["E"]) for one in drawn_routes]
-    assert np.std(blocks) < most * np.mean(blocks)
-    assert len({one.tobytes() for one in drawn_routes}) == 40
+    drawn_routes = [routes(axes, "real", seed=seed) for seed in range(12)]
+    blocks = np.array([MODULE["blocks_of"](np, one, axes["E"]) for one in drawn_routes])
+    assert (blocks.std(axis=0) < most * blocks.mean(axis=0)).all()
+    assert len({one.tobytes() for one in drawn_routes}) == 12
 
 
 @pytest.mark.parametrize("routing", ["balanced", "skewed", "real"])
