@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 RECORDINGS = sorted((ROOT / "kernels/sglang/recordings").glob("*/*.json.xz"))
 SHARE = 0.99
 NAMES = [path.name.split(".")[0] for path in RECORDINGS]
-# With many parameters, two launches, few workloads, and choices of the operator.
-SAMPLE = ("rmsnorm", "moe_align_block_size", "topk_softmax", "fused_qk_norm_rope")
+# With many parameters, two launches, few workloads, choices of the operator, and in Python.
+SAMPLE = ("rmsnorm", "moe_align_block_size", "topk_softmax", "fused_qk_norm_rope", "fused_moe")
 QUICK, SAMPLED = (
     [path for path, name in zip(RECORDINGS, NAMES, strict=True) if name in chosen]
     for chosen in (("moe_sum_reduce",), SAMPLE)
@@ -30,10 +30,11 @@ QUICK, SAMPLED = (
 def test_the_search_reaches_the_recorded_best(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel = path.name.split(".")[0]
+    name = f"kernels/sglang/{path.name.split('.')[0]}"
     monkeypatch.chdir(ROOT)
+    kernel = name + next(suffix for suffix in (".cu", ".py") if Path(name + suffix).exists())
     options = ["--device", f"recorded:{path}", "--session", str(tmp_path / "s"), "--quiet"]
-    command = [f"kernels/sglang/{kernel}.cu", *options, "--json"]
+    command = [kernel, *options, "--json"]
     done = CliRunner().invoke(cli, command, prog_name="tune")
     assert done.exit_code == 0, done.stderr
     result = json.loads(done.stdout)
