@@ -89,8 +89,7 @@ def make(
     """Tune what is left of the jobs, and write each one's files once it is complete.
 
     A session that lies in `folder` is gone on with, or taken as it is where it is complete; a job
-    that fails leaves the others to be made, and its files have what it had decided. `python` is
-    what `configs_of` asks the engine with.
+    that fails leaves the others to be made. `python` is what `configs_of` asks the engine with.
     Raises `InputError` where SGLang's kernels are not in this checkout, and `DeviceError` without
     a GPU.
     """
@@ -99,24 +98,16 @@ def make(
     made, failed = Configs({}), {}
     for number, job in enumerate(jobs, start=1):
         say(f"{number} of {len(jobs)}: {job.name}, {len(job.workloads)} numbers of tokens")
-        session = folder / job.name
         try:
-            _tuned(job, session, progress, settings)
+            _tuned(job, folder / job.name, progress, settings)
+            found = configs_of([folder / job.name], engine, triton, python=python)
         except TunerError as error:
-            if isinstance(error, DeviceError) and not (session / DATABASE).exists():
+            if isinstance(error, DeviceError) and not (folder / job.name / DATABASE).exists():
                 raise  # no device was opened: there is none for the others either
-            failed[job.name] = str(error)
             say(f"{job.name}: {error}")
-        try:
-            found = configs_of([session], engine, triton, python=python)
-        except TunerError as error:
-            if job.name not in failed:
-                failed[job.name] = str(error)
-                say(f"{job.name}: {error}")
+            failed[job.name] = str(error)
             continue
         write_files(to, found.files, replace=True)
-        if job.name in failed:
-            say(f"{job.name}: its file has only what was decided by then")
         made = made.joined(found)
     return Made(made, failed)
 

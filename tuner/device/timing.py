@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
 
-from tuner.model.statistics import (
-    FEWEST_TO_REFUSE,
-    clearly_slower,
-    enough,
-    relative_standard_error,
-)
+from tuner.model.statistics import clearly_slower, enough
 
 # A graph of more nodes costs more to build than it gains in precision.
 MAX_CALLS = 4096
@@ -39,9 +34,8 @@ class TimingPolicy:
     times are those of a hot cache. Where that takes over `max_sets` sets, a replay uses each of so
     many only once instead. The warm-up ends when two batches agree to `steady_share`, between
     `warm_up_s` and `warm_up_most_s`. `slower_margin` ends the measurement of a config that is
-    slower than the incumbent by more than that share. `every_set` asks for replays that use all
-    sets. `links` is how many calls stand in a chain with their neighbours, `chain_samples` and
-    `chain_error` are what is asked of its differences.
+    slower than the incumbent by more than that share. `links` is how many calls stand in a chain
+    with their neighbours, `chain_samples` and `chain_error` are what is asked of its differences.
     """
 
     min_calls: int = 20
@@ -57,7 +51,6 @@ class TimingPolicy:
     target_error: float = 0.003
     budget_s: float = 0.2
     slower_margin: float = 0.3
-    every_set: bool = True
     links: int = 32
     chain_samples: int = 16
     chain_error: float = 0.01
@@ -65,9 +58,7 @@ class TimingPolicy:
 
 # A search ranks, and comparisons of its best decide: it asks for less. Clocks drift by 1.5 %.
 # 20 calls of a config that takes 5 ms would be more than the whole budget in each replay.
-SEARCH = TimingPolicy(
-    long_replay_us=8e3, min_samples=5, target_error=0.01, slower_margin=0.1, every_set=False
-)
+SEARCH = TimingPolicy(long_replay_us=8e3, min_samples=5, target_error=0.01, slower_margin=0.1)
 # Of comparisons, whose rounds somebody else counts.
 FINALS = TimingPolicy(max_sets=MAX_CALLS, warm_up_s=30e-3, warm_up_most_s=0.2)
 # For what stands in a second column: a graph of thousands of a peer's calls takes seconds to build.
@@ -136,33 +127,13 @@ def chain_rotation(
 
 
 def calls_per_replay(policy: TimingPolicy, chosen: Rotation, expected_us: float) -> int:
-    """Choose a multiple of the sets that makes one replay long enough to time.
-
-    Fewer than there are sets are as cold, for the L2 is scrubbed before each replay.
-    """
+    """Choose a multiple of the sets that makes one replay long enough to time."""
     sets = chosen.sets
-    fitting = int(min(policy.long_replay_us / expected_us, policy.min_calls))
-    wanted = max(fitting, 1, ceil(policy.min_replay_us / expected_us))
-    if wanted < sets and not policy.every_set:
-        return wanted
     if chosen.once:
         return sets
+    fitting = int(min(policy.long_replay_us / expected_us, policy.min_calls))
+    wanted = max(fitting, 1, ceil(policy.min_replay_us / expected_us))
     return max(1, min(ceil(wanted / sets), max(1, MAX_CALLS // sets))) * sets
-
-
-def samples_wanted(policy: TimingPolicy, times_us: Sequence[float], *, slow: bool = False) -> int:
-    """Say how many samples to take next: after each lot the GPU waits until it has been looked at.
-
-    At first the fewest that may be enough, or refuse a config that seems `slow`; then as many as
-    their scatter so far calls for, which few of them tell only roughly.
-    """
-    if not times_us:
-        return FEWEST_TO_REFUSE if slow else policy.min_samples
-    missing, error = policy.min_samples - len(times_us), relative_standard_error(times_us)
-    if error is not None:
-        more = len(times_us) * ((error / policy.target_error) ** 2 - 1.0)
-        missing = max(missing, min(ceil(more), len(times_us)))
-    return max(missing, 2)
 
 
 def finished(
@@ -178,11 +149,6 @@ def finished(
 
 def hopeless(policy: TimingPolicy, times_us: Sequence[float], incumbent_us: float | None) -> bool:
     return incumbent_us is not None and clearly_slower(times_us, incumbent_us, policy.slower_margin)
-
-
-def seems_hopeless(policy: TimingPolicy, one_us: float, incumbent_us: float | None) -> bool:
-    """Guess the same by a replay that does not count: it may be long for other reasons."""
-    return incumbent_us is not None and one_us > incumbent_us * (1.0 + policy.slower_margin)
 
 
 def suspicious(ratios: Sequence[float]) -> bool:

@@ -20,8 +20,6 @@ LEVEL = 0.95
 # Below so many rounds no difference can be claimed: if nothing differed, all of n would agree with
 # probability `2 * 0.5**n` (sign test).
 FEWEST_ROUNDS = 6
-# Samples, to call a config hopeless.
-FEWEST_TO_REFUSE = 3
 
 
 def relative_standard_error(times_us: Sequence[float]) -> float | None:
@@ -33,7 +31,7 @@ def relative_standard_error(times_us: Sequence[float]) -> float | None:
     times: list[float] = _positive(times_us).tolist()
     if len(times) < 2:
         return None
-    # Not NumPy's, which first imports masked arrays: of a timed config's milliseconds that is many.
+    # Not NumPy's: its first call imports masked arrays, for longer than it takes to time a config.
     low, middle, high = quantiles(times, n=4, method="inclusive")
     return 1.25 * (high - low) / (1.35 * math.sqrt(len(times)) * middle)
 
@@ -47,7 +45,7 @@ def enough(times_us: Sequence[float], target: float, minimum: int) -> bool:
 
 
 def clearly_slower(
-    times_us: Sequence[float], incumbent_us: float, margin: float, minimum: int = FEWEST_TO_REFUSE
+    times_us: Sequence[float], incumbent_us: float, margin: float, minimum: int = 3
 ) -> bool:
     """Tell whether a config is hopeless: even its fastest sample is over the incumbent's median.
 

@@ -125,26 +125,6 @@ def test_a_shape_that_fails_leaves_the_others_to_be_made(
     assert len(made.configs.files) == len([*(tmp_path / "to").rglob("*.json")]) == 1
 
 
-def test_what_was_decided_before_a_failure_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def tuned(kernel: Path, *, session: Path, **_: object) -> None:
-        write_operator_session(session, "fused_moe", choices("fused_moe")[0])
-        raise DeviceError("not enough memory for M=4096")
-
-    monkeypatch.setattr(fleet, "tune", tuned)
-    monkeypatch.chdir(ROOT)
-    (jobs, _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=[1])
-    said: list[str] = []
-    made = make(jobs, tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", {}, say=said.append)
-    assert made.failed == {jobs[0].name: "not enough memory for M=4096"}
-    assert len([*(tmp_path / "to").rglob("*.json")]) == 1
-    assert [line.partition(": ")[2] for line in said[1:]] == [
-        "not enough memory for M=4096",
-        "its file has only what was decided by then",
-    ]
-
-
 def test_without_a_gpu_it_ends_at_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

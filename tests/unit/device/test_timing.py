@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,8 +19,6 @@ from tuner.device.timing import (
     finished,
     hopeless,
     rotation,
-    samples_wanted,
-    seems_hopeless,
     steady,
     suspicious,
     wall_ratio,
@@ -84,71 +80,28 @@ def test_buffers_cover_the_l2_or_are_used_once(footprint: int, l2: int, free: in
 
 @given(sets=st.integers(1, MAX_CALLS), expected_us=st.floats(1e-3, 1e7))
 def test_a_replay_uses_every_set_equally_and_is_long_enough(sets: int, expected_us: float) -> None:
-    policy = replace(SEARCH, every_set=True)
-    calls = calls_per_replay(policy, Rotation(sets, once=False), expected_us)
+    calls = calls_per_replay(SEARCH, Rotation(sets, once=False), expected_us)
     assert calls % sets == 0
     assert sets <= calls <= MAX_CALLS
     fits = calls + sets <= MAX_CALLS
-    long = (calls + 1) * expected_us > policy.long_replay_us
+    long = (calls + 1) * expected_us > SEARCH.long_replay_us
     assert not fits or (
-        (calls >= policy.min_calls or long)
-        and calls * expected_us >= policy.min_replay_us * (1 - 1e-9)
+        (calls >= SEARCH.min_calls or long)
+        and calls * expected_us >= SEARCH.min_replay_us * (1 - 1e-9)
     )
-    assert calls < policy.min_calls + sets or calls * expected_us <= policy.long_replay_us
-
-
-@given(
-    sets=st.integers(1, MAX_CALLS),
-    once=st.booleans(),
-    expected_us=st.floats(1e-3, 1e7),
-)
-def test_a_search_s_replay_is_no_longer_and_long_enough(
-    sets: int, once: bool, expected_us: float
-) -> None:
-    chosen = Rotation(sets, once=once)
-    calls = calls_per_replay(SEARCH, chosen, expected_us)
-    every = calls_per_replay(replace(SEARCH, every_set=True), chosen, expected_us)
-    assert 1 <= calls <= every
-    assert calls == every or (
-        calls * expected_us >= SEARCH.min_replay_us * (1 - 1e-9)
-        and (calls >= SEARCH.min_calls or (calls + 1) * expected_us > SEARCH.long_replay_us)
-    )
+    assert calls < SEARCH.min_calls + sets or calls * expected_us <= SEARCH.long_replay_us
 
 
 @pytest.mark.parametrize(
     ("sets", "expected_us", "calls"),
     [
         *((4, 400.0, 20), (3, 400.0, 21), (4, 1.0, 300), (1, 0.01, 4096)),
-        *((2, 1000.0, 8), (2, 1300.0, 6), (1, 9000.0, 1), (24, 1000.0, 8), (180, 4.0, 75)),
+        *((2, 1000.0, 8), (2, 1300.0, 6), (1, 9000.0, 1), (24, 1000.0, 24)),
     ],
 )
 def test_calls_per_replay(sets: int, expected_us: float, calls: int) -> None:
-    every_set = replace(SEARCH, every_set=True)
-    once = Rotation(sets, once=True)
     assert calls_per_replay(SEARCH, Rotation(sets, once=False), expected_us) == calls
-    assert calls_per_replay(SEARCH, once, expected_us) == min(sets, calls)
-    assert calls_per_replay(every_set, once, expected_us) == sets
-
-
-@pytest.mark.parametrize(
-    ("times_us", "wanted"),
-    [
-        ([], 5),
-        ([10.0] * 3, 2),  # the fewest that a search asks for
-        ([10.0, 10.1, 9.9, 10.05, 9.95], 2),  # precise enough but for a little
-        ([10.0, 11.0, 9.0, 10.5, 9.5], 5),  # as many again at the most
-    ],
-)
-def test_as_many_samples_are_taken_as_their_scatter_calls_for(
-    times_us: list[float], wanted: int
-) -> None:
-    assert samples_wanted(SEARCH, times_us) == wanted
-
-
-def test_a_config_that_seems_slow_is_asked_for_as_few_samples_as_refuse_it() -> None:
-    assert samples_wanted(SEARCH, [], slow=seems_hopeless(SEARCH, 11.2, 10.0)) == 3
-    assert samples_wanted(SEARCH, [], slow=seems_hopeless(SEARCH, 10.8, 10.0)) == 5
-    assert not seems_hopeless(SEARCH, 1e6, None)
+    assert calls_per_replay(SEARCH, Rotation(sets, once=True), expected_us) == sets
 
 
 POLICY = TimingPolicy(min_samples=5, max_samples=20, target_error=0.01)

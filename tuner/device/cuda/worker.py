@@ -56,8 +56,6 @@ from tuner.device.timing import (
     finished,
     hopeless,
     rotation,
-    samples_wanted,
-    seems_hopeless,
     steady,
     suspicious,
     wall_ratio,
@@ -211,11 +209,8 @@ class CudaWorker:
         reset_persisting_l2()
         graph = self._graph(launcher, policy, replays, incumbent_us)
         self._keep(program, replays.buffers, graph)
-        call_us = self._warm_up(graph, policy, replays) / graph.calls
-        # A chain's time says nothing without that of the one without the operator.
-        chain = replays.buffers.rotation.chain
-        slow = not chain and seems_hopeless(policy, call_us, incumbent_us)
-        times, ratio = self._sample(graph, policy, replays, launcher, incumbent_us, slow=slow)
+        self._warm_up(graph, policy, replays)
+        times, ratio = self._sample(graph, policy, replays, launcher, incumbent_us)
         self._busy_s = time.perf_counter()
         slow = hopeless(policy, times, incumbent_us)
         return Measurement(tuple(times), graph.calls, replays.buffers.sets, slow, ratio)
@@ -227,8 +222,6 @@ class CudaWorker:
         replays: Replays,
         launcher: Issuer,
         incumbent_us: float | None,
-        *,
-        slow: bool,
     ) -> tuple[list[float], float]:
         times: list[float] = []
         ratios: list[float] = []
@@ -237,7 +230,7 @@ class CudaWorker:
         while not finished(policy, times, time.perf_counter() - started, incumbent_us) or (
             suspicious(ratios) and len(ratios) < SECOND_LOOKS
         ):
-            wanted = samples_wanted(policy, times, slow=slow)
+            wanted = 3 if not times else max(2, policy.min_samples - len(times))
             batch_started = time.perf_counter()
             sample, event_s = replays.rounds([graph], [launcher], empty, wanted)
             wall_s = time.perf_counter() - batch_started
@@ -454,18 +447,15 @@ class CudaWorker:
         calls = calls_per_replay(policy, buffers.rotation, guess_us)
         return Graph(launcher, buffers, calls, self._stream)
 
-    def _warm_up(self, graph: Graph, policy: TimingPolicy, replays: Replays) -> float:
-        """Replay until the clocks are steady: after a pause they take some milliseconds to rise.
-
-        Returns what a replay then took, in us.
-        """
+    def _warm_up(self, graph: Graph, policy: TimingPolicy, replays: Replays) -> None:
+        """Replay until the clocks are steady: after a pause they take some milliseconds to rise."""
         started = time.perf_counter()
         if started < self._busy_s + AWAKE_S:
-            return replays.run([graph])[0][0]
+            replays.run([graph])
+            return
         batches: list[float] = []
         while not steady(policy, batches, time.perf_counter() - started):
             batches.append(median(replays.run([graph] * WARM_UP_REPLAYS)[0]))
-        return batches[-1]
 
     def _isolated(self, program: Program, policy: TimingPolicy, replays: Replays) -> float | None:
         if not any(launch.pdl for launch in program.launches):
