@@ -80,6 +80,16 @@ def axes_of(tokens: int, columns: int) -> str:
     return f"M={tokens},{sizes}"
 
 
+def operators_of(columns: int, routing: str, *, two: bool = False) -> dict[str, str]:
+    """Name the choices of a fleet's kernel: both GEMMs of a layer, with one config or two."""
+    return {
+        "PART": "both",
+        "WEIGHTS": SLICES[columns].weights,
+        "ROUTING": routing,
+        "CONFIGS": "two" if two else "one",
+    }
+
+
 def sampled_space(folder: Path, configs: int) -> Path:
     """Write the space with about so many of its configs, the same ones every time."""
     text = SPACE.read_text(encoding="utf-8")
@@ -269,12 +279,7 @@ def fleet(asked: argparse.Namespace) -> None:
     job = Job(
         name,
         "fused_moe",
-        {
-            "PART": "both",
-            "WEIGHTS": SLICES[asked.columns].weights,
-            "ROUTING": asked.routing,
-            "CONFIGS": "two" if asked.two else "one",
-        },
+        operators_of(asked.columns, asked.routing, two=asked.two),
         tuple(axes_of(tokens, asked.columns) for tokens in asked.tokens or BATCHES),
     )
     os.chdir(ROOT)

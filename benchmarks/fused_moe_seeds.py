@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from environment import ROOT, write_result
-from fused_moe import COLUMNS, KERNEL, SLICES, axes_of
+from fused_moe import COLUMNS, KERNEL, SLICES, axes_of, operators_of
 
 RESULT = ROOT / "benchmarks/results/h200/fused_moe.json"
 ROUNDS, RESAMPLES = 8, 10_000
@@ -35,11 +35,12 @@ def differing(
 ) -> tuple[int, dict[int, tuple[Config, Config]]]:
     """Count the numbers of tokens that two seeds have a config for; give those that differ.
 
-    None is what the engine does by itself.
+    The smaller seed's comes first. None is what the engine does by itself.
     """
     fleets = [one for one in content["fleets"] if one["columns"] == columns and not one["two"]]
     if len(fleets) != 2:
         raise SystemExit(f"{len(fleets)} fleets have {columns} columns, and two are compared")
+    fleets.sort(key=lambda one: one["seed"])
     first, second = ({row["tokens"]: row["config"] for row in one["rows"]} for one in fleets)
     shared = sorted(first.keys() & second.keys())
     return len(shared), {n: (first[n], second[n]) for n in shared if first[n] != second[n]}
@@ -66,11 +67,10 @@ def measured(
     from tuner.device.base import CanRank
     from tuner.tuning.evaluator import evaluator_of
 
-    operators = {"PART": "both", "WEIGHTS": SLICES[columns].weights, "ROUTING": "real"}
     settings: Any = {
         "device": "cuda",
         "workloads": [axes_of(tokens, columns) for tokens in pairs],
-        "operators": {**operators, "CONFIGS": "one"},
+        "operators": operators_of(columns, "real"),
     }
     rows = []
     with ExitStack() as stack:
@@ -99,9 +99,10 @@ def measured(
 
 def whole(default: Any, config: Mapping[str, int]) -> Any:
     """Give both GEMMs the config of a file that serves both."""
+    from tuner.export.engine_configs.winners import DOWN
     from tuner.model.config import Config as Complete
 
-    return Complete.of({name: config[name.removeprefix("down_")] for name in default})
+    return Complete.of({name: config[name.removeprefix(DOWN)] for name in default})
 
 
 def main() -> None:

@@ -354,17 +354,16 @@ SEARCH_S = 30
 def _gemm_search(content):
     device, (workload,) = content["environment"]["device"], content["workloads"]
     runs = content["runs"].values()
-    trials, *_ = {run["trials"] for run in runs}
+    (trials,) = {run["trials"] for run in runs}
     searched, whole = (
         " and ".join(f"{run[name]:.1f} s" for run in runs) for name in ("search_s", "wall_s")
     )
     yield f"## A search of {trials} configs of one product, {device}\n"
     yield (
-        f"`{content['kernel']}` on {workload} between its neighbours, {content['searcher']}ly "
-        f"chosen configs, {content['cores']} cores, nothing compiled before: the search "
-        f"{searched} (asked: {SEARCH_S} s), the "
-        f"whole command {whole}, the first with "
-        "CuPy's cache empty too. `benchmarks/cold_tune.py`, "
+        f"`{content['kernel']}` on {workload} between its neighbours, searcher "
+        f"`{content['searcher']}`, {content['cores']} cores, nothing compiled before: the search "
+        f"{searched} (asked: {SEARCH_S} s), the whole command {whole}, the first with CuPy's cache "
+        "empty too. `benchmarks/cold_tune.py`, "
         "`benchmarks/results/h200/gemm_search.json`.\n"
     )
 

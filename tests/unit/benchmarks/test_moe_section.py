@@ -140,6 +140,8 @@ def test_where_two_seeds_differ_their_configs_are_timed_against_each_other() -> 
     shared, pairs = fused_moe_seeds.differing({"fleets": fleets}, 768)
     assert shared == 2
     assert pairs == {16: ({"BLOCK_SIZE_M": 32}, {"BLOCK_SIZE_M": 16})}
+    # A result lists the fleet that was made last first.
+    assert fused_moe_seeds.differing({"fleets": fleets[::-1]}, 768) == (shared, pairs)
     with pytest.raises(SystemExit, match="1 fleets have 768 columns"):
         fused_moe_seeds.differing({"fleets": fleets[:1]}, 768)
 
