@@ -37,6 +37,7 @@ def launch(
     shared_bytes: int = 0,
     order: int = 0,
     times: int = 1,
+    timeout_s: float = 2.0,
     entry: int = 0,
     environment: dict[str, str] | None = None,
 ) -> Launched:
@@ -53,6 +54,7 @@ def launch(
             "shared_bytes": shared_bytes,
             "order": order,
             "times": times,
+            "timeout_s": timeout_s,
             "entry": entry,
         }
         done = subprocess.run(
@@ -99,7 +101,7 @@ def _run(wanted: dict[str, Any]) -> dict[str, Any]:
         wanted["shared_bytes"],
         count,
         wanted["order"],
-        2.0,
+        wanted["timeout_s"],
         ctypes.addressof(values),
         ctypes.addressof(sizes),
         ctypes.addressof(message),

@@ -198,6 +198,15 @@ class TestAddressSanitizer:
         assert end.message.startswith("kernel.cu(4): ")
         assert re.search(message, end.message), end.message
 
+    def test_a_report_that_outlasts_the_launch_is_waited_for(self, compilers: Compilers) -> None:
+        library = compilers.library(kernel("\ny[threadIdx.x + 40] = 1;\n"), ("address",))
+        # Reports take 0.2 s and more. The best of five: a busy machine may not even start in time.
+        codes = {
+            launch(library, INTS, timeout_s=0.05, environment=preload(("address",))).code
+            for _ in range(5)
+        }
+        assert LaunchEnd.SANITIZER in codes
+
     def test_a_correct_kernel_with_all_kinds_of_switches_is_quiet(
         self, compilers: Compilers
     ) -> None:

@@ -25,6 +25,7 @@ extern "C" {
 void __asan_poison_memory_region(const volatile void*, size_t);
 void __asan_unpoison_memory_region(const volatile void*, size_t);
 void __asan_set_error_report_callback(void (*)(const char*));
+int __asan_report_present();
 void* __asan_get_report_address();
 int __asan_get_report_access_type();
 size_t __asan_get_report_access_size();
