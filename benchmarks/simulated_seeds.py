@@ -199,25 +199,26 @@ def _told(evaluator: Any, workload: Any, of: Any) -> tuple[dict, np.ndarray, np.
     return costs, samples_us, rounds_us
 
 
-def searched(definition: Any, grounds: Sequence[Ground], seed: int) -> dict[Any, list[Any]]:
-    """Search all workloads together; give the trials of each."""
+def searched(
+    definition: Any, grounds: Sequence[Ground], seed: int, **changes: Any
+) -> dict[Any, list[Any]]:
+    """Search all workloads together, with what `changes` of the run's config; give the trials."""
     from tuner.model.run_config import RunConfig
     from tuner.model.trial import INITIAL
+    from tuner.space.callables import load_template
     from tuner.space.plan import Plan
-    from tuner.space.template import Template
     from tuner.tuning.search import Search
 
     spec = definition.spec
     config = RunConfig(
         space=spec.path,
         template=spec.template,
-        searcher="auto",
-        trials=None,
-        seed=seed,
         workloads=tuple(ground.workload for ground in grounds),
-        operators={operator.name: operator.values[0] for operator in spec.operators},
+        seed=seed,
+        **{"operators": {operator.name: operator.values[0] for operator in spec.operators}}
+        | changes,
     )
-    plan = Plan(config, spec, definition.space, Template.load(spec.template, spec.include_dirs))
+    plan = Plan(config, spec, definition.space, load_template(spec, definition.space))
     by_workload = {ground.workload: ground for ground in grounds}
     pools = {ground.workload: ground.pool for ground in grounds}
     evaluator = Searched(by_workload, np.random.default_rng(1000 + seed))

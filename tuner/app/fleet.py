@@ -15,7 +15,7 @@ from tuner.export.engine_configs.needed import CONFIG
 from tuner.export.engine_configs.winners import Configs, configs_of
 from tuner.model.errors import DeviceError, InputError, TunerError
 from tuner.model.progress import Progress
-from tuner.model.settings import RunSettings
+from tuner.model.settings import ENOUGH_OF_A_FLEET, RunSettings
 from tuner.process.files import read_text
 from tuner.session.store import DATABASE
 
@@ -142,7 +142,7 @@ def _tuned(
     if (session / DATABASE).exists():
         tune(kernel, session=session, progress=told)
         return
-    own = settings.copy()
+    own: RunSettings = {"enough": ENOUGH_OF_A_FLEET, **settings}
     own["workloads"], own["operators"] = list(job.workloads), dict(job.operators)
     tune(kernel, session=session, progress=told, **own)
 

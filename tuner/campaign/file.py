@@ -83,6 +83,10 @@ class SettingsModel(StrictModel):
     record: bool | None = Field(default=None, description="true: `tune record` instead of `tune`")
     searcher: str | None = Field(default=None, description="a search method, `auto`")
     trials: Count | None = Field(default=None, description="configs for each workload, `200`")
+    enough: Annotated[float, Field(ge=0, lt=1)] | None = Field(
+        default=None,
+        description="the share of the best time that is not worth looking for, `0.001`",
+    )
     time: Time | None = Field(default=None, description="a time for each job's search, `20m`")
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = Field(
         default=None, description="a whole number, `0`"

@@ -14,6 +14,7 @@ import click
 
 from tuner.cli import options
 from tuner.model.errors import InputError, WorkerError
+from tuner.model.settings import ENOUGH_OF_A_FLEET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,7 +80,8 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     help="Of SGLang: configs of its own for each of the experts' GEMMs, the second's in a file "
     "of theirs.",
 )
-@options.count("--trials", help="Of each number of tokens; by default as for any kernel.")
+@options.count("--trials", help="At most, of each number of tokens; 100 by default.")
+@options.enough(ENOUGH_OF_A_FLEET)
 @click.option(
     "--keep-bits",
     is_flag=True,
@@ -102,6 +104,7 @@ def command(
     sessions: Path,
     two: bool,
     trials: int | None,
+    enough: float | None,
     keep_bits: bool,
     as_json: bool,
 ) -> None:
@@ -128,6 +131,8 @@ def command(
             settings["gpus"] = gpus
         if trials is not None:
             settings["trials"] = trials
+        if enough is not None:
+            settings["enough"] = enough
         jobs = _jobs(files, model, ep, two=two)
         own = sessions_of(sessions, gpu, triton, keep_bits=keep_bits)
         _make(jobs, own, to, engine, triton, settings)

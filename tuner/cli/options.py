@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tuner.cluster.settings import TlsFiles
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*(%?)")
+_SHARE = re.compile(r"(\d+(?:\.\d+)?(?:e-\d+)?)\s*(%?)")
 
 
 def seed(text: str) -> int:
@@ -250,6 +250,17 @@ def require_one_choice(within: float | None, most: int | None) -> None:
     """Refuse both ways of choosing variants at once."""
     if within is not None and most is not None:
         raise click.UsageError("--variants-within and --max-variants exclude one another")
+
+
+def enough(default: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Declare `--enough`, with what it is by default."""
+    return click.option(
+        "--enough",
+        metavar="SHARE",
+        type=share,
+        help="End the search of a workload where what is untried is thought to save less than this "
+        f"share of the best time; {default:.1%} by default.",
+    )
 
 
 def peers(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

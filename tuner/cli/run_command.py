@@ -12,7 +12,7 @@ import click
 from tuner.app.environment import program_name
 from tuner.cli import options
 from tuner.cli.exits import resumed_by, stdout_kept_for_result, terminated_as_interrupted
-from tuner.model.settings import AGENTS, AUTO, DEFAULT_ROUNDS
+from tuner.model.settings import AGENTS, AUTO, DEFAULT_ROUNDS, ENOUGH
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,6 +82,7 @@ class TopLevelCommand(click.Command):
     help="How many configs to try on each workload; by default 100, or all where under 200 are "
     "valid.",
 )
+@options.enough(ENOUGH)
 @options.time(help="Stop searching after this time in all: 90s, 5m, 1h30m.")
 @options.prune
 @click.option(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tuner.model.energy import Objective
 from tuner.model.kernel import Workload
-from tuner.model.settings import GREEDY, LITERAL, VARIANTS_WITHIN
+from tuner.model.settings import ENOUGH, GREEDY, LITERAL, VARIANTS_WITHIN
 from tuner.model.surroundings import BY_WORKLOAD
 
 
@@ -17,7 +17,8 @@ class RunConfig:
     """All that decides what a run does; a session keeps it, and a resumed run compares with it.
 
     `trials` is per workload and candidate, `time_s` for the whole run; None where there is no such
-    bound. `rounds` is how often `agent` may write another candidate, and `policy` chooses the one
+    bound. A search ends where what is untried is thought to save less than `enough` of the best
+    time. `rounds` is how often `agent` may write another candidate, and `policy` chooses the one
     that it builds on. `max_tokens`, `max_cost` and `prices` bound what a model may spend,
     `exchange` is the folder of the agent `files`, and `sources` are folders an agent may read.
     `objective` is what the winners are chosen by; the search itself goes by time. The set of
@@ -37,6 +38,7 @@ class RunConfig:
     device: str = "auto"
     searcher: str = "auto"
     trials: int | None = None
+    enough: float = ENOUGH
     time_s: float | None = None
     seed: int = 0
     objective: Objective = "time"

@@ -27,6 +27,11 @@ SEARCHERS = ("auto", "exhaustive", "random", "optuna", "classifier")
 STRATEGIES = "kernel_tuner:"
 # How much slower than its own best a workload may be served, for the sake of fewer variants.
 VARIANTS_WITHIN = 0.02
+# The share of the best time below which looking on for it isn't worth a trial.
+ENOUGH = 0.005
+# Files for engines are used for months, and two tunings should write the same ones: their searches
+# look on for less, in about twice the trials (docs/searching.md).
+ENOUGH_OF_A_FLEET = 0.001
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 _UNIT_SECONDS = (3600.0, 60.0, 1.0)
 
@@ -54,6 +59,7 @@ class RunSettings(TypedDict, total=False):
     device: str
     searcher: str
     trials: int | None
+    enough: float
     time_s: float | None
     seed: int
     workloads: Sequence[str]

@@ -13,6 +13,7 @@ import numpy as np
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import SpaceError, TemplateError
 from tuner.model.kernel import KernelSpec, Workload
+from tuner.model.settings import ENOUGH
 from tuner.model.trial import INITIAL, Status, Trial, fastest
 from tuner.search.base import Features, StaticFeatureAware
 from tuner.search.factory import default_budget, learns_from_others, make_searcher, require_listed
@@ -30,8 +31,9 @@ from tuner.tuning.progress import ProgressTracker
 
 JOURNAL = "optuna.journal"
 # What each workload after the first adds to the trials of a search that learns from the others,
-# unless told otherwise: ten workloads take four times the trials of one. With 22 many had no turn
-# but the first, and lost 1 % by it (benchmarks/simulated_seeds.py).
+# unless told otherwise, or to look on for less than usual: ten workloads take four times the
+# trials of one. With 22 many had no turn but the first, and lost 1 % by it
+# (benchmarks/simulated_seeds.py).
 FURTHER_TRIALS = 30
 # A template that fails this many times before it compiles once is broken, not unlucky.
 HOPELESS_COMPILES = 12
@@ -52,8 +54,6 @@ FIRST_TURN_TRIALS = 12
 # Trials of a later turn: switching costs the device the time to fill other buffers, and what the
 # others find meanwhile is worth waiting for.
 TURN_TRIALS = 8
-# The share of the best time below which looking on for it isn't worth a trial.
-ENOUGH = 0.005
 
 
 def pools_of(plan: Plan, evaluator: Evaluator) -> dict[Workload, Pool]:
@@ -135,7 +135,8 @@ def nearest(own: Workload, workloads: Sequence[Workload]) -> frozenset[Workload]
 class WorkloadSearch:
     """The search of one workload: how far it is and when its turn ends.
 
-    `max_trials` bounds the configs proposed, `depth` those that are under way. `not_proposed` are
+    `max_trials` bounds the configs proposed, `depth` those that are under way, and `enough` is the
+    gain that is not worth another one. `not_proposed` are
     those that an earlier run has tried and that this one has not come to yet. `replaying` says
     that nothing new may be tried.
     """
@@ -145,6 +146,7 @@ class WorkloadSearch:
     max_trials: int
     first_turn: int
     depth: int
+    enough: float = ENOUGH
     not_proposed: set[Config] = field(default_factory=set)
     deadline_s: float | None = None
     replaying: bool = False
@@ -169,7 +171,7 @@ class WorkloadSearch:
     @property
     def found_enough(self) -> bool:
         """Whether the searcher expects next to nothing of what is untried."""
-        return self.gain is not None and self.gain < ENOUGH
+        return self.gain is not None and self.gain < self.enough
 
 
 @dataclass(slots=True)
@@ -227,7 +229,7 @@ class WorkloadScheduler:
             and search.gain
         ]
         gain, search = max(hopes, key=lambda hope: hope[0], default=(0.0, None))
-        return search if gain >= ENOUGH else None
+        return search if search is not None and gain >= search.enough else None
 
 
 def search_all(
@@ -264,7 +266,8 @@ class Search:
     def __post_init__(self) -> None:
         # What each workload is thought to take, and most of what all may take together.
         self._planned = {w: budget(self.plan, pool) for w, pool in self.pools.items()}
-        if self.plan.config.trials is None:
+        # Who looks on for little looks as long as it takes.
+        if self.plan.config.trials is None and self.plan.config.enough >= ENOUGH:
             for workload in self.plan.tuned[1:]:
                 if self._learns_from_others(self.pools[workload]):
                     self._planned[workload] = min(self._planned[workload], FURTHER_TRIALS)
@@ -408,6 +411,7 @@ class Search:
             deadline_s=self.progress.deadline_s(workload, self._beside(workload)),
             replaying=(plan.candidate, key) in late,
             depth=max(depth_of(searcher), parallel),
+            enough=plan.config.enough,
         )
 
     def _beside(self, workload: Workload) -> list[Workload]:

@@ -14,6 +14,7 @@ from tuner.export.engine_configs.files import BlockFp8Key, Key, MoeKey
 from tuner.export.engine_configs.found import EngineFile, FileState
 from tuner.export.engine_configs.needed import Needed
 from tuner.model.errors import DeviceError, InputError, KernelError
+from tuner.model.settings import ENOUGH_OF_A_FLEET
 from tuner.session.store import DATABASE
 
 ROOT = Path(__file__).parents[3]
@@ -103,7 +104,9 @@ def test_each_job_is_tuned_once_and_its_files_are_written(
         place = (tmp_path / "s", tmp_path / "to", "sglang", "3.6.0")
         made = make(jobs, *place, {"device": "cuda"}, say=said.append)
     assert said[0] == "1 of 1: moe-bf16-E128-N192-K2048-top8-ep1, 1 numbers of tokens"
-    assert [sorted(settings) for _, settings in asked] == [["device", "operators", "workloads"], []]
+    (first, again) = (settings for _, settings in asked)
+    assert sorted(first) == ["device", "enough", "operators", "workloads"]
+    assert (first["enough"], again) == (ENOUGH_OF_A_FLEET, {})
     written = [path.is_file() for path in (tmp_path / "to" / name for name in made.configs.files)]
     assert (written, made.failed) == ([True], {})
 

@@ -76,14 +76,15 @@ def test_a_job_says_more_than_the_defaults_and_every_setting_is_an_option(projec
     plan = plan_of(
         "folder: out\ngpus: [1]\ntime: 1h30m\nparallel: 3\n"
         "defaults: {trials: 9, time: 20m, device: recorded, prune: false}\n"
-        "jobs:\n  - {kernel: kernels/scale.cu, trials: 5, seed: 3, searcher: random,"
+        "jobs:\n  - {kernel: kernels/scale.cu, trials: 5, enough: 0.001, seed: 3, searcher: random,"
         " workloads: [{N: 77}, {N: 78}]}\n"
     )
     (job,) = plan.jobs
     assert (plan.time_s, plan.parallel, plan.gpus, job.needs_gpu) == (5400.0, 3, (), False)
     text = " ".join(job.start)
     assert " --session out/scale --device recorded --searcher random --trials 5 " in text
-    assert " --seed 3 --no-prune --time 1200.0s --workload N=77 --workload N=78 " in text
+    assert " --enough 0.001 --seed 3 --no-prune --time 1200.0s " in text
+    assert " --workload N=77 --workload N=78 " in text
 
 
 def test_where_a_run_keeps_things_is_said_again_when_it_goes_on(project: Path) -> None:

@@ -61,3 +61,16 @@ def test_a_run_and_a_server_read_an_option_that_both_have_alike(name: str) -> No
     assert one.opts == other.opts
     assert one.multiple == other.multiple
     assert one.type.to_info_dict() == other.type.to_info_dict()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("2%", 0.02), ("0.5 %", 0.005), ("0.001", 0.001), ("1e-05", 1e-5)]
+)
+def test_a_share_is_a_percentage_or_a_number(text: str, value: float) -> None:
+    assert options.share(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["", "two", "-1%", "100%", "1"])
+def test_what_is_no_share_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not a share from 0 to 100 %"):
+        options.share(text)

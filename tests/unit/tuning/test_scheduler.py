@@ -62,6 +62,13 @@ def test_a_turn_ends_when_next_to_nothing_is_expected():
     assert first.found_enough
 
 
+def test_who_looks_on_for_less_has_more_turns():
+    first = search(A, gain=ENOUGH / 2, first=3)
+    first.enough = ENOUGH / 4
+    assert len(play(scheduler_of(first), 1000)) == first.max_trials
+    assert not first.found_enough
+
+
 def test_a_searcher_that_cannot_tell_yet_goes_on():
     scheduler = scheduler_of(search(A, gain=None, first=100))
     assert len(play(scheduler, 1000)) == 100

@@ -81,6 +81,18 @@ def test_an_early_end_is_noted_and_told(wide, make_plan, make_session, compiler,
     assert all(last[w].budget == last[w].done == len(trials) for w, trials in found.items())
 
 
+def test_who_looks_on_for_less_is_not_bound_by_what_the_others_took(
+    wide, make_plan, make_session, compiler, listener
+):
+    taken = []
+    for enough in (0.005, 0.0):
+        plan = make_plan(searcher="auto", enough=enough)
+        with make_session(plan, f"enough-{enough}") as session:
+            found = searched(plan, session, compiler, listener)
+            taken.append([len(trials) for trials in found.values()])
+    assert sum(taken[0]) <= 100 + FURTHER_TRIALS < sum(taken[1])
+
+
 def test_what_cannot_run_costs_no_trial(wide, project, make_plan, make_session, compiler, listener):
     template = project / "scale.cu.j2"
     text = template.read_text()

@@ -1,0 +1,230 @@
+"""How much further should the searches of a fleet go, for two seeds to write the same file?
+
+    python benchmarks/simulated_fleet.py [--enough SHARE ...] [--seeds N] [--jobs N] [--out FILE]
+    python benchmarks/simulated_fleet.py --from SESSION ... [--recording FILE]
+
+The second form reads what sessions of `fused_moe.py fleet` measured of one slice of a model, and
+writes it to benchmarks/recorded/fused_moe/fleet.json.xz: for each number of tokens the medians of
+the configs that were tried, and how samples and rounds scatter. Of the number of tokens that
+FILE, a recording, has in full, all configs are taken, at the level that the sessions measured.
+
+The first form searches all numbers of tokens as `tune fleet` does, on the noisy GPU of
+simulated_seeds.py, for each share that ends a search (`--enough`) and each seed, and runs the
+finals' race. A forest fitted to all that was measured says what the other configs cost, so that of
+each winner it is known what it costs more than the best, and of two seeds how far apart they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache, partial
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+from environment import ROOT, environment, write_result
+from simulated_seeds import TREES, Gpu, Ground, by_race, searched
+
+SPACE = ROOT / "search_spaces/sglang/fused_moe.yaml"
+MEASURED = ROOT / "benchmarks/recorded/fused_moe/fleet.json.xz"
+FULL = ROOT / "kernels/sglang/recordings/h200/fused_moe.json.xz"
+# What `tune` and `tune fleet` look on for, and between.
+ENOUGH = (0.005, 0.002, 0.001)
+SEEDS = 6
+# Of the scatter so many samples, and so many rounds of so many columns, say enough.
+KEPT_SAMPLES, KEPT_ROUNDS, KEPT_COLUMNS = 200, 40, 4
+# Two winners that differ by less are the same for whoever serves a model.
+APART = 0.003
+SEED_OF_SCATTER = 0
+
+
+def extract(sessions: Sequence[Path], recording: Path) -> dict[str, Any]:
+    """Read what sessions of one slice measured, and a recording of one number of tokens."""
+    from tuner.app.compare import recorded_spaces
+    from tuner.model.trial import INITIAL
+    from tuner.session.session import Session
+
+    workloads: dict[str, dict[str, Any]] = {}
+    for folder in sessions:
+        with Session.open(folder, read_only=True) as session:
+            config, info = session.manifest.config, dict(session.environment)
+            for workload in config.workloads:
+                of = workloads.setdefault(
+                    workload.key, {"costs": {}, "samples_us": [], "rounds_us": []}
+                )
+                for trial in session.trials(INITIAL, workload):
+                    if trial.time_us is None:
+                        continue
+                    of["costs"].setdefault(trial.config, []).append(trial.time_us)
+                    of["samples_us"] += _residuals(trial.measurement.times_us)
+            for one in session.comparisons():
+                table = np.array(one.rounds)
+                table -= np.median(table, axis=0)
+                workloads[one.workload.key]["rounds_us"] += table[:, :KEPT_COLUMNS].tolist()
+    for space in recorded_spaces(recording, SPACE):
+        if (of := workloads.get(space.workload.key)) is not None:
+            _complete(of["costs"], {c: t.time_us for c, t in space.trials.items() if t.time_us})
+    rng = np.random.default_rng(SEED_OF_SCATTER)
+    parameters = [*next(iter(next(iter(workloads.values()))["costs"]))]
+    return {
+        "operators": dict(config.operators),
+        "parameters": parameters,
+        "environment": info,
+        "workloads": {
+            key: {
+                "costs_us": [
+                    [*(c[name] for name in parameters), round(median(times), 3)]
+                    for c, times in of["costs"].items()
+                ],
+                "samples_us": _some(rng, of["samples_us"], KEPT_SAMPLES),
+                "rounds_us": _some(rng, of["rounds_us"], KEPT_ROUNDS),
+            }
+            for key, of in workloads.items()
+        },
+    }
+
+
+def _residuals(times_us: Sequence[float]) -> list[float]:
+    times = np.array(times_us)
+    if len(times) < 5:
+        return []
+    # A median of few lies nearer to each of them than the true one does.
+    scale = (len(times) / (len(times) - 1)) ** 0.5
+    return ((times - np.median(times)) * scale).tolist()
+
+
+def _complete(costs: dict[Any, list[float]], whole: dict[Any, float]) -> None:
+    """Add configs of a recording, whose level is another session's."""
+    level = median(median(costs[one]) / whole[one] for one in costs.keys() & whole.keys())
+    for config, us in whole.items():
+        costs.setdefault(config, [us * level])
+
+
+def _some(rng: Any, rows: Sequence[Any], count: int) -> list[Any]:
+    chosen = rng.choice(len(rows), min(count, len(rows)), replace=False)
+    return np.round(np.array(rows)[chosen], 3).tolist()
+
+
+@cache
+def grounds() -> tuple[Any, list[Ground]]:
+    """Make the ground of every number of tokens, once a process."""
+    from sklearn.ensemble import ExtraTreesRegressor
+
+    from tuner.device.base import CompileTarget
+    from tuner.device.recorded.recording import RecordedDevice
+    from tuner.search.auto.context import ConfigColumns
+    from tuner.search.pool import valid_configs
+    from tuner.space.load import load_definition, workload_from_text
+
+    content = json.loads(lzma.decompress(MEASURED.read_bytes()))
+    operators, names_of = content["operators"], content["parameters"]
+    definition = load_definition(SPACE).chosen(operators)
+    spec, space = definition.spec, definition.space
+    # The GPU's numbers, which constraints use; of its answers nothing is asked.
+    info = RecordedDevice(FULL, spec.name, {**operators, "ROUTING": "balanced"}).info
+    target, columns = CompileTarget(spec, operators, info), ConfigColumns(space.parameters)
+    values = [names_of.index(p.name) for p in space.parameters]
+
+    def rows(tokens: int, encoded: Any) -> Any:
+        return np.hstack([columns.of(encoded), np.full((len(encoded), 1), np.log2(tokens))])
+
+    known = {workload_from_text(spec, key): of for key, of in content["workloads"].items()}
+    x, y = [], []
+    for workload, of in known.items():
+        encoded = [
+            [p.values.index(row[k]) for p, k in zip(space.parameters, values, strict=True)]
+            for row in of["costs_us"]
+        ]
+        x.append(rows(workload.values["M"], np.array(encoded)))
+        y += [np.log(row[-1]) for row in of["costs_us"]]
+    forest = ExtraTreesRegressor(TREES, random_state=0, n_jobs=1).fit(np.vstack(x), y)
+    made = []
+    for workload, of in known.items():
+        names = target.names(workload)
+        pool = valid_configs(space, names)
+        costs_us = np.exp(forest.predict(rows(workload.values["M"], pool.encoded)))
+        measured = {tuple(row[k] for k in values): row[-1] for row in of["costs_us"]}
+        for index, config in enumerate(pool):
+            key = tuple(config[p.name] for p in space.parameters)
+            costs_us[index] = measured.get(key, costs_us[index])
+        scatter = np.array(of["samples_us"]), np.array(of["rounds_us"])
+        made.append(Ground(workload, names, pool, costs_us, *scatter))
+    return definition, made
+
+
+def fleet(enough: float, seed: int) -> list[dict[str, Any]]:
+    """Search all numbers of tokens once; say of each what was found and what won."""
+    from tuner.model.trial import fastest
+
+    definition, all_ = grounds()
+    operators = json.loads(lzma.decompress(MEASURED.read_bytes()))["operators"]
+    found = searched(definition, all_, seed, operators=operators, enough=enough)
+    rows = []
+    for number, ground in enumerate(all_):
+        trials = fastest(found[ground.workload], full=True)
+        gpu = Gpu(ground, np.random.default_rng((number, seed)))
+        _, winner = by_race(gpu, trials)
+        rows.append(
+            {
+                "tokens": ground.workload.values["M"],
+                "trials": len(found[ground.workload]),
+                "never_tried": ground.loss([ground.pool.index(one.config) for one in trials]),
+                "loss": ground.loss([winner]),
+                "cost_us": float(ground.costs_us[winner]),
+            }
+        )
+    return rows
+
+
+def summary(runs: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
+    """Sum up the runs of all seeds: of each pair, how many numbers of tokens differ."""
+    rows = [row for run in runs for row in run]
+    pairs = [
+        [abs(a["cost_us"] / b["cost_us"] - 1.0) for a, b in zip(one, other, strict=True)]
+        for one, other in combinations(runs, 2)
+    ]
+    return {
+        "trials": fmean(sum(row["trials"] for row in run) for run in runs),
+        "never_tried": round(fmean(row["never_tried"] for row in rows), 5),
+        "loss": round(fmean(row["loss"] for row in rows), 5),
+        "worst_loss": round(max(row["loss"] for row in rows), 5),
+        "differ": round(fmean(sum(gap > 0.0 for gap in pair) for pair in pairs), 2),
+        "apart": round(fmean(sum(gap > APART for gap in pair) for pair in pairs), 2),
+        "worst_apart": round(max(max(pair) for pair in pairs), 5),
+    }
+
+
+def main() -> None:
+    """Extract, or simulate."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--from", dest="sessions", nargs="+", type=Path)
+    parser.add_argument("--recording", type=Path, default=FULL)
+    parser.add_argument("--enough", type=float, nargs="+", default=ENOUGH)
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    if asked.sessions:
+        text = json.dumps(extract(asked.sessions, asked.recording))
+        MEASURED.write_bytes(lzma.compress(text.encode()))
+        return
+    ways = []
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        for enough in asked.enough:
+            runs = list(pool.map(partial(fleet, enough), range(asked.seeds)))
+            ways.append({"enough": enough, **summary(runs), "runs": runs})
+            print({k: v for k, v in ways[-1].items() if k != "runs"}, flush=True)
+    content = {"seeds": asked.seeds, "tokens": len(ways[0]["runs"][0]), "apart_by": APART}
+    write_result(
+        asked.out or "simulated_fleet", {**content, "ways": ways, "environment": environment()}
+    )
+
+
+if __name__ == "__main__":
+    main()
