@@ -247,7 +247,7 @@ def by_rounds(gpu: Gpu, trials: Sequence[Any]) -> Decided:
 
 def by_race(gpu: Gpu, trials: Sequence[Any]) -> Decided:
     """Decide as `tune` does."""
-    from tuner.tuning.finals import CONTENDERS, contenders
+    from tuner.tuning.finalists import CONTENDERS, contenders
     from tuner.tuning.race import race
 
     running = [gpu.ground.pool.index(one.config) for one in contenders(trials, CONTENDERS)]

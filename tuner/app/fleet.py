@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,11 @@ from tuner.export.engine_configs.files import BlockFp8Key, Engine, MoeKey, write
 from tuner.export.engine_configs.found import EngineFile
 from tuner.export.engine_configs.needed import CONFIG
 from tuner.export.engine_configs.winners import Configs, configs_of
-from tuner.model.errors import DeviceError, InputError, TunerError
+from tuner.model.errors import DeviceError, InputError, OutOfMemory, TunerError
 from tuner.model.progress import Progress
 from tuner.model.settings import ENOUGH_OF_A_FLEET, RunSettings
 from tuner.process.files import read_text
+from tuner.session.session import Session
 from tuner.session.store import DATABASE
 
 # The numbers of tokens that both engines' own scripts tune.
@@ -89,7 +91,8 @@ def make(
     """Tune what is left of the jobs, and write each one's files once it is complete.
 
     A session that lies in `folder` is gone on with, or taken as it is where it is complete; a job
-    that fails leaves the others to be made. `python` is what `configs_of` asks the engine with.
+    that fails leaves the others to be made, and numbers of tokens for which there is no memory are
+    left out of theirs. `python` is what `configs_of` asks the engine with.
     Raises `InputError` where SGLang's kernels are not in this checkout, and `DeviceError` without
     a GPU.
     """
@@ -99,7 +102,8 @@ def make(
     for number, job in enumerate(jobs, start=1):
         say(f"{number} of {len(jobs)}: {job.name}, {len(job.workloads)} numbers of tokens")
         try:
-            _tuned(job, folder / job.name, progress, settings)
+            for told in _tuned(job, folder / job.name, progress, settings):
+                say(f"{job.name}: {told}")
             found = configs_of([folder / job.name], engine, triton, python=python)
         except TunerError as error:
             if isinstance(error, DeviceError) and not (folder / job.name / DATABASE).exists():
@@ -133,7 +137,9 @@ def _tuned(
     session: Path,
     progress: Callable[[Job, Progress], None] | None,
     settings: RunSettings,
-) -> None:
+) -> Iterator[str]:
+    """Tune a job, or what of it the memory is enough for; yield what is left out and why."""
+
     def told(one: Progress) -> None:
         if progress is not None:
             progress(job, one)
@@ -142,9 +148,28 @@ def _tuned(
     if (session / DATABASE).exists():
         tune(kernel, session=session, progress=told)
         return
-    own: RunSettings = {"enough": ENOUGH_OF_A_FLEET, **settings}
-    own["workloads"], own["operators"] = list(job.workloads), dict(job.operators)
-    tune(kernel, session=session, progress=told, **own)
+    own: RunSettings = {"enough": ENOUGH_OF_A_FLEET, **settings, "operators": dict(job.operators)}
+    left = list(job.workloads)
+    while True:
+        own["workloads"] = left
+        try:
+            tune(kernel, session=session, progress=told, **own)
+        except OutOfMemory as error:
+            if error.workload not in left[1:] or not _is_only_begun(session):
+                raise
+            # More tokens take more memory.
+            first = left.index(error.workload)
+            yield f"{', '.join(left[first:])} left out: {error.message}"
+            left = left[:first]
+            shutil.rmtree(session)
+        else:
+            return
+
+
+def _is_only_begun(session: Path) -> bool:
+    """Tell whether a session holds no more than baselines, which take seconds."""
+    with Session.open(session, read_only=True) as opened:
+        return not opened.trials()
 
 
 def _refusal(key: MoeKey) -> str | None:

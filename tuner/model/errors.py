@@ -8,6 +8,7 @@ TunerError
 │   ├── KernelError       a kernel, its reference, its arguments or its workloads
 │   └── SessionError      a session that cannot be opened or resumed
 ├── DeviceError           the device asked for cannot be used (exit code 2)
+│   ├── OutOfMemory       what a workload takes is more than it has
 │   ├── DeviceLost        it could be used and is gone: another may take over its work
 │   └── ClusterLost       all devices of a cluster are gone with its scheduler
 ├── AgentError            the agent cannot go on (exit code 4)
@@ -86,6 +87,17 @@ class DeviceError(TunerError):
 
 class DeviceLost(DeviceError):  # noqa: N818 - what befell it, as `Interrupted`
     """Report a device that was in use and is gone: its host died, hangs or cannot be reached."""
+
+
+class OutOfMemory(DeviceError):  # noqa: N818 - as `DeviceLost`
+    """Report that what was asked for on the `workload` of this key finds no memory."""
+
+    def __init__(self, message: str, workload: str, *, remedy: str | None = None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.workload = workload
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.message, self.workload), self.__dict__
 
 
 class ClusterLost(DeviceError):  # noqa: N818 - as `DeviceLost`

@@ -1,43 +1,31 @@
-"""The finals: choose finalists, compare them with baseline and peers, and keep the results."""
+"""The finals: compare finalists with baseline and peers, and keep the results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from tuner.device.base import (
-    CanRank,
-    ComparisonRounds,
-    Device,
-    Outcome,
-    Program,
-    RankedRounds,
-)
+from tuner.device.base import CanRank, ComparisonRounds, Device, Outcome, Program, RankedRounds
 from tuner.device.reference import load_production, peer_program
-from tuner.dispatch.kernels import VariantRenderer
-from tuner.dispatch.table import (
-    Compared,
-    DispatchTable,
-    SessionDispatch,
-    SetSelection,
-    assigned,
-    compared,
-    distrusted,
-    winner_of,
-)
+from tuner.dispatch.table import Compared, compared, winner_of
 from tuner.model.energy import accounts
-from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, InputError, KernelError
-from tuner.model.expressions import Value
-from tuner.model.kernel import DEVICE_NAMES, Workload
-from tuner.model.statistics import relative_standard_error, roofline_share
+from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, KernelError, OutOfMemory
+from tuner.model.kernel import Workload
+from tuner.model.statistics import roofline_share
 from tuner.model.trial import Comparison, PeerTrial, Result, Status, Trial, Variant
 from tuner.process.tally import spent_on
 from tuner.session.session import Session
-from tuner.space.plan import Plan, distance
+from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates
-from tuner.tuning.race import SECONDS, SURE, race
-from tuner.tuning.verification import COMPARE, VERIFY, Verification
+from tuner.tuning.finalists import FinalistSelection
+from tuner.tuning.race import SECONDS, race
+from tuner.tuning.verification import COMPARE, Verification
+
+# The baseline and one more.
+FEWEST_COMPARED = 2
+# A CPU's times say nothing of a GPU's: enough to see what is wrong once it is timed beside others.
+ROUNDS_ON_CPU = 12
 
 
 class FinalsPeers:
@@ -88,6 +76,8 @@ class FinalsPeers:
             except (ClusterLost, DeviceLost):
                 raise
             except DeviceError as error:
+                if isinstance(error, OutOfMemory) and len(programs) > FEWEST_COMPARED:
+                    raise  # peers are what the winner is judged by: finalists go first
                 failure, before = error.message, len(left)
             for name, program in [*left.items()]:
                 try:
@@ -104,164 +94,6 @@ class FinalsPeers:
         for name in left:
             self.note(baseline.workload, name, Status.LAUNCH, failure)
         return compared, ()
-
-
-# A search's times are known to a few percent: what is further behind is not worth a comparison,
-# but for the first few, since the best may fail a check, and for those whose 95 % intervals meet.
-WITHIN = 1.05
-FEWEST = 3
-# Among more than that chance would choose, and each of them costs the rounds of a race.
-CONTENDERS = 16
-# A CPU's times say nothing of a GPU's: enough to see what is wrong once it is timed beside others.
-ROUNDS_ON_CPU = 12
-
-Rank = Callable[[Workload, list[Variant]], list[Variant]]
-
-
-def contenders(timed: Sequence[Trial], most: int) -> list[Variant]:
-    """Choose, of the trials of a workload, the fastest first, at most so many that may be best."""
-    if not timed:
-        return []
-    best_us, error = _time_and_error(timed[0])
-    limit_us = best_us * max(WITHIN, 1.0 + SURE * error)
-
-    def may_win(trial: Trial) -> bool:
-        time_us, error = _time_and_error(trial)
-        return time_us <= WITHIN * best_us or time_us * (1.0 - SURE * error) <= limit_us
-
-    near = [trial.variant for trial in timed if may_win(trial)]
-    few = [trial.variant for trial in timed[:FEWEST]]
-    return (near if len(near) > FEWEST else few)[:most]
-
-
-def _time_and_error(trial: Trial) -> tuple[float, float]:
-    assert trial.measurement is not None
-    error = relative_standard_error(trial.measurement.times_us)
-    return trial.measurement.median_us, error or 0.0
-
-
-class FinalistSelection:
-    """Choose what to compare; `ranked` has the order of an objective other than time."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        session: Session,
-        candidates: Candidates,
-        verification: Verification,
-        ranked: Mapping[Workload, tuple[Variant, ...]],
-    ) -> None:
-        self._plan, self._session, self._ranked = plan, session, ranked
-        self._candidates, self._verification = candidates, verification
-        self._choice = SetSelection(plan.config.variants_within, plan.config.max_variants)
-        self._assignment: Mapping[Workload, Variant] | None = None
-        self._serving: tuple[Variant, ...] | None = None
-        self._made: tuple[tuple[int, frozenset[Variant]], DispatchTable] | None = None
-
-    def of(self, workload: Workload, rank: Rank) -> list[Variant]:
-        """Return the variants to verify and to compare."""
-        if workload.held_out:
-            return self._inherited(workload)
-        most = self._plan.config.finalists
-        if workload in self._ranked:
-            left = [v for v in self._ranked[workload] if not self._verification.failed(v)]
-            return left[:most]
-        timed = self._session.fastest(workload=workload, full=True)
-        found = contenders(timed, max(CONTENDERS, most))
-        besides = self._besides(workload)
-        ranked = rank(workload, list(dict.fromkeys([*found, *besides])))
-        best = [one for one in ranked if one in found][:most]
-        return [one for one in ranked if one in best or one in besides]
-
-    def _besides(self, workload: Workload) -> list[Variant]:
-        """Name those that are compared however fast they are."""
-        # By the search's times alone, which don't change: a resumed run finds the same.
-        if self._assignment is None:
-            self._assignment = self._smallest_set(workload, self._session.trials())
-        serving, found = self._assignment.get(workload), []
-        if serving is not None and not self._verification.failed(serving):
-            found.append(serving)
-        if self._plan.config.surveyed is not None:
-            found += self._everywhere(workload)
-        if self._plan.config.keep_bits:
-            found += self._default(workload)
-        return found
-
-    def _default(self, workload: Workload) -> list[Variant]:
-        """Name the config whose bits are kept, which has them on every input if no other does."""
-        assert self._plan.space.default is not None
-        own = Variant(self._plan.candidate, self._plan.space.default)
-        return [
-            trial.variant
-            for trial in self._session.fastest(workload=workload)
-            if trial.variant == own
-        ]
-
-    def _everywhere(self, workload: Workload) -> list[Variant]:
-        """Name the smallest set for what the space tunes: a recording's users dispatch to it.
-
-        Without what the space leaves out here as slow: of shapes far apart that is most of it.
-        """
-        if self._serving is None:
-            left_out = set(self._plan.spec.held_out)
-            trials = [t for t in self._session.trials() if t.workload not in left_out]
-            served = self._smallest_set(workload, trials)
-            self._serving = tuple(dict.fromkeys(served.values()))
-        return [one for one in self._serving if self._is_offered(one, workload)]
-
-    def _is_offered(self, variant: Variant, workload: Workload) -> bool:
-        names = self._candidates.evaluator(variant.candidate).names(workload)
-        space = self._candidates.plan(variant.candidate).space
-        return space.allows(variant.config, names) and self._may_run(variant, workload)
-
-    def _smallest_set(
-        self, workload: Workload, trials: Sequence[Trial]
-    ) -> Mapping[Workload, Variant]:
-        baselines_us = {w: b.measurement.median_us for w, b in self._session.baselines().items()}
-        candidates, numbers = self._session.candidates(), self._device_numbers(workload)
-        kernels = VariantRenderer(candidates, self._plan.config.operators, numbers)
-        return assigned(trials, baselines_us, distrusted(trials, ()), kernels.of, self._choice)
-
-    def _inherited(self, workload: Workload) -> list[Variant]:
-        """Choose what production will run there, or else what won on the nearest tuned workload."""
-        wanted: list[Variant] = []
-        if not self._ranked:
-            held_out = (h for h in self._table(workload).held_out if h.workload == workload)
-            wanted = [one.kernel.variant for one in held_out if one.kernel is not None]
-        place = self._plan.config.workloads.index
-        results = [result for result in self._session.results() if not result.workload.held_out]
-        results.sort(key=lambda one: (distance(workload, one.workload), place(one.workload)))
-        wanted += [result.variant for result in results]
-        return [v for v in dict.fromkeys(wanted) if self._may_run(v, workload)][:1]
-
-    def _table(self, workload: Workload) -> DispatchTable:
-        """Make the table, unless nothing that decides on it has changed: that takes a second."""
-        count = sum(not one.workload.held_out for one in self._session.comparisons())
-        out = distrusted(self._session.trials(stage=None), self._session.checks())
-        if self._made is None or self._made[0] != (count, out):
-            numbers = self._device_numbers(workload)
-            table = SessionDispatch(self._session, self._choice, numbers).table
-            self._made = (count, out), table
-        return self._made[1]
-
-    def _device_numbers(self, workload: Workload) -> Mapping[str, Value]:
-        names = self._candidates.evaluator(self._plan.candidate).names(workload)
-        return {name: value for name, value in names.items() if name in DEVICE_NAMES}
-
-    def _may_run(self, variant: Variant, workload: Workload) -> bool:
-        """Whether a config is valid here, and renders: a template may divide by an axis."""
-        if self._verification.failed(variant):
-            return False
-        evaluator = self._candidates.evaluator(variant.candidate)
-        space = self._candidates.plan(variant.candidate).space
-        try:
-            if space.violated(variant.config, evaluator.names(workload)) is not None:
-                return False
-            evaluator.key(workload, variant.config)
-        except InputError as error:
-            self._verification.fail(VERIFY, workload, variant, str(error))
-            return False
-        return True
 
 
 class Finals:
@@ -281,9 +113,22 @@ class Finals:
         self._peers = FinalsPeers(plan, session, device)
         self._finalists = FinalistSelection(plan, session, candidates, verification, self._ranked)
         self._raced: dict[Workload, Mapping[Variant, float]] = {}
+        self._too_large: dict[Workload, str] = {}
 
-    def decide(self, workload: Workload) -> None:
-        """Compare the best configs with the baseline, interleaved, and record the result."""
+    def decide(self, workload: Workload) -> str:
+        """Compare the best configs with the baseline, interleaved, and record the result.
+
+        Return why there is none where memory ends: what was searched for on the others is worth
+        their finals.
+        """
+        if workload not in self._too_large:
+            try:
+                self._decide(workload)
+            except OutOfMemory as error:
+                self._too_large[workload] = f"{workload} stays undecided: {error.message}"
+        return self._too_large.get(workload, "")
+
+    def _decide(self, workload: Workload) -> None:
         known = [result for result in self._session.results() if result.workload == workload]
         if known:
             # A session that was fetched from a server has its records alone.
@@ -356,21 +201,37 @@ class Finals:
         def measure(running: Sequence[int], rounds: int) -> RankedRounds:
             return device.rank([programs[k] for k in running], rounds=rounds)
 
-        try:
-            times_us = race(measure, len(programs), seconds=seconds)
-        except DeviceError:
-            return variants  # which of them failed, each one's verification will tell
-        right = {v: us for v, us in zip(variants, times_us, strict=True) if us is not None}
-        self._raced[workload] = right
-        return sorted(right, key=right.__getitem__) or variants
+        count = len(programs)
+        while count > 1:
+            try:
+                times_us = race(measure, count, seconds=seconds)
+            except OutOfMemory:
+                count //= 2  # the results of all are kept until they are judged
+                continue
+            except DeviceError:
+                break  # which of them failed, each one's verification will tell
+            right = {v: us for v, us in zip(variants, times_us, strict=False) if us is not None}
+            self._raced[workload] = right
+            return sorted(right, key=right.__getitem__) or variants
+        return variants
 
     def _compared(self, workload: Workload, variants: list[Variant]) -> Comparison | None:
-        """Compare until no finalist is wrong after its rounds; a known comparison stands."""
+        """Compare until no finalist is wrong after its rounds; a known comparison stands.
+
+        The results of all that are compared are kept until they are judged. Where memory ends, half
+        of the finalists have to do, those that a race saw in front.
+        """
         for known in self._session.comparisons():
             if variants and known.workload == workload and set(variants) <= set(known.finalists):
                 return _of_some(known, variants, known.peers)
         while variants:
-            comparison, faults = self._compare(workload, variants)
+            try:
+                comparison, faults = self._compare(workload, variants)
+            except OutOfMemory:
+                if len(variants) == 1:
+                    raise
+                variants = variants[: len(variants) // 2]
+                continue
             for one, fault in zip(comparison.finalists, faults, strict=False):
                 if fault:
                     self._verification.fail(COMPARE, workload, one, fault)

@@ -13,7 +13,7 @@ from tuner.app.fleet import BATCHES, Job, jobs_of, make
 from tuner.export.engine_configs.files import BlockFp8Key, Key, MoeKey
 from tuner.export.engine_configs.found import EngineFile, FileState
 from tuner.export.engine_configs.needed import Needed
-from tuner.model.errors import DeviceError, InputError, KernelError
+from tuner.model.errors import DeviceError, InputError, KernelError, OutOfMemory
 from tuner.model.settings import ENOUGH_OF_A_FLEET
 from tuner.session.store import DATABASE
 
@@ -126,6 +126,42 @@ def test_a_shape_that_fails_leaves_the_others_to_be_made(
     made = make(jobs, tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", {}, say=lambda _: None)
     assert made.failed == {"moe-bf16-E128-N192-K2048-top8-ep1": "the baseline is wrong"}
     assert len(made.configs.files) == len([*(tmp_path / "to").rglob("*.json")]) == 1
+
+
+def test_numbers_of_tokens_for_which_there_is_no_memory_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def tuned(kernel: Path, *, session: Path, workloads: list[str], **_: object) -> None:
+        asked.append(workloads)
+        write_operator_session(session, "fused_moe", choices("fused_moe")[0])
+        if len(asked) == 1:
+            raise OutOfMemory("not enough memory for M=64", workloads[2])
+
+    monkeypatch.setattr(fleet, "tune", tuned)
+    monkeypatch.chdir(ROOT)
+    (jobs, _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=[1, 16, 64, 256])
+    said: list[str] = []
+    made = make(jobs, tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", {}, say=said.append)
+    assert [len(workloads) for workloads in asked] == [4, 2]
+    assert not made.failed
+    assert "M=64,E=128,N=192,K=2048,TOP_K=8,EP=1, M=256," in said[1]
+    assert said[1].endswith("left out: not enough memory for M=64")
+
+
+def test_a_shape_whose_fewest_tokens_find_no_memory_has_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tuned(kernel: Path, *, session: Path, workloads: list[str], **_: object) -> None:
+        write_operator_session(session, "fused_moe", choices("fused_moe")[0])
+        raise OutOfMemory("not enough memory for M=1", workloads[0])
+
+    monkeypatch.setattr(fleet, "tune", tuned)
+    monkeypatch.chdir(ROOT)
+    (jobs, _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=[1, 16])
+    made = make(jobs, tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", {}, say=lambda _: None)
+    assert made.failed == {jobs[0].name: "not enough memory for M=1"}
 
 
 def test_without_a_gpu_it_ends_at_the_first(

@@ -10,10 +10,10 @@ from tuner.app.run import tune
 from tuner.device.base import Outcome
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.config import Config
-from tuner.model.errors import DeviceError
+from tuner.model.errors import DeviceError, OutOfMemory
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Measurement, Status, Trial, fastest
-from tuner.tuning.finals import contenders
+from tuner.tuning.finalists import contenders
 
 ALL = ("fast", "slow", "absent", "wrong")
 SMALL = Workload.of({"N": 1000})
@@ -171,6 +171,57 @@ def test_a_device_that_cannot_verify_one_says_why(run):
     _, peers, _ = run(Refusing())
     slow = next(one for one in peers if one.name == "slow")
     assert (slow.status, slow.reason) == (Status.LAUNCH, "not enough memory for N=1000")
+
+
+class Small(WithPeers):
+    """Has memory for so many programs of a comparison or a race; of some workloads for none."""
+
+    def __init__(self, most: int, *, too_large: str = "") -> None:
+        super().__init__()
+        self._most, self._too_large = most, too_large
+        self.refused = 0
+
+    def _require_room(self, programs):
+        if len(programs) > self._most or programs[0].workload.key == self._too_large:
+            self.refused += 1
+            key = programs[0].workload.key
+            raise OutOfMemory("a verified program failed when timed again: 27 GB on the GPU", key)
+
+    def compare(self, programs, *, rounds):
+        self._require_room(programs)
+        return super().compare(programs, rounds=rounds)
+
+    def rank(self, programs, *, rounds):
+        self._require_room(programs)
+        return WithPeers.compare(self, programs, rounds=rounds).times_us
+
+
+def test_where_memory_ends_fewer_are_compared_and_peers_stay(run):
+    usual, _, whole = run(WithPeers(), ("fast",), "usual")
+    device = Small(4)
+    results, peers, comparisons = run(device, ("fast",))
+    assert max(len(one.finalists) for one in whole) > 2
+    assert max(len(one.finalists) for one in comparisons) == 2
+    assert device.refused
+    assert [one.tuned_us for one in results] == [one.tuned_us for one in usual]
+    assert {one.peers for one in comparisons} == {("fast",)}
+    assert statuses(peers)["fast"] == {Status.CORRECT}
+
+
+def test_a_workload_without_memory_for_its_finals_costs_no_other(
+    make_plan, make_session, compiler, listener
+):
+    plan = make_plan()
+    large = plan.tuned[0].key
+    with make_session(plan) as session:
+        device = Small(9, too_large=large)
+        tune(plan, session=session, device=device, compiler=compiler, listener=listener)
+        decided = {one.workload.key for one in session.results()}
+        assert decided == {one.key for one in plan.config.workloads} - {large}
+        assert session.state == "complete"
+    notes = {one.note for one in listener.seen if "stays undecided" in one.note}
+    assert len(notes) == 1
+    assert "27 GB on the GPU" in notes.pop()
 
 
 class BetweenNeighbours(WithPeers):

@@ -24,7 +24,7 @@ from tuner.device.layout import Arena, Layout, Patch, lay_out
 from tuner.device.timing import SEARCH, WALL_RATIO
 from tuner.device.verify.outputs import merged, told
 from tuner.device.verify.restarting_worker import Judge, RestartingWorker, Rows, RunFailedError
-from tuner.model.errors import DeviceError, WorkerError
+from tuner.model.errors import DeviceError, OutOfMemory, WorkerError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Correctness, Status
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
@@ -202,7 +202,10 @@ class VerifiedDevice:
         try:
             return self._with_a_second_attempt(workload, attempt)
         except RunFailedError as error:
-            raise DeviceError(f"a verified program failed when timed again: {error}") from error
+            message = f"a verified program failed when timed again: {error}"
+            if error.status is Status.RESOURCE_LIMIT:
+                raise OutOfMemory(message, workload.key) from error
+            raise DeviceError(message) from error
 
     def _with_a_second_attempt(self, workload: Workload, attempt: Callable[[], _T]) -> _T:
         """Try again where memory ended, or may have: then without what is only kept for later."""
@@ -214,11 +217,13 @@ class VerifiedDevice:
                     raise
             except MemoryError:
                 pass
+            self._runner.detach()
             self._ask("let_go")
             return attempt()
         except MemoryError as error:
-            raise DeviceError(
+            raise OutOfMemory(
                 f"not enough memory for {workload}: {error}",
+                workload.key,
                 remedy="leave the workload out, or free the memory: checking it takes its "
                 "arguments twice and float64 copies of them",
             ) from error

@@ -103,10 +103,15 @@ class Verifier:
         self._same: Prepared | None = None
         self._guards: Array = None
         self._poison = self._guard = 0
+        self._workload: Workload | None = None
+        # Whether memory has ended on it, so that nothing is kept but what is in use.
+        self._frugal = False
 
     def open_arena(self, workload: Workload, layout: Layout) -> Arena:
         """Allocate the shared memory for one workload; the previous workload's is released."""
         self.close_arena()
+        self._frugal = self._frugal and workload == self._workload
+        self._workload = workload
         self._arena = self._memory.open(workload.key, layout)
         self._guards = self._xp.asarray(layout.guards)
         return self._arena
@@ -126,10 +131,18 @@ class Verifier:
         self._memory.close()
 
     def let_go(self) -> None:
-        """Leave to others all memory that is not in use: what is kept only saves time."""
+        """Leave to others all memory that is not in use, as long as the workload stays open.
+
+        What is kept only saves time.
+        """
+        self._frugal, self._same = True, None
         self._cache.clear()
-        self._same = None
         self._memory.trim()
+
+    def _trim(self) -> None:
+        """Give back what was freed before others allocate: drawing takes several times as much."""
+        if self._frugal:
+            self._memory.trim()
 
     def prepare(self, workload: Workload, kind: str, seed: int, cached: bool = False) -> bool:
         """Put inputs into the arena, poison the rest; tell whether their reference is known.
@@ -142,9 +155,10 @@ class Verifier:
             prepared = self._cache.take(kind, seed)
         if prepared is None:
             prepared = self._cache.making_room(partial(self._drawn, workload, kind, seed))
-            if cached:
+            if cached and not self._frugal:
                 self._cache.put(prepared)
         self._use(prepared)
+        self._trim()
         return prepared.reference is not None
 
     def _in_arena(self, workload: Workload, kind: str, seed: int) -> Prepared | None:
@@ -158,8 +172,8 @@ class Verifier:
         What was made of them is not verified: `digest` tells its bits.
         """
         prepared = self._same or self._drawn(workload, NORMAL, same_seed(workload))
-        if prepared.size_bytes <= self._memory.cache_bytes * SAME_SHARE:
-            self._same = prepared
+        fits = prepared.size_bytes <= self._memory.cache_bytes * SAME_SHARE
+        self._same = prepared if fits and not self._frugal else None
         self._use(prepared)
 
     def poison(self) -> None:
@@ -192,6 +206,7 @@ class Verifier:
         current, (twin, patch) = self._current, self._twin()
         self._variants = (current, twin if patch.offsets else current)
         self.poison()
+        self._trim()
         return patch
 
     def _twin(self) -> tuple[Prepared, Patch]:
@@ -261,6 +276,7 @@ class Verifier:
     def compute_reference(self) -> None:
         """Compute the expected outputs unless they are known; the worker may launch meanwhile."""
         self._cache.making_room(partial(self._refer, self._current))
+        self._trim()
 
     def _refer(self, prepared: Prepared) -> None:
         if prepared.reference is not None:

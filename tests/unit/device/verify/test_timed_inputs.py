@@ -15,6 +15,7 @@ from tuner.device.inputs import NORMAL, USES, InputCache, Prepared
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
 from tuner.device.verify.restarting_worker import RunFailedError
 from tuner.device.verify.verified_device import VerifiedDevice
+from tuner.model.errors import OutOfMemory
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Correctness, Status
 
@@ -210,6 +211,26 @@ def test_memory_that_ends_beside_the_verifier_is_let_go_there_before_it_is_tried
         return [(1.0, 1.0)] * 6
 
     monkeypatch.setattr(verifier, "call", noted)
+    detached: list[int] = []
+    detach = device._runner.detach
+
+    def noted_detach() -> None:
+        detached.append(len(asked))
+        detach()
+
     monkeypatch.setattr(device._runner, "compare", short)
+    monkeypatch.setattr(device._runner, "detach", noted_detach)
     assert len(device.rank([config("a"), config("b")], rounds=6)) == 6
     assert asked.count("let_go") == 1
+    assert asked.index("let_go") in detached, "the worker lets go first"
+
+
+def test_who_has_no_memory_even_then_is_told_from_others_that_fail(
+    device: VerifiedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*_: object) -> Any:
+        raise RunFailedError(Status.RESOURCE_LIMIT, "27 GB", killed=True)
+
+    monkeypatch.setattr(device._runner, "compare", short)
+    with pytest.raises(OutOfMemory, match="27 GB"):
+        device.compare([config("a"), config("b")], rounds=6)

@@ -380,6 +380,35 @@ def test_what_is_let_go_was_kept_for_later_and_is_drawn_again(
     assert trimmed == [True]
     assert bench.verifier.check().passed
     assert bench.checked(bench.double).passed
+    assert len(trimmed) > 1, "what drawing took is given back before others allocate"
+
+
+def test_once_memory_has_ended_nothing_is_kept_for_later_until_another_workload_is_opened(
+    make_spec: MakeSpec,
+) -> None:
+    spec = make_spec(*ARGUMENTS)
+    verifier = Verifier(HostMemory(cache_bytes=1 << 20), spec, {})
+
+    def opened(workload: Workload) -> None:
+        verifier.open_arena(workload, lay_out(spec, workload.values))
+
+    def known_again() -> bool:
+        """Draw twice, with a reference: the second time it may be known."""
+        for _ in range(2):
+            known = verifier.prepare(WORKLOAD, "x3", 5, True)
+            verifier.compute_reference()
+            verifier.prepare(WORKLOAD, "normal", 6)
+        return known
+
+    opened(WORKLOAD)
+    assert known_again()
+    verifier.let_go()
+    assert not known_again()
+    opened(WORKLOAD)
+    assert not known_again()
+    opened(Workload.of({"T": 2 * WORKLOAD.values["T"]}))
+    opened(WORKLOAD)
+    assert known_again()
 
 
 @pytest.mark.parametrize("step", ["_drawn", "_refer", "_drawn_twin"])
