@@ -269,7 +269,10 @@ def routes_of(xp, rng, axes, fill, ROUTING):
 
 @cache
 def usual_blocks(xp, sizes, ROUTING):
-    """Tell how many blocks of each size routes take: the means of routings the same everywhere."""
+    """Tell how many blocks of each size routes take: means over routings that are always the same.
+
+    NumPy and CuPy draw others, so that the CPU's are not the GPU's.
+    """
     rng, count = xp.random.default_rng(0), max(LEAST_OF, min(MOST_OF, TOKENS_OF // sizes[0]))
     routings = (chosen_routes(xp, rng, sizes, ROUTING) for _ in range(count))
     counts = zip(*(blocks_of(xp, one, sizes[1]) for one in routings), strict=True)

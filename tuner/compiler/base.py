@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tuner.compiler.includes import UNIT_NAME, header_digest
+from tuner.compiler.python_code import reached
 from tuner.model.kernel import PYTHON_OPTION, Launch
 from tuner.model.trial import Resources
 
@@ -95,11 +96,12 @@ def source_key(
 ) -> str:
     """Hash what decides the machine code apart from the compiler: code, options, architecture.
 
-    The code is also that of the headers which the source can reach in `include_dirs`.
+    The code is also that of the headers which the source can reach in `include_dirs`, and in Python
+    what `launch` can reach.
     """
     headers = header_digest(source, include_dirs)
     # In Python two slashes divide.
-    code = source if PYTHON_OPTION in options else normalized(source)
+    code = reached(source) if PYTHON_OPTION in options else normalized(source)
     content = json.dumps([code, list(options), architecture, *filter(None, [headers])])
     return hashlib.sha256(content.encode()).hexdigest()
 

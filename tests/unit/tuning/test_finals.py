@@ -219,6 +219,9 @@ def test_a_workload_without_memory_for_its_finals_costs_no_other(
         decided = {one.workload.key for one in session.results()}
         assert decided == {one.key for one in plan.config.workloads} - {large}
         assert session.state == "complete"
+        # Resumed where there is room.
+        tune(plan, session=session, device=WithPeers(), compiler=compiler, listener=listener)
+        assert len(session.results()) == len(plan.config.workloads)
     notes = {one.note for one in listener.seen if "stays undecided" in one.note}
     assert len(notes) == 1
     assert "27 GB on the GPU" in notes.pop()
