@@ -554,6 +554,7 @@ SECTIONS = (
     (_stand_ins, "h200/stand_ins"),
     (seeds_section.two_seeds, "h200/two_seeds"),
     (seeds_section.simulated, "cpu/simulated_seeds"),
+    (seeds_section.fleet, "cpu/simulated_fleet"),
     (_floor, "h200/launch_floor"),
     (_campaign, "h200/record_all"),
     (scaling_section.campaign_places, "cpu/campaign_scaling"),

@@ -62,3 +62,34 @@ def simulated(content: Json) -> Iterator[str]:
         "\nTrials and seconds are those of all workloads; a replay is taken to last 2 ms. "
         "`benchmarks/simulated_seeds.py`, `benchmarks/results/cpu/simulated_seeds.json`.\n"
     )
+
+
+def fleet(content: Json) -> Iterator[str]:
+    """Say what a fleet's files lose, and two of them differ by, where searches go further."""
+    yield "## How far a fleet should search\n"
+    yield (
+        f"`tune fleet` on a simulated GPU: {content['tokens']} numbers of tokens of "
+        f"Qwen3-30B-A3B's experts, {content['seeds']} seeds. What configs cost is from two "
+        "fleets on an H200, and so is what times scatter by; a forest fitted to them says what "
+        "other configs cost, so that the best "
+        "is known. *Enough* is the expected gain below which a search ends (`--enough`). *Differ* "
+        "counts the numbers of tokens at which two seeds' files have configs of another cost, "
+        f"*apart* those of them where it is more than {content['apart_by']:.1%}: means over pairs "
+        "of seeds.\n"
+    )
+    yield (
+        "| enough | trials | best never tried | files lose | at most | differ | apart "
+        "| farthest apart |"
+    )
+    yield "|---|---|---|---|---|---|---|---|"
+    for one in content["ways"]:
+        yield (
+            f"| {one['enough']:.1%} | {one['trials']:.0f} | {one['never_tried']:.2%} "
+            f"| {one['loss']:.2%} | {one['worst_loss']:.2%} | {one['differ']:.1f} "
+            f"| {one['apart']:.1f} | {one['worst_apart']:.2%} |"
+        )
+    yield (
+        "\n0.5 % is what `tune` has by default; each number of tokens after the first then adds 30 "
+        "trials at most. 0.1 % is what `tune fleet` has. Not measured on a GPU yet. "
+        "`benchmarks/simulated_fleet.py`, `benchmarks/results/cpu/simulated_fleet.json`.\n"
+    )
