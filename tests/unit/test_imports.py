@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -32,3 +33,8 @@ def test_every_module_lies_in_a_package_that_the_map_knows(graph: Graph) -> None
     flat = {path.stem for path in (ROOT / "tuner").glob("*.py")}
     assert flat == {"__init__", "__main__"}
     assert not heavy & flat
+
+
+def test_what_runs_a_session_imports_nothing_of_a_store() -> None:
+    code = "import sys, tuner.app.run; sys.exit('sqlalchemy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -172,7 +172,6 @@ def verified_plan(
 
 def manifest_of(plan: Plan, command: tuple[str, ...]) -> Manifest:
     """Write down all that a resumed run must find unchanged; `command` started the run."""
-    from tuner.session.database import without_password
     from tuner.session.records import Manifest, file_sha
 
     spec = plan.spec
@@ -184,11 +183,19 @@ def manifest_of(plan: Plan, command: tuple[str, ...]) -> Manifest:
         source_sha=file_sha(spec.source),
         reference_sha=file_sha(spec.reference),
         tuner_version=TUNER_VERSION,
-        command=tuple(map(without_password, command)),
+        command=_without_passwords(command),
         # Sessions that begin in one second on machines alike are not the same.
         created=datetime.now(UTC).isoformat(timespec="microseconds"),
         headers_sha=_headers_sha(spec),
     )
+
+
+def _without_passwords(command: tuple[str, ...]) -> tuple[str, ...]:
+    if not any("://" in word for word in command):
+        return command  # most have none, and SQLAlchemy takes long to import
+    from tuner.session.database import without_password
+
+    return tuple(map(without_password, command))
 
 
 def _headers_sha(spec: KernelSpec) -> str:

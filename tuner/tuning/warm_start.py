@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tuner.device.base import DeviceInfo
 from tuner.model.config import Config, SearchSpace
@@ -14,13 +15,15 @@ from tuner.model.errors import ExpressionError, InputError, SessionError
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status, fastest
-from tuner.session.database import ReadOnlyError, StoreError, find_store
 from tuner.session.events import WarmSeed, WarmStarted
-from tuner.session.knowledge import KnowledgeStore, PastConfig, PastSearch, PastWorkload
 from tuner.session.session import CandidateRecord, Session
 from tuner.space.plan import Plan, distance
 from tuner.tuning.evaluator import Evaluator
 from tuner.tuning.verification import BITS
+
+if TYPE_CHECKING:
+    # Where it is used: SQLAlchemy takes a quarter of a second, and many runs have no store.
+    from tuner.session.knowledge import KnowledgeStore, PastConfig, PastSearch, PastWorkload
 
 # Trials that old knowledge may cost a workload (benchmarks/warm_start.py).
 MOST_SEEDS = 5
@@ -165,6 +168,8 @@ def searches_of(session: Session) -> list[PastSearch]:
 
 
 def _search_of(session: Session, candidate: CandidateRecord) -> PastSearch:
+    from tuner.session.knowledge import PastSearch, PastWorkload
+
     manifest, trials = session.manifest, session.trials(candidate.name)
     names = {name for trial in trials for name in trial.config}
     baselines = {w: one.measurement.median_us for w, one in session.baselines().items()}
@@ -189,6 +194,8 @@ def _search_of(session: Session, candidate: CandidateRecord) -> PastSearch:
 def _remembered_configs(
     session: Session, candidate: str, workload: Workload
 ) -> tuple[PastConfig, ...]:
+    from tuner.session.knowledge import PastConfig
+
     trials = session.trials(candidate, workload)
     finals, checks = session.trials(stage="finals"), session.checks()
     # What passed the search and failed the closer looks that come after it.
@@ -225,6 +232,8 @@ class Knowledge:
 
         One that nobody named may be for reading only.
         """
+        from tuner.session.database import ReadOnlyError, StoreError
+
         is_named = self._store.location.explicit
         try:
             self._store.check()
@@ -306,6 +315,9 @@ def open_knowledge(
         warn("--store is not used: times of a CPU say nothing of a GPU's")
     if info.on_cpu or (info.recorded and option is None):
         return None
+    from tuner.session.database import find_store
+    from tuner.session.knowledge import KnowledgeStore
+
     location = find_store(option, environment)
     if location is None:
         return None
