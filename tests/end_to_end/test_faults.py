@@ -34,6 +34,7 @@ from faults import (
 )
 
 from tuner.compiler.base import CompileRequest, CompileResult
+from tuner.compiler.cache import Cache
 from tuner.compiler.command import MOST_RUNS
 from tuner.compiler.host import HostCompiler, entry_name
 from tuner.compiler.pool import NvrtcPool
@@ -392,7 +393,7 @@ def test_what_is_no_library_for_this_machine_costs_one_trial(
     workload = spec.workloads[0]
     launches = (Launch("scale", (8, 1, 1), (256, 1, 1)),)
     entry = entry_name(0)
-    good = HostCompiler(1)
+    good = HostCompiler(1, cache=Cache())
     device = HostDevice(spec, {})
     try:
         request = CompileRequest(faults.SOURCE, ("scale",), device.info.architecture)
