@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -77,12 +78,32 @@ class ShippedKernel:
         return self.reference.inputs(np, np.random.default_rng(seed), axes, fill)
 
 
+def case_id(value: Mapping[str, str] | Axes | Sample) -> str:
+    return f"{value.axes} {value.having}" if isinstance(value, Sample) else str(value)
+
+
+def mostly_default(
+    operators: Sequence[Mapping[str, str]], values: Sequence[Axes] | Sequence[Sample]
+) -> list[Any]:
+    """Pair all values with the first of an operator's choices, and a third with each other one.
+
+    The rest is the exhaustive sweep. Each choice has another third, and at least one value.
+    """
+
+    def marked(choice: int, number: int) -> Any:
+        runs = choice == 0 or number % min(3, len(values)) == choice % min(3, len(values))
+        marks = () if runs else pytest.mark.exhaustive
+        return pytest.param(operators[choice], values[number], marks=marks)
+
+    return [marked(*one) for one in product(range(len(operators)), range(len(values)))]
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 class KernelChecks:
     """The tests of a kernel; a module's class says of which, at which sizes and with what edits.
 
-    Baseline and template are run for each of `operators`, the edits of near_misses.yaml with the
-    default ones, on `workload` by `launches`.
+    Baseline and template are run for each of `operators`, mostly for the first, the edits of
+    near_misses.yaml with the default ones, on `workload` by `launches`.
     """
 
     kernel: ClassVar[ShippedKernel]
@@ -93,12 +114,13 @@ class KernelChecks:
     launches: ClassVar[tuple[Launch, ...]]
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        if "operators" in metafunc.fixturenames:
+        named = {"axes": self.baselines, "sample": self.samples}
+        asked = [name for name in named if name in metafunc.fixturenames]
+        for name in asked:
+            cases = mostly_default(self.operators, named[name])
+            metafunc.parametrize(("operators", name), cases, ids=case_id, scope="class")
+        if "operators" in metafunc.fixturenames and not asked:
             metafunc.parametrize("operators", self.operators, ids=str, scope="class")
-        if "axes" in metafunc.fixturenames:
-            metafunc.parametrize("axes", self.baselines, ids=str)
-        if "sample" in metafunc.fixturenames:
-            metafunc.parametrize("sample", self.samples, ids=lambda s: f"{s.axes} {s.having}")
         if "edits" in metafunc.fixturenames:
             edits = YAML(typ="safe").load(NEAR_MISSES)[self.kernel.spec.name]
             metafunc.parametrize("edits", edits.values(), ids=edits)
