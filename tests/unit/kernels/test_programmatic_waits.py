@@ -30,8 +30,10 @@ from tuner.space.template import Template
 
 SPACES = Path(__file__).parents[3] / "search_spaces" / "sglang"
 OPERATORS = sorted(path.stem for path in (SPACES.parents[1] / "kernels/sglang").glob("*.cu"))
-# For each of two workloads, besides one that triggers early.
-CONFIGS = mostly_slow([1, 3], sample=[])
+# For each of two workloads, besides one that triggers early. ONE is the smaller workload's alone,
+# and what triggers early then the larger one's.
+ONE = 1
+CONFIGS = mostly_slow([ONE, 3], sample=[])
 
 
 def reads_constants(name: str) -> bool:
@@ -55,7 +57,8 @@ def requests(name: str, configs: int) -> list[tuple[CompileRequest, tuple[Launch
         assert names["successor_waits"] or late == pool
         chosen = chance.sample(late, min(configs, len(late)))
         early = Config.of({**chosen[0], "pdl_trigger": "early"})
-        for config in (*chosen, early):
+        last = workload is ordered[-1]
+        for config in ([early] if last else chosen) if configs == ONE else (*chosen, early):
             launches = spec.candidate_launches({**names, **config})
             source = template.render({**workload.values, **operators, **config}).source
             found.append((target.request(source, launches), launches, config))
