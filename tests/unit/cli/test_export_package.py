@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from dispatch_sample import COMPARISONS, ONE, A, comparison, write_project, write_session
 from operator_sessions import OPERATORS, choices, write_operator_session
+from slow import mostly_slow
 
 from tuner.compiler.pool import NvrtcPool
 from tuner.export.packages import export_package
@@ -247,8 +248,11 @@ def test_all_operators_are_one_package_that_pip_installs(
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=place)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kernel", OPERATORS)
+# Two launches, a choice, choices that go together, tensor maps.
+SAMPLE = ("moe_align_block_size", "topk_softmax", "per_token_group_quant", "gemm_fp8")
+
+
+@pytest.mark.parametrize("kernel", mostly_slow(OPERATORS, [], SAMPLE))
 def test_every_choice_of_an_operator_is_packed(
     kernel: str, tmp_path: Path, compiler: NvrtcPool
 ) -> None:
