@@ -77,6 +77,8 @@ def test_a_gpu_without_a_job_is_told_of(
 
 @pytest.mark.slow
 def test_a_changed_reference_is_run_anew_and_the_old_session_stays(project, tune, campaign) -> None:
+    one_job, _, _ = FILE.partition("  - {kernel: kernels/scale.cu, name: large")
+    campaign.write_text(one_job, encoding="utf-8")
     assert tune("campaign", campaign).exit_code == 0
     reference = project.root / "kernels/scale.py"
     reference.write_text(reference.read_text() + "\n", encoding="utf-8")
