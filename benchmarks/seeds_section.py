@@ -78,15 +78,15 @@ def fleet(content: Json) -> Iterator[str]:
         "of seeds.\n"
     )
     yield (
-        "| enough | trials of a turn | trials | best never tried | files lose | at most | differ "
-        "| apart | farthest apart |"
+        "| enough | trials | best never tried | files lose | at most | differ | apart "
+        "| farthest apart |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|"
     for one in content["ways"]:
         yield (
-            f"| {one['enough']:.1%} | {one['turn']} | {one['trials']:.0f} "
-            f"| {one['never_tried']:.2%} | {one['loss']:.2%} | {one['worst_loss']:.2%} "
-            f"| {one['differ']:.1f} | {one['apart']:.1f} | {one['worst_apart']:.2%} |"
+            f"| {one['enough']:.1%} | {one['trials']:.0f} | {one['never_tried']:.2%} "
+            f"| {one['loss']:.2%} | {one['worst_loss']:.2%} | {one['differ']:.1f} "
+            f"| {one['apart']:.1f} | {one['worst_apart']:.2%} |"
         )
     yield (
         "\n0.5 % is what `tune` has by default; each number of tokens after the first then adds 30 "

@@ -1,7 +1,6 @@
 """How much further should the searches of a fleet go, for two seeds to write the same file?
 
-    python benchmarks/simulated_fleet.py [--enough SHARE ...] [--turns N ...] [--seeds N]
-                                         [--jobs N] [--out FILE]
+    python benchmarks/simulated_fleet.py [--enough SHARE ...] [--seeds N] [--jobs N] [--out FILE]
     python benchmarks/simulated_fleet.py --from SESSION ... [--recording FILE]
 
 The second form reads what sessions of `fused_moe.py fleet` measured of one slice of a model, and
@@ -10,10 +9,9 @@ the configs that were tried, and how samples and rounds scatter. Of the number o
 FILE, a recording, has in full, all configs are taken, at the level that the sessions measured.
 
 The first form searches all numbers of tokens as `tune fleet` does, on the noisy GPU of
-simulated_seeds.py, for each share that ends a search (`--enough`), each number of trials of a turn
-(`--turns`) and each seed, and runs the finals' race. A forest fitted to all that was measured says
-what the other configs cost, so that of each winner it is known what it costs more than the best,
-and of two seeds how far apart they are.
+simulated_seeds.py, for each share that ends a search (`--enough`) and each seed, and runs the
+finals' race. A forest fitted to all that was measured says what the other configs cost, so that of
+each winner it is known what it costs more than the best, and of two seeds how far apart they are.
 """
 
 from __future__ import annotations
@@ -24,11 +22,10 @@ import lzma
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
-from itertools import combinations, product
+from itertools import combinations
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 from environment import ROOT, environment, write_result
@@ -37,8 +34,8 @@ from simulated_seeds import TREES, Gpu, Ground, by_race, searched
 SPACE = ROOT / "search_spaces/sglang/fused_moe.yaml"
 MEASURED = ROOT / "benchmarks/recorded/fused_moe/fleet.json.xz"
 FULL = ROOT / "kernels/sglang/recordings/h200/fused_moe.json.xz"
-# What `tune` and `tune fleet` look on for; how long a turn was, and is.
-ENOUGH, TURNS = (0.005, 0.001), (8, 16)
+# What `tune` and `tune fleet` look on for, and between.
+ENOUGH = (0.005, 0.002, 0.001)
 SEEDS = 6
 # Of the scatter so many samples, and so many rounds of so many columns, say enough.
 KEPT_SAMPLES, KEPT_ROUNDS, KEPT_COLUMNS = 200, 40, 4
@@ -161,14 +158,13 @@ def grounds() -> tuple[Any, list[Ground]]:
     return definition, made
 
 
-def fleet(enough: float, turn: int, seed: int) -> list[dict[str, Any]]:
+def fleet(enough: float, seed: int) -> list[dict[str, Any]]:
     """Search all numbers of tokens once; say of each what was found and what won."""
     from tuner.model.trial import fastest
 
     definition, all_ = grounds()
     operators = json.loads(lzma.decompress(MEASURED.read_bytes()))["operators"]
-    with patch("tuner.tuning.search.TURN_TRIALS", turn):
-        found = searched(definition, all_, seed, operators=operators, enough=enough)
+    found = searched(definition, all_, seed, operators=operators, enough=enough)
     rows = []
     for number, ground in enumerate(all_):
         trials = fastest(found[ground.workload], full=True)
@@ -210,7 +206,6 @@ def main() -> None:
     parser.add_argument("--from", dest="sessions", nargs="+", type=Path)
     parser.add_argument("--recording", type=Path, default=FULL)
     parser.add_argument("--enough", type=float, nargs="+", default=ENOUGH)
-    parser.add_argument("--turns", type=int, nargs="+", default=TURNS)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path)
@@ -221,9 +216,9 @@ def main() -> None:
         return
     ways = []
     with ProcessPoolExecutor(asked.jobs) as pool:
-        for enough, turn in product(asked.enough, asked.turns):
-            runs = list(pool.map(partial(fleet, enough, turn), range(asked.seeds)))
-            ways.append({"enough": enough, "turn": turn, **summary(runs), "runs": runs})
+        for enough in asked.enough:
+            runs = list(pool.map(partial(fleet, enough), range(asked.seeds)))
+            ways.append({"enough": enough, **summary(runs), "runs": runs})
             print({k: v for k, v in ways[-1].items() if k != "runs"}, flush=True)
     content = {"seeds": asked.seeds, "tokens": len(ways[0]["runs"][0]), "apart_by": APART}
     write_result(

@@ -51,10 +51,9 @@ SURVEYED_BEST = 3
 LEARNT_FROM = 12
 # Trials of a first turn after the first workload's, whose trials its searcher has been told of.
 FIRST_TURN_TRIALS = 12
-# Trials of a later turn: switching costs the device the time to draw other inputs, and what the
-# others find meanwhile is worth waiting for. Simulated, turns of 8 find the same in twice the
-# switches (benchmarks/simulated_fleet.py --turns 8 16).
-TURN_TRIALS = 16
+# Trials of a later turn: switching costs the device the time to fill other buffers, and what the
+# others find meanwhile is worth waiting for.
+TURN_TRIALS = 8
 
 
 def pools_of(plan: Plan, evaluator: Evaluator) -> dict[Workload, Pool]:
