@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from tuner.model.settings import ENOUGH_OF_A_FLEET, RunSettings
 from tuner.process.files import read_text
 from tuner.session.session import Session
 from tuner.session.store import DATABASE
+from tuner.tuning.search import JOURNAL
 
 # The numbers of tokens that both engines' own scripts tune.
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
@@ -145,31 +145,35 @@ def _tuned(
             progress(job, one)
 
     kernel = _kernel_of(job)
-    if (session / DATABASE).exists():
-        tune(kernel, session=session, progress=told)
-        return
     own: RunSettings = {"enough": ENOUGH_OF_A_FLEET, **settings, "operators": dict(job.operators)}
     left = list(job.workloads)
     while True:
-        own["workloads"] = left
+        # What a session was started with it keeps.
+        begun = (session / DATABASE).exists()
+        settings_now: RunSettings = {} if begun else {**own, "workloads": left}
         try:
-            tune(kernel, session=session, progress=told, **own)
+            tune(kernel, session=session, progress=told, **settings_now)
         except OutOfMemory as error:
-            if error.workload not in left[1:] or not _is_only_begun(session):
+            if error.workload not in left[1:] or not _forgotten(session):
                 raise
             # More tokens take more memory.
             first = left.index(error.workload)
-            yield f"{', '.join(left[first:])} left out: {error.message}"
+            names = " and ".join(one.partition(",")[0] for one in left[first:])
+            yield f"left out: {names}: {error.message}"
             left = left[:first]
-            shutil.rmtree(session)
         else:
             return
 
 
-def _is_only_begun(session: Path) -> bool:
-    """Tell whether a session holds no more than baselines, which take seconds."""
+def _forgotten(session: Path) -> bool:
+    """Remove a session that holds no more than baselines, which take seconds; else leave it."""
     with Session.open(session, read_only=True) as opened:
-        return not opened.trials()
+        if opened.trials():
+            return False
+    # Nothing else that somebody keeps in its folder.
+    for name in (DATABASE, *(f"{DATABASE}-{end}" for end in ("wal", "shm")), JOURNAL):
+        (session / name).unlink(missing_ok=True)
+    return True
 
 
 def _refusal(key: MoeKey) -> str | None:

@@ -313,8 +313,8 @@ def _values(settings: RunSettings, spec: KernelSpec) -> dict[str, Any]:
         values["operators"] = _operators(spec, settings["operators"])
     if "gpus" in settings and not settings["gpus"].strip():
         raise InputError("no GPU is named", remedy="--gpus takes all, or numbers such as 0,1")
-    if not 0.0 <= settings.get("enough", 0.0) < 1.0:
-        enough = settings["enough"]
+    enough = settings.get("enough", 0.0)
+    if not isinstance(enough, int | float) or not 0.0 <= enough < 1.0:
         message = f"`enough` is {enough!r}: it is a share of the best time, from 0 to below 1"
         raise InputError(message, remedy="0.001 looks on for gains of 0.1 %")
     if "peers" in settings:

@@ -215,8 +215,7 @@ def _ranked_by_energy(
 def _decide(plan: Plan, finals: Finals, device: Device, tracker: ProgressTracker) -> None:
     def decide(workload: Workload) -> None:
         tracker.announce("finals", workload)
-        if why_not := finals.decide(workload):
-            tracker.announce("finals", workload, why_not)
+        finals.decide(workload)
 
     # Held-out ones inherit from all of the others.
     for workloads in (plan.tuned, plan.held_out):

@@ -11,7 +11,7 @@ import click
 from click.exceptions import Exit
 
 from tuner.cli import options
-from tuner.model.settings import DEFAULT_ROUNDS, MCP
+from tuner.model.settings import DEFAULT_ROUNDS, ENOUGH, MCP
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 # Clients of the protocol commonly give up after 60 s.
@@ -31,6 +31,7 @@ WAIT = "45s"
     "--device", metavar="DEVICE", default="auto", help="auto, cuda, cuda:N or host, as for a run."
 )
 @options.count("--trials", help="Configs to try for each workload.")
+@options.enough(ENOUGH)
 @options.prune
 @options.time(help="Stop searching after it.")
 @options.count("--rounds", help=f"Rounds at most; {DEFAULT_ROUNDS}.")

@@ -331,7 +331,7 @@ def write_report(data: ReportData, folder: Path) -> None:
 def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bool) -> None:
     """Print the results, what an agent tried, and where everything is."""
     from tuner.report.sections.bits import bits_lines
-    from tuner.report.sections.search import early_end_lines, space_lines
+    from tuner.report.sections.search import early_end_lines, space_lines, undecided_lines
     from tuner.report.sections.summary import (
         constant_inputs,
         extremes_left_out,
@@ -367,6 +367,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         f"constant       {held}" if (held := constant_inputs(data)) else "",
         *space_lines(data),
         *early_end_lines(data),
+        *undecided_lines(data),
         *((f"bits           {line}" for line in bits_lines(data)) if data.keep_bits else ()),
         *(f"surroundings   {line}" for line in surroundings_lines(data)),
         # What is proved; the report has them all.

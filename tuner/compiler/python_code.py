@@ -1,6 +1,7 @@
 """What of a kernel in Python decides what it launches: the code that its `launch` can reach.
 
 A module holds a reference, inputs and peers as well, and is no other kernel for a change of theirs.
+Recordings are found by this. What is executed is told apart by its whole text.
 """
 
 from __future__ import annotations
@@ -8,26 +9,30 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 # What is run of a module: the function, and what it is called with, which stands in its last lines
 # (space/callables.py) and is all that differs between the configs of one that is no template.
 FUNCTION, CALLED_WITH = "launch", "CONFIG = "
-# By these a module's names can be reached without being written.
-_BY_OTHER_WAYS = frozenset({"globals", "locals", "vars", "eval", "exec", "modules"})
-# Decorators that do nothing beyond what they decorate.
-_LOCAL = frozenset(
-    {"cache", "lru_cache", "contextmanager", "dataclass", "jit", "autotune", "heuristics"}
+# By these what a module holds can be reached without its name, or its comments and docstrings be
+# more than that.
+_REFLECTION = frozenset(
+    {"globals", "locals", "vars", "eval", "exec", "modules", "import_module", "__import__"}
+    | {"getmodule", "getsource", "f_globals", "__globals__", "__dict__", "__name__", "__doc__"}
+    | {"__getattr__", "__class_getitem__", "__init_subclass__"}
 )
+# Decorators, of others' modules, that do nothing beyond what they decorate.
+_HARMLESS = frozenset({"cache", "lru_cache", "contextmanager", "dataclass"})
+_HARMLESS_OF_TRITON = frozenset({"jit", "autotune", "heuristics"})
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def reached(source: str) -> str:
     """Return the statements of a module that `launch` depends on, without comments and docstrings.
 
-    All of the text where that cannot be told: it does not parse, or looks names up by their text.
-    The same text gives the same result with every version of Python.
+    All of the text where that cannot be told: it does not parse, or looks things up by reflection.
+    Every version of Python for which the syntax means the same gives the same result.
     """
     head, mark, tail = source.rpartition(f"\n{CALLED_WITH}")
     return f"{_reached_by(head)}{mark}{tail}" if mark else _reached_by(source)
@@ -35,12 +40,13 @@ def reached(source: str) -> str:
 
 @lru_cache(maxsize=64)
 def _reached_by(source: str) -> str:
+    text = source.replace("\r\n", "\n").replace("\r", "\n")
     try:
-        statements = ast.parse(source).body
-        kept, names = _reached(statements)
-        if names & _BY_OTHER_WAYS:
+        kept, names = _reached(ast.parse(text).body)
+        if names & _REFLECTION:
             return source
-        lines = source.splitlines(keepends=True)
+        # Not `splitlines`: it ends lines where Python does not, at a form feed for one.
+        lines = text.split("\n")
         return "\n".join(_bare(lines, one) for one in kept)
     except (SyntaxError, ValueError, RecursionError, tokenize.TokenError):
         return source
@@ -49,55 +55,91 @@ def _reached_by(source: str) -> str:
 def _reached(statements: Sequence[ast.stmt]) -> tuple[list[ast.stmt], set[str]]:
     """Choose what `launch` needs, and what does more than to define names; give all their names."""
     run = [one for one in statements if not (_is_text(one) or _is_for_scripts(one))]
-    everywhere = frozenset[str]().union(*map(_names, run))
-    defined = [(one, _defined(one, everywhere), _names(one)) for one in run]
+    own = frozenset[str]().union(*(_bound(one) for one in run))
+    defined, named = [_defined(one, own) for one in run], [_names(one) for one in run]
     kept: set[int] = set()
     wanted, before = {FUNCTION}, -1
     while before < len(kept):
         before = len(kept)
-        for index, (_, own, names) in enumerate(defined):
-            if index not in kept and (not own or own & wanted or "*" in own):
+        for index, names in enumerate(defined):
+            if index not in kept and (not names or names & wanted):
                 kept.add(index)
-                wanted |= names
-    return [defined[index][0] for index in sorted(kept)], wanted
+                wanted |= named[index]
+    return [run[index] for index in sorted(kept)], wanted
 
 
-def _defined(statement: ast.stmt, everywhere: frozenset[str]) -> frozenset[str]:
+def _defined(statement: ast.stmt, own: frozenset[str]) -> frozenset[str]:
     """Name what a statement defines that does no more than that; nothing for any other.
 
-    More does one that calls something, and who imports what is named nowhere.
+    More does what calls something when the module is loaded, and any import. `own` are the names
+    that the module defines: a decorator of its own may do anything.
     """
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
-            defaults = (*statement.args.defaults, *filter(None, statement.args.kw_defaults))
-            acts = any(map(_calls, defaults)) or _is_registered(statement.decorator_list)
-            return frozenset() if acts else frozenset({statement.name})
-        case ast.ClassDef():
-            acts = _is_registered(statement.decorator_list)
-            return frozenset() if acts else frozenset({statement.name})
-        case ast.Import() | ast.ImportFrom():
-            names = [one.asname or one.name.partition(".")[0] for one in statement.names]
-            return frozenset(names if "*" in names or everywhere & {*names} else ())
-        case ast.Assign(targets=targets, value=value) if not _calls(value):
+            acts = any(map(_acts, _run_at_once(statement))) or not _is_harmless(statement, own)
+            acts = acts or statement.name.startswith("__")  # called without being named
+        case ast.ClassDef(bases=bases, keywords=keywords, body=body):
+            acts = bool(bases or keywords) or not _is_harmless(statement, own)
+            acts = acts or any(not _defined(one, own) for one in body if _says(one))
+        case ast.Assign(value=value) | ast.AnnAssign(value=value):
+            acts = value is not None and (_acts(value) or _asks(value))
+        case _:
+            acts = True
+    return frozenset() if acts else _bound(statement)
+
+
+def _bound(statement: ast.stmt) -> frozenset[str]:
+    """Give the names that a plain definition binds; nothing for what binds otherwise."""
+    match statement:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return frozenset({statement.name})
+        case ast.Assign(targets=targets):
             names = [one.id if isinstance(one, ast.Name) else "" for one in targets]
             return frozenset(names if all(names) else ())
-        case ast.AnnAssign(target=ast.Name(id=name), value=value) if not _calls(value):
+        case ast.AnnAssign(target=ast.Name(id=name)):
             return frozenset({name})
-        case _:
-            return frozenset()
+    return frozenset()
 
 
-def _calls(value: ast.expr | None) -> bool:
-    return value is not None and any(isinstance(node, ast.Call) for node in ast.walk(value))
+def _run_at_once(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr]:
+    """Yield what of a function is computed where it is defined, but for its decorators."""
+    arguments = function.args
+    yield from arguments.defaults
+    yield from filter(None, arguments.kw_defaults)
+    every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    for one in (*every, arguments.vararg, arguments.kwarg):
+        if one is not None and one.annotation is not None:
+            yield one.annotation
+    if function.returns is not None:
+        yield function.returns
 
 
-def _is_registered(decorators: Sequence[ast.expr]) -> bool:
-    """Tell whether a decorator may make a function known elsewhere, under another name."""
-    called = (one.func if isinstance(one, ast.Call) else one for one in decorators)
-    last = (
-        one.attr if isinstance(one, ast.Attribute) else getattr(one, "id", "") for one in called
-    )
-    return not _LOCAL.issuperset(last)
+def _acts(value: ast.expr) -> bool:
+    return any(isinstance(node, ast.Call | ast.NamedExpr | ast.Await) for node in ast.walk(value))
+
+
+def _asks(value: ast.expr) -> bool:
+    return any(isinstance(node, ast.Subscript) for node in ast.walk(value))
+
+
+def _is_harmless(
+    definition: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, own: frozenset[str]
+) -> bool:
+    """Tell whether no decorator can make a definition known elsewhere, under another name."""
+    for decorator in definition.decorator_list:
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        match called:
+            case ast.Attribute(value=ast.Name(id="triton"), attr=name):
+                harmless = name in _HARMLESS_OF_TRITON
+            case ast.Attribute(value=ast.Name(id="functools" | "contextlib" | "dataclasses")):
+                harmless = called.attr in _HARMLESS
+            case ast.Name(id=name):
+                harmless = name in _HARMLESS and name not in own
+            case _:
+                harmless = False
+        if not harmless:
+            return False
+    return True
 
 
 def _names(statement: ast.stmt) -> frozenset[str]:
@@ -108,7 +150,14 @@ def _names(statement: ast.stmt) -> frozenset[str]:
                 found.add(name)
             case ast.Global(names=names):
                 found.update(names)
+            case ast.alias(name=name):
+                found.update(name.split("."))
     return frozenset(found)
+
+
+def _says(statement: ast.stmt) -> bool:
+    """Tell what does something from a text and `pass`."""
+    return not (_is_text(statement) or isinstance(statement, ast.Pass))
 
 
 def _is_text(statement: ast.stmt) -> bool:
@@ -119,9 +168,16 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _is_for_scripts(statement: ast.stmt) -> bool:
-    """Tell `if __name__ == "__main__"`: here a module has another name."""
+    """Tell `if __name__ == "__main__":` alone: here a module has another name."""
     match statement:
-        case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
+        case ast.If(
+            test=ast.Compare(
+                left=ast.Name(id="__name__"),
+                ops=[ast.Eq()],
+                comparators=[ast.Constant(value="__main__")],
+            ),
+            orelse=[],
+        ):
             return True
     return False
 
@@ -132,23 +188,21 @@ def _bare(lines: Sequence[str], statement: ast.stmt) -> str:
     if isinstance(statement, _DEFINITIONS) and statement.decorator_list:
         first = statement.decorator_list[0].lineno
     docstrings: set[int] = set()
-    texts: set[int] = set()  # lines inside of literals, in which white space is content
+    texts: set[int] = set()  # lines that a literal goes on after: there white space is content
     for node in ast.walk(statement):
         if isinstance(node, _DEFINITIONS) and (own := _docstring(node)):
             docstrings |= own
         elif isinstance(node, ast.Constant | ast.JoinedStr):
             texts.update(range(node.lineno, _end(node)))
-    rows = [
-        "\n" if number in docstrings else lines[number - 1]
-        for number in range(first, _end(statement) + 1)
-    ]
-    bare = _without_comments("".join(rows)).split("\n")
-    kept = enumerate(bare, start=first)
-    return "\n".join(
-        row if number in texts - docstrings else row.rstrip()
-        for number, row in kept
-        if row.strip() or number in texts - docstrings
-    )
+    numbers = range(first, _end(statement) + 1)
+    own_lines = ["" if number in docstrings else lines[number - 1] for number in numbers]
+    bare, emptied = _without_comments(own_lines)
+    kept = []
+    for number, row in zip(numbers, bare, strict=True):
+        content = number in texts - docstrings and number - first not in emptied
+        if content or row.strip():
+            kept.append(row if content else row.rstrip())
+    return "\n".join(kept)
 
 
 def _docstring(definition: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> set[int]:
@@ -165,10 +219,14 @@ def _end(node: ast.stmt | ast.expr) -> int:
     return node.end_lineno
 
 
-def _without_comments(text: str) -> str:
-    rows = text.split("\n")
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+def _without_comments(lines: Sequence[str]) -> tuple[list[str], set[int]]:
+    """Cut comments off; tell which lines were nothing else, by their places."""
+    rows, emptied = [*lines], set()
+    # Ends of lines stay where they are: what `split` gave is put together again.
+    for token in tokenize.generate_tokens(io.StringIO("\n".join(lines), newline="\n").readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start
             rows[row - 1] = rows[row - 1][:column]
-    return "\n".join(rows)
+            if not rows[row - 1].strip():
+                emptied.add(row - 1)
+    return rows, emptied

@@ -45,7 +45,7 @@ class Modules:
         return called
 
     def _module(self, program: Program) -> ModuleType:
-        key = program.source_key
+        key = program.text_key
         if key in self._loaded:
             self._loaded.move_to_end(key)
             return self._loaded[key]
@@ -82,7 +82,7 @@ def place_of(key: str) -> str:
 
 def blamed_on_call(program: Program) -> AbstractContextManager[None]:
     """Turn whatever a Python kernel raises into a `PeerError` with its line and status."""
-    return blamed_on_peer(Path(place_of(program.source_key)), "line ")
+    return blamed_on_peer(Path(place_of(program.text_key)), "line ")
 
 
 def checked_results(

@@ -88,7 +88,7 @@ def _resumed(defaults: Defaults, wish: Wish) -> RunSettings:
 def _words(kernel: Path | None, settings: RunSettings) -> tuple[str, ...]:
     """Write the command that would start the same."""
     words = [program_name(), MCP, *([str(kernel)] if kernel else [])]
-    for name in ("space", "device", "trials", "rounds"):
+    for name in ("space", "device", "trials", "enough", "rounds"):
         if settings.get(name) is not None:
             words += [option_of(name), str(settings.get(name))]
     if not settings.get("prune", True):

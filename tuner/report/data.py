@@ -34,6 +34,7 @@ from tuner.process.files import read_text
 from tuner.session.events import (
     Event,
     HomesChosen,
+    LeftUndecided,
     ReferenceTimed,
     SearchEnded,
     SpacePruned,
@@ -105,7 +106,8 @@ class ReportData:
     left there, and `declared` None where the search space is not what it was. `author`,
     `candidates`, `rounds` and `profiles` say what an agent did. `energies` are windows of the GPU's
     energy counter, and `objective` is what the winners were chosen by. `early_ends` are searches
-    that did not use their budget up. `pruned` says what each search left out as slow, None that
+    that did not use their budget up, and `undecided` says of workloads why their finals were given
+    up. `pruned` says what each search left out as slow, None that
     nothing was to be left out. `dispatch` says which variant serves which shape, `peers` what
     became of each peer on each workload, `surroundings` by their names what runs before and after
     the operator there. `homes` says which of several devices timed a workload, the last one for
@@ -156,6 +158,7 @@ class ReportData:
     energies: tuple[Energy, ...] = ()
     objective: Objective = "time"
     early_ends: tuple[SearchEnded, ...] = ()
+    undecided: Mapping[str, str] = field(default_factory=dict)
     pruned: tuple[SpacePruned, ...] | None = ()
     homes: tuple[HomesChosen, ...] = ()
     reference_us: Mapping[str, float] = field(default_factory=dict)
@@ -306,6 +309,7 @@ def from_session(
         energies=tuple(session.energies()),
         objective=config.objective,
         early_ends=tuple(session.events(SearchEnded)),
+        undecided=_undecided(session),
         pruned=tuple(session.events(SpacePruned)) if config.prune else None,
         homes=tuple(session.events(HomesChosen)),
         reference_us={k: us for one in references for k, us in one.times_us.items()},
@@ -378,6 +382,12 @@ def _with_spec(data: ReportData, spec: KernelSpec) -> ReportData:
             constants=spec.constants,
         ),
     )
+
+
+def _undecided(session: Session) -> Mapping[str, str]:
+    decided = {result.workload.key for result in session.results()}
+    events = session.events(LeftUndecided)
+    return {one.workload: one.reason for one in events if one.workload not in decided}
 
 
 def _mutation_score(session: Session) -> MutationScore | None:

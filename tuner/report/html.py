@@ -39,7 +39,11 @@ def render_report(data: ReportData) -> str:
         verification_facts=summary.verification_facts(data),
         verification_notes=summary.verification_notes(data),
         convergence=search.convergences(data),
-        search_lines=(*search.space_lines(data), *search.early_end_lines(data)),
+        search_lines=(
+            *search.space_lines(data),
+            *search.early_end_lines(data),
+            *search.undecided_lines(data),
+        ),
         bit_classes=bits.classes(data),
         bits_lines=bits.bits_lines(data),
         bits_shown=bits.CLASSES_SHOWN,

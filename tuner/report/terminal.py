@@ -101,6 +101,7 @@ def json_of(data: ReportData) -> dict[str, object]:
         "checks": counts_by_kind(data),
         "surroundings": dict(data.surroundings),
         "workloads": [_json_result(data, one, peers.get(one.workload)) for one in data.results],
+        **({"undecided": dict(data.undecided)} if data.undecided else {}),
         "rounds": [_json_round(one) for one in data.rounds],
         **energy,
         **({"bits": bits} if bits else {}),

@@ -160,6 +160,14 @@ class SearchEnded(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LeftUndecided(Event):
+    """Why the finals of a workload were given up: a later run may have decided it since."""
+
+    workload: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class SpacePruned(Event):
     """How many `valid` configs a workload has, and how many of them `prune` leaves to search."""
 
@@ -237,6 +245,7 @@ EVENTS: Mapping[str, type[Event]] = {
     "idle": AgentIdle,
     "profile": Profiled,
     "search ended": SearchEnded,
+    "undecided": LeftUndecided,
     "space pruned": SpacePruned,
     "warm start": WarmStarted,
     "homes": HomesChosen,

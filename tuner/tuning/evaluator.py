@@ -20,7 +20,7 @@ from tuner.device.base import (
     Program,
 )
 from tuner.model.config import Config, SearchSpace
-from tuner.model.errors import KernelError, TunerError
+from tuner.model.errors import KernelError, OutOfMemory, TunerError
 from tuner.model.expressions import Value
 from tuner.model.hardware import occupancy, refusal
 from tuner.model.kernel import KernelSpec, Launch, Workload
@@ -328,10 +328,10 @@ class Evaluator:
                 remedy="install what it imports where tune runs",
             )
         if outcome.status not in (Status.CORRECT, Status.NOT_RECORDED):
-            raise KernelError(
-                f"the baseline does not run on {workload}: {outcome.status}: {outcome.reason}",
-                path=self.spec.source,
-            )
+            said = f"the baseline does not run on {workload}: {outcome.status}: {outcome.reason}"
+            if outcome.status is Status.RESOURCE_LIMIT:
+                raise OutOfMemory(said, workload.key)
+            raise KernelError(said, path=self.spec.source)
 
     def _runnable(self, pending: Pending) -> CompileResult | Trial:
         result = self._compiled(pending)

@@ -15,6 +15,7 @@ from tuner.model.kernel import Workload
 from tuner.model.statistics import roofline_share
 from tuner.model.trial import Comparison, PeerTrial, Result, Status, Trial, Variant
 from tuner.process.tally import spent_on
+from tuner.session.events import LeftUndecided
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates
@@ -70,30 +71,38 @@ class FinalsPeers:
     ) -> tuple[ComparisonRounds, tuple[str, ...]]:
         """Time programs, first the baseline, interleaved with peers; tell which peers took part."""
         baseline, left = programs[0], dict(peers)
+        failed: dict[str, str] = {}
         while left:
             try:
-                return self._device.compare([*programs, *left.values()], rounds=rounds), (*left,)
+                compared = self._device.compare([*programs, *left.values()], rounds=rounds)
+                break
             except (ClusterLost, DeviceLost):
                 raise
             except DeviceError as error:
                 if isinstance(error, OutOfMemory) and len(programs) > FEWEST_COMPARED:
                     raise  # peers are what the winner is judged by: finalists go first
-                failure, before = error.message, len(left)
-            for name, program in [*left.items()]:
-                try:
-                    self._device.compare([baseline, program], rounds=1)
-                except (ClusterLost, DeviceLost):
-                    raise
-                except DeviceError as error:
-                    self.note(baseline.workload, name, Status.LAUNCH, error.message)
-                    del left[name]
-            if len(left) == before:
-                break
-        # Raises where the peers are not to blame; those that fail only together are left out.
-        compared = self._device.compare(programs, rounds=rounds)
-        for name in left:
-            self.note(baseline.workload, name, Status.LAUNCH, failure)
-        return compared, ()
+                together = error.message
+            alone = self._failing_alone(baseline, left)
+            failed |= alone or dict.fromkeys(left, together)
+            left = {name: one for name, one in left.items() if name not in failed}
+        else:
+            # Raises where the peers are not to blame; then nothing is said of them.
+            compared = self._device.compare(programs, rounds=rounds)
+        for name, why in failed.items():
+            self.note(baseline.workload, name, Status.LAUNCH, why)
+        return compared, (*left,)
+
+    def _failing_alone(self, baseline: Program, peers: Mapping[str, Program]) -> dict[str, str]:
+        """Say of each peer that fails beside the baseline alone why it does."""
+        failed = {}
+        for name, program in peers.items():
+            try:
+                self._device.compare([baseline, program], rounds=1)
+            except (ClusterLost, DeviceLost):
+                raise
+            except DeviceError as error:
+                failed[name] = error.message
+        return failed
 
 
 class Finals:
@@ -113,20 +122,21 @@ class Finals:
         self._peers = FinalsPeers(plan, session, device)
         self._finalists = FinalistSelection(plan, session, candidates, verification, self._ranked)
         self._raced: dict[Workload, Mapping[Variant, float]] = {}
-        self._too_large: dict[Workload, str] = {}
+        self._given_up: set[Workload] = set()
 
-    def decide(self, workload: Workload) -> str:
+    def decide(self, workload: Workload) -> None:
         """Compare the best configs with the baseline, interleaved, and record the result.
 
-        Return why there is none where memory ends: what was searched for on the others is worth
-        their finals.
+        Where memory ends it is given up and that is recorded: what was searched for on the others
+        is worth their finals.
         """
-        if workload not in self._too_large:
-            try:
-                self._decide(workload)
-            except OutOfMemory as error:
-                self._too_large[workload] = f"{workload} stays undecided: {error.message}"
-        return self._too_large.get(workload, "")
+        if workload in self._given_up:
+            return
+        try:
+            self._decide(workload)
+        except OutOfMemory as error:
+            self._given_up.add(workload)
+            self._session.record_event(LeftUndecided(0, workload.key, error.message))
 
     def _decide(self, workload: Workload) -> None:
         known = [result for result in self._session.results() if result.workload == workload]
@@ -212,7 +222,8 @@ class Finals:
                 break  # which of them failed, each one's verification will tell
             right = {v: us for v, us in zip(variants, times_us, strict=False) if us is not None}
             self._raced[workload] = right
-            return sorted(right, key=right.__getitem__) or variants
+            # Who found no room stands behind: some are compared however fast they are.
+            return [*sorted(right, key=right.__getitem__), *variants[count:]] or variants
         return variants
 
     def _compared(self, workload: Workload, variants: list[Variant]) -> Comparison | None:

@@ -13,8 +13,11 @@ from tuner.app.fleet import BATCHES, Job, jobs_of, make
 from tuner.export.engine_configs.files import BlockFp8Key, Key, MoeKey
 from tuner.export.engine_configs.found import EngineFile, FileState
 from tuner.export.engine_configs.needed import Needed
+from tuner.model.config import Config
 from tuner.model.errors import DeviceError, InputError, KernelError, OutOfMemory
 from tuner.model.settings import ENOUGH_OF_A_FLEET
+from tuner.model.trial import INITIAL, Status, Trial
+from tuner.session.session import Session
 from tuner.session.store import DATABASE
 
 ROOT = Path(__file__).parents[3]
@@ -146,8 +149,50 @@ def test_numbers_of_tokens_for_which_there_is_no_memory_are_left_out(
     made = make(jobs, tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", {}, say=said.append)
     assert [len(workloads) for workloads in asked] == [4, 2]
     assert not made.failed
-    assert "M=64,E=128,N=192,K=2048,TOP_K=8,EP=1, M=256," in said[1]
-    assert said[1].endswith("left out: not enough memory for M=64")
+    assert said[1].endswith("left out: M=64 and M=256: not enough memory for M=64")
+
+
+def test_a_fleet_that_is_started_again_leaves_out_what_finds_no_memory_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def tuned(kernel: Path, *, session: Path, **settings: object) -> None:
+        asked.append(settings.get("workloads"))
+        if len(asked) == 1:
+            raise OutOfMemory("not enough memory for M=64", jobs[0].workloads[2])
+        write_operator_session(session, "fused_moe", choices("fused_moe")[0])
+
+    monkeypatch.setattr(fleet, "tune", tuned)
+    monkeypatch.chdir(ROOT)
+    (jobs, _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=[1, 16, 64])
+    session = tmp_path / "s" / jobs[0].name
+    write_operator_session(session, "fused_moe", choices("fused_moe")[0])
+    (session / "notes.txt").write_text("mine")
+    made = make(jobs, tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", {}, say=lambda _: None)
+    assert asked == [None, list(jobs[0].workloads[:2])]
+    assert not made.failed
+    assert (session / "notes.txt").read_text() == "mine"
+
+
+def test_a_session_with_trials_is_kept_where_memory_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tuned(kernel: Path, **_: object) -> None:
+        raise OutOfMemory("not enough memory for M=16", jobs[0].workloads[1])
+
+    monkeypatch.setattr(fleet, "tune", tuned)
+    monkeypatch.chdir(ROOT)
+    (jobs, _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=[1, 16])
+    session = tmp_path / "s" / jobs[0].name
+    write_operator_session(session, "fused_moe", choices("fused_moe")[0])
+    with Session.open(session) as opened:
+        (of,) = {one.workload for one in opened.comparisons()}
+        config = Config.of({"num_warps": 4})
+        opened.record(Trial(INITIAL, of, config, Status.COMPILE, "an error"))
+    made = make(jobs, tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", {}, say=lambda _: None)
+    assert made.failed == {jobs[0].name: "not enough memory for M=16"}
+    assert (session / DATABASE).exists()
 
 
 def test_a_shape_whose_fewest_tokens_find_no_memory_has_no_file(

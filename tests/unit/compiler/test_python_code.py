@@ -52,6 +52,7 @@ AXES = {'N': 4}
 OPERATORS = {}
 '''
 REACHED = '''import math
+import numpy
 from functools import cache
 WIDTH = 128
 SCALE = math.sqrt(WIDTH)
@@ -121,6 +122,42 @@ def test_no_other_change_makes_it_another_kernel(before: str, after: str) -> Non
 def test_what_launch_may_need_does(before: str, after: str) -> None:
     assert before in MODULE
     assert key(MODULE.replace(before, after)) != key(MODULE)
+
+
+LAUNCH = "def launch(config, tensors, axes):\n    return WIDTH\n"
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "# \u2028\n" + LAUNCH.replace("WIDTH", "64"),
+        "\f\ndef one():\n    pass\n\n\n" + LAUNCH.replace("WIDTH", "64"),
+        'def one():\n    """a\x85b"""\n    pass\n\n\n' + LAUNCH.replace("WIDTH", "64"),
+        "if __name__ != '__main__':\n    WIDTH = 64\n" + LAUNCH,
+        "if __name__ == '__main__':\n    pass\nelse:\n    WIDTH = 64\n" + LAUNCH,
+        "X = (WIDTH := 64)\n" + LAUNCH,
+        "def one(x=(WIDTH := 64)): pass\n" + LAUNCH,
+        "def one(x: set_width(64)): pass\n" + LAUNCH,
+        "class One:\n    set_width(64)\n" + LAUNCH,
+        "class One:\n    global WIDTH\n    WIDTH = 64\n" + LAUNCH,
+        "class One(Registered):\n    width = 64\n" + LAUNCH,
+        "import widths_of_64\n\n\ndef one():\n    widths_of_64.ask()\n\n\n" + LAUNCH,
+        "WIDTH = 64\n" + LAUNCH.replace("WIDTH", "launch.__globals__['WID' 'TH']"),
+        '"""64"""\n' + LAUNCH.replace("WIDTH", "int(__doc__)"),
+        "from sys import modules as m\nWIDTH = 64\n" + LAUNCH.replace("WIDTH", "m['k'].WIDTH"),
+        "def jit(f): known.append(f)\n\n\n@jit\ndef one(): return 64\n" + LAUNCH,
+        "class One:\n    def __class_getitem__(cls, x):\n        set_width(64)\nX = One[1]\n"
+        + LAUNCH,
+    ],
+)
+def test_no_way_around_a_name_is_overlooked(module: str) -> None:
+    assert "64" in module
+    assert key(module) != key(module.replace("64", "32"))
+
+
+def test_a_comment_inside_of_a_literal_in_parts_is_none_of_it() -> None:
+    first = LAUNCH.replace("WIDTH", '(\n        "a"\n        "b"\n    )')
+    assert key(first) == key(first.replace('"a"\n', '"a"\n        # and\n'))
 
 
 @pytest.mark.parametrize(

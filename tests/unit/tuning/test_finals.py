@@ -13,7 +13,10 @@ from tuner.model.config import Config
 from tuner.model.errors import DeviceError, OutOfMemory
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Measurement, Status, Trial, fastest
-from tuner.tuning.finalists import contenders
+from tuner.report.data import from_session
+from tuner.report.sections.search import undecided_lines
+from tuner.report.terminal import json_of
+from tuner.tuning.finalists import FinalistSelection, contenders
 
 ALL = ("fast", "slow", "absent", "wrong")
 SMALL = Workload.of({"N": 1000})
@@ -211,7 +214,7 @@ def test_where_memory_ends_fewer_are_compared_and_peers_stay(run):
 def test_a_workload_without_memory_for_its_finals_costs_no_other(
     make_plan, make_session, compiler, listener
 ):
-    plan = make_plan()
+    plan = make_plan(peers=("fast",))
     large = plan.tuned[0].key
     with make_session(plan) as session:
         device = Small(9, too_large=large)
@@ -219,12 +222,42 @@ def test_a_workload_without_memory_for_its_finals_costs_no_other(
         decided = {one.workload.key for one in session.results()}
         assert decided == {one.key for one in plan.config.workloads} - {large}
         assert session.state == "complete"
+        (line,) = undecided_lines(from_session(session))
+        assert line.startswith(f"{large} is undecided: a verified program failed")
+        assert "27 GB on the GPU" in json_of(from_session(session))["undecided"][large]
         # Resumed where there is room.
         tune(plan, session=session, device=WithPeers(), compiler=compiler, listener=listener)
         assert len(session.results()) == len(plan.config.workloads)
-    notes = {one.note for one in listener.seen if "stays undecided" in one.note}
-    assert len(notes) == 1
-    assert "27 GB on the GPU" in notes.pop()
+        assert {one.peers for one in session.comparisons()} == {("fast",)}
+        assert undecided_lines(from_session(session)) == ()
+        assert "undecided" not in json_of(from_session(session))
+
+
+def test_what_is_compared_however_fast_it_is_stays_where_a_race_finds_no_room_for_all(
+    run, monkeypatch
+):
+    besides, slowest = FinalistSelection._besides, {}
+
+    def with_the_slowest(self, workload):
+        slowest[workload] = self._session.fastest(workload=workload)[-1].variant
+        return [*besides(self, workload), slowest[workload]]
+
+    monkeypatch.setattr(FinalistSelection, "_besides", with_the_slowest)
+    raced: list[int] = []
+
+    class NarrowRace(Small):
+        def compare(self, programs, *, rounds):
+            return WithPeers.compare(self, programs, rounds=rounds)
+
+        def rank(self, programs, *, rounds):
+            found = super().rank(programs, rounds=rounds)
+            raced.append(len(programs))
+            return found
+
+    _, _, comparisons = run(NarrowRace(4), ())
+    assert 1 < max(raced) <= 4
+    for one in comparisons:
+        assert slowest.get(one.workload, one.finalists[0]) in one.finalists
 
 
 class BetweenNeighbours(WithPeers):

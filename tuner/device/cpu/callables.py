@@ -73,8 +73,8 @@ class CallableWorker:
 
     def run(self, program: Program, order: int, fill: int, variant: int = 0) -> tuple[float, int]:
         """Call the kernel; return microseconds and a checksum of the compared outputs."""
-        first = program.source_key not in self._called
-        self._called.add(program.source_key)
+        first = program.text_key not in self._called
+        self._called.add(program.text_key)
         timeout_s = self._call_timeout_s + (FIRST_CALL_S if first else 0.0)
         ran: tuple[float, int] = self._child.call(
             "run", program, fill, variant, timeout_s=timeout_s

@@ -302,7 +302,9 @@ class CudaRunner(RestartingWorker[Child]):
             if error.sticky:
                 self._drop_worker()
             status = error.status if isinstance(error, PeerError) else Status.LAUNCH
-            raise RunFailedError(status, error.message) from error
+            # What has ended its memory may have shared it with what others keep.
+            short = error.sticky and status is Status.RESOURCE_LIMIT
+            raise RunFailedError(status, error.message, killed=short) from error
         except MemoryError as error:
             if self._home is None or self._home.source is None:
                 raise

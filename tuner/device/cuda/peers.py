@@ -74,7 +74,7 @@ class PeerLaunchers:
         Raises `PeerError` where it is not installed, fails, or cannot be captured, and
         `MemoryError` where other kernels in Python have left no memory for it.
         """
-        name = program.peer or program.key
+        name = program.peer or f"{program.key} {program.text_key}"
         if name not in self._launchers:
             self._forget_calls()
             try:

@@ -198,11 +198,16 @@ def early_end_lines(data: ReportData) -> tuple[str, ...]:
         lines.append(
             f"{len(gains)} search{'es' * (len(gains) != 1)} ended early, after {trials:,} trials "
             "in all: the untried configs were expected to save no more than "
-            f"{max(gains):.1%} of the best time"
+            f"{max(gains):{'.1%' if max(gains) >= 0.001 else '.2%'}} of the best time"
         )
     if late:
         lines.append(f"{late} search{'es' * (late != 1)} ended early for want of time")
     return tuple(lines)
+
+
+def undecided_lines(data: ReportData) -> tuple[str, ...]:
+    """Say which workloads have no result because their finals were given up, and why."""
+    return tuple(f"{key} is undecided: {reason}" for key, reason in data.undecided.items())
 
 
 def importances(data: ReportData) -> tuple[CandidateImportance, ...]:

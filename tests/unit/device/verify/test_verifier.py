@@ -402,8 +402,12 @@ def test_once_memory_has_ended_nothing_is_kept_for_later_until_another_workload_
 
     opened(WORKLOAD)
     assert known_again()
+    verifier.prepare_same(WORKLOAD)
+    assert verifier._same is not None
     verifier.let_go()
     assert not known_again()
+    verifier.prepare_same(WORKLOAD)
+    assert verifier._same is None
     opened(WORKLOAD)
     assert not known_again()
     opened(Workload.of({"T": 2 * WORKLOAD.values["T"]}))
