@@ -54,8 +54,9 @@ def check_caught(device: Device, build: Build, adversary: Adversary, reason: str
         outcome = device.run(program, full_verification=True)
         said = outcome.reason
         if outcome.status is Status.CORRECT:
+            # The rarest of them hands an old result over in one call of thirty.
             programs = [honest(build, adversary.operator), program]
-            (right, said) = device.compare(programs, rounds=ROUNDS // 10).faults
+            (right, said) = device.compare(programs, rounds=ROUNDS).faults
             assert not right
         assert re.search(reason, said, re.DOTALL), said or "nothing was wrong with it"
     elif adversary.check == "after comparing":
