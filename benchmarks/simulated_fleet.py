@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 from environment import ROOT, environment, write_result
-from simulated_seeds import TREES, Gpu, Ground, by_race, searched
+from simulated_seeds import Gpu, Ground, by_race, completed, residuals, searched
 
 SPACE = ROOT / "search_spaces/sglang/fused_moe.yaml"
 MEASURED = ROOT / "benchmarks/recorded/fused_moe/fleet.json.xz"
@@ -37,7 +37,9 @@ FULL = ROOT / "kernels/sglang/recordings/h200/fused_moe.json.xz"
 # What `tune` and `tune fleet` look on for, and between.
 ENOUGH = (0.005, 0.002, 0.001)
 SEEDS = 6
-# Of the scatter so many samples, and so many rounds of so many columns, say enough.
+# Fewer samples of a config say nothing of how they scatter.
+FEWEST_SAMPLES = 5
+# So many of them all, and so many rounds of so many columns, say enough.
 KEPT_SAMPLES, KEPT_ROUNDS, KEPT_COLUMNS = 200, 40, 4
 # Two winners that differ by less are the same for whoever serves a model.
 APART = 0.003
@@ -62,7 +64,8 @@ def extract(sessions: Sequence[Path], recording: Path) -> dict[str, Any]:
                     if trial.time_us is None:
                         continue
                     of["costs"].setdefault(trial.config, []).append(trial.time_us)
-                    of["samples_us"] += _residuals(trial.measurement.times_us)
+                    if len(times_us := trial.measurement.times_us) >= FEWEST_SAMPLES:
+                        of["samples_us"] += residuals(times_us).tolist()
             for one in session.comparisons():
                 table = np.array(one.rounds)
                 table -= np.median(table, axis=0)
@@ -90,15 +93,6 @@ def extract(sessions: Sequence[Path], recording: Path) -> dict[str, Any]:
     }
 
 
-def _residuals(times_us: Sequence[float]) -> list[float]:
-    times = np.array(times_us)
-    if len(times) < 5:
-        return []
-    # A median of few lies nearer to each of them than the true one does.
-    scale = (len(times) / (len(times) - 1)) ** 0.5
-    return ((times - np.median(times)) * scale).tolist()
-
-
 def _complete(costs: dict[Any, list[float]], whole: dict[Any, float]) -> None:
     """Add configs of a recording, whose level is another session's."""
     level = median(median(costs[one]) / whole[one] for one in costs.keys() & whole.keys())
@@ -112,61 +106,41 @@ def _some(rng: Any, rows: Sequence[Any], count: int) -> list[Any]:
 
 
 @cache
-def grounds() -> tuple[Any, list[Ground]]:
-    """Make the ground of every number of tokens, once a process."""
-    from sklearn.ensemble import ExtraTreesRegressor
-
+def measured() -> tuple[Any, dict[str, str], list[Ground]]:
+    """Make the ground of every number of tokens, once a process, and say of which choices."""
     from tuner.device.base import CompileTarget
     from tuner.device.recorded.recording import RecordedDevice
-    from tuner.search.auto.context import ConfigColumns
-    from tuner.search.pool import valid_configs
+    from tuner.model.config import Config
     from tuner.space.load import load_definition, workload_from_text
 
     content = json.loads(lzma.decompress(MEASURED.read_bytes()))
-    operators, names_of = content["operators"], content["parameters"]
+    operators, parameters = content["operators"], content["parameters"]
     definition = load_definition(SPACE).chosen(operators)
-    spec, space = definition.spec, definition.space
     # The GPU's numbers, which constraints use; of its answers nothing is asked.
-    info = RecordedDevice(FULL, spec.name, {**operators, "ROUTING": "balanced"}).info
-    target, columns = CompileTarget(spec, operators, info), ConfigColumns(space.parameters)
-    values = [names_of.index(p.name) for p in space.parameters]
-
-    def rows(tokens: int, encoded: Any) -> Any:
-        return np.hstack([columns.of(encoded), np.full((len(encoded), 1), np.log2(tokens))])
-
-    known = {workload_from_text(spec, key): of for key, of in content["workloads"].items()}
-    x, y = [], []
-    for workload, of in known.items():
-        encoded = [
-            [p.values.index(row[k]) for p, k in zip(space.parameters, values, strict=True)]
-            for row in of["costs_us"]
-        ]
-        x.append(rows(workload.values["M"], np.array(encoded)))
-        y += [np.log(row[-1]) for row in of["costs_us"]]
-    forest = ExtraTreesRegressor(TREES, random_state=0, n_jobs=1).fit(np.vstack(x), y)
-    made = []
-    for workload, of in known.items():
-        names = target.names(workload)
-        pool = valid_configs(space, names)
-        costs_us = np.exp(forest.predict(rows(workload.values["M"], pool.encoded)))
-        measured = {tuple(row[k] for k in values): row[-1] for row in of["costs_us"]}
-        for index, config in enumerate(pool):
-            key = tuple(config[p.name] for p in space.parameters)
-            costs_us[index] = measured.get(key, costs_us[index])
-        scatter = np.array(of["samples_us"]), np.array(of["rounds_us"])
-        made.append(Ground(workload, names, pool, costs_us, *scatter))
-    return definition, made
+    info = RecordedDevice(FULL, definition.spec.name, {**operators, "ROUTING": "balanced"}).info
+    known = {
+        workload_from_text(definition.spec, key): (
+            {
+                Config.of(dict(zip(parameters, values, strict=True))): us
+                for *values, us in of["costs_us"]
+            },
+            np.array(of["samples_us"]),
+            np.array(of["rounds_us"]),
+        )
+        for key, of in content["workloads"].items()
+    }
+    names_of = CompileTarget(definition.spec, operators, info).names
+    return definition, operators, completed(definition.space, known, names_of)
 
 
 def fleet(enough: float, seed: int) -> list[dict[str, Any]]:
     """Search all numbers of tokens once; say of each what was found and what won."""
     from tuner.model.trial import fastest
 
-    definition, all_ = grounds()
-    operators = json.loads(lzma.decompress(MEASURED.read_bytes()))["operators"]
-    found = searched(definition, all_, seed, operators=operators, enough=enough)
+    definition, operators, grounds = measured()
+    found = searched(definition, grounds, seed, operators=operators, enough=enough)
     rows = []
-    for number, ground in enumerate(all_):
+    for number, ground in enumerate(grounds):
         trials = fastest(found[ground.workload], full=True)
         gpu = Gpu(ground, np.random.default_rng((number, seed)))
         _, winner = by_race(gpu, trials)

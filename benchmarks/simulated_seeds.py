@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -132,24 +132,40 @@ class Searched:
         return Trial(*what, measurement=measured, correctness=right)
 
 
+# Costs of configs, and how samples and rounds scatter: what is known of a workload.
+Known = tuple[dict, np.ndarray, np.ndarray]
+
+
 def grounds_of(kernel: str) -> tuple[Any, list[Ground]]:
     """Make the ground of every tuned workload of an operator that is recorded."""
+    from tuner.space.load import load_definition
+
+    definition, evaluator = load_definition(space_of(kernel)), evaluator_of(space_of(kernel))
+    recording = recorded(space_of(kernel))
+    known = {
+        workload: _told(evaluator, workload, recording.workloads[workload.key])
+        for workload in definition.spec.tuned
+        if workload.key in recording.workloads
+    }
+    return definition, completed(definition.space, known, evaluator.names)
+
+
+def completed(
+    space: Any, known: Mapping[Any, Known], names_of: Callable[[Any], dict]
+) -> list[Ground]:
+    """Make the ground of each workload: a forest fitted to all of them tells the other costs."""
     from sklearn.ensemble import ExtraTreesRegressor
 
     from tuner.search.auto.context import ConfigColumns
     from tuner.search.pool import valid_configs
-    from tuner.space.load import load_definition
 
-    definition, evaluator = load_definition(space_of(kernel)), evaluator_of(space_of(kernel))
-    space, recording = definition.space, recorded(space_of(kernel))
-    columns, known = ConfigColumns(space.parameters), {}
-    for workload in definition.spec.tuned:
-        if workload.key in recording.workloads:
-            known[workload] = _told(evaluator, workload, recording.workloads[workload.key])
+    columns = ConfigColumns(space.parameters)
+    sizes = zip(*(workload.values.items() for workload in known), strict=True)
+    axes = [axis[0][0] for axis in sizes if len({size for _, size in axis}) > 1]
 
     def rows(workload: Any, encoded: np.ndarray) -> np.ndarray:
-        axes = np.log2([float(size) for size in workload.values.values()])
-        return np.hstack([columns.of(encoded), np.tile(axes, (len(encoded), 1))])
+        own = np.log2([float(workload.values[axis]) for axis in axes])
+        return np.hstack([columns.of(encoded), np.tile(own, (len(encoded), 1))])
 
     encoded = {
         workload: np.array([[p.values.index(c[p.name]) for p in space.parameters] for c in costs])
@@ -161,17 +177,23 @@ def grounds_of(kernel: str) -> tuple[Any, list[Ground]]:
     )
     grounds = []
     for workload, (costs, samples_us, rounds_us) in known.items():
-        pool = valid_configs(space, evaluator.names(workload))
+        names = names_of(workload)
+        pool = valid_configs(space, names)
         costs_us = np.exp(forest.predict(rows(workload, pool.encoded)))
         for config, us in costs.items():
             if config in pool:
                 costs_us[pool.index(config)] = us
-        names = evaluator.names(workload)
         grounds.append(Ground(workload, names, pool, costs_us, samples_us, rounds_us))
-    return definition, grounds
+    return grounds
 
 
-def _told(evaluator: Any, workload: Any, of: Any) -> tuple[dict, np.ndarray, np.ndarray]:
+def residuals(times_us: Any) -> np.ndarray:
+    """Say how samples scatter: a median of few lies nearer to each of them than the true one."""
+    times = np.array(times_us)
+    return (times - np.median(times)) * (len(times) / (len(times) - 1)) ** 0.5
+
+
+def _told(evaluator: Any, workload: Any, of: Any) -> Known:
     """Read what a recording says of a workload: costs, and how samples and rounds scatter."""
     from tuner.device.recorded.recording import TICK_US
 
@@ -188,12 +210,8 @@ def _told(evaluator: Any, workload: Any, of: Any) -> tuple[dict, np.ndarray, np.
         if (key := of.finals.programs[column]) in keys:
             costs[keys[key]] = float(np.median(table[:, column]))
     rounds_us = table[:, own] - np.median(table[:, own], axis=0)
-    residuals = [
-        (times - np.median(times)) * (len(times) / (len(times) - 1)) ** 0.5
-        for times in samples.values()
-        if len(times) >= FEWEST_SAMPLES
-    ]
-    samples_us = np.concatenate(residuals) if residuals else np.zeros(0)
+    scatter = [residuals(times) for times in samples.values() if len(times) >= FEWEST_SAMPLES]
+    samples_us = np.concatenate(scatter) if scatter else np.zeros(0)
     if len(samples_us) < FEWEST_RESIDUALS:
         samples_us = rounds_us.ravel()
     return costs, samples_us, rounds_us

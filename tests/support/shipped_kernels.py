@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from ruamel.yaml import YAML
+from slow import mostly_slow
 
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
@@ -89,13 +90,13 @@ def mostly_default(
 
     The rest is the exhaustive sweep. Each choice has another third, and at least one value.
     """
-
-    def marked(choice: int, number: int) -> Any:
-        runs = choice == 0 or number % min(3, len(values)) == choice % min(3, len(values))
-        marks = () if runs else pytest.mark.exhaustive
-        return pytest.param(operators[choice], values[number], marks=marks)
-
-    return [marked(*one) for one in product(range(len(operators)), range(len(values)))]
+    parts = min(3, len(values))
+    chosen = [
+        (operator, value)
+        for (choice, operator), (number, value) in product(enumerate(operators), enumerate(values))
+        if choice == 0 or number % parts == choice % parts
+    ]
+    return mostly_slow(product(operators, values), chosen, sample=[])
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

@@ -25,6 +25,7 @@ _REFLECTION = frozenset(
 # Decorators, of others' modules, that do nothing beyond what they decorate.
 _HARMLESS = frozenset({"cache", "lru_cache", "contextmanager", "dataclass"})
 _HARMLESS_OF_TRITON = frozenset({"jit", "autotune", "heuristics"})
+_ACTING = (ast.Call, ast.NamedExpr, ast.Await)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -76,13 +77,14 @@ def _defined(statement: ast.stmt, own: frozenset[str]) -> frozenset[str]:
     """
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
-            acts = any(map(_acts, _run_at_once(statement))) or not _is_harmless(statement, own)
+            acts = any(_holds(one, _ACTING) for one in _run_at_once(statement))
+            acts = acts or not _is_harmless(statement, own)
             acts = acts or statement.name.startswith("__")  # called without being named
         case ast.ClassDef(bases=bases, keywords=keywords, body=body):
             acts = bool(bases or keywords) or not _is_harmless(statement, own)
             acts = acts or any(not _defined(one, own) for one in body if _says(one))
         case ast.Assign(value=value) | ast.AnnAssign(value=value):
-            acts = value is not None and (_acts(value) or _asks(value))
+            acts = value is not None and _holds(value, (*_ACTING, ast.Subscript))
         case _:
             acts = True
     return frozenset() if acts else _bound(statement)
@@ -114,12 +116,8 @@ def _run_at_once(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[a
         yield function.returns
 
 
-def _acts(value: ast.expr) -> bool:
-    return any(isinstance(node, ast.Call | ast.NamedExpr | ast.Await) for node in ast.walk(value))
-
-
-def _asks(value: ast.expr) -> bool:
-    return any(isinstance(node, ast.Subscript) for node in ast.walk(value))
+def _holds(value: ast.expr, kinds: tuple[type[ast.expr], ...]) -> bool:
+    return any(isinstance(node, kinds) for node in ast.walk(value))
 
 
 def _is_harmless(
