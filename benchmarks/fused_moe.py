@@ -124,10 +124,14 @@ def sample(configs: int) -> str:
 
 @dataclass
 class Seconds:
-    """What took how long, kept in a file after each part."""
+    """What took how long, kept in a file after each part; goes on with what the file has."""
 
     path: Path
     parts: list[tuple[str, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.path.exists():
+            self.parts += map(tuple, json.loads(self.path.read_text(encoding="utf-8")))
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
