@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tuner.compiler.python_code import reached
 from tuner.device.base import Program
 from tuner.device.reference import PeerError, blamed_on_peer
 from tuner.model.trial import Status
@@ -44,6 +46,17 @@ class Modules:
 
         return called
 
+    def import_ahead(self, program: Program) -> None:
+        """Execute a module, and the imports of all functions that its `launch` reaches.
+
+        An import that finds nothing is passed over, for `launch` may know another way. Raises
+        `PeerError` where one breaks off: another attempt in this process may say something else.
+        """
+        self._module(program)
+        with blamed_on_call(program):
+            for statement in late_imports(program.cubin.decode()):
+                _import(statement)
+
     def _module(self, program: Program) -> ModuleType:
         key = program.text_key
         if key in self._loaded:
@@ -67,6 +80,26 @@ def executed(text: str, key: str, source: Path) -> ModuleType:
     sys.modules[name] = module
     exec(compile(text, place, "exec"), module.__dict__)  # noqa: S102
     return module
+
+
+def late_imports(text: str) -> Iterator[ast.stmt]:
+    """Yield the imports that a module leaves to the calls of its `launch`."""
+    for function in ast.walk(ast.parse(reached(text))):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            for statement in ast.walk(function):
+                if isinstance(statement, ast.Import | ast.ImportFrom):
+                    yield statement
+
+
+def _import(statement: ast.stmt) -> None:
+    code = compile(ast.Module([statement], []), "<import>", "exec")
+    try:
+        exec(code, {})  # noqa: S102
+    except ImportError as error:
+        assert error.__traceback__ is not None
+        own = error.__traceback__.tb_next
+        if own is not None and own.tb_next is not None:
+            raise  # out of a module, which was executed in part
 
 
 def forget(key: str, module: ModuleType) -> None:

@@ -97,6 +97,15 @@ class PeerLaunchers:
             self._launchers[name] = launcher
         return self._launchers[name]
 
+    def import_ahead(self, program: Program) -> None:
+        """Import what the first call of a Python kernel will; raise `PeerError` where that fails.
+
+        What it has imported by then is imported in part: its failure is another process's to tell.
+        """
+        with self._blamed(program):
+            self._imported_torch(program)
+            self._modules.import_ahead(program)
+
     def clear(self) -> None:
         """Forget what belongs to one workload, its compiled code and its memory too."""
         if not self._launchers:
@@ -109,7 +118,7 @@ class PeerLaunchers:
                 # Else a second shape would be compiled for any shape, and some more not at all.
                 torch.compiler.reset()
 
-    def _made(self, program: Program) -> PeerLauncher:
+    def _imported_torch(self, program: Program) -> Any:
         # One process compiles: the worker may be killed, and others would survive it.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         torch: Any = import_module("torch")
@@ -117,6 +126,10 @@ class PeerLaunchers:
         if program.is_call:
             # PyTorch keeps what was allocated: the verifier and the timed copies need the rest.
             torch.cuda.set_per_process_memory_fraction(MOST_OF_MEMORY, self._ordinal)
+        return torch
+
+    def _made(self, program: Program) -> PeerLauncher:
+        torch = self._imported_torch(program)
         stream = torch.cuda.ExternalStream(int(self._stream), device=f"cuda:{self._ordinal}")
         return PeerLauncher(
             torch,

@@ -132,6 +132,11 @@ class CudaWorker:
         full = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(call(driver.cuDeviceGetAttribute, full, self._device))
 
+    def import_ahead(self, program: Program) -> None:
+        """Import what a kernel in Python needs before it is run."""
+        assert self._peers is not None
+        self._peers.import_ahead(program)
+
     def attach(self, arena: Arena, surroundings: Surroundings | None = None) -> None:
         """Map the verifier's memory; `surroundings` are what is timed there is timed in."""
         self.detach()
