@@ -262,6 +262,9 @@ class CanPrepare(Protocol):
     def call_compiler(self, jobs: int | None) -> Compiler:
         """Open what calls their modules in so many processes without launching anything."""
 
+    def import_ahead(self, program: Program) -> None:
+        """Begin to import what a program needs where it will run; what fails is told by its run."""
+
 
 class Watcher(Protocol):
     """Run programs under a tool that watches every access. Close it when done."""

@@ -335,6 +335,10 @@ class _Preparing(DeviceGroup):
     def call_compiler(self, jobs: int | None) -> Compiler:
         return cast("CanPrepare", self.first()).call_compiler(jobs)
 
+    def import_ahead(self, program: Program) -> None:
+        for member in self.members:
+            cast("CanPrepare", member.device).import_ahead(program)
+
 
 class _Watching(DeviceGroup):
     def watchers(self) -> Watchers:

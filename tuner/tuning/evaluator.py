@@ -13,6 +13,7 @@ from tuner.compiler.base import Compiler, CompileRequest, CompileResult
 from tuner.device.base import (
     BITS_DIFFER,
     DIFFERS,
+    CanPrepare,
     CompileTarget,
     Device,
     FromRecording,
@@ -251,6 +252,16 @@ class Evaluator:
         for workload in workloads if self.spec.is_callable else ():
             with suppress(TunerError):  # told when it is measured
                 self.compiler.submit(self.baseline_request(workload))
+
+    def import_ahead(self, workload: Workload) -> None:
+        """Begin to import what kernels in Python need where they run, beside what compiles them."""
+        if not (self.spec.is_callable and isinstance(self.device, CanPrepare)):
+            return
+        with suppress(TunerError):  # told when it is measured
+            source = self._baseline_source(workload)
+            launches = self.spec.baseline_launches(self.names(workload))
+            made = CompileResult(source.encode())
+            self.device.import_ahead(self._target.program(source, workload, launches, made))
 
     def baseline_key(self, workload: Workload) -> str:
         launches = self.spec.baseline_launches(self.names(workload))

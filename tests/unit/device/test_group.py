@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from tuner.compiler.base import Compiler
+from tuner.compiler.python import PythonCompiler
 from tuner.device.base import (
     CanCount,
     CanPrepare,
@@ -110,6 +112,25 @@ def test_a_group_verifies_together_on_whoever_is_left() -> None:
     members["GPU 0"].lost = DeviceLost("it is dark")
     assert [one.status for one in verify_all(both, asked)] == [Status.CORRECT] * 3
     assert len(members["GPU 1"].ran) == 3
+
+
+def test_every_member_imports_ahead_and_the_first_compiles() -> None:
+    class Preparing(Fragile):
+        def __init__(self) -> None:
+            super().__init__(1.0)
+            self.imported: list[Program] = []
+
+        def call_compiler(self, jobs: int | None) -> Compiler:
+            return PythonCompiler()
+
+        def import_ahead(self, program: Program) -> None:
+            self.imported.append(program)
+
+    members = {"GPU 0": Preparing(), "GPU 1": Preparing()}
+    both: Device = group_of(members)
+    assert isinstance(both, CanPrepare)
+    both.import_ahead(program(A))
+    assert [one.imported for one in members.values()] == [[program(A)]] * 2
 
 
 def test_devices_of_two_kinds_are_refused(members: dict[str, Fragile]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import shared_memory
 from shutil import which
 from statistics import median
@@ -45,11 +45,12 @@ from tuner.device.verify.restarting_worker import (
 )
 from tuner.device.verify.verified_device import VERIFIER_TIMEOUT_S, VerifiedDevice, fresh_seed
 from tuner.device.verify.verifier import HostMemory, Verifier
-from tuner.model.errors import DeviceError
+from tuner.model.errors import DeviceError, TunerError
 from tuner.model.hardware import architecture_for
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import EnergyWindow, Measurement, Status
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
+from tuner.process.tally import spent_on
 
 RUN_TIMEOUT_S = 10.0
 TIMING_TIMEOUT_S = 60.0
@@ -65,10 +66,14 @@ CALL_WARM_UP_S = 60.0
 # On top for the first of all: an engine's files come from a disk that may be slow, while the
 # processes that compile ahead read them as well.
 FIRST_CALL_S = 240.0
+# For an answer that is there, or is not waited for.
+ANSWERED_S = 0.1
 # Without neighbours, for the second column of a comparison between them.
 ALONE_ROUNDS = 15
 # For a worker process that ends by itself.
 LEAVING_S = 2.0
+# What the seconds of a device go to besides (`tuner.process.tally`).
+IMPORTING = "importing"
 # Said where a kernel failed in a run beside such a neighbour.
 SAID: Mapping[Probe, str] = {
     "none": "",
@@ -102,7 +107,7 @@ class CudaDevice(VerifiedDevice):
                 streaming = verifier.call("streaming_gbps", timeout_s=VERIFIER_TIMEOUT_S)
             except (ChildDiedError, ChildTimeoutError, MemoryError) as error:
                 raise DeviceError(f"the GPU's processes did not start: {error}") from error
-            self._metered = runner
+            self._own_runner = runner
             capability = (facts["major"], facts["minor"])
             info = DeviceInfo(
                 name=facts["name"],
@@ -120,6 +125,9 @@ class CudaDevice(VerifiedDevice):
     def call_compiler(self, jobs: int | None) -> CallCompiler:
         return CallCompiler(self._spec, f"cuda:{self._ordinal}", jobs)
 
+    def import_ahead(self, program: Program) -> None:
+        self._own_runner.import_ahead(program)
+
     def watchers(self) -> Watchers:
         kinds = KINDS if find_compute_sanitizer() else ()
         arenas = Arenas(self._spec, self._operators)
@@ -130,16 +138,16 @@ class CudaDevice(VerifiedDevice):
         return NsightCompute(self._ordinal, self._spec, self._operators)
 
     def require_energy(self) -> None:
-        self._metered.require_energy()
+        self._own_runner.require_energy()
 
     def idle_energy(self, *, seconds: float) -> EnergyWindow:
-        return self._metered.idle_energy(seconds)
+        return self._own_runner.idle_energy(seconds)
 
     def energy(self, program: Program, *, seconds: float) -> EnergyWindow | Outcome:
         def attempt() -> EnergyWindow | Outcome:
             self._enter(program)
             self._ask("prepare", program.workload, NORMAL, fresh_seed())
-            window = self._metered.energy(program, seconds)
+            window = self._own_runner.energy(program, seconds)
             verdict = self._verified_again(program)
             return window if verdict.passed else Outcome(Status.INCORRECT, verdict.reason)
 
@@ -165,6 +173,8 @@ class CudaRunner(RestartingWorker[Child]):
         self._ordinal, self._home, self._deterministic = ordinal, home, deterministic
         # Whether a kernel in Python has run: what it imports has been read from the disk.
         self._has_called = False
+        # The worker that imports ahead, until somebody waits for it.
+        self._importing: Child | None = None
         # How something was timed last: a run that stands for it has the same buffers.
         self._timed_by: TimingPolicy = SEARCH
 
@@ -172,12 +182,27 @@ class CudaRunner(RestartingWorker[Child]):
         """End the process; what peers import leaves semaphores behind where it is killed."""
         worker, self._closed = self._worker, True
         if self._home is not None and worker is not None:
+            if self._importing is worker:
+                with suppress(ChildDiedError, ChildTimeoutError, TunerError):
+                    worker.receive(ANSWERED_S)
             worker.leave(LEAVING_S)
         super().close()
 
     def describe(self) -> Mapping[str, Any]:
         facts: Mapping[str, Any] = self._live_worker().call("describe", timeout_s=RUN_TIMEOUT_S)
         return facts
+
+    def import_ahead(self, program: Program) -> None:
+        """Have the worker import what a kernel in Python needs, and wait when it is next asked."""
+        worker = self._worker
+        if worker is None or self._attached or self._importing is worker:
+            return
+        try:
+            worker.send("import_ahead", program)
+        except (ChildDiedError, ChildTimeoutError):
+            self._drop_worker()  # nothing ran in it
+        else:
+            self._importing = worker
 
     def run_once(self, program: Program, order: int, *, nan: bool = True) -> str:
         """Launch once; all but the first time a pdl launch has a neighbour that overlaps it."""
@@ -283,6 +308,20 @@ class CudaRunner(RestartingWorker[Child]):
         with unless_killed(failed, CudaError, remedy=remedy):
             opened = (self._ordinal, self._home, self._deterministic)
             return Child(CudaWorker, opened, "tune-worker")
+
+    def _live_worker(self) -> Child:
+        worker = super()._live_worker()
+        if self._importing is not worker:
+            return worker
+        self._importing = None
+        try:
+            with spent_on(IMPORTING):
+                worker.receive(CALL_WARM_UP_S + FIRST_CALL_S)
+        except (ChildDiedError, ChildTimeoutError, TunerError):
+            # In a process that has imported nothing the program's own run fails as it would have.
+            self._drop_worker()
+            return super()._live_worker()
+        return worker
 
     def _map(self, worker: Child, arena: Arena) -> None:
         with unless_killed("the verifier's memory cannot be mapped", CudaError):

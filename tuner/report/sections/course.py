@@ -34,6 +34,7 @@ PARTS: Mapping[str, str] = {
     "timing": "timed runs",
     "verdicts": "verdicts on them",
     "compiling": "waiting for the compiler",
+    "importing": "waiting for what a Python kernel imports",
     "choosing": "choosing finalists",
     "finalists": "verifying finalists",
 }
