@@ -116,6 +116,8 @@ def tune(
     """
     candidates = Candidates(plan, compiler, device)
     evaluator = candidates.evaluator(plan.candidate)
+    # What is measured first; its compilers import the same meanwhile.
+    evaluator.import_ahead(plan.config.workloads[0])
     pools = pools_of(plan, evaluator)
     # While the baseline is measured this process has nothing to do.
     Thread(target=_load_ahead, args=(plan, pools), daemon=True).start()
