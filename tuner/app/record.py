@@ -60,7 +60,7 @@ _DEVICES = {OPENCL: "opencl", HIP: "hip"}
 def recording_plan(plan: Plan) -> Plan:
     """Turn a plan into one that measures what searches may ask for, held-out workloads too.
 
-    That is every valid config or, for a number of trials, what `tuning.search.Survey` tries. `auto`
+    That is every valid config or, for a number of trials, what `tuning.survey.Survey` tries. `auto`
     becomes the kind of device that runs the kernel: it never stands for a recording here. Raises
     `DeviceError` for a device whose times are no measurements.
     """

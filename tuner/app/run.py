@@ -32,7 +32,8 @@ from tuner.tuning.homes import keep_homes, settle_homes
 from tuner.tuning.keep_bits import default_bits
 from tuner.tuning.lanes import in_lanes, lane_of
 from tuner.tuning.progress import Moment, ProgressTracker
-from tuner.tuning.search import Survey, budget, pools_of, search_all
+from tuner.tuning.search import budget, pools_of, search_all
+from tuner.tuning.survey import Survey
 from tuner.tuning.verification import Verification, Watch
 from tuner.tuning.warm_start import Knowledge, warm_seeds
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil
 
-import numpy as np
-
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import SpaceError, TemplateError
 from tuner.model.kernel import KernelSpec, Workload
@@ -24,7 +22,7 @@ from tuner.session.session import Session
 from tuner.space.plan import Plan, distance
 from tuner.space.template import Template
 from tuner.tuning.evaluator import Evaluator, Pending
-from tuner.tuning.executor import DEPTH, PrecompilingSearcher, depth_of, executing
+from tuner.tuning.executor import PrecompilingSearcher, depth_of, executing
 from tuner.tuning.homes import keep_homes
 from tuner.tuning.lanes import lane_of
 from tuner.tuning.progress import ProgressTracker
@@ -42,9 +40,6 @@ _UNCOMPILED = frozenset({Status.COMPILE, Status.TIMEOUT})
 _FORESEEN = frozenset({Status.COMPILE, Status.RESOURCE_LIMIT, Status.CONSTRAINT})
 # Of the trials of a search of several workloads, so many of each are kept for this.
 TRANSFERRED_CONFIGS = 3
-# Of each workload's configs, so many of the fastest are measured on all the others: what a
-# dispatch chooses among has to be known everywhere.
-SURVEYED_BEST = 3
 # Of so many others, the nearest, a workload learns: with the trials of all 57 of a space proposals
 # take more than twice as long (benchmarks/many_workloads.py), and with those of 22 none were better
 # (simulated_seeds.py).
@@ -462,53 +457,3 @@ def require_one_compiles(trials: Sequence[Trial], template: Template) -> None:
             f"{failed[0].reason}",
             path=template.path,
         )
-
-
-@dataclass(slots=True)
-class Survey:
-    """Fill up every workload to `surveyed` configs: the others' fastest, then random ones."""
-
-    plan: Plan
-    session: Session
-    evaluator: Evaluator
-    progress: ProgressTracker
-    pools: Mapping[Workload, Pool]
-
-    def run(self) -> None:
-        """Measure what is missing, compiling ahead of the device; each lane has its workloads."""
-        name, tuned = self.plan.candidate, self.plan.tuned
-        ranked = [self.session.fastest(name, workload)[:SURVEYED_BEST] for workload in tuned]
-        best = list(dict.fromkeys(trial.config for trials in ranked for trial in trials))
-        lanes = {workload: lane_of(self.evaluator.device, workload) for workload in tuned}
-        waiting = {
-            lane: self._missing([w for w in tuned if lanes[w] == lane], best)
-            for lane in dict.fromkeys(lanes.values())
-        }
-        with executing(self.evaluator, self._keep, lanes.__getitem__) as executor:
-            depth = max(DEPTH, self.evaluator.device.info.parallel)
-            while True:
-                for lane, missing in waiting.items():
-                    for workload, config in islice(missing, depth - executor.under_way(lane)):
-                        executor.begin(self.evaluator.start(workload, config))
-                if not len(executor):
-                    break
-                self._keep(executor.take())
-
-    def _missing(
-        self, workloads: Sequence[Workload], best: Sequence[Config]
-    ) -> Iterator[tuple[Workload, Config]]:
-        for workload in workloads:
-            pool = self.pools[workload]
-            known = {t.config for t in self.session.trials(self.plan.candidate, workload)}
-            others = [c for c in best if c in pool and c not in known]
-            left = max(0, min(self.plan.config.surveyed or 0, len(pool)) - len(known) - len(others))
-            order = np.random.default_rng(self.plan.config.seed).permutation(len(pool))
-            shuffled = (pool[int(index)] for index in order)
-            drawn = (c for c in shuffled if c not in known and c not in others)
-            wanted = [*others, *islice(drawn, left)]
-            self.progress.expect_more(workload, len(wanted))
-            yield from ((workload, config) for config in wanted)
-
-    def _keep(self, trial: Trial) -> None:
-        self.session.record(trial)
-        self.progress.count(trial, measured=True)
