@@ -82,6 +82,7 @@ def search(count: int, trials: int) -> Cost:
     from tuner.session.session import Session
     from tuner.tuning.evaluator import evaluator_of
     from tuner.tuning.search import Search, pools_of
+    from tuner.tuning.undecided import Undecided
 
     plan = new_plan(KERNEL, {"device": "cuda", "trials": trials})
     chosen = plan.config.workloads[:count]
@@ -93,7 +94,8 @@ def search(count: int, trials: int) -> Cost:
         Session.create(Path(folder, "session"), manifest_of(plan, ()), {}) as session,
     ):
         session.add_candidate(plan.candidate, plan.template.text, plan.spec.path.read_text("utf-8"))
-        searching = Search(plan, session, evaluator, Untold(), pools_of(plan, evaluator), {})  # type: ignore[arg-type]
+        of = Untold(), pools_of(plan, evaluator), Undecided(session)
+        searching = Search(plan, session, evaluator, *of, plan.tuned, {})  # type: ignore[arg-type]
         began_s = time.process_time()
         searching.run(1)
         spent_s = time.process_time() - began_s

@@ -15,7 +15,14 @@ from pathlib import Path
 from tuner.agent.base import Answer
 from tuner.device.base import Outcome
 from tuner.model.config import Config, SearchSpace
-from tuner.model.errors import InputError, KernelError, SpaceError, TemplateError, TunerError
+from tuner.model.errors import (
+    InputError,
+    KernelError,
+    OutOfMemory,
+    SpaceError,
+    TemplateError,
+    TunerError,
+)
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
 from tuner.process.files import atomic_write, read_text
@@ -222,7 +229,10 @@ def _wrong(
     workloads = dict.fromkeys((smallest, largest, *small))
     for config in dict.fromkeys(configs[:VERIFIED_CONFIGS]):
         for workload in workloads:
-            outcome = evaluator.verify(evaluator.start(workload, config))
+            try:
+                outcome = evaluator.verify(evaluator.start(workload, config))
+            except OutOfMemory:
+                continue  # which says nothing of the candidate
             if outcome.status in (Status.CORRECT, Status.CONSTRAINT, Status.RESOURCE_LIMIT):
                 continue
             reason = evaluator.in_template(workload, config, outcome.reason)

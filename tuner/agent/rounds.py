@@ -38,6 +38,7 @@ from tuner.tuning.evaluator import Candidates
 from tuner.tuning.profiling import Profiling, profiles, worth_profiling
 from tuner.tuning.progress import ProgressTracker, best_trials, best_us
 from tuner.tuning.search import pools_of, search_all
+from tuner.tuning.undecided import Undecided
 
 # How often an agent may write a refused answer again (KernelPro and GPU Kernel Scientist give no
 # number; most errors that a model can mend at all are mended in two).
@@ -69,10 +70,11 @@ class Rounds:
         session: Session,
         candidates: Candidates,
         progress: ProgressTracker,
+        undecided: Undecided,
         author: Author,
     ) -> None:
         self._plan, self._session, self._candidates = plan, session, candidates
-        self._progress, self._author = progress, author
+        self._progress, self._undecided, self._author = progress, undecided, author
 
     def run(self) -> AgentError | None:
         """Run or resume all rounds; return what ended them too early, None where nothing did."""
@@ -81,7 +83,7 @@ class Rounds:
             for number in range(1, self._plan.config.rounds + 1):
                 if over(self._session, number):
                     for made in self._session.events(CandidateMade, number):
-                        self._progress.recount(made.name)
+                        self._take_up(made.name, number)
                 elif not self._round(number):
                     break
         except AwaitedError:
@@ -98,6 +100,14 @@ class Rounds:
                 f"the last was refused for:\n{tried[-1].problems[-1]}"
             )
         return None
+
+    def _take_up(self, name: str, number: int) -> None:
+        """Count what an earlier run searched, and search where memory ended then."""
+        refused = self._session.events(RoundRefused, number)
+        if refused or not self._undecided.unsearched(name):
+            self._progress.recount(name)
+        else:
+            self._search(self._candidates.plan(name), number)
 
     def _made(self) -> bool:
         return bool(self._session.events(RoundEnded))
@@ -178,11 +188,9 @@ class Rounds:
         self._session.record_event(made)
 
     def _tried(self, plan: Plan, number: int, idea: Idea) -> None:
-        session, evaluator = self._session, self._candidates.evaluator(plan.candidate)
-        left = self._plan.config.rounds - number + 1
+        session = self._session
         try:
-            pools = pools_of(plan, evaluator)
-            search_all(plan, session, evaluator, self._progress, pools, searches_left=left)
+            self._search(plan, number)
             self._profile(plan, number)
         except InputError as error:
             # Some configs render or resolve to what no sample had shown.
@@ -195,6 +203,12 @@ class Rounds:
         if made.speedup is not None:
             words.insert(0, f"{made.speedup:.2f}x over the baseline")
         self._say(f"round {number}: {'; '.join(words) or 'no config ran correctly'}")
+
+    def _search(self, plan: Plan, number: int) -> None:
+        evaluator = self._candidates.evaluator(plan.candidate)
+        of = plan, self._session, evaluator, self._progress, pools_of(plan, evaluator)
+        left = self._plan.config.rounds - number + 1
+        search_all(*of, self._undecided, searches_left=left)
 
     def _outcome(self, plan: Plan, idea: Idea) -> RoundOutcome:
         session, default = self._session, plan.space.default

@@ -36,9 +36,11 @@ from tuner.model.trial import (
     Status,
     Trial,
 )
+from tuner.session.events import LeftUndecided
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Evaluator, evaluator_of
+from tuner.tuning.undecided import Undecided
 
 # The best of each workload are compared with the baseline in the same rounds. A search that ends
 # near the optimum ends in one of them, and so has a paired interval without a GPU too.
@@ -99,8 +101,17 @@ def _require_measuring(device: str, kind: str) -> None:
 def record(
     plan: Plan, *, session: Session, device: Device, compiler: Compiler, listener: Listener
 ) -> Recording:
-    """Measure, or resume measuring, `recording_plan(plan)`; return the recording of it all."""
+    """Measure, or resume measuring, `recording_plan(plan)`; return the recording of it all.
+
+    Raises `DeviceError` where memory ended before a workload was measured as it should be.
+    """
     tune(plan, session=session, device=device, compiler=compiler, listener=listener)
+    if left := sorted(Undecided(session).unsearched(INITIAL)):
+        reasons = {one.workload: one.reason for one in session.events(LeftUndecided)}
+        raise DeviceError(
+            f"no recording is made without {', '.join(left)}: {reasons[left[0]]}",
+            remedy=f"free the memory and go on with --resume {session.directory}, or leave it out",
+        )
     evaluator = evaluator_of(plan, compiler, device)
     comparisons = {comparison.workload: comparison for comparison in session.comparisons()}
     return Recording(

@@ -34,6 +34,7 @@ from tuner.tuning.lanes import in_lanes, lane_of
 from tuner.tuning.progress import Moment, ProgressTracker
 from tuner.tuning.search import budget, pools_of, search_all
 from tuner.tuning.survey import Survey
+from tuner.tuning.undecided import Undecided
 from tuner.tuning.verification import Verification, Watch
 from tuner.tuning.warm_start import Knowledge, warm_seeds
 
@@ -126,6 +127,7 @@ def tune(
     session.mark("running")
     tracker = ProgressTracker(plan, session, device.info.name, listener, began=began)
     verification = Verification(plan, session, device, candidates, watches)
+    undecided = Undecided(session)
     failure: AgentError | None = None
     try:
         budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
@@ -134,14 +136,17 @@ def tune(
         tracker.lanes = len({lane_of(device, workload) for workload in plan.tuned})
         _measure_baselines(plan, session, evaluator, tracker)
         if plan.config.keep_bits:
-            candidates.kept_bits.update(default_bits(plan, session, evaluator, pools))
-        _search(plan, session, evaluator, tracker, pools, knowledge)
+            kept = default_bits(plan, session, evaluator, pools, undecided)
+            candidates.kept_bits.update(kept)
+        _search(plan, session, evaluator, tracker, pools, undecided, knowledge)
         if author is not None:
             from tuner.agent.rounds import Rounds
 
-            failure = Rounds(plan, session, candidates, tracker, author(session, candidates)).run()
-        ranked = _ranked_by_energy(plan, session, meter, candidates, verification, tracker)
-        finals = Finals(plan, session, device, candidates, verification, ranked)
+            by = author(session, candidates)
+            failure = Rounds(plan, session, candidates, tracker, undecided, by).run()
+        of = plan, session, candidates, verification, undecided
+        ranked = _ranked_by_energy(*of, meter, tracker)
+        finals = Finals(plan, session, device, candidates, verification, undecided, ranked)
         _decide(plan, finals, device, tracker)
     except (KeyboardInterrupt, AwaitedError, DeviceLost, ClusterLost):
         session.mark("interrupted")
@@ -189,22 +194,26 @@ def _search(
     evaluator: Evaluator,
     tracker: ProgressTracker,
     pools: dict[Workload, Pool],
+    undecided: Undecided,
     knowledge: Knowledge | None,
 ) -> None:
     budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
     warm = warm_seeds(knowledge, plan, session, evaluator, budgets)
     left = 1 + plan.config.rounds
-    search_all(plan, session, evaluator, tracker, pools, searches_left=left, warm=warm)
-    if plan.config.surveyed is not None and not session.results():
-        Survey(plan, session, evaluator, tracker, pools).run()
+    of = plan, session, evaluator, tracker, pools, undecided
+    again = undecided.unsearched(plan.candidate)
+    search_all(*of, searches_left=left, warm=warm)
+    if plan.config.surveyed is not None and (again or not session.results()):
+        Survey(*of).run()
 
 
 def _ranked_by_energy(
     plan: Plan,
     session: Session,
-    meter: EnergyMeter | None,
     candidates: Candidates,
     verification: Verification,
+    undecided: Undecided,
+    meter: EnergyMeter | None,
     tracker: ProgressTracker,
 ) -> Mapping[Workload, tuple[Variant, ...]]:
     if meter is None:
@@ -212,7 +221,8 @@ def _ranked_by_energy(
     from tuner.tuning.energy import EnergyStage
 
     objective = plan.config.objective
-    return EnergyStage(plan, objective, session, meter, candidates, verification, tracker).run()
+    of = session, meter, candidates, verification, undecided
+    return EnergyStage(plan, objective, *of, tracker).run()
 
 
 def _decide(plan: Plan, finals: Finals, device: Device, tracker: ProgressTracker) -> None:

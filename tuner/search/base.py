@@ -47,7 +47,11 @@ class StaticFeatureAware(Protocol):
 
 @runtime_checkable
 class TransferLearning(Protocol):
-    """A searcher that shares its trials with other workloads' searches of the same candidate."""
+    """A searcher that shares its trials with other workloads' searches of the same candidate.
+
+    Before its first `ask` it may be told trials of configs that it never proposed, those of an
+    earlier run; it does not propose them.
+    """
 
     def share(self, trial: Trial, features: Features | None = None) -> None:
         """Learn from a finished trial on another workload, with what was known before it ran."""

@@ -161,10 +161,14 @@ class SearchEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class LeftUndecided(Event):
-    """Why the finals of a workload were given up: a later run may have decided it since."""
+    """Why a workload was given up: a later run may have decided it since.
+
+    `candidate` is whose search found no memory there, "" where its finals did.
+    """
 
     workload: str
     reason: str
+    candidate: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates
 from tuner.tuning.lanes import go_home
+from tuner.tuning.undecided import Undecided
 from tuner.tuning.verification import Verification
 
 # Configs measured on each workload at most.
@@ -104,12 +105,14 @@ class EnergyStage:
     meter: EnergyMeter
     candidates: Candidates
     verification: Verification
+    undecided: Undecided
     board: Board
     _left_s: float = 0.0
 
     def run(self) -> Mapping[Workload, tuple[Variant, ...]]:
         """Return the measured variants of every tuned workload, those of the least cost first."""
-        waiting = [workload for workload in self.plan.tuned if not self._is_closed(workload)]
+        left = [workload for workload in self.plan.tuned if workload not in self.undecided]
+        waiting = [workload for workload in left if not self._is_closed(workload)]
         self._left_s = sum(map(self._cost_s, waiting))
         if waiting:
             minutes, several = self._left_s / 60, "s" if len(waiting) > 1 else ""
@@ -122,7 +125,8 @@ class EnergyStage:
             go_home(self.meter, workload)
             left_s = self.board.left_s()
             share_s = math.inf if left_s is None else left_s / (len(waiting) - index)
-            self._measure(workload, share_s)
+            with self.undecided.unless_memory_ends(workload):
+                self._measure(workload, share_s)
             self._left_s = sum(map(self._cost_s, waiting[index + 1 :]))
             self.board.announce(ENERGY, workload, self._note(workload), remaining_s=self._left_s)
         return {workload: self._ranking(workload) for workload in self.plan.tuned}

@@ -14,6 +14,7 @@ from itertools import islice
 from threading import Event, Lock
 
 from tuner.model.config import Config
+from tuner.model.errors import OutOfMemory
 from tuner.model.kernel import Workload
 from tuner.model.trial import Trial
 from tuner.process.tally import spent_on
@@ -78,6 +79,8 @@ class TrialExecutor:
         self._evaluator, self._adaptive, self._lane_of = evaluator, adaptive, lane_of
         self._parallel = parallel
         self._best_us: dict[Workload, float] = {}
+        # Where memory has ended: the next ones would wait for two more attempts to find none.
+        self._without_memory: dict[Workload, OutOfMemory] = {}
         self._stopped = Event()
         self._lanes: dict[int, _Lane] = {}
         self._begun = 0
@@ -116,7 +119,8 @@ class TrialExecutor:
     def take(self) -> Trial:
         """Wait for the trial that was begun first, or the first that ended of several lanes.
 
-        Where a lane runs several at once, any of them may be the one.
+        Where a lane runs several at once, any of them may be the one. Raises `OutOfMemory` for one
+        whose workload finds no memory; those of others go on.
         """
         while True:
             waiting = {
@@ -127,8 +131,8 @@ class TrialExecutor:
             ended = wait(waiting, return_when=FIRST_COMPLETED).done
             future = min(ended, key=lambda one: waiting[one][0])
             number, lane = waiting[future]
-            trial = future.result()
             lane.under_way.remove((number, future))
+            trial = future.result()
             if trial is not None:  # else another lane has failed, and will say why
                 return trial
 
@@ -157,6 +161,9 @@ class TrialExecutor:
         incumbent_us = best_us if self._adaptive else None
         try:
             trial = one if isinstance(one, Trial) else self._finish_new(one, incumbent_us)
+        except OutOfMemory as error:
+            self._without_memory[one.workload] = error
+            raise
         except BaseException:
             self._stopped.set()  # the others wait for nothing
             raise
@@ -166,6 +173,8 @@ class TrialExecutor:
         return trial
 
     def _finish_new(self, one: Pending, incumbent_us: float | None) -> Trial:
+        if error := self._without_memory.get(one.workload):
+            raise error
         began_s = time.monotonic()
         if one.compilation is not None:
             with spent_on(COMPILING):
@@ -251,6 +260,10 @@ class PrecompilingSearcher:
 
     def tell(self, trial: Trial) -> None:
         self._searcher.tell(trial)
+
+    @property
+    def learns_from_others(self) -> bool:
+        return self._learner is not None
 
     def share(self, trial: Trial, features: Features | None) -> None:
         """Pass on a trial of another workload, if the searcher has a use for it."""

@@ -15,12 +15,12 @@ from tuner.model.kernel import Workload
 from tuner.model.statistics import roofline_share
 from tuner.model.trial import Comparison, PeerTrial, Result, Status, Trial, Variant
 from tuner.process.tally import spent_on
-from tuner.session.events import LeftUndecided
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates
 from tuner.tuning.finalists import FinalistSelection
 from tuner.tuning.race import SECONDS, race
+from tuner.tuning.undecided import Undecided
 from tuner.tuning.verification import COMPARE, Verification
 
 # The baseline and one more.
@@ -115,28 +115,25 @@ class Finals:
         device: Device,
         candidates: Candidates,
         verification: Verification,
+        undecided: Undecided,
         ranked: Mapping[Workload, tuple[Variant, ...]] | None = None,
     ) -> None:
         self._plan, self._session, self._ranked = plan, session, ranked or {}
         self._device, self._candidates, self._verification = device, candidates, verification
+        self._undecided = undecided
         self._peers = FinalsPeers(plan, session, device)
         self._finalists = FinalistSelection(plan, session, candidates, verification, self._ranked)
         self._raced: dict[Workload, Mapping[Variant, float]] = {}
-        self._given_up: set[Workload] = set()
 
     def decide(self, workload: Workload) -> None:
         """Compare the best configs with the baseline, interleaved, and record the result.
 
-        Where memory ends it is given up and that is recorded: what was searched for on the others
-        is worth their finals.
+        Where memory ends it is left undecided: what was searched for on the others is worth their
+        finals.
         """
-        if workload in self._given_up:
-            return
-        try:
-            self._decide(workload)
-        except OutOfMemory as error:
-            self._given_up.add(workload)
-            self._session.record_event(LeftUndecided(0, workload.key, error.message))
+        if workload not in self._undecided:
+            with self._undecided.unless_memory_ends(workload):
+                self._decide(workload)
 
     def _decide(self, workload: Workload) -> None:
         known = [result for result in self._session.results() if result.workload == workload]

@@ -14,6 +14,7 @@ from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Evaluator
 from tuner.tuning.lanes import in_lanes
+from tuner.tuning.undecided import Undecided
 
 _LEAVE_OUT = "leave --keep-bits out"
 
@@ -38,11 +39,16 @@ def require_bits(spec: KernelSpec, space: SearchSpace) -> Config:
 
 
 def default_bits(
-    plan: Plan, session: Session, evaluator: Evaluator, pools: Mapping[Workload, Pool]
+    plan: Plan,
+    session: Session,
+    evaluator: Evaluator,
+    pools: Mapping[Workload, Pool],
+    undecided: Undecided,
 ) -> dict[Workload, str]:
     """Digest what the default config makes on each workload, held-out ones too.
 
-    What the session lacks is run, and kept where a search would try it as well. Raises
+    What the session lacks is run, and kept where a search would try it as well; where memory ends
+    the workload is left undecided. Raises
     `KernelError` where the default is not right, and `DeviceError` where the device can't tell.
     """
     default = require_bits(plan.spec, plan.space)
@@ -56,7 +62,11 @@ def default_bits(
                 session.record(trial)
         found[workload] = _bits_of(trial, plan.spec, evaluator)
 
-    in_lanes(evaluator.device, (*plan.tuned, *plan.held_out), look)
+    def look_at(workload: Workload) -> None:
+        with undecided.unless_memory_ends(workload, plan.candidate):
+            look(workload)
+
+    in_lanes(evaluator.device, (*plan.tuned, *plan.held_out), look_at)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.model.kernel import Workload
@@ -87,11 +87,12 @@ class ProgressTracker:
             progress = replace(progress, best_us=trial.time_us, best_config=trial.config)
         self._progress[trial.workload] = progress
 
-    def recount(self, candidate: str) -> None:
+    def recount(self, candidate: str, *, without: Collection[Workload] = ()) -> None:
         """Count the trials of a candidate that an earlier run searched to its end."""
         for trial in self._session.trials(candidate):
-            self.expect_more(trial.workload, 1)
-            self._add(trial)
+            if trial.workload not in without:
+                self.expect_more(trial.workload, 1)
+                self._add(trial)
 
     def announce(
         self,

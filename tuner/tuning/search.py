@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from math import ceil
 
 from tuner.model.config import Config, SearchSpace
-from tuner.model.errors import SpaceError, TemplateError
+from tuner.model.errors import OutOfMemory, SpaceError, TemplateError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.settings import ENOUGH
 from tuner.model.trial import INITIAL, Status, Trial, fastest
@@ -26,6 +26,8 @@ from tuner.tuning.executor import PrecompilingSearcher, depth_of, executing
 from tuner.tuning.homes import keep_homes
 from tuner.tuning.lanes import lane_of
 from tuner.tuning.progress import ProgressTracker
+from tuner.tuning.scheduler import FIRST_TURN_TRIALS, WorkloadScheduler, WorkloadSearch
+from tuner.tuning.undecided import Undecided
 
 JOURNAL = "optuna.journal"
 # What each workload after the first adds to the trials of a search that learns from the others,
@@ -44,11 +46,6 @@ TRANSFERRED_CONFIGS = 3
 # take more than twice as long (benchmarks/many_workloads.py), and with those of 22 none were better
 # (simulated_seeds.py).
 LEARNT_FROM = 12
-# Trials of a first turn after the first workload's, whose trials its searcher has been told of.
-FIRST_TURN_TRIALS = 12
-# Trials of a later turn: switching costs the device the time to fill other buffers, and what the
-# others find meanwhile is worth waiting for.
-TURN_TRIALS = 8
 
 
 def pools_of(plan: Plan, evaluator: Evaluator) -> dict[Workload, Pool]:
@@ -126,153 +123,72 @@ def nearest(own: Workload, workloads: Sequence[Workload]) -> frozenset[Workload]
     return frozenset(sorted(others, key=lambda other: distance(own, other))[:LEARNT_FROM])
 
 
-@dataclass(slots=True)
-class WorkloadSearch:
-    """The search of one workload: how far it is and when its turn ends.
-
-    `max_trials` bounds the configs proposed, `depth` those that are under way, and `enough` is the
-    gain that is not worth another one. `not_proposed` are
-    those that an earlier run has tried and that this one has not come to yet. `replaying` says
-    that nothing new may be tried.
-    """
-
-    workload: Workload
-    searcher: PrecompilingSearcher
-    max_trials: int
-    first_turn: int
-    depth: int
-    enough: float = ENOUGH
-    not_proposed: set[Config] = field(default_factory=set)
-    deadline_s: float | None = None
-    replaying: bool = False
-    proposed: int = 0
-    completed: int = 0
-    compiled: bool = False
-    exhausted: bool = False
-    _gain: tuple[int, float | None] = (-1, None)
-
-    @property
-    def may_begin(self) -> bool:
-        """Whether a config that is not known yet fits into the budget."""
-        return not self.replaying and self.proposed + len(self.not_proposed) < self.max_trials
-
-    @property
-    def gain(self) -> float | None:
-        """What is left to find, as the searcher sees it after the last trial told."""
-        if self._gain[0] != self.completed:
-            self._gain = self.completed, self.searcher.expected_gain()
-        return self._gain[1]
-
-    @property
-    def found_enough(self) -> bool:
-        """Whether the searcher expects next to nothing of what is untried."""
-        return self.gain is not None and self.gain < self.enough
-
-
-@dataclass(slots=True)
-class WorkloadScheduler:
-    """Give each workload a first turn, then whichever promises most another, until none does.
-
-    A searcher that can't say what it expects has one turn, as long as its budget. `begin` makes
-    the search of a workload when its first turn comes. `total` bounds the trials of all together.
-    In every lane somebody has a turn, among the workloads that `lane_of` puts there.
-    """
-
-    waiting: list[Workload]
-    begin: Callable[[Workload], WorkloadSearch]
-    total: int
-    lane_of: Callable[[Workload], int] = lambda workload: 0
-    searches: list[WorkloadSearch] = field(default_factory=list)
-    _current: dict[int, WorkloadSearch] = field(default_factory=dict)
-    _turn_ends: dict[int, int] = field(default_factory=dict)
-
-    def of(self, workload: Workload) -> WorkloadSearch:
-        """Return the search of a workload that has had a turn."""
-        return next(search for search in self.searches if search.workload == workload)
-
-    def current(self, lane: int = 0) -> WorkloadSearch | None:
-        """Tell whose turn it is in a lane; None when its search is over."""
-        while (search := self._current.get(lane)) is None or self._has_ended(search, lane):
-            left = self.total - sum(search.proposed for search in self.searches)
-            following = next((one for one in self.waiting if self.lane_of(one) == lane), None)
-            chosen = self._most_promising(lane) if following is None and left > 0 else None
-            if following is not None:
-                self.waiting.remove(following)
-                chosen = self.begin(following)
-                self.searches.append(chosen)
-                left -= len(self.waiting) * FIRST_TURN_TRIALS
-                self._turn_ends[lane] = min(chosen.first_turn, max(FIRST_TURN_TRIALS, left))
-            elif chosen is not None:
-                self._turn_ends[lane] = chosen.proposed + min(TURN_TRIALS, left)
-            else:
-                self._current.pop(lane, None)
-                return None
-            self._current[lane] = chosen
-        return search
-
-    def _has_ended(self, search: WorkloadSearch, lane: int) -> bool:
-        turn_ends = min(search.max_trials, self._turn_ends[lane])
-        return search.exhausted or search.proposed >= turn_ends or search.found_enough
-
-    def _most_promising(self, lane: int) -> WorkloadSearch | None:
-        hopes = [
-            (search.gain, search)
-            for search in self.searches
-            if self.lane_of(search.workload) == lane
-            and not search.exhausted
-            and search.proposed < search.max_trials
-            and search.gain
-        ]
-        gain, search = max(hopes, key=lambda hope: hope[0], default=(0.0, None))
-        return search if search is not None and gain >= search.enough else None
-
-
 def search_all(
     plan: Plan,
     session: Session,
     evaluator: Evaluator,
     progress: ProgressTracker,
     pools: dict[Workload, Pool],
+    undecided: Undecided,
     *,
     searches_left: int = 1,
     warm: Mapping[Workload, Sequence[Config]] | None = None,
 ) -> None:
-    """Search every tuned workload; `searches_left` counts this candidate, `warm` is tried first."""
+    """Search every tuned workload; `searches_left` counts this candidate, `warm` is tried first.
+
+    Where memory ends on one, that one is left undecided.
+    """
+    workloads: Sequence[Workload] = plan.tuned
     later = any(one.name != plan.candidate for one in session.candidates()[-1:])
     if later or session.results() or session.trials(plan.candidate, stage="finals"):
         # An earlier run has gone on to what follows the search of this candidate.
-        progress.recount(plan.candidate)
+        again = undecided.unsearched(plan.candidate)
+        workloads = [workload for workload in plan.tuned if workload.key in again]
+        progress.recount(plan.candidate, without=workloads)
     else:
         note_space(plan, session, evaluator, pools)
-        Search(plan, session, evaluator, progress, pools, warm or {}).run(searches_left)
+    for workload in workloads:
+        if workload in undecided:
+            undecided.skip(workload, plan.candidate)
+    left = [workload for workload in workloads if workload not in undecided]
+    if left:
+        of = plan, session, evaluator, progress, pools, undecided
+        Search(*of, left, warm or {}).run(searches_left)
 
 
 @dataclass(eq=False)
 class Search:
-    """Propose, try and learn, for all workloads of one plan together."""
+    """Propose, try and learn, for `workloads` of one plan together; of the others all is known."""
 
     plan: Plan
     session: Session
     evaluator: Evaluator
     progress: ProgressTracker
     pools: dict[Workload, Pool]
+    undecided: Undecided
+    workloads: Sequence[Workload]
     warm: Mapping[Workload, Sequence[Config]]
 
     def __post_init__(self) -> None:
         # What each workload is thought to take, and most of what all may take together.
-        self._planned = {w: budget(self.plan, pool) for w, pool in self.pools.items()}
+        self._planned = {w: budget(self.plan, self.pools[w]) for w in self.workloads}
         # Who looks on for little looks as long as it takes.
         if self.plan.config.trials is None and self.plan.config.enough >= ENOUGH:
             for workload in self.plan.tuned[1:]:
-                if self._learns_from_others(self.pools[workload]):
+                if workload in self._planned and self._learns_from_others(self.pools[workload]):
                     self._planned[workload] = min(self._planned[workload], FURTHER_TRIALS)
         in_turns = sum(self._planned.values()) - TRANSFERRED_CONFIGS * len(self._joined())
         # For good: where a member is lost, another does the work of its lane.
-        self._lanes = {w: lane_of(self.evaluator.device, w) for w in self.plan.tuned}
+        self._lanes = {w: lane_of(self.evaluator.device, w) for w in self.workloads}
         self._scheduler = WorkloadScheduler(
-            *([*self.plan.tuned], self._begin_search, in_turns, self._lanes.__getitem__)
+            *([*self.workloads], self._begin_search, in_turns, self._lanes.__getitem__)
         )
-        self._completed: list[tuple[Trial, Features | None]] = []
+        self._completed: list[tuple[Trial, Features | None]] = [
+            (trial, None)
+            for trial in self.session.trials(self.plan.candidate)
+            if trial.workload not in self.workloads
+        ]
+        self._others_known = bool(self._completed)
         self._journal = JournalFile(self.session.directory / JOURNAL)
         self._near = {workload: nearest(workload, self.plan.tuned) for workload in self.plan.tuned}
 
@@ -290,7 +206,8 @@ class Search:
             search.searcher.close()
             trials = self.session.trials(self.plan.candidate, search.workload)
             require_one_compiles(trials, self.plan.template)
-            if search.found_enough and search.proposed < search.max_trials:
+            given_up = search.workload in self.undecided
+            if not given_up and search.found_enough and search.proposed < search.max_trials:
                 self._note_end(search, search.gain)
             self._expect(search, search.proposed)
 
@@ -302,17 +219,30 @@ class Search:
                 self._fill(lane)
             if not len(executor):
                 break
-            trial = executor.take()
-            self._keep(trial)
-            search = scheduler.of(trial.workload)
-            search.searcher.tell(trial)
-            self._learn(search, trial)
+            trial = self._taken()
+            if trial is not None:
+                search = scheduler.of(trial.workload)
+                search.searcher.tell(trial)
+                self._learn(search, trial)
         # Try on every workload what won near by, where nobody has.
         completed = [trial for trial, _ in self._completed]
         for workload, config in cross_workload_transfer(completed, self._joined()):
             self._try(scheduler.of(workload), config)
         while len(executor):
-            self._keep(executor.take())
+            self._taken()
+
+    def _taken(self) -> Trial | None:
+        """Take and keep a trial; None where memory ended on its workload, which ends its search."""
+        try:
+            trial = self._executor.take()
+        except OutOfMemory as error:
+            search = self._scheduler.of_key(error.workload)
+            self.undecided.give_up(search.workload, error, self.plan.candidate)
+            search.exhausted = True
+            search.proposed -= 1
+            return None
+        self._keep(trial)
+        return trial
 
     def _fill(self, lane: int) -> None:
         """Propose until enough trials of a lane are under way, or its search is over."""
@@ -323,7 +253,8 @@ class Search:
 
     def _joined(self) -> dict[Workload, Pool]:
         joined = {w: pool for w, pool in self.pools.items() if self._learns_from_others(pool)}
-        return joined if len(joined) > 1 else {}
+        left = [w for w in self.workloads if w in joined and w not in self.undecided]
+        return {w: joined[w] for w in left} if len(joined) > 1 else {}
 
     def _propose(self, search: WorkloadSearch) -> None:
         pending = search.searcher.next()
@@ -397,7 +328,7 @@ class Search:
         tried = self.session.trials(plan.candidate, workload)
         foreseeing = isinstance(searcher, StaticFeatureAware)
         late = [(e.candidate, e.workload) for e in self.session.events(SearchEnded) if e.late]
-        return WorkloadSearch(
+        search = WorkloadSearch(
             workload,
             precompiling,
             most,
@@ -408,6 +339,22 @@ class Search:
             depth=max(depth_of(searcher), parallel),
             enough=plan.config.enough,
         )
+        if self._others_known and precompiling.learns_from_others:
+            self._take_up(search, tried)
+        return search
+
+    def _take_up(self, search: WorkloadSearch, tried: Sequence[Trial]) -> None:
+        """Tell a search what was tried before: knowing more of the others, it proposes others."""
+        pool = self.pools[search.workload]
+        for trial in (one for one in tried if one.config in pool):
+            if trial.config in search.not_proposed:
+                search.not_proposed.remove(trial.config)
+                search.proposed += 1
+            else:  # it cost no trial
+                self.progress.expect_more(search.workload, 1)
+            self._keep(trial)
+            search.searcher.tell(trial)
+            self._learn(search, trial)
 
     def _beside(self, workload: Workload) -> list[Workload]:
         """List the workloads of a lane, in the order in which they are searched."""

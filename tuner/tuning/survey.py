@@ -9,15 +9,17 @@ from itertools import islice
 import numpy as np
 
 from tuner.model.config import Config
+from tuner.model.errors import OutOfMemory
 from tuner.model.kernel import Workload
 from tuner.model.trial import Trial
 from tuner.search.pool import Pool
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Evaluator
-from tuner.tuning.executor import DEPTH, executing
+from tuner.tuning.executor import DEPTH, TrialExecutor, executing
 from tuner.tuning.lanes import lane_of
 from tuner.tuning.progress import ProgressTracker
+from tuner.tuning.undecided import Undecided
 
 # Of each workload's configs, so many of the fastest are measured on all the others: what a
 # dispatch chooses among has to be known everywhere.
@@ -33,6 +35,7 @@ class Survey:
     evaluator: Evaluator
     progress: ProgressTracker
     pools: Mapping[Workload, Pool]
+    undecided: Undecided
 
     def run(self) -> None:
         """Measure what is missing, compiling ahead of the device; each lane has its workloads."""
@@ -52,12 +55,14 @@ class Survey:
                         executor.begin(self.evaluator.start(workload, config))
                 if not len(executor):
                     break
-                self._keep(executor.take())
+                self._take(executor)
 
     def _missing(
         self, workloads: Sequence[Workload], best: Sequence[Config]
     ) -> Iterator[tuple[Workload, Config]]:
         for workload in workloads:
+            if workload in self.undecided:
+                continue
             pool = self.pools[workload]
             known = {t.config for t in self.session.trials(self.plan.candidate, workload)}
             others = [c for c in best if c in pool and c not in known]
@@ -67,7 +72,16 @@ class Survey:
             drawn = (c for c in shuffled if c not in known and c not in others)
             wanted = [*others, *islice(drawn, left)]
             self.progress.expect_more(workload, len(wanted))
-            yield from ((workload, config) for config in wanted)
+            for config in wanted:
+                if workload not in self.undecided:
+                    yield workload, config
+
+    def _take(self, executor: TrialExecutor) -> None:
+        try:
+            self._keep(executor.take())
+        except OutOfMemory as error:
+            (workload,) = (one for one in self.plan.tuned if one.key == error.workload)
+            self.undecided.give_up(workload, error, self.plan.candidate)
 
     def _keep(self, trial: Trial) -> None:
         self.session.record(trial)

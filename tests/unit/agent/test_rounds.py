@@ -15,7 +15,7 @@ from tuner.analysis.base import Degree
 from tuner.app.run import tune
 from tuner.device.base import Outcome
 from tuner.device.simulated import SimulatedDevice
-from tuner.model.errors import AgentError, AwaitedError, BudgetError, ReplyError
+from tuner.model.errors import AgentError, AwaitedError, BudgetError, OutOfMemory, ReplyError
 from tuner.model.trial import INITIAL, Status
 from tuner.session.events import Expectation, Idea
 
@@ -273,6 +273,36 @@ def test_a_candidate_whose_search_was_interrupted_is_searched_on_without_asking_
     assert (record.candidate, record.idea.change) == ("r1", idea().change)
     assert len(session.trials("r1")) == 6
     assert results
+
+
+class Narrow(SimulatedDevice):
+    """Has no memory for trials on one workload, nor for verifying what an agent wrote there."""
+
+    def __init__(self, too_large: str = "") -> None:
+        super().__init__(lambda program: 10.0 + program.launches[0].threads / 64)
+        self.too_large = too_large
+
+    def run(self, program, *, full_verification=False, **options):
+        if program.workload.key == self.too_large and not full_verification:
+            raise OutOfMemory("no room", self.too_large)
+        return super().run(program, full_verification=full_verification, **options)
+
+
+def test_candidates_are_searched_later_where_memory_ended(run):
+    steps = [[idea(), GOOD]]
+    session, _ = run(Scripted(steps), device=Narrow("N=100000"), finalists=30)
+    decided = {one.workload.key for one in session.results()}
+    assert decided == {"N=1000", "N=3000"}
+    assert len(session.trials("r1")) == 3
+    (record,) = (one for one in history(session) if one.candidate)
+    assert record.candidate == "r1"
+    silent = Scripted([])
+    session, results = run(silent, device=Narrow(), finalists=30)
+    assert silent.briefings == []
+    assert len(session.trials("r1")) == 6
+    assert len(results) == 3
+    large = (one for one in session.comparisons() if one.workload.key == "N=100000")
+    assert {one.candidate for one in next(large).finalists} == {INITIAL, "r1"}
 
 
 @pytest.mark.parametrize("size", [3000, 7], ids=["held out", "edge_cases"])

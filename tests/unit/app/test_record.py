@@ -15,6 +15,7 @@ from tuner.compiler.cache import AnsweringCompiler
 from tuner.device.group import group_of
 from tuner.device.recorded.recording import RecordedDevice, load_recording, save_recording
 from tuner.device.simulated import SimulatedDevice
+from tuner.model.errors import DeviceError, OutOfMemory
 from tuner.model.trial import Status
 from tuner.tuning.search import TRANSFERRED_CONFIGS
 
@@ -91,6 +92,30 @@ def test_a_part_of_a_space_is_what_a_search_tries_and_as_many_more(
     for result in results:
         known = made.workloads[result.workload.key].programs.values()
         assert result.tuned_us <= 1.01 * min(p.outcome().measurement.median_us for p in known)
+
+
+@pytest.mark.parametrize("trials", [None, TRIALS])
+def test_none_is_made_without_a_workload_whose_search_found_no_memory(
+    make_plan, make_session, compiler, listener, trials
+):
+    class Narrow(SimulatedDevice):
+        def run(self, program, **options):
+            if program.workload.key == "N=1000" and len(self.ran) > 6:
+                raise OutOfMemory("not enough memory for N=1000", "N=1000")
+            return super().run(program, **options)
+
+    def fast(program) -> float:
+        return 10.0 + program.launches[0].threads / 64
+
+    plan = recording_plan(make_plan(trials=trials))
+    of = {"compiler": compiler, "listener": listener}
+    with make_session(plan) as session:
+        with pytest.raises(DeviceError, match="without N=1000: not enough memory") as raised:
+            record(plan, session=session, device=Narrow(fast), **of)
+        assert f"--resume {session.directory}" in raised.value.remedy
+        made = record(plan, session=session, device=SimulatedDevice(fast), **of)
+    fewest = 20 if trials is None else 2 * trials + 1
+    assert {len(one.programs) >= fewest for one in made.workloads.values()} == {True}
 
 
 def test_a_part_is_measured_on_all_members_of_a_group_at_once(

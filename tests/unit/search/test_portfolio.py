@@ -174,6 +174,13 @@ class TestSharing:
         assert median(warm) <= median(cold)
         assert median(warm) <= 1.01 * OPTIMUM
 
+    def test_what_an_earlier_run_tried_is_told_first_and_never_asked_for(self) -> None:
+        earlier = [POOL[index] for index in (0, 3, 100)]
+        searcher = make(seeds=earlier[:1])
+        for config in earlier:
+            searcher.tell(make_trial(config, time_of(config)))
+        assert not {*drive(searcher, 40)} & {*earlier}
+
     def test_a_config_that_is_invalid_here_teaches_too(self) -> None:
         pool = Pool(POOL.parameters, POOL.encoded[::2])
         searcher = make(pool=pool, axes=AXES)

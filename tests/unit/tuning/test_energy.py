@@ -25,6 +25,7 @@ from tuner.tuning.energy import (
     unlike,
 )
 from tuner.tuning.evaluator import Candidates
+from tuner.tuning.undecided import Undecided
 from tuner.tuning.verification import Verification
 
 WORKLOAD = Workload.of({"N": 1000})
@@ -129,7 +130,8 @@ class Stage:
 
     def run(self, objective="energy"):
         of = (self.plan, objective, self.session, self.device, self.candidates)
-        ranked = EnergyStage(*of, self.verification, self.board).run()
+        undecided = Undecided(self.session)
+        ranked = EnergyStage(*of, self.verification, undecided, self.board).run()
         return {w: [one.config["block"] for one in found] for w, found in ranked.items()}
 
     def measured(self, workload):

@@ -9,6 +9,7 @@ import pytest
 from searches import make_trial
 
 from tuner.model.config import Config
+from tuner.model.errors import OutOfMemory
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status, Trial
 from tuner.search.base import Features
@@ -130,6 +131,30 @@ def test_what_has_ended_behind_a_slow_trial_is_not_lost(made):
     assert ended.wait(30)
     assert [one.config["n"] for one in executor.finished()] == [1]
     released.set()
+
+
+def test_memory_that_ends_on_a_workload_costs_no_other(made):
+    executor, evaluator = made({0: 3.0, 1: 2.0, 2: 1.0})
+    finish, tried = evaluator.finish, []
+
+    def without_room(one: Pending, **options) -> Trial:
+        tried.append(one.config["n"])
+        if one.workload == W:
+            raise OutOfMemory("no room", W.key)
+        return finish(one, **options)
+
+    evaluator.finish = without_room
+    for workload, number in ((W, 0), (V, 1), (W, 2), (V, 2)):
+        executor.begin(pending(number, workload))
+    executor.begin(trial(9, 2.5))  # known already
+    for time_us in (None, 2.0, None, 1.0, 2.5):
+        if time_us is None:
+            with pytest.raises(OutOfMemory):
+                executor.take()
+        else:
+            assert executor.take().time_us == time_us
+    assert len(executor) == 0
+    assert tried == [0, 1, 2], "another attempt would find none either"
 
 
 def test_without_incumbents_every_trial_is_measured_in_full(made):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tuner.model.kernel import Workload
-from tuner.tuning.search import ENOUGH, TURN_TRIALS, WorkloadScheduler, WorkloadSearch
+from tuner.model.settings import ENOUGH
+from tuner.tuning.scheduler import TURN_TRIALS, WorkloadScheduler, WorkloadSearch
 
 A, B, C = (Workload.of({"T": tokens}) for tokens in (1, 16, 128))
 

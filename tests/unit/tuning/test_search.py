@@ -19,14 +19,15 @@ from tuner.session.events import SearchEnded, SpacePruned
 from tuner.space.load import load_definition
 from tuner.tuning.evaluator import evaluator_of
 from tuner.tuning.progress import ProgressTracker
+from tuner.tuning.scheduler import FIRST_TURN_TRIALS
 from tuner.tuning.search import (
-    FIRST_TURN_TRIALS,
     FURTHER_TRIALS,
     TRANSFERRED_CONFIGS,
     cross_workload_transfer,
     pools_of,
     search_all,
 )
+from tuner.tuning.undecided import Undecided
 
 PLAIN = "  block: [32, 64, 128, 256, 512]\n  items: [1, 2, 4, 8]\n"
 
@@ -246,7 +247,7 @@ def test_a_config_of_a_past_run_is_tried_where_prune_leaves_it_out(
         session.add_candidate(plan.candidate, plan.template.text, "")
         tracker = ProgressTracker(plan, session, "simulated", listener)
         pools = pools_of(plan, evaluator)
-        search_all(plan, session, evaluator, tracker, pools, warm=warm)
+        search_all(plan, session, evaluator, tracker, pools, Undecided(session), warm=warm)
         for workload in plan.tuned:
             tried = {trial.config for trial in session.trials(INITIAL, workload)}
             assert slow in tried

@@ -206,7 +206,7 @@ def early_end_lines(data: ReportData) -> tuple[str, ...]:
 
 
 def undecided_lines(data: ReportData) -> tuple[str, ...]:
-    """Say which workloads have no result because their finals were given up, and why."""
+    """Say which workloads have no result because they were given up, and why."""
     return tuple(f"{key} is undecided: {reason}" for key, reason in data.undecided.items())
 
 

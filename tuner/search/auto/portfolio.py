@@ -248,9 +248,12 @@ class AutoSearcher:
         return asked
 
     def tell(self, trial: Trial) -> None:
-        """Teach every strategy what came of a config, also of one that was only compiled."""
+        """Teach every strategy what came of a config, also of one that was never asked for."""
         index = self._pool.index(trial.config)
         if trial.config not in self._tpe:
+            if index in self._remaining:  # nor compiled: an earlier run tried it
+                self._remaining.take(index)
+                self._asked += 1
             self._begin(index)
         row = self._rows[index]
         self._memory.finish(row, trial)

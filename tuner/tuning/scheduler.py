@@ -1,0 +1,121 @@
+"""Whose turn it is among the workloads of a search: each once, then whichever promises most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tuner.model.config import Config
+from tuner.model.kernel import Workload
+from tuner.model.settings import ENOUGH
+from tuner.tuning.executor import PrecompilingSearcher
+
+# Trials of a first turn after the first workload's, whose trials its searcher has been told of.
+FIRST_TURN_TRIALS = 12
+# Trials of a later turn: switching costs the device the time to fill other buffers, and what the
+# others find meanwhile is worth waiting for.
+TURN_TRIALS = 8
+
+
+@dataclass(slots=True)
+class WorkloadSearch:
+    """The search of one workload: how far it is and when its turn ends.
+
+    `max_trials` bounds the configs proposed, `depth` those that are under way, and `enough` is the
+    gain that is not worth another one. `not_proposed` are
+    those that an earlier run has tried and that this one has not come to yet. `replaying` says
+    that nothing new may be tried.
+    """
+
+    workload: Workload
+    searcher: PrecompilingSearcher
+    max_trials: int
+    first_turn: int
+    depth: int
+    enough: float = ENOUGH
+    not_proposed: set[Config] = field(default_factory=set)
+    deadline_s: float | None = None
+    replaying: bool = False
+    proposed: int = 0
+    completed: int = 0
+    compiled: bool = False
+    exhausted: bool = False
+    _gain: tuple[int, float | None] = (-1, None)
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether a config that is not known yet fits into the budget."""
+        return not self.replaying and self.proposed + len(self.not_proposed) < self.max_trials
+
+    @property
+    def gain(self) -> float | None:
+        """What is left to find, as the searcher sees it after the last trial told."""
+        if self._gain[0] != self.completed:
+            self._gain = self.completed, self.searcher.expected_gain()
+        return self._gain[1]
+
+    @property
+    def found_enough(self) -> bool:
+        """Whether the searcher expects next to nothing of what is untried."""
+        return self.gain is not None and self.gain < self.enough
+
+
+@dataclass(slots=True)
+class WorkloadScheduler:
+    """Give each workload a first turn, then whichever promises most another, until none does.
+
+    A searcher that can't say what it expects has one turn, as long as its budget. `begin` makes
+    the search of a workload when its first turn comes. `total` bounds the trials of all together.
+    In every lane somebody has a turn, among the workloads that `lane_of` puts there.
+    """
+
+    waiting: list[Workload]
+    begin: Callable[[Workload], WorkloadSearch]
+    total: int
+    lane_of: Callable[[Workload], int] = lambda workload: 0
+    searches: list[WorkloadSearch] = field(default_factory=list)
+    _current: dict[int, WorkloadSearch] = field(default_factory=dict)
+    _turn_ends: dict[int, int] = field(default_factory=dict)
+
+    def of(self, workload: Workload) -> WorkloadSearch:
+        """Return the search of a workload that has had a turn."""
+        return self.of_key(workload.key)
+
+    def of_key(self, key: str) -> WorkloadSearch:
+        return next(search for search in self.searches if search.workload.key == key)
+
+    def current(self, lane: int = 0) -> WorkloadSearch | None:
+        """Tell whose turn it is in a lane; None when its search is over."""
+        while (search := self._current.get(lane)) is None or self._has_ended(search, lane):
+            left = self.total - sum(search.proposed for search in self.searches)
+            following = next((one for one in self.waiting if self.lane_of(one) == lane), None)
+            chosen = self._most_promising(lane) if following is None and left > 0 else None
+            if following is not None:
+                self.waiting.remove(following)
+                chosen = self.begin(following)
+                self.searches.append(chosen)
+                left -= len(self.waiting) * FIRST_TURN_TRIALS
+                self._turn_ends[lane] = min(chosen.first_turn, max(FIRST_TURN_TRIALS, left))
+            elif chosen is not None:
+                self._turn_ends[lane] = chosen.proposed + min(TURN_TRIALS, left)
+            else:
+                self._current.pop(lane, None)
+                return None
+            self._current[lane] = chosen
+        return search
+
+    def _has_ended(self, search: WorkloadSearch, lane: int) -> bool:
+        turn_ends = min(search.max_trials, self._turn_ends[lane])
+        return search.exhausted or search.proposed >= turn_ends or search.found_enough
+
+    def _most_promising(self, lane: int) -> WorkloadSearch | None:
+        hopes = [
+            (search.gain, search)
+            for search in self.searches
+            if self.lane_of(search.workload) == lane
+            and not search.exhausted
+            and search.proposed < search.max_trials
+            and search.gain
+        ]
+        gain, search = max(hopes, key=lambda hope: hope[0], default=(0.0, None))
+        return search if search is not None and gain >= search.enough else None
