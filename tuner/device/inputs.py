@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tuner.device.layout import LARGEST, SMALLEST_NORMAL, Array, Patch
+from tuner.device.layout import LARGEST, SMALLEST_NORMAL, Array, Patch, encode
 from tuner.model.errors import KernelError
 from tuner.model.kernel import (
     FILLS,
@@ -198,6 +198,14 @@ def _with_nonfinite(xp: Any, rng: Any, values: Any) -> Any:
     of_element = (rng.random(rows.shape, dtype=xp.float32) * 3).astype(xp.int32)
     kind = xp.where(of_row < len(kinds), of_row, of_element)
     return xp.where(chosen, kinds[xp.minimum(kind, len(kinds) - 1)], rows).reshape(values.shape)
+
+
+def as_stored(xp: Any, dtype: str, kind: str, values: Array) -> Array:
+    """Round drawn values to those of a dtype, as they lie in memory."""
+    if kind == NORMAL and dtype in FLOAT_DTYPES:
+        # What is timed may be written anew by a product, which has no sums of -0.
+        values = values + 0.0
+    return encode(xp, values, dtype)
 
 
 @dataclass(slots=True)

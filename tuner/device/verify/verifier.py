@@ -15,6 +15,7 @@ from tuner.device.inputs import (
     NORMAL,
     InputCache,
     Prepared,
+    as_stored,
     draw_values,
     generator,
     same_seed,
@@ -27,7 +28,6 @@ from tuner.device.layout import (
     Patch,
     Slot,
     decode,
-    encode,
     fill_byte,
     storage_dtype,
 )
@@ -35,13 +35,11 @@ from tuner.device.problems import reference_of
 from tuner.device.reference import CanonicalFunction, blamed_on
 from tuner.device.verify.bits import digest
 from tuner.device.verify.outputs import Output, compare, look, quickly_compared, zeros_pass
+from tuner.device.verify.twins import Twins
 from tuner.model.errors import KernelError
-from tuner.model.kernel import COUPLED_FILLS, FLOAT_DTYPES, KernelSpec, Workload
+from tuner.model.kernel import COUPLED_FILLS, KernelSpec, Workload
 from tuner.model.trial import Correctness
 
-# Elements of each input that are changed at first, and the factor by which more are until it shows.
-TOUCHED, TOUCHED_MORE = 1, 8
-MOST_PATCHED = 1 << 16
 # What a verdict says behind a kind of input that a problem has none of: PyTorch is wrong on it.
 ORDINARY_INSTEAD = " (ordinary ones in its place)"
 # How far off a peer may be: production rounds in places where the reference does not, and its fp8
@@ -200,8 +198,8 @@ class Verifier:
     def alternate(self) -> Patch:
         """Spoil the outputs; tell how timed calls come to meet these inputs and slightly others.
 
-        The patch is empty where that would take more than `MOST_PATCHED` bytes. `check` then takes
-        the variant that a call met.
+        The patch is empty where that would take too many bytes. `check` then takes the variant
+        that a call met.
         """
         current, (twin, patch) = self._current, self._twin()
         self._variants = (current, twin if patch.offsets else current)
@@ -216,62 +214,11 @@ class Verifier:
         return current.twin
 
     def _drawn_twin(self, before: Prepared) -> tuple[Prepared, Patch]:
-        """Draw inputs with as few other numbers as make other outputs.
-
-        Inputs that the reference file draws, and those in order or that add up to 1, stay as they
-        are, for single numbers may depend on others; all are drawn anew where no other input shows.
-        """
-        self._refer(before)
+        """Draw slightly other inputs; all are drawn anew where few other numbers never show."""
         seed = before.seed + 1
-        slots = self._layout.with_role("input", "inout")
-        mine = [slot for slot in slots if slot.name not in before.given]
-        largest = max((before.inputs[slot.name].size for slot in mine), default=0)
-        chance, rng = np.random.default_rng(seed), generator(self._xp, seed)
-        count = TOUCHED
-        while count < largest * TOUCHED_MORE:
-            twin = Prepared(before.workload, before.kind, seed, dict(before.inputs))
-            places = {}
-            for slot in mine:
-                chosen = np.unique(chance.integers(0, before.inputs[slot.name].size, count))
-                argument, axes = self._spec.argument(slot.name), before.workload.values
-                others = draw_values(self._xp, rng, argument, before.kind, chosen.shape, axes)
-                places[slot.name] = chosen
-                twin.inputs[slot.name] = before.inputs[slot.name].copy()
-                flat, at = twin.inputs[slot.name].reshape(-1), self._xp.asarray(chosen)
-                flat[at] = self._as_stored(slot, before.kind, others)
-            self._refer(twin)
-            if self._tells(before, twin):
-                return twin, self._patch(before, twin, places)
-            count *= TOUCHED_MORE
-        return self._drawn(before.workload, before.kind, seed), UNCHANGED
-
-    def _patch(self, before: Prepared, after: Prepared, places: Mapping[str, Array]) -> Patch:
-        offsets: list[int] = []
-        values: tuple[list[bytes], list[bytes]] = ([], [])
-        for slot in self._layout.with_role("input", "inout"):
-            if slot.name not in places:
-                continue
-            for place in places[slot.name]:
-                width = storage_dtype(slot.dtype).itemsize
-                start = slot.offset + int(place) * width
-                offsets += range(start, start + width)
-            for prepared, found in zip((before, after), values, strict=True):
-                chosen = prepared.inputs[slot.name].reshape(-1)[self._xp.asarray(places[slot.name])]
-                found.append(bytes(chosen if self._xp is np else chosen.get()))
-        if len(offsets) > MOST_PATCHED:
-            return UNCHANGED
-        return Patch(tuple(offsets), (b"".join(values[0]), b"".join(values[1])))
-
-    def _tells(self, before: Prepared, after: Prepared) -> bool:
-        """Say whether the outputs for some inputs would be wrong for the others."""
-        with np.errstate(all="ignore"):
-            for slot in self._layout.with_role("output", "inout"):
-                old, new = (one.reference[slot.name] for one in (before, after) if one.reference)
-                stored = encode(self._xp, old, slot.dtype)
-                tolerance = self._spec.tolerances[slot.name]
-                if not compare(self._xp, stored, new, slot.dtype, tolerance).passed:
-                    return True
-        return False
+        twins = Twins(self._xp, self._spec, self._layout, self._refer)
+        found = twins.of(before, seed)
+        return found or (self._drawn(before.workload, before.kind, seed), UNCHANGED)
 
     def compute_reference(self) -> None:
         """Compute the expected outputs unless they are known; the worker may launch meanwhile."""
@@ -389,15 +336,10 @@ class Verifier:
                 argument = self._spec.argument(name)
                 coupled |= {name} if argument.fill in COUPLED_FILLS else set()
                 values = draw_values(self._xp, rng, argument, kind, slot.shape, workload.values)
-            inputs[name] = self._as_stored(slot, kind, values).reshape(slot.shape)
+            stored = as_stored(self._xp, slot.dtype, kind, values)
+            inputs[name] = stored.reshape(slot.shape)
         told = f"{kind}{ORDINARY_INSTEAD}" if self._reference.replaced() else kind
         return Prepared(workload, kind, seed, inputs, given=frozenset(coupled), told=told)
-
-    def _as_stored(self, slot: Slot, kind: str, values: Array) -> Array:
-        if kind == NORMAL and slot.dtype in FLOAT_DTYPES:
-            # What is timed may be written anew by a product, which has no sums of -0.
-            values = values + 0.0
-        return encode(self._xp, values, slot.dtype)
 
     def _checked(self, then: Callable[[], str] = lambda: "", *, peer: bool = False) -> Correctness:
         self._memory.pull()

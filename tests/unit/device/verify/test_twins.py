@@ -1,0 +1,107 @@
+"""Twins: a few other numbers, as many as show, and how the one's bytes become the other's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tuner.device.inputs import NORMAL, Prepared, as_stored
+from tuner.device.layout import UNCHANGED, Array, decode, lay_out
+from tuner.device.verify import twins
+from tuner.device.verify.twins import Twins
+from tuner.model.kernel import KernelSpec, Workload
+
+MakeSpec = Callable[..., KernelSpec]
+WORKLOAD = Workload.of({"T": 300})
+ARGUMENTS = (
+    ("y", "float32", ("T",), "output"),
+    ("x", "float32", ("T",), "input"),
+    ("w", "float32", ("T",), "input"),
+)
+
+
+class Bench:
+    """Inputs to draw twins of, and the reference, which `outputs` computes."""
+
+    def __init__(self, spec: KernelSpec, outputs: Callable[[Array, Array], Array]) -> None:
+        self.layout = lay_out(spec, WORKLOAD.values)
+        self.outputs, self.referred = outputs, 0
+        self.twins = Twins(np, spec, self.layout, self.refer)
+
+    def refer(self, prepared: Prepared) -> None:
+        if prepared.reference is None:
+            self.referred += 1
+            x, w = (decode(np, prepared.inputs[name], "float32") for name in ("x", "w"))
+            prepared.reference = {"y": np.asarray(self.outputs(x, w), np.float64)}
+
+    def drawn(self, *given: str) -> Prepared:
+        rng = np.random.default_rng(1)
+        inputs = {
+            name: as_stored(np, "float32", NORMAL, rng.standard_normal(300)) for name in ("x", "w")
+        }
+        return Prepared(WORKLOAD, NORMAL, 1, inputs, given=frozenset(given))
+
+
+@pytest.fixture
+def make(make_spec: MakeSpec) -> Callable[..., Bench]:
+    return lambda outputs=lambda x, w: x + w: Bench(make_spec(*ARGUMENTS), outputs)
+
+
+def differing(before: Prepared, after: Prepared) -> dict[str, int]:
+    return {name: int((before.inputs[name] != after.inputs[name]).sum()) for name in ("x", "w")}
+
+
+def test_one_number_of_each_input_is_another_where_that_shows(make: Callable[..., Bench]) -> None:
+    bench = make()
+    before = bench.drawn()
+    kept = {name: values.copy() for name, values in before.inputs.items()}
+    found = bench.twins.of(before, 2)
+    assert found is not None
+    twin, patch = found
+    assert differing(before, twin) == {"x": 1, "w": 1}
+    assert (twin.seed, twin.kind, twin.workload) == (2, NORMAL, WORKLOAD)
+    assert len(patch.offsets) == 2 * 4
+    assert all(np.array_equal(before.inputs[name], kept[name]) for name in kept)
+
+
+def test_the_patch_makes_one_of_the_other(make: Callable[..., Bench]) -> None:
+    bench = make()
+    before = bench.drawn()
+    twin, patch = bench.twins.of(before, 2) or pytest.fail("there is a twin")
+    arena = np.zeros(bench.layout.total_bytes, np.uint8)
+    for values, wanted in zip(patch.values, (before, twin), strict=True):
+        for slot in bench.layout.with_role("input"):
+            piece = arena[slot.offset : slot.offset + slot.size_bytes]
+            piece[...] = before.inputs[slot.name].view(np.uint8)
+        arena[list(patch.offsets)] = np.frombuffer(values, np.uint8)
+        for slot in bench.layout.with_role("input"):
+            piece = arena[slot.offset : slot.offset + slot.size_bytes]
+            assert np.array_equal(piece.view("float32"), wanted.inputs[slot.name].view("float32"))
+
+
+def test_more_are_changed_until_it_shows(make: Callable[..., Bench]) -> None:
+    bench = make(lambda x, w: np.sign(x[:60].sum()) * w[0] + np.round(x.mean(), 1) * np.ones(300))
+    before = bench.drawn("w")
+    twin, _ = bench.twins.of(before, 2) or pytest.fail("there is a twin")
+    changed = differing(before, twin)
+    assert changed["w"] == 0, "single numbers of what the reference file draws do not change"
+    assert changed["x"] > 1
+    assert bench.referred > 2
+
+
+def test_there_is_none_where_no_other_input_shows(make: Callable[..., Bench]) -> None:
+    assert make(lambda x, w: np.ones(300)).twins.of(make().drawn(), 2) is None
+    assert make().twins.of(make().drawn("x", "w"), 2) is None
+
+
+def test_too_many_bytes_are_not_patched(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(twins, "MOST_PATCHED", 7)
+    bench = make()
+    before = bench.drawn()
+    twin, patch = bench.twins.of(before, 2) or pytest.fail("there is a twin")
+    assert patch == UNCHANGED
+    assert differing(before, twin) == {"x": 1, "w": 1}
