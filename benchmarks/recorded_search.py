@@ -113,9 +113,9 @@ class Notebook:
         """Keep a trial."""
         self._trials[trial.workload, trial.config] = trial
 
-    def trials(self, candidate, workload):
-        """List the trials of a workload."""
-        return [trial for (of, _), trial in self._trials.items() if of == workload]
+    def trials(self, candidate, workload=None):
+        """List the trials of a workload, or of all."""
+        return [t for (of, _), t in self._trials.items() if workload in (None, of)]
 
     def events(self, *_):
         """Nothing was noted before."""
@@ -166,6 +166,7 @@ def search(plan, spaces, names, *, stops=False):
     `names` are the searcher's methods that are used.
     """
     from tuner.tuning.search import Search, make_searcher
+    from tuner.tuning.undecided import Undecided
 
     def partial(*words, **options):
         return Partial(make_searcher(*words, **options), names)
@@ -177,7 +178,9 @@ def search(plan, spaces, names, *, stops=False):
         tempfile.TemporaryDirectory() as folder,
         suppress(ReachedError),
     ):
-        Search(plan, Notebook(folder), replay, Spectator(), pools, {}).run(searches_left=1)
+        notebook = Notebook(folder)
+        of = plan, notebook, replay, Spectator(), pools, Undecided(notebook), plan.tuned
+        Search(*of, {}).run(searches_left=1)
     return replay
 
 

@@ -226,6 +226,7 @@ def searched(
     from tuner.space.callables import load_template
     from tuner.space.plan import Plan
     from tuner.tuning.search import Search
+    from tuner.tuning.undecided import Undecided
 
     spec = definition.spec
     config = RunConfig(
@@ -242,7 +243,8 @@ def searched(
     evaluator = Searched(by_workload, np.random.default_rng(1000 + seed))
     with tempfile.TemporaryDirectory() as folder:
         notebook = Notebook(folder)
-        Search(plan, notebook, evaluator, Spectator(), pools, {}).run(searches_left=1)
+        of = plan, notebook, evaluator, Spectator(), pools, Undecided(notebook), plan.tuned
+        Search(*of, {}).run(searches_left=1)
         return {workload: notebook.trials(INITIAL, workload) for workload in by_workload}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import ceil
@@ -42,6 +42,8 @@ _UNCOMPILED = frozenset({Status.COMPILE, Status.TIMEOUT})
 _FORESEEN = frozenset({Status.COMPILE, Status.RESOURCE_LIMIT, Status.CONSTRAINT})
 # Of the trials of a search of several workloads, so many of each are kept for this.
 TRANSFERRED_CONFIGS = 3
+# How often the neighbours of the best are tried, where one of them is the best from then on.
+LOOKS_AROUND = 3
 # Of so many others, the nearest, a workload learns: with the trials of all 57 of a space proposals
 # take more than twice as long (benchmarks/many_workloads.py), and with those of 22 none were better
 # (simulated_seeds.py).
@@ -110,6 +112,25 @@ def cross_workload_transfer(
         yield from ((own, config) for config in islice(untried, TRANSFERRED_CONFIGS))
 
 
+def next_to_the_best(
+    completed: Sequence[Trial], pools: Mapping[Workload, Pool]
+) -> Iterator[tuple[Workload, Config]]:
+    """Name the untried configs that differ from a workload's fastest in one parameter.
+
+    Searches that ended apart have mostly ended so near to each other: of the 7 numbers of tokens
+    of a fused MoE kernel at which two seeds differed, 5 in one parameter alone.
+    """
+    tried = {(trial.workload, trial.config) for trial in completed}
+    best: dict[Workload, Config] = {}
+    for trial in fastest(completed):
+        best.setdefault(trial.workload, trial.config)
+    for own, pool in pools.items():
+        config = best.get(own)
+        if config is not None:
+            near = (pool[int(index)] for index in pool.neighbours(pool.index(config)))
+            yield from ((own, one) for one in near if (own, one) not in tried)
+
+
 def budget(plan: Plan, pool: Pool) -> int:
     """Say how many trials a workload gets: what was asked for, at most all."""
     return min(
@@ -172,8 +193,10 @@ class Search:
     def __post_init__(self) -> None:
         # What each workload is thought to take, and most of what all may take together.
         self._planned = {w: budget(self.plan, self.pools[w]) for w in self.workloads}
-        # Who looks on for little looks as long as it takes.
-        if self.plan.config.trials is None and self.plan.config.enough >= ENOUGH:
+        config = self.plan.config
+        # Who looks on for little looks as long as it takes, and around the best that was found.
+        self._looks_on = config.trials is None and config.enough < ENOUGH
+        if config.trials is None and not self._looks_on:
             for workload in self.plan.tuned[1:]:
                 if workload in self._planned and self._learns_from_others(self.pools[workload]):
                     self._planned[workload] = min(self._planned[workload], FURTHER_TRIALS)
@@ -224,12 +247,27 @@ class Search:
                 search = scheduler.of(trial.workload)
                 search.searcher.tell(trial)
                 self._learn(search, trial)
-        # Try on every workload what won near by, where nobody has.
         completed = [trial for trial, _ in self._completed]
-        for workload, config in cross_workload_transfer(completed, self._joined()):
-            self._try(scheduler.of(workload), config)
-        while len(executor):
-            self._taken()
+        completed += self._try_all(cross_workload_transfer(completed, self._joined()))
+        for _ in range(LOOKS_AROUND if self._looks_on else 0):
+            searched = {w: self.pools[w] for w in self.workloads if w not in self.undecided}
+            found = self._try_all(next_to_the_best(completed, searched), extra=True)
+            completed += found
+            if not found:
+                break
+
+    def _try_all(
+        self, wanted: Iterable[tuple[Workload, Config]], *, extra: bool = False
+    ) -> list[Trial]:
+        """Try what no searcher has asked for; `extra` is beside the workloads' budgets."""
+        for workload, config in wanted:
+            search = self._scheduler.of(workload)
+            search.max_trials += extra
+            self._try(search, config)
+        taken = []
+        while len(self._executor):
+            taken.append(self._taken())
+        return [trial for trial in taken if trial is not None]
 
     def _taken(self) -> Trial | None:
         """Take and keep a trial; None where memory ended on its workload, which ends its search."""

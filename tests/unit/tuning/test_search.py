@@ -24,6 +24,7 @@ from tuner.tuning.search import (
     FURTHER_TRIALS,
     TRANSFERRED_CONFIGS,
     cross_workload_transfer,
+    next_to_the_best,
     pools_of,
     search_all,
 )
@@ -94,6 +95,24 @@ def test_who_looks_on_for_less_is_not_bound_by_what_the_others_took(
     assert sum(taken[0]) <= 100 + FURTHER_TRIALS < sum(taken[1])
 
 
+def test_who_looks_on_for_less_tries_all_that_is_next_to_its_best(
+    wide, make_plan, make_session, compiler, listener
+):
+    def rugged(program) -> float:
+        parity = sum(program.config.values()) % 3 if program.config else 0
+        return smooth(program) * (1 + 0.02 * parity)
+
+    for enough, looks_around in ((0.001, True), (0.005, False)):
+        plan = make_plan(searcher="auto", enough=enough)
+        with make_session(plan, f"enough-{enough}") as session:
+            found = searched(plan, session, compiler, listener, rugged)
+            pools = pools_of(plan, evaluator_of(plan, compiler, SimulatedDevice(rugged)))
+            left = list(next_to_the_best(session.trials(INITIAL), pools))
+            assert bool(left) != looks_around
+        last = {progress.workload: progress for progress in listener.seen[-1].workloads}
+        assert all(last[w].budget == last[w].done == len(one) for w, one in found.items())
+
+
 def test_what_cannot_run_costs_no_trial(wide, project, make_plan, make_session, compiler, listener):
     template = project / "scale.cu.j2"
     text = template.read_text()
@@ -106,17 +125,21 @@ def test_what_cannot_run_costs_no_trial(wide, project, make_plan, make_session, 
         assert session.status_counts()[Status.CORRECT] > 30
 
 
+@pytest.mark.parametrize(
+    ("changes", "until"), [({"trials": 24}, 20), ({"enough": 0.001}, 20), ({"enough": 0.001}, -3)]
+)
 def test_the_same_seed_makes_the_same_search_and_resumes(
-    wide, make_plan, make_session, compiler, listener
+    wide, make_plan, make_session, compiler, listener, changes, until
 ):
-    plan = make_plan(searcher="auto", trials=24, seed=5)
+    plan = make_plan(searcher="auto", seed=5, **changes)
     with make_session(plan, "whole") as session:
         searched(plan, session, compiler, listener)
         whole = [(t.workload, t.config, t.status) for t in session.trials(INITIAL)]
+    runs = until if until > 0 else len(whole) + until
 
     class Interrupting(SimulatedDevice):
         def run(self, program, **options):
-            if len(self.ran) == 20:
+            if len(self.ran) == runs:
                 raise KeyboardInterrupt
             return super().run(program, **options)
 
@@ -200,6 +223,15 @@ def test_only_what_won_elsewhere_is_valid_here_and_was_not_tried_is_named(space,
     assert list(cross_workload_transfer(told[:2], {workload(2048): few})) == [(workload(2048), a)]
     assert list(cross_workload_transfer(told[:1], {workload(1024): pool})) == []
     assert list(cross_workload_transfer([trial(1024, a, None)], {workload(2048): pool})) == []
+
+
+def test_next_to_the_best_are_the_untried_that_differ_from_it_in_one_parameter(pool) -> None:
+    best, worse = pool[4], pool[0]
+    near = [pool[int(index)] for index in pool.neighbours(4)]
+    told = [trial(1024, worse, 2.0), trial(1024, best, 1.0), trial(1024, near[0], 3.0)]
+    pools = {workload(1024): pool, workload(2048): pool}
+    assert list(next_to_the_best(told, pools)) == [(workload(1024), one) for one in near[1:]]
+    assert list(next_to_the_best([trial(1024, best, None)], pools)) == []
 
 
 @pytest.fixture
