@@ -1,7 +1,7 @@
 """SGLang's fused MoE kernel on this GPU: spaces in full, and files for a whole model.
 
     python benchmarks/fused_moe.py check                        # does all of it run here?
-    python benchmarks/fused_moe.py fleet  --work DIR [--columns 768] [--trials N] [--seed N]
+    python benchmarks/fused_moe.py fleet  --work DIR [--columns 768] [--seed N] [--gpus 0,1]
     python benchmarks/fused_moe.py record --work DIR [--configs N] [--tokens 1,16,64,256,1024,4096]
                                        (each needs an NVIDIA GPU, SGLang 0.5.17 and sglang-kernel)
 
@@ -280,6 +280,8 @@ def fleet(asked: argparse.Namespace) -> None:
     settings: RunSettings = {"device": asked.device, "peers": peers_of(asked), "seed": asked.seed}
     if asked.trials:
         settings["trials"] = asked.trials
+    if asked.gpus:
+        settings["gpus"] = asked.gpus
     job = Job(
         name,
         "fused_moe",
@@ -340,6 +342,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--routing", default="real", help="of `fleet`; as `tune fleet` has it")
+    parser.add_argument("--gpus", help="of `fleet`: over these of the host, as `tune` takes them")
     parser.add_argument("--tokens", type=lambda text: tuple(map(int, text.split(","))))
     parser.add_argument("--limit-s", type=float, default=None, help="of `record`'s search")
     parser.add_argument("--compile-s", type=float, default=300.0, help="of `record`'s compiling")

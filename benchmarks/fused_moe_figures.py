@@ -5,8 +5,9 @@
 
 FOLDER holds the sessions and the files *.seconds.json. Needs no GPU: the searches are replayed over
 recordings, or over what sessions of `fused_moe.py record` hold that were stopped before they had
-written one, each with `--seeds` seeds. FILE keeps what it has of other fleets, each with the commit
-that it was made with, and of other searches. Of DeepSeek-V3's experts on eight GPUs, with weights
+written one, each with `--seeds` seeds. FILE keeps what it has of other fleets, or of other numbers
+of tokens of the same one, each with the commit that it was made with, and of other searches. Of
+DeepSeek-V3's experts on eight GPUs, with weights
 in bf16, benchmarks/recorded/fused_moe has the recording.
 """
 
@@ -172,18 +173,27 @@ def with_earlier(path: Path, replayed: Sequence[Mapping[str, Any]]) -> list[dict
     return [made[key] for key in sorted(made)]
 
 
-def kept(path: Path, made: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Read the fleets of an earlier result that were not made again."""
-    if not path.exists():
-        return
-    known = json.loads(path.read_text(encoding="utf-8"))
-
-    def name(one: Mapping[str, Any]) -> tuple[int, bool, int]:
-        return one["columns"], one.get("two", False), one["seed"]
-
+def with_fleets(path: Path, made: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Add the fleets of an earlier result that were not made again, and rows that one lacks."""
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"fleets": []}
+    found = {_name(one): dict(one) for one in made}
     for one in known["fleets"]:
-        if name(one) not in map(name, made):
-            yield {"commit": known["environment"]["commit"], **one}
+        earlier = {"commit": known["environment"]["commit"], **one}
+        of = found.setdefault(_name(earlier), earlier)
+        tokens = {row["tokens"] for row in of["rows"]}
+        added = [
+            {"commit": earlier["commit"], **row}
+            for row in earlier["rows"]
+            if row["tokens"] not in tokens
+        ]
+        if added:
+            rows = sorted([*of["rows"], *added], key=lambda row: row["tokens"])
+            of |= {"rows": rows, "asked": max(of["asked"], len(rows)), "seconds": None}
+    return [found[name] for name in sorted(found)]
+
+
+def _name(fleet: Mapping[str, Any]) -> tuple[int, bool, int]:
+    return fleet["columns"], fleet.get("two", False), fleet["seed"]
 
 
 def fleets(folder: Path) -> Iterator[dict[str, Any]]:
@@ -234,12 +244,14 @@ def main() -> None:
         {"commit": one["environment"]["commit"], **{k: one[k] for k in one if k != "environment"}}
         for one in made
     ]
-    fleets_of_all = sorted(
-        [*own, *kept(out, own)], key=lambda one: (one["columns"], one.get("two", False))
+    write_result(
+        out,
+        {
+            "fleets": with_fleets(out, own),
+            "searches": with_earlier(out, replayed),
+            "environment": environment,
+        },
     )
-    searches_of_all = with_earlier(out, replayed)
-    content = {"fleets": fleets_of_all, "searches": searches_of_all, "environment": environment}
-    write_result(out, content)
 
 
 if __name__ == "__main__":

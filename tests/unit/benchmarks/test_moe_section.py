@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -158,3 +159,26 @@ def test_an_interval_is_that_of_draws_not_of_rounds() -> None:
     assert "of 2 they differ" in said
     assert "in 12 draws" in said
     assert "1 differ by more than it (asked: 0)" in said
+
+
+def test_numbers_of_tokens_that_were_not_made_again_are_kept_with_their_commit(tmp_path) -> None:
+    def made(commit: str, *tokens: int) -> dict[str, Any]:
+        return {"commit": commit, **fleet(0, *((number, 16, 1.1) for number in tokens))}
+
+    path = tmp_path / "result.json"
+    other = {**made("c0", 8), "seed": 1}
+    earlier = {"fleets": [made("c1", 1, 16), other], "environment": {"commit": "c1"}}
+    path.write_text(json.dumps(earlier), encoding="utf-8")
+    found, kept = fused_moe_figures.with_fleets(path, [made("c2", 16, 64)])
+    assert kept == other
+    assert [(row["tokens"], row.get("commit")) for row in found["rows"]] == [
+        (1, "c1"),
+        (16, None),
+        (64, None),
+    ]
+    about = {"device": "NVIDIA H200"}
+    content = {"fleets": [found], "searches": [], "environment": about}
+    assert "3 of 4 numbers" in "\n".join(moe_section.fused_moe(content, "h200"))
+    content = {"fleets": [{**found, "asked": 3}], "searches": [], "environment": about}
+    said = "\n".join(moe_section.fused_moe(content, "h200"))
+    assert "3 numbers of tokens, made in 2 parts, seed 0" in said
