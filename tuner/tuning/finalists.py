@@ -19,6 +19,9 @@ from tuner.tuning.verification import VERIFY, Verification
 
 # A search's times are known to a few percent: what is further behind is not worth a comparison,
 # but for the first few, since the best may fail a check, and for those whose 95 % intervals meet.
+# Behind the last of these few: a single one may have been lucky. With 2,048 tokens of a fused MoE
+# layer trials after a pause took an H200, which had cooled down, 471 and 486 us, and the same
+# configs 530 in all rounds of the finals.
 WITHIN = 1.05
 FEWEST = 3
 # Among more than that chance would choose, and each of them costs the rounds of a race.
@@ -31,7 +34,7 @@ def contenders(timed: Sequence[Trial], most: int) -> list[Variant]:
     """Choose, of the trials of a workload, the fastest first, at most so many that may be best."""
     if not timed:
         return []
-    best_us, error = _time_and_error(timed[0])
+    best_us, error = _time_and_error(timed[:FEWEST][-1])
     limit_us = best_us * max(WITHIN, 1.0 + SURE * error)
 
     def may_win(trial: Trial) -> bool:

@@ -347,5 +347,7 @@ def test_whoever_may_be_the_best_runs_on():
 
     assert blocks(best, *near, wide, *far) == [0, 1, 2, 3], "one by its interval"
     assert blocks(best, *far) == [0, 4, 5], "three in any case: the best may fail a check"
+    lucky = measured(9, *(us * 0.85 for us in sharp))
+    assert blocks(lucky, best, *near, *far) == [9, 0, 1, 2], "a single time says little"
     assert len(contenders(fastest([best, *near, wide]), 2)) == 2
     assert contenders([], 16) == []
