@@ -20,6 +20,7 @@ from tuner.process.files import read_text
 from tuner.session.session import Session
 from tuner.session.store import DATABASE
 from tuner.tuning.search import JOURNAL
+from tuner.tuning.undecided import undecided_of
 
 # The numbers of tokens that both engines' own scripts tune.
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
@@ -138,7 +139,7 @@ def _tuned(
     progress: Callable[[Job, Progress], None] | None,
     settings: RunSettings,
 ) -> Iterator[str]:
-    """Tune a job, or what of it the memory is enough for; yield what is left out and why."""
+    """Tune a job, or what of it the memory is enough for; yield what is not decided and why."""
 
     def told(one: Progress) -> None:
         if progress is not None:
@@ -162,7 +163,10 @@ def _tuned(
             yield f"left out: {names}: {error.message}"
             left = left[:first]
         else:
-            return
+            break
+    with Session.open(session, read_only=True) as opened:
+        for key, reason in undecided_of(opened).items():
+            yield f"undecided: {key.partition(',')[0]}: {reason}"
 
 
 def _forgotten(session: Path) -> bool:

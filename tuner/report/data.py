@@ -34,7 +34,6 @@ from tuner.process.files import read_text
 from tuner.session.events import (
     Event,
     HomesChosen,
-    LeftUndecided,
     ReferenceTimed,
     SearchEnded,
     SpacePruned,
@@ -47,6 +46,7 @@ from tuner.space.load import load_definition
 from tuner.space.schema import validated
 from tuner.space.yaml import parse
 from tuner.tuning.progress import mean_speedup
+from tuner.tuning.undecided import undecided_of
 
 if TYPE_CHECKING:
     from tuner.dispatch.table import DispatchTable
@@ -309,7 +309,7 @@ def from_session(
         energies=tuple(session.energies()),
         objective=config.objective,
         early_ends=tuple(session.events(SearchEnded)),
-        undecided=_undecided(session),
+        undecided=undecided_of(session),
         pruned=tuple(session.events(SpacePruned)) if config.prune else None,
         homes=tuple(session.events(HomesChosen)),
         reference_us={k: us for one in references for k, us in one.times_us.items()},
@@ -382,12 +382,6 @@ def _with_spec(data: ReportData, spec: KernelSpec) -> ReportData:
             constants=spec.constants,
         ),
     )
-
-
-def _undecided(session: Session) -> Mapping[str, str]:
-    decided = {result.workload.key for result in session.results()}
-    events = session.events(LeftUndecided)
-    return {one.workload: one.reason for one in events if one.workload not in decided}
 
 
 def _mutation_score(session: Session) -> MutationScore | None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 
 from tuner.model.errors import OutOfMemory
 from tuner.model.kernel import Workload
 from tuner.session.events import LeftUndecided
 from tuner.session.session import Session
+
+
+def undecided_of(session: Session) -> Mapping[str, str]:
+    """Say why the workloads, by key, were given up that no run of a session has decided since."""
+    decided = {result.workload.key for result in session.results()}
+    events = session.events(LeftUndecided)
+    return {one.workload: one.reason for one in events if one.workload not in decided}
 
 
 class Undecided:

@@ -17,6 +17,7 @@ from tuner.model.config import Config
 from tuner.model.errors import DeviceError, InputError, KernelError, OutOfMemory
 from tuner.model.settings import ENOUGH_OF_A_FLEET
 from tuner.model.trial import INITIAL, Status, Trial
+from tuner.session.events import LeftUndecided
 from tuner.session.session import Session
 from tuner.session.store import DATABASE
 
@@ -173,6 +174,23 @@ def test_a_fleet_that_is_started_again_leaves_out_what_finds_no_memory_as_well(
     assert asked == [None, list(jobs[0].workloads[:2])]
     assert not made.failed
     assert (session / "notes.txt").read_text() == "mine"
+
+
+def test_numbers_of_tokens_on_which_memory_ended_later_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tuned(kernel: Path, *, session: Path, workloads: list[str], **_: object) -> None:
+        write_operator_session(session, "fused_moe", choices("fused_moe")[0])
+        with Session.open(session) as opened:
+            opened.record_event(LeftUndecided(0, workloads[1], "not enough memory for M=16"))
+
+    monkeypatch.setattr(fleet, "tune", tuned)
+    monkeypatch.chdir(ROOT)
+    (jobs, _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=[1, 16])
+    said: list[str] = []
+    made = make(jobs, tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", {}, say=said.append)
+    assert not made.failed
+    assert said[1] == f"{jobs[0].name}: undecided: M=16: not enough memory for M=16"
 
 
 def test_a_session_with_trials_is_kept_where_memory_ends(
