@@ -81,6 +81,7 @@ class CallCompiler(PythonCompiler):
             return future
         asked = self._pool.submit(partial(_prepared, request.source))
         asked.add_done_callback(partial(self._answer, future, found, request.source))
+        future.add_done_callback(partial(_cancel_too, asked))
         self._warm_up(request.source)
         return future
 
@@ -116,6 +117,12 @@ class CallCompiler(PythonCompiler):
 
     def close(self) -> None:
         self._pool.close()
+
+
+def _cancel_too(asked: Future[Prepared], answer: Future[CompileResult]) -> None:
+    """Leave undone what nobody waits for any more: whoever comes next would wait for it."""
+    if answer.cancelled():
+        asked.cancel()
 
 
 class Preparer:
