@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -22,7 +23,7 @@ from tuner.session.session import Session
 from tuner.space.plan import Plan, distance
 from tuner.space.template import Template
 from tuner.tuning.evaluator import Evaluator, Pending
-from tuner.tuning.executor import PrecompilingSearcher, depth_of, executing
+from tuner.tuning.executor import AHEAD, PrecompilingSearcher, depth_of, executing
 from tuner.tuning.homes import keep_homes
 from tuner.tuning.lanes import lane_of
 from tuner.tuning.progress import ProgressTracker
@@ -228,10 +229,10 @@ class Search:
         for search in self._scheduler.searches:
             search.searcher.close()
             trials = self.session.trials(self.plan.candidate, search.workload)
-            require_one_compiles(trials, self.plan.template)
-            given_up = search.workload in self.undecided
-            if not given_up and search.found_enough and search.proposed < search.max_trials:
-                self._note_end(search, search.gain)
+            if search.workload not in self.undecided:
+                require_one_compiles(trials, self.plan.template)
+                if search.found_enough and search.proposed < search.max_trials:
+                    self._note_end(search, search.gain)
             self._expect(search, search.proposed)
 
     def _search(self) -> None:
@@ -259,15 +260,32 @@ class Search:
     def _try_all(
         self, wanted: Iterable[tuple[Workload, Config]], *, extra: bool = False
     ) -> list[Trial]:
-        """Try what no searcher has asked for; `extra` is beside the workloads' budgets."""
+        """Try what no searcher has asked for; `extra` is beside the workloads' budgets.
+
+        As many are under way as compile at a time: what was begun when the time is over still runs.
+        """
+        waiting: defaultdict[int, deque[tuple[Workload, Config]]] = defaultdict(deque)
         for workload, config in wanted:
-            search = self._scheduler.of(workload)
-            search.max_trials += extra
-            self._try(search, config)
-        taken = []
-        while len(self._executor):
-            taken.append(self._taken())
-        return [trial for trial in taken if trial is not None]
+            waiting[self._lanes[workload]].append((workload, config))
+        depth = max(AHEAD, self.evaluator.device.info.parallel)
+        taken: list[Trial] = []
+        while True:
+            for lane, left in waiting.items():
+                while left and self._executor.under_way(lane) < depth:
+                    self._try_besides(*left.popleft(), extra=extra)
+            if not len(self._executor):
+                return taken
+            trial = self._taken()
+            if trial is not None:
+                taken.append(trial)
+
+    def _try_besides(self, workload: Workload, config: Config, *, extra: bool) -> None:
+        search = self._scheduler.of(workload)
+        if workload in self.undecided:
+            return
+        search.max_trials += extra
+        if not self._try(search, config):
+            search.max_trials -= extra
 
     def _taken(self) -> Trial | None:
         """Take and keep a trial; None where memory ended on its workload, which ends its search."""

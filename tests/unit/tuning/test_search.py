@@ -18,11 +18,13 @@ from tuner.search.pool import Pool, valid_configs
 from tuner.session.events import SearchEnded, SpacePruned
 from tuner.space.load import load_definition
 from tuner.tuning.evaluator import evaluator_of
+from tuner.tuning.executor import AHEAD
 from tuner.tuning.progress import ProgressTracker
 from tuner.tuning.scheduler import FIRST_TURN_TRIALS
 from tuner.tuning.search import (
     FURTHER_TRIALS,
     TRANSFERRED_CONFIGS,
+    Search,
     cross_workload_transfer,
     next_to_the_best,
     pools_of,
@@ -111,6 +113,34 @@ def test_who_looks_on_for_less_tries_all_that_is_next_to_its_best(
             assert bool(left) != looks_around
         last = {progress.workload: progress for progress in listener.seen[-1].workloads}
         assert all(last[w].budget == last[w].done == len(one) for w, one in found.items())
+
+
+def test_what_is_next_to_the_best_is_not_begun_when_the_time_is_over(
+    wide, make_plan, make_session, compiler, listener, monkeypatch
+):
+    before: list[int] = []
+    try_all, taken = Search._try_all, Search._taken
+
+    def noted(search, wanted, *, extra=False):
+        before.extend([len(search.session.trials(INITIAL))] if extra else [])
+        return try_all(search, wanted, extra=extra)
+
+    def late(search):
+        for one in search._scheduler.searches if before else ():
+            one.deadline_s = 0.0
+        return taken(search)
+
+    monkeypatch.setattr(Search, "_try_all", noted)
+    monkeypatch.setattr(Search, "_taken", late)
+    plan, device = make_plan(searcher="auto", enough=0.001), SimulatedDevice(smooth)
+    with make_session(plan) as session:
+        tune(plan, session=session, device=device, compiler=compiler, listener=listener)
+        trials = session.trials(INITIAL)
+        assert 0 < len(trials) - before[0] <= AHEAD, "what was under way"
+        pools = pools_of(plan, evaluator_of(plan, compiler, device))
+        left = {workload.key for workload, _ in next_to_the_best(trials, pools)}
+        assert left
+        assert left <= {one.workload for one in session.events(SearchEnded) if one.late}
 
 
 def test_what_cannot_run_costs_no_trial(wide, project, make_plan, make_session, compiler, listener):

@@ -116,6 +116,16 @@ def test_resumed_it_is_searched_on_and_the_others_stay(run, after):
     assert len(roomy.ran) == ran, "it is not searched once more"
 
 
+def test_a_template_is_not_said_to_be_broken_for_what_was_tried_before_memory_ended(run, project):
+    template = project / "scale.cu.j2"
+    broken = "@{ 'no CUDA' if items == 1 and block == 128 else '' }@\n"
+    template.write_text(broken + template.read_text())
+    session = run(Narrow(LARGE), searcher="exhaustive")
+    (only,) = session.trials(INITIAL, LARGE)
+    assert only.status is Status.COMPILE
+    assert decided(session) == {SMALL, HELD_OUT}
+
+
 def test_resumed_without_memory_it_stays_undecided(run):
     run(Narrow(LARGE, after=5))
     session = run(Narrow(LARGE))
