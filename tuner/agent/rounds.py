@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tuner.agent.base import Agent, Answer, Briefing, Conversation, Toolbox
@@ -106,7 +107,9 @@ class Rounds:
         refused = self._session.events(RoundRefused, number)
         if refused or not self._undecided.unsearched(name):
             self._progress.recount(name)
-        else:
+            return
+        base = self._session.events(Planned, number)[-1].idea.base
+        with self._refusing(name, number, base):
             self._search(self._candidates.plan(name), number)
 
     def _made(self) -> bool:
@@ -189,13 +192,10 @@ class Rounds:
 
     def _tried(self, plan: Plan, number: int, idea: Idea) -> None:
         session = self._session
-        try:
+        with self._refusing(plan.candidate, number, idea.base):
             self._search(plan, number)
             self._profile(plan, number)
-        except InputError as error:
-            # Some configs render or resolve to what no sample had shown.
-            refused = RoundRefused(number, idea.base, (str(error),), plan.candidate)
-            session.record_event(refused)
+        if session.events(RoundRefused, number):
             return
         made = self._outcome(plan, idea)
         session.record_event(RoundEnded(number, made))
@@ -203,6 +203,14 @@ class Rounds:
         if made.speedup is not None:
             words.insert(0, f"{made.speedup:.2f}x over the baseline")
         self._say(f"round {number}: {'; '.join(words) or 'no config ran correctly'}")
+
+    @contextmanager
+    def _refusing(self, name: str, number: int, base: str) -> Iterator[None]:
+        """End a round where some configs render or resolve to what no sample had shown."""
+        try:
+            yield
+        except InputError as error:
+            self._session.record_event(RoundRefused(number, base, (str(error),), name))
 
     def _search(self, plan: Plan, number: int) -> None:
         evaluator = self._candidates.evaluator(plan.candidate)

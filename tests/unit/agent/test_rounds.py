@@ -17,7 +17,7 @@ from tuner.device.base import Outcome
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.errors import AgentError, AwaitedError, BudgetError, OutOfMemory, ReplyError
 from tuner.model.trial import INITIAL, Status
-from tuner.session.events import Expectation, Idea
+from tuner.session.events import Expectation, Idea, RoundRefused
 
 FASTER = """
 constexpr int kThreads = @{ threads }@;
@@ -303,6 +303,21 @@ def test_candidates_are_searched_later_where_memory_ended(run):
     assert len(results) == 3
     large = (one for one in session.comparisons() if one.workload.key == "N=100000")
     assert {one.candidate for one in next(large).finalists} == {INITIAL, "r1"}
+
+
+def test_a_candidate_that_renders_no_more_once_memory_is_back_ends_its_round_alone(run):
+    # The gate tries both ends, the default and a few at random: 288 is none of them.
+    values = ", ".join(map(str, range(32, 416, 32)))
+    odd = "threadIdx.x + @{ 0 // (abs(threads - 288) + abs(N - 100000)) }@;"
+    answer = Answer(FASTER.replace("threadIdx.x;", odd), SPACE.replace("64, 128, 256", values))
+    session, _ = run(Scripted([[idea(), answer]]), device=Narrow("N=100000"))
+    assert not session.events(RoundRefused)
+    for _ in range(2):
+        session, results = run(Scripted([]), device=Narrow())
+        assert len(results) == 3
+        (refused,) = session.events(RoundRefused)
+        assert refused.candidate == "r1"
+        assert "does not render" in refused.problems[0]
 
 
 @pytest.mark.parametrize("size", [3000, 7], ids=["held out", "edge_cases"])
