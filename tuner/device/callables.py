@@ -83,12 +83,24 @@ def executed(text: str, key: str, source: Path) -> ModuleType:
 
 
 def late_imports(text: str) -> Iterator[ast.stmt]:
-    """Yield the imports that a module leaves to the calls of its `launch`."""
-    for function in ast.walk(ast.parse(reached(text))):
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            for statement in ast.walk(function):
-                if isinstance(statement, ast.Import | ast.ImportFrom):
-                    yield statement
+    """Yield the imports that a module leaves to the calls of its `launch`, whatever its config.
+
+    Those behind a condition are left out: they may change what others do, and never be wanted.
+    """
+    return _imports(ast.parse(reached(text)), called=False)
+
+
+def _imports(node: ast.AST, *, called: bool) -> Iterator[ast.stmt]:
+    match node:
+        case ast.Import() | ast.ImportFrom():
+            if called:
+                yield node
+        case ast.If() | ast.Match():
+            return
+        case _:
+            called = called or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            for child in ast.iter_child_nodes(node):
+                yield from _imports(child, called=called)
 
 
 def _import(statement: ast.stmt) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from calling_worker import CallingWorker
 from tests.support.fake_torch import FakeTorch
 from tuner.compiler.base import Compiler
 from tuner.device.base import Program
+from tuner.device.callables import late_imports
 from tuner.device.cuda.device import CudaRunner
 from tuner.device.cuda.peers import PeerHome, PeerLaunchers
 from tuner.device.cuda.prepare import CallCompiler
@@ -245,3 +247,25 @@ def test_what_breaks_off_is_told_and_what_finds_nothing_is_not(
     stage.engine("")
     launchers.import_ahead(stage.program())
     assert sys.modules.pop("slow_engine")
+
+
+def test_what_only_some_configs_import_is_left_to_them() -> None:
+    text = """
+        import torch
+        def launch(config, tensors, axes):
+            import always
+            try:
+                from package import first
+            except ImportError:
+                import second
+            if config["backend"] == "other":
+                import other
+            else:
+                import own
+            def inner():
+                import deep
+            inner()
+        """
+    found = [ast.unparse(one) for one in late_imports(dedent(text))]
+    expected = ["always", "from package import first", "second", "deep"]
+    assert [one.removeprefix("import ") for one in found] == expected
