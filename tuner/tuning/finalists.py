@@ -34,16 +34,14 @@ def contenders(timed: Sequence[Trial], most: int) -> list[Variant]:
     """Choose, of the trials of a workload, the fastest first, at most so many that may be best."""
     if not timed:
         return []
-    best_us, error = _time_and_error(timed[:FEWEST][-1])
-    limit_us = best_us * max(WITHIN, 1.0 + SURE * error)
+    time_us, error = _time_and_error(timed[:FEWEST][-1])
+    limit_us = time_us * max(WITHIN, 1.0 + SURE * error)
 
     def may_win(trial: Trial) -> bool:
         time_us, error = _time_and_error(trial)
-        return time_us <= WITHIN * best_us or time_us * (1.0 - SURE * error) <= limit_us
+        return time_us * (1.0 - SURE * error) <= limit_us
 
-    near = [trial.variant for trial in timed if may_win(trial)]
-    few = [trial.variant for trial in timed[:FEWEST]]
-    return (near if len(near) > FEWEST else few)[:most]
+    return [trial.variant for trial in timed if may_win(trial)][:most]
 
 
 def _time_and_error(trial: Trial) -> tuple[float, float]:
