@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 SPACE = ROOT / "search_spaces/sglang/fused_moe.yaml"
 WITHOUT_FILE, TRITON = "without_file", "3.6.0"
 SEEDS, TRIALS, NEAR = 20, 192, 1.01
-# Of a slice, besides its columns.
+# Of a slice, besides its columns; the earliest fleets, which don't say it, are of Qwen3-30B-A3B.
 SHAPE = {"experts": "E", "hidden": "K", "ep": "EP"}
+UNSAID = {"experts": 128, "hidden": 2048, "ep": 1, "weights": "bf16"}
 # Of a search; those of earlier results that don't say it are of Qwen3-30B-A3B.
 SLICE = {"experts": "E", "columns": "N"}
 QWEN3 = {"experts": 128, "columns": 768}
@@ -192,8 +193,9 @@ def with_fleets(path: Path, made: Sequence[Mapping[str, Any]]) -> list[dict[str,
     return [found[name] for name in sorted(found)]
 
 
-def _name(fleet: Mapping[str, Any]) -> tuple[int, bool, int]:
-    return fleet["columns"], fleet.get("two", False), fleet["seed"]
+def _name(fleet: Mapping[str, Any]) -> tuple[Any, ...]:
+    shape = [fleet.get(name, unsaid) for name, unsaid in UNSAID.items()]
+    return fleet["columns"], fleet.get("two", False), fleet["seed"], *shape
 
 
 def fleets(folder: Path) -> Iterator[dict[str, Any]]:

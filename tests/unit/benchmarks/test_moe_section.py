@@ -182,3 +182,7 @@ def test_numbers_of_tokens_that_were_not_made_again_are_kept_with_their_commit(t
     content = {"fleets": [{**found, "asked": 3}], "searches": [], "environment": about}
     said = "\n".join(moe_section.fused_moe(content, "h200"))
     assert "3 numbers of tokens, made in 2 parts, seed 0" in said
+    experts = {"experts": 32, "hidden": 7168, "ep": 8, "weights": "fp8_block"}
+    assert len(fused_moe_figures.with_fleets(path, [{**made("c3", 64), **experts}])) == 3
+    qwen3 = {**made("c3", 1, 16), **fused_moe_figures.UNSAID}
+    assert fused_moe_figures.with_fleets(path, [qwen3]) == [qwen3, other]
