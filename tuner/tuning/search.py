@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import islice
 from math import ceil
 
+import numpy as np
+
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import OutOfMemory, SpaceError, TemplateError
 from tuner.model.kernel import KernelSpec, Workload
@@ -45,6 +47,9 @@ _FORESEEN = frozenset({Status.COMPILE, Status.RESOURCE_LIMIT, Status.CONSTRAINT}
 TRANSFERRED_CONFIGS = 3
 # How often the neighbours of the best are tried, where one of them is the best from then on.
 LOOKS_AROUND = 3
+# So many of them at most, those whose values are nearest in the parameters' lists: a parameter with
+# hundreds of values would else take more trials than the search.
+NEIGHBOURS = 30
 # Of so many others, the nearest, a workload learns: with the trials of all 57 of a space proposals
 # take more than twice as long (benchmarks/many_workloads.py), and with those of 22 none were better
 # (simulated_seeds.py).
@@ -116,7 +121,7 @@ def cross_workload_transfer(
 def next_to_the_best(
     completed: Sequence[Trial], pools: Mapping[Workload, Pool]
 ) -> Iterator[tuple[Workload, Config]]:
-    """Name the untried configs that differ from a workload's fastest in one parameter.
+    """Name what differs from a workload's fastest in one parameter, `NEIGHBOURS` at most, untried.
 
     Searches that ended apart have mostly ended so near to each other: of the 7 numbers of tokens
     of a fused MoE kernel at which two seeds differed, 5 in one parameter alone.
@@ -128,7 +133,11 @@ def next_to_the_best(
     for own, pool in pools.items():
         config = best.get(own)
         if config is not None:
-            near = (pool[int(index)] for index in pool.neighbours(pool.index(config)))
+            index = pool.index(config)
+            around = pool.neighbours(index)
+            steps = np.abs(np.subtract(pool.encoded[around], pool.encoded[index], dtype=np.int64))
+            nearest_first = around[np.argsort(steps.sum(axis=1), kind="stable")][:NEIGHBOURS]
+            near = (pool[int(one)] for one in nearest_first)
             yield from ((own, one) for one in near if (own, one) not in tried)
 
 
@@ -251,8 +260,8 @@ class Search:
         completed = [trial for trial, _ in self._completed]
         completed += self._try_all(cross_workload_transfer(completed, self._joined()))
         for _ in range(LOOKS_AROUND if self._looks_on else 0):
-            searched = {w: self.pools[w] for w in self.workloads if w not in self.undecided}
-            found = self._try_all(next_to_the_best(completed, searched), extra=True)
+            near = next_to_the_best(completed, self._learning())
+            found = self._try_all(near, extra=True)
             completed += found
             if not found:
                 break
@@ -308,9 +317,16 @@ class Search:
             self._propose(search)
 
     def _joined(self) -> dict[Workload, Pool]:
-        joined = {w: pool for w, pool in self.pools.items() if self._learns_from_others(pool)}
-        left = [w for w in self.workloads if w in joined and w not in self.undecided]
-        return {w: joined[w] for w in left} if len(joined) > 1 else {}
+        joined = [pool for pool in self.pools.values() if self._learns_from_others(pool)]
+        return self._learning() if len(joined) > 1 else {}
+
+    def _learning(self) -> dict[Workload, Pool]:
+        """Say whose searches are guided by what is tried; some searchers take the whole space."""
+        return {
+            workload: self.pools[workload]
+            for workload in self.workloads
+            if workload not in self.undecided and self._learns_from_others(self.pools[workload])
+        }
 
     def _propose(self, search: WorkloadSearch) -> None:
         pending = search.searcher.next()

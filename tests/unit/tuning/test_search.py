@@ -9,7 +9,7 @@ from searches import make_trial
 
 from tuner.app.run import tune
 from tuner.device.simulated import SimulatedDevice
-from tuner.model.config import Config, SearchSpace
+from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.errors import SpaceError
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Status, Trial
@@ -23,6 +23,7 @@ from tuner.tuning.progress import ProgressTracker
 from tuner.tuning.scheduler import FIRST_TURN_TRIALS
 from tuner.tuning.search import (
     FURTHER_TRIALS,
+    NEIGHBOURS,
     TRANSFERRED_CONFIGS,
     Search,
     cross_workload_transfer,
@@ -260,8 +261,22 @@ def test_next_to_the_best_are_the_untried_that_differ_from_it_in_one_parameter(p
     near = [pool[int(index)] for index in pool.neighbours(4)]
     told = [trial(1024, worse, 2.0), trial(1024, best, 1.0), trial(1024, near[0], 3.0)]
     pools = {workload(1024): pool, workload(2048): pool}
-    assert list(next_to_the_best(told, pools)) == [(workload(1024), one) for one in near[1:]]
+    found = list(next_to_the_best(told, pools))
+    assert len(found) == len(near) - 1
+    assert set(found) == {(workload(1024), one) for one in near[1:]}
     assert list(next_to_the_best([trial(1024, best, None)], pools)) == []
+
+
+def test_of_many_values_only_the_nearest_are_next_to_the_best() -> None:
+    parameters = (Parameter("items", tuple(range(1, 1001))), Parameter("block", (64, 128)))
+    whole = Pool.of(
+        parameters, ({"items": i, "block": b} for i in range(1, 1001) for b in (64, 128))
+    )
+    best = Config.of({"items": 500, "block": 64})
+    found = list(next_to_the_best([trial(1024, best, 1.0)], {workload(1024): whole}))
+    assert len(found) == NEIGHBOURS
+    assert {config["items"] for _, config in found} == {*range(485, 515)} - {0}
+    assert (workload(1024), Config.of({"items": 500, "block": 128})) in found
 
 
 @pytest.fixture
