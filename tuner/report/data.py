@@ -106,9 +106,9 @@ class ReportData:
     left there, and `declared` None where the search space is not what it was. `author`,
     `candidates`, `rounds` and `profiles` say what an agent did. `energies` are windows of the GPU's
     energy counter, and `objective` is what the winners were chosen by. `early_ends` are searches
-    that did not use their budget up, and `undecided` says of workloads why they were given
-    up. `pruned` says what each search left out as slow, None that
-    nothing was to be left out. `dispatch` says which variant serves which shape, `peers` what
+    that did not use their budget up, and `undecided` says of workloads why they were given up.
+    `pruned` says what each search left out as slow, None that nothing was to be left out.
+    `dispatch` says which variant serves which shape, `peers` what
     became of each peer on each workload, `surroundings` by their names what runs before and after
     the operator there. `homes` says which of several devices timed a workload, the last one for
     the finals, and `reference_us` what each of them took for the baseline on

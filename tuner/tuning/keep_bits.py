@@ -48,8 +48,8 @@ def default_bits(
     """Digest what the default config makes on each workload, held-out ones too.
 
     What the session lacks is run, and kept where a search would try it as well; where memory ends
-    the workload is left undecided. Raises
-    `KernelError` where the default is not right, and `DeviceError` where the device can't tell.
+    the workload is left undecided. Raises `KernelError` where the default is not right, and
+    `DeviceError` where the device can't tell.
     """
     default = require_bits(plan.spec, plan.space)
     found: dict[Workload, str] = {}

@@ -22,9 +22,8 @@ class WorkloadSearch:
     """The search of one workload: how far it is and when its turn ends.
 
     `max_trials` bounds the configs proposed, `depth` those that are under way, and `enough` is the
-    gain that is not worth another one. `not_proposed` are
-    those that an earlier run has tried and that this one has not come to yet. `replaying` says
-    that nothing new may be tried.
+    gain that is not worth another one. `not_proposed` are those that an earlier run has tried and
+    that this one has not come to yet. `replaying` says that nothing new may be tried.
     """
 
     workload: Workload
