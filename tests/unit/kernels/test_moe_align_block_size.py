@@ -106,5 +106,6 @@ class TestOnTheCpu(KernelChecks):
         for method, tokens in {"direct": 3, "solo": 33, "cluster": 129, "launches": 1030}.items()
     )
     # two launches
-    workload = {"T": 100, "E": 65, "k": 4, "B": 16}
+    # As many routes as fill a tile of each expert where all have the same number.
+    workload = {"T": 260, "E": 65, "k": 4, "B": 16}
     launches = (launch(2, 1024, kernel="align_experts"), launch(2, 256, kernel="scatter_routes"))
