@@ -124,7 +124,7 @@ def next_to_the_best(
     """Name what differs from a workload's fastest in one parameter, `NEIGHBOURS` at most, untried.
 
     Searches that ended apart have mostly ended so near to each other: of the 7 numbers of tokens
-    of a fused MoE kernel at which two seeds differed, 5 in one parameter alone.
+    of a fused MoE kernel at which two seeds differed, 4 in one parameter alone.
     """
     tried = {(trial.workload, trial.config) for trial in completed}
     best: dict[Workload, Config] = {}
