@@ -7,8 +7,8 @@ FOLDER holds the sessions and the files *.seconds.json. Needs no GPU: the search
 recordings, or over what sessions of `fused_moe.py record` hold that were stopped before they had
 written one, each with `--seeds` seeds. FILE keeps what it has of other fleets, or of other numbers
 of tokens of the same one, each with the commit that it was made with, and of other searches. Of
-DeepSeek-V3's experts on eight GPUs, with weights
-in bf16, benchmarks/recorded/fused_moe has the recording.
+DeepSeek-V3's experts on eight GPUs, with weights in bf16, benchmarks/recorded/fused_moe has the
+recording.
 """
 
 from __future__ import annotations

@@ -51,9 +51,11 @@ def _fleet(fleet: Json) -> Iterator[str]:
         for key, name in OVER.items()
         if any(key in row for row in rows)
     ]
-    parts = len({row.get("commit") for row in rows})
-    took = f", made in {parts} parts" if parts > 1 else ""
-    took = took if spent is None else f", made in {spent / 60:.1f} minutes (asked: {MINUTES})"
+    parts, took = len({row.get("commit") for row in rows}), ""
+    if spent is not None:
+        took = f", made in {spent / 60:.1f} minutes (asked: {MINUTES})"
+    elif parts > 1:
+        took = f", made in {parts} parts"
     asked = fleet["asked"]
     numbers = f"{len(rows)} numbers of tokens"
     if asked > len(rows):

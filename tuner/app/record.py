@@ -36,11 +36,10 @@ from tuner.model.trial import (
     Status,
     Trial,
 )
-from tuner.session.events import LeftUndecided
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Evaluator, evaluator_of
-from tuner.tuning.undecided import Undecided
+from tuner.tuning.undecided import Undecided, undecided_of
 
 # The best of each workload are compared with the baseline in the same rounds. A search that ends
 # near the optimum ends in one of them, and so has a paired interval without a GPU too.
@@ -107,9 +106,8 @@ def record(
     """
     tune(plan, session=session, device=device, compiler=compiler, listener=listener)
     if left := sorted(Undecided(session).unsearched(INITIAL)):
-        reasons = {one.workload: one.reason for one in session.events(LeftUndecided)}
         raise DeviceError(
-            f"no recording is made without {', '.join(left)}: {reasons[left[0]]}",
+            f"no recording is made without {', '.join(left)}: {undecided_of(session)[left[0]]}",
             remedy=f"free the memory and go on with --resume {session.directory}, or leave it out",
         )
     evaluator = evaluator_of(plan, compiler, device)

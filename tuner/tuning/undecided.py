@@ -43,11 +43,14 @@ class Undecided:
     def give_up(self, workload: Workload, error: OutOfMemory, candidate: str = "") -> None:
         """Leave a workload undecided: in the search of a `candidate`, or else in its finals."""
         self._reasons.setdefault(workload, error.message)
-        self._note(workload, candidate)
+        self.skip(workload, candidate)
 
     def skip(self, workload: Workload, candidate: str) -> None:
-        """Record that a candidate is not tried on a workload that was given up before."""
-        self._note(workload, candidate)
+        """Record, once, that a candidate is not tried on a workload that was given up."""
+        if (workload, candidate) not in self._noted:
+            self._noted.add((workload, candidate))
+            reason = self._reasons[workload]
+            self._session.record_event(LeftUndecided(0, workload.key, reason, candidate))
 
     def unsearched(self, candidate: str) -> Set[str]:
         """Name the undecided workloads, by key, on which the search of a candidate was given up.
@@ -60,10 +63,4 @@ class Undecided:
                 found.add(one.workload)
             elif not one.candidate:
                 found.discard(one.workload)
-        return found - {result.workload.key for result in self._session.results()}
-
-    def _note(self, workload: Workload, candidate: str) -> None:
-        if (workload, candidate) not in self._noted:
-            self._noted.add((workload, candidate))
-            reason = self._reasons[workload]
-            self._session.record_event(LeftUndecided(0, workload.key, reason, candidate))
+        return found & undecided_of(self._session).keys()
