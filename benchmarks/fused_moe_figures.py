@@ -1,11 +1,12 @@
 """Make the figures of SGLang's fused MoE kernel out of what fused_moe.py measured on a GPU.
 
     python benchmarks/fused_moe_figures.py FOLDER [--recording FILE ...] [--session FOLDER ...]
-                                           [--seeds N] [--out FILE]
+                                           [--replay] [--seeds N] [--out FILE]
 
 FOLDER holds the sessions and the files *.seconds.json. Needs no GPU: the searches are replayed over
-recordings, or over what sessions of `fused_moe.py record` hold that were stopped before they had
-written one, each with `--seeds` seeds. FILE keeps what it has of other fleets, or of other numbers
+recordings, or over what sessions of `fused_moe.py record` hold, stopped or not, each with `--seeds`
+seeds. What sessions measured is kept in benchmarks/recorded/fused_moe/spaces.json.xz, which
+`--replay` searches without them. FILE keeps what it has of other fleets, or of other numbers
 of tokens of the same one, each with the commit that it was made with, and of other searches. Of
 DeepSeek-V3's experts on eight GPUs, with weights in bf16, benchmarks/recorded/fused_moe has the
 recording.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,14 +31,17 @@ if TYPE_CHECKING:
     from tuner.search.recorded_spaces import RecordedSpace
 
 SPACE = ROOT / "search_spaces/sglang/fused_moe.yaml"
+MEASURED = ROOT / "benchmarks/recorded/fused_moe/spaces.json.xz"
 WITHOUT_FILE, TRITON = "without_file", "3.6.0"
 SEEDS, TRIALS, NEAR = 20, 192, 1.01
+# The best of fewer than half of them says little of the best of all.
+FEWEST_CONFIGS = 600
 # Of a slice, besides its columns; the earliest fleets, which don't say it, are of Qwen3-30B-A3B.
 SHAPE = {"experts": "E", "hidden": "K", "ep": "EP"}
 UNSAID = {"experts": 128, "hidden": 2048, "ep": 1, "weights": "bf16"}
-# Of a search; those of earlier results that don't say it are of Qwen3-30B-A3B.
+# Of a search; those of earlier results that don't say it are of Qwen3-30B-A3B, and in bf16.
 SLICE = {"experts": "E", "columns": "N"}
-QWEN3 = {"experts": 128, "columns": 768}
+QWEN3 = {"experts": 128, "columns": 768, "weights": "bf16"}
 NAME = re.compile(r"fleet-N(?P<columns>\d+)(?P<two>-two)?-seed(?P<seed>\d+)")
 
 
@@ -119,7 +124,7 @@ def needed(found_us: Sequence[float], best_us: float) -> int | None:
     return next((n for n, us in enumerate(found_us, start=1) if us <= NEAR * best_us), None)
 
 
-def searched(space: RecordedSpace, seeds: int) -> dict[str, Any]:
+def searched(space: RecordedSpace, weights: str, seeds: int) -> dict[str, Any]:
     """Replay the search over one number of tokens with every seed, alone."""
     from tuner.search.comparison import Settings, replay
 
@@ -128,6 +133,7 @@ def searched(space: RecordedSpace, seeds: int) -> dict[str, Any]:
     counts = [needed(one.found_us, space.optimum_us) for one in runs]
     return {
         **{name: space.workload.values[axis] for name, axis in SLICE.items()},
+        "weights": weights,
         "tokens": space.workload.values["M"],
         "configs": len(space.pool),
         "best_us": round(space.optimum_us, 3),
@@ -136,39 +142,81 @@ def searched(space: RecordedSpace, seeds: int) -> dict[str, Any]:
     }
 
 
-def measured(folder: Path) -> Iterator[RecordedSpace]:
-    """Read what a session has measured of its space."""
+def kept(sessions: Sequence[Path], path: Path = MEASURED) -> list[dict[str, Any]]:
+    """Add what sessions measured of their spaces to what the file has of others; give their own."""
+    from tuner.session.session import Session
+
+    own = []
+    for folder in sessions:
+        with Session.open(folder, read_only=True) as session:
+            config, environment = session.manifest.config, session.environment
+            for workload in config.workloads:
+                trials = session.trials("initial", workload)
+                if len(trials) >= FEWEST_CONFIGS:
+                    own.append(
+                        {
+                            "workload": workload.key,
+                            "weights": config.operators["WEIGHTS"],
+                            "commit": environment["commit"],
+                            "us": {t.config.key: t.time_us and round(t.time_us, 3) for t in trials},
+                        }
+                    )
+    known = read_measured(path) if path.exists() else []
+    content = {(one["workload"], one["weights"]): one for one in [*known, *own]}
+    text = json.dumps([content[name] for name in sorted(content)])
+    path.write_bytes(lzma.compress(text.encode(), preset=9))
+    return own
+
+
+def read_measured(path: Path) -> list[dict[str, Any]]:
+    """Read what sessions measured, a number of tokens of one slice each."""
+    found: list[dict[str, Any]] = json.loads(lzma.decompress(path.read_bytes()))
+    return found
+
+
+def space_of(measured: Mapping[str, Any]) -> RecordedSpace:
+    """Make what the search is replayed over of what was measured for one number of tokens."""
+    from tuner.model.config import Config
+    from tuner.model.trial import Measurement, Status, Trial
     from tuner.search.pool import Pool
     from tuner.search.recorded_spaces import RecordedSpace
-    from tuner.session.session import Session
-    from tuner.space.load import load_definition
+    from tuner.space.load import load_definition, workload_from_text
 
-    with Session.open(folder, read_only=True) as session:
-        config = session.manifest.config
-        space = load_definition(SPACE).chosen(config.operators).space
-        for workload in config.workloads:
-            trials = {one.config: one for one in session.trials("initial", workload)}
-            pool = Pool.of(space.parameters, trials)
-            yield RecordedSpace("fused_moe", folder, workload, space, pool, trials)
+    definition = load_definition(SPACE).chosen({"WEIGHTS": measured["weights"]})
+    workload, space = workload_from_text(definition.spec, measured["workload"]), definition.space
+    trials = {}
+    for key, us in measured["us"].items():
+        values = json.loads(key)
+        config = Config.of({one.name: values[one.name] for one in space.parameters})
+        timed = None if us is None else Measurement((us,), 1, 1)
+        status = Status.LAUNCH if us is None else Status.CORRECT
+        trials[config] = Trial("initial", workload, config, status, measurement=timed)
+    pool = Pool.of(space.parameters, trials)
+    return RecordedSpace("fused_moe", MEASURED, workload, space, pool, trials)
 
 
 def searches(
-    recordings: Sequence[Path], sessions: Sequence[Path], seeds: int
+    recordings: Sequence[Path], measured: Sequence[Mapping[str, Any]], seeds: int
 ) -> list[dict[str, Any]]:
-    """Replay the search over all numbers of tokens of recordings and sessions."""
+    """Replay the search over all numbers of tokens of recordings and of what was measured."""
     from tuner.app.compare import recorded_spaces
+    from tuner.device.recorded.recording import load_recording
 
-    found = [space for one in recordings for space in recorded_spaces(one, SPACE)]
-    found += [space for one in sessions for space in measured(one)]
-    return [searched(one, seeds) for one in found]
+    found = [
+        (space, load_recording(one).operators["WEIGHTS"])
+        for one in recordings
+        for space in recorded_spaces(one, SPACE)
+    ]
+    found += [(space_of(one), one["weights"]) for one in measured]
+    return [searched(space, weights, seeds) for space, weights in found]
 
 
 def with_earlier(path: Path, replayed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Add the searches of an earlier result that were not replayed again."""
     known = json.loads(path.read_text(encoding="utf-8"))["searches"] if path.exists() else []
 
-    def name(one: Mapping[str, Any]) -> tuple[int, ...]:
-        return tuple(one[key] for key in (*SLICE, "tokens"))
+    def name(one: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple(one[key] for key in (*QWEN3, "tokens"))
 
     made = {name(one): dict(one) for one in [*({**QWEN3, **one} for one in known), *replayed]}
     return [made[key] for key in sorted(made)]
@@ -229,13 +277,16 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--recording", type=Path, nargs="+", default=[])
     parser.add_argument("--session", type=Path, nargs="+", default=[])
+    parser.add_argument("--replay", action="store_true", help="search all that is kept")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--out", type=Path, help="else in results/GPU")
     asked = parser.parse_args()
     from tuner.app.record import gpu_folder
 
     made = list(fleets(asked.folder))
-    replayed = searches(asked.recording, asked.session, asked.seeds)
+    measured = kept(asked.session) if asked.session else []
+    measured = read_measured(MEASURED) if asked.replay else measured
+    replayed = searches(asked.recording, measured, asked.seeds)
     summary(made, replayed)
     if not made:
         parser.error(f"{asked.folder}: has no session of a fleet")

@@ -144,21 +144,21 @@ def _searches(searches: Sequence[Json]) -> Iterator[str]:
     counts = [count for one in searches for count in one["trials"]]
     known = [TRIALS_MOST + 1 if count is None else count for count in counts]
     yield (
-        "**Trials to within 1 % of the best** of the configs that were measured, of the 1,304 of "
-        "SGLang's 1,920 that fit into shared memory, in bf16; searches replayed with "
+        "**Trials to within 1 % of the best** of the configs that were measured; of SGLang's "
+        "1,920 the GPU can run 1,304 in bf16 and 1,248 in fp8. Searches replayed with "
         f"{len(searches[0]['trials'])} seeds, each number of tokens by itself: median "
         f"{_or_more(median(known))} (asked: {TRIALS_MEDIAN}), at most {_or_more(max(known))} "
         f"(asked: {TRIALS_MOST}).\n"
     )
-    head = ("experts", "columns", "tokens", "configs", "best, us", "median trials", "most")
-    yield f"| {' | '.join(head)} | worst after {TRIALS_MOST} |"
-    yield f"|{'---|' * (len(head) + 1)}"
+    columns = "experts | columns | weights | tokens | configs | best, us | median trials | most"
+    yield f"| {columns} | worst after {TRIALS_MOST} |"
+    yield f"|{'---|' * 9}"
     for one in ({**QWEN3, **search} for search in searches):
         own = [TRIALS_MOST + 1 if count is None else count for count in one["trials"]]
         median_of, most = (_or_more(count) for count in (median(own), max(own)))
         worst = max(one["end_us"]) / one["best_us"]
         yield (
-            f"| {one['experts']} | {one['columns']} "
+            f"| {one['experts']} | {one['columns']} | {one['weights']} "
             f"| {one['tokens']} | {one['configs']} | {one['best_us']:.1f} | {median_of} | {most} "
             f"| {worst:.3f}x the best |"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,17 @@ import fused_moe_figures
 import fused_moe_seeds
 import moe_section
 import pytest
+from manifests import manifest
 
 from tuner.export.engine_configs.winners import Tables
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
-from tuner.model.trial import Comparison, Variant
+from tuner.model.trial import Comparison, Measurement, Status, Trial, Variant
+from tuner.session.session import Session
 
 ROUNDS = tuple((10.0 + 0.01 * n, 8.0 + 0.01 * n, 9.0, 16.0 + 0.02 * n) for n in range(20))
 WORKLOAD = Workload.of({"M": 16, "E": 128})
+RESULT = "benchmarks/results/h200/fused_moe.json"
 
 
 def comparison() -> Comparison:
@@ -45,6 +49,45 @@ def test_where_nothing_is_proved_faster_the_engine_s_own_is_what_is_written() ->
 def test_trials_are_counted_until_one_percent_of_the_best() -> None:
     assert fused_moe_figures.needed((3.0, 2.0, 1.01, 1.0), 1.0) == 3
     assert fused_moe_figures.needed((3.0, 2.0), 1.0) is None
+
+
+def test_the_trials_of_a_space_can_be_counted_again_from_what_is_kept_of_it() -> None:
+    result = json.loads(fused_moe_figures.ROOT.joinpath(RESULT).read_text(encoding="utf-8"))
+    said = {(one["weights"], one["columns"], one["tokens"]): one for one in result["searches"]}
+    kept = fused_moe_figures.read_measured(fused_moe_figures.MEASURED)
+    assert len(kept) == 4
+    for one in kept:
+        space = fused_moe_figures.space_of(one)
+        axes = space.workload.values
+        found = said[one["weights"], axes["N"], axes["M"]]
+        assert (len(space.pool), round(space.optimum_us, 3)) == (found["configs"], found["best_us"])
+    # Of the last, with the first of its seeds.
+    assert fused_moe_figures.searched(space, one["weights"], 1)["trials"] == found["trials"][:1]
+
+
+@pytest.mark.parametrize("few", [False, True])
+def test_a_session_s_space_is_kept_beside_others_unless_it_is_only_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: bool
+) -> None:
+    monkeypatch.setattr(fused_moe_figures, "FEWEST_CONFIGS", 3 if few else 2)
+    workload = Workload.of({"M": 16, "E": 128})
+    written = manifest(operators={"WEIGHTS": "bf16"}, workloads=(workload,))
+    with Session.create(tmp_path / "run", written, {"commit": "abc"}) as session:
+        session.add_candidate("initial", "", "")
+        for size, us in (16, 3.00049), (32, None):
+            timed = None if us is None else Measurement((us,), 8, 8)
+            status = Status.LAUNCH if us is None else Status.CORRECT
+            values = Config.of({"BLOCK_SIZE_M": size})
+            session.record(Trial("initial", workload, values, status, measurement=timed))
+    path = tmp_path / "spaces.json.xz"
+    known = {"workload": "M=1,E=128", "weights": "bf16", "commit": "abb", "us": {"{}": 1.0}}
+    stale = {**known, "workload": workload.key}
+    path.write_bytes(lzma.compress(json.dumps([known, stale]).encode()))
+    own = fused_moe_figures.kept([tmp_path / "run"], path)
+    us = {'{"BLOCK_SIZE_M":16}': 3.0, '{"BLOCK_SIZE_M":32}': None}
+    new = {"workload": workload.key, "weights": "bf16", "commit": "abc", "us": us}
+    assert own == ([] if few else [new])
+    assert fused_moe_figures.read_measured(path) == [known, stale if few else new]
 
 
 def test_the_section_says_what_files_are_worth() -> None:
