@@ -94,7 +94,7 @@ def fleet(content: Json) -> Iterator[str]:
         "all that differs from its best in one parameter. 0.1 % is what `tune fleet` has. 17 "
         "numbers of tokens had 62 to 169 configs measured, 256 had 712, most of them from a "
         "recording: the rest is the forest's, in which no config is good alone. On an H200 files "
-        "of two seeds differ more: at 9 of 18 numbers of tokens with 0.5 %, and at 7 with 0.1 %, "
-        "before configs next to the best were tried. "
+        "of two seeds differ more: at 9 of 18 numbers of tokens with 0.5 %, at 7 with 0.1 % before "
+        "configs next to the best were tried, and at 6 with them. "
         "`benchmarks/simulated_fleet.py`, `benchmarks/results/cpu/simulated_fleet.json`.\n"
     )

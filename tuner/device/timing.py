@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
+from statistics import median
 
 from tuner.model.statistics import clearly_slower, enough
 
@@ -23,6 +25,7 @@ WALL_RATIO = 1.5
 WALL_ALLOWANCE_S = 300e-6
 # A busy CPU delays single batches; work that leaks to another stream delays all of them.
 SECOND_LOOKS = 20
+FIRST_SAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +36,11 @@ class TimingPolicy:
     `l2_multiple` is how many times the L2 the rotating buffers cover; 0 asks for one set, whose
     times are those of a hot cache. Where that takes over `max_sets` sets, a replay uses each of so
     many only once instead. The warm-up ends when two batches agree to `steady_share`, between
-    `warm_up_s` and `warm_up_most_s`. `slower_margin` ends the measurement of a config that is
-    slower than the incumbent by more than that share. `links` is how many calls stand in a chain
-    with their neighbours, `chain_samples` and `chain_error` are what is asked of its differences.
+    `warm_up_s` and `warm_up_most_s`. For `settle_s` samples are dropped while the last one is
+    slower than the first ones by more than `settle_share`: the clocks go down. `slower_margin` ends
+    the measurement of a config that is slower than the incumbent by more than that share. `links`
+    is how many calls stand in a chain with their neighbours, `chain_samples` and `chain_error` are
+    what is asked of its differences.
     """
 
     min_calls: int = 20
@@ -46,6 +51,8 @@ class TimingPolicy:
     warm_up_s: float = 1e-3
     warm_up_most_s: float = 20e-3
     steady_share: float = 0.005
+    settle_s: float = 0.0
+    settle_share: float = 0.01
     min_samples: int = 8
     max_samples: int = 40
     target_error: float = 0.003
@@ -58,7 +65,12 @@ class TimingPolicy:
 
 # A search ranks, and comparisons of its best decide: it asks for less. Clocks drift by 1.5 %.
 # 20 calls of a config that takes 5 ms would be more than the whole budget in each replay.
-SEARCH = TimingPolicy(long_replay_us=8e3, min_samples=5, target_error=0.01, slower_margin=0.1)
+# A GPU at its limit of power has its first 50 ms of load at clocks that it does not keep: from
+# 1,024 tokens on an MoE layer on an H200 took 3 to 7 % longer in the fifth sample than in the
+# first, and up to 12 % longer in the finals. 100 ms are twice that.
+SEARCH = TimingPolicy(
+    long_replay_us=8e3, settle_s=0.1, min_samples=5, target_error=0.01, slower_margin=0.1
+)
 # Of comparisons, whose rounds somebody else counts.
 FINALS = TimingPolicy(max_sets=MAX_CALLS, warm_up_s=30e-3, warm_up_most_s=0.2)
 # For what stands in a second column: a graph of thousands of a peer's calls takes seconds to build.
@@ -107,6 +119,7 @@ def between_neighbours(policy: TimingPolicy) -> TimingPolicy:
     """Ask less of differences of chains, each of which takes many times as long as its operator."""
     return replace(
         policy,
+        settle_s=0.0,  # they vary by more than the clocks
         min_samples=min(policy.min_samples, CHAIN_MIN_SAMPLES),
         max_samples=min(policy.max_samples, policy.chain_samples),
         target_error=policy.chain_error,
@@ -145,6 +158,39 @@ def finished(
     return hopeless(policy, times_us, incumbent_us) or enough(
         times_us, policy.target_error, policy.min_samples
     )
+
+
+def sampled(
+    policy: TimingPolicy,
+    take: Callable[[int], tuple[Sequence[float], float]],
+    incumbent_us: float | None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[list[float], float]:
+    """Take samples until they are enough; give them, and the least ratio of wall to event time.
+
+    `take` replays so many times, and gives the time of a call in each (us) and all events' seconds.
+    """
+    times_us: list[float] = []
+    ratios: list[float] = []
+    started = clock()
+    while not finished(policy, times_us, clock() - started, incumbent_us) or (
+        suspicious(ratios) and len(ratios) < SECOND_LOOKS
+    ):
+        wanted = max(2, policy.min_samples - len(times_us)) if times_us else FIRST_SAMPLES
+        began = clock()
+        sample, event_s = take(wanted)
+        ratios.append(wall_ratio(event_s, clock() - began))
+        times_us += sample
+        unsettled = slowing(policy, times_us, clock() - started)
+        if unsettled and not hopeless(policy, times_us, incumbent_us):
+            times_us.clear()
+    return times_us, min(ratios)
+
+
+def slowing(policy: TimingPolicy, times_us: Sequence[float], seconds: float) -> bool:
+    """Tell whether the clocks go down, so that what was timed so far says too little."""
+    least_us = median(times_us[:FIRST_SAMPLES]) * (1.0 + policy.settle_share)
+    return seconds < policy.settle_s and times_us[-1] > least_us
 
 
 def hopeless(policy: TimingPolicy, times_us: Sequence[float], incumbent_us: float | None) -> bool:

@@ -19,6 +19,7 @@ from tuner.device.timing import (
     finished,
     hopeless,
     rotation,
+    sampled,
     steady,
     suspicious,
     wall_ratio,
@@ -28,6 +29,7 @@ MIB = 1 << 20
 L2 = 60 * MIB
 FREE = 100 << 30
 HOT = TimingPolicy(l2_multiple=0.0)
+CHAIN = between_neighbours(SEARCH)
 
 
 @pytest.mark.parametrize(
@@ -177,3 +179,57 @@ def test_the_wall_ratio_leaves_out_what_events_leave_out() -> None:
     assert wall_ratio(1e-3, 1e-3 + WALL_ALLOWANCE_S) == pytest.approx(1.0)
     assert wall_ratio(1e-3, 2e-3 + WALL_ALLOWANCE_S) == pytest.approx(2.0)
     assert wall_ratio(1e-3, WALL_ALLOWANCE_S / 2) == 0.0
+
+
+class Load:
+    """A GPU whose calls take longer and longer for its first milliseconds, and then the same."""
+
+    def __init__(self, replay_s: float, slower_from_s: float, *us: float) -> None:
+        self.replay_s, self.slower_from_s, self.us = replay_s, slower_from_s, us
+        self.now_s, self.taken = 0.0, 0
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def take(self, count: int) -> tuple[list[float], float]:
+        sample = []
+        for _ in range(count):
+            late = self.now_s >= self.slower_from_s - 1e-9
+            sample.append(self.us[late])
+            self.now_s += self.replay_s
+        self.taken += count
+        return sample, count * self.replay_s
+
+
+@pytest.mark.parametrize(
+    ("load", "policy", "incumbent", "expected"),
+    [
+        pytest.param(Load(6e-3, 24e-3, 711.0, 788.0), SEARCH, None, [788.0] * 5, id="slower"),
+        pytest.param(Load(6e-3, 1.0, 711.0, 788.0), SEARCH, None, [711.0] * 5, id="steady"),
+        pytest.param(Load(6e-3, 24e-3, 711.0, 717.0), SEARCH, None, [711.0] * 4, id="by little"),
+        pytest.param(Load(6e-3, 0.0, 711.0, 700.0), SEARCH, None, [700.0] * 5, id="from the start"),
+        # As slow as that at clocks that it does not keep: there is no need to know better.
+        pytest.param(Load(6e-3, 12e-3, 711.0, 788.0), SEARCH, 600.0, [711.0] * 2, id="hopeless"),
+        pytest.param(Load(6e-3, 18e-3, 711.0, 788.0), CHAIN, None, [711.0] * 3, id="chain"),
+        pytest.param(Load(60e-3, 120e-3, 7e3, 8e3), SEARCH, None, [7e3, 7e3, 8e3], id="too late"),
+    ],
+)
+def test_what_is_timed_before_the_clocks_have_gone_down_does_not_count(
+    load: Load, policy: TimingPolicy, incumbent: float | None, expected: list[float]
+) -> None:
+    times_us, ratio = sampled(policy, load.take, incumbent, load.clock)
+    assert times_us[: len(expected)] == expected
+    assert len(times_us) <= load.taken
+    assert ratio <= 1.0
+
+
+def test_samples_are_taken_again_while_work_seems_to_run_elsewhere() -> None:
+    load = Load(6e-3, 1.0, 711.0, 788.0)
+
+    def take(count: int) -> tuple[list[float], float]:
+        sample, event_s = load.take(count)
+        return sample, event_s / 3.0
+
+    times_us, ratio = sampled(SEARCH, take, None, load.clock)
+    assert ratio > 1.5
+    assert len(times_us) > SEARCH.max_samples

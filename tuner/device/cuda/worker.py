@@ -47,18 +47,15 @@ from tuner.device.cuda.replays import DevicePatch, Replays, Results
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
 from tuner.device.timing import (
     FINALS,
-    SECOND_LOOKS,
     Rotation,
     TimingPolicy,
     between_neighbours,
     calls_per_replay,
     chain_rotation,
-    finished,
     hopeless,
     rotation,
+    sampled,
     steady,
-    suspicious,
-    wall_ratio,
 )
 from tuner.model.surroundings import Surroundings
 from tuner.model.trial import EnergyWindow, Measurement
@@ -215,33 +212,16 @@ class CudaWorker:
         graph = self._graph(launcher, policy, replays, incumbent_us)
         self._keep(program, replays.buffers, graph)
         self._warm_up(graph, policy, replays)
-        times, ratio = self._sample(graph, policy, replays, launcher, incumbent_us)
+        empty = self._empty.get(replays.buffers.rotation)
+
+        def take(count: int) -> tuple[list[float], float]:
+            rows, event_s = replays.rounds([graph], [launcher], empty, count)
+            return [us for (us,) in rows], event_s
+
+        times, ratio = sampled(policy, take, incumbent_us)
         self._busy_s = time.perf_counter()
         slow = hopeless(policy, times, incumbent_us)
         return Measurement(tuple(times), graph.calls, replays.buffers.sets, slow, ratio)
-
-    def _sample(
-        self,
-        graph: Graph,
-        policy: TimingPolicy,
-        replays: Replays,
-        launcher: Issuer,
-        incumbent_us: float | None,
-    ) -> tuple[list[float], float]:
-        times: list[float] = []
-        ratios: list[float] = []
-        empty = self._empty.get(replays.buffers.rotation)
-        started = time.perf_counter()
-        while not finished(policy, times, time.perf_counter() - started, incumbent_us) or (
-            suspicious(ratios) and len(ratios) < SECOND_LOOKS
-        ):
-            wanted = 3 if not times else max(2, policy.min_samples - len(times))
-            batch_started = time.perf_counter()
-            sample, event_s = replays.rounds([graph], [launcher], empty, wanted)
-            wall_s = time.perf_counter() - batch_started
-            ratios.append(wall_ratio(event_s, wall_s))
-            times += [row[0] for row in sample]
-        return times, min(ratios)
 
     def compare(
         self,
