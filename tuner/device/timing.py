@@ -66,7 +66,7 @@ class TimingPolicy:
 # A search ranks, and comparisons of its best decide: it asks for less. Clocks drift by 1.5 %.
 # 20 calls of a config that takes 5 ms would be more than the whole budget in each replay.
 # A GPU at its limit of power has its first 50 ms of load at clocks that it does not keep: from
-# 1,024 tokens on an MoE layer on an H200 took 3 to 7 % longer in the fifth sample than in the
+# 1,024 tokens on an MoE layer on an H200 took 3 to 5 % longer in the fifth sample than in the
 # first, and up to 12 % longer in the finals. 100 ms are twice that.
 SEARCH = TimingPolicy(
     long_replay_us=8e3, settle_s=0.1, min_samples=5, target_error=0.01, slower_margin=0.1
