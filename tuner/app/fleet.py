@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.app.api import tune
-from tuner.export.engine_configs.files import BlockFp8Key, Engine, MoeKey, write_files
+from tuner.app.plan import option_of
+from tuner.export.engine_configs.files import BlockFp8Key, Engine, Key, MoeKey, write_files
 from tuner.export.engine_configs.found import EngineFile
 from tuner.export.engine_configs.needed import CONFIG
-from tuner.export.engine_configs.winners import Configs, configs_of
+from tuner.export.engine_configs.winners import BLOCK, Configs, configs_of
 from tuner.model.errors import DeviceError, InputError, OutOfMemory, TunerError
 from tuner.model.progress import Progress
 from tuner.model.settings import ENOUGH_OF_A_FLEET, RunSettings
@@ -25,7 +26,6 @@ from tuner.tuning.undecided import undecided_of
 # The numbers of tokens that both engines' own scripts tune.
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
 KERNELS = Path("kernels/sglang")
-_BLOCK = (128, 128)
 _HIDDEN, _ROUTES = "hidden_size", "num_experts_per_tok"
 
 
@@ -46,27 +46,41 @@ def jobs_of(
     batches: Sequence[int] = BATCHES,
     *,
     two: bool = False,
+    sessions: Path | None = None,
 ) -> tuple[tuple[Job, ...], tuple[str, ...]]:
     """Say what to tune for the files that are to be made, and what cannot be and why.
 
-    With `two` each GEMM of the experts gets configs of its own, and a second file is made for them.
-    Raises `InputError` where config.json lacks what the shapes need.
+    A file that is there is made again where its session, below `sessions`, has numbers of tokens
+    that were left undecided.
+
+    With `two` each GEMM of the experts gets configs of its own, and a second file is made for them;
+    so too where the engine has such a file: it would read that beside the first one, and nobody has
+    measured them together. Raises `InputError` where config.json lacks what the shapes need.
     """
     jobs: dict[str, Job] = {}
     refused: dict[str, None] = {}
+    files = list(files)
+    read = {one.needed.key for one in files if one.needed.down and one.found is not None}
     for file in files:
-        if not file.is_to_make(two=two):
+        key, lacking = file.needed.key, file.is_to_make(two=two)
+        if why := refusal(key):
+            if lacking:
+                refused[f"{file.wanted.name}: {why}"] = None
             continue
-        key = file.needed.key
         if isinstance(key, BlockFp8Key):
             job = _block(key, batches)
-        elif (why := _refusal(key)) is not None:
-            refused[f"{file.wanted.name}: {why}"] = None
-            continue
         else:
-            job = _moe(key, config, ep, batches, two=two)
-        jobs[job.name] = job
+            job = _moe(key, config, ep, batches, two=two or key in read)
+        if lacking or (sessions is not None and _left_undecided(sessions / job.name)):
+            jobs[job.name] = job
     return tuple(jobs.values()), tuple(refused)
+
+
+def _left_undecided(session: Path) -> bool:
+    if not (session / DATABASE).exists():
+        return False
+    with Session.open(session, read_only=True) as opened:
+        return bool(undecided_of(opened))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +162,11 @@ def _tuned(
     kernel = _kernel_of(job)
     own: RunSettings = {"enough": ENOUGH_OF_A_FLEET, **settings, "operators": dict(job.operators)}
     left = list(job.workloads)
+    if (session / DATABASE).exists() and (kept := _kept(session, settings)):
+        yield f"goes on with {kept}, as it was started"
     while True:
-        # What a session was started with it keeps.
         begun = (session / DATABASE).exists()
-        settings_now: RunSettings = {} if begun else {**own, "workloads": left}
+        settings_now = _renewed(session, settings) if begun else {**own, "workloads": left}
         try:
             tune(kernel, session=session, progress=told, **settings_now)
         except OutOfMemory as error:
@@ -169,6 +184,25 @@ def _tuned(
             yield f"undecided: {key.partition(',')[0]}: {reason}"
 
 
+def _renewed(session: Path, settings: RunSettings) -> RunSettings:
+    """Leave what a session may be given anew: other GPUs, where it was started on any by number."""
+    with Session.open(session, read_only=True) as opened:
+        several = bool(opened.manifest.config.gpus)
+    return {"gpus": settings["gpus"]} if several and "gpus" in settings else {}
+
+
+def _kept(session: Path, settings: RunSettings) -> str:
+    """Say what a session keeps of its own in place of what is asked for now."""
+    with Session.open(session, read_only=True) as opened:
+        config = opened.manifest.config
+    asked, kept = {**settings, **({"gpus": config.gpus} if config.gpus else {})}, []
+    for name in ("trials", "enough", "gpus"):
+        own = getattr(config, name)
+        if name in asked and asked[name] != own:
+            kept.append(f"{option_of(name)} {own}" if own else f"no {option_of(name)}")
+    return " and ".join(kept)
+
+
 def _forgotten(session: Path) -> bool:
     """Remove a session that holds no more than baselines, which take seconds; else leave it."""
     with Session.open(session, read_only=True) as opened:
@@ -180,12 +214,16 @@ def _forgotten(session: Path) -> bool:
     return True
 
 
-def _refusal(key: MoeKey) -> str | None:
-    if key.per_channel or (key.dtype == "fp8_w8a8" and key.block_shape != _BLOCK):
+def refusal(key: Key) -> str:
+    """Say why no kernel here can be tuned for a file, "" where one can."""
+    scaled, whole = True, False
+    if isinstance(key, MoeKey):
+        if key.dtype not in (None, "fp8_w8a8"):
+            return f"{key.dtype} cannot be tuned"
+        scaled, whole = key.dtype is not None, key.per_channel
+    if whole or (scaled and key.block_shape != BLOCK):
         return "only bf16, and fp8 in blocks of 128 by 128, can be tuned"
-    if key.dtype not in (None, "fp8_w8a8"):
-        return f"{key.dtype} cannot be tuned"
-    return None
+    return ""
 
 
 def _moe(key: MoeKey, config: Path, ep: int, batches: Sequence[int], *, two: bool) -> Job:

@@ -80,7 +80,10 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     help="Of SGLang: configs of its own for each of the experts' GEMMs, the second's in a file "
     "of theirs.",
 )
-@options.count("--trials", help="At most, of each number of tokens; 100 by default.")
+@options.count(
+    "--trials",
+    help="At most, of each number of tokens; by default 100, and then what is next to the best.",
+)
 @options.enough(ENOUGH_OF_A_FLEET)
 @click.option(
     "--keep-bits",
@@ -113,16 +116,20 @@ def command(
     MODEL is a Hugging Face config.json, or the folder that it lies in. Each shape is tuned in a
     session of its own under --sessions: started again, the command goes on with what is left.
     """
-    from tuner.app.fleet import sessions_of
+    from tuner.app.fleet import jobs_of, sessions_of
+    from tuner.export.engine_configs.files import require_release
     from tuner.export.engine_configs.found import missing_files
+    from tuner.export.engine_configs.winners import installed_triton
 
     if as_json and not dry_run:
         raise click.UsageError("--json is for --dry-run")
     if two and engine != "sglang":
         raise click.UsageError("--two is for SGLang: vLLM has no file for the second GEMM alone")
-    gpu, triton = gpu or _first_gpu(), triton or _triton()
+    gpu, triton = gpu or _first_gpu(), triton or installed_triton()
+    require_release(triton)
     if not dry_run:
         _require_here(gpu, triton)
+        _require_measured_with(engine, engine_dir, folder)
     places = _folders(engine, engine_dir, folder)
     files = missing_files(model, places, gpu, triton, tp=tp, ep=ep, dtype=dtype)
     if not dry_run:
@@ -133,9 +140,16 @@ def command(
             settings["trials"] = trials
         if enough is not None:
             settings["enough"] = enough
-        jobs = _jobs(files, model, ep, two=two)
         own = sessions_of(sessions, gpu, triton, keep_bits=keep_bits)
+        jobs, refused = jobs_of(files, model, ep, two=two, sessions=own)
+        for one in refused:
+            click.echo(f"cannot be made: {one}", err=True)
         _make(jobs, own, to, engine, triton, settings)
+        if refused:
+            raise WorkerError(
+                f"{len(refused)} of {len(files)} files cannot be made",
+                remedy="why is said above; the engine has a default for them",
+            )
         return
     if as_json:
         listed = {"engine": engine, "gpu": gpu, "triton": triton, "tp": tp, "ep": ep}
@@ -144,15 +158,6 @@ def command(
     where = f"{gpu}, Triton {triton}, tp {tp}, ep {ep}"
     for line in _lines(files, engine, where, two=two):
         click.echo(line)
-
-
-def _jobs(files: Sequence[EngineFile], model: Path, ep: int, *, two: bool) -> tuple[Job, ...]:
-    from tuner.app.fleet import jobs_of
-
-    jobs, refused = jobs_of(files, model, ep, two=two)
-    for one in refused:
-        click.echo(f"cannot be made: {one}", err=True)
-    return jobs
 
 
 def _make(
@@ -211,6 +216,25 @@ def _require_here(gpu: str, triton: str) -> None:
             )
 
 
+def _require_measured_with(engine: Engine, package: Path | None, own: Path | None) -> None:
+    """Raise `InputError` unless files are listed of the engine that the baseline runs with."""
+    from tuner.export.engine_configs.used import FOLDERS
+
+    if package is not None and (here := _installed(engine)) and package.resolve() != here.resolve():
+        raise InputError(
+            f"files are made beside the {engine} that is installed, {here}",
+            path=package,
+            remedy="leave --engine-dir out, or list them alone with --dry-run",
+        )
+    named = os.environ.get(FOLDERS[engine])
+    if own is not None and own.resolve() != Path(named or "").resolve():
+        raise InputError(
+            f"the engine is told of {named or 'no folder of your own'}",
+            path=own,
+            remedy=f"set {FOLDERS[engine]} in place of --folder, or list them with --dry-run",
+        )
+
+
 def _first_gpu() -> str:
     from tuner.cli.devices_command import list_gpus
 
@@ -222,15 +246,6 @@ def _first_gpu() -> str:
     return found.name
 
 
-def _triton() -> str:
-    try:
-        return metadata.version("triton")
-    except metadata.PackageNotFoundError as error:
-        raise InputError(
-            "Triton is not installed here", remedy="name the engine's with --triton 3.6.0"
-        ) from error
-
-
 def _folders(engine: Engine, package: Path | None, own: Path | None) -> EngineFolders:
     from tuner.export.engine_configs.files import TITLES
     from tuner.export.engine_configs.found import engine_folders
@@ -238,24 +253,31 @@ def _folders(engine: Engine, package: Path | None, own: Path | None) -> EngineFo
 
     if own is None and (named := os.environ.get(FOLDERS[engine])):
         own = Path(named)
+    package = package or _installed(engine)
     if package is None:
-        spec = importlib.util.find_spec(engine)
-        places = list((spec and spec.submodule_search_locations) or ())
-        if not places:
-            raise InputError(
-                f"{TITLES[engine]} is not installed here",
-                remedy=f"name its package with --engine-dir .../site-packages/{engine}",
-            )
-        package = Path(places[0])
+        raise InputError(
+            f"{TITLES[engine]} is not installed here",
+            remedy=f"name its package with --engine-dir .../site-packages/{engine}",
+        )
     return engine_folders(engine, package, own)
 
 
+def _installed(engine: Engine) -> Path | None:
+    spec = importlib.util.find_spec(engine)
+    places = list((spec and spec.submodule_search_locations) or ())
+    return Path(places[0]) if places else None
+
+
 def _object(file: EngineFile, *, two: bool) -> dict[str, object]:
+    from tuner.app.fleet import refusal
+
+    refused = refusal(file.needed.key)
     return {
         "layer": file.needed.layer,
         "state": file.state.value,
         "optional": file.needed.down,
-        "to_make": file.is_to_make(two=two),
+        "to_make": file.is_to_make(two=two) and not refused,
+        "refused": refused or None,
         "wanted": str(file.wanted),
         "found": str(file.found) if file.found else None,
         "triton": file.triton,
@@ -263,15 +285,19 @@ def _object(file: EngineFile, *, two: bool) -> dict[str, object]:
 
 
 def _lines(files: Sequence[EngineFile], engine: Engine, where: str, *, two: bool) -> Iterator[str]:
+    from tuner.app.fleet import refusal
     from tuner.export.engine_configs.files import TITLES
     from tuner.export.engine_configs.found import FileState
 
-    lacking = sum(one.is_to_make(two=two) for one in files)
-    yield f"{TITLES[engine]}, {where}: {lacking} of {len(files)} files to make"
+    lacking = [one for one in files if one.is_to_make(two=two)]
+    refused = sum(bool(refusal(one.needed.key)) for one in lacking)
+    others = f", {refused} cannot be made" if refused else ""
+    count = f"{len(lacking) - refused} of {len(files)} files to make{others}"
+    yield f"{TITLES[engine]}, {where}: {count}"
     wide = max(len(one.needed.layer) for one in files)
     for one in files:
         yield f"{one.state.value:7}  {one.needed.layer:{wide}}  {one.wanted.name}"
-        if remark := _remark(one, two=two):
+        for remark in _remarks(one, two=two):
             yield f"{'':7}  {'':{wide}}    {remark}"
     folders = dict.fromkeys(one.wanted.parent for one in files if one.state is not FileState.THERE)
     if folders:
@@ -279,14 +305,18 @@ def _lines(files: Sequence[EngineFile], engine: Engine, where: str, *, two: bool
         yield from (f"  {folder}" for folder in folders)
 
 
-def _remark(file: EngineFile, *, two: bool) -> str:
+def _remarks(file: EngineFile, *, two: bool) -> Iterator[str]:
+    from tuner.app.fleet import refusal
     from tuner.export.engine_configs.files import MoeKey
     from tuner.export.engine_configs.found import FileState
 
+    if file.state is FileState.THERE:
+        if isinstance(file.needed.key, MoeKey) and not file.triton:
+            yield "it does not say for which Triton"
+        return
     if file.state is FileState.STALE:
-        return f"only for Triton {file.triton}: {file.found}"
-    if file.state is FileState.MISSING:
-        optional = file.optional and not two
-        return "optional (--two): it has the first product's configs" if optional else ""
-    versioned = isinstance(file.needed.key, MoeKey)
-    return "it does not say for which Triton" if versioned and not file.triton else ""
+        yield f"only for Triton {file.triton}: {file.found}"
+    if file.optional and not two:
+        yield "optional (--two): it has the first product's configs"
+    elif why := refusal(file.needed.key):
+        yield f"cannot be made: {why}"

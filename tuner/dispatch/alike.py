@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from tuner.model.config import Config, SearchSpace
-from tuner.model.statistics import paired_interval, unpaired_interval
+from tuner.model.statistics import Interval, paired_interval, unpaired_interval
 from tuner.model.trial import RESOLUTION, Comparison, Variant
 
 
@@ -15,25 +15,27 @@ def alike(
     """List the finalists that are not proved slower than the fastest one, which comes first.
 
     The columns are compared with each other in their own rounds, not each with the baseline: what
-    both share there cancels. Where the fastest is proved faster than the baseline, so are all.
+    both share there cancels. Where the fastest is proved faster than the baseline, so are all, and
+    none is proved slower.
     """
     interval = paired_interval if comparison.paired else unpaired_interval
     columns = list(zip(*comparison.rounds, strict=True))
     first, baseline = columns[comparison.column(fastest)], columns[0]
 
-    def proved(times_us: Sequence[float]) -> bool:
-        _, (least, _) = interval(baseline, times_us, seed)
-        return least > 1.0 + RESOLUTION
+    def speedup(times_us: Sequence[float]) -> Interval:
+        return interval(baseline, times_us, seed)[1]
 
-    wanted = proved(first)
+    proved = 1.0 + RESOLUTION
+    wanted = speedup(first)[0] > proved
     found = [fastest]
     for one in comparison.finalists:
         if one in distrusted or one == fastest:
             continue
         # How many times the other takes as long.
         times_us = columns[comparison.column(one)]
-        _, (least, _) = interval(times_us, first, seed)
-        if least <= 1.0 + RESOLUTION and (not wanted or proved(times_us)):
+        _, (behind, _) = interval(times_us, first, seed)
+        least, most = speedup(times_us)
+        if behind <= proved and (least > proved if wanted else most >= 1.0 - RESOLUTION):
             found.append(one)
     return tuple(found)
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import operator_sessions
 import pytest
+from manifests import manifest
 from operator_sessions import choices, write_operator_session
 
 from tuner.app import fleet
@@ -15,7 +19,7 @@ from tuner.export.engine_configs.found import EngineFile, FileState
 from tuner.export.engine_configs.needed import Needed
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError, InputError, KernelError, OutOfMemory
-from tuner.model.settings import ENOUGH_OF_A_FLEET
+from tuner.model.settings import ENOUGH, ENOUGH_OF_A_FLEET
 from tuner.model.trial import INITIAL, Status, Trial
 from tuner.session.events import LeftUndecided
 from tuner.session.session import Session
@@ -26,7 +30,8 @@ QWEN = ROOT / "benchmarks/models/qwen3-30b-a3b.json"
 
 
 def lacking(key: Key, state: FileState = FileState.MISSING) -> EngineFile:
-    return EngineFile(Needed("experts", key), state, Path("wanted.json"))
+    wanted = Path(f"{'experts' if isinstance(key, MoeKey) else 'attention'}.json")
+    return EngineFile(Needed("experts", key), state, wanted)
 
 
 def test_a_moe_file_becomes_a_session_of_all_numbers_of_tokens() -> None:
@@ -51,6 +56,14 @@ def test_configs_for_each_gemm_are_a_session_of_their_own_for_both_files() -> No
     assert alone == two, "the first has to fit the second"
 
 
+@pytest.mark.parametrize("state", [FileState.STALE, FileState.THERE])
+def test_a_second_file_that_the_engine_would_read_is_made_with_the_first(state: FileState) -> None:
+    key, down = MoeKey(128, 192), Path("down.json")
+    second = EngineFile(Needed("second", key, down=True), state, down, down, "3.4.0")
+    ((job,), _) = jobs_of([lacking(key), second], QWEN, 1)
+    assert job.operators["CONFIGS"] == "two"
+
+
 def test_a_block_fp8_file_becomes_one_by_n_and_k() -> None:
     ((job,), _) = jobs_of([lacking(BlockFp8Key(2112, 7168))], QWEN, 1, batches=[1, 64])
     assert job == Job(
@@ -66,12 +79,14 @@ def test_what_is_there_is_not_made_and_what_cannot_be_is_told() -> None:
         lacking(MoeKey(128, 768), FileState.THERE),
         lacking(MoeKey(128, 384, "fp8_w8a8", per_channel=True)),
         lacking(MoeKey(128, 384, "float32")),
+        lacking(BlockFp8Key(2112, 7168, (64, 64))),
     ]
     jobs, refused = jobs_of(files, QWEN, 1)
     assert jobs == ()
     assert [one.partition(": ")[2] for one in refused] == [
         "only bf16, and fp8 in blocks of 128 by 128, can be tuned",
         "float32 cannot be tuned",
+        "only bf16, and fp8 in blocks of 128 by 128, can be tuned",
     ]
 
 
@@ -191,6 +206,51 @@ def test_numbers_of_tokens_on_which_memory_ended_later_are_told(
     made = make(jobs, tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", {}, say=said.append)
     assert not made.failed
     assert said[1] == f"{jobs[0].name}: undecided: M=16: not enough memory for M=16"
+
+
+def test_what_was_left_undecided_is_tried_again_though_its_file_is_there(tmp_path: Path) -> None:
+    there = [lacking(MoeKey(128, 192), FileState.THERE)]
+    assert jobs_of(there, QWEN, 1, sessions=tmp_path) == ((), ())
+    ((job,), _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1)
+    session = write_operator_session(tmp_path / job.name, "fused_moe", choices("fused_moe")[0])
+    assert jobs_of(there, QWEN, 1, sessions=tmp_path) == ((), ())
+    with Session.open(session) as opened:
+        opened.record_event(LeftUndecided(0, job.workloads[1], "not enough memory"))
+    assert jobs_of(there, QWEN, 1, sessions=tmp_path) == ((job,), ())
+
+
+@pytest.mark.parametrize(
+    ("began", "asked", "given", "said"),
+    [
+        ({"trials": 100}, {"trials": 100, "enough": ENOUGH}, {}, []),
+        ({"trials": 10}, {"trials": 200, "enough": 0.002}, {}, ["--trials 10 and --enough 0.005"]),
+        ({}, {"gpus": "1"}, {}, ["no --gpus"]),
+        ({"gpus": "0,1"}, {"gpus": "1"}, {"gpus": "1"}, []),
+    ],
+)
+def test_a_session_keeps_what_it_was_started_with_and_says_so(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    began: dict[str, Any],
+    asked: dict[str, Any],
+    given: dict[str, object],
+    said: list[str],
+) -> None:
+    renewed: list[dict[str, object]] = []
+
+    def tuned(kernel: Path, *, session: Path, progress: object, **settings: object) -> None:
+        renewed.append(settings)
+
+    monkeypatch.setattr(fleet, "tune", tuned)
+    monkeypatch.setattr(operator_sessions, "manifest", partial(manifest, **began))
+    monkeypatch.chdir(ROOT)
+    (jobs, _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=[1])
+    write_operator_session(tmp_path / jobs[0].name, "fused_moe", choices("fused_moe")[0])
+    told: list[str] = []
+    make(jobs, tmp_path, tmp_path / "to", "sglang", "3.6.0", asked, say=told.append)
+    assert renewed == [given]
+    kept = [one.partition("goes on with ")[2] for one in told if "goes on with" in one]
+    assert kept == [f"{one}, as it was started" for one in said]
 
 
 def test_a_session_with_trials_is_kept_where_memory_ends(

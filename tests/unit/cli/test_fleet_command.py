@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tuner.app import fleet
-from tuner.cli import devices_command
+from tuner.cli import devices_command, fleet_command
 from tuner.cli.devices_command import Gpu
 from tuner.device.select import gpu_count
 from tuner.export.engine_configs import used
@@ -28,7 +28,7 @@ def package(tmp_path: Path) -> Path:
     (found / "kernels/ops/quantization").mkdir(parents=True)
     shipped = found / "srt/layers/moe/moe_runner/triton_utils/configs/triton_3_4_0"
     shipped.mkdir(parents=True)
-    (shipped / NAME).write_text("{}")
+    (shipped / NAME).write_text('{"1": {}}')
     return found
 
 
@@ -133,6 +133,50 @@ def test_files_are_made_for_what_measures_them_alone(
     assert result.exit_code == 2
     assert said in result.stderr
     assert tune("fleet", QWEN, *words, "--engine-dir", package, "--dry-run").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--engine-dir", "files are made beside the sglang that is installed"),
+        ("--folder", "the engine is told of no folder of your own"),
+    ],
+)
+def test_files_are_made_beside_what_the_baseline_runs_with(
+    tune, package: Path, monkeypatch: pytest.MonkeyPatch, option: str, said: str
+) -> None:
+    monkeypatch.setattr(devices_command, "list_gpus", lambda: iter([H200]))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "3.6.0+git1234")
+    monkeypatch.setattr(fleet_command, "_installed", lambda engine: package)
+    result = tune("fleet", QWEN, option, package.parent)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stderr.splitlines()[-1].endswith("--dry-run")
+
+
+def test_what_cannot_be_tuned_is_named_and_the_exit_code_says_so(
+    tune, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices_command, "list_gpus", lambda: iter([H200]))
+    words = ("--engine-dir", package, "--dtype", "fp8_w8a8", "--triton", "3.6.0")
+    listed = tune("fleet", QWEN, *words, "--dry-run").output.splitlines()
+    assert listed[0].endswith("0 of 2 files to make, 1 cannot be made")
+    why = "cannot be made: only bf16, and fp8 in blocks of 128 by 128, can be tuned"
+    assert why in [one.strip() for one in listed]
+    (first, _) = json.loads(tune("fleet", QWEN, *words, "--dry-run", "--json").output)["files"]
+    assert (first["to_make"], first["refused"]) == (False, why.partition(": ")[2])
+    result = tune("fleet", QWEN, *words)
+    assert result.exit_code == 1
+    assert "nothing to make" in result.output
+    assert "1 of 2 files cannot be made" in result.stderr
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_a_triton_that_is_no_release_is_refused(tune, package: Path, engine: str) -> None:
+    words = ("--gpu", "NVIDIA H200", "--engine", engine, "--engine-dir", package, "--dry-run")
+    result = tune("fleet", QWEN, *words, "--triton", "abc")
+    assert result.exit_code == 2
+    assert "Triton 'abc' is not a release" in result.stderr
 
 
 def test_what_another_gpu_or_triton_measured_and_other_bits_are_not_gone_on_with(

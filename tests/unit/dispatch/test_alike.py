@@ -35,6 +35,13 @@ def test_what_is_not_proved_faster_than_the_baseline_is_not_like_what_is() -> No
     assert alike(replace(found, rounds=level), FASTEST, (), seed=0) == (FASTEST, NEAR)
 
 
+def test_what_is_proved_slower_than_the_baseline_is_not_like_what_may_be_as_fast() -> None:
+    # The fastest is as fast as the baseline within its noise, and the other in its noise as fast.
+    rows = [(10.0, 9.96 + 0.4 * (-1) ** row, 10.1 + 0.001 * (-1) ** row) for row in range(40)]
+    found = replace(FOUND, finalists=(FASTEST, NEAR), rounds=tuple(rows))
+    assert alike(found, FASTEST, (), seed=0) == (FASTEST,)
+
+
 def test_what_failed_a_check_is_left_out() -> None:
     assert alike(FOUND, FASTEST, {NEAR}, seed=0) == (FASTEST,)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -48,6 +49,31 @@ def test_a_session_of_fused_moe_becomes_sglang_s_file(tmp_path: Path) -> None:
     assert "left out" in notes  # the other workloads of a made-up session
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_sessions_the_config_that_gains_more_is_written(tmp_path: Path, first: int) -> None:
+    sessions = []
+    for name, less in (("slow", 1.0), ("fast", 0.9)):
+        sessions.append(session_of(tmp_path / name, "fused_moe"))
+        with sqlite3.connect(sessions[-1] / "session.db") as store:
+            found = store.execute("select id, content from records where kind = 'comparison'")
+            for number, text in found.fetchall():
+                content = json.loads(text)
+                content["rounds"] = [
+                    [row[0], *(us * less for us in row[1:])] for row in content["rounds"]
+                ]
+                store.execute(
+                    "update records set content = ? where id = ?", (json.dumps(content), number)
+                )
+    given = [sessions[first], sessions[1 - first]]
+    made = configs_of(given, "sglang", "3.6.0")
+    (table,) = made.tables.values()
+    ((speedup, session),) = table.proved.values()
+    assert session == sessions[1]
+    assert speedup > 1.0
+    (note,) = (one for one in made.notes if "gains more than" in one)
+    assert note.endswith(f"of {sessions[1]}, where it gains more than that of {sessions[0]}")
+
+
 def test_what_one_triton_measured_is_no_file_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,7 +112,7 @@ def test_what_no_file_can_serve_is_one_error(
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(winners, "version", missing)
+    monkeypatch.setattr("importlib.metadata.version", missing)
     session = session_of(tmp_path, "fused_moe", **operators)
     words = ("--triton", "3.6.0") if operators else ()
     code, _, told = exported(session, tmp_path / "to", "sglang-configs", *words)

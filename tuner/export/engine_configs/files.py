@@ -105,14 +105,19 @@ def _device_name(gpu: str, engine: Engine, *, folded: bool) -> str:
     return "NVIDIA_H200" if folded and "H200" in name.split("_") else name
 
 
-def version_folder(triton: str) -> str:
-    """Name SGLang's folder for a release of Triton; raise `InputError` for any other version."""
+def require_release(triton: str) -> None:
+    """Raise `InputError` for a version of Triton that is not a release."""
     if not _RELEASE.fullmatch(triton):
         raise InputError(
             f"Triton {triton!r} is not a release",
             remedy="SGLang compares the folders' versions as numbers and fails on every model "
             "without a file once there is such a folder; use a release such as 3.6.0",
         )
+
+
+def version_folder(triton: str) -> str:
+    """Name SGLang's folder for a release of Triton; raise `InputError` for any other version."""
+    require_release(triton)
     return f"triton_{triton.replace('.', '_')}"
 
 

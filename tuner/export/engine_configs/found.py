@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -114,14 +114,18 @@ def _file(needed: Needed, folders: EngineFolders, gpu: str, triton: str) -> Engi
     name = place(needed.key, folders.engine, gpu, triton, down=needed.down)
     if isinstance(needed.key, BlockFp8Key):
         path = folders.block_fp8 / name
-        there = path.is_file()
-        state = FileState.THERE if there else FileState.MISSING
-        return EngineFile(needed, state, path, path if there else None)
+        if not path.is_file():
+            return EngineFile(needed, FileState.MISSING, path)
+        _content(path, folders.engine)
+        return EngineFile(needed, FileState.THERE, path, path)
     wanted = folders.moe[0] / name
     found = _sglang(folders.moe[0], name) if folders.engine == "sglang" else _vllm(folders, name)
     if found is None:
         return EngineFile(needed, FileState.MISSING, wanted)
     path, version = found
+    content = _content(path, folders.engine)
+    if folders.engine == "vllm" and VERSION_KEY in content:
+        version = str(content[VERSION_KEY])
     state = FileState.THERE if version in (None, triton) else FileState.STALE
     return EngineFile(needed, state, wanted, path, version)
 
@@ -153,16 +157,22 @@ def _version(folder: Path) -> str:
     return folder.name.removeprefix(_PREFIX).replace("_", ".")
 
 
-def _vllm(folders: EngineFolders, name: Path) -> tuple[Path, str | None] | None:
-    """Find the file that vLLM reads; what is in it says for which Triton it is, or nothing does."""
+def _vllm(folders: EngineFolders, name: Path) -> tuple[Path, None] | None:
+    """Find the file that vLLM reads; only what is in it may say for which Triton it is."""
     path = next((one / name for one in folders.moe if (one / name).is_file()), None)
-    if path is None:
-        return None
+    return None if path is None else (path, None)
+
+
+def _content(path: Path, engine: Engine) -> Mapping[str, object]:
+    """Read a file; raise `InputError` for one without a single number of tokens."""
+    failing = f"and {TITLES[engine]} would fail on it"
     try:
         content = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(
-            f"cannot be read, and vLLM would fail on it: {error}", path=path, remedy="remove it"
+            f"cannot be read, {failing}: {error}", path=path, remedy="remove it"
         ) from error
-    version = content.get(VERSION_KEY) if isinstance(content, dict) else None
-    return path, None if version is None else str(version)
+    if not isinstance(content, dict) or not any(map(str.isdecimal, content)):
+        message = f"has no config of any number of tokens, {failing}"
+        raise InputError(message, path=path, remedy="remove it")
+    return content

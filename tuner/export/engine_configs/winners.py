@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 from pathlib import Path
 
 from tuner.compiler.python import measured_with
@@ -60,13 +60,27 @@ class Tables:
     """What one file holds, and the file of the down projection where that has its own.
 
     `undecided` says why no config of a number of tokens is proved faster than what the engine does
-    by itself; one that is not slower either may be there.
+    by itself; one that is not slower either may be there. `proved` has the speedup and the session
+    of those that are, and `chosen` says where several sessions had one.
     """
 
     two: bool = False
     own: dict[int, EngineConfig] = field(default_factory=dict)
     down: dict[int, EngineConfig] = field(default_factory=dict)
     undecided: dict[int, str] = field(default_factory=dict)
+    proved: dict[int, tuple[float, Path]] = field(default_factory=dict)
+    chosen: dict[int, str] = field(default_factory=dict)
+
+    def gains_most(self, tokens: int, speedup: float, session: Path) -> bool:
+        """Tell whether no session so far gains as much on a number of tokens, and note it."""
+        known = self.proved.get(tokens)
+        most = known is None or speedup > known[0]
+        if known is not None:
+            first, second = (session, known[1]) if most else (known[1], session)
+            self.chosen[tokens] = f"of {first}, where it gains more than that of {second}"
+        if most:
+            self.proved[tokens] = speedup, session
+        return most
 
 
 def configs_of(
@@ -135,9 +149,11 @@ def _settled(
     key: Key, one: Tables, engine: Engine, gpu: str, python: Sequence[str] | None
 ) -> Iterator[str]:
     """Put the engine's own configs where no other is proved faster, and say who serves there."""
+    name, title = file_name(key, engine, gpu), TITLES[engine]
+    for tokens, which in sorted(one.chosen.items()):
+        yield f"{name}: {tokens} tokens have the config {which}"
     if not one.undecided:
         return
-    name, title = file_name(key, engine, gpu), TITLES[engine]
     known: dict[int, tuple[EngineConfig, EngineConfig]] = {}
     if python is not None:
         try:
@@ -201,8 +217,8 @@ def differences(
 def installed_triton() -> str:
     """Name the release of Triton that is installed; raise `InputError` where none is."""
     try:
-        return version("triton")
-    except PackageNotFoundError as error:
+        return metadata.version("triton").partition("+")[0]
+    except metadata.PackageNotFoundError as error:
         message = "Triton is not installed here, and files of configs are for one release of it"
         raise InputError(message, remedy="name the engine's: --triton 3.6.0") from error
 
@@ -227,6 +243,8 @@ def _add(found: Winners, folder: Path, tables: dict[Key, Tables]) -> None:
         one = tables.setdefault(_KEYS[name](axes, operators), Tables())
         one.two, tokens = operators.get("CONFIGS") == "two", axes["M"]
         if best is not None and best.proved:
+            if not one.gains_most(tokens, best.speedup, folder):
+                continue
             one.undecided.pop(tokens, None)
         elif tokens in one.own and tokens not in one.undecided:
             continue  # another session has proved something

@@ -33,7 +33,10 @@ def vllm(*roots: Path) -> EngineFolders:
     return EngineFolders("vllm", roots, roots[0])
 
 
-def put(path: Path, content: object = ()) -> Path:
+CONTENT = {"1": {"BLOCK_SIZE_M": 16}}
+
+
+def put(path: Path, content: object = CONTENT) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content), encoding="utf-8")
     return path
@@ -79,17 +82,32 @@ def test_vllms_first_folder_wins_and_its_file_names_the_triton(tmp_path: Path) -
     put(tmp_path / "shipped" / NAME, {"1": {}})
     found = experts(folders)
     assert (found.state, found.triton) == (FileState.THERE, None)
-    put(tmp_path / "own" / NAME, {"triton_version": "3.4.0"})
+    put(tmp_path / "own" / NAME, {"triton_version": "3.4.0", **CONTENT})
     assert experts(folders).state is FileState.STALE
-    put(tmp_path / "own" / NAME, {"triton_version": TRITON})
+    put(tmp_path / "own" / NAME, {"triton_version": TRITON, **CONTENT})
     found = experts(folders)
     assert (found.state, found.found) == (FileState.THERE, tmp_path / "own" / NAME)
 
 
-def test_a_file_that_vllm_cannot_read_is_told(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_text("{")
-    with pytest.raises(InputError, match="cannot be read, and vLLM would fail on it"):
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "cannot be read, and"),
+        ("[1, 2]", "has no config of any number of tokens, and"),
+        ("{}", "has no config of any number of tokens, and"),
+        ('{"triton_version": "3.6.0"}', "has no config of any number of tokens, and"),
+    ],
+)
+def test_a_file_that_an_engine_would_fail_on_is_told(
+    tmp_path: Path, content: str, said: str
+) -> None:
+    own = tmp_path / NAME
+    own.write_text(content)
+    with pytest.raises(InputError, match=f"{said} vLLM would fail on it"):
         experts(vllm(tmp_path))
+    put(tmp_path / "configs" / "triton_3_6_0" / NAME).write_text(content)
+    with pytest.raises(InputError, match=f"{said} SGLang would fail on it"):
+        experts(sglang(tmp_path))
 
 
 def test_a_folder_of_ones_own_replaces_sglangs_and_precedes_vllms(tmp_path: Path) -> None:
