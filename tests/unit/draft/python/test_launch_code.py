@@ -141,6 +141,72 @@ def test_the_grid_follows_the_config_however_it_is_written(
     assert launches[0].handed["num_warps"] == 2
 
 
+ADD_ONE = """import torch, triton
+import triton.language as tl
+from typing import Optional
+
+@triton.jit
+def add_one(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, 1 + tl.load(x_ptr + at, mask=at < n), mask=at < n)
+
+def go(x: torch.Tensor, {}):
+    n = x.numel()
+    {}
+    add_one[(triton.cdiv(n, 128),)](x, out, n, BLOCK=128)
+    return out
+"""
+WHERE_NONE = "if out is None: out = torch.empty_like(x)"
+
+
+@pytest.mark.parametrize(
+    ("parameter", "made"),
+    [
+        ("out: torch.Tensor | None = None", WHERE_NONE),
+        ("out=None", WHERE_NONE),
+        ("out: Optional[torch.Tensor] = None", WHERE_NONE),
+        ("out: torch.Tensor = None", WHERE_NONE),
+        ("out: Optional[torch.Tensor]", WHERE_NONE),
+        ("*, out=None", WHERE_NONE),
+        ("out=False", "if out is False: out = torch.empty_like(x)"),
+        ("out=None", "out = torch.empty_like(x) if out is None else out"),
+        ("out=None, room=None", f"{WHERE_NONE}\n    if room is None: room = torch.empty_like(x)"),
+        ("source=None", "out = source\n    if out is None: out = torch.empty_like(x)"),
+    ],
+)
+def test_an_output_that_a_caller_may_hand_over_is_made(
+    launches: list[Launch], parameter: str, made: str
+) -> None:
+    Path("own.py").write_text(ADD_ONE.format(parameter, made))
+    module = module_of(Path("own.py").resolve())
+    x = torch.ones(1000)
+    for config in ({"BLOCK": 256, "num_warps": 8}, None):
+        found = module.launch(config, {"x": x}, {"n": 1000})
+        assert {*found} == {"out"}
+        assert launches[-1].handed["out_ptr"] is found["out"]
+        assert found["out"].shape == x.shape
+        assert found["out"] is not x
+    assert [one.grid for one in launches] == [(4,), (8,)]
+
+
+def test_a_kernel_of_helion_makes_an_output_that_a_caller_may_hand_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    helion = ModuleType("helion")
+    helion.Config = lambda **said: said  # type: ignore[attr-defined]
+    helion.kernel = lambda **_: lambda function: function  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "helion", helion)
+    Path("own.py").write_text(
+        "import helion, torch\n@helion.kernel(config=helion.Config(block_sizes=[64]))\n"
+        "def copied(x: torch.Tensor, out=None):\n    if out is None:\n"
+        "        out = torch.empty_like(x)\n    out[:] = x\n    return out\n"
+    )
+    x = torch.ones(4)
+    found = module_of(Path("own.py").resolve()).launch(None, {"x": x}, {})
+    assert found["out"].tolist() == x.tolist()
+
+
 def test_what_autograd_keeps_is_left_out(launches: list[Launch]) -> None:
     module = own(
         "class Scale(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, x):\n"
