@@ -24,8 +24,8 @@ from tuner.space.schema import MOST_SUGGESTIONS
 
 WARPS, STAGES = "num_warps", "num_stages"
 _ORDER = ("kwargs", WARPS, STAGES, "num_ctas", "maxnreg", "pre_hook")
-# What Triton compiles with where nobody says.
-_OWN = {WARPS: 4, STAGES: 3}
+# What Triton compiles with where nobody says (triton.Config).
+_OWN = {WARPS: 4, STAGES: 3, "num_ctas": 1}
 _USUAL: Mapping[str, tuple[Value, ...]] = {WARPS: (1, 2, 4, 8, 16), STAGES: (1, 2, 3, 4, 5)}
 _OPTIONS = frozenset({*_ORDER[1:], "ir_override"})
 _TUNABLE = re.compile(
@@ -114,19 +114,19 @@ def _autotuned(source: PythonSource, kernel: PythonKernel, call: ast.Call) -> Tu
             f"the configs of {kernel.name} are no list of triton.Config: `{ast.unparse(node)[:80]}`"
         )
         raise source.error(message, node.lineno, _REMEDY)
-    choices = [_choices(one) for one in made]
-    names = list(dict.fromkeys(name for one in choices for name in one))
+    said = [_choices(one) for one in made]
+    names = list(dict.fromkeys(name for one in said for name in one))
+    choices = [{name: one.get(name, _OWN.get(name)) for name in names} for one in said]
     tunables, left = [], []
     for name in names:
-        values = [one.get(name, _OWN.get(name)) for one in choices]
+        values = [one[name] for one in choices]
         line = made[0].line
         if not all(isinstance(value, bool | int | float | str) for value in values):
             left.append(f"{name}: {values[0]!r} is no number, text or boolean; line {line}")
             continue
         least = _least(source, kernel, name)
         tunables.append(_listed(name, [v for v in values if v is not None], line, least))
-    kept = {one.name: one.default for one in tunables}
-    full = [{n: v for n, v in {**kept, **one}.items() if n in kept} for one in choices]
+    full = [{o.name: v for o in tunables if (v := one[o.name]) is not None} for one in choices]
     others = [dict(pairs) for pairs in dict.fromkeys(tuple(one.items()) for one in full)][1:]
     hook, told = _hook(made)
     left += _passed_too(source, kernel, {*names})

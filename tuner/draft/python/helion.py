@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tuner.draft.guesses import GUESSED, LIKELY
 from tuner.draft.python.configs import Tunable, Tuned
@@ -21,8 +22,19 @@ _LISTS = (
     "range_num_stages",
     "num_threads",
 )
-# Helion's own, where a config does not say (helion.autotuner.config_spec).
-_OWN = {"num_warps": 4, "num_stages": 1}
+# Helion's own, where a config does not say (helion.autotuner.config_spec); of a list each element.
+_TUNED_ANYWAY = {"num_warps": 4, "num_stages": 1}
+_OWN: Mapping[str, Value | None] = {
+    **_TUNED_ANYWAY,
+    "indexing": "pointer",
+    "pid_type": "flat",
+    "num_sm_multiplier": 1,
+    "l2_groupings": 1,
+    "reduction_loops": None,
+    "range_unroll_factors": 0,
+    "range_num_stages": 0,
+    "num_threads": 0,
+}
 _CHOICES: Mapping[str, tuple[Value, ...]] = {
     "num_warps": (1, 2, 4, 8, 16),
     "num_stages": (1, 2, 3, 4, 5),
@@ -50,25 +62,43 @@ class HelionConfig:
 def tuned_by_helion(source: PythonSource, kernel: PythonKernel) -> HelionConfig:
     """Propose the parameters of a Helion kernel; raise `KernelError` where no config says them."""
     made = _configs(source, kernel)
-    settings: dict[str, list[object]] = {}
-    for one in made:
-        for name, value in one.keywords.items():
-            settings.setdefault(name, []).append(value)
     line = made[0].line
+    configs = _completed(made)
     tunables: list[Tunable] = []
     texts: dict[str, str] = {}
     left: list[str] = []
-    for name, values in settings.items():
-        found, texts[name] = _setting(name, values, line)
-        tunables += found
+    for name in dict.fromkeys(name for one in configs for name in one):
+        values = [one[name] for one in configs if name in one]
+        found, text = _setting(name, values, line)
+        is_known = name in configs[0]
+        tunables += [replace(one, is_known=is_known) for one in found]
+        if found or is_known:
+            texts[name] = text
         if not found:
-            left.append(f"{name}: stays {values[0]!r}, line {line}")
-    for name, own in _OWN.items():
-        if name not in settings:
+            stays = repr(values[0]) if is_known else "Helion's own, as in the first config"
+            left.append(f"{name}: stays {stays}, line {line}")
+    suggestions = tuple(_others(configs, tunables))
+    for name, own in _TUNED_ANYWAY.items():
+        if name not in texts:
             note = f"usual values; Helion's own is {own}"
             tunables.append(Tunable(name, _CHOICES[name], own, LIKELY, note))
             texts[name] = f'config["{name}"]'
-    return HelionConfig(Tuned(tuple(tunables), tuple(left), tuple(_others(made, tunables))), texts)
+    return HelionConfig(Tuned(tuple(tunables), tuple(left), suggestions), texts)
+
+
+def _completed(made: Sequence[Made]) -> list[dict[str, Any]]:
+    """Give each config Helion's own value of what only others say, where that is known."""
+    first_said: dict[str, Any] = {}
+    for one in made:
+        for name, value in one.keywords.items():
+            first_said.setdefault(name, value)
+    own = {
+        name: [_OWN[name]] * len(value) if isinstance(value, list) else _OWN[name]
+        for name, value in first_said.items()
+        if name in _OWN
+    }
+    filled = [{**own, **one.keywords} for one in made]
+    return [{name: one[name] for name in first_said if name in one} for one in filled]
 
 
 def _configs(source: PythonSource, kernel: PythonKernel) -> list[Made]:
@@ -129,15 +159,18 @@ def _powers(value: int) -> Iterator[int]:
     yield from (n for n in around if n >= min(_LEAST_BLOCK, value) and n & (n - 1) == 0)
 
 
-def _others(made: Sequence[Made], tunables: Sequence[Tunable]) -> Iterator[Mapping[str, Value]]:
-    for one in made[1:]:
+def _others(
+    configs: Sequence[Mapping[str, Any]], tunables: Sequence[Tunable]
+) -> Iterator[Mapping[str, Value]]:
+    for one in configs[1:]:
         found: dict[str, Value] = {}
         for tunable in tunables:
             setting, _, place = tunable.name.rpartition("_")
-            value = one.keywords.get(tunable.name)
-            if value is None and isinstance(values := one.keywords.get(setting), list):
+            value = one.get(tunable.name)
+            if value is None and isinstance(values := one.get(setting), list):
                 value = values[int(place)] if int(place) < len(values) else None
             if value in tunable.values:
                 found[tunable.name] = value
-        if found:
+        # what a suggestion leaves out becomes the default's, which this config may not have
+        if found and len(found) == len(tunables):
             yield found

@@ -104,6 +104,46 @@ def test_of_a_long_list_of_configs_some_from_everywhere_are_suggested() -> None:
     assert _suggested(tunables, some[:3]) == tuple(some[:3])
 
 
+def test_what_a_config_does_not_say_is_what_triton_takes_and_not_what_the_first_says(
+    folder: Path,
+) -> None:
+    _, data, text = written(
+        """
+@triton.autotune([
+    triton.Config({"BLOCK": 64}, num_stages=2, num_warps=8, num_ctas=2),
+    triton.Config({"BLOCK": 128}),
+    triton.Config({"BLOCK": 256}, num_warps=2),
+], key=["n"])"""
+        + KERNEL
+        + LAUNCH.format("")
+    )
+    found = data["parameters"]
+    assert (found["num_stages"], found["num_warps"]) == ([2, 3], [2, 4, 8])
+    assert found["num_ctas"] == [1, 2]
+    assert data["default"] == {"BLOCK": 64, "num_stages": 2, "num_warps": 8, "num_ctas": 2}
+    assert data["suggestions"] == [
+        {"BLOCK": 128, "num_stages": 3, "num_warps": 4, "num_ctas": 1},
+        {"BLOCK": 256, "num_stages": 3, "num_warps": 2, "num_ctas": 1},
+    ]
+    assert "# the first config of the file" in text
+
+
+def test_the_first_config_is_the_default_with_what_triton_takes_where_only_others_say_it(
+    folder: Path,
+) -> None:
+    _, data, _ = written(
+        """
+@triton.autotune([
+    triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128}, num_stages=5),
+], key=["n"])"""
+        + KERNEL
+        + LAUNCH.format("")
+    )
+    assert data["default"] == {"BLOCK": 64, "num_stages": 3, "num_warps": 4}
+    assert data["parameters"]["num_stages"] == [3, 5]
+    assert data["suggestions"] == [{"BLOCK": 128, "num_stages": 5}]
+
+
 def test_a_config_handed_over_as_a_dict_is_found_where_it_is_written(folder: Path) -> None:
     _, data, text = drafted("scaled_product")
     assert data["default"] == {
@@ -135,6 +175,48 @@ def test_a_config_of_helion_gives_each_block_a_parameter(folder: Path) -> None:
     assert "# loop_orders: stays [[1, 0]], line 10" in text
     assert shapes(data) == {"x": ["m", "k"], "y": ["k", "n"], "out": ["m", "n"]}
     assert data["workloads"]["tuned"] == [{"m": 512, "k": 1024, "n": 256}]
+
+
+def of_helion(*configs: str) -> tuple[Any, str, str]:
+    made, data, text = written(
+        f"import helion\n@helion.kernel(configs=[{', '.join(configs)}])\n"
+        "def copied(x: torch.Tensor):\n    out = torch.empty_like(x)\n    return out\n"
+    )
+    return data, text, made.written[1].read_text()
+
+
+def test_what_a_config_does_not_say_is_what_helion_takes(folder: Path) -> None:
+    data, text, module = of_helion(
+        "helion.Config(block_sizes=[32])",
+        "helion.Config(block_sizes=[64], num_stages=3, num_warps=8, l2_groupings=[4],"
+        " num_threads=[32], pid_type='persistent_blocked', reduction_loops=[1024])",
+        "helion.Config(block_sizes=[32], num_warps=2)",
+    )
+    own = {"num_stages": 1, "num_warps": 4, "l2_groupings_0": 1, "num_threads_0": 0}
+    assert data["default"] == {"block_sizes_0": 32, **own, "pid_type": "flat"}
+    assert "# the source as it is\n" in text
+    assert data["parameters"]["num_threads_0"] == [0, 32]
+    for name, value in data["default"].items():
+        assert value in data["parameters"][name]
+    second, third = data["suggestions"]
+    assert (second["num_stages"], second["num_threads_0"], second["l2_groupings_0"]) == (3, 32, 4)
+    assert third == {**data["default"], "num_warps": 2}
+    assert "# reduction_loops: stays [None]" in text
+    assert "reduction_loops=[None]" in module
+
+
+def test_what_only_other_configs_say_is_left_to_helion_or_guessed(folder: Path) -> None:
+    data, text, module = of_helion(
+        "helion.Config(num_warps=8)",
+        "helion.Config(block_sizes=[64], loop_orders=[[1, 0]])",
+        "helion.Config(num_warps=2)",
+    )
+    assert data["default"] == {"num_warps": 8, "block_sizes_0": 64, "num_stages": 1}
+    assert "# the source as it is; guessed: block_sizes_0" in text
+    assert "# loop_orders: stays Helion's own, as in the first config" in text
+    assert "loop_orders" not in module
+    # the third leaves its block sizes to Helion, so no suggestion is what it is
+    assert data["suggestions"] == [{"num_warps": 4, "block_sizes_0": 64}]
 
 
 def test_indices_are_drawn_below_what_they_point_into(folder: Path) -> None:
