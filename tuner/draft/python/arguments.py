@@ -138,7 +138,7 @@ class _Arguments:
         defaults = defaults_of(self.host)
         found: list[Scalar] = []
         for one in all_arguments(self.host):
-            # `out=None` is a scalar here: the launcher looks at it before it makes the array
+            # `out=None` is a scalar here: the launcher looks at it before it makes the array.
             if self._is_argument(one.arg) or one.arg == "ctx" or not self._is_used(one.arg):
                 continue
             default = defaults.get(one.arg)

@@ -171,6 +171,6 @@ def _others(
                 value = values[int(place)] if int(place) < len(values) else None
             if value in tunable.values:
                 found[tunable.name] = value
-        # what a suggestion leaves out becomes the default's, which this config may not have
+        # What a suggestion leaves out becomes the default's, which this config may not have.
         if found and len(found) == len(tunables):
             yield found
