@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from callable_project import callable_project, evaluator_of, read_project
+from fake_triton import write_autotuner
 
 from tuner.device.base import ComparesBits
 from tuner.device.cpu import callables
@@ -35,6 +37,40 @@ FIRST_ONLY = (
 )
 VARYING = "import random; part = part * random.choice([1, 1 + 1e-6])"
 UNTELLABLE = "raise type('Odd', (Exception,), {'__str__': lambda self: 1 / 0})()"
+BASELINE = "        torch.softmax(x * scale, 1, out=out)\n"
+# Only the first config that the pruning leaves gives the right result.
+AUTOTUNED = """\
+        from triton.runtime.autotuner import Autotuner, Config
+        class Scaled:
+            def run(self, out, source, scale):
+                assert not out.any(), "it was reset"
+                out += source * scale
+        configs = [Config(scale=scale) for scale in (2, 1, 3)]
+        tuner = Autotuner(Scaled(), configs, lambda found: found[1:], ["out"], CACHED)
+        tuner.run(out=out, source=torch.softmax(x * scale, 1))
+"""
+TRITON = '''"""A softmax whose rows Triton scales."""
+
+import triton
+import triton.language as tl
+
+
+@triton.autotune(
+    configs=[triton.Config({"SCALE": scale, "BLOCK": 64}) for scale in (2, 1, 3)],
+    key=["n"],
+    prune_configs_by={"early_config_prune": lambda configs, named, **more: configs[1:]},
+    cache_results=True,
+)
+@triton.jit
+def scaled(out, source, n, SCALE: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(source + i, mask=i < n) * SCALE, mask=i < n)
+'''
+TRITONS_LAUNCH = """\
+        n = out.numel()
+        source = torch.softmax(x * scale, 1)
+        scaled[lambda chosen: (triton.cdiv(n, chosen["BLOCK"]),)](out, source, n)
+"""
 HERE = "        part = x[first : first + rows] * scale\n"
 
 
@@ -180,4 +216,22 @@ def test_a_kernel_finds_what_lies_beside_its_file(tmp_path: Path) -> None:
         f"        from pathlib import Path\n        assert Path(__file__).is_file()\n{before}",
     )
     with opened(callable_project(tmp_path, edit)) as evaluator:
+        assert evaluator.baseline(WORKLOAD).status is Status.CORRECT
+
+
+@pytest.mark.parametrize("cached", ["False", "True"])
+def test_tritons_autotuner_takes_the_first_config_that_its_pruning_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: str
+) -> None:
+    monkeypatch.syspath_prepend(write_autotuner(tmp_path / "library"))
+    folder = callable_project(tmp_path, (BASELINE, AUTOTUNED.replace("CACHED", cached)))
+    with opened(folder) as evaluator:
+        assert evaluator.baseline(WORKLOAD).status is Status.CORRECT
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+def test_tritons_own_autotuner_asks_for_no_gpu_under_its_interpreter(tmp_path: Path) -> None:
+    docstring = '"""A softmax of rows by PyTorch, some rows at a time: a kernel that is a Python '
+    edits = (docstring + 'function."""\n', TRITON), (BASELINE, TRITONS_LAUNCH)
+    with opened(callable_project(tmp_path, *edits)) as evaluator:
         assert evaluator.baseline(WORKLOAD).status is Status.CORRECT
