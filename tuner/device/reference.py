@@ -34,6 +34,11 @@ _EXAMPLE = 'peers = {"pytorch": pytorch}, with def pytorch(tensors, axes, **oper
 
 _NEIGHBOURS = 'neighbours = {"router": router}, with def router(tensors, axes, **operator)'
 
+_NO_EXIT = (
+    'put what runs it as a program under `if __name__ == "__main__":`; '
+    "where a function cannot go on, let it raise an exception"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:
@@ -105,13 +110,15 @@ def blamed_on(path: Path, what: str) -> Iterator[None]:
         yield
     except (KernelError, MemoryError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         line = error.lineno if isinstance(error, SyntaxError) else line_in(path, error)
-        message = f"{what}: {type(error).__name__}: {error}"
-        raise KernelError(message, path=path, line=line) from error
+        text = _text_of(error)
+        message = f"{what}: {type(error).__name__}{text and f': {text}'}"
+        remedy = _NO_EXIT if isinstance(error, SystemExit) else None
+        raise KernelError(message, path=path, line=line, remedy=remedy) from error
 
 
-def line_in(path: Path, error: Exception) -> int | None:
+def line_in(path: Path, error: BaseException) -> int | None:
     """Find the last line of a file that an error came through."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == str(path)]
@@ -162,7 +169,7 @@ def blamed_on_peer(file: Path, before_line: str) -> Iterator[None]:
         raise PeerError(text, status=Status.CONSTRAINT) from error
     except KernelError as error:
         raise PeerError(str(error)) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         line = line_in(file, error)
         place = f"{before_line}{line}: " if line else ""
         text = f"{place}{type(error).__name__}: {_text_of(error)}"
@@ -170,7 +177,7 @@ def blamed_on_peer(file: Path, before_line: str) -> Iterator[None]:
         raise PeerError(text[:_LONGEST_REASON], status=status) from error
 
 
-def _lacks_memory(error: Exception) -> bool:
+def _lacks_memory(error: BaseException) -> bool:
     return ran_out(error) or _is_one_of(error, _RESOURCE_ERRORS)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tuner.model.config import Parameter, SearchSpace
 from tuner.model.errors import KernelError, TemplateError
@@ -20,7 +20,8 @@ from tuner.space.yaml import read_text
 FUNCTION = "launch"
 CALLED = (LaunchSpec(CALL, (Expression.parse("1"),), (Expression.parse("1"),)),)
 _TOOK = "takes other than (config, tensors, axes, **operators)"
-_LEAST_PARAMETERS = 3
+# config, tensors and axes.
+_CALLED_BY_PLACE = 3
 _LARGEST_CHARACTERS = 1 << 20
 # What would be read as a template's.
 _JINJA = re.compile(r"@\{|\}@|/\*[%#]|[%#]\*/|^\s*//[%#]", re.MULTILINE)
@@ -77,12 +78,28 @@ def check_function(spec: KernelSpec) -> None:
             remedy=f"write {example}: it enqueues the work of a config on the current stream, and "
             "what the library does by itself where the config is None",
         )
-    taken = found.args
-    named = {one.arg for one in (*taken.posonlyargs, *taken.args, *taken.kwonlyargs)}
-    lacking = [one.name for one in spec.operators if one.name not in named and not taken.kwarg]
-    if len((*taken.posonlyargs, *taken.args)) < _LEAST_PARAMETERS or lacking:
-        message = f"`{FUNCTION}` lacks the parameter {lacking[0]!r}" if lacking else _TOOK
+    message = _not_taken(found.args, [one.name for one in spec.operators])
+    if message:
         raise KernelError(message, path=spec.source, line=found.lineno, remedy=f"write {example}")
+
+
+def _not_taken(taken: ast.arguments, operators: Sequence[str]) -> str:
+    """Say why a function cannot be called with three arguments and the operators by name."""
+    placed = [*taken.posonlyargs, *taken.args]
+    first, others = placed[:_CALLED_BY_PLACE], placed[_CALLED_BY_PLACE:]
+    if len(first) < _CALLED_BY_PLACE or any(one.arg in operators for one in first):
+        return _TOOK
+    named = {one.arg for one in (*others, *taken.kwonlyargs)}
+    for name in operators:
+        if name not in named and not taken.kwarg:
+            return f"`{FUNCTION}` lacks the parameter {name!r}"
+    required = others[: max(0, len(others) - len(taken.defaults))]
+    pairs = zip(taken.kwonlyargs, taken.kw_defaults, strict=True)
+    required += [one for one, default in pairs if default is None]
+    for one in required:
+        if one.arg not in operators or one in taken.posonlyargs:
+            return f"`{FUNCTION}` asks for {one.arg!r}, which is no choice of the operator"
+    return ""
 
 
 def _closed(text: str) -> str:

@@ -133,7 +133,7 @@ FAULTS = [
     ("return out", Status.LAUNCH, "returns a Tensor: neither None nor a dict of outputs"),
     ("return {'out': [1]}", Status.LAUNCH, "returns a list for 'out', not a tensor"),
     (UNTELLABLE, Status.LAUNCH, "its text raises ZeroDivisionError"),
-    ("import sys; sys.exit(3)", Status.LAUNCH, "exit code 3"),
+    ("import sys; sys.exit(3)", Status.LAUNCH, "SystemExit: 3"),
     ("config.clear(); tensors.clear(); axes.clear()", Status.LAUNCH, "KeyError"),
 ]  # fmt: skip
 

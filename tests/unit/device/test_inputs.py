@@ -228,6 +228,8 @@ def test_a_reference_that_is_no_python_file_is_refused(tmp_path: Path) -> None:
         ("", None, "defines no `reference` function"),
         ("reference = 3\n", None, "defines no `reference` function"),
         ("x = 1\ny = x / 0\n", 2, "cannot be imported: ZeroDivisionError"),
+        ("import sys\n\nsys.exit()\n", 3, "cannot be imported: SystemExit"),
+        ("import sys\nsys.exit(4)\n", 2, "cannot be imported: SystemExit: 4"),
         ("def reference(xp:\n", 1, "SyntaxError"),
         ("\nimport no_such_module_of_ours\n", 2, "no_such_module_of_ours"),
         ("from math import a_name_it_lacks\n", 1, "a_name_it_lacks"),

@@ -90,6 +90,21 @@ def test_a_template_of_ones_own_may_be_named(tmp_path: Path) -> None:
             ("", ""),
             "lacks the parameter 'TEMPERATURE'",
         ),
+        (
+            (("(config, tensors, axes, TEMPERATURE", "(config, tensors, TEMPERATURE"),),
+            ("", ""),
+            "takes other than",
+        ),
+        (
+            (('axes, TEMPERATURE="one"):\n    """', 'axes, extra, TEMPERATURE):\n    """'),),
+            ("", ""),
+            "asks for 'extra', which is no choice of the operator",
+        ),
+        (
+            (('TEMPERATURE="one"):\n    """Write', 'TEMPERATURE, *, extra):\n    """Write'),),
+            ("", ""),
+            "asks for 'extra', which is no choice of the operator",
+        ),
         ((("scale = 0.5 if", "scale = = if"),), ("", ""), "is not Python"),
         (
             (("    import torch", "    import torch  # @{ x }@"),),
@@ -108,3 +123,19 @@ def test_each_mistake_is_told_with_its_line_and_remedy(
         load_template(definition.spec, definition.space)
     assert raised.value.path in (tmp_path / KERNEL, tmp_path / SPACE)
     assert raised.value.remedy or raised.value.line
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        "config, tensors, axes, TEMPERATURE",
+        "config, tensors, axes, *, TEMPERATURE",
+        "config, tensors, axes, **operators",
+        "config, tensors, axes=None, extra=1, *, more=2, **operators",
+    ],
+)
+def test_whatever_can_be_called_with_the_operators_choices_is_a_launch(
+    tmp_path: Path, parameters: str
+) -> None:
+    edit = ('launch(config, tensors, axes, TEMPERATURE="one")', f"launch({parameters})")
+    check_function(read_project(callable_project(tmp_path, edit)).spec)

@@ -222,6 +222,7 @@ def test_the_choice_of_the_operator_reaches_the_reference(make_spec: MakeSpec) -
         ("{}", None, "returns nothing for output 'y'"),
         ("{'y': inputs['x'][0]}", None, "returns shape (4,) for output 'y' of shape (300, 4)"),
         ("{'y': inputs['z']}", 1, "fails on T=300: KeyError: 'z'"),
+        ("exit(4)", 1, "fails on T=300: SystemExit: 4"),
     ],
 )
 def test_a_reference_that_does_not_fit_is_the_users_mistake(
