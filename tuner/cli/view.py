@@ -328,6 +328,18 @@ def write_report(data: ReportData, folder: Path) -> None:
         ) from error
 
 
+def _unanswered(data: ReportData) -> str:
+    """Say how many trials nothing is known of; where there is no recording, what they lack."""
+    missing = [trial for trial in data.trials if trial.status is Status.NOT_RECORDED]
+    if not missing:
+        return ""
+    trials = "1 trial" if len(missing) == 1 else f"{len(missing)} trials"
+    if data.recorded:
+        return f"{trials} had no answer in the recording"
+    lacking = [_short(reason) for reason in dict.fromkeys(trial.reason for trial in missing)]
+    return f"{trials} could not run here: {formatting.joined(lacking)}"
+
+
 def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bool) -> None:
     """Print the results, what an agent tried, and where everything is."""
     from tuner.report.sections.bits import bits_lines
@@ -355,12 +367,11 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
     if data.results:
         console.print(results_table(data.results, peers))
         console.print()
-    missing = data.counts()[Status.NOT_RECORDED]
     reasons = Counter(f"{t.status}: {t.reason}" for t in data.trials if t.reason)
     why_none = [f"  {count} x {reason}" for reason, count in reasons.most_common(REASONS)]
     lines = [
         headline(data).headline,
-        f"{missing} trials had no answer in the recording" if missing else "",
+        _unanswered(data),
         *(() if data.results else why_none),
         f"verification   {verdict(data)}" if data.evaluator and data.results else "",
         f"extremes       left out: {less}" if (less := extremes_left_out(data)) else "",

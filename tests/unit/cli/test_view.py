@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import get_args
 
 import pytest
 from rich.console import Console
 
 from tuner.cli import view
+from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.progress import Phase, Progress, WorkloadProgress
-from tuner.model.trial import Status
+from tuner.model.trial import Status, Trial
+from tuner.report.data import ReportData
 
 SMALL, LARGE = Workload.of({"T": 1, "D": 64}), Workload.of({"T": 8192, "D": 64})
 
@@ -164,3 +167,28 @@ def test_durations_are_written_as_people_say_them(seconds: float, written: str) 
 
 def test_every_phase_has_words():
     assert set(view.PHASES) == set(get_args(Phase))
+
+
+def ended(*reasons: str, recorded: bool) -> str:
+    trials = [
+        Trial(
+            candidate="initial",
+            workload=SMALL,
+            config=Config.of({"B": number}),
+            status=Status.NOT_RECORDED,
+            reason=reason,
+        )
+        for number, reason in enumerate(reasons)
+    ]
+    data = ReportData("k", "CPU", recorded, records=tuple((one, 0.0) for one in trials))
+    target = console()
+    view.print_end(data, Path("session"), target, resumable=False)
+    return text(target)
+
+
+def test_trials_without_an_answer_are_counted_and_a_library_that_is_missing_is_named() -> None:
+    lacks = "No module named 'engine'"
+    assert f"2 trials could not run here: {lacks}\n" in ended(lacks, lacks, recorded=False)
+    assert "1 trial had no answer in the recording" in ended("of other sizes", recorded=True)
+    assert "recording" not in ended(lacks, recorded=False)
+    assert "could not run" not in ended(recorded=False)
