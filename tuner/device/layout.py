@@ -281,6 +281,11 @@ def _align(offset: int, unit: int = ALIGNMENT) -> int:
     return -(-offset // unit) * unit
 
 
+def torch_name(dtype: str) -> str:
+    """Name a dtype as PyTorch does."""
+    return "float8_e4m3fn" if dtype == "float8_e4m3" else dtype
+
+
 def storage_dtype(dtype: str) -> np.dtype[Any]:
     return np.dtype(STORAGE.get(dtype, dtype))
 

@@ -35,7 +35,7 @@ class Status(StrEnum):
     INCORRECT = "incorrect"
     TIMEOUT = "timeout"
     OTHER_BITS = "other_bits"  # right, but `--keep-bits` asks for the bits of the default config
-    NOT_RECORDED = "not_recorded"  # the recorded device has no answer for this config
+    NOT_RECORDED = "not_recorded"  # no answer in the recording, or it needs what is not here
 
 
 @dataclass(frozen=True, slots=True)

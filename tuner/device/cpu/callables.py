@@ -20,13 +20,12 @@ from typing import Any
 
 from tuner.device.base import Program
 from tuner.device.callables import Modules, blamed_on_call, checked_results
-from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, Slot
+from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, Slot, torch_name
 from tuner.process.child import Child
 
 # A first call imports what it needs and compiles.
 FIRST_CALL_S = 30.0
 ASK_S = 30.0
-TORCH_DTYPES = {"float8_e4m3": "float8_e4m3fn"}
 
 
 class CallableWorker:
@@ -216,6 +215,6 @@ def _not_looked_up(tuner: Any, key: Any, configs: Any, choose: Callable[[], obje
 
 def _tensor(torch: Any, memory: mmap.mmap, slot: Slot) -> Any:
     """Make a tensor over an array, whose storage ends where the array does."""
-    dtype = getattr(torch, TORCH_DTYPES.get(slot.dtype, slot.dtype))
+    dtype = getattr(torch, torch_name(slot.dtype))
     raw = torch.frombuffer(memory, dtype=torch.uint8, offset=slot.offset, count=slot.size_bytes)
     return raw.view(dtype).reshape(slot.shape)

@@ -21,7 +21,7 @@ from tuner.device.base import Program
 from tuner.device.callables import Modules, blamed_on_call, checked_results
 from tuner.device.cuda.buffers import Graph, MappedArena
 from tuner.device.cuda.driver import CudaError, LaunchArguments, allocate, call
-from tuner.device.layout import STORAGE, Slot
+from tuner.device.layout import STORAGE, Slot, torch_name
 from tuner.device.reference import (
     PeerError,
     PeerFunction,
@@ -42,8 +42,6 @@ _CAPTURED = (
 MOST_CALLS = 24
 # Of the GPU's memory, for what kernels in Python allocate.
 MOST_OF_MEMORY = 0.5
-# The names that PyTorch gives to types which it calls otherwise.
-_TORCH_DTYPES = {"float8_e4m3": "float8_e4m3fn"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +273,7 @@ def _tensor(torch: Any, slot: Slot, base: int, stream: Any) -> Any:
 
 
 def _over(torch: Any, storage: Any, slot: Slot, stream: Any) -> Any:
-    dtype = getattr(torch, _TORCH_DTYPES.get(slot.dtype, slot.dtype))
+    dtype = getattr(torch, torch_name(slot.dtype))
     made = torch.empty(0, dtype=dtype, device=stream.device)
     strides = tuple(prod(slot.shape[n + 1 :]) for n in range(len(slot.shape)))
     return made.set_(storage, 0, slot.shape, strides)

@@ -25,6 +25,7 @@ from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.includes import UNIT_NAME
 from tuner.compiler.python import PythonCompiler
 from tuner.device.callables import executed, forget, place_of
+from tuner.device.layout import torch_name
 from tuner.device.reference import line_in
 from tuner.model.errors import WorkerError
 from tuner.model.kernel import CALL, Dim3, KernelSpec, Launch
@@ -41,7 +42,6 @@ LEFT_SHARE = 0.15
 ROOM_S = 60.0
 UNCHANGED_S = 10.0
 SMALL_SHARE = 0.005
-_TORCH_DTYPES = {"float8_e4m3": "float8_e4m3fn"}
 _WARP_THREADS = 32
 # What Triton counts in `n_spills`.
 _SPILL_BYTES = 4
@@ -168,7 +168,7 @@ class Preparer:
         return {
             one.name: torch.zeros(
                 one.dimensions(names),
-                dtype=getattr(torch, _TORCH_DTYPES.get(one.dtype, one.dtype)),
+                dtype=getattr(torch, torch_name(one.dtype)),
                 device=self._device,
             )
             for one in self._spec.arguments

@@ -34,7 +34,7 @@ MEANING: dict[Status, str] = {
     Status.INCORRECT: "wrong result",
     Status.TIMEOUT: "timed out",
     Status.OTHER_BITS: "other bits than the default's",
-    Status.NOT_RECORDED: "not in the recording",
+    Status.NOT_RECORDED: "not in the recording, or lacks a library",
 }
 
 
