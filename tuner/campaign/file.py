@@ -183,14 +183,11 @@ class _Entry:
     settings: RunSettings
     record: bool
     how: tuple[str, ...]
-
-    @property
-    def remote(self) -> bool:
-        return "--cluster" in self.how
+    cluster: str
 
     @property
     def needs_gpu(self) -> bool:
-        return self.settings.get("device") == "cuda" and not self.remote
+        return self.settings.get("device") == "cuda" and not self.cluster
 
 
 def read_campaign(path: Path, folder: Path | None = None) -> CampaignPlan:
@@ -301,7 +298,8 @@ class _Reader:
                 own["operators"] = dict(zip(macros, choice, strict=True))
             stems = [kernel.stem] if job.name is None or len(kernels) > 1 else []
             name = "-".join([*([job.name] if job.name else []), *stems, *choice])
-            yield _Entry(number, name, kernel, own, record, how)
+            cluster = how[how.index("--cluster") + 1] if "--cluster" in how else ""
+            yield _Entry(number, name, kernel, own, record, how, cluster)
 
     def _settings(self, number: int, job: JobModel) -> tuple[RunSettings, bool, tuple[str, ...]]:
         """Complete a job's settings with the defaults; say whether it is a recording, and how."""
@@ -427,7 +425,7 @@ class _Reader:
                 entry.settings,
                 self._folder,
                 record=entry.record,
-                remote=entry.remote,
+                cluster=entry.cluster,
                 how=(*entry.how, "--jobs", str(compilers)),
                 finish=_report_of(self._folder / entry.name) if entry.record else (),
             )

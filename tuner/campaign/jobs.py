@@ -33,7 +33,8 @@ class CampaignJob:
     `key` changes with everything that the outcome depends on. Where `session` holds a session that
     was begun with this key, `resume` goes on with it in the place of `start`. `finish` are commands
     that need no GPU and follow it; an `alone` job is run when no other one is. What costs most
-    begins first, so that no GPU waits long for one at the end; `cost` has no unit.
+    begins first, so that no GPU waits long for one at the end; `cost` has no unit. `cluster` is the
+    address of the scheduler without which it cannot run; "" for none.
     """
 
     name: str
@@ -46,6 +47,7 @@ class CampaignJob:
     needs_gpu: bool = False
     alone: bool = False
     cost: float = 0.0
+    cluster: str = ""
 
 
 def tuning_job(
@@ -55,13 +57,13 @@ def tuning_job(
     folder: Path,
     *,
     record: bool = False,
-    remote: bool = False,
+    cluster: str = "",
     how: tuple[str, ...] = (),
     finish: tuple[tuple[str, ...], ...] = (),
 ) -> CampaignJob:
     """Make the job that tunes a kernel, or records it; its session is `folder`/`name`.
 
-    A `remote` one is measured on a cluster, so it needs no GPU here.
+    One with the address of a `cluster` is measured there, so it needs no GPU here.
     `how` are options that no session keeps, such as `--jobs 2`: they are said again where it goes
     on, and another choice of them is no other job. Raises `InputError` for all that a run would
     refuse of its files and settings, and `DeviceError` for peers and energy without a GPU, for a
@@ -81,8 +83,9 @@ def tuning_job(
         session=session,
         resume=(*TUNE, *command, "--resume", str(session), *how),
         finish=finish,
-        needs_gpu=plan.config.device == "cuda" and not remote,
+        needs_gpu=plan.config.device == "cuda" and not cluster,
         cost=_cost(plan),
+        cluster=cluster,
     )
 
 

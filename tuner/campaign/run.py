@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
@@ -14,7 +15,7 @@ from filelock import FileLock, Timeout
 from tuner.campaign.jobs import CampaignJob
 from tuner.campaign.ledger import JobRecord, Ledger, locked, writable
 from tuner.campaign.process import JobProcess, how_it_ended, wait_for_any
-from tuner.model.errors import SessionError
+from tuner.model.errors import INTERRUPTED, SessionError
 from tuner.model.progress import JobOutcome, JobState, JobStatus, RunProgress
 from tuner.model.statistics import geometric_mean
 from tuner.process.signals import held_back
@@ -31,7 +32,9 @@ GRACE_S = 60.0
 # A child whose campaign was killed ends at its next trial, and a comparison may take minutes.
 ORPHAN_S = 900.0
 TURN_S = 0.2
-INTERRUPTED = 130
+# For a scheduler to take a connection.
+SCHEDULER_S = 5.0
+NO_SCHEDULER = "the scheduler of its cluster does not answer"
 # From the worst down; all others are 1.
 _SEVERITY = (1, 2, 4)
 
@@ -47,8 +50,9 @@ class Campaign:
     """Run jobs on GPUs, one on each, and on `parallel` other places; keep what is done in `folder`.
 
     What is done with the same files is not run again. A job that a signal ended is started again,
-    from its session; one that failed otherwise is told, and the others go on. After `time_s` in
-    this run no job begins, and those that run are stopped.
+    from its session; one that failed otherwise is told, and the others go on. Once the scheduler of
+    a cluster is gone no job of that cluster begins, and after `time_s` in this run none at all:
+    those that run are stopped.
     """
 
     def __init__(
@@ -71,6 +75,8 @@ class Campaign:
         self._gpus = list(gpus)
         self._others = list(range(min(parallel, len(jobs))))
         self._stopping = ""
+        # Where nothing more can be measured in this run.
+        self._lost_clusters: set[str] = set()
 
     @property
     def states(self) -> tuple[JobState, ...]:
@@ -114,7 +120,11 @@ class Campaign:
 
     def _begin(self) -> bool:
         """Start what has a place; tell whether anything runs or waits for one."""
-        waiting = [track for track in self._tracks if track.status == "waiting"]
+        waiting = [
+            track
+            for track in self._tracks
+            if track.status == "waiting" and track.job.cluster not in self._lost_clusters
+        ]
         if self._stopping:
             waiting = []
         waiting.sort(key=lambda track: -track.job.cost)
@@ -164,8 +174,22 @@ class Campaign:
         for track, process in processes.items():
             code = process.ended()
             if code is not None:
+                self._look_at_cluster(track, code)
                 with held_back():
                     self._take_up(track, process, code)
+
+    def _look_at_cluster(self, ended: _Track, code: int) -> None:
+        """Leave what waits for a cluster to the next run, where its scheduler ended this one."""
+        cluster = ended.job.cluster
+        if not cluster or code <= 0 or self._stopping or cluster in self._lost_clusters:
+            return
+        # A run says so with a code of its own once it measures. One that begins or ends just then
+        # ends as with any device that cannot be used.
+        if code == INTERRUPTED or not _listens(cluster):
+            self._lost_clusters.add(cluster)
+            for track in self._tracks:
+                if track.status == "waiting" and track.job.cluster == cluster:
+                    track.message = NO_SCHEDULER
 
     def _take_up(self, track: _Track, process: JobProcess, code: int) -> None:
         """Decide what follows the end of a process: another start, the next command, or the end."""
@@ -188,12 +212,11 @@ class Campaign:
             track.kills += 1
             track.next_finish = 0
             track.status, track.message = "waiting", f"{how_it_ended(code)}, started again"
+        elif code > 0 and track.job.cluster in self._lost_clusters:
+            track.status, track.message = "stopped", process.error() or NO_SCHEDULER
         elif code == INTERRUPTED:
-            # By somebody else, or because a cluster's scheduler is gone, which the error says.
-            track.status, track.message = (
-                "stopped",
-                process.error() or "interrupted by somebody else",
-            )
+            track.status = "stopped"
+            track.message = process.error() or "interrupted by somebody else"
         else:
             track.status, track.exit_code = "failed", code if code > 0 else 1
             track.message = process.last_words() if code > 0 else ""
@@ -308,6 +331,15 @@ class _Track:
                 return False
         except Timeout:
             return True
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=SCHEDULER_S):
+            return True
+    except OSError:
+        return False
 
 
 def outcome_of(session: Path | None) -> JobOutcome | None:

@@ -15,7 +15,8 @@ from record_all import BENCHMARKS, Part, benchmark_job, operators, recording_job
 
 from tuner.campaign.jobs import CampaignJob
 from tuner.campaign.ledger import locked
-from tuner.campaign.run import INTERRUPTED, Campaign
+from tuner.campaign.run import Campaign
+from tuner.model.errors import INTERRUPTED
 
 
 def test_a_recording_has_its_peers_and_its_result_is_of_its_own_session(tmp_path: Path) -> None:

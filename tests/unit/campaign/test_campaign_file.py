@@ -108,6 +108,7 @@ def test_on_a_cluster_no_gpu_is_needed_here(project: Path, monkeypatch: pytest.M
     words = ("--cluster", "tcp://s:8786", "--gpu-model", "H200", "--token-file", "token")
     assert job.start[-8:-2] == job.resume[-8:-2] == words
     assert (job.start[7], job.needs_gpu, plan.parallel) == ("cuda", False, 8)
+    assert job.cluster == "tcp://s:8786"
     monkeypatch.setattr(campaign_file, "gpu_count", lambda: 0)
     assert "`token_file` needs `cluster`" in refused(text % "token_file: token")
 

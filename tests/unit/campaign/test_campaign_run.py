@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tuner.campaign.jobs import CampaignJob
-from tuner.campaign.run import RESTARTS, Campaign
+from tuner.campaign.run import NO_SCHEDULER, RESTARTS, Campaign
 from tuner.model.errors import InputError
 from tuner.model.progress import JobState
 
@@ -174,6 +175,38 @@ def test_a_job_whose_scheduler_is_gone_says_so(tmp_path: Path) -> None:
     campaign = Campaign([job(tmp_path, "one", "exit130")], tmp_path)
     (one,) = campaign.run(Seen())
     assert (one.status, one.message, campaign.exit_code) == ("stopped", "what was wrong", 130)
+
+
+def test_no_job_begins_on_a_cluster_whose_scheduler_is_gone(tmp_path: Path) -> None:
+    cluster = "tcp://scheduler:8786"
+    jobs = [job(tmp_path, "lost", "exit130", cluster=cluster)]
+    jobs += [job(tmp_path, f"j{i}", "wait0", cluster=cluster) for i in range(2)]
+    jobs += [job(tmp_path, "here", "wait0"), job(tmp_path, "there", "wait0", cluster="tcp://b:1")]
+    campaign = Campaign(jobs, tmp_path)
+    lost, *left, here, there = campaign.run(Seen())
+    assert (lost.status, lost.message) == ("stopped", "what was wrong")
+    assert {(one.status, one.starts, one.message) for one in left} == {("waiting", 0, NO_SCHEDULER)}
+    assert (here.status, there.status, campaign.exit_code) == ("done", "done", 130)
+    again = [replace(jobs[0], start=jobs[1].start), *jobs[1:]]
+    assert {one.status for one in Campaign(again, tmp_path).run(Seen())} == {"done"}
+
+
+def test_a_job_that_meets_no_scheduler_at_its_start_is_left_and_one_that_is_wrong_has_failed(
+    tmp_path: Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        jobs = [
+            job(tmp_path, "wrong", "exit2", cluster=f"tls://{address}"),
+            job(tmp_path, "next", "wait0", cluster=f"tls://{address}"),
+        ]
+        campaign = Campaign(jobs, tmp_path / "answers")
+        states = campaign.run(Seen())
+    assert [one.status for one in states] == ["failed", "done"]
+    gone = Campaign(jobs, tmp_path / "gone")
+    wrong, following = gone.run(Seen())
+    assert (wrong.status, wrong.exit_code, wrong.message) == ("stopped", None, "what was wrong")
+    assert (following.status, following.starts, gone.exit_code) == ("waiting", 0, 130)
 
 
 def test_a_deleted_log_costs_the_words_alone(tmp_path: Path) -> None:
