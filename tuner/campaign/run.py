@@ -115,7 +115,7 @@ class Campaign:
                 raise
             finally:
                 self._save()
-            listener.update(self.states)
+                listener.update(self.states)
         return self.states
 
     def _begin(self) -> bool:

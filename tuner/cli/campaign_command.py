@@ -41,6 +41,7 @@ def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json
 
     A GPU has one job at a time. Started again, the command goes on with what is left.
     """
+    interrupt: KeyboardInterrupt | None = None
     with terminated_as_interrupted(), stdout_kept_for_result() if as_json else nullcontext():
         from tuner.campaign.file import read_campaign
         from tuner.campaign.run import Campaign
@@ -57,25 +58,32 @@ def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json
         )
         if idle := campaign.idle_gpus:
             click.echo(_idle_line(idle), err=True)
-        states = campaign.states if dry_run else _run(campaign, again, stderr=as_json)
+        if not dry_run:
+            try:
+                _run(campaign, again, stderr=as_json)
+            except KeyboardInterrupt as error:
+                interrupt = error
+    states, exit_code = campaign.states, INTERRUPTED if interrupt else campaign.exit_code
     if as_json:
-        click.echo(json.dumps(_object(campaign, plan, states)))
+        click.echo(json.dumps(_object(campaign, plan, states, exit_code)))
     else:
         for line in _left_lines(states) if dry_run else _end_lines(campaign, plan, states):
             click.echo(line)
-    if not dry_run and campaign.exit_code:
-        if campaign.exit_code == INTERRUPTED:
+    if interrupt is not None:
+        raise interrupt
+    if not dry_run and exit_code:
+        if exit_code == INTERRUPTED:
             click.echo(f"to go on: {shlex.join([program_name(), *again])}", err=True)
-        raise Exit(campaign.exit_code)
+        raise Exit(exit_code)
 
 
-def _run(campaign: Campaign, again: tuple[str, ...], *, stderr: bool) -> Sequence[JobState]:
+def _run(campaign: Campaign, again: tuple[str, ...], *, stderr: bool) -> None:
     from rich.console import Console
 
     from tuner.cli.campaign_view import make_campaign_view
 
     with make_campaign_view(Console(stderr=stderr, highlight=False)) as view, resumed_by(again):
-        return campaign.run(view)
+        campaign.run(view)
 
 
 def _idle_line(gpus: Sequence[int]) -> str:
@@ -110,12 +118,12 @@ def _end_lines(
 
 
 def _object(
-    campaign: Campaign, plan: CampaignPlan, states: Sequence[JobState]
+    campaign: Campaign, plan: CampaignPlan, states: Sequence[JobState], exit_code: int
 ) -> dict[str, object]:
     return {
         "folder": str(plan.folder),
         "seconds": campaign.ledger.wall_s,
-        "exit_code": campaign.exit_code,
+        "exit_code": exit_code,
         "jobs": [_job_object(one) for one in states],
     }
 

@@ -283,17 +283,19 @@ def test_when_the_time_is_over_what_runs_is_stopped_and_the_rest_is_left(tmp_pat
 
 
 def test_an_interruption_stops_the_children_first(tmp_path: Path) -> None:
-    campaign = Campaign([job(tmp_path, "long", "wait60")], tmp_path)
+    jobs = [job(tmp_path, "long", "wait60"), job(tmp_path, "longer", "wait60")]
+    campaign, seen = Campaign(jobs, tmp_path, parallel=2), Seen()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            campaign.run(Seen())
+            campaign.run(seen)
     finally:
         timer.cancel()
         signal.signal(signal.SIGINT, before)
-    assert [(one.status, one.place) for one in campaign.states] == [("stopped", "")]
+    assert [(one.status, one.place) for one in campaign.states] == [("stopped", "")] * 2
+    assert seen.states[-1] == campaign.states, "the listener has seen the end of both"
 
 
 def test_a_session_of_other_files_is_set_aside(tmp_path: Path) -> None:

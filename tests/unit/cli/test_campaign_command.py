@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from tuner.campaign import file as campaign_file
 from tuner.campaign.jobs import CampaignJob
+from tuner.campaign.run import Campaign
 
 SCALE = Path(__file__).parents[2] / "end_to_end/data/scale"
 FILE = "version: 1\nfolder: all\ndefaults: {device: host}\njobs: [{kernel: kernels/scale.cu}]\n"
@@ -94,16 +97,41 @@ def test_a_failed_job_gives_the_exit_code_and_its_error(
     assert "scale on slot 0, starting" in result.stderr
 
 
-def test_a_campaign_whose_time_is_over_says_how_to_go_on(
-    tune, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each job take a minute."""
+
     def slow(name: str, kernel: Path, *rest: object, **more: object) -> CampaignJob:
         command = (sys.executable, "-c", "import time; time.sleep(60)")
         return CampaignJob(name=name, kernel=str(kernel), key="k", start=command)
 
     monkeypatch.setattr(campaign_file, "tuning_job", slow)
+
+
+def test_a_campaign_whose_time_is_over_says_how_to_go_on(tune, project: Path, slow: None) -> None:
     Path("c.yaml").write_text(FILE.replace("defaults", "time: 0.3s\ndefaults"), encoding="utf-8")
     result = tune("campaign", "c.yaml")
     assert result.exit_code == 130
     assert "scale: stopped: the time was over" in result.output
     assert result.stderr.splitlines()[-1] == "to go on: tune campaign c.yaml"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_campaign_tells_what_came_of_its_jobs(
+    tune, project: Path, slow: None, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(self: Campaign, listener: object) -> None:
+        turn(self, listener)
+        if self.states[0].status == "running":
+            os.kill(os.getpid(), number)
+
+    turn = Campaign._turn
+    monkeypatch.setattr(Campaign, "_turn", interrupt)
+    result = tune("campaign", "c.yaml", "--json")
+    assert result.exit_code == 130
+    found = json.loads(result.stdout)
+    (job,) = found["jobs"]
+    assert (found["exit_code"], job["status"], job["message"]) == (130, "stopped", "interrupted")
+    assert "scale, stopped: interrupted" in result.stderr
+    assert result.stderr.splitlines()[-1] == "interrupted; resume with: tune campaign c.yaml"
+    assert "scale: stopped: interrupted" in tune("campaign", "c.yaml").stdout.splitlines()
