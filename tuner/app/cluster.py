@@ -28,6 +28,15 @@ _COUNT = re.compile(r"[1-9][0-9]{0,8}")
 Say = Callable[[str], None]
 
 
+def require_of_cluster(device: str) -> None:
+    """Raise `InputError` for a device that no cluster has."""
+    if device not in (AUTO, CUDA, HOST):
+        raise InputError(
+            f"--device {device} names a device of one machine, and --cluster is given",
+            remedy="use --device cuda or host; --gpu-model chooses among GPUs",
+        )
+
+
 def open_on_cluster(
     settings: ClusterSettings, plan: Plan, say: Say, stack: ExitStack
 ) -> tuple[Device, Compiler | None]:
@@ -37,11 +46,7 @@ def open_on_cluster(
     Raises `InputError` and `DeviceError` where the cluster cannot be used.
     """
     asked, gpus = plan.config.device, plan.config.gpus.strip()
-    if asked not in (AUTO, CUDA, HOST):
-        raise InputError(
-            f"--device {asked} names a device of one machine, and --cluster is given",
-            remedy="use --device cuda or host; --gpu-model chooses among GPUs",
-        )
+    require_of_cluster(asked)
     if gpus not in ("", ALL) and not _COUNT.fullmatch(gpus):
         raise InputError(
             f"--gpus {gpus} names GPUs of one machine, and --cluster is given",

@@ -218,25 +218,24 @@ def check_places(given: Mapping[str, Any], base: Path) -> None:
 
 
 def _check_cluster(given: Mapping[str, Any], base: Path) -> None:
-    from tuner.cluster.network import require_address, require_dask, security_of
+    from tuner.app.cluster import require_of_cluster
+    from tuner.cluster.network import require_address, require_dask, require_scheme, security_of
     from tuner.cluster.settings import TlsFiles
     from tuner.cluster.signing import read_token
 
-    if (device := given.get("device", "auto")) not in ("auto", "cuda", "host"):
-        raise InputError(
-            f"`device: {device}` is of this machine, and `cluster` is given",
-            remedy="use cuda or host; `gpu_model` chooses among GPUs",
-        )
+    require_of_cluster(given.get("device", "auto"))
     require_dask()
-    require_address(given["cluster"])
+    address = require_address(given["cluster"])
     read_token(base / given["token_file"] if "token_file" in given else None)
     authority, certificate, key = (
         base / given[name] if name in given else None for name in _CERTIFICATES
     )
+    tls = None
     if authority is not None and certificate is not None:
-        security_of(TlsFiles(authority, certificate, key), "client")
+        tls = TlsFiles(authority, certificate, key)
     elif authority or certificate or key:
         raise InputError("`tls_ca` and `tls_cert` are needed together")
+    require_scheme(address, security_of(tls, "client"), "client")
 
 
 class _Reader:

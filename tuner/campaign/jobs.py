@@ -13,9 +13,10 @@ from pydantic import TypeAdapter
 from tuner.app.plan import manifest_of, new_plan, option_of
 from tuner.app.record import recording_plan
 from tuner.device.recorded.recording import recordings_of
-from tuner.device.select import recording_of
+from tuner.device.select import AMD_DRIVER, recording_of, require_for
 from tuner.model.errors import DeviceError
-from tuner.model.settings import RunSettings
+from tuner.model.languages import HIP
+from tuner.model.settings import AUTO, RunSettings
 from tuner.process.files import read_regular
 from tuner.session.records import Manifest
 from tuner.session.store import SCHEMA_VERSION
@@ -67,7 +68,8 @@ def tuning_job(
     `how` are options that no session keeps, such as `--jobs 2`: they are said again where it goes
     on, and another choice of them is no other job. Raises `InputError` for all that a run would
     refuse of its files and settings, and `DeviceError` for peers and energy without a GPU, for a
-    recording that is not there, and for what cannot be recorded.
+    device that does not run the kernel's language, an AMD GPU or a recording that is not there, and
+    for what cannot be recorded.
     """
     plan = new_plan(kernel, settings)
     plan = recording_plan(plan) if record else plan
@@ -92,7 +94,13 @@ def tuning_job(
 def _require_device(plan: Plan) -> None:
     device, objective = plan.config.device, plan.config.objective
     kind, _, file = device.partition(":")
-    if kind == "recorded" and not file:
+    require_for(plan.spec, kind)
+    no_amd = not AMD_DRIVER.exists()
+    if kind == "hip" and no_amd:
+        raise DeviceError("no AMD GPU was found", remedy="--device host verifies it on the CPU")
+    # A kernel in HIP is answered for by its recording where there is no GPU.
+    by_default = device == AUTO and plan.spec.language is HIP and no_amd
+    if by_default or (kind == "recorded" and not file):
         recording_of(plan.spec.source)
     elif kind == "recorded" and not Path(file).is_file():
         raise DeviceError("there is no such recording", path=Path(file))

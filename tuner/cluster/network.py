@@ -106,8 +106,8 @@ def require_address(address: str) -> str:
     return f"{scheme or 'tcp'}://{place}"
 
 
-def require_scheduler(address: str, security: Security, role: Role, timeout_s: float) -> None:
-    """Raise `DeviceError` with the reason unless a scheduler answers at this address."""
+def require_scheme(address: str, security: Security, role: Role) -> None:
+    """Raise `InputError` for `tls` without certificates, and for `tcp` with them."""
     if address.startswith("tls:") and not security.get_connection_args(role).get("ssl_context"):
         raise InputError(
             f"{address} needs certificates",
@@ -118,6 +118,11 @@ def require_scheduler(address: str, security: Security, role: Role, timeout_s: f
             f"certificates are given, and {address} is without encryption",
             remedy=f"use tls://{address.partition('://')[2]}",
         )
+
+
+def require_scheduler(address: str, security: Security, role: Role, timeout_s: float) -> None:
+    """Raise `DeviceError` with the reason unless a scheduler answers at this address."""
+    require_scheme(address, security, role)
     asyncio.run(_identity(address, security.get_connection_args(role), timeout_s))
 
 

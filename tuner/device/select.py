@@ -126,7 +126,7 @@ def _open_one(
     workloads: Sequence[Workload] | None,
 ) -> Device:
     kind, _, detail = text.partition(":")
-    _require_for(spec, kind)
+    require_for(spec, kind)
     if text == HOST:
         from tuner.device.cpu.device import HostDevice
 
@@ -223,7 +223,7 @@ def _no_such_gpu(number: int, count: int) -> DeviceError:
     return DeviceError(f"there is no GPU {number}", remedy=known)
 
 
-def _require_for(spec: KernelSpec, kind: str) -> None:
+def require_for(spec: KernelSpec, kind: str) -> None:
     """Raise `DeviceError` where a device of a kind cannot run a kernel of this language."""
     if spec.language is OPENCL and kind in ("cuda", HOST):
         raise DeviceError(

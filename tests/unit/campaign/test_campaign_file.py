@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tuner.campaign import file as campaign_file
+from tuner.campaign import jobs
 from tuner.campaign.file import CampaignModel, CampaignPlan, JobModel, read_campaign
 from tuner.campaign.jobs import TUNE
 from tuner.model.errors import InputError
@@ -119,9 +120,10 @@ def test_on_a_cluster_no_gpu_is_needed_here(project: Path, monkeypatch: pytest.M
         ("cluster: nonsense, token_file: token", "'nonsense' is not the address of a Dask"),
         ("cluster: 'tcp://s:1'", "no token is given"),
         ("cluster: 'tcp://s:1', token_file: gone", "gone: the token cannot be read"),
-        ("cluster: 'tcp://s:1', token_file: token, device: recorded", "is of this machine"),
+        ("cluster: 'tcp://s:1', token_file: token, device: recorded", "a device of one machine"),
         ("cluster: 'tcp://s:1', token_file: token, tls_key: k", "are needed together"),
         ("cluster: 'tls://s:1', token_file: token, tls_ca: a, tls_cert: b", "no such file"),
+        ("cluster: 'tls://s:1', token_file: token", "tls://s:1 needs certificates"),
     ],
 )
 def test_a_cluster_that_cannot_be_meant_is_told_before_anything_starts(
@@ -133,6 +135,52 @@ def test_a_cluster_that_cannot_be_meant_is_told_before_anything_starts(
     found = refused(f"jobs:\n  - {{kernel: kernels/scale.cu, {more}}}")
     assert found.startswith("c.yaml:3: ")
     assert said in found
+
+
+def test_certificates_and_an_address_without_encryption_are_told_before_anything_starts(
+    project: Path,
+) -> None:
+    pytest.importorskip("distributed")
+    from certificates import Authority
+
+    authority = Authority(Path.cwd())
+    certificate, key = authority.sign("one")
+    Path("token").write_text("a" * 64)
+    files = f"tls_ca: {authority.certificate}, tls_cert: {certificate}, tls_key: {key}"
+    text = "jobs: [{kernel: kernels/scale.cu, token_file: token, cluster: '%s://s:1', %s}]"
+    assert "tcp://s:1 is without encryption" in refused(text % ("tcp", files))
+    assert plan_of(text % ("tls", files)).jobs[0].cluster == "tls://s:1"
+
+
+@pytest.mark.parametrize(
+    ("file", "device", "said"),
+    [
+        ("gemm_f32.cl", "host", "--device host does not run OpenCL"),
+        ("gemm_f32.cu", "opencl", "--device opencl runs OpenCL, and this is CUDA"),
+        ("gemm_f32.cl", "'hip:1'", "--device hip runs HIP, and this is OpenCL"),
+        ("gemm_f32.hip", "cuda", "a kernel in HIP does not run on NVIDIA's GPUs"),
+        ("gemm_f32.hip", "hip", "no AMD GPU was found"),
+        ("gemm_f32.cu", "'hip:0'", "no AMD GPU was found"),
+        ("gemm_f32.hip", "auto", "no recording of this kernel"),
+    ],
+)
+def test_a_device_that_cannot_run_a_kernel_is_told_before_anything_starts(
+    project: Path, monkeypatch: pytest.MonkeyPatch, file: str, device: str, said: str
+) -> None:
+    monkeypatch.setattr(jobs, "AMD_DRIVER", Path("no driver"))
+    kernel = ROOT / "kernels/portable" / file
+    assert said in refused(f"jobs: [{{kernel: {kernel}, device: {device}}}]")
+
+
+def test_a_kernel_in_hip_runs_where_the_driver_of_an_amd_gpu_is(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "AMD_DRIVER", Path("driver"))
+    Path("driver").write_text("")
+    kernel = ROOT / "kernels/portable/gemm_f32.hip"
+    for device in ("auto", "hip", "'hip:1'"):
+        (job,) = plan_of(f"jobs: [{{kernel: {kernel}, device: {device}}}]").jobs
+        assert not job.needs_gpu
 
 
 def test_a_kernel_without_a_recording_is_told_where_there_is_no_gpu(
