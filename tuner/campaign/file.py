@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -14,15 +16,16 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from tuner.app.locate import require_kernel
-from tuner.campaign.jobs import TUNE, CampaignJob, tuning_job
+from tuner.app.plan import agent_settings, require_searcher
+from tuner.campaign.jobs import TUNE, CampaignJob, require_file, require_meter, tuning_job
 from tuner.campaign.ledger import LEDGER, LOCK
 from tuner.campaign.run import INDEX
 from tuner.device.select import gpu_count
 from tuner.model.errors import InputError, TunerError
 from tuner.model.languages import CUDA, PYTHON, language_of
-from tuner.model.settings import RunSettings, duration_s
+from tuner.model.settings import AUTO, RunSettings, duration_s
 from tuner.space.schema import Size, StrictModel, checked
-from tuner.space.yaml import Document, read
+from tuner.space.yaml import Document, Location, read
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 # What lies beside the sessions' folders.
@@ -200,42 +203,61 @@ def read_campaign(path: Path, folder: Path | None = None) -> CampaignPlan:
     return _Reader(document, model, folder).plan()
 
 
-def check_places(given: Mapping[str, Any], base: Path) -> None:
-    """Raise `TunerError` for a store or a cluster that a run would refuse, without asking it.
+About = Callable[..., AbstractContextManager[None]]
 
-    `given` are a job's settings, whose paths start from `base`.
+
+def _check_settings(given: Mapping[str, Any], base: Path, about: About) -> None:
+    """Raise `TunerError` for what a run of any kernel would refuse, without asking a server.
+
+    `given` are a job's settings, whose paths start from `base`; `about` is told the keys at fault.
     """
-    store = given.get("store")
+    store, device = given.get("store"), given.get("device", AUTO)
     if store is not None or given.get("copy_session"):
         from tuner.session.copies import require_server
         from tuner.session.database import find_store
 
-        location = find_store(store, os.environ)
-        if given.get("copy_session"):
-            require_server(location)
+        with about("store", "copy_session"):
+            location = find_store(store, os.environ)
+            if given.get("copy_session"):
+                require_server(location)
     if "cluster" in given:
-        _check_cluster(given, base)
+        _check_cluster(given, base, about)
+    if device.startswith(RECORDED_FILE):
+        with about("device"):
+            require_file(base / device.removeprefix(RECORDED_FILE))
+    with about("objective", "device"):
+        require_meter(device, given.get("objective", "time"))
+    with about("searcher"):
+        require_searcher(given.get("searcher", AUTO))
+    with about("agent", "model", "max_tokens", "max_cost", "prices"):
+        agent_settings(cast(RunSettings, given), drafted=False)
 
 
-def _check_cluster(given: Mapping[str, Any], base: Path) -> None:
+def _check_cluster(given: Mapping[str, Any], base: Path, about: About) -> None:
     from tuner.app.cluster import require_of_cluster
     from tuner.cluster.network import require_address, require_dask, require_scheme, security_of
     from tuner.cluster.settings import TlsFiles
     from tuner.cluster.signing import read_token
 
-    require_of_cluster(given.get("device", "auto"))
-    require_dask()
-    address = require_address(given["cluster"])
-    read_token(base / given["token_file"] if "token_file" in given else None)
+    with about("device", "cluster"):
+        require_of_cluster(given.get("device", AUTO))
+    with about("cluster"):
+        require_dask()
+        address = require_address(given["cluster"])
+    with about("token_file", "cluster"):
+        read_token(base / given["token_file"] if "token_file" in given else None)
     authority, certificate, key = (
         base / given[name] if name in given else None for name in _CERTIFICATES
     )
     tls = None
-    if authority is not None and certificate is not None:
-        tls = TlsFiles(authority, certificate, key)
-    elif authority or certificate or key:
-        raise InputError("`tls_ca` and `tls_cert` are needed together")
-    require_scheme(address, security_of(tls, "client"), "client")
+    with about(*_CERTIFICATES):
+        if authority is not None and certificate is not None:
+            tls = TlsFiles(authority, certificate, key)
+        elif authority or certificate or key:
+            raise InputError("`tls_ca` and `tls_cert` are needed together")
+        security = security_of(tls, "client")
+    with about("cluster"):
+        require_scheme(address, security, "client")
 
 
 class _Reader:
@@ -312,7 +334,7 @@ class _Reader:
                 message = f"`{min(wrong)}` is not for a recording"
                 raise self._error(message, number, min(wrong), remedy="leave it out")
             given = {name: value for name, value in given.items() if name in _RECORDING}
-        check_places(given, self._base)
+        _check_settings(given, self._base, partial(self._about, number))
         how = tuple(self._how(number, given))
         if "time" in given:
             given["time_s"] = duration_s(given.pop("time"))
@@ -437,13 +459,29 @@ class _Reader:
         if error.path == self._document.path:
             self._problems.append(error)
             return
-        message = error.message if error.path is None else str(error).partition("\n")[0]
-        self._problems.append(self._error(message, number, remedy=error.remedy))
+        self._problems.append(self._error(_said(error), number, remedy=error.remedy))
+
+    @contextmanager
+    def _about(self, number: int, *keys: str) -> Iterator[None]:
+        """Place what is wrong with these settings at the first that the job states, or else has."""
+        try:
+            yield
+        except TunerError as error:
+            stated, given = (
+                _stated(self._model.jobs[number]),
+                self._merged(self._model.jobs[number]),
+            )
+            key = next((one for by in (stated, given) for one in keys if one in by), keys[0])
+            raise self._error(_said(error), number, key, remedy=error.remedy) from error
 
     def _error(
         self, message: str, number: int, *keys: str, remedy: str | None = None
     ) -> InputError:
-        return self._document.error(message, "jobs", number, *keys, remedy=remedy)
+        """Make the error for a job, or for a setting of its own or of the defaults."""
+        location: Location = ("jobs", number, *keys)
+        if location not in self._document.places and ("defaults", *keys) in self._document.places:
+            location = ("defaults", *keys)
+        return self._document.error(message, *location, remedy=remedy)
 
     def _line(self, number: int) -> int:
         return self._document.line("jobs", number)
@@ -459,6 +497,11 @@ class _Reader:
 
 def _stated(job: JobModel) -> dict[str, Any]:
     return {name: value for name, value in job.model_dump().items() if value is not None}
+
+
+def _said(error: TunerError) -> str:
+    """Return the message with its own place, where it has one."""
+    return error.message if error.path is None else str(error).partition("\n")[0]
 
 
 def _text(workload: Mapping[str, int]) -> str:

@@ -102,8 +102,20 @@ def _require_device(plan: Plan) -> None:
     by_default = device == AUTO and plan.spec.language is HIP and no_amd
     if by_default or (kind == "recorded" and not file):
         recording_of(plan.spec.source)
-    elif kind == "recorded" and not Path(file).is_file():
-        raise DeviceError("there is no such recording", path=Path(file))
+    elif kind == "recorded":
+        require_file(Path(file))
+    require_meter(device, objective)
+
+
+def require_file(recording: Path) -> None:
+    """Raise `DeviceError` for a recording that is not there."""
+    if not recording.is_file():
+        raise DeviceError("there is no such recording", path=recording)
+
+
+def require_meter(device: str, objective: str) -> None:
+    """Raise `DeviceError` where energy is asked for of a device that measures none."""
+    kind = device.partition(":")[0]
     if kind in ("recorded", "host") and objective != "time":
         raise DeviceError(
             f"--device {kind} has no energy meter",

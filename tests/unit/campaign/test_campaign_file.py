@@ -231,11 +231,11 @@ def test_a_recording_has_its_report_written_and_its_own_options(project: Path) -
     assert job.finish == ((*TUNE, "report", "sessions/c/scale"),)
     with_defaults = "defaults: {seed: 1}\njobs: [{kernel: kernels/scale.cu, record: true}]"
     assert "--seed" not in plan_of(with_defaults).jobs[0].start
-    for text in (
-        "defaults: {record: true, seed: 1}\njobs: [{kernel: kernels/scale.cu}]",
-        "defaults: {trials: 3}\njobs: [{kernel: kernels/scale.cu, record: true, seed: 1}]",
+    for line, text in (
+        (2, "defaults: {record: true, seed: 1}\njobs: [{kernel: kernels/scale.cu}]"),
+        (3, "defaults: {trials: 3}\njobs: [{kernel: kernels/scale.cu, record: true, seed: 1}]"),
     ):
-        assert refused(text).startswith("c.yaml:3: `seed` is not for a recording")
+        assert refused(text).startswith(f"c.yaml:{line}: `seed` is not for a recording")
 
 
 def test_jobs_with_more_trials_cost_more_unless_the_time_may_not_do_for_all(project: Path) -> None:
@@ -324,6 +324,35 @@ def test_a_mistake_is_told_with_its_line_and_a_remedy(project: Path, text: str, 
     found = refused(text)
     assert said in found
     assert found.startswith("c.yaml:")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("searcher: guess", "'guess' is no searcher"),
+        ("device: 'recorded:x'", "x: there is no such recording"),
+        ("device: host, objective: energy", "no energy meter"),
+        ("model: m, agent: literal", "--model is for"),
+        ("store: 'mysql://x'", "no database 'mysql'"),
+        ("token_file: token", "`token_file` needs `cluster`"),
+        ("cluster: nonsense", "'nonsense' is not the address of a Dask"),
+        ("cluster: 'tcp://s:1', token_file: gone", "gone: the token cannot be read"),
+    ],
+)
+def test_what_is_wrong_in_the_defaults_is_told_once_and_there(
+    project: Path, settings: str, said: str
+) -> None:
+    if "cluster:" in settings:
+        pytest.importorskip("distributed")
+    names = "\n".join(f"  - {{kernel: kernels/scale.cu, name: j{i}}}" for i in range(50))
+    found = refused(f"jobs:\n{names}\ndefaults: {{{settings}}}")
+    assert said in found
+    assert found.startswith("c.yaml:53: ")
+
+
+def test_what_is_wrong_in_a_job_of_its_own_is_told_there(project: Path) -> None:
+    job = "  - kernel: kernels/scale.cu\n    searcher: guess"
+    assert refused(f"defaults: {{searcher: random}}\njobs:\n{job}").startswith("c.yaml:5: 'guess'")
 
 
 def test_all_mistakes_are_told_at_once(project: Path) -> None:
