@@ -61,14 +61,18 @@ def _device(value: str) -> str:
 def _gpus(value: object) -> object:
     listed = value if isinstance(value, list) else [0] if value == "all" else []
     numbers = [one for one in listed if isinstance(one, int) and not isinstance(one, bool)]
-    if not listed or numbers != listed or len({*numbers}) != len(listed) or min(numbers) < 0:
+    if value == []:
+        raise PydanticCustomError("too_short", "GPUs are needed")
+    if not listed or numbers != listed or min(numbers) < 0:
         raise PydanticCustomError("gpus", "GPUs are needed")
     return value
 
 
 def _choices(value: object) -> object:
     listed = value if isinstance(value, list) else [value]
-    if not listed or not all(isinstance(one, str) for one in listed):
+    if not listed:
+        raise PydanticCustomError("too_short", "choices are needed")
+    if not all(isinstance(one, str) for one in listed):
         raise PydanticCustomError("choices", "choices are needed")
     return value
 
@@ -198,7 +202,7 @@ def read_campaign(path: Path, folder: Path | None = None) -> CampaignPlan:
 
     Raises `InputError` with every problem of the jobs, each with its line.
     """
-    document = read(path)
+    document = read(path, "docs/campaigns.md")
     model = checked(document, CampaignModel)
     return _Reader(document, model, folder).plan()
 
@@ -270,6 +274,7 @@ class _Reader:
         self._found = gpu_count() if self._may_need_a_gpu() else 0
 
     def plan(self) -> CampaignPlan:
+        self._check_gpus()
         entries = self._entries()
         self._check_names(entries)
         needy = sum(one.needs_gpu for one in entries)
@@ -421,6 +426,14 @@ class _Reader:
                 message = f"two jobs write the recording of {one.kernel.name}"
                 remedy = "record a kernel once, with one choice of its operator"
                 self._problems.append(self._error(message, one.number, remedy=remedy))
+
+    def _check_gpus(self) -> None:
+        asked = self._model.gpus
+        for place, number in enumerate([] if asked == "all" else asked):
+            if number in asked[:place]:
+                message = f"`gpus` names {number} twice"
+                error = self._document.error(message, "gpus", place, remedy="name each GPU once")
+                self._problems.append(error)
 
     def _gpus(self) -> tuple[int, ...]:
         asked = self._model.gpus

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import ENOTDIR
 from pathlib import Path
 from typing import Literal
 
@@ -41,6 +43,7 @@ class Ledger:
     """The record of a folder's jobs; every change is on disk when `save` returns."""
 
     def __init__(self, folder: Path, *, fresh: bool = False) -> None:
+        require_possible(folder)
         self.path = folder / LEDGER
         self._content = _Content() if fresh else self._read()
         self._content.runs += 1
@@ -79,6 +82,14 @@ class Ledger:
                 path=self.path,
                 remedy="restore it from a copy, or name another folder with --folder",
             ) from error
+
+
+def require_possible(folder: Path) -> None:
+    """Raise `InputError` where something else is in the place of a folder, without making it."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    with writable(folder):
+        if not there.is_dir():
+            raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR))
 
 
 @contextmanager

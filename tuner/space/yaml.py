@@ -43,7 +43,7 @@ MAX_DIGITS = 19
 MAX_JOINED = 2000
 MAX_PIECES = 200
 
-_START = "start with `version: 1`; docs/search-spaces.md has a complete example"
+_PAGE = "docs/search-spaces.md"
 _NUMBERS = "write 8, -8, 0x1f, 0.5 or 1e-3; a text goes in quotes"
 _BOOLEANS = {"true": True, "True": True, "TRUE": True}
 _BOOLEANS |= {"false": False, "False": False, "FALSE": False}
@@ -96,9 +96,12 @@ class Document:
         return SpaceError(message, path=self.path, line=self.line(*location), remedy=remedy)
 
 
-def read(path: Path) -> Document:
-    """Read a file that holds one mapping; raise `SpaceError` for anything doubtful in it."""
-    return parse(read_text(path, MAX_BYTES, SpaceError, "file"), path)
+def read(path: Path, page: str = _PAGE) -> Document:
+    """Read a file that holds one mapping; raise `SpaceError` for anything doubtful in it.
+
+    `page` is where an error sends the user for a complete example.
+    """
+    return parse(read_text(path, MAX_BYTES, SpaceError, "file"), path, page)
 
 
 def read_text(path: Path, most_bytes: int, failure: type[InputError], what: str) -> str:
@@ -121,10 +124,10 @@ def read_text(path: Path, most_bytes: int, failure: type[InputError], what: str)
 
 # A report and its dispatch table read each candidate's space several times.
 @lru_cache(maxsize=32)
-def parse(text: str, path: Path) -> Document:
+def parse(text: str, path: Path, page: str = _PAGE) -> Document:
     """Read `text` as the content of `path`; whoever gets it leaves `data` as it is."""
     _check_characters(text, path)
-    return _Builder(path, text, _events(text, path)).document()
+    return _Builder(path, text, _events(text, path), page).document()
 
 
 def _check_characters(text: str, path: Path) -> None:
@@ -189,20 +192,25 @@ class _Builder:
     path: Path
     text: str
     events: list[Event]
+    page: str
     position: int = 0
     places: dict[Location, TextPosition] = field(default_factory=dict)
+
+    @property
+    def start(self) -> str:
+        return f"start with `version: 1`; {self.page} has a complete example"
 
     def document(self) -> Document:
         starts = [event for event in self.events if isinstance(event, DocumentStartEvent)]
         if not starts:
-            raise SpaceError("the file is empty", path=self.path, line=1, remedy=_START)
+            raise SpaceError("the file is empty", path=self.path, line=1, remedy=self.start)
         if len(starts) > 1:
             remedy = "keep one; delete what follows `---`"
             self._fail("a second document starts here", starts[1], remedy)
         self.position = self.events.index(starts[0]) + 1
         first = self._next()
         if not isinstance(first, MappingStartEvent):
-            self._fail("the file is not a mapping of keys to values", first, _START)
+            self._fail("the file is not a mapping of keys to values", first, self.start)
         self.places[()] = _position(first)
         return Document(self.path, self.text, self._mapping(first, ()), self.places)
 
@@ -245,7 +253,7 @@ class _Builder:
         if isinstance(event, SequenceStartEvent):
             return self._sequence(event, location)
         if not isinstance(event, ScalarEvent):
-            self._fail("a value is needed here", event, _START)
+            self._fail("a value is needed here", event, self.start)
         text = str(event.value)
         if event.style:
             self.places[location] = replace(place, line=_line(event))

@@ -276,12 +276,13 @@ def test_a_changed_setting_changes_the_key(project: Path) -> None:
         ("jobs: [{kernel: a.cu}]\ntime: 8", "`time` is the number 8"),
         ("jobs: [{kernel: a.cu}]\ntime: soon", "`time` is the text 'soon'\n  needed: a time"),
         ("jobs: [{kernel: a.cu}]\ngpus: some", "`gpus` is the text 'some'\n  needed: all, or"),
-        ("jobs: [{kernel: a.cu}]\ngpus: [0, 0]", "`gpus` is a list"),
+        ("jobs: [{kernel: kernels/scale.cu}]\ngpus: [1, 0, 1]", "c.yaml:3: `gpus` names 1 twice"),
+        ("jobs: [{kernel: a.cu}]\ngpus: []", "`gpus` is empty\n  needed: all, or"),
         ("jobs: [{kernel: a.cu}]\ngpus: [true]", "`gpus` is a list"),
         ("jobs: [{kernel: 'kernels/**.cu'}]", "c.yaml:2: "),
         ("jobs: [{kernel: a.cu, device: 'hip:x'}]", "`jobs[0].device` is the text 'hip:x'"),
         ("jobs: [{kernel: a.cu, device: 'cuda:1'}]", "`jobs[0].device` is the text 'cuda:1'"),
-        ("jobs: [{kernel: a.cu, operator: {A: []}}]", "`jobs[0].operator.A` is a list"),
+        ("jobs: [{kernel: a.cu, operator: {A: []}}]", "`jobs[0].operator.A` is empty"),
         ("jobs: [{kernel: a.cu, agent: files}]", "needed: auto, openai or literal"),
         ("jobs: [{kernel: a.cu}]", "c.yaml:2: no such kernel file: a.cu"),
         ("jobs: [{kernel: 'a*.cu'}]", "c.yaml:2: no file matches 'a*.cu'"),
@@ -388,6 +389,13 @@ def test_without_a_gpu_auto_is_the_recording_and_cuda_is_told(
     said = refused("jobs: [{kernel: kernels/scale.cu, device: cuda}]")
     assert "no NVIDIA GPU was found" in said
     assert "device: recorded" in said
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "[1, 2]", "text"])
+def test_a_file_without_keys_is_sent_to_the_page_of_campaigns(project: Path, text: str) -> None:
+    Path("c.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"docs/campaigns\.md has a complete example"):
+        read_campaign(Path("c.yaml"))
 
 
 def test_a_file_that_is_not_there_is_told(project: Path) -> None:

@@ -72,6 +72,15 @@ def test_bad_input_is_one_error_and_exit_code_2(
     assert not Path("all").exists()
 
 
+@pytest.mark.parametrize("folder", ["c.yaml", "c.yaml/below"])
+def test_a_dry_run_refuses_a_file_in_the_place_of_the_folder(
+    tune, project: Path, folder: str
+) -> None:
+    result = tune("campaign", "c.yaml", "--dry-run", "--folder", folder)
+    assert result.exit_code == 2
+    assert f"{folder}: cannot write here: Not a directory" in result.stderr
+
+
 def test_what_came_of_each_job_stands_at_the_end(tune, project: Path, ends: list[int]) -> None:
     ends[:] = [0]
     result = tune("campaign", "c.yaml")
