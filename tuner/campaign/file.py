@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -16,14 +16,20 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from tuner.app.locate import require_kernel
-from tuner.app.plan import agent_settings, require_searcher
-from tuner.campaign.jobs import TUNE, CampaignJob, require_file, require_meter, tuning_job
+from tuner.campaign.jobs import (
+    CERTIFICATES,
+    RECORDED_FILE,
+    TUNE,
+    CampaignJob,
+    check_settings,
+    tuning_job,
+)
 from tuner.campaign.ledger import LEDGER, LOCK
 from tuner.campaign.run import INDEX
 from tuner.device.select import gpu_count
 from tuner.model.errors import InputError, TunerError
 from tuner.model.languages import CUDA, PYTHON, language_of
-from tuner.model.settings import AUTO, RunSettings, duration_s
+from tuner.model.settings import RunSettings, duration_s
 from tuner.space.schema import Size, StrictModel, checked
 from tuner.space.yaml import Document, Location, read
 
@@ -33,14 +39,12 @@ _OWN_FILES = frozenset({INDEX, LEDGER, LOCK})
 _PATTERN = re.compile(r"[*?\[]")
 DEVICES = ("auto", "cuda", "hip", "opencl", "recorded", "host")
 _NUMBERED = re.compile(r"(hip|opencl):[0-9]{1,4}")
-RECORDED_FILE = "recorded:"
 # What `tune record` takes of the settings.
 _RECORDING = frozenset({"record", "device", "trials", "surroundings", "peers", "prune"})
 
 # What only says how a cluster is reached, and which of it are files.
 _NEED_A_CLUSTER = ("gpu_model", "token_file", "tls_ca", "tls_cert", "tls_key")
-_CERTIFICATES = ("tls_ca", "tls_cert", "tls_key")
-_FILES = frozenset({"token_file", *_CERTIFICATES})
+_FILES = frozenset({"token_file", *CERTIFICATES})
 
 
 def _time(value: str) -> str:
@@ -207,63 +211,6 @@ def read_campaign(path: Path, folder: Path | None = None) -> CampaignPlan:
     return _Reader(document, model, folder).plan()
 
 
-About = Callable[..., AbstractContextManager[None]]
-
-
-def _check_settings(given: Mapping[str, Any], base: Path, about: About) -> None:
-    """Raise `TunerError` for what a run of any kernel would refuse, without asking a server.
-
-    `given` are a job's settings, whose paths start from `base`; `about` is told the keys at fault.
-    """
-    store, device = given.get("store"), given.get("device", AUTO)
-    if store is not None or given.get("copy_session"):
-        from tuner.session.copies import require_server
-        from tuner.session.database import find_store
-
-        with about("store", "copy_session"):
-            location = find_store(store, os.environ)
-            if given.get("copy_session"):
-                require_server(location)
-    if "cluster" in given:
-        _check_cluster(given, base, about)
-    if device.startswith(RECORDED_FILE):
-        with about("device"):
-            require_file(base / device.removeprefix(RECORDED_FILE))
-    with about("objective", "device"):
-        require_meter(device, given.get("objective", "time"))
-    with about("searcher"):
-        require_searcher(given.get("searcher", AUTO))
-    with about("agent", "model", "max_tokens", "max_cost", "prices"):
-        agent_settings(cast(RunSettings, given), drafted=False)
-
-
-def _check_cluster(given: Mapping[str, Any], base: Path, about: About) -> None:
-    from tuner.app.cluster import require_of_cluster
-    from tuner.cluster.network import require_address, require_dask, require_scheme, security_of
-    from tuner.cluster.settings import TlsFiles
-    from tuner.cluster.signing import read_token
-
-    with about("device", "cluster"):
-        require_of_cluster(given.get("device", AUTO))
-    with about("cluster"):
-        require_dask()
-        address = require_address(given["cluster"])
-    with about("token_file", "cluster"):
-        read_token(base / given["token_file"] if "token_file" in given else None)
-    authority, certificate, key = (
-        base / given[name] if name in given else None for name in _CERTIFICATES
-    )
-    tls = None
-    with about(*_CERTIFICATES):
-        if authority is not None and certificate is not None:
-            tls = TlsFiles(authority, certificate, key)
-        elif authority or certificate or key:
-            raise InputError("`tls_ca` and `tls_cert` are needed together")
-        security = security_of(tls, "client")
-    with about("cluster"):
-        require_scheme(address, security, "client")
-
-
 class _Reader:
     def __init__(self, document: Document, model: CampaignModel, folder: Path | None) -> None:
         self._document, self._model = document, model
@@ -339,7 +286,7 @@ class _Reader:
                 message = f"`{min(wrong)}` is not for a recording"
                 raise self._error(message, number, min(wrong), remedy="leave it out")
             given = {name: value for name, value in given.items() if name in _RECORDING}
-        _check_settings(given, self._base, partial(self._about, number))
+        check_settings(given, self._base, partial(self._about, number))
         how = tuple(self._how(number, given))
         if "time" in given:
             given["time_s"] = duration_s(given.pop("time"))

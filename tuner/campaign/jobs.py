@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 from pydantic import TypeAdapter
 
-from tuner.app.plan import manifest_of, new_plan, option_of
+from tuner.app.plan import (
+    agent_settings,
+    manifest_of,
+    new_plan,
+    option_of,
+    require_searcher,
+)
 from tuner.app.record import recording_plan
 from tuner.device.recorded.recording import recordings_of
 from tuner.device.select import AMD_DRIVER, recording_of, require_for
-from tuner.model.errors import DeviceError
+from tuner.model.errors import DeviceError, InputError
 from tuner.model.languages import HIP
 from tuner.model.settings import AUTO, RunSettings
 from tuner.process.files import read_regular
@@ -25,6 +34,8 @@ from tuner.space.plan import Plan
 # What a run tries on a workload, by default.
 _TRIALS = 100
 TUNE = (sys.executable, "-m", "tuner")
+RECORDED_FILE = "recorded:"
+CERTIFICATES = ("tls_ca", "tls_cert", "tls_key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +100,63 @@ def tuning_job(
         cost=_cost(plan),
         cluster=cluster,
     )
+
+
+About = Callable[..., AbstractContextManager[None]]
+
+
+def check_settings(given: Mapping[str, Any], base: Path, about: About) -> None:
+    """Raise `TunerError` for what a run of any kernel would refuse, without asking a server.
+
+    `given` are a job's settings, whose paths start from `base`; `about` is told the keys at fault.
+    """
+    store, device = given.get("store"), given.get("device", AUTO)
+    if store is not None or given.get("copy_session"):
+        from tuner.session.copies import require_server
+        from tuner.session.database import find_store
+
+        with about("store", "copy_session"):
+            location = find_store(store, os.environ)
+            if given.get("copy_session"):
+                require_server(location)
+    if "cluster" in given:
+        _check_cluster(given, base, about)
+    if device.startswith(RECORDED_FILE):
+        with about("device"):
+            require_file(base / device.removeprefix(RECORDED_FILE))
+    with about("objective", "device"):
+        require_meter(device, given.get("objective", "time"))
+    with about("searcher"):
+        require_searcher(given.get("searcher", AUTO))
+    with about("agent", "model", "max_tokens", "max_cost", "prices"):
+        agent_settings(cast(RunSettings, given), drafted=False)
+
+
+def _check_cluster(given: Mapping[str, Any], base: Path, about: About) -> None:
+    from tuner.app.cluster import require_of_cluster
+    from tuner.cluster.network import require_address, require_dask, require_scheme, security_of
+    from tuner.cluster.settings import TlsFiles
+    from tuner.cluster.signing import read_token
+
+    with about("device", "cluster"):
+        require_of_cluster(given.get("device", AUTO))
+    with about("cluster"):
+        require_dask()
+        address = require_address(given["cluster"])
+    with about("token_file", "cluster"):
+        read_token(base / given["token_file"] if "token_file" in given else None)
+    authority, certificate, key = (
+        base / given[name] if name in given else None for name in CERTIFICATES
+    )
+    tls = None
+    with about(*CERTIFICATES):
+        if authority is not None and certificate is not None:
+            tls = TlsFiles(authority, certificate, key)
+        elif authority or certificate or key:
+            raise InputError("`tls_ca` and `tls_cert` are needed together")
+        security = security_of(tls, "client")
+    with about("cluster"):
+        require_scheme(address, security, "client")
 
 
 def _require_device(plan: Plan) -> None:
