@@ -153,7 +153,8 @@ class Cluster:
         """Give a slot back, with a last word for it if it lives."""
         self._taken.pop(slot.info.slot, None)
         if work is not None and not slot.gone.done():
-            with suppress(DeviceLost, WorkerError, TimeoutError):
+            # Nobody waits for what comes of it: a run may be complete, and its scheduler gone.
+            with suppress(DeviceError, WorkerError, TimeoutError):
                 self.start(self.ask(slot, work, CLOSING_S)).result(2 * CLOSING_S)
 
     @property

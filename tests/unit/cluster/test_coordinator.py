@@ -250,6 +250,21 @@ def test_without_its_scheduler_everything_ends_with_one_error(
         device.run(program())
 
 
+def test_a_slot_is_given_back_though_the_scheduler_has_just_died(
+    hosts: Hosts, spec: KernelSpec, said: list[str]
+) -> None:
+    hosts.add("one")
+    with connected(hosts, said) as cluster:
+        device = RemoteDevice(cluster, GPU, spec, {}, said.append)
+        cluster._watching.cancel()  # or it may be first to notice
+        hosts.end("one")
+        hosts.end_scheduler()
+        device.close()
+        assert cluster.taken == 0
+        with pytest.raises(ClusterLost):
+            cluster.fitting(GPU, wait_s=0.0)
+
+
 @pytest.mark.parametrize("closed", [lambda one: one._close, lambda one: one.rpc.close])
 def test_a_client_that_has_given_up_says_that_the_scheduler_is_gone(
     hosts: Hosts, said: list[str], closed: Callable[[Any], Callable[..., Any]]
