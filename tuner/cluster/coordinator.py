@@ -456,7 +456,8 @@ class Cluster:
                 await asyncio.sleep(max(LOOK_S, LOOK_S_PER_WORKER * len(self._slots)))
                 await self._look()
                 now_s = time.monotonic()
-                for slot in self._taken.values():
+                # Other threads take slots and give them back meanwhile.
+                for slot in list(self._taken.values()):
                     # A call holds the slot while it lasts, and then as long as a `Keep`.
                     if not slot.working and now_s - slot.kept_s > self.settings.patience.keep_s:
                         slot.kept_s = now_s

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -79,6 +80,26 @@ def test_two_devices_of_a_run_have_a_slot_each(
         hosts.add(name)
     first, second = device_on(), device_on()
     assert {first.host, second.host} == {"one", "two"}
+
+
+def test_a_slot_that_is_given_back_while_others_are_kept_does_not_end_that(
+    hosts: Hosts, spec: KernelSpec, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        hosts.add(name)
+    kept: list[str] = []
+    with connected(hosts, said, keep_s=0.0) as cluster:
+
+        def keep(slot: Slot) -> Coroutine[Any, Any, None]:
+            kept.append(slot.info.name)
+            cluster.release(slot, None)
+            return asyncio.sleep(0)
+
+        monkeypatch.setattr(cluster, "_keep", keep)
+        for _ in range(2):
+            RemoteDevice(cluster, GPU, spec, {}, said.append)
+        wait_until(lambda: sorted(kept) == ["one", "two"], "both to be kept")
+        assert not cluster._watching.done()
 
 
 def test_another_run_gets_no_slot_that_is_held(
