@@ -365,14 +365,24 @@ class Cluster:
                     self._used = True
                     self._tell_of_left_out()
                     return slot, said
+            fitting = wanted.among(self._living())  # less those that were just refused or lost
             if failure is not None and fitting and refused.issuperset(fitting):
                 raise failure
-            if not fitting and self._left_out and not self._used:
-                reasons, remedies = zip(*self._left_out.values(), strict=True)
-                raise DeviceError("; ".join(reasons), remedy="; ".join(dict.fromkeys(remedies)))
-            if time.monotonic() > ends_s:
+            late = time.monotonic() > ends_s
+            if not fitting and ((late and wanted.name) or not self._used):
+                self._blame_left_out(wanted)
+            if late:
                 raise DeviceLost(wanted.refusal(self._living()), remedy=NO_SLOT)
             await asyncio.sleep(TAKE_AGAIN_S)
+
+    def _blame_left_out(self, wanted: Wanted) -> None:
+        """Raise what is wrong with those that are left out: with one that is named, with all."""
+        left_out = self._left_out
+        if wanted.name:
+            left_out = {name: why for name, why in left_out.items() if name == wanted.name}
+        if left_out:
+            reasons, remedies = zip(*left_out.values(), strict=True)
+            raise DeviceError("; ".join(reasons), remedy="; ".join(dict.fromkeys(remedies)))
 
     async def _opened(self, slot: Slot, kernel: OpenKernel, bundle: Bundle) -> DeviceInfo | None:
         """Hold a slot and open a kernel there; None where another run holds it."""

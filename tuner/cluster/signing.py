@@ -20,6 +20,7 @@ MAKE = "python -c 'import secrets; print(secrets.token_hex(32))' > token; chmod 
 SHARE_ONE = "give coordinator and workers the same token (--token-file)"
 
 Kind = Literal["request", "answer"]
+_A: dict[Kind, str] = {"request": "a request", "answer": "an answer"}
 _SIGNATURE_BYTES = hashlib.sha256().digest_size
 
 
@@ -46,7 +47,7 @@ class Seal:
         signature, content = sealed[:_SIGNATURE_BYTES], sealed[_SIGNATURE_BYTES:]
         if not hmac.compare_digest(signature, self._signature(kind, content)):
             raise ForgedError(
-                f"a {kind} was not signed with the token that is used here",
+                f"{_A[kind]} was not signed with the token that is used here",
                 remedy=SHARE_ONE,
             )
         return pickle.loads(content)  # noqa: S301 - signed by who has the token

@@ -341,6 +341,35 @@ def test_a_host_with_another_token_is_told_of(
     assert host.device.spec is None
 
 
+@pytest.mark.parametrize("wanted", [GPU, replace(GPU, name="stranger")])
+def test_who_does_not_wait_is_told_of_another_token_too(
+    hosts: Hosts, spec: KernelSpec, said: list[str], wanted: Wanted
+) -> None:
+    hosts.add("stranger", token="some other token of a stranger")  # noqa: S106
+    told = r"(?s)stranger.*: an answer was not signed.*--token"
+    with connected(hosts, said) as cluster, pytest.raises(DeviceError, match=told):
+        RemoteDevice(cluster, wanted, spec, {}, said.append, wait_s=0.0)
+
+
+def test_the_one_host_that_is_named_is_told_of_where_others_are_right(
+    hosts: Hosts, spec: KernelSpec, said: list[str]
+) -> None:
+    hosts.add("one")
+    for name in ("stranger", "unknown"):
+        hosts.add(name, token="some other token of a stranger")  # noqa: S106
+    with connected(hosts, said) as cluster:
+
+        def opened(name: str) -> RemoteDevice:
+            return RemoteDevice(cluster, replace(GPU, name=name), spec, {}, said.append, wait_s=0.0)
+
+        with pytest.raises(DeviceError):
+            opened("unknown")
+        assert opened("one").host == "one"
+        with pytest.raises(DeviceError, match="not signed with the token") as refused:
+            opened("stranger")
+    assert "unknown" not in refused.value.message
+
+
 def test_a_run_goes_on_without_a_host_that_has_another_token(
     hosts: Hosts, spec: KernelSpec, said: list[str]
 ) -> None:
