@@ -51,7 +51,7 @@ class RemoteCompiler:
             result: CompileResult = await self._asked(work, bundle)
         except LostTooOftenError as error:
             return CompileResult(error=error.message)
-        return replace(result, error=_at_home(result.error, request))
+        return replace(result, error=bundle.at_home(result.error))
 
     async def _asked(self, work: Work, bundle: Bundle | None = None) -> Any:
         cluster, deadline_s = self._cluster, self._cluster.settings.patience.compile_s
@@ -64,10 +64,3 @@ class RemoteCompiler:
                 if not slot.refused:
                     lost.append(error.message)
         raise LostTooOftenError("compiling was lost", lost)
-
-
-def _at_home(error: str, request: CompileRequest) -> str:
-    """Name the folders of this machine, where the worker has only their numbers."""
-    for number, folder in enumerate(request.include_dirs):
-        error = error.replace(f"\0{number}/", f"{folder}/")
-    return error

@@ -105,7 +105,8 @@ class RemoteDevice:
         lost: list[str] = []
         while True:
             try:
-                return self._cluster.call(self._slot, call, deadline_s)
+                with self._bundle.errors_at_home():
+                    return self._cluster.call(self._slot, call, deadline_s)
             except (DeviceLost, WorkerError) as error:
                 lost.append(f"{self._slot.info.name}: {error.message}")
             if len(lost) == MOST_LOSSES:
@@ -133,5 +134,6 @@ class RemoteDevice:
         self._say(f"the work of {before.info.name} goes on with {self._slot.info.name}")
 
     def _taken(self, wait_s: float) -> tuple[Slot, DeviceInfo]:
-        slot, info = self._cluster.take(self._wanted, self._kernel, self._bundle, wait_s=wait_s)
+        with self._bundle.errors_at_home():
+            slot, info = self._cluster.take(self._wanted, self._kernel, self._bundle, wait_s=wait_s)
         return slot, replace(info, environment={**info.environment, "host": slot.info.host})

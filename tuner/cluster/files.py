@@ -6,42 +6,77 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from tuner.cluster.messages import LacksFiles, Manifest
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.includes import reachable_files
-from tuner.model.errors import KernelError, WorkerError
+from tuner.model.errors import KernelError, TunerError, WorkerError
 from tuner.model.kernel import KernelSpec
 from tuner.process.files import atomic_write, read_regular
 
 # What no run has asked for in so long is deleted when a worker starts.
 KEPT_S = 30 * 24 * 3600
+# Stands for a worker's folder in what it says: the coordinator puts its own folders there.
+_THERE = "\0"
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Files as another host will see them, and where they lie here."""
+    """Files as another host will see them, and where they lie here.
+
+    `homes` are the folders here, by how their names begin there.
+    """
 
     files: Manifest
     places: Mapping[str, Path]
+    homes: Mapping[str, str]
 
     @classmethod
-    def of(cls, named: Iterable[tuple[str, Path]]) -> Bundle:
+    def of(cls, named: Iterable[tuple[str, Path]], homes: Mapping[str, str]) -> Bundle:
         """Hash files; raise `KernelError` for one that cannot be read."""
         digests: dict[str, str] = {}
         places: dict[str, Path] = {}
         for name, path in named:
             digests[name] = hashlib.sha256(_content(path)).hexdigest()
             places[digests[name]] = path
-        return cls(tuple(sorted(digests.items())), places)
+        return cls(tuple(sorted(digests.items())), places, homes)
 
     def contents(self, digests: Iterable[str]) -> dict[str, bytes]:
         """Read what a worker lacks."""
         return {digest: _content(self.places[digest]) for digest in digests}
+
+    def at_home(self, text: str) -> str:
+        """Name the files of this machine in a text of `unplaced`."""
+        for name, folder in self.homes.items():
+            text = text.replace(f"{_THERE}{name}", folder)
+        return text
+
+    @contextmanager
+    def errors_at_home(self) -> Iterator[None]:
+        """Name the files of this machine in the errors of a worker."""
+        try:
+            yield
+        except TunerError as error:
+            retell(error, self.at_home)
+            raise
+
+
+def unplaced(text: str, folder: Path) -> str:
+    """Take the folder of a bundle on this host out of a text; `Bundle.at_home` is the other way."""
+    return text.replace(f"{folder}/", _THERE)
+
+
+def retell(error: TunerError, told: Callable[[str], str]) -> None:
+    """Change all that an error says of files."""
+    error.message = told(error.message)
+    if error.path is not None:
+        error.path = Path(told(str(error.path)))
+    if error.remedy is not None:
+        error.remedy = told(error.remedy)
 
 
 def _content(path: Path) -> bytes:
@@ -68,7 +103,8 @@ def kernel_bundle(spec: KernelSpec) -> tuple[KernelSpec, Bundle]:
         template=Path(names[spec.template]),
         include_dirs=(),
     )
-    return moved, Bundle.of((name, path) for path, name in names.items())
+    home = "" if root == Path() else f"{root}/".replace("//", "/")
+    return moved, Bundle.of(((name, path) for path, name in names.items()), {"": home})
 
 
 def placed(spec: KernelSpec, folder: Path) -> KernelSpec:
@@ -92,7 +128,8 @@ def request_bundle(request: CompileRequest) -> tuple[CompileRequest, Bundle]:
             if real.is_relative_to(folder):
                 named[f"{number}/{real.relative_to(folder).as_posix()}"] = real
     numbers = tuple(map(str, range(len(folders))))
-    return replace(request, include_dirs=numbers), Bundle.of(named.items())
+    homes = {f"{number}/": f"{given}/" for number, given in enumerate(request.include_dirs)}
+    return replace(request, include_dirs=numbers), Bundle.of(named.items(), homes)
 
 
 class FileStore:

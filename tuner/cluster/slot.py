@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.cluster.files import FileStore, placed
+from tuner.cluster.files import FileStore, placed, retell, unplaced
 from tuner.cluster.messages import (
     COMPILE_RESOURCE,
     COUNTERS,
@@ -91,6 +91,7 @@ class Slot:
         self._holder, self._number, self._ends_s = "", 0, 0.0
         self._working = False
         self._device: Device | None = None
+        self._folder: Path | None = None
         self._parts = ExitStack()
         self._tools: _Tools | None = None
         self._compilers: dict[tuple[bool, str], Compiler] = {}
@@ -105,13 +106,19 @@ class Slot:
                 raise ForgedError(f"this work is for another process than {self._info.name}")
             made = Answer(*asked, value=self._do(request))
         except TunerError as error:
+            retell(error, self._told)
             made = Answer(*asked, raised=error)
         except MemoryError as error:  # NumPy's and CuPy's are subclasses, known here only
             made = Answer(*asked, raised=MemoryError(str(error)))
         except Exception:  # noqa: BLE001 - the traceback must reach the coordinator, whatever it is
-            failed = WorkerError(f"on {self._info.host}:\n{traceback.format_exc()}")
+            trace = self._told(traceback.format_exc())
+            failed = WorkerError(f"on {self._info.host}:\n{trace}")
             made = Answer(*asked, raised=failed)
         return self._seal.close("answer", made)
+
+    def _told(self, text: str) -> str:
+        """Say of the kernel's files what the coordinator understands."""
+        return text if self._folder is None else unplaced(text, self._folder)
 
     def close(self) -> None:
         """Close device and compilers."""
@@ -143,7 +150,8 @@ class Slot:
             return Held()
         self._require_new(request)
         self._close_device()
-        spec = placed(work.spec, self._files.folder(work.files))
+        self._folder = self._files.folder(work.files)
+        spec = placed(work.spec, self._folder)
         logger.warning("%s: opens %s", self._info.name, spec.name)
         with self._at_work():
             try:
@@ -180,8 +188,7 @@ class Slot:
         compiler = self._compiler(work.on_cpu, request.architecture)
         result = compiler.submit(replace(request, include_dirs=include_dirs)).result()
         assert isinstance(result, CompileResult)
-        # The coordinator puts its own folders in the place of numbers.
-        return replace(result, error=result.error.replace(f"{folder}/", "\0"))
+        return replace(result, error=unplaced(result.error, folder))
 
     def _compiler(self, on_cpu: bool, architecture: str = "") -> Compiler:
         which = on_cpu, architecture if is_amd(architecture) else ""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,15 @@ from tuner.cluster.messages import CPU_MODEL, Answer, code_version, cuda_version
 from tuner.cluster.signing import Seal
 from tuner.compiler.base import CompileRequest
 from tuner.device.base import CanCount, CanWatch
-from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, InputError, WorkerError
+from tuner.device.reference import load_reference
+from tuner.model.errors import (
+    ClusterLost,
+    DeviceError,
+    DeviceLost,
+    InputError,
+    KernelError,
+    WorkerError,
+)
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Status
 
@@ -252,6 +261,44 @@ def test_an_error_of_the_device_is_nobody_s_loss(
     with pytest.raises(DeviceError, match="not enough memory"):
         device.run(program())
     assert host.device.closed == 0
+
+
+RAISES = "raise ValueError(__file__)\n"
+
+
+def refused_reference(path: Path) -> KernelError:
+    with pytest.raises(KernelError) as refused:
+        load_reference(path)
+    return refused.value
+
+
+def test_a_reference_that_raises_is_named_where_it_lies_here(
+    hosts: Hosts, spec: KernelSpec, device_on: Callable[..., RemoteDevice]
+) -> None:
+    host = hosts.add("one")
+    spec.reference.write_text(RAISES, encoding="utf-8")
+    device, there = device_on(), host.device.spec
+    assert there is not None
+    host.device.fails = [refused_reference(there.reference)]
+    with pytest.raises(KernelError) as refused:
+        device.run(program())
+    here = refused_reference(spec.reference)
+    assert (refused.value.path, refused.value.line) == (spec.reference, 1)
+    assert str(refused.value) == str(here)
+
+
+def test_a_reference_that_raises_when_it_is_opened_is_named_where_it_lies_here(
+    hosts: Hosts,
+    spec: KernelSpec,
+    device_on: Callable[..., RemoteDevice],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host = hosts.add("one")
+    spec.reference.write_text(RAISES, encoding="utf-8")
+    monkeypatch.setattr(host.slot, "_opened", lambda device, of, _: load_reference(of.reference))
+    with pytest.raises(KernelError) as refused:
+        device_on()
+    assert str(refused.value) == str(refused_reference(spec.reference))
 
 
 def test_without_its_scheduler_everything_ends_with_one_error(

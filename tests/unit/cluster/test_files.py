@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tuner.cluster.files import FileStore, kernel_bundle, placed, request_bundle
+from tuner.cluster.files import FileStore, kernel_bundle, placed, request_bundle, unplaced
 from tuner.compiler.base import CompileRequest
 from tuner.model.errors import KernelError, WorkerError
 from tuner.model.kernel import KernelSpec
+
+PATHS = ("path", "source", "reference", "template")
 
 
 def sent(store: FileStore, bundle) -> int:
@@ -31,12 +33,34 @@ def test_a_kernel_lies_there_as_here_and_travels_once(spec: KernelSpec, tmp_path
     moved, bundle = kernel_bundle(spec)
     assert sent(store, bundle) == 4
     there = placed(moved, store.folder(bundle.files))
-    for name in ("path", "source", "reference", "template"):
+    for name in PATHS:
         before, after = getattr(spec, name), getattr(there, name)
         assert after != before
         assert after.read_bytes() == before.read_bytes()
     assert there.source.parent == there.reference.parent
     assert sent(store, kernel_bundle(spec)[1]) == 0
+
+
+@pytest.mark.parametrize("below", ["project/", "", "/a/b/"])
+def test_what_is_said_of_a_file_there_is_said_of_it_here(
+    spec: KernelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
+) -> None:
+    monkeypatch.chdir(spec.path.parent if not below else tmp_path)
+    names = {field: Path(below + getattr(spec, field).name) for field in PATHS}
+    monkeypatch.setattr("tuner.cluster.files._content", lambda path: str(path).encode())
+    bundle = kernel_bundle(replace(spec, **names))[1]
+    folder = tmp_path / "there"
+    said = unplaced(f"see {folder}/scale.py:5 and {folder}/scale.cu", folder)
+    assert bundle.at_home(said) == f"see {below}scale.py:5 and {below}scale.cu"
+
+
+def test_files_that_share_the_root_alone_are_named_as_they_are(
+    spec: KernelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.cluster.files._content", lambda path: str(path).encode())
+    apart = replace(spec, **{field: Path(f"/{field}/file") for field in PATHS})
+    said = unplaced(f"{tmp_path}/reference/file", tmp_path)
+    assert kernel_bundle(apart)[1].at_home(said) == "/reference/file"
 
 
 def test_only_what_changed_travels_again(spec: KernelSpec, tmp_path: Path) -> None:
@@ -66,6 +90,8 @@ def test_headers_that_a_source_reaches_go_along(tmp_path: Path) -> None:
     folder = store.folder(bundle.files, *moved.include_dirs)
     assert (folder / "0/deep/b.h").read_text(encoding="utf-8") == "int b;\n"
     assert (folder / "1").is_dir()
+    error = unplaced(f"{folder}/0/deep/b.h(1): error; {folder}/1/x.h", folder)
+    assert bundle.at_home(error) == f"{first}/deep/b.h(1): error; {second}/x.h"
     assert store.folder(bundle.files, *moved.include_dirs) == folder
 
 
