@@ -7,7 +7,6 @@ import pickle
 import re
 import secrets
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from tuner.cluster.settings import Patience, TlsFiles
 from tuner.cluster.signing import read_token
 from tuner.cluster.slot import SlotOptions
 from tuner.compiler.cache import user_cache_dir
+from tuner.compiler.command import remove_left_behind, scratch_folder
 from tuner.device.select import HOST, gpu_count
 from tuner.model.errors import DeviceError, InputError
 from tuner.process.child import ChildDiedError, ChildProcess, ChildTimeoutError
@@ -82,7 +82,8 @@ def serve_host(options: HostOptions, say: Callable[[str], None]) -> None:
     infos = slot_infos(options)
     files = user_cache_dir() / "cluster"
     FileStore(files).prune()
-    with tempfile.TemporaryDirectory(prefix="tuner-worker-") as scratch:
+    remove_left_behind()
+    with scratch_folder() as scratch:
         keepers = [
             _Keeper(
                 SlotOptions(
@@ -90,7 +91,7 @@ def serve_host(options: HostOptions, say: Callable[[str], None]) -> None:
                     info=info,
                     token=token,
                     tls=options.tls,
-                    scratch=Path(scratch),
+                    scratch=scratch,
                     files=files,
                     lease_s=options.patience.lease_s,
                 ),

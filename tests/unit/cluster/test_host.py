@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from threading import Event
 from typing import Any
 
+import faults
 import pytest
+from cluster_doubles import Hosts
 
 from tuner.cluster.host import HostOptions, _keep_all, slot_infos
 from tuner.cluster.messages import read_info
@@ -29,6 +36,36 @@ def test_a_name_that_nobody_would_read_is_refused(name: str) -> None:
 def test_a_stranger_without_compilers_is_none_of_ours(compilers: object) -> None:
     (info,) = slot_infos(HostOptions("tcp://s:1", device="host", name="stranger"))
     assert read_info({**asdict(info), "compilers": compilers}) is None
+
+
+def test_the_folder_of_a_worker_that_was_killed_goes_when_the_next_one_starts(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "cache"))
+    words = ("worker", hosts.address, "--device", "host", "--name", "node", "--jobs", "1")
+
+    @contextmanager
+    def working(log: Path) -> Iterator[subprocess.Popen[str]]:
+        given = (*words, "--token-file", hosts.token_file)
+        with log.open("w") as output, faults.started(*given, folder=tmp_path, output=output) as one:
+            try:
+                faults.wait_until(lambda: "works for" in log.read_text(), "the worker", 60)
+                yield one
+            finally:
+                one.kill()
+
+    with working(tmp_path / "first.log"):
+        (left,) = temporary.iterdir()
+    assert left.exists()
+    with working(tmp_path / "second.log") as process:
+        (used,) = temporary.iterdir()
+        assert used != left
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+    assert list(temporary.iterdir()) == []
 
 
 @dataclass
