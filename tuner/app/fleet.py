@@ -50,9 +50,7 @@ def jobs_of(
 ) -> tuple[tuple[Job, ...], tuple[str, ...]]:
     """Say what to tune for the files that are to be made, and what cannot be and why.
 
-    A file that is there is made again where its session, below `sessions`, has numbers of tokens
-    that were left undecided.
-
+    One that is there is made again where its session below `sessions` left something undecided.
     With `two` each GEMM of the experts gets configs of its own, and a second file is made for them;
     so too where the engine has such a file: it would read that beside the first one, and nobody has
     measured them together. Raises `InputError` where config.json lacks what the shapes need.

@@ -21,6 +21,7 @@ from tuner.export.engine_configs.files import CONFIG_KEYS, Engine, Key
 from tuner.export.engine_configs.used import UsedConfig, UsedConfigs
 from tuner.export.engine_configs.winners import configs_of
 from tuner.model.errors import WorkerError
+from tuner.session.session import Session
 
 
 def session_of(folder: Path, kernel: str, **chosen: str) -> Path:
@@ -72,6 +73,24 @@ def test_of_two_sessions_the_config_that_gains_more_is_written(tmp_path: Path, f
     assert speedup > 1.0
     (note,) = (one for one in made.notes if "gains more than" in one)
     assert note.endswith(f"of {sessions[1]}, where it gains more than that of {sessions[0]}")
+
+
+def test_another_kernel_s_win_takes_no_config_from_a_file(tmp_path: Path) -> None:
+    own, other = (session_of(tmp_path / name, "fused_moe") for name in ("own", "other"))
+    with Session.open(other) as session:
+        session.add_candidate("r1", "", "", parent="initial")
+    with sqlite3.connect(other / "session.db") as store:
+        found = store.execute("select id, content from records where kind = 'comparison'")
+        ((number, text),) = found.fetchall()
+        content = json.loads(text)
+        content["finalists"][0]["candidate"] = "r1"
+        changed = json.dumps(content), number
+        store.execute("update records set content = ? where id = ?", changed)
+    for given in ([own, other], [other, own]):
+        made = configs_of(given, "sglang", "3.6.0")
+        (table,) = made.tables.values()
+        assert [session for _, session in table.proved.values()] == [own]
+        assert not table.proved.keys() & table.undecided.keys()
 
 
 def test_what_one_triton_measured_is_no_file_for_another(

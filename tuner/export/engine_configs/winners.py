@@ -242,7 +242,8 @@ def _add(found: Winners, folder: Path, tables: dict[Key, Tables]) -> None:
         best, axes = entry.best, entry.workload.values
         one = tables.setdefault(_KEYS[name](axes, operators), Tables())
         one.two, tokens = operators.get("CONFIGS") == "two", axes["M"]
-        if best is not None and best.proved:
+        ours = best is not None and best.variant.candidate == INITIAL
+        if best is not None and best.proved and ours:
             if not one.gains_most(tokens, best.speedup, folder):
                 continue
             one.undecided.pop(tokens, None)
@@ -252,7 +253,7 @@ def _add(found: Winners, folder: Path, tables: dict[Key, Tables]) -> None:
             one.undecided[tokens] = _why(best)
         if best is None or best.slower:
             continue
-        if best.variant.candidate != INITIAL:
+        if not ours:
             one.undecided[tokens] = f"the best is of {best.variant.candidate}, another kernel"
             continue
         values = chosen.config(entry.workload, best.variant)
