@@ -144,28 +144,26 @@ def searched(space: RecordedSpace, weights: str, seeds: int) -> dict[str, Any]:
 
 def kept(sessions: Sequence[Path], path: Path = MEASURED) -> list[dict[str, Any]]:
     """Add what sessions measured of their spaces to what the file has of others; give their own."""
-    from tuner.session.session import Session
-
-    own = []
-    for folder in sessions:
-        with Session.open(folder, read_only=True) as session:
-            config, environment = session.manifest.config, session.environment
-            for workload in config.workloads:
-                trials = session.trials("initial", workload)
-                if len(trials) >= FEWEST_CONFIGS:
-                    own.append(
-                        {
-                            "workload": workload.key,
-                            "weights": config.operators["WEIGHTS"],
-                            "commit": environment["commit"],
-                            "us": {t.config.key: t.time_us and round(t.time_us, 3) for t in trials},
-                        }
-                    )
+    own = [one for folder in sessions for one in _measured(folder)]
     known = read_measured(path) if path.exists() else []
     content = {(one["workload"], one["weights"]): one for one in [*known, *own]}
     text = json.dumps([content[name] for name in sorted(content)])
     path.write_bytes(lzma.compress(text.encode(), preset=9))
     return own
+
+
+def _measured(folder: Path) -> Iterator[dict[str, Any]]:
+    from tuner.session.session import Session
+
+    with Session.open(folder, read_only=True) as session:
+        config, commit = session.manifest.config, session.environment["commit"]
+        for workload in config.workloads:
+            trials = session.trials("initial", workload)
+            if len(trials) < FEWEST_CONFIGS:
+                continue
+            us = {one.config.key: one.time_us and round(one.time_us, 3) for one in trials}
+            about = {"workload": workload.key, "weights": config.operators["WEIGHTS"]}
+            yield {**about, "commit": commit, "us": us}
 
 
 def read_measured(path: Path) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.app.api import tune
-from tuner.app.plan import option_of
+from tuner.app.plan import is_renewable, option_of
 from tuner.export.engine_configs.files import BlockFp8Key, Engine, Key, MoeKey, write_files
 from tuner.export.engine_configs.found import EngineFile
 from tuner.export.engine_configs.needed import CONFIG
@@ -160,11 +160,12 @@ def _tuned(
     kernel = _kernel_of(job)
     own: RunSettings = {"enough": ENOUGH_OF_A_FLEET, **settings, "operators": dict(job.operators)}
     left = list(job.workloads)
-    if (session / DATABASE).exists() and (kept := _kept(session, settings)):
-        yield f"goes on with {kept}, as it was started"
     while True:
-        begun = (session / DATABASE).exists()
-        settings_now = _renewed(session, settings) if begun else {**own, "workloads": left}
+        settings_now: RunSettings = {**own, "workloads": left}
+        if (session / DATABASE).exists():
+            settings_now, kept = _gone_on_with(session, settings)
+            if kept:
+                yield f"goes on with {kept}, as it was started"
         try:
             tune(kernel, session=session, progress=told, **settings_now)
         except OutOfMemory as error:
@@ -182,23 +183,17 @@ def _tuned(
             yield f"undecided: {key.partition(',')[0]}: {reason}"
 
 
-def _renewed(session: Path, settings: RunSettings) -> RunSettings:
-    """Leave what a session may be given anew: other GPUs, where it was started on any by number."""
-    with Session.open(session, read_only=True) as opened:
-        several = bool(opened.manifest.config.gpus)
-    return {"gpus": settings["gpus"]} if several and "gpus" in settings else {}
-
-
-def _kept(session: Path, settings: RunSettings) -> str:
-    """Say what a session keeps of its own in place of what is asked for now."""
+def _gone_on_with(session: Path, settings: RunSettings) -> tuple[RunSettings, str]:
+    """Give what a session may be given anew, and say what it keeps in place of what is asked."""
     with Session.open(session, read_only=True) as opened:
         config = opened.manifest.config
-    asked, kept = {**settings, **({"gpus": config.gpus} if config.gpus else {})}, []
+    kept = []
     for name in ("trials", "enough", "gpus"):
-        own = getattr(config, name)
-        if name in asked and asked[name] != own:
+        own, asked = getattr(config, name), dict(settings).get(name)
+        if asked not in (None, own) and not is_renewable(config, name):
             kept.append(f"{option_of(name)} {own}" if own else f"no {option_of(name)}")
-    return " and ".join(kept)
+    renewed = "gpus" in settings and is_renewable(config, "gpus")
+    return {"gpus": settings["gpus"]} if renewed else {}, " and ".join(kept)
 
 
 def _forgotten(session: Path) -> bool:

@@ -129,7 +129,7 @@ def resumed_plan(
     differing = [
         name
         for name, value in given.items()
-        if value != getattr(config, name) and not (name in RENEWABLE and _renewable(config, name))
+        if value != getattr(config, name) and not is_renewable(config, name)
     ]
     if differing:
         options = ", ".join(map(option_of, differing))
@@ -143,9 +143,10 @@ def resumed_plan(
     return _plan(definition, replace(config, **renewed))
 
 
-def _renewable(config: RunConfig, name: str) -> bool:
+def is_renewable(config: RunConfig, name: str) -> bool:
+    """Tell whether a resumed run may be given a setting anew."""
     # A session that began on one device does not say which of several that was.
-    return name != "gpus" or bool(config.gpus)
+    return name in RENEWABLE and (name != "gpus" or bool(config.gpus))
 
 
 def verified_plan(

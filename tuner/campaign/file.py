@@ -194,7 +194,12 @@ class _Entry:
     settings: RunSettings
     record: bool
     how: tuple[str, ...]
-    cluster: str
+
+    @property
+    def cluster(self) -> str:
+        """The address of the scheduler, "" for none."""
+        words = dict(zip(self.how, self.how[1:], strict=False))
+        return words.get("--cluster", "")
 
     @property
     def needs_gpu(self) -> bool:
@@ -271,8 +276,7 @@ class _Reader:
                 own["operators"] = dict(zip(macros, choice, strict=True))
             stems = [kernel.stem] if job.name is None or len(kernels) > 1 else []
             name = "-".join([*([job.name] if job.name else []), *stems, *choice])
-            cluster = how[how.index("--cluster") + 1] if "--cluster" in how else ""
-            yield _Entry(number, name, kernel, own, record, how, cluster)
+            yield _Entry(number, name, kernel, own, record, how)
 
     def _settings(self, number: int, job: JobModel) -> tuple[RunSettings, bool, tuple[str, ...]]:
         """Complete a job's settings with the defaults; say whether it is a recording, and how."""
@@ -427,11 +431,9 @@ class _Reader:
         try:
             yield
         except TunerError as error:
-            stated, given = (
-                _stated(self._model.jobs[number]),
-                self._merged(self._model.jobs[number]),
-            )
-            key = next((one for by in (stated, given) for one in keys if one in by), keys[0])
+            job = self._model.jobs[number]
+            given = (_stated(job), self._merged(job))
+            key = next((one for by in given for one in keys if one in by), keys[0])
             raise self._error(_said(error), number, key, remedy=error.remedy) from error
 
     def _error(

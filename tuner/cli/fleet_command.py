@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -132,32 +130,38 @@ def command(
         _require_measured_with(engine, engine_dir, folder)
     places = _folders(engine, engine_dir, folder)
     files = missing_files(model, places, gpu, triton, tp=tp, ep=ep, dtype=dtype)
-    if not dry_run:
-        settings: RunSettings = {"device": "cuda", "keep_bits": keep_bits}
-        if gpus is not None:
-            settings["gpus"] = gpus
-        if trials is not None:
-            settings["trials"] = trials
-        if enough is not None:
-            settings["enough"] = enough
-        own = sessions_of(sessions, gpu, triton, keep_bits=keep_bits)
-        jobs, refused = jobs_of(files, model, ep, two=two, sessions=own)
-        for one in refused:
-            click.echo(f"cannot be made: {one}", err=True)
-        _make(jobs, own, to, engine, triton, settings)
-        if refused:
-            raise WorkerError(
-                f"{len(refused)} of {len(files)} files cannot be made",
-                remedy="why is said above; the engine has a default for them",
-            )
-        return
     if as_json:
         listed = {"engine": engine, "gpu": gpu, "triton": triton, "tp": tp, "ep": ep}
         click.echo(json.dumps({**listed, "files": [_object(one, two=two) for one in files]}))
         return
-    where = f"{gpu}, Triton {triton}, tp {tp}, ep {ep}"
-    for line in _lines(files, engine, where, two=two):
-        click.echo(line)
+    if dry_run:
+        where = f"{gpu}, Triton {triton}, tp {tp}, ep {ep}"
+        for line in _lines(files, engine, where, two=two):
+            click.echo(line)
+        return
+    own = sessions_of(sessions, gpu, triton, keep_bits=keep_bits)
+    jobs, refused = jobs_of(files, model, ep, two=two, sessions=own)
+    for one in refused:
+        click.echo(f"cannot be made: {one}", err=True)
+    _make(jobs, own, to, engine, triton, _settings(gpus, trials, enough, keep_bits=keep_bits))
+    if refused:
+        raise WorkerError(
+            f"{len(refused)} of {len(files)} files cannot be made",
+            remedy="why is said above; the engine has a default for them",
+        )
+
+
+def _settings(
+    gpus: str | None, trials: int | None, enough: float | None, *, keep_bits: bool
+) -> RunSettings:
+    settings: RunSettings = {"device": "cuda", "keep_bits": keep_bits}
+    if gpus is not None:
+        settings["gpus"] = gpus
+    if trials is not None:
+        settings["trials"] = trials
+    if enough is not None:
+        settings["enough"] = enough
+    return settings
 
 
 def _make(
@@ -201,6 +205,7 @@ def _make(
 def _require_here(gpu: str, triton: str) -> None:
     """Raise `InputError` unless what is measured here is what the files will say."""
     from tuner.cli.devices_command import list_gpus
+    from tuner.export.engine_configs.winners import installed_triton
 
     found = next((one.name for one in list_gpus()), gpu)
     if found != gpu:
@@ -208,12 +213,15 @@ def _require_here(gpu: str, triton: str) -> None:
             f"files for {gpu!r} cannot be made on {found!r}",
             remedy="leave --gpu out, or list them alone with --dry-run",
         )
-    with suppress(metadata.PackageNotFoundError):
-        if (here := metadata.version("triton").partition("+")[0]) != triton:
-            raise InputError(
-                f"files for Triton {triton} cannot be made with Triton {here}",
-                remedy="leave --triton out, or list them alone with --dry-run",
-            )
+    try:
+        here = installed_triton()
+    except InputError:
+        return  # what lacks it says so once it runs
+    if here != triton:
+        raise InputError(
+            f"files for Triton {triton} cannot be made with Triton {here}",
+            remedy="leave --triton out, or list them alone with --dry-run",
+        )
 
 
 def _require_measured_with(engine: Engine, package: Path | None, own: Path | None) -> None:

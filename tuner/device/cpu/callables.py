@@ -100,6 +100,7 @@ class Calls:
         os.environ.setdefault("TRITON_INTERPRET", "1")
         self._operators = dict(operators)
         self._modules = Modules(source)
+        self._untimed = False
         self._memory: mmap.mmap | None = None
         self._arena: Arena | None = None
         self._tensors: dict[str, Any] = {}
@@ -141,9 +142,11 @@ class Calls:
         with blamed_on_call(program):
             torch: Any = import_module("torch")
         function = self._modules.function(program)
-        # After the module's own lines, at whose top is what an import of Triton's depends on.
-        with suppress(ImportError):
-            choose_untimed(import_module("triton.runtime.autotuner").Autotuner)
+        if not self._untimed:
+            # After the module's own lines, at whose top is what an import of Triton's depends on.
+            with suppress(ImportError):
+                choose_untimed(import_module("triton.runtime.autotuner").Autotuner)
+            self._untimed = True
         # Anew for each call: one may resize them in place, and the next is another config's.
         self._tensors = {
             slot.name: _tensor(torch, self._mapped, slot) for slot in self._layout.slots
