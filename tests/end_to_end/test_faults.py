@@ -31,6 +31,7 @@ from faults import (
     started,
     trials,
     wait_until,
+    wait_until_none,
 )
 
 from tuner.compiler.base import CompileRequest, CompileResult
@@ -51,7 +52,6 @@ TRIALS = 19
 FEW = 6
 # Large enough for the trials to last while the workers are killed.
 SLOW = "R=384,N=2048"
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 # Between a config and the baseline, which differ by their threads, on a busy machine too.
 FACTOR_AT_MOST = 100
 
@@ -94,7 +94,7 @@ Popen = subprocess.Popen[str]
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     """A fresh project; fail if a process, a temporary file or shared memory is left at the end."""
-    shared = set(SHARED_MEMORY.iterdir())
+    shared = set(faults.SHARED_MEMORY.iterdir())
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     with faults.orphans_adopted() as left:
@@ -105,9 +105,9 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
             for process in bench.started:
                 process.kill()
                 process.communicate()
-        wait_until(lambda: not left(), f"the end of {left()}")
+        wait_until_none(left, "processes left")
     assert list(temporary.iterdir()) == []
-    wait_until(lambda: set(SHARED_MEMORY.iterdir()) <= shared, "the end of new shared memory", 20)
+    wait_until_none(lambda: faults.left_in_shared_memory(shared), "shared memory left", 20)
 
 
 @pytest.fixture(scope="session")

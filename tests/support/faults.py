@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 PR_SET_CHILD_SUBREAPER = 36
 PROJECT = Path(__file__).with_name("faulty")
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 SOURCE = (PROJECT / "scale.cu").read_text(encoding="utf-8")
 
 
@@ -47,6 +48,10 @@ def started(
         text=True,
         start_new_session=True,
     )
+
+
+class WaitedTooLongError(AssertionError):
+    """What a test waited for did not come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,25 @@ def orphans_adopted() -> Iterator[Callable[[], list[Process]]]:
         _adopt_orphans(False)
 
 
+def left_in_shared_memory(before: set[Path]) -> list[Path]:
+    """List the new files in shared memory that no process maps, so that nobody removes them.
+
+    What is mapped may be another test's on this machine, as PostgreSQL's is while its server runs.
+    """
+    new = set(SHARED_MEMORY.iterdir()) - before
+    living = [one for one in map(_process, _pids()) if one] if new else []
+    return [path for path in new if not any(one.maps(str(path)) for one in living)]
+
+
+def wait_until_none(
+    remaining: Callable[[], Sequence[object]], what: str, timeout_s: float = 60.0
+) -> None:
+    """Wait until nothing remains; say what does where the time is over."""
+    with suppress(WaitedTooLongError):
+        wait_until(lambda: not remaining(), what, timeout_s)
+    assert not (last := remaining()), f"{what} after {timeout_s:g} s: {last}"
+
+
 def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
     """Wait for a condition, looking often, but for a quarter of the time at most.
 
@@ -139,7 +163,8 @@ def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 60
         began = time.thread_time()
         if condition():
             return
-        assert time.monotonic() < deadline, f"waited {timeout_s:g} s for {what}"
+        if time.monotonic() >= deadline:
+            raise WaitedTooLongError(f"waited {timeout_s:g} s for {what}")
         time.sleep(max(0.002, 3 * (time.thread_time() - began)))
 
 
