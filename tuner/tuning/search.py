@@ -136,7 +136,7 @@ def next_to_the_best(
             index = pool.index(config)
             around = pool.neighbours(index)
             steps = np.abs(np.subtract(pool.encoded[around], pool.encoded[index], dtype=np.int64))
-            nearest_first = around[np.argsort(steps.sum(axis=1), kind="stable")][:NEIGHBOURS]
+            nearest_first = around[np.argsort(steps.max(axis=1), kind="stable")][:NEIGHBOURS]
             near = (pool[int(one)] for one in nearest_first)
             yield from ((own, one) for one in near if (own, one) not in tried)
 

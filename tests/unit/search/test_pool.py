@@ -255,8 +255,23 @@ class TestNeighbours:
             "a=2 b=true c=z",
         ]
 
+    def test_what_constraints_tie_changes_together(self) -> None:
+        parameters = {"warps": [4, 8], "down": [16, 32, 64], "stages": [2, 3], "up": [64, 32, 16]}
+        pool = valid_configs(make_space(parameters, "up == down", "stages == 2 or up < 64"), {})
+        start = pool.index({"warps": 4, "down": 16, "stages": 3, "up": 16})
+        assert [str(pool[i]) for i in pool.neighbours(start)] == [
+            "warps=8 down=16 stages=3 up=16",
+            "warps=4 down=32 stages=3 up=32",
+            "warps=4 down=16 stages=2 up=16",
+        ]
+
+    def test_what_is_tied_in_some_configs_alone_is_free(self) -> None:
+        pool = valid_configs(make_space({"a": [1, 2], "b": [1, 2]}, "a == b or a == 1"), {})
+        near = [str(pool[i]) for i in pool.neighbours(pool.index({"a": 1, "b": 1}))]
+        assert near == ["a=1 b=2"]
+
     def test_a_config_without_any_has_none(self) -> None:
-        pool = valid_configs(make_space({"a": [1, 2], "b": [1, 2]}, "a == b"), {})
+        pool = valid_configs(make_space({"a": [1, 2], "b": [1, 2]}, "a + b == 2"), {})
         assert pool.neighbours(0).tolist() == []
         assert valid_configs(make_space({}), {}).neighbours(0).tolist() == []
 

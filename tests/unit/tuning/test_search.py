@@ -279,6 +279,18 @@ def test_of_many_values_only_the_nearest_are_next_to_the_best() -> None:
     assert (workload(1024), Config.of({"items": 500, "block": 128})) in found
 
 
+def test_the_nearest_of_what_is_tied_and_of_what_is_not_are_as_near() -> None:
+    parameters = tuple(Parameter(name, tuple(range(100))) for name in ("free", "warps", "down"))
+    rows = ({"free": i, "warps": k, "down": k} for i in range(100) for k in range(100))
+    best = Config.of({"free": 50, "warps": 50, "down": 50})
+    pools = {workload(1024): Pool.of(parameters, rows)}
+    found = [config for _, config in next_to_the_best([trial(1024, best, 1.0)], pools)]
+    assert {config["free"] for config in found} == {*range(42, 59)}
+    assert {(config["warps"], config["down"]) for config in found} == {
+        (k, k) for k in range(43, 58)
+    }
+
+
 @pytest.fixture
 def pruned(project):
     """Think blocks of under 128 slow, and more than 2 items on the small workload."""
