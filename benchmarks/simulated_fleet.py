@@ -9,9 +9,11 @@ the configs that were tried, and how samples and rounds scatter. Of the number o
 FILE, a recording, has in full, all configs are taken, at the level that the sessions measured.
 
 The first form searches all numbers of tokens as `tune fleet` does, on the noisy GPU of
-simulated_seeds.py, for each share that ends a search (`--enough`) and each seed, and runs the
-finals' race. A forest fitted to all that was measured says what the other configs cost, so that of
-each winner it is known what it costs more than the best, and of two seeds how far apart they are.
+simulated_seeds.py, for each share that ends a search (`--enough`) and each seed, runs the finals'
+race and their rounds, and chooses what a file has of what they can't tell apart. A forest fitted to
+all that was measured says what the other configs cost, so that of each choice it is known what it
+costs more than the best, and of two seeds how far apart they are. The engine's own config, which a
+file has where nothing is proved faster, takes no part.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from typing import Any
 
 import numpy as np
 from environment import ROOT, environment, write_result
-from simulated_seeds import Gpu, Ground, by_race, completed, residuals, searched
+from simulated_seeds import Gpu, Ground, completed, raced, residuals, searched
 
 SPACE = ROOT / "search_spaces/sglang/fused_moe.yaml"
 MEASURED = ROOT / "benchmarks/recorded/fused_moe/fleet.json.xz"
@@ -41,8 +43,8 @@ SEEDS = 6
 FEWEST_SAMPLES = 5
 # So many of them all, and so many rounds of so many columns, say enough.
 KEPT_SAMPLES, KEPT_ROUNDS, KEPT_COLUMNS = 200, 40, 4
-# Two winners that differ by less are the same for whoever serves a model.
-APART = 0.003
+# Two choices that differ by less are the same: `tune` claims nothing within it.
+APART = 0.002
 SEED_OF_SCATTER = 0
 
 
@@ -133,17 +135,39 @@ def measured() -> tuple[Any, dict[str, str], list[Ground]]:
     return definition, operators, completed(definition.space, known, names_of)
 
 
+def written(gpu: Gpu, trials: Sequence[Any], space: Any, rounds: int) -> int:
+    """Give the place in the pool of what a file has after finals as `tune` runs them."""
+    from tuner.dispatch.alike import alike, canonical
+    from tuner.model.run_config import RunConfig
+    from tuner.model.trial import Comparison
+    from tuner.tuning.finalists import CONTENDERS, contenders
+
+    running, costs_us = raced(gpu, trials)
+    order = np.argsort(costs_us, kind="stable")[: RunConfig.finalists].tolist()
+    finalists = [contenders(trials, CONTENDERS)[k] for k in order]
+    table = gpu.rounds([running[k] for k in order], rounds)
+    # A baseline that all are faster than.
+    table = np.insert(table, 0, 2.0 * table.max(), axis=1)
+    comparison = Comparison(
+        gpu.ground.workload, tuple(finalists), tuple(map(tuple, table.tolist()))
+    )
+    chosen = canonical(alike(comparison, finalists[0], (), SEED_OF_SCATTER), space)
+    return int(gpu.ground.pool.index(chosen.config))
+
+
 def fleet(enough: float, seed: int) -> list[dict[str, Any]]:
-    """Search all numbers of tokens once; say of each what was found and what won."""
+    """Search all numbers of tokens once; say of each what was found and what a file has."""
+    from tuner.model.settings import CLOSE_COMPARISON_ROUNDS, COMPARISON_ROUNDS, ENOUGH
     from tuner.model.trial import fastest
 
     definition, operators, grounds = measured()
     found = searched(definition, grounds, seed, operators=operators, enough=enough)
+    rounds = CLOSE_COMPARISON_ROUNDS if enough < ENOUGH else COMPARISON_ROUNDS
     rows = []
     for number, ground in enumerate(grounds):
         trials = fastest(found[ground.workload], full=True)
         gpu = Gpu(ground, np.random.default_rng((number, seed)))
-        _, winner = by_race(gpu, trials)
+        winner = written(gpu, trials, definition.space, rounds)
         rows.append(
             {
                 "tokens": ground.workload.values["M"],

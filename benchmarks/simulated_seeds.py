@@ -265,8 +265,8 @@ def by_rounds(gpu: Gpu, trials: Sequence[Any]) -> Decided:
     return running, finalists[int(np.argmin(np.median(choosing, axis=0)))]
 
 
-def by_race(gpu: Gpu, trials: Sequence[Any]) -> Decided:
-    """Decide as `tune` does."""
+def raced(gpu: Gpu, trials: Sequence[Any]) -> tuple[list[int], Sequence[float]]:
+    """Run the race of the finals; give the runners' places in the pool, and what they take."""
     from tuner.tuning.finalists import CONTENDERS, contenders
     from tuner.tuning.race import race
 
@@ -276,7 +276,12 @@ def by_race(gpu: Gpu, trials: Sequence[Any]) -> Decided:
         found: list[list[float]] = gpu.rounds([running[k] for k in some], count).tolist()
         return found
 
-    costs_us = race(measure, len(running), clock=lambda: gpu.spent_s)
+    return running, race(measure, len(running), clock=lambda: gpu.spent_s)
+
+
+def by_race(gpu: Gpu, trials: Sequence[Any]) -> Decided:
+    """Decide as `tune` does."""
+    running, costs_us = raced(gpu, trials)
     return running, running[int(np.argmin(costs_us))]
 
 

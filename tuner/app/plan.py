@@ -17,8 +17,10 @@ from tuner.model.languages import OPENCL
 from tuner.model.run_config import RunConfig
 from tuner.model.settings import (
     AUTO,
+    CLOSE_COMPARISON_ROUNDS,
     COMMAND,
     DEFAULT_ROUNDS,
+    ENOUGH,
     FILES,
     GREEDY,
     LITERAL,
@@ -97,6 +99,8 @@ def new_plan(kernel: Path, settings: RunSettings, *, drafted: bool = False) -> P
     values |= agent_settings(settings, drafted=drafted) | _values(settings, spec)
     if not values["workloads"]:
         values["workloads"] = spec.workloads
+    if values.get("enough", ENOUGH) < ENOUGH:
+        values["comparison_rounds"] = CLOSE_COMPARISON_ROUNDS
     require_searcher(settings.get("searcher", AUTO))
     config = RunConfig(**values | {"space": spec.path, "template": spec.template})
     return _plan(definition, config)
@@ -314,7 +318,7 @@ def _values(settings: RunSettings, spec: KernelSpec) -> dict[str, Any]:
         values["operators"] = _operators(spec, settings["operators"])
     if "gpus" in settings and not settings["gpus"].strip():
         raise InputError("no GPU is named", remedy="--gpus takes all, or numbers such as 0,1")
-    enough = settings.get("enough", 0.0)
+    enough = settings.get("enough", ENOUGH)
     if not isinstance(enough, int | float) or not 0.0 <= enough < 1.0:
         message = f"`enough` is {enough!r}: it is a share of the best time, from 0 to below 1"
         raise InputError(message, remedy="0.001 looks on for gains of 0.1 %")

@@ -8,7 +8,13 @@ from pathlib import Path
 
 from tuner.model.energy import Objective
 from tuner.model.kernel import Workload
-from tuner.model.settings import ENOUGH, GREEDY, LITERAL, VARIANTS_WITHIN
+from tuner.model.settings import (
+    COMPARISON_ROUNDS,
+    ENOUGH,
+    GREEDY,
+    LITERAL,
+    VARIANTS_WITHIN,
+)
 from tuner.model.surroundings import BY_WORKLOAD
 
 
@@ -56,7 +62,7 @@ class RunConfig:
     exchange: Path | None = None
     sources: tuple[Path, ...] = ()
     finalists: int = 5
-    comparison_rounds: int = 40
+    comparison_rounds: int = COMPARISON_ROUNDS
     surveyed: int | None = None
     prune: bool = True
     keep_bits: bool = False

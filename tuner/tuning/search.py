@@ -45,9 +45,13 @@ _UNCOMPILED = frozenset({Status.COMPILE, Status.TIMEOUT})
 _FORESEEN = frozenset({Status.COMPILE, Status.RESOURCE_LIMIT, Status.CONSTRAINT})
 # Of the trials of a search of several workloads, so many of each are kept for this.
 TRANSFERRED_CONFIGS = 3
-# How often the neighbours of the best are tried, where one of them is the best from then on.
+# How often the neighbours of the best are tried, where one of them is among these from then on.
 LOOKS_AROUND = 3
-# So many of them at most, those whose values are nearest in the parameters' lists: a parameter with
+# Of so many of a workload's fastest. Of one alone, the best that two seeds tried differ at 2.0 of a
+# fleet's 18 numbers of tokens, of three at 0.9, and of five at 0.7, for 330 and 680 trials more
+# (simulated as benchmarks/simulated_fleet.py does).
+AROUND = 3
+# So many of each at most, those whose values are nearest in the parameters' lists: a parameter with
 # hundreds of values would else take more trials than the search.
 NEIGHBOURS = 30
 # Of so many others, the nearest, a workload learns: with the trials of all 57 of a space proposals
@@ -121,24 +125,29 @@ def cross_workload_transfer(
 def next_to_the_best(
     completed: Sequence[Trial], pools: Mapping[Workload, Pool]
 ) -> Iterator[tuple[Workload, Config]]:
-    """Name what differs from a workload's fastest in one parameter, `NEIGHBOURS` at most, untried.
+    """Name what differs from one of a workload's `AROUND` fastest in one parameter, untried.
 
-    Searches that ended apart have mostly ended so near to each other: of the 7 numbers of tokens
-    of a fused MoE kernel at which two seeds differed, 4 in one parameter alone.
+    Of each, `NEIGHBOURS` at most. Searches that ended apart have mostly ended so near to each
+    other: of the 7 numbers of tokens of a fused MoE kernel at which two seeds differed, 4 in one
+    parameter alone.
     """
-    tried = {(trial.workload, trial.config) for trial in completed}
-    best: dict[Workload, Config] = {}
+    told = {(trial.workload, trial.config) for trial in completed}
+    best: dict[Workload, list[Config]] = {}
     for trial in fastest(completed):
-        best.setdefault(trial.workload, trial.config)
+        best.setdefault(trial.workload, []).append(trial.config)
     for own, pool in pools.items():
-        config = best.get(own)
-        if config is not None:
-            index = pool.index(config)
-            around = pool.neighbours(index)
-            steps = np.abs(np.subtract(pool.encoded[around], pool.encoded[index], dtype=np.int64))
-            nearest_first = around[np.argsort(steps.max(axis=1), kind="stable")][:NEIGHBOURS]
-            near = (pool[int(one)] for one in nearest_first)
-            yield from ((own, one) for one in near if (own, one) not in tried)
+        for config in best.get(own, [])[:AROUND]:
+            for near in _nearest_first(pool, pool.index(config)):
+                if (own, near) not in told:
+                    told.add((own, near))
+                    yield own, near
+
+
+def _nearest_first(pool: Pool, index: int) -> Iterator[Config]:
+    around = pool.neighbours(index)
+    steps = np.abs(np.subtract(pool.encoded[around], pool.encoded[index], dtype=np.int64))
+    for near in around[np.argsort(steps.max(axis=1), kind="stable")][:NEIGHBOURS]:
+        yield pool[int(near)]
 
 
 def budget(plan: Plan, pool: Pool) -> int:

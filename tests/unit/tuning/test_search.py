@@ -257,14 +257,25 @@ def test_only_what_won_elsewhere_is_valid_here_and_was_not_tried_is_named(space,
 
 
 def test_next_to_the_best_are_the_untried_that_differ_from_it_in_one_parameter(pool) -> None:
-    best, worse = pool[4], pool[0]
     near = [pool[int(index)] for index in pool.neighbours(4)]
-    told = [trial(1024, worse, 2.0), trial(1024, best, 1.0), trial(1024, near[0], 3.0)]
+    told = [trial(1024, near[0], None), trial(1024, pool[4], 1.0)]
     pools = {workload(1024): pool, workload(2048): pool}
     found = list(next_to_the_best(told, pools))
     assert len(found) == len(near) - 1
     assert set(found) == {(workload(1024), one) for one in near[1:]}
-    assert list(next_to_the_best([trial(1024, best, None)], pools)) == []
+    assert list(next_to_the_best([trial(1024, pool[4], None)], pools)) == []
+
+
+def test_the_fastest_three_have_their_neighbours_tried_each_once() -> None:
+    parameters = (Parameter("a", (1, 2)), Parameter("b", tuple(range(9))))
+    whole = Pool.of(parameters, ({"a": a, "b": b} for a in (1, 2) for b in range(9)))
+    some = [Config.of({"a": a, "b": b}) for a, b in ((1, 0), (1, 3), (2, 8), (1, 7))]
+    told = [trial(1024, one, us) for us, one in enumerate(some[:3], start=1)]
+    found = [one for _, one in next_to_the_best(told, {workload(1024): whole})]
+    assert len(found) == len(set(found)) == len(whole) - len(told)
+    told = [trial(1024, one, us) for us, one in enumerate([*some[:2], some[3], some[2]], start=1)]
+    found = [one for _, one in next_to_the_best(told, {workload(1024): whole})]
+    assert {one["b"] for one in found if one["a"] == 2} == {0, 3, 7}
 
 
 def test_of_many_values_only_the_nearest_are_next_to_the_best() -> None:

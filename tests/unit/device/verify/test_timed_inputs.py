@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -140,6 +140,22 @@ def test_without_variants_what_is_compared_runs_again_on_other_inputs(
     said = "wrong" if wrong and not offsets else ""
     assert found.faults == (said, said, "")
     assert asked.count("touch") == drawn
+
+
+@pytest.mark.parametrize(("rounds", "draws"), [(1, 1), (2, 2), (12, 3), (40, 3), (96, 8)])
+def test_more_rounds_are_compared_on_more_inputs(
+    device: VerifiedDevice, monkeypatch: pytest.MonkeyPatch, rounds: int, draws: int
+) -> None:
+    stretches: list[int] = []
+    kept = IdleRunner.compare
+
+    def compare(self: IdleRunner, programs: Sequence[Program], rounds: int, *more: Any) -> Any:
+        stretches.append(rounds)
+        return kept(self, programs, rounds, *more)
+
+    monkeypatch.setattr(IdleRunner, "compare", compare)
+    found = device.compare([config("a"), config("c")], rounds=rounds)
+    assert (len(stretches), sum(stretches), len(found.times_us)) == (draws, rounds, rounds)
 
 
 def test_who_crashes_on_other_inputs_is_at_fault_alone(
