@@ -138,12 +138,12 @@ def measured() -> tuple[Any, dict[str, str], list[Ground]]:
 def written(gpu: Gpu, trials: Sequence[Any], space: Any, rounds: int) -> int:
     """Give the place in the pool of what a file has after finals as `tune` runs them."""
     from tuner.dispatch.alike import alike, canonical
-    from tuner.model.run_config import RunConfig
+    from tuner.model.settings import FINALISTS
     from tuner.model.trial import Comparison
     from tuner.tuning.finalists import CONTENDERS, contenders
 
     running, costs_us = raced(gpu, trials)
-    order = np.argsort(costs_us, kind="stable")[: RunConfig.finalists].tolist()
+    order = np.argsort(costs_us, kind="stable")[:FINALISTS].tolist()
     finalists = [contenders(trials, CONTENDERS)[k] for k in order]
     table = gpu.rounds([running[k] for k in order], rounds)
     # A baseline that all are faster than.

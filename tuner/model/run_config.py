@@ -11,6 +11,7 @@ from tuner.model.kernel import Workload
 from tuner.model.settings import (
     COMPARISON_ROUNDS,
     ENOUGH,
+    FINALISTS,
     GREEDY,
     LITERAL,
     VARIANTS_WITHIN,
@@ -61,7 +62,7 @@ class RunConfig:
     prices: Path | None = None
     exchange: Path | None = None
     sources: tuple[Path, ...] = ()
-    finalists: int = 5
+    finalists: int = FINALISTS
     comparison_rounds: int = COMPARISON_ROUNDS
     surveyed: int | None = None
     prune: bool = True
