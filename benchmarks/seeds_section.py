@@ -91,10 +91,12 @@ def fleet(content: Json) -> Iterator[str]:
     yield (
         "\n0.5 % is what `tune` has by default; each number of tokens after the first then adds 30 "
         "trials at most, which ended most of these searches. With less each may take 100, and then "
-        "all that differs from its best in one parameter. 0.1 % is what `tune fleet` has. 17 "
-        "numbers of tokens had 62 to 169 configs measured, 256 had 712, most of them from a "
-        "recording: the rest is the forest's, in which no config is good alone. On an H200 files "
-        "of two seeds differ more: at 9 of 18 numbers of tokens with 0.5 %, at 7 with 0.1 % before "
-        "configs next to the best were tried, and at 6 with them. "
+        "all that differs from one of its three fastest in one parameter, and the finals take 96 "
+        "rounds in place of 40. 0.1 % is what `tune fleet` has. 17 numbers of tokens had 62 to 169 "
+        "configs measured, 256 had 712, most of them from a recording: the rest is the forest's, "
+        "in which no config is good alone. On an H200 files of two seeds differed more: at 9 of 18 "
+        "numbers of tokens with 0.5 %, at 7 with 0.1 %, and at 6 where of what differs from the "
+        "best in one parameter another BLOCK_SIZE_M alone was tried, for constraints tie the other "
+        "parameters of both GEMMs to each other. How they differ now was not measured yet. "
         "`benchmarks/simulated_fleet.py`, `benchmarks/results/cpu/simulated_fleet.json`.\n"
     )
