@@ -101,6 +101,41 @@ def _autotuned(source: PythonSource, kernel: PythonKernel, call: ast.Call) -> Tu
     if node is None:
         raise source.error("triton.autotune without configs", call.lineno, _REMEDY)
     node, notes = _unfiltered(node)
+    made = _configs(source, kernel, node)
+    said = [_choices(one) for one in made]
+    names = list(dict.fromkeys(name for one in said for name in one))
+    implied = _implied(source, kernel)
+    choices = [{name: one.get(name, implied.get(name)) for name in names} for one in said]
+    # What a kernel cannot be launched without: a config that lacks it is of no use.
+    needed = {name for name, default in kernel.constexprs.items() if default is None}
+    tunables, left, line = [], [], made[0].line
+    for name in names:
+        stated = [one[name] for one in said if name in one]
+        odd = [value for value in stated if not isinstance(value, Value)]
+        if odd:
+            left.append(f"{name}: {odd[0]!r} is no number, text or boolean; line {line}")
+        elif len(stated) < len(said) and name not in implied and name not in needed:
+            left.append(
+                f"{name}: only some configs have it, and what the others do is no number or text"
+            )
+        else:
+            values = [value for one in choices if (value := one[name]) is not None]
+            tunables.append(_listed(name, values, line, _least(source, kernel, name)))
+    full = [{o.name: v for o in tunables if (v := one[o.name]) is not None} for one in choices]
+    distinct = [dict(pairs) for pairs in dict.fromkeys(tuple(one.items()) for one in full)]
+    others = [one for one in distinct[1:] if len(one) == len(tunables)]
+    hook, told = _hook(made)
+    left += _passed_too(source, kernel, {*names})
+    return Tuned(
+        tuple(tunables),
+        tuple(left),
+        _suggested(tunables, others),
+        hook,
+        (*notes, *told, *_ignored(call)),
+    )
+
+
+def _configs(source: PythonSource, kernel: PythonKernel, node: ast.expr) -> list[Made]:
     try:
         configs = source.literals.value(node)
     except UnreadableError as error:
@@ -114,29 +149,7 @@ def _autotuned(source: PythonSource, kernel: PythonKernel, call: ast.Call) -> Tu
             f"the configs of {kernel.name} are no list of triton.Config: `{ast.unparse(node)[:80]}`"
         )
         raise source.error(message, node.lineno, _REMEDY)
-    said = [_choices(one) for one in made]
-    names = list(dict.fromkeys(name for one in said for name in one))
-    choices = [{name: one.get(name, _OWN.get(name)) for name in names} for one in said]
-    tunables, left = [], []
-    for name in names:
-        values = [one[name] for one in choices]
-        line = made[0].line
-        if not all(isinstance(value, bool | int | float | str) for value in values):
-            left.append(f"{name}: {values[0]!r} is no number, text or boolean; line {line}")
-            continue
-        least = _least(source, kernel, name)
-        tunables.append(_listed(name, [v for v in values if v is not None], line, least))
-    full = [{o.name: v for o in tunables if (v := one[o.name]) is not None} for one in choices]
-    others = [dict(pairs) for pairs in dict.fromkeys(tuple(one.items()) for one in full)][1:]
-    hook, told = _hook(made)
-    left += _passed_too(source, kernel, {*names})
-    return Tuned(
-        tuple(tunables),
-        tuple(left),
-        _suggested(tunables, others),
-        hook,
-        (*notes, *told, *_ignored(call)),
-    )
+    return made
 
 
 def _suggested(
@@ -150,6 +163,12 @@ def _suggested(
         return ()
     step = max(len(others) / MOST_SUGGESTIONS, 1.0)
     return tuple(others[int(n * step)] for n in range(min(len(others), MOST_SUGGESTIONS)))
+
+
+def _implied(source: PythonSource, kernel: PythonKernel) -> dict[str, Value]:
+    """Tell what holds in configs that do not say it: the kernel's own defaults, and Triton's."""
+    own = {name: source.literals.known(node) for name, node in kernel.constexprs.items()}
+    return {name: value for name, value in own.items() if isinstance(value, Value)} | _OWN
 
 
 def _choices(made: Made) -> dict[str, Value]:

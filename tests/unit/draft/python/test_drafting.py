@@ -144,6 +144,47 @@ def test_the_first_config_is_the_default_with_what_triton_takes_where_only_other
     assert data["suggestions"] == [{"BLOCK": 128, "num_stages": 5}]
 
 
+PARTLY = """
+@triton.autotune([
+    triton.Config({"BLOCK": 64, "SPLIT": 8}, maxnreg=128), triton.Config({"BLOCK": 128}),
+], key=["n"])
+@triton.jit
+def scale(x_ptr, n, BLOCK: tl.constexpr, SPLIT: tl.constexpr%s):
+    at = tl.program_id(0) * BLOCK * SPLIT + tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, 2 * tl.load(x_ptr + at, mask=at < n), mask=at < n)
+"""
+
+
+def test_what_only_some_configs_say_is_the_kernels_default_in_the_others(folder: Path) -> None:
+    _, data, text = written(PARTLY % "=2" + LAUNCH.format(""))
+    assert data["parameters"]["SPLIT"] == [2, 8]
+    assert data["default"]["SPLIT"] == 8
+    assert {"BLOCK": 128, "SPLIT": 2} in data["suggestions"]
+    # Triton bounds registers there only where a config does.
+    assert (
+        "# maxnreg: only some configs have it, and what the others do is no number or text" in text
+    )
+
+
+def test_a_config_that_lacks_what_the_kernel_needs_is_not_suggested(folder: Path) -> None:
+    _, data, text = written(PARTLY % "" + LAUNCH.format(""))
+    assert 8 in data["parameters"]["SPLIT"]
+    assert data["default"]["SPLIT"] == 8
+    assert "suggestions" not in data
+    assert "# SPLIT:" not in text
+
+
+def test_a_default_that_is_no_value_leaves_what_some_configs_say_out(folder: Path) -> None:
+    _, data, text = written(PARTLY % "=None" + LAUNCH.format(""))
+    assert "SPLIT" not in data["parameters"]
+    assert "# SPLIT: only some configs have it, and what the others do is no number or text" in text
+
+
+def test_the_value_that_is_none_is_the_one_that_is_named(folder: Path) -> None:
+    _, _, text = written(PARTLY.replace("128}", '128, "SPLIT": None}') % "" + LAUNCH.format(""))
+    assert "# SPLIT: None is no number, text or boolean; line" in text
+
+
 def test_a_config_handed_over_as_a_dict_is_found_where_it_is_written(folder: Path) -> None:
     _, data, text = drafted("scaled_product")
     assert data["default"] == {
