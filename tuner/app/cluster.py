@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -83,6 +83,8 @@ def _group(
     say: Say,
 ) -> Device:
     """Open the slots that are free, by their names; those that cannot be had are told of."""
+    from tuner.cluster.coordinator import LeftOutError
+
     found = cluster.fitting(wanted, wait_s=cluster.settings.patience.rejoin_s)
     names = [info.name for info in found]
     most = len(names) if gpus == ALL else int(gpus)
@@ -104,19 +106,35 @@ def _group(
                 except DeviceError as error:
                     failures.append(error)
         if failures and not members:
-            raise failures[0]
+            raise _joined(cluster, failures)
         if not members:  # which says why there is none
             device = opened(wanted, 0.0)
             members[device.name] = device
+        for failure in failures:
+            if not isinstance(failure, LeftOutError):
+                say(f"Warning: left out: {failure.message}")
         if gpus != ALL and len(members) < most:
             raise DeviceError(
                 f"{most} are asked for, and the cluster has {len(members)} that are free",
                 remedy="--gpus all takes what there is",
             )
-        for failure in failures:
-            say(f"Warning: left out: {failure.message}")
         return group_of(members)
     except BaseException:
         for member in members.values():
             member.close()
         raise
+
+
+def _joined(cluster: Cluster, failures: Sequence[DeviceError]) -> DeviceError:
+    """Make one error of why no slot could be opened, and of the workers that were never asked."""
+    from tuner.cluster.coordinator import LeftOutError
+
+    left_out = cluster.left_out()
+    told: list[DeviceError] = [left_out] if left_out else []
+    told += [failure for failure in failures if not isinstance(failure, LeftOutError)]
+    if len(told) == 1:
+        return told[0]
+    remedies = dict.fromkeys(error.remedy for error in told if error.remedy)
+    return DeviceError(
+        "; ".join(error.message for error in told), remedy="; ".join(remedies) or None
+    )

@@ -70,6 +70,10 @@ class SlotLostError(DeviceLost):
     """Report that a slot gave no answer: its work may be done by another."""
 
 
+class LeftOutError(DeviceError):
+    """Report workers that are not asked, and why; the cluster itself warns of them, once."""
+
+
 class LostTooOftenError(DeviceError):
     """Report work that no worker survived."""
 
@@ -161,6 +165,14 @@ class Cluster:
     def taken(self) -> int:
         """How many slots this run holds."""
         return len(self._taken)
+
+    def left_out(self) -> LeftOutError | None:
+        """Say what is wrong with the workers that are not asked; None where all are."""
+
+        async def said() -> LeftOutError | None:
+            return self._refusal()
+
+        return self._run(said())
 
     async def ask(
         self, slot: Slot, work: Work, deadline_s: float, bundle: Bundle | None = None
@@ -369,20 +381,20 @@ class Cluster:
             if failure is not None and fitting and refused.issuperset(fitting):
                 raise failure
             late = time.monotonic() > ends_s
-            if not fitting and ((late and wanted.name) or not self._used):
-                self._blame_left_out(wanted)
+            left_out = self._refusal(wanted.name)
+            if left_out and not fitting and ((late and wanted.name) or not self._used):
+                raise left_out
             if late:
                 raise DeviceLost(wanted.refusal(self._living()), remedy=NO_SLOT)
             await asyncio.sleep(TAKE_AGAIN_S)
 
-    def _blame_left_out(self, wanted: Wanted) -> None:
-        """Raise what is wrong with those that are left out: with one that is named, with all."""
-        left_out = self._left_out
-        if wanted.name:
-            left_out = {name: why for name, why in left_out.items() if name == wanted.name}
-        if left_out:
-            reasons, remedies = zip(*left_out.values(), strict=True)
-            raise DeviceError("; ".join(reasons), remedy="; ".join(dict.fromkeys(remedies)))
+    def _refusal(self, name: str = "") -> LeftOutError | None:
+        """Say why the worker of this name is left out, or all that are."""
+        found = [why for one, why in self._left_out.items() if name in ("", one)]
+        if not found:
+            return None
+        reasons, remedies = zip(*found, strict=True)
+        return LeftOutError("; ".join(reasons), remedy="; ".join(dict.fromkeys(remedies)))
 
     async def _opened(self, slot: Slot, kernel: OpenKernel, bundle: Bundle) -> DeviceInfo | None:
         """Hold a slot and open a kernel there; None where another run holds it."""

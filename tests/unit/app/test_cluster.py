@@ -1,0 +1,114 @@
+"""Opening all GPUs of a cluster: whom a run has, and what is told of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import faults
+import pytest
+
+pytest.importorskip("distributed")
+
+from cluster_doubles import Hosts, hosts_of
+
+from tuner.app.cluster import _group
+from tuner.cluster.coordinator import Cluster
+from tuner.cluster.device import RemoteDevice
+from tuner.cluster.membership import Wanted
+from tuner.device.base import Device
+from tuner.model.errors import DeviceError
+from tuner.space.load import load_definition
+
+GPU = Wanted(on_cpu=False)
+STRANGER = {"token": "some other token of a stranger"}
+REFUSED = "an answer was not signed with the token"
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    folder = tmp_path / "hosts"
+    folder.mkdir()
+    with hosts_of(folder) as hosts:
+        yield hosts
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def opened(hosts: Hosts, said: list[str], tmp_path: Path) -> Callable[[str], Device]:
+    """Open what `--gpus` asks for."""
+    spec = load_definition(faults.written(tmp_path / "project") / "scale.yaml").spec
+
+    def open_all(gpus: str = "all") -> Device:
+        with closing(Cluster(hosts.settings(rejoin_s=0.0), said.append)) as cluster:
+
+            def one(wanted: Wanted, wait_s: float | None) -> RemoteDevice:
+                return RemoteDevice(cluster, wanted, spec, {}, said.append, wait_s=wait_s)
+
+            with closing(_group(cluster, GPU, gpus, one, said.append)) as device:
+                return device
+
+    return open_all
+
+
+def test_each_worker_that_is_refused_is_told_of_once(
+    hosts: Hosts, said: list[str], opened: Callable[..., Device]
+) -> None:
+    hosts.add("old", version="0.0.9 (abc)")
+    for name in ("another", "stranger"):
+        hosts.add(name, **STRANGER)
+    hosts.add("one")
+    assert opened().info.members == 1
+    for name in ("old", "another", "stranger"):
+        (told,) = [line for line in said if name in line]
+        assert told.startswith(f"Warning: {name}")
+
+
+def test_all_that_are_refused_are_in_the_error_where_nobody_is_left(
+    hosts: Hosts, said: list[str], opened: Callable[..., Device]
+) -> None:
+    hosts.add("old", version="0.0.9 (abc)")
+    for name in ("another", "stranger"):
+        hosts.add(name, **STRANGER)
+    with pytest.raises(DeviceError) as refused:
+        opened()
+    assert all(
+        f"{name} (NVIDIA H200): {REFUSED}" in refused.value.message
+        for name in ("another", "stranger")
+    )
+    assert "old has tune 0.0.9 (abc)" in refused.value.message
+    assert not said
+
+
+def test_all_that_fail_are_in_the_error_where_nobody_is_left(
+    hosts: Hosts, opened: Callable[..., Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(text: str, *_: object) -> Device:
+        raise DeviceError(f"{text} has no driver", remedy="install one")
+
+    for name in ("one", "two"):
+        monkeypatch.setattr(hosts.add(name).slot, "_opened", fails)
+    with pytest.raises(DeviceError) as refused:
+        opened()
+    assert refused.value.message.count("cuda:0 has no driver") == 2
+    assert refused.value.remedy == "install one"
+
+
+def test_why_there_are_fewer_than_were_asked_for_is_told(
+    hosts: Hosts, said: list[str], opened: Callable[..., Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(text: str, *_: object) -> Device:
+        raise DeviceError("no driver")
+
+    hosts.add("one")
+    monkeypatch.setattr(hosts.add("two").slot, "_opened", fails)
+    with pytest.raises(DeviceError, match="2 are asked for, and the cluster has 1 that are free"):
+        opened("2")
+    assert [line for line in said if "two" in line] == [
+        "Warning: left out: two (NVIDIA H200): no driver"
+    ]
