@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tuner.cluster.coordinator import MOST_LOSSES, Cluster, LostTooOftenError
-from tuner.cluster.files import kernel_bundle
+from tuner.cluster.files import kernel_bundle, retold
 from tuner.cluster.membership import Slot, Wanted
 from tuner.cluster.messages import CallDevice, Leave, OpenKernel
 from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program, RankedRounds
@@ -106,7 +106,8 @@ class RemoteDevice:
         while True:
             try:
                 with self._bundle.errors_at_home():
-                    return self._cluster.call(self._slot, call, deadline_s)
+                    answer = self._cluster.call(self._slot, call, deadline_s)
+                return retold(answer, self._bundle.at_home)
             except (DeviceLost, WorkerError) as error:
                 lost.append(f"{self._slot.info.name}: {error.message}")
             if len(lost) == MOST_LOSSES:

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from tuner.cluster.messages import LacksFiles, Manifest
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.includes import reachable_files
+from tuner.device.base import ComparisonRounds, Counted, Outcome
 from tuner.model.errors import KernelError, TunerError, WorkerError
 from tuner.model.kernel import KernelSpec
 from tuner.process.files import atomic_write, read_regular
@@ -77,6 +79,23 @@ def retell(error: TunerError, told: Callable[[str], str]) -> None:
         error.path = Path(told(str(error.path)))
     if error.remedy is not None:
         error.remedy = told(error.remedy)
+
+
+def retold(answer: Any, told: Callable[[str], str]) -> Any:
+    """Change all that a device's answer says of files."""
+    match answer:
+        case Outcome(correctness=verdict):
+            if verdict is not None:
+                verdict = replace(verdict, reason=told(verdict.reason))
+            return replace(answer, reason=told(answer.reason), correctness=verdict)
+        case [Outcome(), *_]:
+            return [retold(one, told) for one in answer]
+        case Counted():
+            return replace(answer, reason=told(answer.reason))
+        case ComparisonRounds():
+            return replace(answer, faults=tuple(map(told, answer.faults)))
+        case _:
+            return answer
 
 
 def _content(path: Path) -> bytes:

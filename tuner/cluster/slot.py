@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.cluster.files import FileStore, placed, retell, unplaced
+from tuner.cluster.files import FileStore, placed, retell, retold, unplaced
 from tuner.cluster.messages import (
     COMPILE_RESOURCE,
     COUNTERS,
@@ -168,7 +168,8 @@ class Slot:
         with self._at_work():
             if work.part:
                 return self._of_part(self._device, work)
-            return getattr(self._device, work.method)(*work.arguments, **work.options)
+            answer = getattr(self._device, work.method)(*work.arguments, **work.options)
+            return retold(answer, self._told)
 
     def _of_part(self, device: Device, work: CallDevice) -> Any:
         """Call one of the tools that belong to the device; they are opened when first asked for."""
@@ -177,7 +178,8 @@ class Slot:
             self._parts.callback(self._tools.close)
         if work.part == WATCHERS:
             return self._tools.told
-        return getattr(self._tools.parts[work.part], work.method)(*work.arguments)
+        answer = getattr(self._tools.parts[work.part], work.method)(*work.arguments)
+        return retold(answer, self._told)
 
     def _compile(self, work: Compile) -> Any:
         if lacking := self._files.lacking(work.files):

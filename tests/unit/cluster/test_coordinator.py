@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_doubles import H200, TOKEN, Hosts, program
+from cluster_doubles import H200, TOKEN, Hosts, StandInTool, program
 from faults import wait_until
 
 from tuner.cluster.compiler import RemoteCompiler
@@ -23,7 +23,7 @@ from tuner.cluster.membership import Slot, Wanted
 from tuner.cluster.messages import CPU_MODEL, Answer, code_version, cuda_version
 from tuner.cluster.signing import Seal
 from tuner.compiler.base import CompileRequest
-from tuner.device.base import CanCount, CanWatch
+from tuner.device.base import CanCount, CanWatch, ComparisonRounds, Counted, Outcome
 from tuner.device.reference import load_reference
 from tuner.model.errors import (
     ClusterLost,
@@ -34,7 +34,7 @@ from tuner.model.errors import (
     WorkerError,
 )
 from tuner.model.kernel import KernelSpec
-from tuner.model.trial import Status
+from tuner.model.trial import Correctness, Status
 
 GPU = Wanted(on_cpu=False)
 
@@ -80,6 +80,38 @@ def test_a_program_runs_on_a_host(hosts: Hosts, device_on: Callable[..., RemoteD
     assert host.device.spec.reference.is_file()
     device.close()
     assert host.device.closed == 1
+
+
+def test_what_is_wrong_with_a_program_is_said_of_the_files_here(
+    hosts: Hosts, spec: KernelSpec, device_on: Callable[..., RemoteDevice]
+) -> None:
+    host = hosts.add("one")
+    device = device_on()
+    assert host.device.spec is not None
+    there, here = (f"{one.source}:7: it is so" for one in (host.device.spec, spec))
+    outcome = Outcome(Status.LAUNCH, there, correctness=Correctness(passed=False, reason=there))
+    host.device.run = host.device.same_bits = lambda *_, **__: outcome  # type: ignore[method-assign]
+    rounds = ComparisonRounds(((1.0,),), paired=True, faults=("", there))
+    host.device.compare = lambda *_, **__: rounds  # type: ignore[method-assign]
+    for found in (device.run(program()), device.same_bits(program(), program())):
+        assert found.correctness is not None
+        assert (found.reason, found.correctness.reason) == (here, here)
+    assert device.compare([program()], rounds=1).faults == ("", here)
+
+
+def test_what_a_tool_finds_is_said_of_the_files_here(
+    hosts: Hosts, spec: KernelSpec, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = hosts.add("one")
+    with connected(hosts, said) as cluster:
+        device = RemoteGpu(cluster, GPU, spec, {}, said.append)
+        assert host.device.spec is not None
+        there, here = (f"{one.source}: it is so" for one in (host.device.spec, spec))
+        monkeypatch.setattr(StandInTool, "watch", lambda *_: [Outcome(Status.LAUNCH, there)])
+        monkeypatch.setattr(StandInTool, "count", lambda *_: Counted(reason=there))
+        (tool,) = device.watchers().tools
+        assert [one.reason for one in tool.watch([program()])] == [here]
+        assert device.counters().count(program(), ()).reason == here
 
 
 def test_two_devices_of_a_run_have_a_slot_each(
