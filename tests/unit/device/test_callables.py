@@ -166,6 +166,20 @@ def test_a_config_that_misbehaves_has_its_status_and_the_next_one_runs(
     assert tried(faulty, RIGHT).status is Status.CORRECT
 
 
+def test_a_call_may_take_a_part_of_the_memory_that_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free_bytes = 8 << 30
+    monkeypatch.setattr("tuner.device.cpu.device.available_bytes", lambda: free_bytes)
+    # Which nobody touches.
+    takes = f"kept = bytes(int(config['pieces'] * 0.4 * {free_bytes}))"
+    with opened(callable_project(tmp_path, (HERE, f"{HERE}        {takes}\n"))) as evaluator:
+        assert tried(evaluator, RIGHT).status is Status.CORRECT
+        most = tried(evaluator, WRONG)
+        assert most.status is Status.RESOURCE_LIMIT
+        assert "MemoryError; calls may take 6.44 GB here" in most.reason
+
+
 def test_configs_are_told_apart_by_the_bits_of_their_outputs(tmp_path: Path) -> None:
     in_pieces = Config.of({**RIGHT, "pieces": 4})
     in_double = Config.of({**RIGHT, "method": "double"})

@@ -1,7 +1,7 @@
 """Kernels in Python on the CPU: the process that calls them, and as its parent sees it.
 
 It is not confined, unlike the processes of compiled kernels: Python of the user's own, with
-libraries of any kind. It may hang or crash, and ask for more memory than there is; the judge stays
+libraries of any kind. It may hang or crash, and ask for memory until that ends; the judge stays
 apart.
 """
 
@@ -21,18 +21,23 @@ from typing import Any
 from tuner.device.base import Program
 from tuner.device.callables import Modules, blamed_on_call, checked_results
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, Slot, torch_name
+from tuner.device.reference import PeerError, ran_out
 from tuner.process.child import Child
 
 # A first call imports what it needs and compiles.
 FIRST_CALL_S = 30.0
 ASK_S = 30.0
+# Of the memory that is free once the arrays are there: the rest is for the verifier, and for
+# whatever else runs here, of which the system would end something.
+MEMORY_SHARE = 0.75
 
 
 class CallableWorker:
     """Call kernels in Python in a process of their own; as `HostWorker`, for `HostRunner`.
 
     Raises `ChildDiedError` or `ChildTimeoutError` where a kernel ends or blocks the process, and
-    `PeerError` for what it raises. `memory_bytes` is what the process may take, None for no bound.
+    `PeerError` for what it raises. `available_bytes` says how much memory is free, None where
+    nobody knows: then nothing bounds what the process takes.
     """
 
     limits: tuple[str, ...] = ()
@@ -43,14 +48,16 @@ class CallableWorker:
         call_timeout_s: float,
         source: Path,
         operators: Mapping[str, str],
-        memory_bytes: int | None,
+        available_bytes: Callable[[], int | None],
     ) -> None:
-        self._call_timeout_s = call_timeout_s
-        self._child = Child(Calls, (source, dict(operators), memory_bytes), "tune-calls")
+        self._call_timeout_s, self._available_bytes = call_timeout_s, available_bytes
+        self._child = Child(Calls, (source, dict(operators)), "tune-calls")
         self._called: set[str] = set()
 
     def attach(self, arena: Arena, compared: frozenset[str] = frozenset()) -> None:
-        self._child.call("attach", arena, compared, timeout_s=ASK_S)
+        available = self._available_bytes()
+        most_bytes = None if available is None else int(available * MEMORY_SHARE)
+        self._child.call("attach", arena, compared, most_bytes, timeout_s=ASK_S)
 
     def detach(self) -> None:
         self._child.call("detach", timeout_s=ASK_S)
@@ -88,14 +95,7 @@ class CallableWorker:
 class Calls:
     """Hold the arrays of one workload as tensors on the CPU, and call kernels on them."""
 
-    def __init__(
-        self, source: Path, operators: Mapping[str, str], memory_bytes: int | None
-    ) -> None:
-        if memory_bytes is not None:
-            # Beyond it the system would end a process, and not always this one.
-            _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-            most = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
-            resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    def __init__(self, source: Path, operators: Mapping[str, str]) -> None:
         # Triton has no other way to run on a CPU, and asks when it is imported.
         os.environ.setdefault("TRITON_INTERPRET", "1")
         self._operators = dict(operators)
@@ -107,10 +107,15 @@ class Calls:
         self._compared: frozenset[str] = frozenset()
         self._restored: dict[str, bytes] = {}
         self._patch = UNCHANGED
+        self._most_bytes: int | None = None
 
-    def attach(self, arena: Arena, compared: frozenset[str]) -> None:
+    def attach(self, arena: Arena, compared: frozenset[str], most_bytes: int | None = None) -> None:
+        """Map the memory; from now on calls may take so many bytes beyond what is taken."""
         assert arena.host_name is not None
         self.detach()
+        self._most_bytes = most_bytes
+        if most_bytes is not None:
+            limit_growth(most_bytes)
         descriptor = os.open(arena.host_name, os.O_RDWR | os.O_CLOEXEC)
         try:
             self._memory = mmap.mmap(descriptor, arena.layout.total_bytes)
@@ -139,6 +144,15 @@ class Calls:
             self._write(slot, content)
 
     def run(self, program: Program, fill: int, variant: int) -> tuple[float, int]:
+        try:
+            return self._ran(program, fill, variant)
+        except PeerError as error:
+            if self._most_bytes is not None and ran_out(error.__cause__):
+                said = error.message.rstrip(": ")
+                error.message = f"{said}; calls may take {self._most_bytes / 1e9:.3g} GB here"
+            raise
+
+    def _ran(self, program: Program, fill: int, variant: int) -> tuple[float, int]:
         with blamed_on_call(program):
             torch: Any = import_module("torch")
         function = self._modules.function(program)
@@ -196,6 +210,19 @@ class Calls:
     def _mapped(self) -> mmap.mmap:
         assert self._memory is not None
         return self._memory
+
+
+def limit_growth(most_bytes: int) -> None:
+    """Let this process take so much memory beyond what it has; more is refused, and kills nobody.
+
+    The limit is on what only this process writes to: arrays that are shared do not count.
+    """
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
+    most = pages * resource.getpagesize() + most_bytes
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 
 
 def choose_untimed(tuner: Any) -> None:

@@ -190,7 +190,7 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
     def _start(self) -> HostWorker | CallableWorker:
         with unless_killed("no process can be started to run kernels", OSError):
             if self._python is not None:
-                return CallableWorker(self._run_timeout_s, *self._python, available_bytes())
+                return CallableWorker(self._run_timeout_s, *self._python, available_bytes)
             return HostWorker(self._run_timeout_s, self._environment)
 
     def _map(self, worker: HostWorker | CallableWorker, arena: Arena) -> None:
