@@ -132,7 +132,7 @@ class Evaluator:
         """Wait for the compilation, apply the limits, and let the device verify and time."""
         result = self._runnable(pending)
         if isinstance(result, Trial):
-            return result
+            return replace(result, stage=stage)
         workload = pending.workload
         resources: Resources | None
         resources, share = self.usage(pending)

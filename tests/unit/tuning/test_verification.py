@@ -98,6 +98,24 @@ def test_a_config_that_is_wrong_on_an_edge_case_does_not_win(plan, make_session,
     assert failed[0].reason == "out[126] is 0, expected 1"
 
 
+def test_a_finalist_that_no_held_out_workload_has_room_for_fails_there_once(
+    make_plan, make_session, project, compiler, listener
+):
+    space = project / "scale.yaml"
+    block, asked = "block: [block]", 'block: [block], shared_memory: "100 * N if N == 3000 else 0"'
+    space.write_text(asked.join(space.read_text().rsplit(block, 1)))
+    plan = make_plan()
+    (held_out,) = plan.held_out
+    options = {"device": OddDevice(), "compiler": compiler, "listener": listener}
+    with make_session(plan) as session:
+        for _ in range(2):
+            results = tune(plan, session=session, **options)
+        assert {one.workload for one in results} == {*plan.tuned}
+        assert not session.trials(workload=held_out)
+        (trial,) = session.trials(workload=held_out, stage="finals")
+        assert trial.status is Status.RESOURCE_LIMIT
+
+
 class Together(OddDevice):
     """Verifies programs of a workload together, and finds these blocks wrong there."""
 
