@@ -86,8 +86,8 @@ class Ledger:
 
 def require_possible(folder: Path) -> None:
     """Raise `InputError` where something else is in the place of a folder, without making it."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
     with writable(folder):
+        there = next(path for path in (folder, *folder.parents) if path.exists())
         if not there.is_dir():
             raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR))
 

@@ -61,10 +61,18 @@ def share(text: str) -> float:
 
 
 def folder(text: str) -> Path:
-    """Read a folder's name; an empty one, as of an unset variable, is not the current folder."""
+    """Read a folder's name; an empty one, as of an unset variable, is not the current folder.
+
+    One that the system won't even look for, too long or below what nobody may read, is refused.
+    """
     if not text.strip():
         raise click.BadParameter("no folder is named; `.` is the current one")
-    return Path(text)
+    path = Path(text)
+    try:
+        path.exists()
+    except OSError as error:
+        raise click.BadParameter(f"{text!r}: {error.strerror}") from error
+    return path
 
 
 def assignment(text: str) -> tuple[str, str]:

@@ -354,6 +354,11 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         Campaign([], tmp_path / "file" / "below").run(Seen())
 
 
+def test_a_folder_whose_name_is_too_long_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot write here: File name too long"):
+        Campaign([], tmp_path / ("x" * 300))
+
+
 def test_the_index_is_written_whenever_a_job_begins_or_ends(tmp_path: Path) -> None:
     jobs = [job(tmp_path, "one", "wait0"), job(tmp_path, "two", "exit2")]
     pages: list[str] = []

@@ -33,6 +33,11 @@ def test_an_unknown_searcher_is_told_the_known_ones(name: str) -> None:
         options.searcher(name)
 
 
+def test_a_folder_that_the_system_will_not_look_for_is_refused() -> None:
+    with pytest.raises(click.BadParameter, match="File name too long"):
+        options.folder("x" * 300)
+
+
 def test_an_assignment_splits_at_the_first_equals_sign() -> None:
     assert options.assignment("ACTIVATION = a=b") == ("ACTIVATION", "a=b")
 
