@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tuner.cli import options
+from tuner.cli.exits import resumed_by, terminated_as_interrupted
 from tuner.model.errors import InputError, WorkerError
 from tuner.model.settings import ENOUGH_OF_A_FLEET
 
@@ -143,7 +145,9 @@ def command(
     jobs, refused = jobs_of(files, model, ep, two=two, sessions=own)
     for one in refused:
         click.echo(f"cannot be made: {one}", err=True)
-    _make(jobs, own, to, engine, triton, _settings(gpus, trials, enough, keep_bits=keep_bits))
+    # Not by `tune --resume`: that would go on with one shape, and write no file.
+    with terminated_as_interrupted(), resumed_by(tuple(sys.argv[1:])):
+        _make(jobs, own, to, engine, triton, _settings(gpus, trials, enough, keep_bits=keep_bits))
     if refused:
         raise WorkerError(
             f"{len(refused)} of {len(files)} files cannot be made",

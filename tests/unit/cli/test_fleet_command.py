@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
+import time
 from importlib import metadata
 from pathlib import Path
 
@@ -11,6 +15,7 @@ import pytest
 from tuner.app import fleet
 from tuner.cli import devices_command, fleet_command
 from tuner.cli.devices_command import Gpu
+from tuner.cli.exits import resumed_by
 from tuner.device.select import gpu_count
 from tuner.export.engine_configs import used
 from tuner.model.errors import WorkerError
@@ -177,6 +182,28 @@ def test_a_triton_that_is_no_release_is_refused(tune, package: Path, engine: str
     result = tune("fleet", QWEN, *words, "--triton", "abc")
     assert result.exit_code == 2
     assert "Triton 'abc' is not a release" in result.stderr
+
+
+def test_one_that_is_terminated_says_how_to_go_on_with_all(
+    tune, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def terminated(kernel: Path, **_: object) -> None:
+        with resumed_by(("--resume", "sessions/one")):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+
+    monkeypatch.setattr(devices_command, "list_gpus", lambda: iter([H200]))
+    monkeypatch.setattr(fleet, "tune", terminated)
+    monkeypatch.setattr(sys, "argv", ["tune", "fleet", str(QWEN)])
+    monkeypatch.chdir(ROOT)
+    words = ("--triton", "3.6.0", "--to", tmp_path / "to", "--sessions", tmp_path / "s")
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        result = tune("fleet", QWEN, *words, "--engine-dir", package)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert result.exit_code == 130
+    assert f"resume with: tune fleet {QWEN}" in result.stderr
 
 
 def test_what_another_gpu_or_triton_measured_and_other_bits_are_not_gone_on_with(
