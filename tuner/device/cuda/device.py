@@ -297,8 +297,9 @@ class CudaRunner(RestartingWorker[Child]):
     def energy(self, program: Program, seconds: float) -> EnergyWindow:
         self._timed_by = ENERGY
         with self._blamed_on_the_program():
+            limit_s = _limit_s(ENERGY_TIMEOUT_S + seconds, program)
             window: EnergyWindow = self._ready_worker().call(
-                "energy", program, ENERGY, seconds, timeout_s=ENERGY_TIMEOUT_S + seconds
+                "energy", program, ENERGY, seconds, timeout_s=limit_s
             )
         return window
 

@@ -14,6 +14,7 @@ from tuner.device.cuda import buffers as rotating
 from tuner.device.cuda.buffers import Graph
 from tuner.device.cuda.device import (
     CALL_WARM_UP_S,
+    ENERGY_TIMEOUT_S,
     FIRST_CALL_S,
     PEER_WARM_UP_S,
     RUN_TIMEOUT_S,
@@ -114,6 +115,7 @@ def test_a_peer_has_time_to_get_ready_wherever_it_may_be_met_first(
         (lambda program: runner.run_once(program, 0), RUN_TIMEOUT_S),
         (lambda program: runner.time(program, SEARCH, None, UNCHANGED, judge), TIMING_TIMEOUT_S),
         (runner.rerun, RUN_TIMEOUT_S),
+        (lambda program: runner.energy(program, 5.0), ENERGY_TIMEOUT_S + 5.0),
     ]
     for call, limit_s in calls:
         call(KERNEL)
