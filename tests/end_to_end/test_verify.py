@@ -70,6 +70,18 @@ def test_every_check_of_the_winner_is_repeated_and_kept(small: Project, tune: Tu
         assert len(session.checks()) == len(found["checks"])
 
 
+def test_what_the_reference_prints_is_kept_out_of_the_json(
+    small: Project, tune: Tune, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reference = small.kernel.with_suffix(".py")
+    reference.write_text("print('read by nobody')\n" + reference.read_text("utf-8"), "utf-8")
+    checked = tune("check", small.space, "--json", "--sample", "1")
+    assert json.loads(checked.stdout)["kernel"] == "scale"
+    capfd.readouterr()
+    assert json.loads(tune("verify", session_of(small), "--device", "host", "--json").stdout)
+    assert "read by nobody" not in capfd.readouterr().out
+
+
 def test_a_winner_that_is_wrong_is_told_and_ends_with_an_exit_code_of_its_own(
     small: Project, tune: Tune
 ) -> None:

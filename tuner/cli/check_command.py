@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tuner.cli import options
+from tuner.cli.exits import stdout_kept_for_result
 from tuner.model.trial import Status
 
 if TYPE_CHECKING:
@@ -55,7 +57,8 @@ def command(
     from tuner.app.check import check
 
     operators = options.unique(operator, "operator")
-    found = check(space, target=target, sample=sample, operators=operators, run=not no_run)
+    with stdout_kept_for_result() if as_json else nullcontext():
+        found = check(space, target=target, sample=sample, operators=operators, run=not no_run)
     if as_json:
         click.echo(json.dumps(as_object(found)))
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import click
 from click.exceptions import Exit
 
 from tuner.cli import options
+from tuner.cli.exits import stdout_kept_for_result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +48,7 @@ def command(
     from tuner.app.verify import verify
     from tuner.session.session import Session
 
-    with Session.open(folder) as session:
+    with stdout_kept_for_result() if as_json else nullcontext(), Session.open(folder) as session:
         asker = options.asker(trust)
         made = verify(session, space=space, device=device, jobs=jobs, may_run=asker)
         results = session.results()
