@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from contextlib import nullcontext
@@ -15,7 +14,12 @@ import click
 
 from tuner.app.environment import program_name
 from tuner.cli import options
-from tuner.cli.exits import stdout_kept_for_result, terminated_as_interrupted, writing
+from tuner.cli.exits import (
+    require_writable,
+    stdout_kept_for_result,
+    terminated_as_interrupted,
+    writing,
+)
 
 if TYPE_CHECKING:
     from tuner.search.comparison import SearcherComparison
@@ -94,7 +98,7 @@ def command(
     recordings = tuple(dict.fromkeys(path.resolve() for path in recordings))
     more = f"-and-{len(recordings) - 1}-more" if len(recordings) > 1 else ""
     folder = out or FOLDER / (recording_name(recordings[0]) + more)
-    _require_writable(folder)
+    require_writable(folder, "--out")
 
     def reading(path: Path) -> None:
         click.echo(f"reading {path.name}", err=True)
@@ -132,16 +136,6 @@ def json_of(comparison: SearcherComparison) -> dict[str, dict[str, float]]:
         name: {key: round(value, 6) for key, value in asdict(score).items()}
         for name, score in comparison.overall().items()
     }
-
-
-def _require_writable(folder: Path) -> None:
-    """Refuse now, not after an hour, a folder that cannot be written to."""
-    from tuner.model.errors import InputError
-
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        what = "is no folder" if not there.is_dir() else "cannot be written to"
-        raise InputError(what, path=there, remedy="choose another place with --out")
 
 
 def _print_table(comparison: SearcherComparison) -> None:

@@ -70,6 +70,14 @@ def stdout_kept_for_result() -> Iterator[None]:
         os.close(kept)
 
 
+def require_writable(folder: Path, option: str) -> None:
+    """Refuse now, not after an hour, a folder that cannot be written to."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        what = "is no folder" if not there.is_dir() else "cannot be written to"
+        raise InputError(what, path=there, remedy=f"choose another place with {option}")
+
+
 @contextmanager
 def writing(path: Path, what: str, option: str) -> Iterator[None]:
     """Tell of a result that cannot be written; `option` names another place."""

@@ -10,7 +10,7 @@ import click
 
 from tuner.app.environment import program_name
 from tuner.cli import options
-from tuner.cli.exits import terminated_as_interrupted
+from tuner.cli.exits import require_writable, terminated_as_interrupted, writing
 
 
 @click.command("record")
@@ -51,11 +51,14 @@ def command(context: click.Context, /, kernel: Path | None, **values: Any) -> No
     from tuner.cli.view import make_view
     from tuner.device.recorded.recording import save_recording
 
+    out: Path | None = values["out"]
+    if out is not None:
+        require_writable(out.parent, "--out")
     run_options = RunOptions(
         session=values["session"],
         jobs=values["jobs"],
         command=(program_name(), "record", str(kernel)),
-        resume_command=("record",),
+        resume_command=("record", *(() if out is None else ("--out", str(out)))),
         change=recording_plan,
         may_run=options.asker(values["trust"]),
     )
@@ -72,6 +75,7 @@ def command(context: click.Context, /, kernel: Path | None, **values: Any) -> No
                 compiler=run.compiler,
                 listener=view,
             )
-        path = values["out"] or recording_path(run.plan.spec, run.device)
-        save_recording(made, path)
+        path = out or recording_path(run.plan.spec, run.device)
+        with writing(path, "recording", "--out"):
+            save_recording(made, path)
     console.print(f"{path} ({path.stat().st_size / 1024:.0f} KB)", markup=False)
