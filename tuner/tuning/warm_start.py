@@ -35,8 +35,6 @@ BEST = 10
 FAILED = 5
 # They run, and then it goes wrong: nobody can tell without trying.
 _FATAL = frozenset({Status.INCORRECT, Status.LAUNCH, Status.TIMEOUT})
-# Other bits are a fault only for who asks to keep them.
-_RIGHT = frozenset({Status.CORRECT, Status.OTHER_BITS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +196,9 @@ def _remembered_configs(
 
     trials = session.trials(candidate, workload)
     finals, checks = session.trials(stage="finals"), session.checks()
-    # What passed the search and failed the closer looks that come after it.
-    wrong = {trial.variant for trial in finals if trial.status not in _RIGHT}
+    # What passed the search and failed the closer looks that come after it. Other bits are a fault
+    # only for who asks to keep them, and what finds no room on another workload is right on this.
+    wrong = {trial.variant for trial in finals if trial.status in _FATAL}
     wrong |= {check.variant for check in checks if check.passed is False and check.kind != BITS}
     timed = fastest((trial for trial in trials if trial.variant not in wrong), full=True)
     if not timed:

@@ -100,6 +100,14 @@ def test_a_winner_that_failed_a_later_check_is_kept_as_wrong(session) -> None:
     }
 
 
+def test_a_winner_that_finds_no_room_on_another_workload_is_kept_as_right(session) -> None:
+    session.record(timed(1, 1.0))
+    status = Status.RESOURCE_LIMIT
+    session.record(Trial(INITIAL, LARGE, config(1), status, "no room", stage="finals"))
+    (best,) = kept(session).workloads[0].configs
+    assert (best.config, best.status) == (config(1), Status.CORRECT)
+
+
 def test_each_candidate_is_a_search_of_its_own(session) -> None:
     session.add_candidate("r1", "another template", "space", INITIAL)
     session.record(timed(1, 2.0))
