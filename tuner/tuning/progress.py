@@ -104,12 +104,12 @@ class ProgressTracker:
     ) -> None:
         """Tell the listener where the run stands; `remaining_s` is a phase's that is no search."""
         self._enter(phase)
-        seconds, most_s = time.monotonic() - self._started_s, self._plan.config.time_s
+        seconds, left_s = time.monotonic() - self._started_s, self.left_s()
         rate = self._measured / seconds if seconds else 0.0
         if remaining_s is None and self._measured:
             remaining_s = sum(max(0, p.budget - p.done) for p in self._progress.values()) / rate
-            if most_s is not None:
-                remaining_s = min(remaining_s, max(0.0, most_s - seconds))
+            if left_s is not None:
+                remaining_s = min(remaining_s, max(0.0, left_s))
         progress = Progress(
             kernel=self._plan.spec.name,
             device=self._device_name,

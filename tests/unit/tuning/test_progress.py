@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from tuner.app.run import tune
 from tuner.device.simulated import SimulatedDevice
+from tuner.model.config import Config
+from tuner.model.trial import INITIAL, Status, Trial
 from tuner.process.starts import note_start
 from tuner.process.tally import spent_on
 from tuner.session.events import TimeSpent
-from tuner.tuning.progress import Moment
+from tuner.tuning.progress import Moment, ProgressTracker
 
 
 class Restarting(SimulatedDevice):
@@ -46,3 +50,16 @@ def test_processes_and_seconds_are_counted_in_their_phase(
     assert "finalists/timing" in spent.inside_s["finals"]
     for phase, inside in spent.inside_s.items():
         assert sum(inside.values()) <= 2 * spent.phases_s[phase] + 0.01, "of two threads"
+
+
+def test_what_earlier_runs_took_of_the_time_is_not_left(make_plan, make_session) -> None:
+    plan, told = make_plan(time_s=100.0), []
+    with make_session(plan) as session:
+        session.add_time(95.0)
+        listener = SimpleNamespace(update=told.append)
+        tracker = ProgressTracker(plan, session, "a GPU", listener)
+        workload = plan.tuned[0]
+        tracker.expect({workload: 10**9}, searches_left=1)
+        config = Config.of({"block": 64, "items": 1})
+        tracker.count(Trial(INITIAL, workload, config, Status.COMPILE), measured=True)
+    assert 4.0 < told[-1].remaining_s < 5.0
