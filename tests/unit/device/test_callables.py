@@ -166,6 +166,18 @@ def test_a_config_that_misbehaves_has_its_status_and_the_next_one_runs(
     assert tried(faulty, RIGHT).status is Status.CORRECT
 
 
+def test_who_leaves_no_zeros_is_not_another_s_fault(tmp_path: Path) -> None:
+    zeroed = "  - {name: marks, dtype: float32, shape: [T], role: scratch, zeroed: true}\n"
+    edit = ("workloads:\n", f"{zeroed}workloads:\n")
+    uses = "        torch.softmax(x * scale, 1, out=out); out += tensors['marks'].sum()\n"
+    leaves = f"{HERE}        tensors['marks'] += 1\n"
+    with opened(callable_project(tmp_path, (BASELINE, uses), (HERE, leaves), space=edit)) as made:
+        programs = [made.baseline_program(WORKLOAD), made.program(WORKLOAD, RIGHT)]
+        baseline, config = made.device.compare(programs, rounds=6).faults
+    assert not baseline
+    assert "marks" in config
+
+
 def test_a_call_may_take_a_part_of_the_memory_that_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

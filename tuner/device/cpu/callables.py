@@ -108,6 +108,8 @@ class Calls:
         self._restored: dict[str, bytes] = {}
         self._patch = UNCHANGED
         self._most_bytes: int | None = None
+        # The text of the program that ran last, by its key.
+        self._last = ""
 
     def attach(self, arena: Arena, compared: frozenset[str], most_bytes: int | None = None) -> None:
         """Map the memory; from now on calls may take so many bytes beyond what is taken."""
@@ -130,7 +132,7 @@ class Calls:
 
     def renew(self, patch: Patch) -> None:
         """Take what the memory holds for what calls find there, but for outputs and the patch."""
-        self._patch = patch
+        self._patch, self._last = patch, ""
         slots = self._layout.with_role("inout")
         self._restored = {slot.name: self._content(slot) for slot in slots}
 
@@ -170,6 +172,7 @@ class Calls:
             self._write(self._layout.slot(name), content)
         for slot in self._layout.spoiled:
             self._write(slot, bytes([fill]) * slot.size_bytes)
+        self._zero(program)
         axes, tensors = program.workload.values, dict(self._tensors)
         with blamed_on_call(program), torch.no_grad():
             started = time.perf_counter()
@@ -179,6 +182,13 @@ class Calls:
             for name, result in checked_results(torch, returned, tensors, outputs).items():
                 tensors[name].copy_(result)
         return (ended - started) * 1e6, self._digest()
+
+    def _zero(self, program: Program) -> None:
+        """Give another program the zeros that the last one may not have left."""
+        if program.text_key != self._last:
+            for slot in self._layout.zeroed:
+                self._write(slot, bytes(slot.size_bytes))
+        self._last = program.text_key
 
     def _digest(self) -> int:
         digest = 0
