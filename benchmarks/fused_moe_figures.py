@@ -282,12 +282,12 @@ def main() -> None:
     from tuner.app.record import gpu_folder
 
     made = list(fleets(asked.folder))
+    if not made:
+        parser.error(f"{asked.folder}: has no session of a fleet")
     measured = kept(asked.session) if asked.session else []
     measured = read_measured(MEASURED) if asked.replay else measured
     replayed = searches(asked.recording, measured, asked.seeds)
     summary(made, replayed)
-    if not made:
-        parser.error(f"{asked.folder}: has no session of a fleet")
     environment = made[0]["environment"]
     gpu = gpu_folder(environment["device"])
     out = asked.out or ROOT / f"benchmarks/results/{gpu}/fused_moe.json"

@@ -90,6 +90,16 @@ def test_a_session_s_space_is_kept_beside_others_unless_it_is_only_begun(
     assert fused_moe_figures.read_measured(path) == [known, stale if few else new]
 
 
+def test_a_folder_without_a_fleet_is_refused_before_searches_are_replayed_for_hours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fused_moe_figures, "searches", lambda *_: pytest.fail("replayed"))
+    monkeypatch.setattr(sys, "argv", ["fused_moe_figures.py", str(tmp_path), "--replay"])
+    with pytest.raises(SystemExit):
+        fused_moe_figures.main()
+    assert f"{tmp_path}: has no session of a fleet" in capsys.readouterr().err
+
+
 def test_the_section_says_what_files_are_worth() -> None:
     row = fused_moe_figures.row(comparison(), Tables(own={16: {"BLOCK_SIZE_M": 32}}), 24)
     found = searches([7, 30, None], [12, 31, 11])
