@@ -118,7 +118,9 @@ def main() -> None:
     out = asked.out.resolve()
     os.chdir(ROOT)
     os.environ["TUNE_STORE"] = "none"
-    rows, environment = measured(asked.columns, pairs, asked.draws)
+    rows, environment = [], content["environment"]
+    if pairs:
+        rows, environment = measured(asked.columns, pairs, asked.draws)
     found = {"columns": asked.columns, "shared": shared, "rows": rows, "environment": environment}
     write_result(out, found)
 

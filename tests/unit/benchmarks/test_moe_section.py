@@ -199,6 +199,22 @@ def test_where_two_seeds_differ_their_configs_are_timed_against_each_other() -> 
         fused_moe_seeds.differing({"fleets": fleets[:1]}, 768)
 
 
+def test_where_two_seeds_are_of_one_mind_that_is_the_result_and_nothing_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleets = [{**fleet(seed, (1, 16, 1.1)), "two": False} for seed in (0, 1)]
+    result, out = tmp_path / "result.json", tmp_path / "out.json"
+    about = {"device": "NVIDIA H200"}
+    result.write_text(json.dumps({"fleets": fleets, "environment": about}), encoding="utf-8")
+    words = ["fused_moe_seeds.py", "--result", str(result), "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setattr(fused_moe_seeds, "measured", lambda *_: pytest.fail("timed"))
+    fused_moe_seeds.main()
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert (found["shared"], found["rows"]) == (1, [])
+    assert "of 0 they differ" in "\n".join(moe_section.seeds(found))
+
+
 def test_an_interval_is_that_of_draws_not_of_rounds() -> None:
     sure = fused_moe_seeds.summary([[1.02] * 8] * 12)
     assert (sure["ratio"], sure["interval"]) == (1.02, [1.02, 1.02])
