@@ -77,7 +77,7 @@ def meter_for(plan: Plan, device: Device) -> EnergyMeter | None:
     return meter
 
 
-def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitStack) -> Profiling:
+def profiling_for(device: Device, compiler: Compiler, stack: ExitStack) -> Profiling:
     """Open the profiler that goes deepest here."""
     from tuner.analysis.profilers import Profiler
     from tuner.app.check import NVIDIA_TARGET, UnavailableDevice, target_info
@@ -112,12 +112,12 @@ def watches_for(
     if plan.spec.is_callable:
         return ()  # the tools follow launches of our own
     if isinstance(device, CanWatch):
-        return _by_device(plan, device, device.watchers(), compiler, stack)
+        return _by_device(device, device.watchers(), compiler, stack)
     return _on_host(plan, stack) if device.info.on_cpu else ()
 
 
 def _by_device(
-    plan: Plan, device: Device, watchers: Watchers, compiler: Compiler, stack: ExitStack
+    device: Device, watchers: Watchers, compiler: Compiler, stack: ExitStack
 ) -> tuple[Watch, ...]:
     from tuner.tuning.evaluator import evaluator_of
     from tuner.tuning.verification import Watch

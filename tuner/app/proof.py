@@ -237,7 +237,7 @@ class _Observer:
             text = f"`{name}` is `zeroed`, and the kernel does not leave it all zeros"
             return self.finding(name, text, mistake=True)
         touched = size
-        if self.fits({**first, name: first[name][: size - 1]}, name):
+        if self.fits({**first, name: first[name][: size - 1]}):
             touched = self.touched(first, name)
         extent = f"the last of its {size} elements is touched"
         if touched < size:
@@ -278,10 +278,10 @@ class _Observer:
         while high - low > 1:
             middle = (low + high) // 2
             cut = {**contents, name: contents[name][:middle]}
-            low, high = (low, middle) if self.fits(cut, name) else (middle, high)
+            low, high = (low, middle) if self.fits(cut) else (middle, high)
         return high
 
-    def fits(self, contents: Contents, name: str) -> bool:
+    def fits(self, contents: Contents) -> bool:
         try:
             self.run(contents)
         except BeyondError:
