@@ -128,22 +128,14 @@ def tune(
     tracker = ProgressTracker(plan, session, device.info.name, listener, began=began)
     verification = Verification(plan, session, device, candidates, watches)
     undecided = Undecided(session)
-    failure: AgentError | None = None
     try:
-        budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
-        if warning := settle_homes(plan, session, device, compiler, budgets):
-            tracker.announce("baseline", note=warning)
-        tracker.lanes = len({lane_of(device, workload) for workload in plan.tuned})
+        _settle_homes(plan, session, device, compiler, tracker, pools)
         _measure_baselines(plan, session, evaluator, tracker)
         if plan.config.keep_bits:
             kept = default_bits(plan, session, evaluator, pools, undecided)
             candidates.kept_bits.update(kept)
         _search(plan, session, evaluator, tracker, pools, undecided, knowledge)
-        if author is not None:
-            from tuner.agent.rounds import Rounds
-
-            by = author(session, candidates)
-            failure = Rounds(plan, session, candidates, tracker, undecided, by).run()
+        failure = _write_candidates(plan, session, candidates, tracker, undecided, author)
         of = plan, session, candidates, verification, undecided
         ranked = _ranked_by_energy(*of, meter, tracker)
         finals = Finals(plan, session, device, candidates, verification, undecided, ranked)
@@ -163,11 +155,25 @@ def tune(
     return tuple(session.results())
 
 
+def _settle_homes(
+    plan: Plan,
+    session: Session,
+    device: Device,
+    compiler: Compiler,
+    tracker: ProgressTracker,
+    pools: Mapping[Workload, Pool],
+) -> None:
+    budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
+    if warning := settle_homes(plan, session, device, compiler, budgets):
+        tracker.announce("baseline", note=warning)
+    tracker.lanes = len({lane_of(device, workload) for workload in plan.tuned})
+
+
 def _take_up_candidates(plan: Plan, session: Session, candidates: Candidates) -> None:
     space_text = read_text(plan.spec.path)
     session.add_candidate(plan.candidate, plan.template.text, space_text)
     if session.events(CandidateMade):
-        # Imported here, as above: most runs have no agent, and need none of its modules.
+        # Imported here, as below: most runs have no agent, and need none of its modules.
         from tuner.agent.history import restore
 
         restore(plan, session, candidates)
@@ -205,6 +211,22 @@ def _search(
     search_all(*of, searches_left=left, warm=warm)
     if plan.config.surveyed is not None and (again or not session.results()):
         Survey(*of).run()
+
+
+def _write_candidates(
+    plan: Plan,
+    session: Session,
+    candidates: Candidates,
+    tracker: ProgressTracker,
+    undecided: Undecided,
+    author: Callable[[Session, Candidates], Author] | None,
+) -> AgentError | None:
+    if author is None:
+        return None
+    from tuner.agent.rounds import Rounds
+
+    by = author(session, candidates)
+    return Rounds(plan, session, candidates, tracker, undecided, by).run()
 
 
 def _ranked_by_energy(

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,9 +146,7 @@ def command(
     jobs, refused = jobs_of(files, model, ep, two=two, sessions=own)
     for one in refused:
         click.echo(f"cannot be made: {one}", err=True)
-    # Not by `tune --resume`: that would go on with one shape, and write no file.
-    with terminated_as_interrupted(), resumed_by(tuple(sys.argv[1:])):
-        _make(jobs, own, to, engine, triton, _settings(gpus, trials, enough, keep_bits=keep_bits))
+    _make(jobs, own, to, engine, triton, _settings(gpus, trials, enough, keep_bits=keep_bits))
     if refused:
         raise WorkerError(
             f"{len(refused)} of {len(files)} files cannot be made",
@@ -185,7 +184,11 @@ def _make(
     if not jobs:
         click.echo("nothing to make")
         return
-    with make_view(Console(highlight=False), quiet=False) as view:
+    with ExitStack() as stack:
+        stack.enter_context(terminated_as_interrupted())
+        # Not by `tune --resume`: that would go on with one shape, and write no file.
+        stack.enter_context(resumed_by(tuple(sys.argv[1:])))
+        view = stack.enter_context(make_view(Console(highlight=False), quiet=False))
         made = make(
             jobs,
             sessions,
