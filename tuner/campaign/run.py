@@ -132,11 +132,13 @@ class Campaign:
         if any(track.in_use() for track in waiting):
             # Which GPU it has nobody knows.
             waiting = [track for track in waiting if not track.job.needs_gpu]
+        running = [track for track in self._tracks if track.status in ("running", "finishing")]
+        if any(track.job.alone for track in running):
+            waiting = []
         together = [track for track in waiting if not track.job.alone]
-        running = any(track.status in ("running", "finishing") for track in self._tracks)
         for track in together if together or running else waiting[:1]:
             self._start_on_a_place(track)
-        return left or running
+        return left or bool(running)
 
     def _start_on_a_place(self, track: _Track) -> None:
         places = self._gpus if track.job.needs_gpu else self._others

@@ -15,11 +15,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from tuner.campaign.jobs import CampaignJob
 from tuner.campaign.run import NO_SCHEDULER, RESTARTS, Campaign
 from tuner.model.errors import InputError
 from tuner.model.progress import JobState
+from tuner.session.store import DATABASE, LOCK
 
 # Writes what it sees to a file and then does as it is told.
 CHILD = """
@@ -133,6 +135,22 @@ def test_a_job_alone_waits_for_all_others(tmp_path: Path) -> None:
     Campaign(jobs, tmp_path, parallel=2).run(Seen())
     began_s, _ = times_s(tmp_path, "alone")
     assert began_s >= max(times_s(tmp_path, f"j{i}")[1] for i in range(2))
+
+
+def test_nothing_begins_beside_a_job_alone(tmp_path: Path) -> None:
+    session = tmp_path / "session"
+    session.mkdir()
+    (session / DATABASE).touch()
+    jobs = [job(tmp_path, "alone", "wait1", alone=True)]
+    jobs += [job(tmp_path, "one", "wait0", needs_gpu=True, session=session)]
+    # A child of a campaign that was killed, which ends meanwhile.
+    orphan = FileLock(session / LOCK, thread_local=False)
+    orphan.acquire()
+    ends = threading.Timer(0.5, orphan.release)
+    ends.start()
+    Campaign(jobs, tmp_path, gpus=[0]).run(Seen())
+    ends.join()
+    assert times_s(tmp_path, "one")[0] >= times_s(tmp_path, "alone")[1]
 
 
 def test_the_place_is_free_while_a_job_finishes(tmp_path: Path) -> None:
