@@ -55,7 +55,9 @@ class Program(click.Group):
         own = {"--help", "-h", "--version", RUN, *COMMANDS}
         if args and (word := args[0]) not in own:
             path = Path(word)
-            if not (word.startswith("-") or path.suffix or path.exists() or "/" in word):
+            with translated_errors():
+                is_there = path.exists()
+            if not (word.startswith("-") or path.suffix or is_there or "/" in word):
                 close = difflib.get_close_matches(word, COMMANDS, n=1)
                 hint = f"; did you mean `{close[0]}`?" if close else ""
                 message = f"{word!r} is neither a command nor a kernel file{hint}"

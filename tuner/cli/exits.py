@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -19,14 +20,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+# What the system says of a name that a user may well have given, wherever it is first used.
+_NOT_LOOKED_FOR = frozenset({errno.ENAMETOOLONG, errno.EACCES})
+
+
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """Turn `TunerError` and interruption into one message and an exit code."""
+    """Turn `TunerError`, names that cannot be used and interruption into a message and a code."""
     try:
         yield
     except TunerError as error:
         click.echo(f"Error: {_from_here(str(error))}", err=True)
         raise Exit(error.exit_code) from error
+    except OSError as error:
+        if error.errno not in _NOT_LOOKED_FOR or error.filename is None:
+            raise
+        click.echo(f"Error: {_from_here(str(error.filename))}: {error.strerror}", err=True)
+        raise Exit(InputError.exit_code) from error
     except KeyboardInterrupt as interrupt:
         how = resume_line(interrupt) if isinstance(interrupt, Interrupted) else "interrupted"
         click.echo(how, err=True)

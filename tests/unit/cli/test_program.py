@@ -105,6 +105,19 @@ def test_options_may_stand_before_the_kernel(tune) -> None:
     assert "no such kernel file: missing.cu" in result.stderr
 
 
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "words", [(LONG,), (f"{LONG}.cu",), ("check", LONG), ("render", LONG), ("init", f"{LONG}.cu")]
+)
+def test_a_name_that_no_file_can_have_is_one_error(tune, words: tuple[str, ...]) -> None:
+    result = tune(*words)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: xxx")
+    assert result.stderr.endswith(": File name too long\n")
+
+
 def test_a_misspelled_command_is_told_the_right_one(tune) -> None:
     result = tune("chekc", "space.yaml")
     assert result.exit_code == 2
