@@ -149,12 +149,12 @@ class Slot:
         if not self._take(request.holder):
             return Held()
         self._require_new(request)
-        self._close_device()
-        self._folder = self._files.folder(work.files)
-        spec = placed(work.spec, self._folder)
-        logger.warning("%s: opens %s", self._info.name, spec.name)
         with self._at_work():
             try:
+                self._close_device()
+                self._folder = self._files.folder(work.files)
+                spec = placed(work.spec, self._folder)
+                logger.warning("%s: opens %s", self._info.name, spec.name)
                 self._device = self._opened(self._info.device, spec, work.operators)
                 return self._device.info
             except BaseException:

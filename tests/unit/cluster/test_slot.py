@@ -87,6 +87,17 @@ def test_another_run_waits_until_the_slot_is_left(caller: Caller) -> None:
     assert caller.open("another") == info_of()
 
 
+def test_a_kernel_whose_files_cannot_be_laid_out_leaves_the_slot_free(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller.open()
+    caller.ask(Leave())
+    with monkeypatch.context() as full:
+        full.setattr(FileStore, "folder", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+        assert "no space" in str(caller.ask(caller.kernel).raised)
+    assert caller.open("another") == info_of()
+
+
 def test_who_is_silent_for_too_long_loses_the_slot(spec: KernelSpec, tmp_path: Path) -> None:
     caller = made(spec, tmp_path, lease_s=0.0)
     caller.open()
