@@ -98,13 +98,12 @@ def _group(
                 opening = {
                     name: pool.submit(opened, replace(wanted, name=name), 0.0) for name in some
                 }
-            for name, future in opening.items():
-                try:
-                    members[name] = future.result()
-                except ClusterLost:
-                    raise
-                except DeviceError as error:
-                    failures.append(error)
+            ended = {name: future.exception() for name, future in opening.items()}
+            members |= {n: opening[n].result() for n, error in ended.items() if error is None}
+            for error in filter(None, ended.values()):
+                if not isinstance(error, DeviceError) or isinstance(error, ClusterLost):
+                    raise error
+                failures.append(error)
         if failures and not members:
             raise _joined(cluster, failures)
         if not members:  # which says why there is none

@@ -18,7 +18,7 @@ from tuner.cluster.coordinator import Cluster
 from tuner.cluster.device import RemoteDevice
 from tuner.cluster.membership import Wanted
 from tuner.device.base import Device
-from tuner.model.errors import DeviceError
+from tuner.model.errors import DeviceError, KernelError
 from tuner.space.load import load_definition
 
 GPU = Wanted(on_cpu=False)
@@ -97,6 +97,19 @@ def test_all_that_fail_are_in_the_error_where_nobody_is_left(
         opened()
     assert refused.value.message.count("cuda:0 has no driver") == 2
     assert refused.value.remedy == "install one"
+
+
+def test_where_one_cannot_open_the_kernel_the_others_are_given_back(
+    hosts: Hosts, opened: Callable[..., Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks(*_: object) -> Device:
+        raise KernelError("cannot be imported: ModuleNotFoundError")
+
+    monkeypatch.setattr(hosts.add("one").slot, "_opened", lacks)
+    two = hosts.add("two")
+    with pytest.raises(KernelError, match="ModuleNotFoundError"):
+        opened()
+    assert two.device.closed == 1
 
 
 def test_why_there_are_fewer_than_were_asked_for_is_told(
