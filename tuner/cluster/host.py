@@ -8,7 +8,8 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event, Thread
@@ -48,18 +49,20 @@ class HostOptions:
 
 
 class SlotProcess(ChildProcess):
-    """The process of one slot: it tells when it has joined, and ends with its scheduler."""
+    """The process of one slot: it tells when it has joined, and ends with its scheduler.
+
+    Raises `DeviceError` where it does not start.
+    """
 
     def __init__(self, options: SlotOptions) -> None:
-        super().__init__("tune-slot", "tuner.cluster.slot")
-        self.write({}, pickle.dumps(options))
+        with _starting():
+            super().__init__("tune-slot", "tuner.cluster.slot")
+            self.write({}, pickle.dumps(options))
 
     def joined(self) -> str:
         """Wait until it has joined; raise `DeviceError` where it cannot."""
-        try:
+        with _starting():
             said = self.read(START_S).header
-        except (ChildDiedError, ChildTimeoutError) as error:
-            raise DeviceError(f"a worker's process did not start: {error}") from error
         if "failed" in said:
             raise DeviceError(said["failed"])
         return str(said["joined"])
@@ -67,6 +70,14 @@ class SlotProcess(ChildProcess):
     def wait(self) -> None:
         """Wait for its end."""
         self._process.wait()
+
+
+@contextmanager
+def _starting() -> Iterator[None]:
+    try:
+        yield
+    except (ChildDiedError, ChildTimeoutError, OSError) as error:
+        raise DeviceError(f"a worker's process did not start: {error}") from error
 
 
 def serve_host(options: HostOptions, say: Callable[[str], None]) -> None:

@@ -15,8 +15,9 @@ import faults
 import pytest
 from cluster_doubles import Hosts
 
-from tuner.cluster.host import HostOptions, _keep_all, slot_infos
+from tuner.cluster.host import HostOptions, _keep_all, _Keeper, slot_infos
 from tuner.cluster.messages import read_info
+from tuner.cluster.slot import SlotOptions
 from tuner.model.errors import DeviceError, InputError
 
 
@@ -103,3 +104,17 @@ def test_the_only_one_that_cannot_join_is_the_error_alone() -> None:
     with pytest.raises(DeviceError):
         _keep_all([keeper], said.append)
     assert said == []
+
+
+def test_a_process_that_cannot_be_started_is_the_error_and_no_good_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    (info,) = slot_infos(HostOptions("tcp://s:1", device="host", name="node"))
+    options = SlotOptions("tcp://s:1", info, "token", None, tmp_path, tmp_path, 60.0)
+    said: list[str] = []
+    with pytest.raises(DeviceError, match=r"process did not start: .*temporarily unavailable"):
+        _keep_all([_Keeper(options, said.append)], said.append)
