@@ -26,6 +26,14 @@ def test_what_is_not_proved_slower_is_alike() -> None:
     assert alike(FOUND, FASTEST, (), seed=0) == (FASTEST, NEAR)
 
 
+@pytest.mark.parametrize(("share", "found"), [(0.0009, (FASTEST, NEAR)), (0.0011, (FASTEST,))])
+def test_alike_is_who_is_as_near_as_a_kernel_to_itself(
+    share: float, found: tuple[Variant, ...]
+) -> None:
+    apart = replace(FOUND, finalists=(FASTEST, NEAR), rounds=((10.0, 5.0, 5.0 + 5.0 * share),) * 40)
+    assert alike(apart, FASTEST, (), seed=0) == found
+
+
 def test_what_is_not_proved_faster_than_the_baseline_is_not_like_what_is() -> None:
     # In as many rounds faster than the baseline as slower, and so than the fastest.
     ahead = [(10.0, 9.95, 9.9 if row % 2 else 10.1) for row in range(40)]
