@@ -21,7 +21,13 @@ from tuner.source.facts import (
     bare_name,
 )
 from tuner.source.kernels import element_dtype
-from tuner.source.launches import allocations_in, calls_of, functions_of
+from tuner.source.launches import (
+    Condition,
+    allocations_in,
+    calls_of,
+    conditions_of,
+    functions_of,
+)
 from tuner.source.syntax import closing, number, text_of
 
 # threads where the host code leaves them to its caller
@@ -78,10 +84,16 @@ class HostLaunch:
 
     @classmethod
     def of(cls, source: SourceFile, kernel: KernelFunction) -> HostLaunch:
-        """Find the first launch of `kernel`, one whose template arguments are known if there is."""
+        """Find the first launch of `kernel` that the numbers in the source lead to.
+
+        One whose template arguments are known comes first. What was extracted has chosen already.
+        """
         sites = [site for site in source.launches if bare_name(site.kernel) == kernel.name]
         found = [cls(source, kernel, site) for site in sites]
         complete = [launch for launch in found if launch.instance is not None]
+        if source.host_from is None:
+            complete.sort(key=lambda launch: launch.is_ruled_out)
+            found.sort(key=lambda launch: launch.is_ruled_out)
         nowhere = next(
             (site for site in source.unlaunched if site.kernel == kernel.name),
             LaunchSite(kernel.name, (), (), (), "0", (), kernel.line),
@@ -135,6 +147,40 @@ class HostLaunch:
         spans = [d.span for d in self.source.definitions if d.kind == "function"]
         inside = [span for span in spans if span[0] <= self.site.at < span[1]]
         return max(inside, default=(self.site.at, self.site.at))
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """What has to hold for the host code to come to this launch."""
+        return conditions_of(self.source.masked, self.site.at)
+
+    @property
+    def is_ruled_out(self) -> bool:
+        """Whether no number that the source states leads to this launch."""
+        conditions = self.conditions
+        paths = _ways_to(self) if conditions else ()
+        hosts = [Host(self.source, path) for path in paths]
+        return bool(hosts) and all(host.rules_out(conditions) for host in hosts)
+
+    @property
+    def origin(self) -> str:
+        """Say how sure it is that the source launches so, and where it says it."""
+        line, own = f"line {self.site.line}", HostLaunch(self.source, self.kernel, self.site)
+        hosts = [Host(self.source, path) for path in paths_to(own)]
+        open_ones = [
+            c for c in self.conditions if any(h.holds(c.text) is not c.holds for h in hosts)
+        ]
+        others = [
+            one.site.line
+            for site in self.source.launches
+            if bare_name(site.kernel) == self.kernel.name and site.at != self.site.at
+            if not (one := HostLaunch(self.source, self.kernel, site)).is_ruled_out
+            and one.source.masked[slice(*one.around)] == own.source.masked[slice(*own.around)]
+        ]
+        if not open_ones or not others:
+            return f"sure: {line}"
+        asked = " and ".join(c.text if c.holds else f"not ({c.text})" for c in open_ones)
+        asked = "".join(filter(str.isprintable, asked))
+        return f"guessed: {line}, where {asked}; otherwise line {others[0]}"
 
     @property
     def varying(self) -> frozenset[str]:
@@ -302,6 +348,13 @@ class Number:
 
 def paths_to(launch: HostLaunch) -> tuple[Path, ...]:
     """List the ways on which host code reaches the launch, one where nobody in the file calls."""
+    paths, conditions = _ways_to(launch), launch.conditions
+    reaching = (path for path in paths if not Host(launch.source, path).rules_out(conditions))
+    return tuple(reaching) or paths
+
+
+def _ways_to(launch: HostLaunch) -> tuple[Path, ...]:
+    # whatever an `if` on the way asks
     if launch.is_guessed:
         return ()
     functions, calls = functions_of(launch.source), calls_of(launch.source)
@@ -388,6 +441,17 @@ class Host:
         stated = [found for found in known if found is not None]
         return stated[0] if len(stated) == 1 else None
 
+    def holds(self, condition: str) -> bool | None:
+        """Tell whether a condition in the launch's own function holds; None where nobody knows."""
+        stated = self._stated(plain(condition), 0, self.path[0].line, 0)
+        value = None if stated is None else translate(stated, Scope())
+        found = None if value is None else number(value)
+        return None if found is None else bool(found)
+
+    def rules_out(self, conditions: Iterable[Condition]) -> bool:
+        """Whether one of the conditions is known not to be as the launch needs it."""
+        return any(self.holds(one.text) is (not one.holds) for one in conditions)
+
     def _named(self, name: str, level: int, depth: int) -> Number | None:
         frame = self.path[level]
         if name in frame.variables:
@@ -402,6 +466,12 @@ class Host:
         return None
 
     def _computed(self, text: str, level: int, line: int, depth: int) -> Number | None:
+        stated = self._stated(text, level, line, depth)
+        value = None if stated is None else _literal(stated)
+        return None if value is None else Number(value, line)
+
+    def _stated(self, text: str, level: int, line: int, depth: int) -> str | None:
+        # numbers in place of names; None where one is unknown
         pieces: list[str] = []
         end = 0
         for match in IDENTIFIER.finditer(text):
@@ -413,8 +483,7 @@ class Host:
                 return None
             pieces += [text[end : match.start()], str(found.value)]
             end = match.end()
-        value = _literal("".join([*pieces, text[end:]]))
-        return None if value is None else Number(value, line)
+        return "".join([*pieces, text[end:]])
 
 
 def plain(text: str) -> str:

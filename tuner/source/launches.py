@@ -18,6 +18,8 @@ from tuner.source.facts import (
 )
 from tuner.source.kernels import read_kernel
 from tuner.source.syntax import (
+    Node,
+    ancestors,
     closing,
     closing_angle,
     fold,
@@ -52,6 +54,7 @@ _BUILT = re.compile(r"([\w:]*)\s*(?=[{(])")
 _NESTED = re.compile(r"(?<=\{)[^{}]+(?=\})|(?<=\()[^()]+(?=\))")
 _FIELD = re.compile(r"(?:^|(?<=[;{})]))\s*\w[\w:<>\s*&]*?[\s*&](\w+)\s*(?:=[^;]*|\{\})?;")
 _MAX_HOPS = 4
+_LEAVING = ("return_statement", "throw_statement")
 
 
 def find_launches(
@@ -379,6 +382,57 @@ def heads_of(source: SourceFile) -> tuple[KernelFunction, ...]:
         span, inside = span_of(node), (body.start_byte, body.end_byte)
         found.append(read_kernel(source.masked, span, inside, source.path, lines, source.aliases))
     return tuple(head for head in found if head is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What an `if` asks on the way to a place in host code, and the answer that leads there."""
+
+    text: str
+    holds: bool
+
+
+def conditions_of(masked: str, at: int) -> tuple[Condition, ...]:
+    """List what has to hold in its function for `at` to be reached, where an `if` says it."""
+    found: list[Condition] = []
+    node = parse_tree(masked).descendant_for_byte_range(at, at)
+    for around in ancestors(node) if node is not None else ():
+        if node is None or around.type in ("function_definition", "lambda_expression"):
+            break
+        if around.type == "if_statement" and node == part(around, "consequence"):
+            found += (Condition(text, True) for text in _asked(around, masked))
+        elif around.type == "if_statement" and node == part(around, "alternative"):
+            found.append(Condition(_condition(around, masked), False))
+        elif around.type == "compound_statement":
+            before = (one for one in around.named_children if one.end_byte <= node.start_byte)
+            found += (Condition(_condition(one, masked), False) for one in before if _ends(one))
+        node = around
+    return tuple(found)
+
+
+def _condition(node: Node, masked: str) -> str:
+    return fold(text_of(part(node, "condition", "value"), masked))
+
+
+def _asked(node: Node, masked: str) -> Iterator[str]:
+    # of `a && b` both hold
+    pending = [part(node, "condition", "value")]
+    while pending:
+        one = pending.pop()
+        if one is not None and text_of(part(one, "operator"), masked) == "&&":
+            pending += (part(one, "right"), part(one, "left"))
+        else:
+            yield fold(text_of(one, masked))
+
+
+def _ends(node: Node) -> bool:
+    # `if (n == 0) return;` and nothing else: what follows is for other numbers
+    if node.type != "if_statement" or part(node, "alternative") is not None:
+        return False
+    body = part(node, "consequence")
+    last = body.named_children[-1:] if body is not None else []
+    nodes = last if body is not None and body.type == "compound_statement" else [body]
+    return any(one is not None and one.type in _LEAVING for one in nodes)
 
 
 def calls_of(source: SourceFile) -> tuple[CallSite, ...]:

@@ -368,6 +368,45 @@ def test_of_several_kernels_the_one_that_is_launched_is_drafted() -> None:
     assert snippet(two + "void f() { b<<<1, 2>>>(3); }\n").kernel == "b"
 
 
+TWO_LAUNCHES = """
+__global__ void scale(float* y, const float* x, int n) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+    y[i] = 2.f * x[i];
+}
+void go(float* y, const float* x, int n) {
+  if (n <= 1024) {
+    scale<<<1, 128>>>(y, x, n);
+  } else {
+    scale<<<(n + 255) / 256, 256>>>(y, x, n);
+  }
+}
+"""
+CALLED = "int main() { int n = 1 << 20; float *x, *y; go(y, x, n); }"
+EARLY = TWO_LAUNCHES.replace("  } else {", "    return;\n  }\n  {")
+BOTH = TWO_LAUNCHES.replace("n <= 1024", "n > 0 && n <= 1024")
+
+
+@pytest.mark.parametrize("text", [TWO_LAUNCHES, EARLY, BOTH])
+def test_of_several_launches_the_one_that_the_sizes_lead_to_is_the_baseline(text: str) -> None:
+    made = snippet(text + CALLED)
+    (launch,) = parse(made.space_yaml, made.space_path).data["baseline"]["launch"]
+    assert (launch["grid"], launch["block"]) == (["ceil_div(n, 256)"], [256])
+    assert "launch:  # sure: line 1" in made.space_yaml
+    small = snippet(text + CALLED.replace("1 << 20", "1000"))
+    (launch,) = parse(small.space_yaml, small.space_path).data["baseline"]["launch"]
+    assert (launch["grid"], launch["block"]) == ([1], [128])
+
+
+def test_a_launch_that_a_size_nobody_knows_decides_on_is_a_guess_that_names_the_other() -> None:
+    made = snippet(TWO_LAUNCHES)
+    assert "launch:  # guessed: line 8, where n <= 1024; otherwise line 10" in made.space_yaml
+
+
+def test_sizes_that_lead_to_another_launch_are_no_workloads() -> None:
+    made = snippet(TWO_LAUNCHES + "int main() { float *x, *y; go(y, x, 100); go(y, x, 1 << 20); }")
+    assert "tuned: [{n: 100}]" in made.space_yaml
+
+
 def test_blanks_in_comments_do_not_count() -> None:
     text = (
         "# FILL_IN is a blank\na: 1  # FILL IN: was FILL_IN\nb: FILL_IN\nc: [FILL_IN]  # FILL IN: c"

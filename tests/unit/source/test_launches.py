@@ -9,7 +9,13 @@ import pytest
 from tuner.source import parse_source
 from tuner.source.accesses import assigned
 from tuner.source.facts import SourceFile
-from tuner.source.launches import Allocation, allocations_in, calls_of, functions_of
+from tuner.source.launches import (
+    Allocation,
+    allocations_in,
+    calls_of,
+    conditions_of,
+    functions_of,
+)
 
 KERNEL = "__global__ void k(float* x) { x[0] = 1; }\n"
 
@@ -29,6 +35,26 @@ def test_functions_have_the_names_of_their_parameters() -> None:
     source = host("template <typename T>\nstatic void run(const T* in, float* /*out*/, int n) { }")
     found = {f.name: f.parameters for f in functions_of(source)}
     assert found == {"k": ("x",), "run": ("in", "", "n")}
+
+
+@pytest.mark.parametrize(
+    ("body", "asked"),
+    [
+        ("k<<<1, 2>>>(x);", []),
+        ("if (n > 1) k<<<1, 2>>>(x);", [("n > 1", True)]),
+        ("if (n > 1 && m) { k<<<1, 2>>>(x); }", [("n > 1", True), ("m", True)]),
+        ("if (n > 1) ; else k<<<1, 2>>>(x);", [("n > 1", False)]),
+        ("if (a) ; else if (b) k<<<1, 2>>>(x);", [("b", True), ("a", False)]),
+        ("if (!n) return; k<<<1, 2>>>(x);", [("!n", False)]),
+        ("if (!n) { throw n; } { k<<<1, 2>>>(x); }", [("!n", False)]),
+        ("if (a) { f(); } if (b) return; else f(); k<<<1, 2>>>(x);", []),
+        ("k<<<1, 2>>>(x); if (a) return;", []),
+    ],
+)
+def test_what_has_to_hold_on_the_way_to_a_launch(body: str, asked: list[tuple[str, bool]]) -> None:
+    source = host(f"void run(float* x, int n) {{ {body} }}")
+    found = conditions_of(source.masked, source.launches[0].at)
+    assert [(one.text, one.holds) for one in found] == asked
 
 
 def test_calls_have_their_arguments_and_launches_are_none() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, islice, product, repeat
+from operator import eq
 
 from tuner.draft.extract.deduction import Calls, TemplateCall, arguments_of
 from tuner.draft.extract.guesses import VECTOR, Guesses, alternatives, in_elements
@@ -17,7 +18,7 @@ from tuner.draft.extract.lambdas import (
     with_values,
 )
 from tuner.draft.extract.names import Macro, dispatched_types, expanded
-from tuner.draft.host_values import names_behind
+from tuner.draft.host_values import HostLaunch, names_behind
 from tuner.draft.translate import Scope, translate
 from tuner.model.errors import KernelError
 from tuner.model.kernel import DTYPE_BYTES
@@ -329,11 +330,15 @@ def chosen(
         return _asked_instance(kernel, sites, host, asked)
     launched = [*_launched(kernel, sites, host)]
     found = [one for one in launched if "" not in one.arguments]
-    found.sort(key=lambda one: _rank(one, host.source.aliases))
+    ruled_out = [site for site in sites if HostLaunch(host.source, kernel, site).is_ruled_out]
+    found.sort(key=lambda one: (one.site in ruled_out, _rank(one, host.source.aliases)))
     found = found or [*_guessed(kernel, launched, host)]
     if not found:
         raise _unknown(kernel, launched, host)
-    own = list({one.name: one for one in reversed(found)}.values())[::-1]
+    first: dict[str, Instance] = {}
+    for one in found:
+        first.setdefault(one.name, one)
+    own = list(first.values())
     best = own.pop(min(place, len(own) - 1))
     return replace(best, others=tuple(one.name for one in own))
 
@@ -342,15 +347,24 @@ def _asked_instance(
     kernel: KernelFunction, sites: Sequence[LaunchSite], host: HostCode, asked: tuple[str, ...]
 ) -> Instance:
     arguments = _asked(kernel, asked, host)
-    site = next((s for s in sites if len(s.template_arguments) == len(asked)), None)
-    site = site or next(iter(sites), None)
-    if site is None:
-        return Instance(kernel, arguments, site, {})
+    launched = _launched(kernel, sites, host)
+    nearest = max(launched, key=partial(_agreeing, arguments), default=None)
+    if nearest is None or nearest.site is None:
+        return Instance(kernel, arguments, None, {})
+    if nearest.arguments == arguments:
+        return nearest
+    site = nearest.site
+    if not _agreeing(arguments, nearest):
+        site = next((s for s in sites if len(s.template_arguments) == len(asked)), site)
     # what the launch passes for a template parameter stands for what was asked for
     stated = host.stated(kernel, site)
     pairs = zip((stated.get(p.name, "") for p in kernel.template), arguments, strict=False)
     own = {text: value for text, value in pairs if IDENTIFIER.fullmatch(text)}
     return Instance(kernel, arguments, site, own)
+
+
+def _agreeing(arguments: tuple[str, ...], one: Instance) -> int:
+    return sum(map(eq, arguments, one.arguments))
 
 
 def _guessed(

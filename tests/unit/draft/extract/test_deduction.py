@@ -105,6 +105,28 @@ def test_what_is_asked_for_stands_for_the_launchers_types_too(tmp_path: Path) ->
     assert unit.source.launches[0].grid == ("n * sizeof(double)",)
 
 
+SIZED = """template <typename T, int BLOCK> __global__ void k(T* x, int n) { x[n] = BLOCK; }
+template <typename T> void run(T* x, int n) {
+  if (n <= 1024) k<T, 128><<<n, 128>>>(x, n);
+  else k<T, 256><<<n, 256>>>(x, n);
+}
+int main() { int n = 4096; float* x; run<float>(x, n); }
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "block"),
+    [((), "256"), (("float, 128",), "128"), (("float, 256",), "256"), (("half, 256",), "256")],
+)
+def test_an_instantiation_is_launched_as_the_source_launches_it(
+    tmp_path: Path, asked: tuple[str, ...], block: str
+) -> None:
+    (tmp_path / "source.cu").write_text(SIZED)
+    unit = extract(tmp_path / "source.cu", tmp_path / "unit.cu", instantiate=asked)
+    assert unit.instances[0].arguments[1] == block
+    assert unit.source.launches[0].block == (block,)
+
+
 PLAIN = "template <typename T, int N> __global__ void k(T* x) { x[N] = 0; }\n"
 
 
