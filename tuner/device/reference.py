@@ -125,6 +125,25 @@ def line_in(path: Path, error: BaseException) -> int | None:
     return lines[-1] if lines else None
 
 
+def require_dict(path: Path, function: str, returned: object, names: Iterable[str]) -> None:
+    """Raise `KernelError` unless a function of the file returned a dict, with these `names`."""
+    if not isinstance(returned, Mapping):
+        found = "None" if returned is None else f"a value of type {type(returned).__name__}"
+        wrong = f"`{function}` returns {found}, not a dict of arrays by name"
+        raise misfit(path, function, wrong, returning(names))
+
+
+def returning(names: Iterable[str]) -> str:
+    """Say what to return: a dict with all of these names."""
+    return f"return {{{', '.join(f'{name!r}: ...' for name in names)}}}"
+
+
+def misfit(path: Path, function: str, wrong: str, remedy: str) -> KernelError:
+    """Make the error for what a function of the file returns, at its line."""
+    line = _line_of(path, function) if path.suffix == ".py" else None
+    return KernelError(wrong, path=path, line=line, remedy=remedy)
+
+
 class PeerError(WorkerError):
     """Report a peer that failed, with the status of its trial.
 

@@ -32,7 +32,13 @@ from tuner.device.layout import (
     storage_dtype,
 )
 from tuner.device.problems import reference_of
-from tuner.device.reference import CanonicalFunction, blamed_on
+from tuner.device.reference import (
+    CanonicalFunction,
+    blamed_on,
+    misfit,
+    require_dict,
+    returning,
+)
 from tuner.device.verify.bits import digest
 from tuner.device.verify.outputs import Output, compare, look, quickly_compared, zeros_pass
 from tuner.device.verify.twins import Twins
@@ -238,6 +244,7 @@ class Verifier:
             computed = self._reference.compute(
                 self._xp, decoded, prepared.workload.values, **self._operators
             )
+            require_dict(self._spec.reference, "reference", computed, self._outputs())
             prepared.reference = {
                 name: self._xp.ascontiguousarray(values, dtype=self._xp.float64)
                 for name, values in computed.items()
@@ -319,15 +326,16 @@ class Verifier:
         slots = {slot.name: slot for slot in self._layout.with_role("input", "inout")}
         with blamed_on(self._spec.reference, f"`inputs` fails on {workload}"):
             given = self._reference.drawn(self._xp, rng, workload.values, kind, self._operators)
+        require_dict(self._spec.reference, "inputs", given, slots)
         for name, values in given.items():
-            if name in slots and tuple(values.shape) == slots[name].shape:
+            shape = getattr(values, "shape", None)  # of what is no array there is none
+            if name in slots and shape is not None and tuple(shape) == slots[name].shape:
                 continue
             wanted = f"needs {slots[name].shape}" if name in slots else "is no input"
-            raise KernelError(
-                f"`inputs` returns shape {tuple(values.shape)} for {name!r}, which {wanted}",
-                path=self._spec.reference,
-                remedy=f"inputs: {', '.join(slots)}",
-            )
+            kind = f"a value of type {type(values).__name__}"
+            found = kind if shape is None else f"shape {tuple(shape)}"
+            wrong = f"`inputs` returns {found} for {name!r}, which {wanted}"
+            raise misfit(self._spec.reference, "inputs", wrong, f"inputs: {', '.join(slots)}")
         inputs: dict[str, Array] = {}
         coupled = {*given}
         for name, slot in slots.items():
@@ -392,10 +400,11 @@ class Verifier:
         expected = prepared.reference.get(slot.name)
         if expected is None or tuple(expected.shape) != slot.shape:
             found = "nothing" if expected is None else f"shape {tuple(expected.shape)}"
-            raise KernelError(
-                f"the reference returns {found} for output {slot.name!r} of shape {slot.shape}",
-                path=self._spec.reference,
-            )
+            wrong = f"the reference returns {found} for output {slot.name!r} of shape {slot.shape}"
+            remedy = returning(self._outputs())
+            if expected is not None:
+                remedy = "return it in this shape, or mend the shape in the search space"
+            raise misfit(self._spec.reference, "reference", wrong, remedy)
         if prepared.kind != NORMAL or slot.name in prepared.telling:
             return expected
         tolerance = self._spec.tolerances[slot.name]
@@ -407,6 +416,9 @@ class Verifier:
             )
         prepared.telling.add(slot.name)
         return expected
+
+    def _outputs(self) -> tuple[str, ...]:
+        return tuple(slot.name for slot in self._layout.with_role("output", "inout"))
 
     def _stored(self, outputs: Sequence[Slot], peer: bool) -> Mapping[str, Array]:
         """Give the outputs as they are compared: in the reference's order where any is right."""
@@ -423,6 +435,7 @@ class Verifier:
         workload = self._current.workload
         with blamed_on(self._spec.reference, f"`{name}` fails on {workload}"):
             changed = function(self._xp, stored, workload.values)
+            require_dict(self._spec.reference, name, changed, stored)
             # Comparing checks neither: NumPy and CuPy would broadcast.
             for output, values in changed.items():
                 if (values.shape, values.dtype) != (stored[output].shape, stored[output].dtype):

@@ -219,8 +219,10 @@ def test_the_choice_of_the_operator_reaches_the_reference(make_spec: MakeSpec) -
 @pytest.mark.parametrize(
     ("returned", "line", "message"),
     [
-        ("{}", None, "returns nothing for output 'y'"),
-        ("{'y': inputs['x'][0]}", None, "returns shape (4,) for output 'y' of shape (300, 4)"),
+        ("{}", 1, "returns nothing for output 'y'"),
+        ("{'y': inputs['x'][0]}", 1, "returns shape (4,) for output 'y' of shape (300, 4)"),
+        ("None", 1, "`reference` returns None, not a dict of arrays by name"),
+        ("inputs['x']", 1, "`reference` returns a value of type ndarray, not a dict"),
         ("{'y': inputs['z']}", 1, "fails on T=300: KeyError: 'z'"),
         ("exit(4)", 1, "fails on T=300: SystemExit: 4"),
     ],
@@ -272,6 +274,8 @@ def test_what_is_timed_has_no_negative_zero(make_spec: MakeSpec) -> None:
         ("{'x': xp.ones(4)}", r"shape \(4,\) for 'x', which needs \(300, 4\)"),
         ("{'z': xp.ones(4)}", "for 'z', which is no input"),
         ("{'y': xp.ones((300, 4))}", "for 'y', which is no input"),
+        ("{'x': 3}", r"returns a value of type int for 'x', which needs \(300, 4\)"),
+        ("fill", "returns a value of type str, not a dict of arrays by name"),
     ],
 )
 def test_own_inputs_that_do_not_fit_are_the_users_mistake(
