@@ -33,6 +33,9 @@ _MOST_ORDERED = 5
 # Smaller numbers agree with an axis by chance.
 _LEAST_TELLING = 8
 _MOST_FACTORS = 3
+# Whole numbers of one and two bytes point nowhere beyond.
+_BELOW = {"uint8": 2**8, "int8": 2**7, "uint16": 2**16, "int16": 2**15}
+_NUMBERS = re.compile(r"(indices|distinct)\((\d+)\)")
 
 
 class Arrays:
@@ -62,10 +65,12 @@ class Arrays:
         self.own = own_arrays(launch.source, launch.kernel)
         for reach in reaches_of(launch.source, launch.kernel, self.types, self.own):
             self.reaches.setdefault(reach.array, []).append(reach)
-        whole = [p for p in launch.kernel.parameters if p.pointers == 1 and p.name]
-        whole = [p for p in whole if dtype_of(p.c_type, self.types) in INTEGERS]
-        self.tables = {p.name: f"{p.name}_below" for p in whole}
-        self.segments = {name: one for name in self.tables if (one := self.segment(name))}
+        arrays = [p for p in launch.kernel.parameters if p.pointers == 1 and p.name]
+        dtypes = {p.name: dtype_of(p.c_type, self.types) or "" for p in arrays}
+        whole = {name: f"{name}_below" for name, dtype in dtypes.items() if dtype in INTEGERS}
+        self.narrow = {n: _BELOW[dtype] for n, dtype in dtypes.items() if dtype in _BELOW}
+        self.tables = whole | {name: str(below) for name, below in self.narrow.items()}
+        self.segments = {name: one for name in whole if (one := self.segment(name))}
         self.lasts = {name: f"{name}_last" for name in self.segments}
 
     def segment(self, name: str) -> Reach | None:
@@ -139,7 +144,15 @@ class Arrays:
         for name, last in self.lasts.items():
             if last in used and name in shapes:
                 found[name] = f"offsets({last})", "segments of others"
-        return {**self.zeroed(), **self.own_fills(), **found}
+        fills = {**self.zeroed(), **self.own_fills(), **found}
+        return {name: (self.holdable(name, fill), told) for name, (fill, told) in fills.items()}
+
+    def holdable(self, name: str, fill: str) -> str:
+        # what a byte holds, where an array that it points into is larger
+        match, below = _NUMBERS.fullmatch(fill), self.narrow.get(name)
+        if match is None or below is None or int(match[2]) <= below:
+            return fill
+        return f"indices({below})"
 
     def zeroed(self) -> dict[str, Stated]:
         """Find what host code sets to zeros before it launches, for the kernel to add to."""

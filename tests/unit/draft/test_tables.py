@@ -117,6 +117,38 @@ def test_what_counts_in_an_array_of_the_kernel_s_own_is_below_its_size(
 
 
 @pytest.mark.parametrize(
+    ("value", "size", "below"),
+    [
+        ("unsigned char", 256, 256),
+        ("unsigned char", 64, 64),
+        ("unsigned char", 1024, 256),
+        ("signed char", 256, 128),
+        ("unsigned short", 1024, 1024),
+    ],
+)
+def test_bytes_and_shorts_point_as_far_as_they_reach(value: str, size: int, below: int) -> None:
+    text = (
+        f"__global__ void k(const {value}* value, int n, unsigned* out) {{\n"
+        f"__shared__ unsigned counts[{size}];\n"
+        f"{COUNTED} atomicAdd(&counts[value[i]], 1u);\n"
+        f"for (int i = threadIdx.x; i < {size}; i += blockDim.x) out[i] = counts[i];\n}}\n"
+    )
+    space = draft(parse_source(text, Path("k.cu"))).space_yaml
+    assert f"role: input, fill: indices({below})}}" in space
+
+
+def test_what_a_byte_points_into_has_as_many_rows_as_it_can_reach() -> None:
+    text = (
+        "__global__ void k(const unsigned char* x, const float* table, float* out, int n) {\n"
+        f"{COUNTED} out[i] = table[x[i]];\n}}\n"
+    )
+    space = draft(parse_source(text, Path("k.cu"))).space_yaml
+    assert "{name: x, dtype: uint8, shape: [n], role: input, fill: indices(256)}" in space
+    assert "{name: table, dtype: float32, shape: [256], role: input}" in space
+    assert "axes: [n]" in space
+
+
+@pytest.mark.parametrize(
     ("zeroed", "line"),
     [
         ("cudaMemset(out, 0, bins * 4);", 3),
