@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,34 @@ def test_what_is_wrong_is_an_exception_and_leaves_no_session(checkout: Path) -> 
     with pytest.raises(InputError, match="'nonsense' is no searcher"):
         tuner.tune(SILU, device="recorded", searcher="nonsense", session="wrong")
     assert not (checkout / "wrong").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"trials": 10**30}, "`trials` is 10+: it is a whole number from 1 to "),
+        ({"trials": 0}, "`trials` is 0"),
+        ({"trials": "5"}, "`trials` is '5'"),
+        ({"rounds": 2**63}, "`rounds` is 9223372036854775808: it is a whole number from 0"),
+        ({"max_variants": -1}, "`max_variants` is -1"),
+        ({"seed": 2**32}, "`seed` is 4294967296: it is a whole number from 0 to 4294967295"),
+        ({"time_s": float("nan")}, "`time_s` is nan: it is a number of seconds"),
+        ({"max_cost": -1.0}, "`max_cost` is -1.0: it is an amount of money"),
+        ({"enough": 2}, "`enough` is 2: it is a share of the best time"),
+        ({"variants_within": 1.5}, "`variants_within` is 1.5: it is a share"),
+    ],
+)
+def test_a_number_that_no_run_can_have_is_told_before_there_is_a_session(
+    checkout: Path, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        tuner.tune(SILU, device="recorded", session="wrong", **settings)
+    assert not (checkout / "wrong").exists()
+
+
+def test_one_workload_needs_no_list(checkout: Path) -> None:
+    done = tuner.tune(SILU, device="recorded", trials=2, workloads=WORKLOAD, session="one")
+    assert [str(one.workload) for one in done.results] == ["T=1 D=14336"]
 
 
 def test_a_session_is_gone_on_with_only_as_it_began(checkout: Path) -> None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,19 @@ if TYPE_CHECKING:
 LITERAL_ROUNDS = 2
 # What a resumed run may be given anew; the session keeps what it began with.
 RENEWABLE = frozenset({"rounds", "max_tokens", "max_cost", "prices", "exchange", "sources", "gpus"})
+# the least and the most of settings that are whole numbers
+_MOST = 2**63 - 1
+_WHOLE = {
+    "trials": (1, _MOST),
+    "rounds": (0, _MOST),
+    "max_tokens": (1, _MOST),
+    "max_variants": (1, _MOST),
+    "seed": (0, 2**32 - 1),
+}
+_SHARES = {
+    "enough": "0.001 looks on for gains of 0.1 %",
+    "variants_within": "0.02 serves a workload up to 2 % slower than its best",
+}
 OWNERS = {OPENAI: ("model", "max_tokens", "max_cost", "prices"), FILES: ("exchange",)}
 _OPTIONS = {
     "time_s": "time",
@@ -307,21 +321,38 @@ def option_of(setting: str) -> str:
     return f"--{_OPTIONS.get(setting, setting).replace('_', '-')}"
 
 
+def require_numbers(settings: RunSettings) -> None:
+    """Raise `InputError` for a number that no run can have."""
+    for name, (least, most) in _WHOLE.items():
+        value = settings.get(name)
+        if value is not None and not (type(value) is int and least <= value <= most):
+            message = f"`{name}` is {value!r}: it is a whole number from {least} to {most}"
+            raise InputError(message, remedy=f"give another one, or leave {option_of(name)} out")
+    for name, what in (("time_s", "a number of seconds"), ("max_cost", "an amount of money")):
+        value = settings.get(name)
+        if value is not None and not (isinstance(value, int | float) and 0 <= value < inf):
+            message = f"`{name}` is {value!r}: it is {what} from 0 on"
+            raise InputError(message, remedy=f"give another one, or leave {option_of(name)} out")
+    for name, remedy in _SHARES.items():
+        value = settings.get(name, 0.0)
+        if not isinstance(value, int | float) or not 0.0 <= value < 1.0:
+            message = f"`{name}` is {value!r}: it is a share of the best time, from 0 to below 1"
+            raise InputError(message, remedy=remedy)
+
+
 def _values(settings: RunSettings, spec: KernelSpec) -> dict[str, Any]:
     from tuner.space.load import workload_from_text
 
+    require_numbers(settings)
     values: dict[str, Any] = {**settings}
     if "workloads" in settings:
-        texts = settings["workloads"]
+        given = settings["workloads"]
+        texts = (given,) if isinstance(given, str) else given
         values["workloads"] = tuple(dict.fromkeys(workload_from_text(spec, text) for text in texts))
     if "operators" in settings:
         values["operators"] = _operators(spec, settings["operators"])
     if "gpus" in settings and not settings["gpus"].strip():
         raise InputError("no GPU is named", remedy="--gpus takes all, or numbers such as 0,1")
-    enough = settings.get("enough", ENOUGH)
-    if not isinstance(enough, int | float) or not 0.0 <= enough < 1.0:
-        message = f"`enough` is {enough!r}: it is a share of the best time, from 0 to below 1"
-        raise InputError(message, remedy="0.001 looks on for gains of 0.1 %")
     if "peers" in settings:
         values["peers"] = _peers(spec, settings)
     if "model" in settings:
@@ -359,6 +390,7 @@ def agent_settings(settings: RunSettings, *, drafted: bool) -> dict[str, Any]:
 
     `drafted` says that the search space was just drafted.
     """
+    require_numbers(settings)
     # A key in the environment alone sends nothing anywhere: a model has to be named.
     agent, model, exchange = (settings.get(name) for name in ("agent", "model", "exchange"))
     if agent in (None, AUTO):
