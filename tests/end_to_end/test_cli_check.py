@@ -34,6 +34,13 @@ def test_check_refuses_a_shape_that_the_baseline_goes_beyond(project, tune) -> N
     assert "`shape: [N]`" in done.stderr
 
 
+def test_a_sample_of_more_than_there_are_is_all_of_them_each_once(project, tune) -> None:
+    found = json.loads(tune("check", project.space, "--json", "--sample", "1" + "0" * 20).stdout)
+    tried = [(str(s["workload"]), str(s["config"])) for s in found["sample"]]
+    tuned = [w for w in found["workloads"] if not w["held_out"]]
+    assert len(tried) == len({*tried}) == sum(w["valid"] for w in tuned)
+
+
 def test_check_prints_the_same_as_json(project, tune) -> None:
     found = json.loads(tune("check", project.space, "--json", "--sample", "2").stdout)
     assert found["combinations"] == 12

@@ -188,6 +188,9 @@ def _spread(
 ) -> Iterable[tuple[Workload, Config]]:
     first, default = spec.tuned[0], space.default
     picks = [(first, default)] if default is not None and default in pools[first] else []
+    if count >= sum(len(pools[workload]) for workload in spec.tuned):
+        picks += ((workload, config) for workload in spec.tuned for config in pools[workload])
+        return dict.fromkeys(picks)
     for number in range(count):
         workload = spec.tuned[number % len(spec.tuned)]
         pool = pools[workload]

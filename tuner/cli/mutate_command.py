@@ -54,7 +54,7 @@ BELOW = 1
 @click.option(
     "--at-least",
     metavar="PERCENT",
-    type=click.FloatRange(0, 100),
+    type=options.percent,
     help="Exit with code 1 where a smaller share is caught.",
 )
 @options.as_json

@@ -92,6 +92,17 @@ def unique(pairs: tuple[tuple[str, str], ...], what: str) -> dict[str, str]:
     return dict(pairs)
 
 
+def percent(text: str) -> float:
+    """Read a number from 0 to 100; NaN is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 100.0:
+        raise click.BadParameter(f"{text!r} is not a number from 0 to 100")
+    return value
+
+
 _SETTINGS = {"time": "time_s", "workload": "workloads", "operator": "operators"}
 
 

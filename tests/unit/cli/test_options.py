@@ -38,6 +38,13 @@ def test_a_folder_that_the_system_will_not_look_for_is_refused() -> None:
         options.folder("x" * 300)
 
 
+@pytest.mark.parametrize("text", ["nan", "-1", "100.1", "inf", "all", ""])
+def test_a_percentage_is_a_number_from_0_to_100(text: str) -> None:
+    assert options.percent("97.5") == 97.5
+    with pytest.raises(click.BadParameter, match="is not a number from 0 to 100"):
+        options.percent(text)
+
+
 def test_an_assignment_splits_at_the_first_equals_sign() -> None:
     assert options.assignment("ACTIVATION = a=b") == ("ACTIVATION", "a=b")
 
