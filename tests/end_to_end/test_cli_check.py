@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from callable_project import SPACE, callable_project
 
 
 def test_check_counts_configs_and_compiles_a_sample(project, tune) -> None:
@@ -74,6 +75,13 @@ def test_check_counts_what_a_limit_rejects(project, tune) -> None:
 def test_check_compiles_for_the_target_asked_for(project, tune) -> None:
     done = tune("check", project.space, "--target", "sm_89", "--sample", "1")
     assert "for sm_89 with 128 multiprocessors" in done.stdout
+
+
+def test_of_a_python_kernel_nothing_is_known_before_it_runs(tmp_path, tune) -> None:
+    done = tune("check", callable_project(tmp_path) / SPACE, "--sample", "1")
+    assert "no mistakes found" in done.stdout, done.output
+    assert ": what it uses is not known before it runs\n" in done.stdout
+    assert "not_recorded" not in done.stdout
 
 
 def test_an_unknown_target_is_told_the_known_ones(project, tune) -> None:

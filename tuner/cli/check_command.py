@@ -160,6 +160,8 @@ def _sampled(trial: Trial) -> dict[str, object]:
 
 def _outcome(trial: Trial) -> str:
     resources, occupancy = trial.resources, trial.occupancy
+    if occupancy is None and trial.status is Status.NOT_RECORDED:
+        return "what it uses is not known before it runs"
     if resources is None or occupancy is None:
         return f"{trial.status}: {trial.reason}"
     spilled = _spilled(trial)

@@ -31,6 +31,8 @@ _NEITHER = (
     "problem (`class Model` and `get_inputs()`)"
 )
 
+_UNDRAFTED = "defines `launch`, and nothing in it says arguments, sizes and choices to draft"
+
 
 @dataclass(frozen=True, slots=True)
 class _Imported:
@@ -49,6 +51,10 @@ def draft_python(
     file that cannot be drafted from, `SpaceError` for a space that exists unless `force`.
     """
     source = read_python(path)
+    if not source.kernels and "launch" in source.globals:
+        lines = (node.lineno for node in source.tree.body if getattr(node, "name", "") == "launch")
+        remedy = f"write search_spaces/{path.stem}.yaml for it; docs/callables.md has one to copy"
+        raise source.error(_UNDRAFTED, next(lines, None), remedy)
     if not source.kernels:
         remedy = "name a file that holds one; a CUDA kernel goes into a .cu file"
         raise source.error(_NEITHER, None, remedy)

@@ -334,6 +334,11 @@ def test_two_kernels_are_listed_and_one_may_be_chosen(folder: Path) -> None:
     ("text", "told"),
     [
         ("x = 1\n", "own.py: holds neither a kernel of Triton (@triton.jit) or Helion"),
+        (
+            "def launch(config, tensors, axes): ...\n",
+            "own.py:3: defines `launch`, and nothing in it says arguments, sizes and choices to "
+            "draft\n  write search_spaces/own.yaml for it; docs/callables.md has one to copy",
+        ),
         ("def f(:\n", "own.py:3: is not Python"),
         (KERNEL, "own.py:5: nothing launches scale here"),
         (KERNEL + "scale[(1,)](torch.ones(4), 4, BLOCK=4)\n", ":8: scale is launched outside of"),
