@@ -317,6 +317,13 @@ def test_an_option_that_the_session_was_not_started_with(session: Path, tune) ->
     assert_refused(result, "--trials, --seed: not what the session was started with")
 
 
+def test_the_command_that_started_a_session_is_told_as_a_shell_takes_it(project, tune) -> None:
+    done = tune(project.kernel, "--trials", "1", "--quiet", "--session", "my runs (1)")
+    assert done.exit_code == 0, done.output
+    result = tune("--resume", "my runs (1)", "--trials", "7")
+    assert_refused(result, "--session 'my runs (1)'` started this one")
+
+
 def test_the_options_that_a_session_was_started_with_may_be_repeated(
     project, session: Path, tune
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -155,7 +156,7 @@ def resumed_plan(
             f"{options}: not what the session was started with",
             path=directory,
             remedy="leave it out to resume, or start a new session: "
-            f"`{' '.join(manifest.command)}` started this one",
+            f"`{shlex.join(manifest.command)}` started this one",
         )
     renewed = {name: value for name, value in given.items() if name in RENEWABLE}
     return _plan(definition, replace(config, **renewed))

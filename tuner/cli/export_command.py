@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 CONFIGS = {"sglang-configs": "sglang", "vllm-configs": "vllm"}
-FORMATS = ("cpp", "torch", "sglang", "vllm", "kernels", "flashinfer-trace", *CONFIGS)
+PACKAGES = ("torch", "sglang", "vllm", "kernels")
+_PACKAGE = "tuned_kernels"
+FORMATS = ("cpp", *PACKAGES, "flashinfer-trace", *CONFIGS)
 
 
 @click.command("export")
@@ -32,13 +34,11 @@ FORMATS = ("cpp", "torch", "sglang", "vllm", "kernels", "flashinfer-trace", *CON
     "--format",
     "form",
     type=click.Choice(FORMATS),
-    default="cpp",
-    show_default=True,
-    help="Of --to. cpp: sources with a dispatch header. torch: a Python package for PyTorch, of "
-    "one session or several. sglang, vllm: the same as a plugin of SGLang or vLLM. kernels: the "
-    "same for `kernels` of Hugging Face. flashinfer-trace: a trace set of FlashInfer-Bench. "
-    "sglang-configs, vllm-configs: the files from which these engines take configs of their "
-    "Triton kernels.",
+    help="Of --to. cpp, the default: sources with a dispatch header. torch: a Python package for "
+    "PyTorch, of one session or several. sglang, vllm: the same as a plugin of SGLang or vLLM. "
+    "kernels: the same for `kernels` of Hugging Face. flashinfer-trace: a trace set of "
+    "FlashInfer-Bench. sglang-configs, vllm-configs: the files from which these engines take "
+    "configs of their Triton kernels.",
 )
 @click.option(
     "--triton",
@@ -49,9 +49,7 @@ FORMATS = ("cpp", "torch", "sglang", "vllm", "kernels", "flashinfer-trace", *CON
 @click.option(
     "--package",
     metavar="NAME",
-    default="tuned_kernels",
-    show_default=True,
-    help="Of --format torch, sglang, vllm and kernels: the name to import.",
+    help=f"Of --format torch, sglang, vllm and kernels: the name to import; {_PACKAGE} by default.",
 )
 @options.variants_within
 @options.max_variants
@@ -71,24 +69,22 @@ FORMATS = ("cpp", "torch", "sglang", "vllm", "kernels", "flashinfer-trace", *CON
 @click.option(
     "--rows",
     type=click.Choice(["sft", "grpo"]),
-    default="sft",
-    show_default=True,
-    help="Of --trajectories. sft: prompt, completion and tools. grpo: the prompt that a template "
-    "answers.",
+    help="Of --trajectories. sft, the default: prompt, completion and tools. grpo: the prompt that "
+    "a template answers.",
 )
 def command(
     session: Path,
     others: tuple[Path, ...],
     to: Path | None,
-    form: str,
+    form: str | None,
     triton: str | None,
-    package: str,
+    package: str | None,
     variants_within: float | None,
     max_variants: int | None,
     space: Path | None,
     kernel_tuner: Path | None,
     trajectories: Path | None,
-    rows: str,
+    rows: str | None,
 ) -> None:
     """Write what other programs take away from a session."""
     # One line for each thing that can be written.
@@ -97,22 +93,29 @@ def command(
     options.require_one_choice(variants_within, max_variants)
     if to is None and (variants_within is not None or max_variants is not None):
         raise click.UsageError("--variants-within and --max-variants are for --to")
+    if to is None and form is not None:
+        raise click.UsageError("--format is for --to")
+    form = form or "cpp"
     packaged = to is not None and form != "cpp"
     if others and not (packaged and kernel_tuner is None and trajectories is None):
         raise click.UsageError("several sessions are for --to with another --format than cpp")
     if triton is not None and form not in CONFIGS:
         raise click.UsageError(f"--triton is for --format {' and '.join(CONFIGS)}")
+    if package is not None and form not in PACKAGES:
+        raise click.UsageError(f"--package is for --format {', '.join(PACKAGES)}")
+    if rows is not None and trajectories is None:
+        raise click.UsageError("--rows is for --trajectories")
     choice = _choice(variants_within, max_variants)
     if to is not None and form in CONFIGS:
         _write_configs((session, *others), to, form, triton, space)
     elif to is not None and packaged:
-        _write_package((session, *others), to, form, package, choice, space)
+        _write_package((session, *others), to, form, package or _PACKAGE, choice, space)
     elif to is not None:
         _write_dispatch(session, to, choice, space)
     if kernel_tuner is not None:
         _write_for_kernel_tuner(session, kernel_tuner)
     if trajectories is not None:
-        _write_trajectories(session, trajectories, rows)
+        _write_trajectories(session, trajectories, rows or "sft")
 
 
 def _choice(within: float | None, most: int | None) -> SetSelection | None:

@@ -47,3 +47,21 @@ def test_it_needs_a_session_and_to_be_told_what_to_write(tune, session, tmp_path
         result = tune("export", folder, *more)
         assert result.exit_code == 2
         assert told in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--to", "out", "--package", "mine"), "--package is for --format torch, sglang, vllm"),
+        (("--to", "out", "--rows", "grpo"), "--rows is for --trajectories"),
+        (("--kernel-tuner", "out", "--format", "torch"), "--format is for --to"),
+    ],
+)
+def test_an_option_of_something_else_is_refused_and_nothing_is_written(
+    tune, session, tmp_path, monkeypatch, words, told
+):
+    monkeypatch.chdir(tmp_path)
+    result = tune("export", session, *words)
+    assert result.exit_code == 2
+    assert told in result.output
+    assert not (tmp_path / "out").exists()
