@@ -406,8 +406,38 @@ def conditions_of(masked: str, at: int) -> tuple[Condition, ...]:
         elif around.type == "compound_statement":
             before = (one for one in around.named_children if one.end_byte <= node.start_byte)
             found += (Condition(_condition(one, masked), False) for one in before if _ends(one))
+        elif around.type == "case_statement":
+            found += _of_case(around, masked)
         node = around
     return tuple(found)
+
+
+def _of_case(node: Node, masked: str) -> list[Condition]:
+    """Say which values of its `switch` lead to a `case`, those that fall through to it too."""
+    body = node.parent
+    switch = body.parent if body is not None else None
+    if body is None or switch is None or switch.type != "switch_statement":
+        return []
+    value, cases = _condition(switch, masked), body.named_children
+    first = place = cases.index(node)
+    while first and not _leaves(cases[first - 1]):
+        first -= 1
+    into, whole = cases[first : place + 1], all(one.type == "case_statement" for one in cases)
+    texts = [fold(text_of(part(one, "value"), masked)) for one in into]
+    if not whole:
+        return []
+    if all(texts):
+        return [Condition(" || ".join(f"({value}) == ({text})" for text in texts), True)]
+    others = (part(one, "value") for one in cases if one not in into)
+    asked = (f"({value}) == ({fold(text_of(one, masked))})" for one in others if one is not None)
+    return [Condition(text, False) for text in asked]
+
+
+def _leaves(node: Node) -> bool:
+    last = node.named_children[-1:]
+    while last and last[0].type == "compound_statement":
+        last = last[0].named_children[-1:]
+    return any(one.type in (*_LEAVING, "break_statement") for one in last)
 
 
 def _condition(node: Node, masked: str) -> str:

@@ -397,6 +397,18 @@ def test_of_several_launches_the_one_that_the_sizes_lead_to_is_the_baseline(text
     assert (launch["grid"], launch["block"]) == ([1], [128])
 
 
+def test_of_a_switch_the_case_that_is_asked_for_is_launched() -> None:
+    made = snippet(
+        "template <int N> __global__ void k(float* x) { x[blockIdx.x * N + threadIdx.x] = N; }\n"
+        "void f(float* x, int n, int threads) {\n switch (threads) {\n"
+        "  case 512: k<512><<<n, threads>>>(x); break;\n"
+        "  case 256: k<256><<<n, threads>>>(x); break;\n  default: break;\n }\n}\n"
+        "int main() { float* x; f(x, 4096, 256); }\n"
+    )
+    (launch,) = parse(made.space_yaml, made.space_path).data["baseline"]["launch"]
+    assert (launch["kernel"], launch["block"]) == ("k<256>", [256])
+
+
 def test_a_launch_that_a_size_nobody_knows_decides_on_is_a_guess_that_names_the_other() -> None:
     made = snippet(TWO_LAUNCHES)
     assert "launch:  # guessed: line 8, where n <= 1024; otherwise line 10" in made.space_yaml

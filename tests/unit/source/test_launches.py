@@ -49,6 +49,23 @@ def test_functions_have_the_names_of_their_parameters() -> None:
         ("if (!n) { throw n; } { k<<<1, 2>>>(x); }", [("!n", False)]),
         ("if (a) { f(); } if (b) return; else f(); k<<<1, 2>>>(x);", []),
         ("k<<<1, 2>>>(x); if (a) return;", []),
+        ("switch (n) { case 1: f(); break; case 2: k<<<1, 2>>>(x); }", [("(n) == (2)", True)]),
+        (
+            "switch (n) { case 1: { f(); break; } case 2: { k<<<1, 2>>>(x); } }",
+            [("(n) == (2)", True)],
+        ),
+        (
+            "switch (n) { case 1: case 2: k<<<1, 2>>>(x); break; default: f(); }",
+            [("(n) == (1) || (n) == (2)", True)],
+        ),
+        (
+            "switch (n) { case 1: f(); return; case 2: f(); break; default: k<<<1, 2>>>(x); }",
+            [("(n) == (1)", False), ("(n) == (2)", False)],
+        ),
+        (
+            "switch (n) { case 1: return; case 2: f(); default: k<<<1, 2>>>(x); }",
+            [("(n) == (1)", False)],
+        ),
     ],
 )
 def test_what_has_to_hold_on_the_way_to_a_launch(body: str, asked: list[tuple[str, bool]]) -> None:
