@@ -38,7 +38,7 @@ from tuner.space.yaml import parse, read
 from tuner.tuning.evaluator import Evaluator, Pending
 from tuner.tuning.search import no_valid_config
 
-TEMPLATE, SPACE = "template.cu.j2", "space.yaml"
+SPACE = "space.yaml"
 RANDOM_CONFIGS = 4
 # Each is verified with every kind of input, twice, on several workloads.
 VERIFIED_CONFIGS = 3
@@ -69,12 +69,13 @@ def drafted(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise RefusedError(f"the {what} has half of a UTF-16 character")
     folder.mkdir(parents=True, exist_ok=True)
-    space_path, template_path = folder / SPACE, folder / TEMPLATE
+    template_path = folder / f"template{plan.spec.language.suffix}.j2"
+    space_path = folder / SPACE
     atomic_write(template_path, answer.template)
     atomic_write(space_path, answer.space)
     try:
         merged = rewritten(
-            read(plan.spec.path), parse(answer.space, space_path), space_path, TEMPLATE
+            read(plan.spec.path), parse(answer.space, space_path), space_path, template_path.name
         )
         atomic_write(space_path, merged)
         definition = load_definition(space_path, plan.config.operators)

@@ -75,7 +75,7 @@ def authoring_for(
             remedy="use --device cuda on a machine with a GPU, or --device host to try it on a CPU",
         )
     agent = agent or agent_of(config, options)
-    profiling = profiling_for(device, compiler, stack)
+    profiling = profiling_for(plan, device, compiler, stack)
     return Authoring(agent, partial(_author, agent, plan, device, profiling))
 
 

@@ -77,7 +77,7 @@ def meter_for(plan: Plan, device: Device) -> EnergyMeter | None:
     return meter
 
 
-def profiling_for(device: Device, compiler: Compiler, stack: ExitStack) -> Profiling:
+def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitStack) -> Profiling:
     """Open the profiler that goes deepest here."""
     from tuner.analysis.profilers import Profiler
     from tuner.app.check import NVIDIA_TARGET, UnavailableDevice, target_info
@@ -93,8 +93,9 @@ def profiling_for(device: Device, compiler: Compiler, stack: ExitStack) -> Profi
         architecture = device.info.architecture
         target = target_info(architecture if is_amd(architecture) else NVIDIA_TARGET)
         profiled = UnavailableDevice(target)
-        compiler = open_compiler(None, architecture=target.architecture)
-        stack.callback(compiler.close)
+        if not plan.spec.is_callable:  # of Python nothing is machine code before it runs
+            compiler = open_compiler(None, architecture=target.architecture)
+            stack.callback(compiler.close)
     timed = not device.info.on_cpu
     counters = device.counters() if isinstance(device, CanCount) else None
     profiler = Profiler(profiled.info, counters, timed=timed)

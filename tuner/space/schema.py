@@ -466,7 +466,7 @@ def rewritten(original: Document, answer: Document, path: Path, template: str) -
     kept |= {k: text for k, text in _sections(answer).items() if k in OWN_SECTIONS}
     folder = original.path.parent
     for key in _FILES:
-        if not isinstance(original.data[key], str):
+        if key != "template" and not isinstance(original.data[key], str):
             continue  # a reference that the file itself holds
         named = template if key == "template" else _relative(folder / str(original.data[key]), path)
         kept[key] = f"{key}: {named}\n"

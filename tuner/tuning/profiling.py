@@ -39,6 +39,8 @@ class Profiling:
         if self._profiler.device.evaluator:
             return None
         spec = plan.spec
+        if spec.is_callable and not self._timed:
+            return None
         if spec.language is CUDA:
             spec = replace(spec, compile_options=(*spec.compile_options, *COMPILE_OPTIONS))
         evaluator = self.evaluator_of(replace(plan, spec=spec))

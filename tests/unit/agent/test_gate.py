@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from callable_project import KERNEL, callable_project
+from callable_project import SPACE as PYTHON
 
 from tuner.agent.base import Answer
 from tuner.agent.gate import RefusedError, drafted, validate_candidate
+from tuner.app.plan import new_plan
 from tuner.device.base import Outcome
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.trial import Status
@@ -54,6 +59,30 @@ def test_a_sound_answer_becomes_a_plan_with_the_users_workloads_and_tolerances(g
     assert made.candidate == "r1"
     assert made.spec.workloads == make_plan().spec.workloads
     assert made.spec.tolerances == make_plan().spec.tolerances
+
+
+PYTHON_SPACE = "parameters:\n  pieces: [1, 2]\ndefault: {pieces: 1}\n"
+
+
+def test_an_answer_for_a_python_kernel_is_python_and_its_own_template(tmp_path):
+    project = callable_project(tmp_path / "project")
+    plan = new_plan(project / KERNEL, {"space": project / PYTHON, "device": "host"})
+    text = (project / KERNEL).read_text(encoding="utf-8")
+    made = drafted(Answer(text, PYTHON_SPACE), plan, tmp_path / "answer", "r1")
+    assert made.template.path == tmp_path / "answer/template.py.j2"
+    assert made.spec.template == made.template.path
+    assert "CONFIG = {'pieces': @{ pieces }@}" in made.template.text
+
+
+def test_an_answer_for_a_hip_kernel_is_in_hip(tmp_path):
+    root = Path(__file__).parents[3]
+    space, kernel = (
+        root / f"{at}/row_sum.hip" for at in ("search_spaces/portable", "kernels/portable")
+    )
+    plan = new_plan(kernel, {"space": f"{space}.yaml", "device": "host"})
+    words = plan.spec.path.read_text(encoding="utf-8")
+    answer = Answer(plan.spec.template.read_text(encoding="utf-8"), words)
+    assert drafted(answer, plan, tmp_path, "r1").template.path.name == "template.hip.j2"
 
 
 def test_a_byte_order_mark_in_the_users_file_does_not_refuse_every_answer(gate, project):

@@ -355,6 +355,8 @@ def profiled(choice: DraftConfig, profiling: Profiling, info: DeviceInfo) -> str
     if trial.status is not Status.CORRECT:
         return f"{choice}: not profiled: {_why(choice, trial.status, trial.reason)}"
     found = profiling.of(choice.draft.plan, trial)
+    if found is None and choice.draft.plan.spec.is_callable:
+        return f"{choice}: not profiled: of a Python kernel only a GPU tells anything"
     if found is None:
         return f"{choice}: not profiled: it does not compile for {info.architecture}"
     lines = [f"{choice}: bound by {found.kind}; from {found.degree}"]
