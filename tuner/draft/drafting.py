@@ -23,6 +23,7 @@ from tuner.draft.launches import axes_of, template_launch
 from tuner.draft.loops import WORK, with_loops
 from tuner.draft.problems.kernel import axes_for, inference_for, kernel_name, skeleton
 from tuner.draft.problems.statement import is_stated, statement_of
+from tuner.draft.python.source import read_python
 from tuner.draft.space import Drafted, reference_stub, space_yaml, write, write_new
 from tuner.draft.strides import with_strides
 from tuner.draft.tensor_maps import split_maps, with_maps
@@ -131,7 +132,7 @@ def draft(
     space_path = root / "search_spaces" / f"{stem}.yaml"
     paths = {
         "source": source.path,
-        "reference": problem or source.path.with_name(f"{stem}.py"),
+        "reference": problem or _reference_beside(source.path, stem),
         "template": root / "templates" / f"{stem}.cu.j2",
     }
     files = _seen_from(space_path, paths)
@@ -144,13 +145,23 @@ def draft(
         template_path=paths["template"],
         template=_template(source, proposals),
         reference_path=paths["reference"],
-        reference=reference_stub(handed.seen(launch.kernel), stem),
+        reference=reference_stub(handed.seen(launch.kernel), paths["reference"].stem),
         widest={
             choice.name: choice.values[-1] if choice.is_work else choice.default
             for choice in proposals.choices
         },
         notes=() if stated is None else stated.notes,
     )
+
+
+def _reference_beside(source: Path, stem: str) -> Path:
+    # a file of the kernel's name may be what calls it, which is neither to be run nor to be changed
+    beside = source.with_name(f"{stem}.py")
+    try:
+        is_other = beside.is_file() and "reference" not in read_python(beside).globals
+    except KernelError:
+        is_other = False  # who reads it as the reference says what is wrong
+    return source.with_name(f"{stem}_reference.py") if is_other else beside
 
 
 def _seen_from(space: Path, paths: Mapping[str, Path]) -> dict[str, str]:

@@ -69,10 +69,11 @@ def test_it_overwrites_nothing_unless_told_to(tune: Tune, kernel: Path) -> None:
 
 
 def test_a_reference_that_is_there_is_kept_even_by_force(tune: Tune, kernel: Path) -> None:
-    Path("saxpy.py").write_text("mine")
+    mine = "def reference(xp, inputs, axes): ...  # mine\n"
+    Path("saxpy.py").write_text(mine)
     result = tune("init", kernel, "--force")
     assert "kept saxpy.py" in result.stdout
-    assert Path("saxpy.py").read_text() == "mine"
+    assert Path("saxpy.py").read_text() == mine
     assert "nothing to fill in" in result.stdout.splitlines()
 
 

@@ -35,6 +35,25 @@ def test_with_a_reference_beside_the_kernel_nothing_is_left_to_fill_in(complete:
     assert load_definition(complete.space).spec.tuned[0].values == {"n": 1 << 18}
 
 
+@pytest.mark.parametrize("text", ["import torch\n\ndef axpby(x): ...\n", ""])
+def test_a_file_of_the_kernels_name_that_is_no_reference_is_left_alone(
+    kernel: Path, text: str
+) -> None:
+    kernel.with_suffix(".py").write_text(text)
+    made = write_draft(draft(read_source(kernel)))
+    assert made.space is not None
+    assert Path("axpby_reference.py") in made.written
+    assert kernel.with_suffix(".py").read_text() == text
+    assert 'reference: "../axpby_reference.py"' in made.space.read_text()
+    assert "reference() in axpby_reference.py" in Path("axpby_reference.py").read_text()
+
+
+@pytest.mark.parametrize("text", ["from mine import reference\n", "reference = print\n", "def (\n"])
+def test_a_reference_may_be_imported_and_a_broken_one_is_kept(kernel: Path, text: str) -> None:
+    kernel.with_suffix(".py").write_text(text)
+    assert draft(read_source(kernel)).reference_path == Path("axpby.py")
+
+
 def test_the_blanks_are_one_error_with_every_line_and_the_next_command(tmp_path: Path) -> None:
     path = tmp_path / "k.cu"
     path.write_text("__global__ void k(float* x, float a, int n) { if (n) x[n] = a; }\n")
