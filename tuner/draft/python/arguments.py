@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from tuner.draft.guesses import GUESSED, LIKELY, SURE, Evidence, usual, usual_by_name
 from tuner.draft.host_values import Number
@@ -403,7 +404,7 @@ class _Arguments:
                 values = [self.source.literals.known(node, names) for node in each]
                 if len(values) == 1 and isinstance(values[0], tuple | list):
                     values = [*values[0]]
-                for axis, value in zip(shape, values, strict=False):
+                for axis, value in zip(shape, _folded(values, len(shape)), strict=False):
                     if axis in axes and type(value) is int and value > 0:
                         sizes.setdefault(axis, Number(value, made.lineno))
             if len(sizes) == len(axes):
@@ -430,3 +431,12 @@ class _Arguments:
                     yield {
                         axis: Number(int(size or 1), node.lineno) for axis, size in known.items()
                     }
+
+
+def _folded(sizes: Sequence[object], rank: int) -> Sequence[object]:
+    # of a tensor that is taken to have fewer dimensions the first ones are one
+    further = len(sizes) - rank + 1
+    first = [size for size in sizes[:further] if type(size) is int]
+    if rank < 1 or further < 2:
+        return sizes
+    return [prod(first) if len(first) == further else None, *sizes[further:]]

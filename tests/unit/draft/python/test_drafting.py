@@ -303,6 +303,17 @@ def hook(nargs):
     assert "restore_value, line 11" in text
 
 
+@pytest.mark.parametrize(
+    ("made", "n"), [("4096", 4096), ("4096, 512", 4096 * 512), ("(2, 8, 64)", 1024)]
+)
+def test_the_elements_of_several_dimensions_are_counted_together(
+    folder: Path, made: str, n: int
+) -> None:
+    call = f"scaled(torch.randn({made}, device='cuda'))\n"
+    _, data, _ = written(KERNEL + LAUNCH.format(", BLOCK=128") + call)
+    assert data["workloads"]["tuned"] == [{"n": n}]
+
+
 def test_a_module_that_is_there_is_kept_and_a_space_is_not_overwritten(folder: Path) -> None:
     drafted("vector_add")
     module = Path("vector_add_tune.py")
