@@ -30,7 +30,7 @@ from tuner.device.select import gpu_count
 from tuner.model.errors import InputError, TunerError
 from tuner.model.languages import CUDA, PYTHON, language_of
 from tuner.model.settings import RunSettings, duration_s
-from tuner.space.schema import Size, StrictModel, checked
+from tuner.space.schema import LARGEST, Size, StrictModel, checked
 from tuner.space.yaml import Document, Location, read
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
@@ -148,7 +148,9 @@ class JobModel(SettingsModel):
         default={}, description="choices, each one or a list, `{ACTIVATION: [silu, gelu]}`"
     )
     workloads: Annotated[list[dict[str, Size]], Field(min_length=1)] | None = Field(
-        default=None, description="a list of workloads, `[{T: 1024, D: 14336}]`"
+        default=None,
+        description="a list of workloads, `[{T: 1024, D: 14336}]`, "
+        f"in whole numbers from 1 to {LARGEST}",
     )
 
 

@@ -114,7 +114,7 @@ class ArgumentModel(StrictModel):
 
 
 def _workloads(size: int) -> str:
-    return f"a list of workloads, `[{{T: {size}, K: 7168}}]`, in whole numbers"
+    return f"a list of workloads, `[{{T: {size}, K: 7168}}]`, in whole numbers from 1 to {LARGEST}"
 
 
 class WorkloadsModel(StrictModel):
