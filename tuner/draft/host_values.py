@@ -91,7 +91,7 @@ class HostLaunch:
         sites = [site for site in source.launches if bare_name(site.kernel) == kernel.name]
         found = [cls(source, kernel, site) for site in sites]
         complete = [launch for launch in found if launch.instance is not None]
-        if source.host_from is None:
+        if source.host_from is None and len(found) > 1:
             complete.sort(key=lambda launch: launch.is_ruled_out)
             found.sort(key=lambda launch: launch.is_ruled_out)
         nowhere = next(
@@ -156,10 +156,8 @@ class HostLaunch:
     @property
     def is_ruled_out(self) -> bool:
         """Whether no number that the source states leads to this launch."""
-        conditions = self.conditions
-        paths = _ways_to(self) if conditions else ()
-        hosts = [Host(self.source, path) for path in paths]
-        return bool(hosts) and all(host.rules_out(conditions) for host in hosts)
+        hosts = [Host(self.source, path) for path in _ways_to(self)]
+        return bool(hosts) and all(host.is_ruled_out for host in hosts)
 
     @property
     def origin(self) -> str:
@@ -174,7 +172,8 @@ class HostLaunch:
             for site in self.source.launches
             if bare_name(site.kernel) == self.kernel.name and site.at != self.site.at
             if not (one := HostLaunch(self.source, self.kernel, site)).is_ruled_out
-            and one.source.masked[slice(*one.around)] == own.source.masked[slice(*own.around)]
+            and one.around == own.around
+            and not {*open_ones} <= {*one.conditions}
         ]
         if not open_ones or not others:
             return f"sure: {line}"
@@ -327,12 +326,16 @@ _WHOLE_FLOAT = re.compile(r"(\d+)(?:\.0*)?(?:[eE]\+?(\d{1,2}))?[fF]?")
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One function up to the call that leads on; `passed` maps its parameters to its caller's."""
+    """One function up to the call that leads on; `passed` maps its parameters to its caller's.
+
+    `conditions` are what has to hold in it to come there.
+    """
 
     span: Span
     line: int
     variables: Mapping[str, Assigned]
     passed: Mapping[str, str]
+    conditions: tuple[Condition, ...] = ()
 
 
 # the launch's own function first, the outermost caller last
@@ -348,8 +351,8 @@ class Number:
 
 def paths_to(launch: HostLaunch) -> tuple[Path, ...]:
     """List the ways on which host code reaches the launch, one where nobody in the file calls."""
-    paths, conditions = _ways_to(launch), launch.conditions
-    reaching = (path for path in paths if not Host(launch.source, path).rules_out(conditions))
+    paths = _ways_to(launch)
+    reaching = (path for path in paths if not Host(launch.source, path).is_ruled_out)
     return tuple(reaching) or paths
 
 
@@ -363,8 +366,9 @@ def _ways_to(launch: HostLaunch) -> tuple[Path, ...]:
     def paths(at: int, line: int, depth: int) -> Iterator[Path]:
         around = [f for f in functions if f.span[0] <= at < f.span[1]]
         variables = assigned(launch.source.masked, spans, at)
+        conditions = conditions_of(launch.source.masked, at)
         if not around:
-            yield (Frame((0, at), line, variables, {}),)
+            yield (Frame((0, at), line, variables, {}, conditions),)
             return
         own = max(around, key=lambda function: function.span[0])
         callers = [
@@ -375,11 +379,11 @@ def _ways_to(launch: HostLaunch) -> tuple[Path, ...]:
             and not own.span[0] <= call.at < own.span[1]
         ]
         if not callers or depth >= _MAX_FRAMES:
-            yield (Frame(own.span, line, variables, {}),)
+            yield (Frame(own.span, line, variables, {}, conditions),)
             return
         for call in callers:
             passed = dict(zip(own.parameters, call.arguments, strict=False))
-            frame = Frame(own.span, line, variables, passed)
+            frame = Frame(own.span, line, variables, passed, conditions)
             for rest in paths(call.at, call.line, depth + 1):
                 yield (frame, *rest)
 
@@ -441,16 +445,21 @@ class Host:
         stated = [found for found in known if found is not None]
         return stated[0] if len(stated) == 1 else None
 
-    def holds(self, condition: str) -> bool | None:
-        """Tell whether a condition in the launch's own function holds; None where nobody knows."""
-        stated = self._stated(plain(condition), 0, self.path[0].line, 0)
+    def holds(self, condition: str, level: int = 0) -> bool | None:
+        """Tell whether a condition in one of the functions holds; None where nobody knows."""
+        stated = self._stated(plain(condition), level, self.path[level].line, 0)
         value = None if stated is None else translate(stated, Scope())
         found = None if value is None else number(value)
         return None if found is None else bool(found)
 
-    def rules_out(self, conditions: Iterable[Condition]) -> bool:
-        """Whether one of the conditions is known not to be as the launch needs it."""
-        return any(self.holds(one.text) is (not one.holds) for one in conditions)
+    @property
+    def is_ruled_out(self) -> bool:
+        """Whether a condition on the way is known not to be as the launch needs it."""
+        return any(
+            self.holds(one.text, level) is (not one.holds)
+            for level, frame in enumerate(self.path)
+            for one in frame.conditions
+        )
 
     def _named(self, name: str, level: int, depth: int) -> Number | None:
         frame = self.path[level]

@@ -386,12 +386,26 @@ EARLY = TWO_LAUNCHES.replace("  } else {", "    return;\n  }\n  {")
 BOTH = TWO_LAUNCHES.replace("n <= 1024", "n > 0 && n <= 1024")
 
 
-@pytest.mark.parametrize("text", [TWO_LAUNCHES, EARLY, BOTH])
+APART = """
+__global__ void scale(float* y, const float* x, int n) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+    y[i] = 2.f * x[i];
+}
+void small(float* y, const float* x, int n) { scale<<<1, 128>>>(y, x, n); }
+void large(float* y, const float* x, int n) { scale<<<(n + 255) / 256, 256>>>(y, x, n); }
+
+void go(float* y, const float* x, int size) {
+  if (size <= 1024) small(y, x, size); else large(y, x, size);
+}
+"""
+
+
+@pytest.mark.parametrize("text", [TWO_LAUNCHES, EARLY, BOTH, APART])
 def test_of_several_launches_the_one_that_the_sizes_lead_to_is_the_baseline(text: str) -> None:
     made = snippet(text + CALLED)
     (launch,) = parse(made.space_yaml, made.space_path).data["baseline"]["launch"]
     assert (launch["grid"], launch["block"]) == (["ceil_div(n, 256)"], [256])
-    assert "launch:  # sure: line 1" in made.space_yaml
+    assert "launch:  # sure: line " in made.space_yaml
     small = snippet(text + CALLED.replace("1 << 20", "1000"))
     (launch,) = parse(small.space_yaml, small.space_path).data["baseline"]["launch"]
     assert (launch["grid"], launch["block"]) == ([1], [128])
@@ -412,6 +426,11 @@ def test_of_a_switch_the_case_that_is_asked_for_is_launched() -> None:
 def test_a_launch_that_a_size_nobody_knows_decides_on_is_a_guess_that_names_the_other() -> None:
     made = snippet(TWO_LAUNCHES)
     assert "launch:  # guessed: line 8, where n <= 1024; otherwise line 10" in made.space_yaml
+
+
+def test_a_second_launch_under_the_same_condition_makes_the_first_no_guess() -> None:
+    twice = TWO_LAUNCHES.replace("if (n <= 1024) {", "if (n <= 0) return;").replace("} else {", "")
+    assert "launch:  # sure: line 8" in snippet(twice.rpartition("}")[0]).space_yaml
 
 
 def test_sizes_that_lead_to_another_launch_are_no_workloads() -> None:

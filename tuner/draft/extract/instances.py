@@ -330,7 +330,8 @@ def chosen(
         return _asked_instance(kernel, sites, host, asked)
     launched = [*_launched(kernel, sites, host)]
     found = [one for one in launched if "" not in one.arguments]
-    ruled_out = [site for site in sites if HostLaunch(host.source, kernel, site).is_ruled_out]
+    several = sites if len(sites) > 1 else []
+    ruled_out = [site for site in several if HostLaunch(host.source, kernel, site).is_ruled_out]
     found.sort(key=lambda one: (one.site in ruled_out, _rank(one, host.source.aliases)))
     found = found or [*_guessed(kernel, launched, host)]
     if not found:
