@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +41,7 @@ def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json
     A GPU has one job at a time. Started again, the command goes on with what is left.
     """
     interrupt: KeyboardInterrupt | None = None
-    with terminated_as_interrupted(), stdout_kept_for_result() if as_json else nullcontext():
+    with terminated_as_interrupted(), stdout_kept_for_result(as_json):
         from tuner.campaign.file import read_campaign
         from tuner.campaign.run import Campaign
 

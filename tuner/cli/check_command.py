@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,7 +56,7 @@ def command(
     from tuner.app.check import check
 
     operators = options.unique(operator, "operator")
-    with stdout_kept_for_result() if as_json else nullcontext():
+    with stdout_kept_for_result(as_json):
         found = check(space, target=target, sample=sample, operators=operators, run=not no_run)
     if as_json:
         click.echo(json.dumps(as_object(found)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,7 +105,7 @@ def command(
     def ended(replayed: RecordedSpace, searcher: str) -> None:
         click.echo(f"{replayed.label}: {searcher}, {seeds} runs", err=True)
 
-    with terminated_as_interrupted(), stdout_kept_for_result() if as_json else nullcontext():
+    with terminated_as_interrupted(), stdout_kept_for_result(as_json):
         comparison = compare(
             recordings,
             searchers=names,

@@ -67,8 +67,14 @@ def terminated_as_interrupted() -> Iterator[None]:
 
 
 @contextmanager
-def stdout_kept_for_result() -> Iterator[None]:
-    """Send everything to standard error meanwhile, what kernels and child processes print too."""
+def stdout_kept_for_result(as_json: bool) -> Iterator[None]:
+    """Send everything to standard error meanwhile, what kernels and child processes print too.
+
+    Only where the result is JSON: else what is said on the way belongs to it.
+    """
+    if not as_json:
+        yield
+        return
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

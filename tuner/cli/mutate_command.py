@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,7 +80,7 @@ def command(
     console = Console(stderr=as_json, highlight=False)
     given = None if config is None else options.unique(_assignments(config), "parameter")
     with terminated_as_interrupted():
-        with stdout_kept_for_result() if as_json else nullcontext():
+        with stdout_kept_for_result(as_json):
             found = mutate(
                 space,
                 config=given,

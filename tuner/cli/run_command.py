@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -192,9 +192,8 @@ def command(context: click.Context, /, **values: Any) -> None:
         resume_command=(*_copying_words(values), *_cluster_words(values)),
     )
     as_json, quiet = values["as_json"], values["quiet"]
-    kept = stdout_kept_for_result() if as_json else nullcontext()
     with terminated_as_interrupted():
-        with kept:
+        with stdout_kept_for_result(as_json):
             done = _run(values, settings, run_options, _console(stderr=as_json), quiet and as_json)
         if as_json:
             from tuner.cli.view import agent_object

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +47,7 @@ def command(
     from tuner.app.verify import verify
     from tuner.session.session import Session
 
-    with stdout_kept_for_result() if as_json else nullcontext(), Session.open(folder) as session:
+    with stdout_kept_for_result(as_json), Session.open(folder) as session:
         asker = options.asker(trust)
         made = verify(session, space=space, device=device, jobs=jobs, may_run=asker)
         results = session.results()

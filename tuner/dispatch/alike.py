@@ -8,8 +8,8 @@ from tuner.model.config import Config, SearchSpace
 from tuner.model.statistics import Interval, paired_interval, unpaired_interval
 from tuner.model.trial import RESOLUTION, Comparison, Variant
 
-# A kernel that is compared with itself differs by up to this. Within twice that, configs that two
-# seeds of a fleet write are over 0.2 % apart at 1.1 of 18 numbers of tokens, so at 0.5 (simulated).
+# A kernel that is compared with itself differs by up to this. Within twice that, two seeds of a
+# simulated fleet write configs over 0.2 % apart more often (benchmarks/simulated_fleet.py).
 SAME = 0.001
 
 

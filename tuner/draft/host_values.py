@@ -90,15 +90,14 @@ class HostLaunch:
         """
         sites = [site for site in source.launches if bare_name(site.kernel) == kernel.name]
         found = [cls(source, kernel, site) for site in sites]
-        complete = [launch for launch in found if launch.instance is not None]
-        if source.host_from is None and len(found) > 1:
-            complete.sort(key=lambda launch: launch.is_ruled_out)
-            found.sort(key=lambda launch: launch.is_ruled_out)
+        found = [launch for launch in found if launch.instance is not None] or found
         nowhere = next(
             (site for site in source.unlaunched if site.kernel == kernel.name),
             LaunchSite(kernel.name, (), (), (), "0", (), kernel.line),
         )
-        first = next(iter(complete or found), None)
+        first = next(iter(found), None)
+        if source.host_from is None and len(found) > 1:
+            first = next((launch for launch in found if not launch.is_ruled_out), first)
         if first is not None:
             return first.with_block()
         known = cls(source, kernel, nowhere, is_guessed=True)
@@ -167,19 +166,20 @@ class HostLaunch:
         open_ones = [
             c for c in self.conditions if any(h.holds(c.text) is not c.holds for h in hosts)
         ]
-        others = [
+        others = (
             one.site.line
             for site in self.source.launches
             if bare_name(site.kernel) == self.kernel.name and site.at != self.site.at
-            if not (one := HostLaunch(self.source, self.kernel, site)).is_ruled_out
-            and one.around == own.around
+            if (one := HostLaunch(self.source, self.kernel, site)).around == own.around
             and not {*open_ones} <= {*one.conditions}
-        ]
-        if not open_ones or not others:
+            and not one.is_ruled_out
+        )
+        other = next(others, None) if open_ones else None
+        if other is None:
             return f"sure: {line}"
         asked = " and ".join(c.text if c.holds else f"not ({c.text})" for c in open_ones)
         asked = "".join(filter(str.isprintable, asked))
-        return f"guessed: {line}, where {asked}; otherwise line {others[0]}"
+        return f"guessed: {line}, where {asked}; otherwise line {other}"
 
     @property
     def varying(self) -> frozenset[str]:

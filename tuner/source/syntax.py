@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 import tree_sitter
 import tree_sitter_cuda
@@ -162,6 +163,8 @@ _UNPARSED = re.compile(
 _NO_ARGUMENT = re.compile(r"(?:(?<=,)|(?<=\()(?=\s*,))\s*[ \t](?=\s*[,)])")
 
 
+# A draft asks for the tree of one file at each launch and each array.
+@lru_cache(maxsize=4)
 def parse_tree(text: str) -> Node:
     """Parse C++ text so that byte offsets in the tree are character offsets in the text."""
     for match in _UNPARSED.finditer(text):

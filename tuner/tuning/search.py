@@ -47,9 +47,8 @@ _FORESEEN = frozenset({Status.COMPILE, Status.RESOURCE_LIMIT, Status.CONSTRAINT}
 TRANSFERRED_CONFIGS = 3
 # How often the neighbours of the best are tried, where one of them is among these from then on.
 LOOKS_AROUND = 3
-# Of so many of a workload's fastest. Of one alone, the best that two seeds tried differ at 2.0 of a
-# fleet's 18 numbers of tokens, of three at 0.9, and of five at 0.7, for 330 and 680 trials more
-# (simulated as benchmarks/simulated_fleet.py does).
+# Of so many of a workload's fastest. Of one alone two seeds of a fleet end apart more often, and
+# with five they agree hardly better for as many trials again (benchmarks/simulated_fleet.py).
 AROUND = 3
 # So many of each at most, those whose values are nearest in the parameters' lists: a parameter with
 # hundreds of values would else take more trials than the search.

@@ -27,3 +27,9 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 @pytest.fixture
 def spec(tmp_path: Path) -> KernelSpec:
     return load_definition(faults.written(tmp_path / "project") / "scale.yaml").spec
+
+
+@pytest.fixture
+def said() -> list[str]:
+    """What a cluster says to its user."""
+    return []

@@ -49,11 +49,6 @@ def connected(hosts: Hosts, said: list[str], **seconds: float) -> Iterator[Clust
 
 
 @pytest.fixture
-def said() -> list[str]:
-    return []
-
-
-@pytest.fixture
 def device_on(
     hosts: Hosts, spec: KernelSpec, said: list[str]
 ) -> Iterator[Callable[..., RemoteDevice]]:

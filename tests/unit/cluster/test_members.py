@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 
-import faults
 import pytest
 
 pytest.importorskip("distributed")
 
-from cluster_doubles import Hosts, hosts_of
+from cluster_doubles import Hosts
 
 from tuner.app.cluster import _group
 from tuner.cluster.coordinator import Cluster
@@ -19,7 +17,7 @@ from tuner.cluster.device import RemoteDevice
 from tuner.cluster.membership import Wanted
 from tuner.device.base import Device
 from tuner.model.errors import DeviceError, KernelError
-from tuner.space.load import load_definition
+from tuner.model.kernel import KernelSpec
 
 GPU = Wanted(on_cpu=False)
 STRANGER = {"token": "some other token of a stranger"}
@@ -27,22 +25,8 @@ REFUSED = "an answer was not signed with the token"
 
 
 @pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    folder = tmp_path / "hosts"
-    folder.mkdir()
-    with hosts_of(folder) as hosts:
-        yield hosts
-
-
-@pytest.fixture
-def said() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def opened(hosts: Hosts, said: list[str], tmp_path: Path) -> Callable[[str], Device]:
+def opened(hosts: Hosts, said: list[str], spec: KernelSpec) -> Callable[[str], Device]:
     """Open what `--gpus` asks for."""
-    spec = load_definition(faults.written(tmp_path / "project") / "scale.yaml").spec
 
     def open_all(gpus: str = "all") -> Device:
         with closing(Cluster(hosts.settings(rejoin_s=0.0), said.append)) as cluster:
