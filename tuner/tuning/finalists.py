@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 
 from tuner.dispatch.kernels import VariantRenderer
 from tuner.dispatch.table import DispatchTable, SessionDispatch, SetSelection, assigned, distrusted
@@ -10,11 +11,11 @@ from tuner.model.errors import InputError
 from tuner.model.expressions import Value
 from tuner.model.kernel import DEVICE_NAMES, Workload
 from tuner.model.statistics import relative_standard_error
-from tuner.model.trial import Trial, Variant
+from tuner.model.trial import Status, Trial, Variant
 from tuner.session.session import Session
 from tuner.space.plan import Plan, distance
 from tuner.tuning.evaluator import Candidates
-from tuner.tuning.race import SURE
+from tuner.tuning.race import SURE, Raced
 from tuner.tuning.verification import VERIFY, Verification
 
 # A search's times are known to a few percent: what is further behind is not worth a comparison,
@@ -26,7 +27,12 @@ FEWEST = 3
 # Among more than that chance would choose, and each of them costs the rounds of a race.
 CONTENDERS = 16
 
-Rank = Callable[[Workload, list[Variant]], list[Variant]]
+# The best one may fail a check.
+FEWEST_FINALISTS = 2
+
+# The fastest first, with what a race said of them; None of whom did not run in it.
+Ranking = dict[Variant, Raced | None]
+Rank = Callable[[Workload, list[Variant]], Ranking]
 
 
 def contenders(timed: Sequence[Trial], most: int) -> list[Variant]:
@@ -41,6 +47,20 @@ def contenders(timed: Sequence[Trial], most: int) -> list[Variant]:
         return time_us * (1.0 - SURE * error) <= limit_us
 
     return [trial.variant for trial in timed if may_win(trial)][:most]
+
+
+def worth_comparing(ranking: Ranking, within: float) -> list[Variant]:
+    """Leave out whom a race proved slower by more than this share, but for the second.
+
+    They neither win nor serve their workload for the sake of fewer variants.
+    """
+    raced_us = [one.us for one in ranking.values() if one is not None]
+    most_us = (1.0 + within) * min(raced_us, default=0.0)
+    return [
+        variant
+        for place, (variant, one) in enumerate(ranking.items())
+        if place < FEWEST_FINALISTS or one is None or not one.slower or one.us <= most_us
+    ]
 
 
 def _time_and_error(trial: Trial) -> tuple[float, float]:
@@ -75,12 +95,26 @@ class FinalistSelection:
         if workload in self._ranked:
             left = [v for v in self._ranked[workload] if not self._verification.failed(v)]
             return left[:most]
-        timed = self._session.fastest(workload=workload, full=True)
+        timed = [
+            trial
+            for trial in self._session.fastest(workload=workload, full=True)
+            if self._may_win(trial)
+        ]
         found = contenders(timed, max(CONTENDERS, most))
         besides = self._besides(workload)
-        ranked = rank(workload, list(dict.fromkeys([*found, *besides])))
-        best = [one for one in ranked if one in found][:most]
-        return [one for one in ranked if one in best or one in besides]
+        ranking = rank(workload, list(dict.fromkeys([*found, *besides])))
+        best = {one: its for one, its in ranking.items() if one in found}
+        # Of a recording others ask more than what is best here.
+        within = self._plan.config.variants_within if self._plan.config.surveyed is None else inf
+        chosen = worth_comparing(best, within)[:most]
+        return [one for one in ranking if one in chosen or one in besides]
+
+    def _may_win(self, trial: Trial) -> bool:
+        """Tell whether nothing is known against it, here or on any other workload."""
+        where = trial.candidate, trial.workload, trial.config
+        judged = self._session.trial(*where, stage="finals")
+        wrong = judged is not None and judged.status is not Status.CORRECT
+        return not wrong and not self._verification.failed(trial.variant)
 
     def _besides(self, workload: Workload) -> list[Variant]:
         """Name those that are compared however fast they are."""

@@ -18,8 +18,8 @@ from tuner.process.tally import spent_on
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates
-from tuner.tuning.finalists import FinalistSelection
-from tuner.tuning.race import SECONDS, race
+from tuner.tuning.finalists import FinalistSelection, Ranking
+from tuner.tuning.race import SECONDS, Raced, race
 from tuner.tuning.undecided import Undecided
 from tuner.tuning.verification import COMPARE, Verification
 
@@ -123,7 +123,7 @@ class Finals:
         self._undecided = undecided
         self._peers = FinalsPeers(plan, session, device)
         self._finalists = FinalistSelection(plan, session, candidates, verification, self._ranked)
-        self._raced: dict[Workload, Mapping[Variant, float]] = {}
+        self._raced: dict[Workload, Mapping[Variant, Raced]] = {}
 
     def decide(self, workload: Workload) -> None:
         """Compare the best configs with the baseline, interleaved, and record the result.
@@ -142,8 +142,33 @@ class Finals:
             if not self._session.variant_path(workload).exists():
                 self._write(known[0])
             return
-        with spent_on("choosing"):
-            chosen = self._finalists.of(workload, self._rank)
+        finalists, comparison = self._judged(workload)
+        if comparison is None:
+            return
+        result = self._result(
+            comparison, [trial for trial in finalists if trial.variant in comparison.finalists]
+        )
+        self._write(result)
+        # Last: a resumed run takes a result for the end of this step.
+        self._session.record_result(result)
+
+    def _judged(self, workload: Workload) -> tuple[list[Trial], Comparison | None]:
+        """Verify and compare those in front; where they fail, those behind them."""
+        tried: set[Variant] = set()
+        while True:
+            with spent_on("choosing"):
+                chosen = self._finalists.of(workload, self._rank)
+            if tried.issuperset(chosen):
+                return [], None
+            tried.update(chosen)
+            finalists = self._verified(workload, chosen)
+            with spent_on("comparison"):
+                comparison = self._compared(workload, [trial.variant for trial in finalists])
+            if comparison is not None:
+                return finalists, comparison
+
+    def _verified(self, workload: Workload, chosen: Sequence[Variant]) -> list[Trial]:
+        """Return what every check finds right, of an objective other than time its best."""
         self._verification.begin((workload, variant) for variant in chosen)
         with spent_on("finalists"):
             finalists = self._verification.finalists(workload, chosen)
@@ -153,18 +178,7 @@ class Finals:
             self._verification.keep_bits((workload, trial.variant) for trial in finalists)
         self._verification.drop(workload)
         finalists = [trial for trial in finalists if not self._verification.failed(trial.variant)]
-        if workload in self._ranked:
-            finalists = finalists[:1]
-        with spent_on("comparison"):
-            comparison = self._compared(workload, [trial.variant for trial in finalists])
-        if comparison is None:
-            return
-        result = self._result(
-            comparison, [trial for trial in finalists if trial.variant in comparison.finalists]
-        )
-        self._write(result)
-        # Last: a resumed run takes a result for the end of this step.
-        self._session.record_result(result)
+        return finalists[:1] if workload in self._ranked else finalists
 
     def _write(self, result: Result) -> None:
         evaluator = self._candidates.evaluator(result.candidate)
@@ -185,8 +199,9 @@ class Finals:
             for workload in (*self._plan.tuned, *self._plan.held_out):
                 self.decide(workload)
 
-    def _rank(self, workload: Workload, variants: list[Variant]) -> list[Variant]:
+    def _rank(self, workload: Workload, variants: list[Variant]) -> Ranking:
         """Order by a race; as they are where that is known or can't be had."""
+        unraced: Ranking = dict.fromkeys(variants)
         known = [one for one in self._session.comparisons() if one.workload == workload]
         compared = {variant for one in known for variant in one.finalists}
         left = [one for one in variants if one in compared]
@@ -194,12 +209,12 @@ class Finals:
         before = {name for one in known for name in one.candidates}
         before |= {one.candidate for one in compared}
         if left and before.issuperset(one.candidate for one in variants):
-            return left
+            return dict.fromkeys(left)
         device, of = self._device, self._candidates.evaluator
         # A CPU's times say nothing of a GPU's: there a race only keeps chance from choosing.
         fewest, seconds = (self._plan.config.finalists, 0.0) if device.info.on_cpu else (1, SECONDS)
         if not isinstance(device, CanRank) or len(variants) <= fewest:
-            return variants
+            return unraced
         programs = [of(one.candidate).program(workload, one.config) for one in variants]
         # Most of those that a race chooses are the search's fastest.
         likely = variants[: self._plan.config.finalists]
@@ -211,17 +226,18 @@ class Finals:
         count = len(programs)
         while count > 1:
             try:
-                times_us = race(measure, count, seconds=seconds)
+                raced = race(measure, count, seconds=seconds)
             except OutOfMemory:
                 count //= 2  # the results of all are kept until they are judged
                 continue
             except DeviceError:
                 break  # which of them failed, each one's verification will tell
-            right = {v: us for v, us in zip(variants, times_us, strict=False) if us is not None}
+            right = {one: its for one, its in zip(variants, raced, strict=False) if its is not None}
             self._raced[workload] = right
             # Who found no room stands behind: some are compared however fast they are.
-            return [*sorted(right, key=right.__getitem__), *variants[count:]] or variants
-        return variants
+            ranked: Ranking = {one: right[one] for one in sorted(right, key=lambda v: right[v].us)}
+            return ranked | dict.fromkeys(variants[count:]) or unraced
+        return unraced
 
     def _compared(self, workload: Workload, variants: list[Variant]) -> Comparison | None:
         """Compare until no finalist is wrong after its rounds; a known comparison stands.
@@ -300,7 +316,7 @@ class Finals:
         """Say what a race said of these, now or for a recording; () where it lacks any."""
         known = self._raced.get(workload, {})
         recorded = timed.raced_us[1 : 1 + len(variants)]
-        said = [known.get(v) for v in variants] if known else recorded
+        said = [known[v].us if v in known else None for v in variants] if known else recorded
         return tuple(us for us in said if us is not None) if None not in said else ()
 
     def _result(self, comparison: Comparison, finalists: list[Trial]) -> Result:

@@ -39,6 +39,14 @@ Vector = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
+class Raced:
+    """What a runner takes (us), and whether it was proved `slower` than somebody."""
+
+    us: float
+    slower: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """How far each runner is behind the leader, with the standard error of that, in us."""
 
@@ -62,21 +70,32 @@ class Standing:
         return float(((self.errors_us[open_] / wanted) ** 2).max())
 
 
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """Who drops out, behind whom and by how many us; the leader takes `leader_us` until then."""
+
+    runner: int
+    leader: int
+    leader_us: float
+    us: float
+    slower: bool
+
+
 def race(
     measure: Measure,
     count: int,
     *,
     seconds: float = SECONDS,
     clock: Callable[[], float] = time.monotonic,
-) -> tuple[float | None, ...]:
-    """Return what each of `count` runners takes (us), None for those that went wrong.
+) -> tuple[Raced | None, ...]:
+    """Return what each of `count` runners takes, None for those that went wrong.
 
     `measure` times the runners of these numbers together, in so many rounds: a row each, with None
     for whoever went wrong. What is said of one that dropped out rests on the rounds until then.
     """
     running, wanted, left_s = list(range(count)), FIRST_ROUNDS, seconds
     rounds = np.zeros((0, count))
-    behind: list[tuple[int, int, float]] = []  # who, whom, by how much
+    behind: list[_Behind] = []
     while True:
         began_s = clock()
         # None becomes NaN, which is not finite.
@@ -94,20 +113,28 @@ def race(
         more = (min(now.growth(), 1.0 + GROWTH) - 1.0) * len(rounds)
         wanted = ceil(min(more, left_s / round_s) if round_s > 0.0 else more)
         out = [k for k in range(len(running)) if wanted < FIRST_ROUNDS or k not in ahead]
-        behind += [(running[k], leader, float(now.behind_us[k])) for k in out]
+        behind += [
+            _Behind(running[k], leader, now.leader_us, float(now.behind_us[k]), k not in ahead)
+            for k in out
+        ]
         if wanted < FIRST_ROUNDS:
-            return _costs(count, leader, now.leader_us, behind)
+            return _costs(count, behind)
         running, rounds = [running[k] for k in ahead], rounds[:, ahead]
 
 
-def _costs(
-    count: int, leader: int, leader_us: float, behind: Sequence[tuple[int, int, float]]
-) -> tuple[float | None, ...]:
-    """Put together who was how far behind whom: whom it was behind may have dropped out later."""
-    costs_us = {leader: leader_us}
-    for one, other, us in reversed(behind):
-        costs_us[one] = costs_us[other] + us
-    return tuple(map(costs_us.get, range(count)))
+def _costs(count: int, behind: Sequence[_Behind]) -> tuple[Raced | None, ...]:
+    """Put together who was how far behind whom: whom it was behind may have dropped out later.
+
+    Or it went wrong after that: then nothing is proved of those that it left behind.
+    """
+    last = behind[-1]
+    costs = {last.leader: Raced(last.leader_us, slower=False)}
+    for one in reversed(behind):
+        if one.runner != last.leader:
+            ahead = costs.get(one.leader)
+            leader_us = ahead.us if ahead else one.leader_us
+            costs[one.runner] = Raced(leader_us + one.us, one.slower and ahead is not None)
+    return tuple(map(costs.get, range(count)))
 
 
 def standing(rounds: Matrix) -> Standing:

@@ -103,7 +103,7 @@ class Interrupting(SimulatedDevice):
         return super().run(program, **options)
 
 
-@pytest.mark.parametrize("after", [1, 7, 20, 40])
+@pytest.mark.parametrize("after", [1, 7, 20, 36])
 @pytest.mark.parametrize("searcher", ["exhaustive", "optuna", "random"])
 def test_a_resumed_run_measures_nothing_twice_and_ends_as_an_uninterrupted_one(
     ran, make_plan, make_session, after, searcher

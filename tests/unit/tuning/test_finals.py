@@ -12,11 +12,12 @@ from tuner.device.simulated import SimulatedDevice
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError, OutOfMemory
 from tuner.model.kernel import Workload
-from tuner.model.trial import INITIAL, Measurement, Status, Trial, fastest
+from tuner.model.trial import INITIAL, Measurement, Status, Trial, Variant, fastest
 from tuner.report.data import from_session
 from tuner.report.sections.search import undecided_lines
 from tuner.report.terminal import json_of
-from tuner.tuning.finalists import FinalistSelection, contenders
+from tuner.tuning.finalists import FinalistSelection, contenders, worth_comparing
+from tuner.tuning.race import Raced
 
 ALL = ("fast", "slow", "absent", "wrong")
 SMALL = Workload.of({"N": 1000})
@@ -328,6 +329,50 @@ def test_a_session_keeps_what_the_race_said(run):
     for one in tuned:
         blocks = [dict(variant.config)["block"] for variant in one.finalists]
         assert one.raced_us == tuple(1.0 + abs(block - 256) for block in blocks)
+
+
+def blocks_of(comparisons) -> list[list[int]]:
+    """Name the finalists of tuned workloads by their blocks."""
+    tuned = [one for one in comparisons if not one.workload.held_out]
+    return [[dict(v.config)["block"] for v in one.finalists] for one in tuned]
+
+
+def test_who_is_proved_slower_by_more_than_a_set_may_lose_is_not_compared(run):
+    _, _, comparisons = run(Misleading(), ())
+    for found in blocks_of(comparisons):
+        assert found.count(256) == 4
+        assert len(found) <= 5, "and the one that serves both workloads"
+
+
+def test_where_all_that_are_near_fail_those_behind_are_compared(run):
+    class BestIsWrong(Misleading):
+        """Finds the two best wrong once they have been compared."""
+
+        def compare(self, programs, *, rounds):
+            faults = [one.launches[0].block[0] in wrong for one in programs]
+            compared = super().compare(programs, rounds=rounds)
+            return replace(compared, faults=tuple("out[0] is 0" if f else "" for f in faults))
+
+    _, _, comparisons = run(Misleading(), (), "right")
+    wrong = {block for found in blocks_of(comparisons) for block in found[:2]}
+    _, _, comparisons = run(BestIsWrong(), (), "wrong")
+    assert all(blocks_of(comparisons)), "each workload has finalists"
+    assert not wrong & {block for found in blocks_of(comparisons) for block in found}
+
+
+def test_what_is_worth_comparing():
+    names = [Variant(INITIAL, Config.of({"block": k})) for k in range(5)]
+
+    def kept(*raced: Raced | None) -> list[int]:
+        ranking = dict(zip(names, raced, strict=False))
+        return [names.index(one) for one in worth_comparing(ranking, 0.02)]
+
+    best, near, far = Raced(10.0, False), Raced(10.1, True), Raced(10.3, True)
+    assert kept(best, near, far, far) == [0, 1]
+    assert kept(best, far, far) == [0, 1], "a second one in any case"
+    assert kept(best, near, Raced(10.3, False), far) == [0, 1, 2], "nothing is proved of it"
+    assert kept(best, near, far, None) == [0, 1, 3], "nobody raced it"
+    assert kept(None, None, None) == [0, 1, 2]
 
 
 def measured(block: int, *times_us: float) -> Trial:

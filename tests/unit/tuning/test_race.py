@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from tuner.tuning.race import APART, FIRST_ROUNDS, race, standing
+from tuner.tuning.race import APART, FIRST_ROUNDS, Raced, race, standing
 
 
 class Track:
@@ -24,8 +24,12 @@ class Track:
         scatter = self.rng.standard_normal((rounds, len(running))) * self.noise_us
         return (self.costs_us[list(running)] + scatter).tolist()
 
-    def run(self, **settings):
+    def race(self, **settings):
         return race(self.measure, len(self.costs_us), clock=lambda: self.now_s, **settings)
+
+    def run(self, **settings):
+        """Say what each of them takes."""
+        return tuple(one.us for one in self.race(**settings))
 
     @property
     def rounds(self) -> int:
@@ -71,8 +75,32 @@ def test_one_that_went_wrong_has_no_time_and_stops_nobody():
     def measure(running, rounds):
         return [[None if one == 0 else 1.0 + one for one in running]] * rounds
 
-    assert race(measure, 3) == (None, 2.0, 3.0)
+    assert race(measure, 3) == (None, Raced(2.0, slower=False), Raced(3.0, slower=True))
     assert race(lambda running, rounds: [[None] * len(running)] * rounds, 2) == (None, None)
+
+
+def test_it_says_who_was_proved_slower():
+    track = Track(2.0, 1.0, 1.0, noise_us=0.02)
+    assert [one.slower for one in track.race()] == [True, False, False]
+
+
+def test_one_that_went_wrong_proves_nobody_slower():
+    costs_us, rng = np.array([1.0, 1.01, 1.5]), np.random.default_rng(2)
+    heats = []
+
+    def measure(running, rounds):
+        """The first one leads while the last one drops out, and goes wrong after that."""
+        heats.append(running)
+        rows = costs_us[running] + 0.02 * rng.standard_normal((rounds, len(running)))
+        if len(heats) == 2:
+            rows[:, running.index(0)] = np.nan
+        return rows.tolist()
+
+    first, *left = race(measure, 3)
+    assert heats[:2] == [[0, 1, 2], [0, 1]]
+    assert first is None
+    assert [one.us for one in left] == pytest.approx([1.01, 1.5], rel=0.05)
+    assert not any(one.slower for one in left)
 
 
 def test_whoever_dropped_out_stays_behind_those_who_ran_on():

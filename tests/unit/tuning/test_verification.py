@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -140,7 +141,9 @@ def test_finalists_that_the_search_has_timed_are_verified_together_untimed(plan,
         assert set(run(session, device)) == {64}
         finals = session.trials(stage="finals")
         for workload in plan.tuned:
-            (blocks,) = [these for where, these in device.together if where == workload]
+            groups = [these for where, these in device.together if where == workload]
+            assert all(len(group) > 1 for group in groups)
+            blocks = [block for group in groups for block in group]
             known = {t.config["block"]: t for t in finals if t.workload == workload}
             assert set(blocks) == known.keys() == {32, 64}
             assert all(trial.measurement is None for trial in known.values())
@@ -169,7 +172,8 @@ def test_edge_cases_of_finalists_are_begun_once(plan, make_session, run, monkeyp
         checks = [check for check in session.checks() if check.kind == EDGE_CASES]
     of_edges = [variant for workload, variant in begun if workload == EDGE_CASES_WORKLOAD]
     assert {check.variant for check in checks} <= set(of_edges)
-    assert len(of_edges) == len(set(of_edges))
+    most = max(Counter(of_edges).values())
+    assert most <= len(plan.tuned), "once where it may be a finalist"
     (verification,) = made
     assert not verification._begun, "what nobody asked for is forgotten"
     assert not verification._reading
