@@ -130,6 +130,20 @@ def seeds(content: Json) -> Iterator[str]:
     yield ("\n`benchmarks/fused_moe_seeds.py`, `benchmarks/results/h200/fused_moe_seeds.json`.\n")
 
 
+def sessions(content: Json) -> Iterator[str]:
+    """Say how far apart two sessions measured the same configs."""
+    yield "## The same configs, measured by two sessions\n"
+    yield (
+        f"The final rounds of these two fleets, each on a GPU of its own of one host, have "
+        f"{content['configs']} configs in common; of {content['quiet']} a round scatters by less "
+        "than 2 %. What a config takes of the time of SGLang's own is "
+        f"{content['apart']:.2%} apart in the two (root mean square), where the scatter within "
+        f"each, of inputs too, lets expect {content['expected']:.2%}: more rounds, and more "
+        "draws of the inputs, would not bring them together. "
+        "`benchmarks/measured_again.py`, `benchmarks/results/h200/fused_moe_sessions.json`.\n"
+    )
+
+
 def _apart(rows: Sequence[Json], least: float) -> int:
     """Count the intervals that lie beyond so much on either side of 1."""
     bounds = (row["interval"] for row in rows)

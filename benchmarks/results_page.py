@@ -170,6 +170,10 @@ def _stand_ins(content):
         itself = ", ".join(f"{one:.3f}" for one in row["repeats"])
         figures = f"{row['rank_correlation']:.3f} | {itself} | {row['regret']:.2%}"
         yield f"| {row['T']} | {row['configs']} | {figures} |"
+    if earlier := [row for row in content["rows"] if "commit" in row]:
+        tokens = " and ".join(str(row["T"]) for row in earlier)
+        commits = earlier[0]["commit"], content["environment"]["commit"]
+        yield "\nT {} at {}, the others at {}.".format(tokens, *commits)
     yield "\n`benchmarks/stand_ins.py`, `benchmarks/results/h200/stand_ins.json`.\n"
 
 
@@ -549,6 +553,7 @@ SECTIONS = (
     *((steps_section.steps, f"h200/sglang_step/{model}") for model in steps_section.ASKED),
     (moe_section.fused_moe, "GPU/fused_moe"),
     (moe_section.seeds, "h200/fused_moe_seeds"),
+    (moe_section.sessions, "h200/fused_moe_sessions"),
     (moe_section.step, "h200/sglang_step/qwen3-30b-a3b-moe-configs"),
     (steps_section.call_cost, "h200/call_cost"),
     (_stand_ins, "h200/stand_ins"),

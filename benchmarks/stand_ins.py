@@ -11,6 +11,7 @@ products than the best there.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -152,6 +153,15 @@ def row_of(tokens: int, real: Costs, stand_in: Costs) -> dict[str, Any]:
     }
 
 
+def with_earlier(out: Path, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add the rows of an earlier result for other numbers of tokens, with its commit."""
+    known = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {"rows": []}
+    made = {row["T"]: row for row in rows}
+    earlier = {row["T"]: {"commit": known["environment"]["commit"], **row} for row in known["rows"]}
+    found = earlier | made
+    return [found[tokens] for tokens in sorted(found)]
+
+
 def main() -> None:
     from tuner.app.plan import new_plan
     from tuner.compiler.pool import NvrtcPool
@@ -174,7 +184,8 @@ def main() -> None:
                 flush=True,
             )
             content = {"kernel": KERNEL.stem, "H": HIDDEN, "configs": asked.configs}
-            content |= {"real": REAL, "stand_in": STAND_IN, "rounds": asked.rounds, "rows": rows}
+            content |= {"real": REAL, "stand_in": STAND_IN, "rounds": asked.rounds}
+            content |= {"rows": with_earlier(asked.out, rows)}
             write_result(asked.out, {**content, "environment": environment})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
 import fused_moe_figures
 import fused_moe_seeds
+import measured_again
 import moe_section
 import pytest
 from manifests import manifest
@@ -256,3 +258,23 @@ def test_numbers_of_tokens_that_were_not_made_again_are_kept_with_their_commit(t
     assert len(fused_moe_figures.with_fleets(path, [{**made("c3", 64), **experts}])) == 3
     qwen3 = {**made("c3", 1, 16), **fused_moe_figures.UNSAID}
     assert fused_moe_figures.with_fleets(path, [qwen3]) == [qwen3, other]
+
+
+def test_two_sessions_are_compared_by_the_configs_that_both_have() -> None:
+    found = measured_again.logs(comparison())
+    (low, high) = found.values()
+    assert low[0] == pytest.approx(math.log(8.0 / 10.0), abs=0.01)
+    assert high[0] == pytest.approx(math.log(9.0 / 10.0), abs=0.01)
+
+
+def test_what_differs_between_processes_is_told_from_what_draws_do() -> None:
+    """Of one config: no draw differs, processes by 0.02 and GPUs by 0.1."""
+    rows = [
+        {"workload": "M=1", "configs": ["a"], "gpu": gpu, "draws": [[level]] * 4}
+        for gpu, levels in {0: (0.0, 0.02), 1: (0.1, 0.12)}.items()
+        for level in levels
+    ]
+    said = measured_again.summary(rows)["deviations"]
+    assert said["draw"] == said["error_of_a_process"] == 0.0
+    assert said["process"] == pytest.approx(0.02 / 2**0.5, abs=1e-4)
+    assert said["gpu"] == pytest.approx((0.1**2 / 2 - 0.02**2 / 4) ** 0.5, abs=1e-4)

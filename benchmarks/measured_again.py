@@ -1,0 +1,217 @@
+"""Do two measurements of the same configs agree? Between draws of inputs, processes and GPUs.
+
+    python benchmarks/measured_again.py again SESSION [--workload KEY ...] [--gpus 0,1] [--times 3]
+                                              [--draws 8] [--out FILE]      (needs NVIDIA GPUs)
+    python benchmarks/measured_again.py sessions SESSION OTHER [--out FILE]
+
+`again` times the finalists of a session beside their baseline in processes of their own: on each
+GPU so many, each with so many draws of the inputs. So of what one config takes of the baseline's
+time it can be said what changes with the inputs, with where a process has its memory, and with the
+GPU. `sessions` compares, without a GPU, what the final rounds of two sessions hold of the same
+configs, with what the scatter of eighths of their rounds lets expect: about a draw each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import fmean, median, stdev
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from environment import RESULTS, ROOT, write_result
+
+ROUNDS, PARTS, MOST = 8, 8, 4
+# Where a round scatters by 2 to 5 %, 96 of them say nothing of 0.5 %.
+QUIET = 0.02
+OUT = RESULTS / "h200"
+
+
+def of_sessions(folders: Sequence[Path]) -> dict[str, Any]:
+    """Compare what two sessions' final rounds hold of the same configs."""
+    from tuner.session.session import Session
+
+    found, about = [], []
+    for folder in folders:
+        with Session.open(folder, read_only=True) as session:
+            found.append({one.workload.key: logs(one) for one in session.comparisons()})
+            about.append({"commit": session.environment["commit"], "name": folder.name})
+            environment = dict(session.environment)
+    first, second = found
+    rows = [
+        {"workload": key, "config": name, "first": list(own), "second": list(second[key][name])}
+        for key, configs in first.items()
+        for name, own in configs.items()
+        if name in second.get(key, {})
+    ]
+    quiet = [row for row in rows if max(row["first"][2], row["second"][2]) < QUIET]
+    return {
+        "sessions": about,
+        "configs": len(rows),
+        "quiet": len(quiet),
+        "apart": _rms([row["first"][0] - row["second"][0] for row in quiet]),
+        "expected": _rms([math.hypot(row["first"][1], row["second"][1]) for row in quiet]),
+        "rows": rows,
+        "environment": environment,
+    }
+
+
+def logs(comparison: Any) -> dict[str, tuple[float, float, float]]:
+    """Say of each finalist how much of the baseline's time it takes: log, error, scatter."""
+    columns = np.log(np.array(comparison.rounds)).T
+    found = {}
+    for variant in comparison.finalists:
+        over = columns[comparison.column(variant)] - columns[0]
+        means = [float(part.mean()) for part in np.array_split(over, PARTS)]
+        error = stdev(means) / math.sqrt(PARTS)
+        numbers = (float(over.mean()), error, float(over.std(ddof=1)))
+        found[variant.config.key] = tuple(round(one, 5) for one in numbers)
+    return found
+
+
+def child(asked: argparse.Namespace) -> None:
+    """Time the finalists in this process; print a row of log ratios for each draw."""
+    from tuner.app.open import open_run
+    from tuner.app.plan import RunOptions
+    from tuner.device.base import CanRank
+    from tuner.session.session import Session
+    from tuner.space.load import load_definition
+    from tuner.tuning.evaluator import evaluator_of
+
+    with Session.open(asked.session[0], read_only=True) as session:
+        config, comparisons = session.manifest.config, session.comparisons()
+    source = load_definition(config.space).spec.source
+    wanted = [
+        one for one in comparisons if not asked.workload or one.workload.key in asked.workload
+    ]
+    settings: Any = {
+        "device": asked.device,
+        "space": config.space,
+        "workloads": [one.workload.key for one in wanted],
+        "operators": dict(config.operators),
+    }
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()), "session")
+        options = RunOptions(session=folder, may_run=lambda *_: True)
+        run = open_run(stack, source, settings, options)
+        assert isinstance(run.device, CanRank)
+        evaluator = evaluator_of(run.plan, run.compiler, run.device)
+        for one in wanted:
+            chosen = [variant.config for variant in one.finalists[:MOST]]
+            workload = next(w for w in run.plan.config.workloads if w.key == one.workload.key)
+            programs = [evaluator.baseline_program(workload)]
+            programs += [evaluator.program(workload, config) for config in chosen]
+            draws = [_over(run.device.rank(programs, rounds=ROUNDS)) for _ in range(asked.draws)]
+            row = {"workload": workload.key, "configs": [c.key for c in chosen], "draws": draws}
+            print(json.dumps({**row, "gpu": asked.child}), flush=True)
+        environment = {**run.device.info.environment, "device": run.device.info.name}
+        print(json.dumps({"environment": environment}), flush=True)
+
+
+def _over(rounds: Sequence[Sequence[float | None]]) -> list[float]:
+    """Say what each takes of the first one's time in the rounds of a draw, as a log."""
+    right = [[math.log(us) for us in row if us] for row in rounds if all(row)]
+    count = len(right[0])
+    return [round(median(row[k] - row[0] for row in right), 5) for k in range(1, count)]
+
+
+def again(asked: argparse.Namespace) -> dict[str, Any]:
+    """Time the finalists in processes of their own, one after the other on each GPU."""
+    rows, environment = [], {}
+    for turn in range(asked.times):
+        # At once on all GPUs: what a host's clocks and power do is then the same for all.
+        started = [_started(asked, gpu) for gpu in asked.gpus]
+        for process in started:
+            text, _ = process.communicate()
+            if process.returncode:
+                raise SystemExit(f"a process ended with code {process.returncode}")
+            for line in text.splitlines():
+                if line.startswith("{"):
+                    said = json.loads(line)
+                    environment = said.pop("environment", environment)
+                    rows += [{"turn": turn, **said}] if said else []
+    return {**summary(rows), "rows": rows, "environment": environment}
+
+
+def _started(asked: argparse.Namespace, gpu: int) -> subprocess.Popen[str]:
+    words = [sys.executable, __file__, "again", str(asked.session[0]), "--child", str(gpu)]
+    words += ["--draws", str(asked.draws), "--device", asked.device]
+    words += [word for key in asked.workload for word in ("--workload", key)]
+    alone = {"CUDA_VISIBLE_DEVICES": str(gpu), "TUNE_STORE": "none"}
+    return subprocess.Popen(
+        words, env={**os.environ, **alone}, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Say how far apart means are by their draws alone, and of processes and GPUs besides."""
+    draws, processes, gpus, errors = [], [], [], []
+    for means, within in _configs(rows):
+        draws.append(within)
+        count = len(rows[0]["draws"])
+        on_gpu = [fmean(of) for of in means.values()]
+        spread = [stdev(of) for of in means.values() if len(of) > 1]
+        processes += [math.sqrt(max(one**2 - within**2 / count, 0.0)) for one in spread]
+        errors.append(within / math.sqrt(count))
+        if len(on_gpu) > 1 and spread:
+            error = _rms(spread) ** 2 / len(next(iter(means.values())))
+            gpus.append(math.sqrt(max(stdev(on_gpu) ** 2 - error, 0.0)))
+    parts = {"draw": draws, "process": processes, "gpu": gpus, "error_of_a_process": errors}
+    return {"deviations": {name: _rms(of) for name, of in parts.items()}}
+
+
+def _configs(
+    rows: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[dict[int, list[float]], float]]:
+    """Give each config's means of every process, by GPU, and how its draws scatter in one."""
+    for key in dict.fromkeys(row["workload"] for row in rows):
+        of = [row for row in rows if row["workload"] == key]
+        for place in range(len(of[0]["configs"])):
+            means: dict[int, list[float]] = {}
+            within = []
+            for row in of:
+                values = [draw[place] for draw in row["draws"]]
+                means.setdefault(row["gpu"], []).append(fmean(values))
+                within.append(stdev(values))
+            yield means, _rms(within)
+
+
+def _rms(values: Sequence[float]) -> float:
+    return round(math.sqrt(fmean(one**2 for one in values)), 5) if values else 0.0
+
+
+def main() -> None:
+    """Measure or read, and write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("what", choices=("again", "sessions"))
+    parser.add_argument("session", type=Path, nargs="+")
+    parser.add_argument("--workload", action="append", default=[], help="key, M=48,... (all)")
+    parser.add_argument("--gpus", type=lambda text: [*map(int, text.split(","))], default=[0])
+    parser.add_argument("--times", type=int, default=3, help="processes on each GPU")
+    parser.add_argument("--draws", type=int, default=8, help="of the inputs, in each")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    if len(asked.session) != (2 if asked.what == "sessions" else 1):
+        parser.error(f"`{asked.what}` takes {2 if asked.what == 'sessions' else 1}")
+    if asked.child is not None:
+        child(asked)
+        return
+    sessions = asked.what == "sessions"
+    found = of_sessions(asked.session) if sessions else again(asked)
+    name = "fused_moe_sessions.json" if sessions else "fused_moe_again.json"
+    print({key: value for key, value in found.items() if key not in ("rows", "environment")})
+    write_result((asked.out or OUT / name).resolve(), found)
+
+
+if __name__ == "__main__":
+    main()
