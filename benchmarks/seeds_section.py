@@ -83,8 +83,10 @@ def fleet(content: Json) -> Iterator[str]:
     )
     yield "|---|---|---|---|---|---|---|---|"
     for one in content["ways"]:
+        apart = one.get("sessions_apart", 0.0)
+        way = f"{one['enough']:.1%}" + (f", sessions off by {apart:.2%}" if apart else "")
         yield (
-            f"| {one['enough']:.1%} | {one['trials']:.0f} | {one['never_tried']:.2%} "
+            f"| {way} | {one['trials']:.0f} | {one['never_tried']:.2%} "
             f"| {one['loss']:.2%} | {one['worst_loss']:.2%} | {one['differ']:.1f} "
             f"| {one['apart']:.1f} | {one['worst_apart']:.2%} |"
         )

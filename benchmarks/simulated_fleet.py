@@ -1,6 +1,7 @@
 """How much further should the searches of a fleet go, for two seeds to write the same file?
 
-    python benchmarks/simulated_fleet.py [--enough SHARE ...] [--seeds N] [--jobs N] [--out FILE]
+    python benchmarks/simulated_fleet.py [--enough SHARE ...] [--sessions-apart SHARE] [--seeds N]
+                                         [--jobs N] [--out FILE]
     python benchmarks/simulated_fleet.py --from SESSION ... [--recording FILE]
 
 The second form reads what sessions of `fused_moe.py fleet` measured of one slice of a model, and
@@ -14,6 +15,10 @@ race and their rounds, and chooses what a file has of what they can't tell apart
 all that was measured says what the other configs cost, so that of each choice it is known what it
 costs more than the best, and of two seeds how far apart they are. The engine's own config, which a
 file has where nothing is proved faster, takes no part.
+
+All these measure one GPU. On an H200 two sessions, each on another one of a host, disagree on the
+same two configs (measured_again.py). So the last way once more, where what each session finds is
+off by SHARE for all configs of the same tiles, warps and stages.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ import json
 import lzma
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import cache, partial
 from itertools import combinations
 from pathlib import Path
@@ -43,6 +49,11 @@ SEEDS = 6
 FEWEST_SAMPLES = 5
 # So many of them all, and so many rounds of so many columns, say enough.
 KEPT_SAMPLES, KEPT_ROUNDS, KEPT_COLUMNS = 200, 40, 4
+# What one config takes of another one's time is 0.66 % apart in two sessions: four errors are in it
+# (results/h200/fused_moe_sessions.json).
+SESSIONS_APART = 0.0066 / 2.0
+# Configs that differ in nothing else are off by the same.
+TILES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps", "num_stages")
 # Two choices that differ by less are the same: `tune` claims nothing within it.
 APART = 0.002
 SEED_OF_SCATTER = 0
@@ -155,18 +166,31 @@ def written(gpu: Gpu, trials: Sequence[Any], space: Any, rounds: int) -> int:
     return int(gpu.ground.pool.index(chosen.config))
 
 
-def fleet(enough: float, seed: int) -> list[dict[str, Any]]:
+def found_by_session(ground: Ground, rng: np.random.Generator, apart: float) -> Ground:
+    """Make what a session finds of a number of tokens: its costs are off by so much, as a share."""
+    errors: dict[tuple[Any, ...], float] = {}
+    factors = [
+        errors.setdefault(tuple(config[name] for name in TILES), rng.normal(0.0, apart))
+        for config in map(ground.pool.__getitem__, range(len(ground.pool)))
+    ]
+    return replace(ground, costs_us=ground.costs_us * np.exp(factors))
+
+
+def fleet(way: tuple[float, float], seed: int) -> list[dict[str, Any]]:
     """Search all numbers of tokens once; say of each what was found and what a file has."""
+    enough, apart = way
     from tuner.model.settings import CLOSE_COMPARISON_ROUNDS, COMPARISON_ROUNDS, ENOUGH
     from tuner.model.trial import fastest
 
     definition, operators, grounds = measured()
-    found = searched(definition, grounds, seed, operators=operators, enough=enough)
+    rng = np.random.default_rng((SEED_OF_SCATTER, seed))
+    seen = [found_by_session(ground, rng, apart) for ground in grounds]
+    found = searched(definition, seen, seed, operators=operators, enough=enough)
     rounds = CLOSE_COMPARISON_ROUNDS if enough < ENOUGH else COMPARISON_ROUNDS
     rows = []
     for number, ground in enumerate(grounds):
         trials = fastest(found[ground.workload], full=True)
-        gpu = Gpu(ground, np.random.default_rng((number, seed)))
+        gpu = Gpu(seen[number], np.random.default_rng((number, seed)))
         winner = written(gpu, trials, definition.space, rounds)
         rows.append(
             {
@@ -204,6 +228,7 @@ def main() -> None:
     parser.add_argument("--from", dest="sessions", nargs="+", type=Path)
     parser.add_argument("--recording", type=Path, default=FULL)
     parser.add_argument("--enough", type=float, nargs="+", default=ENOUGH)
+    parser.add_argument("--sessions-apart", type=float, default=SESSIONS_APART)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path)
@@ -213,11 +238,15 @@ def main() -> None:
         MEASURED.write_bytes(lzma.compress(text.encode()))
         return
     ways = []
+    wanted = [(enough, 0.0) for enough in asked.enough]
+    wanted += [(asked.enough[-1], asked.sessions_apart)] if asked.sessions_apart else []
     with ProcessPoolExecutor(asked.jobs) as pool:
-        for enough in asked.enough:
-            runs = list(pool.map(partial(fleet, enough), range(asked.seeds)))
-            ways.append({"enough": enough, **summary(runs), "runs": runs})
-            print({k: v for k, v in ways[-1].items() if k != "runs"}, flush=True)
+        for way in wanted:
+            runs = list(pool.map(partial(fleet, way), range(asked.seeds)))
+            enough, apart = way
+            said = {"enough": enough, "sessions_apart": apart, **summary(runs)}
+            ways.append({**said, "runs": runs})
+            print(said, flush=True)
     content = {"seeds": asked.seeds, "tokens": len(ways[0]["runs"][0]), "apart_by": APART}
     write_result(
         asked.out or "simulated_fleet", {**content, "ways": ways, "environment": environment()}
