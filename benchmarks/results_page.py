@@ -461,7 +461,8 @@ def _throughput(content, gpu=GPU):
     unchecked = rates["kernel_tuner, nothing verified"]
     yield f"| Kernel Tuner, nothing verified | {unchecked:.1f} |"
     yield (
-        f"\n{rates['tune'] / rates['kernel_tuner']:.1f} times its rate, and "
+        f"\n{rates['tune'] / rates['kernel_tuner']:.1f} times its rate "
+        f"({', '.join(f'{one:.1f}' for one in content['ratios'])} in turn), and "
         f"{rates['tune'] / unchecked:.1f} times that of a run that verifies nothing (asked: 10 "
         "times the first). In its seconds are the opening of the search and the baseline, which "
         "Kernel Tuner does not measure. "
