@@ -154,13 +154,14 @@ class Finals:
 
     def _judged(self, workload: Workload) -> tuple[list[Trial], Comparison | None]:
         """Verify and compare those in front; where they fail, those behind them."""
-        tried: set[Variant] = set()
+        before: set[Variant] = set()
         while True:
             with spent_on("choosing"):
                 chosen = self._finalists.of(workload, self._rank)
-            if tried.issuperset(chosen):
+            # Of those tried before some may have found no room to be compared.
+            if before == set(chosen):
                 return [], None
-            tried.update(chosen)
+            before = set(chosen)
             finalists = self._verified(workload, chosen)
             with spent_on("comparison"):
                 comparison = self._compared(workload, [trial.variant for trial in finalists])

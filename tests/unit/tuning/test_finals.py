@@ -212,6 +212,38 @@ def test_where_memory_ends_fewer_are_compared_and_peers_stay(run):
     assert statuses(peers)["fast"] == {Status.CORRECT}
 
 
+def test_where_those_that_find_room_are_wrong_the_others_are_compared(
+    make_plan, make_session, compiler, listener
+):
+    wrong: set[Config] = set()
+
+    class FirstAreWrong(Small):
+        """All are equally fast, and those that are compared first are wrong after their rounds."""
+
+        def time_of(self, program):
+            return 10.0
+
+        def compare(self, programs, *, rounds):
+            compared = super().compare(programs, rounds=rounds)
+            if not wrong:
+                wrong.update(one.config for one in programs[1:])
+            faults = ["out[0] is 0" if one.config in wrong else "" for one in programs]
+            return replace(compared, faults=tuple(faults))
+
+        def rank(self, programs, *, rounds):
+            return SimulatedDevice.compare(self, programs, rounds=rounds).times_us
+
+    plan = make_plan(trials=4)
+    with make_session(plan) as session:
+        device = FirstAreWrong(3)
+        tune(plan, session=session, device=device, compiler=compiler, listener=listener)
+        decided = {result.workload: result.config for result in session.results()}
+    assert device.refused
+    assert len(wrong) == 2
+    assert decided.keys() == {*plan.config.workloads}
+    assert not wrong.intersection(decided.values())
+
+
 def test_a_workload_without_memory_for_its_finals_costs_no_other(
     make_plan, make_session, compiler, listener
 ):
