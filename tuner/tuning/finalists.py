@@ -93,12 +93,11 @@ class FinalistSelection:
             return self._inherited(workload)
         most = self._plan.config.finalists
         if workload in self._ranked:
-            left = [v for v in self._ranked[workload] if not self._verification.failed(v)]
-            return left[:most]
+            return [v for v in self._ranked[workload] if self._may_win(v, workload)][:most]
         timed = [
             trial
             for trial in self._session.fastest(workload=workload, full=True)
-            if self._may_win(trial)
+            if self._may_win(trial.variant, workload)
         ]
         found = contenders(timed, max(CONTENDERS, most))
         besides = self._besides(workload)
@@ -109,12 +108,12 @@ class FinalistSelection:
         chosen = worth_comparing(best, within)[:most]
         return [one for one in ranking if one in chosen or one in besides]
 
-    def _may_win(self, trial: Trial) -> bool:
+    def _may_win(self, variant: Variant, workload: Workload) -> bool:
         """Tell whether nothing is known against it, here or on any other workload."""
-        where = trial.candidate, trial.workload, trial.config
+        where = variant.candidate, workload, variant.config
         judged = self._session.trial(*where, stage="finals")
         wrong = judged is not None and judged.status is not Status.CORRECT
-        return not wrong and not self._verification.failed(trial.variant)
+        return not wrong and not self._verification.failed(variant)
 
     def _besides(self, workload: Workload) -> list[Variant]:
         """Name those that are compared however fast they are."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from tuner.app.run import tune
+from tuner.device.base import Outcome
 from tuner.device.simulated import MeteredDevice
+from tuner.model.trial import Status
 from tuner.report.data import from_session
 from tuner.report.html import render_report
 from tuner.report.terminal import json_of
@@ -79,3 +81,27 @@ def test_a_resumed_run_measures_no_energy_again(make_plan, make_session, compile
         results, device = run(plan, session, compiler, listener)
     assert device.metered == []
     assert set(blocks(results).values()) == {64}
+
+
+def test_where_all_that_cost_least_are_wrong_those_behind_are_compared(
+    make_plan, make_session, compiler, listener
+):
+    class FirstAreWrong(MeteredDevice):
+        """Finds the first two configs that it verifies in full wrong."""
+
+        wrong: tuple[object, ...] = ()
+
+        def run(self, program, *, incumbent_us=None, full_verification=False):
+            if full_verification and program.config is not None and len(self.wrong) < 2:
+                self.wrong = (*self.wrong, program.config)
+            if full_verification and program.config in self.wrong:
+                return Outcome(Status.INCORRECT, "out[0] is 0")
+            return super().run(program, incumbent_us=incumbent_us)
+
+    plan = make_plan(objective="energy", finalists=2)
+    device = FirstAreWrong(time_us, frugal_at_64)
+    with make_session(plan) as session:
+        of = {"session": session, "device": device, "compiler": compiler, "listener": listener}
+        results = tune(plan, **of, meter=device)
+    assert {result.workload for result in results} == {*plan.config.workloads}
+    assert not {result.config for result in results}.intersection(device.wrong)
