@@ -203,6 +203,7 @@ class ProcessPool(Generic[_M]):
                 if not member.ended:
                     self._changed.wait_for(lambda: self._waiting or self._error is not None)
                 if member.ended or not self._waiting:  # it may end while it has nothing to do
+                    self._changed.notify()  # another one, for the task that woke this one
                     return None
                 task = self._taken(member)
                 if not task.future.cancelled():

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from threading import Event
+from threading import Barrier, Event
 
 import pytest
 from child_handlers import Handler
@@ -96,6 +96,36 @@ def test_a_process_that_ends_while_it_has_nothing_to_do_costs_no_task(pool):
     with suppress(ChildProcessError):  # the pool has seen it end already
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert pool.submit(lambda child: child.call("echo", 5, timeout_s=30)).result(30) == 5
+
+
+def test_where_one_ends_while_it_has_nothing_to_do_another_that_waits_takes_its_task():
+    started = []
+
+    def start() -> Child:
+        if len(started) == 2:
+            raise OSError("no memory for a third")
+        started.append(Child(Handler, (), "test-pool", wait=False))
+        return started[-1]
+
+    both, goes_on = Barrier(3), [Event(), Event()]
+
+    def work(number: int, child: Child) -> Child:
+        both.wait(30)
+        goes_on[number].wait(30)
+        return child
+
+    with ProcessPool(start, 2, lambda error: WorkerError(f"failed: {error}")) as pool:
+        futures = [pool.submit(partial(work, number)) for number in (0, 1)]
+        both.wait(30)
+        idle = []
+        for event, future in zip(goes_on, futures, strict=True):
+            event.set()
+            idle.append(future.result(30))
+            time.sleep(0.1)  # until it waits for the next task, the first one for longer
+        os.kill(idle[0].pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, idle[0].pid, os.WEXITED | os.WNOWAIT)
+        assert pool.submit(lambda child: child.pid).result(10) == idle[1].pid
 
 
 def state_of(child: Child) -> str:
