@@ -14,6 +14,7 @@ from tuner.app.plan import RunOptions
 from tuner.compiler.base import Compiler
 from tuner.device.base import Device, EnergyMeter
 from tuner.dispatch.set_cover import preload_solver
+from tuner.model.config import Config
 from tuner.model.errors import AgentError, AwaitedError, ClusterLost, DeviceLost
 from tuner.model.kernel import Workload
 from tuner.model.progress import Listener
@@ -131,10 +132,13 @@ def tune(
     try:
         _settle_homes(plan, session, device, compiler, tracker, pools)
         _measure_baselines(plan, session, evaluator, tracker)
+        # Before anything is tried: a session with trials has been told already.
+        budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
+        warm = warm_seeds(knowledge, plan, session, evaluator, budgets)
         if plan.config.keep_bits:
             kept = default_bits(plan, session, evaluator, pools, undecided)
             candidates.kept_bits.update(kept)
-        _search(plan, session, evaluator, tracker, pools, undecided, knowledge)
+        _search(plan, session, evaluator, tracker, pools, undecided, warm)
         failure = _write_candidates(plan, session, candidates, tracker, undecided, author)
         of = plan, session, candidates, verification, undecided
         ranked = _ranked_by_energy(*of, meter, tracker)
@@ -201,10 +205,8 @@ def _search(
     tracker: ProgressTracker,
     pools: dict[Workload, Pool],
     undecided: Undecided,
-    knowledge: Knowledge | None,
+    warm: Mapping[Workload, Sequence[Config]],
 ) -> None:
-    budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
-    warm = warm_seeds(knowledge, plan, session, evaluator, budgets)
     left = 1 + plan.config.rounds
     of = plan, session, evaluator, tracker, pools, undecided
     again = undecided.unsearched(plan.candidate)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from tuner.app.run import tune
 from tuner.device.simulated import H200_LIKE, SimulatedDevice
 from tuner.model.config import Config
 from tuner.model.errors import InputError
@@ -95,6 +96,28 @@ def test_a_session_that_began_without_goes_on_without(
     session.record(trial(512, 1.0))
     store.add([make_search({32: 1.0})])
     assert warm_seeds(knowledge, plan, session, evaluator, BUDGETS) == {}
+
+
+class WithBits(SimulatedDevice):
+    """All configs have the same bits."""
+
+    def run(self, program, **options):
+        outcome = super().run(program, **options)
+        return replace(outcome, correctness=replace(outcome.correctness, bits="bits"))
+
+
+def test_a_run_that_keeps_bits_starts_from_it_too(
+    knowledge, make_plan, make_session, compiler, listener, store, make_search
+) -> None:
+    store.add([make_search({32: 1.0})])
+    plan = make_plan(keep_bits=True, trials=10)
+    with make_session(plan) as session:
+        of = {"session": session, "compiler": compiler, "listener": listener}
+        tune(plan, **of, device=WithBits(lambda program: 10.0), knowledge=knowledge)
+        (started,) = session.events(WarmStarted)
+        assert started.seeds["N=1000"] == (
+            WarmSeed({"block": 32, "items": 1}, "NVIDIA H200", "N=1000"),
+        )
 
 
 @pytest.mark.parametrize(("budget", "most"), [(1000, MOST_SEEDS), (30, 3), (9, 0)])
