@@ -173,8 +173,10 @@ def sampled(
     times_us: list[float] = []
     ratios: list[float] = []
     started = clock()
-    while not finished(policy, times_us, clock() - started, incumbent_us) or (
-        suspicious(ratios) and len(ratios) < SECOND_LOOKS
+    while (
+        not times_us  # none may be left when the time is over
+        or not finished(policy, times_us, clock() - started, incumbent_us)
+        or (suspicious(ratios) and len(ratios) < SECOND_LOOKS)
     ):
         wanted = max(2, policy.min_samples - len(times_us)) if times_us else FIRST_SAMPLES
         began = clock()

@@ -223,6 +223,21 @@ def test_what_is_timed_before_the_clocks_have_gone_down_does_not_count(
     assert ratio <= 1.0
 
 
+def test_a_process_that_is_held_up_after_what_does_not_count_has_samples_all_the_same() -> None:
+    load, looked = Load(6e-3, 12e-3, 711.0, 788.0), 0
+
+    def clock() -> float:
+        nonlocal looked
+        looked += load.taken == 3
+        if looked == 3:  # the first samples, which end slower, have just been left out
+            looked += 1
+            load.now_s += SEARCH.budget_s
+        return load.clock()
+
+    times_us, _ = sampled(SEARCH, load.take, None, clock)
+    assert times_us == [788.0] * 3
+
+
 def test_samples_are_taken_again_while_work_seems_to_run_elsewhere() -> None:
     load = Load(6e-3, 1.0, 711.0, 788.0)
 
