@@ -30,7 +30,7 @@ from tuner.device.cuda.sanitizer import (
     find_compute_sanitizer,
 )
 from tuner.device.cuda.tool_process import Arenas
-from tuner.device.cuda.worker import CudaWorker
+from tuner.device.cuda.worker import ISOLATED_REPLAYS, CudaWorker
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
 from tuner.device.reference import PeerError
@@ -251,8 +251,7 @@ class CudaRunner(RestartingWorker[Child]):
 
     def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
         self._timed_by = FINALS
-        replays_s = REPLAY_TIMEOUT_S * rounds * (len(programs) + 1)
-        timeout_s = _limit_s(TIMING_TIMEOUT_S * 5 + replays_s, *programs)
+        timeout_s = _limit_s(TIMING_TIMEOUT_S * 4 + _replays_s(programs, rounds), *programs)
         try:
             with self._blamed_on_the_program():
                 worker = self._ready_worker()
@@ -271,15 +270,16 @@ class CudaRunner(RestartingWorker[Child]):
             rows: Sequence[Sequence[float]] = self._ready_worker().call(
                 *("compare", programs, ASIDE, ALONE_ROUNDS, UNCHANGED),
                 alone=True,
-                timeout_s=_limit_s(TIMING_TIMEOUT_S, *programs),
+                timeout_s=_limit_s(_replays_s(programs, ALONE_ROUNDS), *programs),
             )
         return tuple(median(column) for column in zip(*rows, strict=True))
 
     def isolated_us(self, programs: Sequence[Program]) -> tuple[float | None, ...]:
         with self._blamed_on_the_program():
             policy = FINALS if self._surroundings is None else ASIDE
+            limit_s = _limit_s(_replays_s(programs, ISOLATED_REPLAYS), *programs)
             found: Sequence[float | None] = self._ready_worker().call(
-                "isolated_us", programs, policy, timeout_s=_limit_s(TIMING_TIMEOUT_S, *programs)
+                "isolated_us", programs, policy, timeout_s=limit_s
             )
         return tuple(found)
 
@@ -365,6 +365,11 @@ def _neighbour(program: Program, order: int) -> Probe:
     if order % 2:
         return "late writer" if program.launches[0].pdl else "none"
     return "eager successor" if program.launches[-1].pdl else "none"
+
+
+def _replays_s(programs: Sequence[Program], rounds: int) -> float:
+    """Allow for programs whose calls are long, and for what stands before the rounds."""
+    return TIMING_TIMEOUT_S + REPLAY_TIMEOUT_S * rounds * (len(programs) + 1)
 
 
 def _limit_s(seconds: float, *programs: Program) -> float:

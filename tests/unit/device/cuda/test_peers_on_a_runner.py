@@ -13,16 +13,18 @@ from tuner.device.base import Program
 from tuner.device.cuda import buffers as rotating
 from tuner.device.cuda.buffers import Graph
 from tuner.device.cuda.device import (
+    ALONE_ROUNDS,
     CALL_WARM_UP_S,
     ENERGY_TIMEOUT_S,
     FIRST_CALL_S,
     PEER_WARM_UP_S,
+    REPLAY_TIMEOUT_S,
     RUN_TIMEOUT_S,
     TIMING_TIMEOUT_S,
     CudaRunner,
 )
 from tuner.device.cuda.peers import PeerHome
-from tuner.device.cuda.worker import CudaWorker
+from tuner.device.cuda.worker import ISOLATED_REPLAYS, CudaWorker
 from tuner.device.layout import UNCHANGED
 from tuner.device.reference import PeerError
 from tuner.device.timing import SEARCH
@@ -127,6 +129,16 @@ def test_a_peer_has_time_to_get_ready_wherever_it_may_be_met_first(
         runner.compare(programs, 10, UNCHANGED, judge)
     assert len(asked.limits) == 2 * (1 + 3 * 2)
     assert asked.limits[7] - asked.limits[0] == 2 * PEER_WARM_UP_S
+
+
+def test_the_second_column_has_the_time_of_a_comparison_of_as_many_rounds(
+    runner: CudaRunner, asked: Asked
+) -> None:
+    programs = [KERNEL] * 7
+    runner.alone_us(programs)
+    runner.isolated_us(programs)
+    for rounds, limit_s in zip((ALONE_ROUNDS, ISOLATED_REPLAYS), asked.limits, strict=True):
+        assert limit_s >= REPLAY_TIMEOUT_S * rounds * len(programs) + TIMING_TIMEOUT_S
 
 
 class Capturing:
