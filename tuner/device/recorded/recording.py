@@ -7,9 +7,9 @@ import lzma
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tuner.compiler.base import CompileResult
 from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
@@ -31,6 +31,9 @@ SUFFIX = ".json.xz"
 TICK_US = 1e-4
 
 
+Ticks = Annotated[int, Field(gt=0)]
+
+
 class Kept(BaseModel):
     """A part of our own files, closed to keys that it does not know."""
 
@@ -42,7 +45,7 @@ class RecordedProgram(Kept):
 
     status: Status
     reason: str = ""
-    ticks: tuple[int, ...] = ()
+    ticks: tuple[Ticks, ...] = ()
     calls: int = 0
     sets: int = 0
     stopped_early: bool = False
@@ -64,10 +67,18 @@ class RecordedFinals(Kept):
     """
 
     programs: tuple[str, ...]
-    rounds: tuple[tuple[int, ...], ...]
-    isolated: tuple[int | None, ...]
-    alone: tuple[int, ...] = ()
-    raced: tuple[int | None, ...] = ()
+    rounds: tuple[tuple[Ticks, ...], ...] = Field(min_length=1)
+    isolated: tuple[Ticks | None, ...]
+    alone: tuple[Ticks, ...] = ()
+    raced: tuple[Ticks | None, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        count = len(self.programs)
+        rows = (*self.rounds, self.isolated, *filter(None, (self.alone, self.raced)))
+        if min(map(len, rows)) < count:
+            raise ValueError(f"there is not a time for each of its {count} programs")
+        return self
 
 
 class RecordedWorkload(Kept):
