@@ -221,7 +221,8 @@ class SessionCopier:
                 return
         ends_s = time.monotonic() + FLUSH_S
         self._send(copy)
-        while self._problem is not None and time.monotonic() < ends_s:
+        # Who has lost it does not get it back.
+        while not isinstance(self._problem, LeaseLostError | None) and time.monotonic() < ends_s:
             time.sleep(EVERY_S)
             self._send(copy)
         self._is_complete = self._problem is None

@@ -17,7 +17,7 @@ from tuner.model.errors import InputError, SessionError
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Measurement, Status, Trial
 from tuner.session import copier
-from tuner.session.copier import SessionCopier, SessionCopy, copy_session, copying
+from tuner.session.copier import LeaseLostError, SessionCopier, SessionCopy, copy_session, copying
 from tuner.session.copies import SessionCopies
 from tuner.session.database import find_store
 from tuner.session.session import Session
@@ -340,3 +340,22 @@ def test_a_server_that_may_not_be_written_is_told_before_a_run(
         SessionCopier(folder, copies.location, warnings.append).__enter__()
     assert warnings == []
     assert threading.active_count() <= before + 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_copy_that_somebody_takes_over_as_the_run_ends_is_told_of_once(
+    tmp_path, warnings, monkeypatch
+) -> None:
+    class TakenOver:
+        def send(self) -> None:
+            raise LeaseLostError("another process has taken over the session")
+
+        def release(self) -> None: ...
+
+    monkeypatch.setattr(copier, "FLUSH_S", 0.5)
+    location = find_store("postgresql://somebody@nowhere/tune", {})
+    copying_it = SessionCopier(tmp_path, location, warnings.append)
+    copying_it._ending.set()
+    copying_it._follow(TakenOver())
+    (told,) = warnings
+    assert told.endswith("not copied any more: another process has taken over the session")
