@@ -216,22 +216,27 @@ class CompilerPool:
 
     def _compile(
         self, request: CompileRequest, state: str, worker: CompilerProcess
-    ) -> tuple[CompileResult, bool]:
+    ) -> tuple[CompileResult, bool] | None:
+        """Compile unless nobody waits for it any more; whoever asks from then on begins anew."""
         with self._lock:
             if all(future.cancelled() for future in self._asked.get(request, ())):
-                return CompileResult(error="cancelled"), False
+                self._asked.pop(request, None)
+                return None
         return worker.compile(request, state, self._timeout_s)
 
     def _compiled(
-        self, request: CompileRequest, key: str, done: Future[tuple[CompileResult, bool]]
+        self, request: CompileRequest, key: str, done: Future[tuple[CompileResult, bool] | None]
     ) -> None:
         try:
-            result, lasting = done.result()
+            found = done.result()
         except ChildDiedError as died:
             self._finish(request, _crashed(died))
         except Exception as error:  # noqa: BLE001 - as above
             self._finish(request, error)
         else:
+            if found is None:
+                return
+            result, lasting = found
             if self._cache is not None and lasting:
                 self._cache.put(key, result)
             self._finish(request, result)

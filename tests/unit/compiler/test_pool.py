@@ -8,6 +8,7 @@ import time
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -201,6 +202,22 @@ def test_equal_requests_in_flight_are_compiled_once(folder):
         results = [future.result() for future in futures]
 
     assert all(result is results[0] for result in results)
+
+
+def test_what_is_asked_for_just_after_all_others_have_given_it_up_is_compiled(folder):
+    is_free, goes_on = Event(), Event()
+    with NvrtcPool(workers=1, cache=Cache(folder / "again")) as pool:
+        assert pool.version
+        pool._pool.submit(lambda worker: is_free.wait(30))
+        first = pool.submit(request(COPY))
+        assert until(lambda: pool._pool._waiting)
+        pool._thread.submit(goes_on.wait, 30)  # which tells what became of it
+        assert first.cancel()
+        is_free.set()
+        assert until(lambda: not (pool._pool._waiting or pool._pool._running))
+        second = pool.submit(request(COPY))
+        goes_on.set()
+        assert second.result(30).ok
 
 
 def test_an_endless_compile_is_killed_and_others_go_on(folder):
