@@ -30,7 +30,7 @@ from tuner.device.cuda.sanitizer import (
     find_compute_sanitizer,
 )
 from tuner.device.cuda.tool_process import Arenas
-from tuner.device.cuda.worker import ISOLATED_REPLAYS, CudaWorker
+from tuner.device.cuda.worker import ISOLATED_REPLAYS, RERUN_REPLAYS, CudaWorker
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
 from tuner.device.reference import PeerError
@@ -56,6 +56,8 @@ RUN_TIMEOUT_S = 10.0
 TIMING_TIMEOUT_S = 60.0
 # A comparison takes long where calls do: 20 of 100 ms make a replay of 2 s.
 REPLAY_TIMEOUT_S = 2.0
+# What stands for timed calls makes a graph of them first, with two replays.
+RERUN_TIMEOUT_S = RUN_TIMEOUT_S + REPLAY_TIMEOUT_S * (2 + RERUN_REPLAYS)
 # Beside the window itself: to settle, to wait for two ticks, and for calls of seconds to end.
 ENERGY_TIMEOUT_S = 60.0
 # What a peer's first call in a process may take on top: PyTorch is imported, torch.compile and
@@ -246,7 +248,7 @@ class CudaRunner(RestartingWorker[Child]):
 
     def rerun(self, program: Program) -> None:
         with self._blamed_on_the_program():
-            limit_s = _limit_s(RUN_TIMEOUT_S, program)
+            limit_s = _limit_s(RERUN_TIMEOUT_S, program)
             self._ready_worker().call("rerun", program, self._timed_by, timeout_s=limit_s)
 
     def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:

@@ -19,12 +19,13 @@ from tuner.device.cuda.device import (
     FIRST_CALL_S,
     PEER_WARM_UP_S,
     REPLAY_TIMEOUT_S,
+    RERUN_TIMEOUT_S,
     RUN_TIMEOUT_S,
     TIMING_TIMEOUT_S,
     CudaRunner,
 )
 from tuner.device.cuda.peers import PeerHome
-from tuner.device.cuda.worker import ISOLATED_REPLAYS, CudaWorker
+from tuner.device.cuda.worker import ISOLATED_REPLAYS, RERUN_REPLAYS, CudaWorker
 from tuner.device.layout import UNCHANGED
 from tuner.device.reference import PeerError
 from tuner.device.timing import SEARCH
@@ -116,7 +117,7 @@ def test_a_peer_has_time_to_get_ready_wherever_it_may_be_met_first(
     calls: list[tuple[Callable[[Program], object], float]] = [
         (lambda program: runner.run_once(program, 0), RUN_TIMEOUT_S),
         (lambda program: runner.time(program, SEARCH, None, UNCHANGED, judge), TIMING_TIMEOUT_S),
-        (runner.rerun, RUN_TIMEOUT_S),
+        (runner.rerun, RERUN_TIMEOUT_S),
         (lambda program: runner.energy(program, 5.0), ENERGY_TIMEOUT_S + 5.0),
     ]
     for call, limit_s in calls:
@@ -131,10 +132,12 @@ def test_a_peer_has_time_to_get_ready_wherever_it_may_be_met_first(
     assert asked.limits[7] - asked.limits[0] == 2 * PEER_WARM_UP_S
 
 
-def test_the_second_column_has_the_time_of_a_comparison_of_as_many_rounds(
+def test_whatever_replays_has_the_time_that_as_many_rounds_of_a_comparison_have(
     runner: CudaRunner, asked: Asked
 ) -> None:
     programs = [KERNEL] * 7
+    runner.rerun(KERNEL)  # a graph's first two replays, and then some
+    assert asked.limits.pop() >= REPLAY_TIMEOUT_S * (2 + RERUN_REPLAYS)
     runner.alone_us(programs)
     runner.isolated_us(programs)
     for rounds, limit_s in zip((ALONE_ROUNDS, ISOLATED_REPLAYS), asked.limits, strict=True):
