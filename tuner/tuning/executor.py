@@ -157,8 +157,7 @@ class TrialExecutor:
     def _finish(self, one: Pending | Trial, lane: _Lane) -> Trial | None:
         if self._stopped.is_set():
             return None
-        best_us = self._best_us.get(one.workload)
-        incumbent_us = best_us if self._adaptive else None
+        incumbent_us = self._best_us.get(one.workload) if self._adaptive else None
         try:
             trial = one if isinstance(one, Trial) else self._finish_new(one, incumbent_us)
         except OutOfMemory as error:
@@ -167,8 +166,10 @@ class TrialExecutor:
         except BaseException:
             self._stopped.set()  # the others wait for nothing
             raise
-        if trial.time_us is not None and (best_us is None or trial.time_us < best_us):
-            self._best_us[trial.workload] = trial.time_us
+        if trial.time_us is not None:
+            with self._timing:  # one that ran beside it may have been faster
+                best_us = self._best_us.get(trial.workload, trial.time_us)
+                self._best_us[trial.workload] = min(best_us, trial.time_us)
         lane.idle_since_s = time.monotonic()
         return trial
 

@@ -114,6 +114,26 @@ def test_a_slow_trial_keeps_no_other_waiting_where_several_run_at_once(made):
     assert executor.take().config["n"] == 0
 
 
+def test_one_that_ends_after_a_faster_one_is_not_taken_for_the_best(made):
+    executor, evaluator = made({0: 3.0, 1: 1.0, 2: 2.0}, parallel=2)
+    released, finish = threading.Event(), evaluator.finish
+
+    def slow_first(one: Pending, **options) -> Trial:
+        if one.config["n"] == 0:
+            released.wait(30)
+        return finish(one, **options)
+
+    evaluator.finish = slow_first
+    for number in range(2):
+        executor.begin(pending(number))
+    assert executor.take().config["n"] == 1
+    released.set()
+    assert executor.take().config["n"] == 0
+    executor.begin(pending(2))
+    assert executor.take().config["n"] == 2
+    assert evaluator.incumbents[-1] == 1.0
+
+
 def test_what_has_ended_behind_a_slow_trial_is_not_lost(made):
     executor, evaluator = made({0: 3.0, 1: 2.0}, parallel=2)
     released, ended, finish = threading.Event(), threading.Event(), evaluator.finish
