@@ -99,8 +99,10 @@ def fleet(content: Json) -> Iterator[str]:
         "in which no config is good alone. **On an H200 files of two seeds differ more**: at 9 of "
         "18 numbers of tokens with 0.5 %, at 7 with 0.1 %, at 6 where of what differs from the "
         "best in one parameter another BLOCK_SIZE_M alone was tried, and at 9 as it is now "
-        "([timed](#two-seeds-files-for-sglangs-fused-moe-kernel)). Here all sessions measure one "
-        "GPU; there [two disagree on the same "
-        "configs](#the-same-configs-measured-by-two-sessions). "
+        "([timed](#two-seeds-files-for-sglangs-fused-moe-kernel)). The first lines measure one "
+        "GPU; on two of a host [two sessions disagree on the same "
+        "configs](#the-same-configs-measured-by-two-sessions). The last line has each session find "
+        "what configs of the same tiles, warps and stages cost off by as much: then files differ "
+        "nearly as those measured do, and lose 0.09 %. "
         "`benchmarks/simulated_fleet.py`, `benchmarks/results/cpu/simulated_fleet.json`.\n"
     )
