@@ -102,7 +102,6 @@ def fleet(content: Json) -> Iterator[str]:
         "([timed](#two-seeds-files-for-sglangs-fused-moe-kernel)). The first lines measure one "
         "GPU; on two of a host [two sessions disagree on the same "
         "configs](#the-same-configs-measured-by-two-sessions). The last line has each session find "
-        "what configs of the same tiles, warps and stages cost off by as much: then files differ "
-        "nearly as those measured do, and lose 0.09 %. "
+        "what configs of the same tiles, warps and stages cost off by as much. "
         "`benchmarks/simulated_fleet.py`, `benchmarks/results/cpu/simulated_fleet.json`.\n"
     )
