@@ -145,6 +145,7 @@ def _write_package(
 ) -> None:
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
+    from tuner.export.folder import as_argument
     from tuner.export.packages import NEXT, export_package
     from tuner.export.winners import cuda_winners_of
 
@@ -163,7 +164,8 @@ def _write_package(
         )
         if not table.kernels:
             click.echo(f"{one.spec.name}: no variant is proved faster anywhere", err=True)
-    click.echo(f"{to}: {NEXT[form].format(to=str(to), package=package)}")
+    following = NEXT[form].format(to=as_argument(str(to)), path=str(to), package=package)
+    click.echo(f"{to}: {following}")
 
 
 def _write_configs(

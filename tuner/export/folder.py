@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,12 @@ def with_table(
 def _sha(content: str | bytes) -> str:
     data = content.encode() if isinstance(content, str) else content
     return hashlib.sha256(data).hexdigest()
+
+
+def as_argument(folder: str) -> str:
+    """Write a folder as a command takes it; pip would look for a bare name in its index."""
+    bare = os.sep not in folder and not folder.startswith(".")
+    return shlex.quote(f".{os.sep}{folder}" if bare else folder)
 
 
 def write_folder(folder: Path, files: Mapping[str, str | bytes]) -> None:

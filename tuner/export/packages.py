@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tuner.compiler.base import Compiler
 from tuner.export.flashinfer.package import trace_files
-from tuner.export.folder import with_table, write_folder
+from tuner.export.folder import as_argument, with_table, write_folder
 from tuner.export.huggingface.package import kernels_files
 from tuner.export.pytorch.package import OperatorFiles, package_files
 from tuner.export.pytorch.replacing import Engine
@@ -37,7 +37,7 @@ def plugin_files(
     choices = [(one.described.kernel, dict(one.choices)) for one in operators]
     values = {
         "package": package,
-        "folder": folder,
+        "folder": as_argument(folder),
         "version": TUNER_VERSION,
         "engine": engine,
         "choices": choices,
@@ -81,7 +81,7 @@ NEXT: dict[str, str] = {
     "sglang": _INSTALL,
     "vllm": _INSTALL,
     "flashinfer-trace": "flashinfer-bench run --local {to}",
-    "kernels": "kernels.get_local_kernel(Path({to!r}))",
+    "kernels": "kernels.get_local_kernel(Path({path!r}))",
 }
 
 

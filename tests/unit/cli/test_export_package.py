@@ -205,6 +205,37 @@ def test_it_says_what_to_do_with_what_is_written(
 
 
 @pytest.mark.parametrize(
+    ("to", "argument"), [("out", "./out"), ("a b/out", "'a b/out'"), ("./out", "./out")]
+)
+@pytest.mark.parametrize(
+    ("form", "command"),
+    [
+        ("torch", "pip install {}"),
+        ("sglang", "pip install {}"),
+        ("vllm", "pip install {}"),
+        ("flashinfer-trace", "flashinfer-bench run --local {}"),
+    ],
+)
+def test_commands_name_the_folder_and_no_package_of_an_index(
+    tune: Tune,
+    session: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+    command: str,
+    to: str,
+    argument: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = tune("export", session, "--to", to, "--format", form)
+    assert result.exit_code == 0, result.output
+    said = command.format(argument)
+    assert said in result.output.replace("\n", "")
+    readme = Path(to, "README.md").read_text("utf-8").replace("--no-deps ", "")
+    assert f"{said}\n" in readme
+
+
+@pytest.mark.parametrize(
     ("form", "otherwise"), [("torch", "fallback"), ("flashinfer-trace", "baseline")]
 )
 def test_where_nothing_is_faster_there_is_one_warning(

@@ -21,6 +21,7 @@ from tuner.export.flashinfer.definition import (
     reference_code,
     run_text,
 )
+from tuner.export.folder import as_argument
 from tuner.export.huggingface.package import capability
 from tuner.export.pytorch.package import OperatorFiles
 from tuner.export.sources import Measured, Sources, template
@@ -86,6 +87,7 @@ def trace_files(
         architecture=measured.architecture,
         capability=capability(measured.architecture),
         folder=folder,
+        argument=as_argument(folder),
         problems=[problem for one in found for problem in one.problems],
         copied=[name for name, one in zip(names, found, strict=True) if one.copies],
         codes=[name for name, one in zip(names, found, strict=True) if one.has_codes],

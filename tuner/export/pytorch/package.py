@@ -13,6 +13,7 @@ from tuner.compiler.includes import with_own_headers
 from tuner.device.base import CompileTarget
 from tuner.dispatch.kernels import VariantKernel
 from tuner.dispatch.table import productions
+from tuner.export.folder import as_argument
 from tuner.export.scalars import CallerScalar, caller_scalars, fixed_scalars
 from tuner.export.sources import template, times_of
 from tuner.export.winners import Winners
@@ -197,7 +198,7 @@ def package_files(
     package: str, operators: Sequence[OperatorFiles], folder: str = "."
 ) -> dict[str, str | bytes]:
     """Return all files of a package by their names in `folder`, which its README installs."""
-    values = {**described_as(package, operators), "folder": folder}
+    values = {**described_as(package, operators), "folder": as_argument(folder)}
     modules = module_files(package, operators, namespace=package)
     return {
         "pyproject.toml": template("pytorch/pyproject.toml.j2").render(**values),
