@@ -70,6 +70,14 @@ def test_a_launch_that_the_device_would_refuse_is_out_of_reach():
     assert not reach_of(made, wide, static_bytes=140_000).holds(names(made, T=8, D=4096))
 
 
+def test_a_grid_that_clusters_do_not_divide_is_out_of_reach():
+    made = kernels()
+    # `wide` has clusters of two blocks.
+    assert reach_of(made, variant(128, wide=True)).holds(names(made, T=64, D=4096))
+    assert not reach_of(made, variant(128, wide=True)).holds(names(made, T=65, D=4096))
+    assert reach_of(made, variant(128)).holds(names(made, T=65, D=4096))
+
+
 @pytest.mark.parametrize(("T", "holds"), [(65535, True), (2**31 - 1, True)])
 def test_a_grid_has_limits(T, holds):  # noqa: N803
     made = kernels()

@@ -474,6 +474,19 @@ def test_a_variant_whose_map_the_driver_does_not_take_is_passed_over(
     assert serving(replace(table, points=(((1, 8), 1),)), (16, 9), NUMBERS) is None
 
 
+@pytest.mark.parametrize(
+    ("grid", "cluster", "serves"),
+    [((16,), (8,), True), ((15,), (8,), False), ((16,), (1, 2), False), ((16, 2), (8, 2), True)],
+)
+def test_a_variant_whose_clusters_do_not_divide_the_grid_is_passed_over(
+    operator: Operator, grid: tuple[int, ...], cluster: tuple[int, ...], serves: bool
+) -> None:
+    own = Launch("scale", grid, (32,), cluster, 0, False)
+    (variant,) = operator.table.variants
+    table = replace(operator.table, variants=(replace(variant, launches=lambda *_: (own,)),))
+    assert (serving(table, (16, 8), NUMBERS) is not None) is serves
+
+
 def test_a_map_goes_to_the_driver_as_it_takes_it() -> None:
     driver, given = object.__new__(Driver), list[Any]()
     driver.call = lambda name, *arguments: given.extend(arguments)  # type: ignore[method-assign]

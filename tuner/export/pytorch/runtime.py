@@ -509,6 +509,10 @@ def _may_run(variant: Variant, axes: tuple[int, ...], numbers: Numbers) -> bool:
         and min(one.block) >= 1
         and prod(one.block) <= numbers.max_threads
         and 0 <= one.shared_bytes <= numbers.max_shared_bytes - variant.static_bytes
+        and all(
+            of_cluster >= 1 and size % of_cluster == 0
+            for size, of_cluster in zip((*one.grid, 1, 1), one.cluster or (), strict=False)
+        )
         and all(each.is_possible for each in one.maps)
         for one in launches
     )
