@@ -86,6 +86,25 @@ def test_what_it_says_of_shapes_is_what_the_dispatch_says(
     assert [one is second for one in first] == [True, False], "the first is made for T > 4"
 
 
+def test_arguments_may_have_names_that_mean_something_in_python(tune: Tune, tmp_path: Path) -> None:
+    space = write_project(tmp_path / "project")
+    text = space.read_text("utf-8").replace("name: x,", "name: in,")
+    space.write_text(text.replace("name: out,", "name: type,").replace("{out:", "{type:"), "utf-8")
+    session, to = write_session(tmp_path / "session", space, COMPARISONS), tmp_path / "out"
+    result = tune("export", session, "--to", to, "--format", "torch")
+    assert result.exit_code == 0, result.output
+    table, package = (
+        (to / "tuned_kernels" / name).read_text("utf-8")
+        for name in ("blend_table.py", "__init__.py")
+    )
+    compile(table, "blend_table.py", "exec")
+    compile(package, "__init__.py", "exec")
+    assert "def blend(type, in_, *, eps=1e-06):" in package
+    assert 'Array("in_", "bfloat16", "input")' in table
+    # Of its own names a function hides none.
+    assert "def quick(type_, in_, eps_):" in table
+
+
 class NotingDriver:
     """Note the addresses and the scalar of each launch, and its stream."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import keyword
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
@@ -87,12 +88,12 @@ class OperatorFiles:
     def described(self) -> Described:
         """Say how the operator is called."""
         spec = self._spec
-        arrays = [one.name for one in _arrays(spec)]
+        arrays = [_named(one) for one in _arrays(spec)]
         known = [(one, spec.arguments[one.position]) for one in self._scalars]
-        numbers = [(argument.name, _default(one, argument)) for one, argument in known]
+        numbers = [(_named(argument), _default(one, argument)) for one, argument in known]
         keywords = [*_given(spec), *(f"{name}={value}" for name, value in numbers)]
         passed = [*_given(spec), *(name for name, _ in numbers)]
-        written = ", ".join(a.name for a in _arrays(spec) if a.role != "input")
+        written = ", ".join(_named(a) for a in _arrays(spec) if a.role != "input")
         return Described(
             spec.name,
             ", ".join([*arrays, *(["*", *keywords] if keywords else [])]),
@@ -133,7 +134,7 @@ class OperatorFiles:
             max((one.static_shared_bytes for one in result.resources.values()), default=0),
             tuple(one for one in dict.fromkeys(conditions) if one != "True") or ("True",),
             tuple(text for one in reach.launches if (text := _launch(one, spec))),
-            tuple(spec.arguments[one.position].name for one in fixed),
+            tuple(_named(spec.arguments[one.position]) for one in fixed),
             _tuple(_bytes(a, reach.scratch[a.name]) for a in _scratch(spec)) if spec.sized else "",
         )
 
@@ -175,8 +176,9 @@ class OperatorFiles:
 
     def _quick(self) -> Mapping[str, Any]:
         """Say what a call takes whose axes all follow from its arrays."""
-        arrays = _arrays(self._spec)
-        scalars = [self._spec.arguments[one.position].name for one in self._scalars]
+        # With a `_`, so that none hides a name of the function's own.
+        arrays = [replace(one, name=f"{one.name}_") for one in _arrays(self._spec)]
+        scalars = [f"{self._spec.arguments[one.position].name}_" for one in self._scalars]
         return {
             "parameters": ", ".join([*(one.name for one in arrays), *scalars]),
             "arrays": arrays,
@@ -189,9 +191,9 @@ class OperatorFiles:
     def _argument(self, place: int, one: Argument) -> str:
         if not one.is_scalar:
             zeroed = ", zeroed=True" if one.zeroed else ""
-            return f'Array("{one.name}", "{one.dtype}", "{one.role}"{zeroed})'
+            return f'Array("{_named(one)}", "{one.dtype}", "{one.role}"{zeroed})'
         given = [f", {_default(s, one)}" for s in self._scalars if s.position == place]
-        return f'Scalar("{one.name}", "{one.dtype}"{"".join(given)})'
+        return f'Scalar("{_named(one)}", "{one.dtype}"{"".join(given)})'
 
 
 def package_files(
@@ -348,6 +350,11 @@ def _held(spec: KernelSpec) -> str:
     if not spec.constants:
         return ""
     return f" No launch before it that may still run writes {', '.join(spec.constants)}."
+
+
+def _named(argument: Argument) -> str:
+    """Name an argument in Python: C++ may call one `in`."""
+    return f"{argument.name}_" if keyword.iskeyword(argument.name) else argument.name
 
 
 def _default(scalar: CallerScalar, argument: Argument) -> str:
