@@ -20,7 +20,7 @@ from tuner.export.engine_configs import winners
 from tuner.export.engine_configs.files import CONFIG_KEYS, Engine, Key
 from tuner.export.engine_configs.used import UsedConfig, UsedConfigs
 from tuner.export.engine_configs.winners import configs_of
-from tuner.model.errors import WorkerError
+from tuner.model.errors import SessionError, WorkerError
 from tuner.session.session import Session
 
 
@@ -73,6 +73,15 @@ def test_of_two_sessions_the_config_that_gains_more_is_written(tmp_path: Path, f
     assert speedup > 1.0
     (note,) = (one for one in made.notes if "gains more than" in one)
     assert note.endswith(f"of {sessions[1]}, where it gains more than that of {sessions[0]}")
+
+
+@pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
+def test_one_config_for_both_products_is_not_mixed_with_two(
+    tmp_path: Path, order: tuple[str, str]
+) -> None:
+    sessions = [session_of(tmp_path / name, "fused_moe", CONFIGS=name) for name in order]
+    with pytest.raises(SessionError, match="CONFIGS=one and with CONFIGS=two apart"):
+        configs_of(sessions, "sglang", "3.6.0")
 
 
 def test_another_kernel_s_win_takes_no_config_from_a_file(tmp_path: Path) -> None:

@@ -95,8 +95,9 @@ def configs_of(
 
     Where no config is proved faster than what the engine does by itself, the engine that `python`
     can import is asked for that, and the file has it: no number of tokens is then served by its
-    neighbour's config. Raises `SessionError` for a session of another kernel or of several GPUs,
-    and `InputError` for what the engine would refuse.
+    neighbour's config. Raises `SessionError` for a session of another kernel, of several GPUs
+    or of one config for both products beside two, and `InputError` for what the engine would
+    refuse.
     """
     tables: dict[Key, Tables] = {}
     gpu = ""
@@ -237,11 +238,17 @@ def _add(found: Winners, folder: Path, tables: dict[Key, Tables]) -> None:
             path=folder,
             remedy="tune with --operator PART=both",
         )
-    chosen = _Chosen(found, folder)
+    chosen, two = _Chosen(found, folder), operators.get("CONFIGS") == "two"
     for entry in found.dispatch.table.entries:
         best, axes = entry.best, entry.workload.values
-        one = tables.setdefault(_KEYS[name](axes, operators), Tables())
-        one.two, tokens = operators.get("CONFIGS") == "two", axes["M"]
+        one, tokens = tables.setdefault(_KEYS[name](axes, operators), Tables(two)), axes["M"]
+        if one.two != two:
+            raise SessionError(
+                "has one config for both products where another session has two, or has two "
+                "where that has one: nobody has measured what would stand beside each other",
+                path=folder,
+                remedy="export sessions with CONFIGS=one and with CONFIGS=two apart",
+            )
         ours = best is not None and best.variant.candidate == INITIAL
         if best is not None and best.proved and ours:
             if not one.gains_most(tokens, best.speedup, folder):
