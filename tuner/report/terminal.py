@@ -225,8 +225,9 @@ def _json_round(one: RoundData) -> dict[str, object]:
 def trials_frame(data: ReportData) -> DataFrame:
     """Lay the trials out, one a row in the order they ended.
 
-    Axes and parameters are columns of their own, parameters as `config.NAME`; times are in
-    microseconds, empty where a trial has none.
+    Axes and parameters are columns of their own, parameters as `config.NAME`, and an axis that
+    is named as another column as `axis.NAME`; times are in microseconds, empty where a trial has
+    none.
     """
     from pandas import DataFrame
 
@@ -237,11 +238,12 @@ def trials_frame(data: ReportData) -> DataFrame:
 def _row(trial: Trial, elapsed_s: float) -> dict[str, object]:
     resources, occupancy = trial.resources, trial.occupancy
     measurement = trial.measurement
-    return {
+    head = {
         "elapsed_s": round(elapsed_s, 3),
         "stage": trial.stage,
         "candidate": trial.candidate,
-        **trial.workload.values,
+    }
+    rest = {
         **{f"config.{name}": value for name, value in trial.config.items()},
         "status": trial.status.value,
         "reason": trial.reason,
@@ -255,3 +257,6 @@ def _row(trial: Trial, elapsed_s: float) -> dict[str, object]:
         "occupancy": None if occupancy is None else occupancy.share,
         "limited_by": None if occupancy is None else occupancy.limiter,
     }
+    own = head.keys() | rest.keys()
+    axes = {f"axis.{n}" if n in own else n: size for n, size in trial.workload.values.items()}
+    return {**head, **axes, **rest}

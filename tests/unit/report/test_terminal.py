@@ -150,6 +150,14 @@ def test_every_trial_is_a_row_with_its_axes_and_parameters(data):
     assert (failed["reason"] != "").all()
 
 
+def test_an_axis_may_be_named_as_a_column_of_the_table(data):
+    trial, elapsed_s = data.records[0]
+    named = replace(trial, workload=Workload.of({"samples": 4096, "stage": 3, "D": 8}))
+    (row,) = trials_frame(replace(data, records=((named, elapsed_s),))).to_dict("records")
+    assert (row["axis.samples"], row["axis.stage"], row["D"]) == (4096, 3, 8)
+    assert (row["samples"], row["stage"]) == (len(trial.measurement.times_us), trial.stage)
+
+
 def test_every_row_says_whose_config_it_is(with_rounds):
     frame = trials_frame(with_rounds)
     assert frame.groupby("candidate").size().to_dict() == {
