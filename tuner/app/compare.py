@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tuner.app.locate import look_for_space
@@ -41,6 +43,7 @@ def compare(
     for path in paths:
         reading(path)
         spaces += recorded_spaces(path, own, workloads)
+    spaces = _told_apart(spaces)
     left = {(number, name): seeds for number in range(len(spaces)) for name in searchers}
 
     def count(task: ReplayTask) -> None:
@@ -51,6 +54,15 @@ def compare(
     return replay_all(
         Settings(tuple(searchers), seeds, trials, batch), spaces, jobs=jobs, ended=count
     )
+
+
+def _told_apart(spaces: Sequence[RecordedSpace]) -> list[RecordedSpace]:
+    """Name recordings of one name by their folders too: those of two GPUs are called alike."""
+    paths = Counter(recording_name(path) for path in {one.path for one in spaces})
+    return [
+        replace(one, name=f"{one.path.parent.name}/{one.name}") if paths[one.name] > 1 else one
+        for one in spaces
+    ]
 
 
 def recorded_spaces(

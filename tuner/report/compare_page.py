@@ -13,7 +13,6 @@ from markupsafe import Markup
 from tuner.report import charts
 from tuner.report.pages import draw, render_page, write_page
 from tuner.search.comparison import Floats, SearcherComparison, SearcherScore, SpaceResult, half
-from tuner.search.recorded_spaces import recording_name
 
 # The style sheet has so many colors.
 COLORS = 8
@@ -109,8 +108,9 @@ def render_comparison(comparison: SearcherComparison, command: str = "") -> str:
 def rows_of(comparison: SearcherComparison) -> list[tuple[str, Mapping[str, SearcherScore]]]:
     """List the rows of the table: each recording, and the mean of several."""
     recordings = comparison.by_recording()
+    names = {str(one.space.path): one.space.name for one in comparison.results}
     rows: list[tuple[str, Mapping[str, SearcherScore]]] = [
-        (recording_name(Path(path)), scores) for path, scores in recordings.items()
+        (names[path], scores) for path, scores in recordings.items()
     ]
     return rows if len(rows) == 1 else [*rows, ("all", comparison.overall())]
 

@@ -53,6 +53,19 @@ def test_several_recordings_have_a_row_each_and_their_mean(tune, recording, tmp_
     assert result.stdout.splitlines()[-1] == "comparisons/a100-and-1-more/compare.html"
 
 
+def test_recordings_of_one_name_are_told_apart_by_their_folders(tune, recording, tmp_path) -> None:
+    for gpu in ("a100", "h100"):
+        (tmp_path / gpu).mkdir()
+        written(tmp_path / gpu / "gemm.json", cache())
+    given = [word for gpu in ("a100", "h100") for word in ("--recording", f"{gpu}/gemm.json")]
+    words = ("--searchers", "random", "--seeds", 2, "--trials", 5)
+    result = tune("compare", *given, "--recording", recording, *words)
+    names = ["a100/gemm", "h100/gemm", "a100"]
+    assert [line.split()[0] for line in result.stdout.splitlines()[1:5]] == [*names, "all"]
+    page = Path(result.stdout.splitlines()[-1]).read_text()
+    assert all(f"<h3>{name}</h3>" in page for name in names)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
