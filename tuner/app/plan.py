@@ -135,7 +135,11 @@ def resumed_plan(
     """
     config = manifest.config
     if not config.space.exists():
-        raise SessionError(f"its search space is gone: {config.space}", path=directory)
+        raise SessionError(
+            f"its search space is gone: {config.space}",
+            path=directory,
+            remedy="put it back there, with the files that it names",
+        )
     definition = read_space(config.space, config.template)
     _require_unchanged(directory, manifest, definition.spec)
     require_trusted(definition.spec.reference, directory, may_run)

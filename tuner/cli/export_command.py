@@ -113,7 +113,7 @@ def command(
     elif to is not None:
         _write_dispatch(session, to, choice, space)
     if kernel_tuner is not None:
-        _write_for_kernel_tuner(session, kernel_tuner)
+        _write_for_kernel_tuner(session, kernel_tuner, space)
     if trajectories is not None:
         _write_trajectories(session, trajectories, rows or "sft")
 
@@ -232,10 +232,10 @@ def _tell(made: Exported) -> None:
         )
 
 
-def _write_for_kernel_tuner(session: Path, folder: Path) -> None:
+def _write_for_kernel_tuner(session: Path, folder: Path, space: Path | None) -> None:
     from tuner.export.kernel_tuner_files import write_both
 
-    for path in write_both(session, folder):
+    for path in write_both(session, folder, space):
         click.echo(str(path))
 
 

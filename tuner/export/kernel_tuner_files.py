@@ -16,6 +16,7 @@ from tuner.device.recorded.foreign import (
 )
 from tuner.device.recorded.kernel_tuner_files import cache_text, t4_text
 from tuner.device.recorded.recording import RecordedDeviceInfo, RecordedFinals
+from tuner.export.winners import unchanged_spec
 from tuner.model.errors import InputError, SessionError
 from tuner.model.kernel import Workload
 from tuner.model.surroundings import ALONE
@@ -23,7 +24,6 @@ from tuner.model.trial import INITIAL, Measurement, Status, Trial
 from tuner.process.files import atomic_write
 from tuner.session.session import Session
 from tuner.space.choices import search_space
-from tuner.space.load import load_definition
 from tuner.space.schema import validated
 from tuner.space.surroundings import chosen
 from tuner.space.yaml import parse
@@ -37,18 +37,20 @@ _SOFTWARE = frozenset({"compiler", "commit", "python", "tune"})
 _RESUME = "run `tune --resume` on it until a workload has been searched"
 
 
-def write_both(directory: Path, folder: Path) -> tuple[Path, ...]:
+def write_both(directory: Path, folder: Path, space: Path | None = None) -> tuple[Path, ...]:
     """Write a cache and T4 results for every candidate and workload of a session into a folder.
 
     `KERNEL-T1024-D14336.json` is the cache, with `_T4` before the ending the results; a candidate
-    that an agent wrote stands after the kernel. Returns the paths. Raises `SessionError` where
-    there is nothing to write and `InputError` where it cannot be written.
+    that an agent wrote stands after the kernel. `space` is the session's search space where it is
+    no longer where it was. Returns the paths. Raises `SessionError` where there is nothing to
+    write, and where surroundings stand in a file that has changed, and `InputError` where it
+    cannot be written.
     """
     written: list[Path] = []
     with Session.open(directory, read_only=True) as session:
         searched = dict.fromkeys((one.candidate, one.workload) for one in session.trials())
         for candidate, workload in searched:
-            measured = measured_in(session, workload, candidate)
+            measured = measured_in(session, workload, candidate, space)
             shape = workload.key.replace("=", "").replace(",", "-")
             own = () if candidate == INITIAL else (candidate,)
             stem = "-".join((session.manifest.kernel, *own, shape))
@@ -61,7 +63,9 @@ def write_both(directory: Path, folder: Path) -> tuple[Path, ...]:
     return tuple(written)
 
 
-def measured_in(session: Session, workload: Workload, candidate: str) -> MeasuredSpace:
+def measured_in(
+    session: Session, workload: Workload, candidate: str, space: Path | None = None
+) -> MeasuredSpace:
     """Collect one candidate's trials on one workload; what failed in the finals has failed."""
     manifest = session.manifest
     info = _device(session)
@@ -84,7 +88,7 @@ def measured_in(session: Session, workload: Workload, candidate: str) -> Measure
         device=info,
         baseline=_measured(Status.CORRECT, baseline.measurement).program(),
         finals=_finals(session, workload, candidate),
-        surroundings=_surroundings(session, workload),
+        surroundings=_surroundings(session, workload, space),
     )
     return MeasuredSpace(
         kernel=manifest.kernel,
@@ -136,15 +140,14 @@ def _finals(session: Session, workload: Workload, candidate: str) -> RecordedFin
     )
 
 
-def _surroundings(session: Session, workload: Workload) -> str:
+def _surroundings(session: Session, workload: Workload, space: Path | None) -> str:
     """Say what the times were measured in; only the user's own file tells its sizes."""
     config = session.manifest.config
     own = next(one for one in session.candidates() if one.name == INITIAL)
     document = parse(own.space_text, config.space)
     if not document.data.get("surroundings") or config.surroundings == ALONE:
         return ""
-    spec = load_definition(config.space, config.operators).spec
-    around = chosen(spec, config.surroundings).surroundings_of(workload)
+    around = chosen(unchanged_spec(session, space), config.surroundings).surroundings_of(workload)
     return around.content if around else ""
 
 

@@ -52,7 +52,7 @@ def winners_of(directory: Path, choice: SetSelection | None, space: Path | None)
     there is no session, nothing was compared in it, or its files have changed.
     """
     with Session.open(directory, read_only=True) as session:
-        spec = _unchanged_spec(session, space)
+        spec = unchanged_spec(session, space)
         if not session.comparisons():
             raise SessionError(
                 "nothing was compared with the baseline, so that nothing can be exported",
@@ -88,7 +88,8 @@ def winners_of(directory: Path, choice: SetSelection | None, space: Path | None)
     return Winners(spec, manifest, dispatch, measured, device)
 
 
-def _unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
+def unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
+    """Read a session's search space; raise `SessionError` where it or the kernel has changed."""
     manifest = session.manifest
     path = space or manifest.config.space
     if not path.exists():

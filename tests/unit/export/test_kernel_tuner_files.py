@@ -14,6 +14,7 @@ from tuner.device.simulated import H200_LIKE, SimulatedDevice
 from tuner.export.kernel_tuner_files import write_both
 from tuner.model.errors import DeviceError, InputError, SessionError
 from tuner.model.trial import Status
+from tuner.session.records import file_sha
 from tuner.session.session import Session
 from tuner.space.surroundings import chosen
 
@@ -105,6 +106,30 @@ def test_a_file_says_in_which_surroundings_its_times_were_measured(
         alone = open_device(f"recorded:{path}", chosen(plan.spec, "alone"), {}, workloads)
         with pytest.raises(DeviceError, match=r"between other neighbours \(decode\)"):
             alone.configs_of(workloads[0])
+
+
+def test_surroundings_come_from_the_search_space_that_was_tuned_wherever_it_is_now(
+    project, make_plan, make_session, compiler, listener, tmp_path
+) -> None:
+    space = project / "scale.yaml"
+    space.write_text(space.read_text() + AROUND)
+    plan = make_plan(workloads=make_plan().spec.tuned[:1])
+    with make_session(plan, "first") as first:
+        manifest = replace(first.manifest, space_sha=file_sha(space))
+    folder = tmp_path / "session"
+    with Session.create(folder, manifest, ENVIRONMENT) as session:
+        device = SimulatedDevice(answer)
+        tune(plan, session=session, device=device, compiler=compiler, listener=listener)
+    before = [path.read_text() for path in write_both(folder, tmp_path / "out")]
+    moved = space.rename(space.with_name("moved.yaml"))
+    with pytest.raises(SessionError, match="its search space is gone") as caught:
+        write_both(folder, tmp_path / "out")
+    assert "--space" in str(caught.value)
+    after = [path.read_text() for path in write_both(folder, tmp_path / "again", moved)]
+    assert after == before
+    moved.write_text(moved.read_text().replace("stream: N", "stream: 2 * N"))
+    with pytest.raises(SessionError, match="changed since the session began"):
+        write_both(folder, tmp_path / "again", moved)
 
 
 def outcomes(session, workload):
