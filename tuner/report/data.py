@@ -441,11 +441,12 @@ def _dynamic_shared(
     trials: Sequence[Trial], session: Session
 ) -> Iterator[tuple[tuple[str, str, str], int]]:
     sizes = {one.name: _shared_sizes(one) for one in session.candidates()}
+    operators = session.manifest.config.operators
     for trial in timed_trials(trials, full=True):
         asked = sizes.get(trial.candidate)
         if asked is None:
             continue
-        names = {**trial.workload.values, **trial.config}
+        names = {**trial.workload.values, **operators, **trial.config}
         try:
             shared = max((size.integer(names) for size in asked), default=0)
         except ExpressionError:

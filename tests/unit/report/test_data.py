@@ -152,6 +152,18 @@ def test_each_candidates_launches_ask_for_their_own_shared_memory(finished):
     assert by_candidate == {"initial": 64 * 4 + 16, "r1": 1024 + 64 + 16}
 
 
+def test_shared_memory_may_depend_on_a_choice_of_the_operator(finished):
+    text = SPACE.replace("block_size * 4", "block_size * 8 if MODE == 'twice' else 0")
+    other = Trial("r1", LARGE, FAST, Status.CORRECT, resources=Resources(20, 0, 0, 16))
+    with Session.open(finished) as session:
+        session.add_candidate("r1", TUNED, text, "initial")
+        session.record(replace(other, measurement=Measurement((1.9,), 20, 4)))
+
+    data = load(finished)
+
+    assert data.shared_bytes(data.trials[-1]) == 64 * 8 + 16
+
+
 def test_a_space_that_cannot_be_read_leaves_its_shared_memory_unknown(finished):
     other = Trial("r1", LARGE, FAST, Status.CORRECT, resources=Resources(20, 0, 0, 16))
     with Session.open(finished) as session:
