@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import sys
 from contextlib import contextmanager, redirect_stdout
@@ -113,4 +114,7 @@ def _from_here(text: str) -> str:
         here = Path.cwd()
     except FileNotFoundError:
         return text
-    return text if here == here.parent else text.replace(f"{here}/", "")
+    if here == here.parent:
+        return text
+    # Not in the middle of another path, which may hold this one's text.
+    return re.sub(rf"(?<![\w./-]){re.escape(str(here))}/", "", text)

@@ -118,6 +118,19 @@ def test_a_name_that_no_file_can_have_is_one_error(tune, words: tuple[str, ...])
     assert result.stderr.endswith(": File name too long\n")
 
 
+@pytest.mark.parametrize(
+    ("named", "shown"),
+    [("{here}/a/b", "a/b"), ("{here}/a{here}/b", "a{here}/b"), ("/none{here}/a", "/none{here}/a")],
+)
+def test_only_paths_below_the_current_folder_are_shortened(
+    tune, monkeypatch, tmp_path, named: str, shown: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = tmp_path.resolve()
+    result = tune("report", named.format(here=here))
+    assert result.stderr.startswith(f"Error: {shown.format(here=here)}: no such session")
+
+
 def test_a_misspelled_command_is_told_the_right_one(tune) -> None:
     result = tune("chekc", "space.yaml")
     assert result.exit_code == 2
