@@ -28,6 +28,8 @@ PHASES: Mapping[Phase, str] = {
     "checks": "the rounds are over and the winners are checked",
     "done": "the run is over",
 }
+# What names a recording's file as a device.
+_RECORDING = "recorded:"
 LAST: tuple[Phase, ...] = ("finals", "checks", "done")
 
 
@@ -164,6 +166,8 @@ class SessionRunner:
                 "`device` names a program, which a client may not choose",
                 remedy="the server's --device may: tune mcp --device command:PROGRAM",
             )
+        if asked.device.startswith(_RECORDING):
+            self._inside("device", asked.device.removeprefix(_RECORDING))
         settings = RunSettings(device=asked.device) if asked.device else RunSettings()
         if asked.trials is not None:
             settings["trials"] = asked.trials

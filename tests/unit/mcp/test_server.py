@@ -80,6 +80,17 @@ def test_a_client_may_not_choose_a_program_to_run(tmp_path: Path) -> None:
     led(tmp_path, one_round(Tools()), work)
 
 
+def test_a_client_may_not_name_a_recording_outside_of_the_root(tmp_path: Path) -> None:
+    async def work(call: Call) -> None:
+        for path in ("../outside.json.xz", "/etc/passwd"):
+            refused = await call("start", device=f"recorded:{path}")
+            assert refused.is_error
+            assert "`device` is outside the folder" in text(refused)
+        assert not (await call("start", device="recorded:inside.json.xz")).is_error
+
+    led(tmp_path, one_round(Tools()), work)
+
+
 def test_another_session_can_follow_one_that_is_over(tmp_path: Path) -> None:
     async def work(call: Call) -> None:
         assert not (await call("start")).is_error
