@@ -88,9 +88,13 @@ def _resumed(defaults: Defaults, wish: Wish) -> RunSettings:
 def _words(kernel: Path | None, settings: RunSettings) -> tuple[str, ...]:
     """Write the command that would start the same."""
     words = [program_name(), MCP, *([str(kernel)] if kernel else [])]
-    for name in ("space", "device", "trials", "enough", "rounds"):
+    for name in ("space", "device", "trials", "enough", "rounds", "policy"):
         if settings.get(name) is not None:
             words += [option_of(name), str(settings.get(name))]
+    if (time_s := settings.get("time_s")) is not None:
+        words += [option_of("time_s"), f"{time_s}s"]
+    for folder in settings.get("sources", ()):
+        words += [option_of("sources"), str(folder)]
     if not settings.get("prune", True):
         words.append(option_of("prune"))
     for text in settings.get("workloads", ()):

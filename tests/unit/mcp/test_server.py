@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 from agent_doubles import Tools
-from served_runs import ANSWER, PLAN, Call, led, one_round, progress, text
+from served_runs import ANSWER, PLAN, Call, Quiet, led, one_round, progress, text
 
 from tuner.agent.mcp_agent import Handoff
+from tuner.app.plan import RunOptions
 from tuner.mcp.arguments import Ending, Wish
+from tuner.mcp.run import Defaults, tuned
 from tuner.mcp.session_runner import Watch
+from tuner.model.errors import InputError
+from tuner.model.settings import RunSettings
 
 
 def test_the_end_of_the_last_round_is_told_before_the_results_are_there(tmp_path: Path) -> None:
@@ -89,6 +94,24 @@ def test_a_client_may_not_name_a_recording_outside_of_the_root(tmp_path: Path) -
         assert not (await call("start", device="recorded:inside.json.xz")).is_error
 
     led(tmp_path, one_round(Tools()), work)
+
+
+def test_a_session_says_with_which_command_it_would_start_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, ...]] = []
+
+    def noted(kernel: Path, settings: RunSettings, options: RunOptions, *_: Any, **__: Any) -> None:
+        told.append(options.command)
+        raise InputError("it is not run here")
+
+    monkeypatch.setattr("tuner.mcp.run.run", noted)
+    settings: RunSettings = {"time_s": 90.0, "policy": "mcts", "sources": (Path("/cutlass"),)}
+    defaults = Defaults(tmp_path, Path("scale.cu"), settings, RunOptions(), None)
+    seat = Handoff()
+    tuned(defaults, Wish(None, None, None, {}), seat, Watch(seat, Quiet()))
+    words = "--policy mcts --time 90.0s --sources /cutlass"
+    assert [" ".join(one[1:]) for one in told] == [f"mcp scale.cu {words}"]
 
 
 def test_another_session_can_follow_one_that_is_over(tmp_path: Path) -> None:
