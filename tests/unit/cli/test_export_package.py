@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from slow import mostly_slow
 from tuner.compiler.pool import NvrtcPool
 from tuner.export.packages import export_package
 from tuner.export.winners import winners_of
+from tuner.model.kernel import Workload
 
 Tune = Callable[..., Any]
 
@@ -103,6 +105,19 @@ def test_arguments_may_have_names_that_mean_something_in_python(tune: Tune, tmp_
     assert 'Array("in_", "bfloat16", "input")' in table
     # Of its own names a function hides none.
     assert "def quick(type_, in_, eps_):" in table
+
+
+def test_an_axis_that_would_hide_the_package_s_own_code_is_one_error(
+    tune: Tune, tmp_path: Path
+) -> None:
+    space = write_project(tmp_path / "project")
+    space.write_text(re.sub(r"\bT\b", "gpu", space.read_text("utf-8")), "utf-8")
+    one = Workload.of({"gpu": 1, "D": 4096})
+    session = write_session(tmp_path / "session", space, (comparison(one, {A: 5.0}),))
+    result = tune("export", session, "--to", tmp_path / "out", "--format", "torch")
+    assert result.exit_code == 2
+    assert "an axis is named gpu" in result.output
+    assert not (tmp_path / "out").exists()
 
 
 class NotingDriver:

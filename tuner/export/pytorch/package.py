@@ -33,6 +33,8 @@ from tuner.model.tensor_maps import DATA_TYPES, L2_PROMOTION, TensorMapSpec
 
 # What a table's functions call the numbers of a device.
 GPU = "gpu"
+# What a table's functions are written with: a parameter of the same name would hide it.
+_OWN = frozenset({GPU, "Launch", "Map", "whole"})
 # Shipped as they are.
 RUNTIME = ("driver.py", "runtime.py")
 
@@ -72,6 +74,12 @@ class OperatorFiles:
     def __init__(self, winners: Winners, compiler: Compiler) -> None:
         self.winners, self._compiler = winners, compiler
         self._spec, self._dispatch = winners.spec, winners.dispatch
+        if taken := _OWN.intersection(self._spec.axes):
+            raise InputError(
+                f"an axis is named {min(taken)}, as something in the package's own code is",
+                path=self._spec.path,
+                remedy="rename the axis, and tune again: a session holds to its search space",
+            )
         self._target = CompileTarget(self._spec, winners.measured.operators, winners.device)
         self._scalars = caller_scalars(self._spec)
         self.files: dict[str, str | bytes] = {}
