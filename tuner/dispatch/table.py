@@ -134,16 +134,20 @@ def evidence(
     }
 
 
+_FAILED_IN_FINALS = frozenset({Status.LAUNCH, Status.TIMEOUT, Status.OTHER_BITS})
+
+
 def distrusted(trials: Iterable[Trial], checks: Iterable[Check]) -> frozenset[Variant]:
     """Name the variants that were ever wrong or failed a check: they serve nowhere.
 
-    Nor do those with other bits than the default in the finals, where bits are kept.
+    Nor do those that in the finals, on a shape that they would serve, end in an error, take for
+    ever, or have other bits than the default where bits are kept.
     """
     wrong = {
         trial.variant
         for trial in trials
         if trial.status is Status.INCORRECT
-        or (trial.status is Status.OTHER_BITS and trial.stage == "finals")
+        or (trial.status in _FAILED_IN_FINALS and trial.stage == "finals")
     }
     return frozenset(wrong | {check.variant for check in checks if check.passed is False})
 

@@ -19,6 +19,7 @@ from tuner.device.base import (
     Watcher,
     verify_all,
 )
+from tuner.dispatch.table import distrusted
 from tuner.model.errors import InputError, KernelError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Check, Status, Trial, Variant
@@ -74,7 +75,8 @@ class Verification:
     def __post_init__(self) -> None:
         known = () if self.repeat else self.session.checks()
         self._known = {(check.kind, check.workload, check.variant) for check in known}
-        self._failed = {check.variant for check in known if check.passed is False}
+        decided = () if self.repeat else self.session.trials(stage="finals")
+        self._failed = set(distrusted(decided, known))
 
     def failed(self, variant: Variant) -> bool:
         """Tell whether a variant has failed a check."""
@@ -158,7 +160,9 @@ class Verification:
                 trial = evaluator.finish(evaluator.start(workload, one.config), stage="finals")
                 known[one] = trial
                 self.session.record(trial)
-        return [trial for trial in known.values() if trial and trial.status is Status.CORRECT]
+        trials = [trial for trial in known.values() if trial is not None]
+        self._failed |= distrusted(trials, ())
+        return [trial for trial in trials if trial.status is Status.CORRECT]
 
     def _is_timed(self, workload: Workload, one: Variant) -> bool:
         """Tell whether the search has timed it here, with what is checked only then.

@@ -180,6 +180,16 @@ def test_other_bits_in_the_finals_serve_nowhere_where_bits_are_kept():
     assert distrusted((searched, decided), ()) == {B}
 
 
+@pytest.mark.parametrize("status", [Status.LAUNCH, Status.TIMEOUT])
+def test_what_ends_in_an_error_on_a_shape_that_it_would_serve_is_distrusted(status):
+    """A search may try what fails on another shape: of that its constraints speak."""
+    searched, decided = (
+        replace(trial(ONE, one, None), status=status, stage=stage)
+        for one, stage in ((A, "search"), (B, "finals"))
+    )
+    assert distrusted((searched, decided), ()) == {B}
+
+
 def test_the_interval_is_that_of_the_sessions_result():
     compared = comparison(ONE, {A: 5.0, B: 5.1})
     (one, _) = evidence((compared,), distrusted((), ()), 7)[ONE]
