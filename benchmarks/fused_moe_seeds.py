@@ -14,16 +14,15 @@ import argparse
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from math import exp
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from environment import ROOT, write_result
 from fused_moe import COLUMNS, KERNEL, SLICES, axes_of, operators_of
+from running import ranking
 
 RESULT = ROOT / "benchmarks/results/h200/fused_moe.json"
 ROUNDS, RESAMPLES = 8, 10_000
@@ -62,23 +61,13 @@ def measured(
     columns: int, pairs: Mapping[int, tuple[Config, Config]], draws: int
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Time each pair of configs."""
-    from tuner.app.open import open_run
-    from tuner.app.plan import RunOptions
-    from tuner.device.base import CanRank
-    from tuner.tuning.evaluator import evaluator_of
-
-    settings: Any = {
+    settings = {
         "device": "cuda",
         "workloads": [axes_of(tokens, columns) for tokens in pairs],
         "operators": operators_of(columns, "real"),
     }
     rows = []
-    with ExitStack() as stack:
-        session = Path(stack.enter_context(TemporaryDirectory()), "session")
-        options = RunOptions(session=session, may_run=lambda *_: True)
-        run = open_run(stack, KERNEL, settings, options)
-        assert isinstance(run.device, CanRank)
-        evaluator = evaluator_of(run.plan, run.compiler, run.device)
+    with ranking(KERNEL, settings) as (run, evaluator):
         for workload in run.plan.config.workloads:
             pair = pairs[workload.values["M"]]
             programs = [

@@ -20,14 +20,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import fmean, median, stdev
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from environment import RESULTS, ROOT, write_result
+from running import ranking
 
 ROUNDS, PARTS, MOST = 8, 8, 4
 # Where a round scatters by 2 to 5 %, 96 of them say nothing of 0.5 %.
@@ -79,12 +78,8 @@ def logs(comparison: Any) -> dict[str, tuple[float, float, float]]:
 
 def child(asked: argparse.Namespace) -> None:
     """Time the finalists in this process; print a row of log ratios for each draw."""
-    from tuner.app.open import open_run
-    from tuner.app.plan import RunOptions
-    from tuner.device.base import CanRank
     from tuner.session.session import Session
     from tuner.space.load import load_definition
-    from tuner.tuning.evaluator import evaluator_of
 
     with Session.open(asked.session[0], read_only=True) as session:
         config, comparisons = session.manifest.config, session.comparisons()
@@ -92,18 +87,13 @@ def child(asked: argparse.Namespace) -> None:
     wanted = [
         one for one in comparisons if not asked.workload or one.workload.key in asked.workload
     ]
-    settings: Any = {
+    settings = {
         "device": asked.device,
         "space": config.space,
         "workloads": [one.workload.key for one in wanted],
         "operators": dict(config.operators),
     }
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory()), "session")
-        options = RunOptions(session=folder, may_run=lambda *_: True)
-        run = open_run(stack, source, settings, options)
-        assert isinstance(run.device, CanRank)
-        evaluator = evaluator_of(run.plan, run.compiler, run.device)
+    with ranking(source, settings) as (run, evaluator):
         for one in wanted:
             chosen = [variant.config for variant in one.finalists[:MOST]]
             workload = next(w for w in run.plan.config.workloads if w.key == one.workload.key)

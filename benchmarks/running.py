@@ -1,4 +1,4 @@
-"""Runs of `tune` that a benchmark reads the result of."""
+"""Runs of `tune` that a benchmark reads the result of, or whose device it uses itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tuner.app.open import OpenRun
+    from tuner.tuning.evaluator import Evaluator
 
 
 def tuned(*words: str) -> dict[str, Any]:
@@ -19,3 +27,20 @@ def tuned(*words: str) -> dict[str, Any]:
     )
     result: dict[str, Any] = json.loads(done.stdout)
     return result
+
+
+@contextmanager
+def ranking(kernel: Path, settings: Mapping[str, Any]) -> Iterator[tuple[OpenRun, Evaluator]]:
+    """Open a run that searches nothing, on a device that ranks, with what makes its programs."""
+    from tuner.app.open import open_run
+    from tuner.app.plan import RunOptions
+    from tuner.device.base import CanRank
+    from tuner.tuning.evaluator import evaluator_of
+
+    asked: Any = settings
+    with ExitStack() as stack:
+        session = Path(stack.enter_context(TemporaryDirectory()), "session")
+        options = RunOptions(session=session, may_run=lambda *_: True)
+        run = open_run(stack, kernel, asked, options)
+        assert isinstance(run.device, CanRank)
+        yield run, evaluator_of(run.plan, run.compiler, run.device)

@@ -178,10 +178,10 @@ def found_by_session(ground: Ground, rng: np.random.Generator, apart: float) -> 
 
 def fleet(way: tuple[float, float], seed: int) -> list[dict[str, Any]]:
     """Search all numbers of tokens once; say of each what was found and what a file has."""
-    enough, apart = way
     from tuner.model.settings import CLOSE_COMPARISON_ROUNDS, COMPARISON_ROUNDS, ENOUGH
     from tuner.model.trial import fastest
 
+    enough, apart = way
     definition, operators, grounds = measured()
     rng = np.random.default_rng((SEED_OF_SCATTER, seed))
     seen = [found_by_session(ground, rng, apart) for ground in grounds]

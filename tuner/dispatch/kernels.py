@@ -13,7 +13,7 @@ from tuner.model.config import SearchSpace
 from tuner.model.errors import ExpressionError, InputError, SessionError
 from tuner.model.expressions import Expression, Value, substitute
 from tuner.model.hardware import limits_for
-from tuner.model.kernel import DTYPE_BYTES, Dim3, Launch, LaunchSpec, Workload
+from tuner.model.kernel import DTYPE_BYTES, Launch, LaunchSpec, Workload
 from tuner.model.tensor_maps import TensorMapSpec
 from tuner.model.trial import Variant
 from tuner.session.records import CandidateRecord
@@ -69,12 +69,8 @@ class Applicability:
             and min(launch.block) >= 1
             and launch.threads <= int(names["max_threads"])
             and self.static_bytes <= shared_bytes <= int(names["max_shared_bytes"])
-            and (launch.cluster is None or _divides(launch.cluster, launch.grid))
+            and launch.clusters_divide_grid
         )
-
-
-def _divides(cluster: Dim3, grid: Dim3) -> bool:
-    return all(c >= 1 and g % c == 0 for c, g in zip(cluster, grid, strict=True))
 
 
 def nearest(

@@ -252,7 +252,7 @@ def _by_shape(limits: DeviceLimits, launch: Launch) -> Iterator[str]:
         yield f"{cluster}: compute capability {major}.{minor} has no clusters"
     elif blocks > limits.cluster_blocks:
         yield f"{cluster} has {blocks} blocks, over the portable {limits.cluster_blocks}"
-    elif any(g % c for g, c in zip(launch.grid, launch.cluster, strict=True)):
+    elif not launch.clusters_divide_grid:
         yield f"grid {_text(launch.grid)} is no multiple of the {cluster}"
 
 

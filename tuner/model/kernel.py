@@ -176,6 +176,12 @@ class Launch:
     def threads(self) -> int:
         return prod(self.block)
 
+    @property
+    def clusters_divide_grid(self) -> bool:
+        """Tell whether the grid is made of whole clusters, as the device asks."""
+        cluster = self.cluster or (1, 1, 1)
+        return all(c >= 1 and g % c == 0 for g, c in zip(self.grid, cluster, strict=True))
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:

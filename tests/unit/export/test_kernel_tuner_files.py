@@ -16,6 +16,7 @@ from tuner.model.errors import DeviceError, InputError, SessionError
 from tuner.model.trial import Status
 from tuner.session.records import file_sha
 from tuner.session.session import Session
+from tuner.space.plan import Plan
 from tuner.space.surroundings import chosen
 
 ENVIRONMENT = {
@@ -88,18 +89,22 @@ def test_a_run_on_the_file_finds_what_the_device_gave(
 AROUND = "surroundings: {decode: {chain: [{before: [{stream: N, writes: in}]}]}}\n"
 
 
-def test_a_file_says_in_which_surroundings_its_times_were_measured(
-    project, make_plan, make_session, compiler, listener, tmp_path
-) -> None:
+@pytest.fixture
+def around(project, make_plan, make_session, compiler, listener, tmp_path) -> Plan:
+    """Tune between neighbours, in the folder `session`."""
     space = project / "scale.yaml"
     space.write_text(space.read_text() + AROUND)
     plan = make_plan(workloads=make_plan().spec.tuned[:1])
     with make_session(plan, "first") as first:
-        manifest = first.manifest
+        manifest = replace(first.manifest, space_sha=file_sha(space))
     with Session.create(tmp_path / "session", manifest, ENVIRONMENT) as session:
         device = SimulatedDevice(answer)
         tune(plan, session=session, device=device, compiler=compiler, listener=listener)
-    workloads = plan.config.workloads
+    return plan
+
+
+def test_a_file_says_in_which_surroundings_its_times_were_measured(around, tmp_path) -> None:
+    plan, workloads = around, around.config.workloads
     for path in write_both(tmp_path / "session", tmp_path / "out"):
         right = open_device(f"recorded:{path}", plan.spec, {}, workloads)
         right.configs_of(workloads[0])  # does not raise
@@ -109,17 +114,9 @@ def test_a_file_says_in_which_surroundings_its_times_were_measured(
 
 
 def test_surroundings_come_from_the_search_space_that_was_tuned_wherever_it_is_now(
-    project, make_plan, make_session, compiler, listener, tmp_path
+    around, tmp_path
 ) -> None:
-    space = project / "scale.yaml"
-    space.write_text(space.read_text() + AROUND)
-    plan = make_plan(workloads=make_plan().spec.tuned[:1])
-    with make_session(plan, "first") as first:
-        manifest = replace(first.manifest, space_sha=file_sha(space))
-    folder = tmp_path / "session"
-    with Session.create(folder, manifest, ENVIRONMENT) as session:
-        device = SimulatedDevice(answer)
-        tune(plan, session=session, device=device, compiler=compiler, listener=listener)
+    folder, space = tmp_path / "session", around.spec.path
     before = [path.read_text() for path in write_both(folder, tmp_path / "out")]
     moved = space.rename(space.with_name("moved.yaml"))
     with pytest.raises(SessionError, match="its search space is gone") as caught:

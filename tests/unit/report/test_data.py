@@ -36,7 +36,7 @@ from tuner.model.trial import (
     Trial,
     Variant,
 )
-from tuner.report.data import load
+from tuner.report.data import ReportData, load
 from tuner.report.html import render_report
 from tuner.session.events import Expectation, Idea
 from tuner.session.session import Session
@@ -139,28 +139,24 @@ def test_the_kernels_files_add_the_roofline_the_diff_and_shared_memory(finished)
     assert data.shared_bytes(data.trials[0]) == 64 * 4 + 16
 
 
-def test_each_candidates_launches_ask_for_their_own_shared_memory(finished):
-    text = SPACE.replace("block_size * 4", "1024 + block_size")
+def with_candidate(finished: Path, dynamic_bytes: str) -> ReportData:
+    """Read the session with a candidate and its trial, whose launch asks for so much."""
+    text = SPACE.replace("block_size * 4", dynamic_bytes)
     other = Trial("r1", LARGE, FAST, Status.CORRECT, resources=Resources(20, 0, 0, 16))
     with Session.open(finished) as session:
         session.add_candidate("r1", TUNED, text, "initial")
         session.record(replace(other, measurement=Measurement((1.9,), 20, 4)))
+    return load(finished)
 
-    data = load(finished)
 
+def test_each_candidates_launches_ask_for_their_own_shared_memory(finished):
+    data = with_candidate(finished, "1024 + block_size")
     by_candidate = {t.candidate: data.shared_bytes(t) for t in data.trials if t.config == FAST}
     assert by_candidate == {"initial": 64 * 4 + 16, "r1": 1024 + 64 + 16}
 
 
 def test_shared_memory_may_depend_on_a_choice_of_the_operator(finished):
-    text = SPACE.replace("block_size * 4", "block_size * 8 if MODE == 'twice' else 0")
-    other = Trial("r1", LARGE, FAST, Status.CORRECT, resources=Resources(20, 0, 0, 16))
-    with Session.open(finished) as session:
-        session.add_candidate("r1", TUNED, text, "initial")
-        session.record(replace(other, measurement=Measurement((1.9,), 20, 4)))
-
-    data = load(finished)
-
+    data = with_candidate(finished, "block_size * 8 if MODE == 'twice' else 0")
     assert data.shared_bytes(data.trials[-1]) == 64 * 8 + 16
 
 

@@ -97,8 +97,8 @@ def test_a_device_that_runs_several_at_once_is_given_several(made):
     assert sorted(executor.take().config["n"] for _ in range(3)) == [0, 1, 2]
 
 
-def test_a_slow_trial_keeps_no_other_waiting_where_several_run_at_once(made):
-    executor, evaluator = made({0: 3.0, 1: 2.0, 2: 1.0}, parallel=2)
+def first_held_up(evaluator) -> threading.Event:
+    """Have the trial of the first config wait for an event."""
     released, finish = threading.Event(), evaluator.finish
 
     def slow_first(one: Pending, **options) -> Trial:
@@ -107,6 +107,12 @@ def test_a_slow_trial_keeps_no_other_waiting_where_several_run_at_once(made):
         return finish(one, **options)
 
     evaluator.finish = slow_first
+    return released
+
+
+def test_a_slow_trial_keeps_no_other_waiting_where_several_run_at_once(made):
+    executor, evaluator = made({0: 3.0, 1: 2.0, 2: 1.0}, parallel=2)
+    released = first_held_up(evaluator)
     for number in range(3):
         executor.begin(pending(number))
     assert [executor.take().config["n"] for _ in range(2)] == [1, 2]
@@ -116,14 +122,7 @@ def test_a_slow_trial_keeps_no_other_waiting_where_several_run_at_once(made):
 
 def test_one_that_ends_after_a_faster_one_is_not_taken_for_the_best(made):
     executor, evaluator = made({0: 3.0, 1: 1.0, 2: 2.0}, parallel=2)
-    released, finish = threading.Event(), evaluator.finish
-
-    def slow_first(one: Pending, **options) -> Trial:
-        if one.config["n"] == 0:
-            released.wait(30)
-        return finish(one, **options)
-
-    evaluator.finish = slow_first
+    released = first_held_up(evaluator)
     for number in range(2):
         executor.begin(pending(number))
     assert executor.take().config["n"] == 1

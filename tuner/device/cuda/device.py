@@ -253,7 +253,7 @@ class CudaRunner(RestartingWorker[Child]):
 
     def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
         self._timed_by = FINALS
-        timeout_s = _limit_s(TIMING_TIMEOUT_S * 4 + _replays_s(programs, rounds), *programs)
+        timeout_s = _limit_s(TIMING_TIMEOUT_S * 4 + _rounds_limit_s(programs, rounds), *programs)
         try:
             with self._blamed_on_the_program():
                 worker = self._ready_worker()
@@ -272,14 +272,14 @@ class CudaRunner(RestartingWorker[Child]):
             rows: Sequence[Sequence[float]] = self._ready_worker().call(
                 *("compare", programs, ASIDE, ALONE_ROUNDS, UNCHANGED),
                 alone=True,
-                timeout_s=_limit_s(_replays_s(programs, ALONE_ROUNDS), *programs),
+                timeout_s=_limit_s(_rounds_limit_s(programs, ALONE_ROUNDS), *programs),
             )
         return tuple(median(column) for column in zip(*rows, strict=True))
 
     def isolated_us(self, programs: Sequence[Program]) -> tuple[float | None, ...]:
         with self._blamed_on_the_program():
             policy = FINALS if self._surroundings is None else ASIDE
-            limit_s = _limit_s(_replays_s(programs, ISOLATED_REPLAYS), *programs)
+            limit_s = _limit_s(_rounds_limit_s(programs, ISOLATED_REPLAYS), *programs)
             found: Sequence[float | None] = self._ready_worker().call(
                 "isolated_us", programs, policy, timeout_s=limit_s
             )
@@ -369,8 +369,8 @@ def _neighbour(program: Program, order: int) -> Probe:
     return "eager successor" if program.launches[-1].pdl else "none"
 
 
-def _replays_s(programs: Sequence[Program], rounds: int) -> float:
-    """Allow for programs whose calls are long, and for what stands before the rounds."""
+def _rounds_limit_s(programs: Sequence[Program], rounds: int) -> float:
+    """Allow for rounds of programs whose calls are long, and for what stands before them."""
     return TIMING_TIMEOUT_S + REPLAY_TIMEOUT_S * rounds * (len(programs) + 1)
 
 
