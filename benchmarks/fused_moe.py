@@ -173,17 +173,18 @@ class Ahead:
         self._compiler.close()
 
 
-def requests_of(plan: Plan, ahead: Ahead, device: Any) -> list[list[CompileRequest]]:
-    """List what every config of every workload asks to be compiled, class by class."""
+def requests_of(run: Any, ahead: Ahead) -> list[list[CompileRequest]]:
+    """List what every config without a trial asks to be compiled, workload by workload."""
     from tuner.tuning.evaluator import evaluator_of
     from tuner.tuning.search import pools_of
 
-    evaluator = evaluator_of(plan, ahead, device)
-    pools = pools_of(plan, evaluator)
+    evaluator = evaluator_of(run.plan, ahead, run.device)
+    pools = pools_of(run.plan, evaluator)
     order = sorted(pools, key=lambda one: (one.values["M"] not in FIRST, one.values["M"]))
     found = []
     for workload in order:
-        configs = list(pools[workload])
+        tried = {one.config for one in run.session.trials("initial", workload)}
+        configs = [one for one in pools[workload] if one not in tried]
         print(f"{workload.key}: {len(configs)} configs", flush=True)
         found.append([evaluator.request(workload, one) for one in configs])
     return found
@@ -242,7 +243,7 @@ def record(asked: argparse.Namespace) -> None:
             run = open_run(stack, kernel, settings, options, resume=session if resumed else None)
         ahead = Ahead(run.compiler)
         left_s = asked.compile_s
-        for requests in requests_of(run.plan, ahead, run.device):
+        for requests in requests_of(run, ahead):
             with seconds.of(f"compile {len(requests)}"):
                 began_s = time.monotonic()
                 done, failed = ahead.compile(requests, max(left_s, 1.0))

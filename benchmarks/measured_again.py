@@ -113,8 +113,8 @@ def _over(rounds: Sequence[Sequence[float | None]]) -> list[float]:
     return [round(median(row[k] - row[0] for row in right), 5) for k in range(1, count)]
 
 
-def again(asked: argparse.Namespace) -> dict[str, Any]:
-    """Time the finalists in processes of their own, one after the other on each GPU."""
+def again(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Time the finalists in processes of their own on each GPU; give what is known after each."""
     rows, environment = [], {}
     for turn in range(asked.times):
         # At once on all GPUs: what a host's clocks and power do is then the same for all.
@@ -128,7 +128,7 @@ def again(asked: argparse.Namespace) -> dict[str, Any]:
                     said = json.loads(line)
                     environment = said.pop("environment", environment)
                     rows += [{"turn": turn, **said}] if said else []
-    return {**summary(rows), "rows": rows, "environment": environment}
+        yield {**summary(rows), "rows": rows, "environment": environment}
 
 
 def _started(asked: argparse.Namespace, gpu: int) -> subprocess.Popen[str]:
@@ -197,10 +197,11 @@ def main() -> None:
         child(asked)
         return
     sessions = asked.what == "sessions"
-    found = of_sessions(asked.session) if sessions else again(asked)
     name = "fused_moe_sessions.json" if sessions else "fused_moe_again.json"
-    print({key: value for key, value in found.items() if key not in ("rows", "environment")})
-    write_result((asked.out or OUT / name).resolve(), found)
+    for found in [of_sessions(asked.session)] if sessions else again(asked):
+        about = {key: value for key, value in found.items() if key not in ("rows", "environment")}
+        print(about, flush=True)
+        write_result((asked.out or OUT / name).resolve(), found)
 
 
 if __name__ == "__main__":
