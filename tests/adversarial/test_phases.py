@@ -194,7 +194,7 @@ def test_what_is_kept_in_the_last_rounds_of_a_comparison_shows_after_them(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One stretch, so that no other one has other inputs.
-    monkeypatch.setattr(verified_device, "_stretches", lambda rounds: [rounds])
+    monkeypatch.setattr(verified_device, "stretches_of", lambda rounds: [rounds])
     keeps = (KERNELS / "keeps.cu").read_text()
     counts = keeps.replace("calls >= 12", "false")
     sources = (counts, keeps, f"{counts}// another")

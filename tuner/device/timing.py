@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import ceil, inf
-from statistics import median
+from statistics import fmean, median
 
 from tuner.model.statistics import clearly_slower, enough
 
@@ -26,6 +28,13 @@ WALL_ALLOWANCE_S = 300e-6
 # A busy CPU delays single batches; work that leaks to another stream delays all of them.
 SECOND_LOOKS = 20
 FIRST_SAMPLES = 3
+# Of a comparison: each ends with a verdict on what was timed last.
+STRETCHES = 3
+# Where inputs decide how much there is to do, what they decide does not average out in more rounds
+# on the same ones. What one config of a fused MoE layer takes of another's time varies by 0.5 %
+# with the experts that tokens go to, and by as much from round to round, and new inputs take as
+# long as two rounds (benchmarks/results/h200/fused_moe_again.json): so each draw gets so many.
+ROUNDS_OF_A_DRAW = (1, 2, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,3 +226,19 @@ def steady(policy: TimingPolicy, batches_us: Sequence[float], seconds: float) ->
 def wall_ratio(event_s: float, wall_s: float) -> float:
     """Compare wall time with event time of the same replays; above `WALL_RATIO` is an error."""
     return max(0.0, wall_s - WALL_ALLOWANCE_S) / event_s
+
+
+def stretches_of(rounds: int) -> Sequence[int]:
+    """Cut rounds at random places, which nobody can foresee."""
+    cuts = secrets.SystemRandom().sample(range(1, rounds), min(STRETCHES, rounds) - 1)
+    return [end - start for start, end in pairwise((0, *sorted(cuts), rounds))]
+
+
+def draws(count: int) -> Sequence[int]:
+    """Say how many rounds each of so many draws of inputs gets, which nobody can foresee either."""
+    return [secrets.choice(ROUNDS_OF_A_DRAW) for _ in range(count)]
+
+
+def draws_in(rounds: int) -> Sequence[int]:
+    """Say how many rounds each draw of inputs gets, for about so many rounds in all."""
+    return draws(ceil(rounds / fmean(ROUNDS_OF_A_DRAW)))

@@ -319,6 +319,11 @@ class KernelSpec:
         return frozenset(one.name for one in self.arguments if one.deterministic)
 
     @property
+    def work_depends_on_inputs(self) -> bool:
+        """Tell whether inputs are places or lengths: then they decide how much a call has to do."""
+        return any(one.fill in WHOLE_FILLS for one in self.arguments)
+
+    @property
     def constants(self) -> tuple[str, ...]:
         """The inputs that a programmatic launch may read before it waits."""
         return tuple(one.name for one in self.arguments if one.constant)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import ctypes
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cuda.bindings import driver
 
+from tuner.device.base import Program
 from tuner.device.cuda import difference
 from tuner.device.cuda.buffers import Buffers, Graph, Scrub, SharedSpoiler, timing_events
 from tuner.device.cuda.driver import POSITION, Issuer, allocate, call, loaded
 from tuner.device.cuda.neighbours import Neighbours
 from tuner.device.layout import Layout, Patch, Slot, fill_byte
-from tuner.device.timing import MAX_CALLS
+from tuner.device.timing import MAX_CALLS, TimingPolicy
 
 # A difference of two chains may come out below zero by noise; a time may not.
 LEAST_US = 1e-3
@@ -145,6 +147,40 @@ class Results:
 
     def _place(self, index: int, variant: int) -> int:
         return self._base + (2 * index + variant) * self._layout.total_bytes
+
+
+def identity(program: Program) -> str:
+    """Tell a program from every other one of its workload."""
+    return f"{program.peer} {program.key} {program.text_key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """Graphs of programs over the same buffers, with what collects each one's results."""
+
+    names: tuple[str, ...]
+    policy: TimingPolicy
+    buffers: Buffers
+    launchers: Sequence[Issuer]
+    graphs: Sequence[Graph]
+
+    def is_of(self, programs: Sequence[Program], policy: TimingPolicy, buffers: Buffers) -> bool:
+        """Tell whether these programs would be captured the same way."""
+        mine = self.policy, self.buffers, self.names
+        return mine == (policy, buffers, tuple(map(identity, programs)))
+
+    def of(self, program: Program, buffers: Buffers) -> tuple[Issuer, Graph] | None:
+        """Return what is kept of a program over these buffers."""
+        name = identity(program)
+        if self.buffers != buffers or name not in self.names:
+            return None
+        place = self.names.index(name)
+        return self.launchers[place], self.graphs[place]
+
+    def close(self) -> None:
+        """Release the graphs."""
+        for graph in self.graphs:
+            graph.close()
 
 
 class Replays:

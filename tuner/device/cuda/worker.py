@@ -43,7 +43,7 @@ from tuner.device.cuda.energy import (
 from tuner.device.cuda.neighbour_memory import NeighbourMemory
 from tuner.device.cuda.neighbours import Neighbours, Surrounded
 from tuner.device.cuda.peers import PeerHome, PeerLaunchers
-from tuner.device.cuda.replays import DevicePatch, Replays, Results
+from tuner.device.cuda.replays import Captured, DevicePatch, Replays, Results, identity
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
 from tuner.device.timing import (
     FINALS,
@@ -99,7 +99,8 @@ class CudaWorker:
         self._probes: dict[Probe, LateWriter | EagerSuccessor] | None = None
         self._results: Results | None = None
         self._patch: DevicePatch | None = None
-        self._timed: tuple[str, Buffers, Graph] | None = None
+        # What was timed or compared last: it is replayed on other inputs as it is.
+        self._captured: Captured | None = None
         self._counter: NvmlCounter | None = None
         self._home = home
         self._surroundings: Surroundings | None = None
@@ -147,7 +148,7 @@ class CudaWorker:
         self._mapped.layout = layout
 
     def detach(self) -> None:
-        self._forget_graph()
+        self._forget_graphs()
         for empty in self._empty.values():
             empty.close()
         self._empty.clear()
@@ -169,6 +170,8 @@ class CudaWorker:
     def run_once(self, program: Program, neighbour: Probe = "none") -> bool:
         """Launch it once, beside a neighbour, and wait; tell whether there was room for that."""
         arena = self._mapped
+        if self._captured is not None and len(self._captured.graphs) > 1:
+            self._forget_graphs()  # a comparison has ended, and what calls allocate lives in them
         self._unload_oldest()
         arena.pull()
         launcher, arguments = self._launcher(program), LaunchArguments(arena.layout, arena.base)
@@ -210,7 +213,7 @@ class CudaWorker:
         launcher = self._launcher(program)
         reset_persisting_l2()
         graph = self._graph(launcher, policy, replays, incumbent_us)
-        self._keep(program, replays.buffers, graph)
+        self._keep([program], policy, replays.buffers, [launcher], [graph])
         self._warm_up(graph, policy, replays)
         empty = self._empty.get(replays.buffers.rotation)
 
@@ -234,24 +237,34 @@ class CudaWorker:
     ) -> list[list[float]]:
         """Time programs interleaved: rows in us, in their order; `alone` without neighbours.
 
-        `show` then gives what one of each program's last calls left.
+        `show` then gives what one of each program's last calls left. Programs that were compared
+        just before are not captured again: only what the buffers hold is new.
         """
         replays = self._renewed(policy, patch, len(programs), alone=alone)
         reset_persisting_l2()
-        # All first: what a peer allocates to stay may not lie where a captured one works.
-        launchers = list(map(self._launcher, programs))
-        graphs = [self._graph(launcher, policy, replays, None) for launcher in launchers]
-        self._warm_up(graphs[0], policy, replays)
-        replays.run(graphs)
+        compared = self._compared(programs, policy, replays)
         empty = self._empty.get(replays.buffers.rotation)
         rows: list[list[float]] = []
         while len(rows) < rounds:
             count = min(ROUNDS_AT_A_TIME, rounds - len(rows))
-            rows += replays.rounds(graphs, launchers, empty, count)[0]
+            rows += replays.rounds(compared.graphs, compared.launchers, empty, count)[0]
         self._busy_s = time.perf_counter()
-        for graph in graphs:
-            graph.close()
         return rows
+
+    def _compared(
+        self, programs: Sequence[Program], policy: TimingPolicy, replays: Replays
+    ) -> Captured:
+        """Capture programs and bring them to the GPU, unless they are the last ones captured."""
+        known = self._captured
+        if known and known.is_of(programs, policy, replays.buffers):
+            return known  # the verifier has kept the clocks up, drawing what is new
+        # All first: what a peer allocates to stay may not lie where a captured one works.
+        launchers = list(map(self._launcher, programs))
+        graphs = [self._graph(launcher, policy, replays, None) for launcher in launchers]
+        captured = self._keep(programs, policy, replays.buffers, launchers, graphs)
+        self._warm_up(graphs[0], policy, replays)
+        replays.run(graphs)
+        return captured
 
     def show(self, index: int, variant: int) -> bool | None:
         """Hand over the last kept result of a program on one variant, and whether bits repeat."""
@@ -268,11 +281,13 @@ class CudaWorker:
     def rerun(self, program: Program, policy: TimingPolicy) -> None:
         """Replay what was timed, on what the arena holds now; one result is shown."""
         replays = self._renewed(policy)
-        launcher = self._launcher(program)
-        graph = self._kept(program, replays.buffers)
-        if graph is None:
+        kept = self._captured and self._captured.of(program, replays.buffers)
+        if kept:
+            launcher, graph = kept
+        else:
+            launcher = self._launcher(program)
             graph = self._graph(launcher, policy, replays, None)
-            self._keep(program, replays.buffers, graph)
+            self._keep([program], policy, replays.buffers, [launcher], [graph])
         count = 1 + secrets.randbelow(RERUN_REPLAYS)
         replays.run([graph] * count, [(0, launcher)] * count)
         self.show(0, 0)
@@ -310,20 +325,23 @@ class CudaWorker:
         assert self._counter is not None
         return Window(self._counter, keep_busy)
 
-    def _keep(self, program: Program, buffers: Buffers, graph: Graph) -> None:
-        self._forget_graph()
-        self._timed = program.key, buffers, graph
+    def _keep(
+        self,
+        programs: Sequence[Program],
+        policy: TimingPolicy,
+        buffers: Buffers,
+        launchers: Sequence[Issuer],
+        graphs: Sequence[Graph],
+    ) -> Captured:
+        self._forget_graphs()
+        names = tuple(map(identity, programs))
+        self._captured = Captured(names, policy, buffers, launchers, graphs)
+        return self._captured
 
-    def _kept(self, program: Program, buffers: Buffers) -> Graph | None:
-        """Return the graph that the program was timed by, if that is the last one and fits."""
-        if self._timed is not None and self._timed[:2] == (program.key, buffers):
-            return self._timed[2]
-        return None
-
-    def _forget_graph(self) -> None:
-        if self._timed is not None:
-            self._timed[2].close()
-        self._timed = None
+    def _forget_graphs(self) -> None:
+        if self._captured is not None:
+            self._captured.close()
+        self._captured = None
 
     @property
     def _mapped(self) -> MappedArena:

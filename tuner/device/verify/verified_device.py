@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from statistics import fmean
 from typing import Any, TypeVar
 
 from tuner.device.base import (
@@ -21,7 +21,7 @@ from tuner.device.base import (
 )
 from tuner.device.inputs import NONFINITE, NORMAL, ORDINARY, input_kinds_for
 from tuner.device.layout import Arena, Layout, Patch, lay_out
-from tuner.device.timing import SEARCH, WALL_RATIO
+from tuner.device.timing import SEARCH, WALL_RATIO, draws, draws_in, stretches_of
 from tuner.device.verify.outputs import merged, told
 from tuner.device.verify.restarting_worker import Judge, RestartingWorker, Rows, RunFailedError
 from tuner.model.errors import DeviceError, OutOfMemory, WorkerError
@@ -31,11 +31,6 @@ from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
 from tuner.process.tally import spent_on
 
 VERIFIER_TIMEOUT_S = 120.0
-# Of a comparison, at least: each ends with a verdict on what was timed last.
-STRETCHES = 3
-# What inputs decide does not average out in more rounds on the same ones: with 128 tokens a fused
-# MoE layer's config is 2.1, 3.0 or 3.1 % faster than another by which experts they go to.
-ROUNDS_OF_A_STRETCH = 12
 CLOSING_TIMEOUT_S = 10.0
 # What the seconds of a device go to (`tuner.process.tally`).
 MEMORY, VERIFIER, RUNS, TIMING, VERDICTS = "memory", "verifier", "runs", "timing", "verdicts"
@@ -122,12 +117,14 @@ class VerifiedDevice:
         """Time programs interleaved, in stretches of a random number of rounds.
 
         Each stretch has new inputs, and the output of each program's last call in it is judged;
-        where they have no variants, that of calls on other inputs in the end.
+        where they have no variants, that of calls on other inputs in the end. Where inputs decide
+        how much there is to do, a row is the mean of a stretch, and there are half as many.
         """
         workload = programs[0].workload
 
         def attempt() -> ComparisonRounds:
-            rows, faults = self._alternated(programs, _stretches(rounds), again=True)
+            cut = draws_in if self._draws_each_row else stretches_of
+            rows, faults = self._alternated(programs, cut(rounds), again=True)
             around = self._spec.surroundings_of(workload)
             with spent_on(TIMING):
                 isolated_us = self._runner.isolated_us(programs)
@@ -144,10 +141,14 @@ class VerifiedDevice:
         return self._tried(workload, attempt)
 
     def rank(self, programs: Sequence[Program], *, rounds: int) -> RankedRounds:
-        """Time programs interleaved, in one stretch, and judge what their last calls left."""
+        """Time programs interleaved, in one stretch, and judge what their last calls left.
+
+        Where inputs decide how much there is to do, each row has inputs of its own.
+        """
 
         def attempt() -> RankedRounds:
-            rows, faults = self._alternated(programs, [rounds])
+            stretches = draws(rounds) if self._draws_each_row else [rounds]
+            rows, faults = self._alternated(programs, stretches)
             return [tuple(None if k in faults else us for k, us in enumerate(row)) for row in rows]
 
         return self._tried(programs[0].workload, attempt)
@@ -167,11 +168,17 @@ class VerifiedDevice:
             self._ask("prepare", programs[0].workload, NORMAL, fresh_seed())
             patch: Patch = self._ask("alternate")
             with spent_on(TIMING):
-                rows += self._runner.compare(programs, stretch, patch, judge)
+                timed = self._runner.compare(programs, stretch, patch, judge)
+            rows += [_mean(timed)] if self._draws_each_row else timed
         if again and not patch.offsets:
             left = {k: one for k, one in enumerate(programs) if k not in faults and not one.peer}
             faults |= self._faults_on_others(left)
         return rows, faults
+
+    @property
+    def _draws_each_row(self) -> bool:
+        """Tell whether each row gets inputs of its own; a CPU's times say too little for that."""
+        return self._spec.work_depends_on_inputs and not self.info.on_cpu
 
     def _faults_on_others(self, programs: Mapping[int, Program]) -> dict[int, str]:
         """Verify compared programs on other inputs, which are drawn once where none spoils them."""
@@ -478,11 +485,8 @@ def _blamed_on_verifier() -> Iterator[None]:
         ) from error
 
 
-def _stretches(rounds: int) -> Sequence[int]:
-    """Cut rounds at random places, which nobody can foresee."""
-    count = min(max(STRETCHES, rounds // ROUNDS_OF_A_STRETCH), rounds)
-    cuts = secrets.SystemRandom().sample(range(1, rounds), count - 1)
-    return [end - start for start, end in pairwise((0, *sorted(cuts), rounds))]
+def _mean(rows: Rows) -> tuple[float, ...]:
+    return tuple(map(fmean, zip(*rows, strict=True)))
 
 
 def _outcome(verdict: Correctness) -> Outcome:

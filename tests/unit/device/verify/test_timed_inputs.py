@@ -13,13 +13,14 @@ from idle_runner import IdleRunner
 from tuner.device.base import DeviceInfo, Program
 from tuner.device.inputs import NORMAL, USES, InputCache, Prepared
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
-from tuner.device.verify.restarting_worker import RunFailedError
+from tuner.device.verify.restarting_worker import Judge, Rows, RunFailedError
 from tuner.device.verify.verified_device import VerifiedDevice
 from tuner.model.errors import OutOfMemory
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Correctness, Status
 
 SMALL, LARGE = Workload.of({"T": 8}), Workload.of({"T": 64})
+ARRAYS = (("y", "float32", ("T",), "output"), ("x", "float32", ("T",), "input"))
 INFO = DeviceInfo("a GPU", "sm_90a", (9, 0), 132, 1, 1.0, recorded=False)
 
 
@@ -60,8 +61,13 @@ def verifier() -> Verifying:
 
 @pytest.fixture
 def device(verifier: Verifying, make_spec: Callable[..., KernelSpec]) -> VerifiedDevice:
-    spec = make_spec(("y", "float32", ("T",), "output"), ("x", "float32", ("T",), "input"))
-    return VerifiedDevice(INFO, spec, verifier, IdleRunner())  # type: ignore[arg-type]
+    return timing(verifier, IdleRunner(), make_spec(*ARRAYS))
+
+
+def timing(
+    verifier: Verifying, runner: IdleRunner, spec: KernelSpec, info: DeviceInfo = INFO
+) -> VerifiedDevice:
+    return VerifiedDevice(info, spec, verifier, runner)  # type: ignore[arg-type]
 
 
 def config(name: str, workload: Workload = SMALL) -> Program:
@@ -142,20 +148,59 @@ def test_without_variants_what_is_compared_runs_again_on_other_inputs(
     assert asked.count("touch") == drawn
 
 
-@pytest.mark.parametrize(("rounds", "draws"), [(1, 1), (2, 2), (12, 3), (40, 3), (96, 8)])
-def test_more_rounds_are_compared_on_more_inputs(
-    device: VerifiedDevice, monkeypatch: pytest.MonkeyPatch, rounds: int, draws: int
+class Timing(IdleRunner):
+    """Notes the rounds of each draw of inputs; its times rise from round to round."""
+
+    def __init__(self) -> None:
+        self.rounds: list[int] = []
+
+    def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
+        self.rounds.append(rounds)
+        return [(round_, 10.0 * round_) for round_ in range(rounds)]
+
+
+@pytest.fixture
+def runner() -> Timing:
+    return Timing()
+
+
+@pytest.mark.parametrize(("rounds", "draws"), [(1, 1), (2, 2), (12, 3), (96, 3)])
+def test_rounds_are_compared_on_three_draws_of_inputs(
+    verifier: Verifying,
+    runner: Timing,
+    make_spec: Callable[..., KernelSpec],
+    rounds: int,
+    draws: int,
 ) -> None:
-    stretches: list[int] = []
-    kept = IdleRunner.compare
-
-    def compare(self: IdleRunner, programs: Sequence[Program], rounds: int, *more: Any) -> Any:
-        stretches.append(rounds)
-        return kept(self, programs, rounds, *more)
-
-    monkeypatch.setattr(IdleRunner, "compare", compare)
+    device = timing(verifier, runner, make_spec(*ARRAYS))
     found = device.compare([config("a"), config("c")], rounds=rounds)
-    assert (len(stretches), sum(stretches), len(found.times_us)) == (draws, rounds, rounds)
+    assert (len(runner.rounds), sum(runner.rounds)) == (draws, rounds)
+    assert len(found.times_us) == rounds
+
+
+def test_where_inputs_decide_how_much_there_is_to_do_each_row_has_its_own(
+    verifier: Verifying, runner: Timing, make_spec: Callable[..., KernelSpec]
+) -> None:
+    routes = ("routes", "int32", ("T",), "input", "indices")
+    device = timing(verifier, runner, make_spec(*ARRAYS, routes))
+    compared = device.compare([config("a"), config("c")], rounds=96).times_us
+    assert len(compared) == len(runner.rounds) == 48, "of two rounds on average"
+    assert set(runner.rounds) == {1, 2, 3}, "so that nobody foresees which one is judged"
+    for row, rounds in zip(compared, runner.rounds, strict=True):
+        middle = (rounds - 1) / 2
+        assert row == (middle, 10.0 * middle), "the mean of its rounds"
+    ranked = device.rank([config("a"), config("c")], rounds=12)
+    assert len(ranked) == 12
+    assert len(runner.rounds) == 48 + 12
+
+
+def test_a_cpu_compares_on_three_draws_whatever_inputs_decide(
+    verifier: Verifying, runner: Timing, make_spec: Callable[..., KernelSpec]
+) -> None:
+    spec = make_spec(*ARRAYS, ("routes", "int32", ("T",), "input", "indices"))
+    device = timing(verifier, runner, spec, replace(INFO, on_cpu=True))
+    assert len(device.compare([config("a"), config("c")], rounds=12).times_us) == 12
+    assert len(runner.rounds) == 3
 
 
 def test_who_crashes_on_other_inputs_is_at_fault_alone(
