@@ -1,4 +1,4 @@
-"""Among configs that can't be told apart every tuning makes the same choice."""
+"""Among configs that are as fast as each other every tuning makes the same choice."""
 
 from __future__ import annotations
 
@@ -22,8 +22,17 @@ NEAR, FASTEST, SLOWER = variant(1), variant(2), variant(4)
 FOUND = comparison(ONE, {FASTEST: 5.0, NEAR: 5.001, SLOWER: 5.2})
 
 
-def test_what_is_not_proved_slower_is_alike() -> None:
-    assert alike(FOUND, FASTEST, (), seed=0) == (FASTEST, NEAR)
+@pytest.mark.parametrize("raced", [FASTEST, NEAR, SLOWER])
+def test_the_fastest_is_so_by_the_final_rounds_whoever_won_the_race(raced: Variant) -> None:
+    assert alike(FOUND, raced, (), seed=0) == (FASTEST, NEAR)
+
+
+def test_all_kinds_of_rounds_count_but_not_those_in_which_the_gpu_was_held_up() -> None:
+    # On three of eight inputs the second one takes 4 % longer, on the others 1 % less.
+    rows = [(10.0, 5.0, 5.2 if row % 8 < 3 else 4.95) for row in range(48)]
+    rows[0], rows[1] = (10.0, 50.0, 5.2), (10.0, 60.0, 5.2)
+    found = replace(FOUND, finalists=(FASTEST, NEAR), rounds=tuple(rows))
+    assert alike(found, FASTEST, (), seed=0) == (FASTEST,), "by the median it would be the other"
 
 
 @pytest.mark.parametrize(("share", "found"), [(0.0009, (FASTEST, NEAR)), (0.0011, (FASTEST,))])
@@ -40,7 +49,7 @@ def test_what_is_not_proved_faster_than_the_baseline_is_not_like_what_is() -> No
     found = replace(FOUND, finalists=(FASTEST, NEAR), rounds=tuple(ahead))
     assert alike(found, FASTEST, (), seed=0) == (FASTEST,)
     level = tuple((10.0, 10.0, other) for _, _, other in ahead)
-    assert alike(replace(found, rounds=level), FASTEST, (), seed=0) == (FASTEST, NEAR)
+    assert {*alike(replace(found, rounds=level), FASTEST, (), seed=0)} == {FASTEST, NEAR}
 
 
 def test_what_is_proved_slower_than_the_baseline_is_not_like_what_may_be_as_fast() -> None:
