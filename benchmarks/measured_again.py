@@ -8,7 +8,8 @@
 GPU so many, each with so many draws of the inputs. So of what one config takes of the baseline's
 time it can be said what changes with the inputs, with where a process has its memory, and with the
 GPU. `sessions` compares, without a GPU, what the final rounds of two sessions hold of the same
-configs, with what the scatter of eighths of their rounds lets expect: about a draw each.
+configs, with what the scatter of eighths of their rounds lets expect, and says what the configs
+gain that their files have in different ways.
 """
 
 from __future__ import annotations
@@ -58,9 +59,45 @@ def of_sessions(folders: Sequence[Path]) -> dict[str, Any]:
         "quiet": len(quiet),
         "apart": _rms([row["first"][0] - row["second"][0] for row in quiet]),
         "expected": _rms([math.hypot(row["first"][1], row["second"][1]) for row in quiet]),
+        "choices": choices(folders),
         "rows": rows,
         "environment": environment,
     }
+
+
+def choices(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """Say where the files of two sessions differ, and what each one's config gains in its own.
+
+    A gain over the engine's own config is a logarithm, with its standard error; that config has 0.
+    """
+    found = [dict(_chosen(folder)) for folder in folders]
+    first, second = found
+    return [
+        {"tokens": tokens, "chosen": [first[tokens], second[tokens]]}
+        for tokens in sorted(first.keys() & second.keys())
+        if first[tokens]["config"] != second[tokens]["config"]
+    ]
+
+
+def _chosen(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    from fused_moe_figures import SPACE, TRITON
+
+    from tuner.dispatch.alike import gain_of
+    from tuner.export.engine_configs.winners import configs_of
+    from tuner.session.session import Session
+
+    (table,) = configs_of([folder], "sglang", TRITON, SPACE).tables.values()
+    with Session.open(folder, read_only=True) as session:
+        for one in session.comparisons():
+            tokens = one.workload.values["M"]
+            if tokens in table.undecided:
+                yield tokens, {"config": None, "gain": 0.0, "error": 0.0}
+                continue
+            wanted = table.own[tokens]
+            (variant,) = [v for v in one.finalists if all(v.config[k] == wanted[k] for k in wanted)]
+            gain = gain_of(one, variant)
+            said = {"gain": round(gain.gain, 5), "error": round(gain.error, 5)}
+            yield tokens, {"config": wanted, **said}
 
 
 def logs(comparison: Any) -> dict[str, tuple[float, float, float]]:

@@ -211,7 +211,7 @@ class Drawing(Gpu):
 
 def written(gpu: Drawing, trials: Sequence[Any], space: Any, rounds: int) -> int:
     """Give the place in the pool of what a file has after finals as `tune` runs them."""
-    from tuner.dispatch.alike import alike, canonical
+    from tuner.dispatch.alike import canonical, fastest_of
     from tuner.model.settings import FINALISTS
     from tuner.model.trial import Comparison
     from tuner.tuning.finalists import CONTENDERS, contenders
@@ -225,8 +225,9 @@ def written(gpu: Drawing, trials: Sequence[Any], space: Any, rounds: int) -> int
     comparison = Comparison(
         gpu.ground.workload, tuple(finalists), tuple(map(tuple, table.tolist()))
     )
-    chosen = canonical(alike(comparison, finalists[0], (), SEED_OF_SCATTER), space)
-    return int(gpu.ground.pool.index(chosen.config))
+    fastest = fastest_of(comparison, ())
+    assert fastest is not None
+    return int(gpu.ground.pool.index(canonical(fastest.variants, space).config))
 
 
 def fleet(way: tuple[float, str], seed: int) -> list[dict[str, Any]]:

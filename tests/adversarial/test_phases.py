@@ -18,6 +18,7 @@ from operators import EXACT, HISTOGRAM, Operator, array, axes, launch
 from tuner.device.base import Program
 from tuner.device.cpu.device import HostDevice, HostRunner, SharedMemory, host_info
 from tuner.device.cpu.worker import HostWorker
+from tuner.device.timing import Stretch
 from tuner.device.verify import verified_device
 from tuner.device.verify.verified_device import VerifiedDevice
 from tuner.device.verify.verifier import Verifier
@@ -194,7 +195,7 @@ def test_what_is_kept_in_the_last_rounds_of_a_comparison_shows_after_them(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One stretch, so that no other one has other inputs.
-    monkeypatch.setattr(verified_device, "stretches_of", lambda rounds: [rounds])
+    monkeypatch.setattr(verified_device, "stretches_of", lambda rounds: [Stretch(rounds)])
     keeps = (KERNELS / "keeps.cu").read_text()
     counts = keeps.replace("calls >= 12", "false")
     sources = (counts, keeps, f"{counts}// another")

@@ -35,6 +35,8 @@ STRETCHES = 3
 # with the experts that tokens go to, and by as much from round to round, and new inputs take as
 # long as two rounds (benchmarks/results/h200/fused_moe_again.json): so each draw gets so many.
 ROUNDS_OF_A_DRAW = (1, 2, 3)
+# One in so many of those draws is judged: that takes the reference's time twice.
+JUDGED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,17 +230,27 @@ def wall_ratio(event_s: float, wall_s: float) -> float:
     return max(0.0, wall_s - WALL_ALLOWANCE_S) / event_s
 
 
-def stretches_of(rounds: int) -> Sequence[int]:
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Rounds on the same inputs, and whether what was timed last is judged."""
+
+    rounds: int
+    judged: bool = True
+
+
+def stretches_of(rounds: int) -> Sequence[Stretch]:
     """Cut rounds at random places, which nobody can foresee."""
     cuts = secrets.SystemRandom().sample(range(1, rounds), min(STRETCHES, rounds) - 1)
-    return [end - start for start, end in pairwise((0, *sorted(cuts), rounds))]
+    return [Stretch(end - start) for start, end in pairwise((0, *sorted(cuts), rounds))]
 
 
-def draws(count: int) -> Sequence[int]:
-    """Say how many rounds each of so many draws of inputs gets, which nobody can foresee either."""
-    return [secrets.choice(ROUNDS_OF_A_DRAW) for _ in range(count)]
+def draws(count: int) -> Sequence[Stretch]:
+    """Say of so many draws how many rounds each gets and which are judged: nobody foresees it."""
+    most = min(max(STRETCHES, count // JUDGED), count)
+    judged = secrets.SystemRandom().sample(range(count), most)
+    return [Stretch(secrets.choice(ROUNDS_OF_A_DRAW), k in judged) for k in range(count)]
 
 
-def draws_in(rounds: int) -> Sequence[int]:
-    """Say how many rounds each draw of inputs gets, for about so many rounds in all."""
+def draws_in(rounds: int) -> Sequence[Stretch]:
+    """Say the same of the draws for about so many rounds in all."""
     return draws(ceil(rounds / fmean(ROUNDS_OF_A_DRAW)))

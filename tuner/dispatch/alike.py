@@ -1,14 +1,16 @@
-"""A choice that two tunings share: among configs that are as fast as each other."""
+"""A choice that two tunings share: by the final rounds, among configs as fast as each other."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from math import exp
 
 import numpy as np
 
 from tuner.model.config import Config, SearchSpace
-from tuner.model.statistics import paired_interval, unpaired_interval
-from tuner.model.trial import RESOLUTION, Comparison, Variant
+from tuner.model.statistics import trimmed_mean
+from tuner.model.trial import Comparison, Variant
 
 # A kernel that is compared with itself differs by up to this. Where what can't be told apart counts
 # as alike, or what is within twice this, two seeds of a simulated fleet write configs over 0.2 %
@@ -17,41 +19,72 @@ SAME = 0.001
 # Of the rounds on either side: a GPU that is held up takes ten times as long. No more, for where
 # inputs decide how much there is to do, rounds are of several kinds, and all of them count.
 TRIMMED = 1 / 16
+# Two standard errors are a 95 % interval.
+SURE = 2.0
 
 
-def alike(
-    comparison: Comparison, best: Variant, distrusted: Collection[Variant], seed: int
-) -> tuple[Variant, ...]:
-    """List the finalists that take no longer than the fastest by over `SAME`; it is first.
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """By how much a finalist is faster than the baseline: a logarithm, with its standard error."""
 
-    The fastest is so by the mean of the final rounds, which are more than those of the race that
-    found `best`. Columns are compared with each other in their own rounds, not each with the
-    baseline: what both share there cancels. Where `best` is proved faster than the baseline, so are
-    all, and none is proved slower.
+    gain: float
+    error: float
+
+    @property
+    def speedup(self) -> float:
+        return exp(self.gain)
+
+    @property
+    def proved(self) -> bool:
+        """Whether it is faster, by more than a kernel than itself."""
+        return self.gain - SURE * self.error > SAME
+
+    @property
+    def slower(self) -> bool:
+        """Whether it is slower, by more than a kernel than itself."""
+        return self.gain + SURE * self.error < -SAME
+
+
+@dataclass(frozen=True, slots=True)
+class Fastest:
+    """The finalists that take no longer than the fastest by over `SAME`, the fastest first."""
+
+    variants: tuple[Variant, ...]
+    gain: Gain
+
+
+def fastest_of(comparison: Comparison, distrusted: Collection[Variant]) -> Fastest | None:
+    """Say who is the fastest by the final rounds, and who is as fast; None if all are distrusted.
+
+    Many finalists are told apart by the mean of all final rounds, which are more than those of the
+    race before. Columns are compared with each other in their own rounds, not each with the
+    baseline: what both share there cancels. Where the fastest is proved faster than the baseline,
+    so are all, and none is proved slower.
     """
-    interval = paired_interval if comparison.paired else unpaired_interval
-    columns = list(zip(*comparison.rounds, strict=True))
-    trusted = [one for one in comparison.finalists if one == best or one not in distrusted]
-    bounds = {
-        one: interval(columns[0], columns[comparison.column(one)], seed)[1] for one in trusted
-    }
-    proved = 1.0 + RESOLUTION
-    wanted = bounds[best][0] > proved
-    may = [
-        one
-        for one, (least, most) in bounds.items()
-        if one == best or (least > proved if wanted else most >= 1.0 - RESOLUTION)
-    ]
-    logs = np.log(columns)
+    trusted = [one for one in comparison.finalists if one not in distrusted]
+    if not trusted:
+        return None
+    gains = {one: gain_of(comparison, one) for one in trusted}
+    fastest = max(trusted, key=lambda one: gains[one].gain)
 
-    def behind(one: Variant, other: Variant) -> float:
-        apart = np.sort(logs[comparison.column(one)] - logs[comparison.column(other)])
-        cut = int(TRIMMED * len(apart))
-        return float(apart[cut : len(apart) - cut].mean())
+    def serves(one: Variant) -> bool:
+        known = gains[one].proved if gains[fastest].proved else not gains[one].slower
+        return known and gain_of(comparison, fastest, one).gain <= SAME
 
-    fastest = min(may, key=lambda one: behind(one, best))
-    others = [one for one in may if one != fastest and behind(one, fastest) <= SAME]
-    return (fastest, *others)
+    others = (one for one in trusted if one != fastest and serves(one))
+    return Fastest((fastest, *others), gains[fastest])
+
+
+def gain_of(comparison: Comparison, one: Variant, other: Variant | None = None) -> Gain:
+    """Say by how much one is faster than another, else than the baseline, by the final rounds."""
+    columns = [comparison.column(other), comparison.column(one)]
+    sides = np.log(np.array(comparison.rounds)[:, columns])
+    if comparison.paired:
+        sides = sides[:, [0]] - sides[:, [1]]
+    means, errors = trimmed_mean(sides, TRIMMED)
+    if comparison.paired:
+        return Gain(float(means[0]), float(errors[0]))
+    return Gain(float(means[0] - means[1]), float(np.hypot(*errors)))
 
 
 def canonical(variants: Sequence[Variant], space: SearchSpace) -> Variant:

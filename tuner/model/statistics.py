@@ -92,6 +92,22 @@ def unpaired_interval(
     return speedup, _bounds(above / below, min(baseline.size, candidate.size))
 
 
+def trimmed_mean(samples: Floats, share: float) -> tuple[Floats, Floats]:
+    """Average columns without this share of the least and of the largest; give standard errors too.
+
+    An error is that of the winsorized deviation (Tukey and McLaughlin, Less vulnerable confidence
+    and significance procedures, Sankhya A 25, 1963), infinite for a single row.
+    """
+    count = len(samples)
+    cut = int(share * count)
+    ordered = np.sort(samples, axis=0)
+    means: Floats = ordered[cut : count - cut].mean(axis=0)
+    if count == 1:
+        return means, np.full(means.shape, np.inf)
+    winsorized = np.clip(ordered, ordered[cut], ordered[count - 1 - cut])
+    return means, winsorized.std(axis=0, ddof=1) / ((1.0 - 2.0 * share) * math.sqrt(count))
+
+
 def floor_us(traffic_bytes: float, streaming_gbps: float) -> float:
     """Compute the time that moving the bytes takes at the measured streaming rate (1e9 B/s)."""
     if not streaming_gbps > 0.0:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil, inf
+from math import ceil
 from typing import Any
 
 import numpy as np
 
 from tuner.device.base import RankedRounds
+from tuner.model.statistics import trimmed_mean
 
 # Rounds before anybody drops out.
 FIRST_ROUNDS = 12
@@ -138,28 +139,13 @@ def _costs(count: int, behind: Sequence[_Behind]) -> tuple[Raced | None, ...]:
 
 
 def standing(rounds: Matrix) -> Standing:
-    """Compare the columns with the fastest one's, round by round.
-
-    The error is that of a trimmed mean, from the winsorized deviation (Tukey and McLaughlin, Less
-    vulnerable confidence and significance procedures, Sankhya A 25, 1963).
-    """
-    leader = int(np.argmin(_trimmed_mean(rounds)))
-    apart = rounds - rounds[:, [leader]]
-    behind_us = _trimmed_mean(apart)
+    """Compare the columns with the fastest one's, round by round."""
+    means_us, _ = trimmed_mean(rounds, TRIMMED)
+    leader = int(np.argmin(means_us))
+    behind_us, errors_us = trimmed_mean(rounds - rounds[:, [leader]], TRIMMED)
     # By the differences another one may lead.
     if behind_us.min() < 0.0:
         leader = int(np.argmin(behind_us))
-        apart = rounds - rounds[:, [leader]]
-        behind_us = np.maximum(_trimmed_mean(apart), 0.0)
-    cut = int(TRIMMED * len(rounds))
-    ordered = np.sort(apart, axis=0)
-    winsorized = np.clip(ordered, ordered[cut], ordered[len(rounds) - 1 - cut])
-    deviation = winsorized.std(axis=0, ddof=1) if len(rounds) > 1 else np.full(len(apart[0]), inf)
-    errors_us = deviation / ((1.0 - 2.0 * TRIMMED) * np.sqrt(len(rounds)))
-    return Standing(leader, float(_trimmed_mean(rounds)[leader]), behind_us, errors_us)
-
-
-def _trimmed_mean(rounds: Matrix) -> Vector:
-    cut = int(TRIMMED * len(rounds))
-    means: Vector = np.sort(rounds, axis=0)[cut : len(rounds) - cut].mean(axis=0)
-    return means
+        behind_us, errors_us = trimmed_mean(rounds - rounds[:, [leader]], TRIMMED)
+        behind_us = np.maximum(behind_us, 0.0)
+    return Standing(leader, float(means_us[leader]), behind_us, errors_us)

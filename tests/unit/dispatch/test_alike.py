@@ -9,9 +9,9 @@ import pytest
 from callable_project import callable_project, read_project
 from dispatch_sample import ONE, comparison
 
-from tuner.dispatch.alike import alike, canonical
+from tuner.dispatch.alike import Fastest, canonical, fastest_of
 from tuner.model.config import Config
-from tuner.model.trial import INITIAL, Variant
+from tuner.model.trial import INITIAL, Comparison, Variant
 
 
 def variant(pieces: int, *, shift: bool = True) -> Variant:
@@ -22,52 +22,74 @@ NEAR, FASTEST, SLOWER = variant(1), variant(2), variant(4)
 FOUND = comparison(ONE, {FASTEST: 5.0, NEAR: 5.001, SLOWER: 5.2})
 
 
-@pytest.mark.parametrize("raced", [FASTEST, NEAR, SLOWER])
-def test_the_fastest_is_so_by_the_final_rounds_whoever_won_the_race(raced: Variant) -> None:
-    assert alike(FOUND, raced, (), seed=0) == (FASTEST, NEAR)
+def of_rows(*rows: tuple[float, float, float]) -> Comparison:
+    """Compare the baseline, the fastest and the one near it."""
+    return replace(FOUND, finalists=(FASTEST, NEAR), rounds=rows)
+
+
+def chosen(found: Comparison) -> Fastest:
+    fastest = fastest_of(found, ())
+    assert fastest is not None
+    return fastest
+
+
+def test_the_fastest_is_so_by_the_final_rounds_whoever_won_the_race() -> None:
+    raced = replace(FOUND, raced_us=(5.2, 5.1, 5.0))
+    assert chosen(raced).variants == (FASTEST, NEAR)
 
 
 def test_all_kinds_of_rounds_count_but_not_those_in_which_the_gpu_was_held_up() -> None:
     # On three of eight inputs the second one takes 4 % longer, on the others 1 % less.
     rows = [(10.0, 5.0, 5.2 if row % 8 < 3 else 4.95) for row in range(48)]
     rows[0], rows[1] = (10.0, 50.0, 5.2), (10.0, 60.0, 5.2)
-    found = replace(FOUND, finalists=(FASTEST, NEAR), rounds=tuple(rows))
-    assert alike(found, FASTEST, (), seed=0) == (FASTEST,), "by the median it would be the other"
+    assert chosen(of_rows(*rows)).variants == (FASTEST,), "by the median it would be the other"
 
 
 @pytest.mark.parametrize(("share", "found"), [(0.0009, (FASTEST, NEAR)), (0.0011, (FASTEST,))])
 def test_alike_is_who_is_as_near_as_a_kernel_to_itself(
     share: float, found: tuple[Variant, ...]
 ) -> None:
-    apart = replace(FOUND, finalists=(FASTEST, NEAR), rounds=((10.0, 5.0, 5.0 + 5.0 * share),) * 40)
-    assert alike(apart, FASTEST, (), seed=0) == found
+    rows = [(10.0, 5.0, 5.0 + 5.0 * share)] * 40
+    assert chosen(of_rows(*rows)).variants == found
+
+
+def test_what_is_proved_faster_is_so_by_more_than_a_kernel_than_itself() -> None:
+    noise = [0.002 * (-1) ** row for row in range(40)]
+    for share, proved in ((0.003, True), (0.001, False)):
+        gain = chosen(of_rows(*((10.0, 10.0 * (1.0 - share + n), 11.0) for n in noise))).gain
+        assert gain.gain == pytest.approx(share, abs=1e-4)
+        assert gain.speedup == pytest.approx(1.0 + share, abs=1e-4)
+        assert (gain.proved, gain.slower) == (proved, False)
+    assert chosen(of_rows(*[(10.0, 10.1, 11.0)] * 40)).gain.slower
+    assert not chosen(of_rows((10.0, 9.0, 11.0))).gain.proved, "a single round proves nothing"
 
 
 def test_what_is_not_proved_faster_than_the_baseline_is_not_like_what_is() -> None:
-    # In as many rounds faster than the baseline as slower, and so than the fastest.
-    ahead = [(10.0, 9.95, 9.9 if row % 2 else 10.1) for row in range(40)]
-    found = replace(FOUND, finalists=(FASTEST, NEAR), rounds=tuple(ahead))
-    assert alike(found, FASTEST, (), seed=0) == (FASTEST,)
-    level = tuple((10.0, 10.0, other) for _, _, other in ahead)
-    assert {*alike(replace(found, rounds=level), FASTEST, (), seed=0)} == {FASTEST, NEAR}
-
-
-def test_what_is_proved_slower_than_the_baseline_is_not_like_what_may_be_as_fast() -> None:
-    # The fastest is as fast as the baseline within its noise, and the other in its noise as fast.
-    rows = [(10.0, 9.96 + 0.4 * (-1) ** row, 10.1 + 0.001 * (-1) ** row) for row in range(40)]
-    found = replace(FOUND, finalists=(FASTEST, NEAR), rounds=tuple(rows))
-    assert alike(found, FASTEST, (), seed=0) == (FASTEST,)
+    # By a hair slower than the fastest, and in as many rounds faster than the baseline as slower.
+    ahead = [(10.0, 9.95, 9.755 if row % 2 else 10.155) for row in range(40)]
+    assert chosen(of_rows(*ahead)).variants == (FASTEST,)
+    level = [(10.0, 10.0, 9.904 if row % 2 else 10.1) for row in range(40)]
+    assert chosen(of_rows(*level)).variants == (FASTEST, NEAR)
 
 
 def test_what_failed_a_check_is_left_out() -> None:
-    assert alike(FOUND, FASTEST, {NEAR}, seed=0) == (FASTEST,)
+    fastest = fastest_of(FOUND, {FASTEST})
+    assert fastest is not None
+    assert fastest.variants == (NEAR,)
+    assert fastest_of(FOUND, {FASTEST, NEAR, SLOWER}) is None
 
 
 def test_columns_that_were_not_paired_are_compared_so() -> None:
-    assert SLOWER not in alike(replace(FOUND, paired=False), FASTEST, (), seed=0)
+    # What both share does not cancel.
+    rows = [(10.0 + row % 5, 9.9 + row % 5, 20.0) for row in range(40)]
+    assert chosen(of_rows(*rows)).gain.proved
+    assert not chosen(replace(of_rows(*rows), paired=False)).gain.proved
 
 
-@pytest.mark.parametrize("fastest", [FASTEST, NEAR])
-def test_the_choice_is_the_same_whoever_was_a_hair_ahead(tmp_path: Path, fastest: Variant) -> None:
+@pytest.mark.parametrize("times_us", [(5.0, 5.001), (5.001, 5.0)])
+def test_the_choice_is_the_same_whoever_was_a_hair_ahead(
+    tmp_path: Path, times_us: tuple[float, float]
+) -> None:
     space = read_project(callable_project(tmp_path)).space
-    assert canonical(alike(FOUND, fastest, (), seed=0), space) == NEAR
+    found = chosen(of_rows(*[(10.0, *times_us)] * 40))
+    assert canonical(found.variants, space) == NEAR

@@ -20,8 +20,8 @@ from tuner.device.base import (
     largest_scratch,
 )
 from tuner.device.inputs import NONFINITE, NORMAL, ORDINARY, input_kinds_for
-from tuner.device.layout import Arena, Layout, Patch, lay_out
-from tuner.device.timing import SEARCH, WALL_RATIO, draws, draws_in, stretches_of
+from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, lay_out
+from tuner.device.timing import SEARCH, WALL_RATIO, Stretch, draws, draws_in, stretches_of
 from tuner.device.verify.outputs import merged, told
 from tuner.device.verify.restarting_worker import Judge, RestartingWorker, Rows, RunFailedError
 from tuner.model.errors import DeviceError, OutOfMemory, WorkerError
@@ -118,7 +118,8 @@ class VerifiedDevice:
 
         Each stretch has new inputs, and the output of each program's last call in it is judged;
         where they have no variants, that of calls on other inputs in the end. Where inputs decide
-        how much there is to do, a row is the mean of a stretch, and there are half as many.
+        how much there is to do, a row is the mean of a stretch, there are half as many, and one in
+        four is judged.
         """
         workload = programs[0].workload
 
@@ -147,14 +148,14 @@ class VerifiedDevice:
         """
 
         def attempt() -> RankedRounds:
-            stretches = draws(rounds) if self._draws_each_row else [rounds]
+            stretches = draws(rounds) if self._draws_each_row else [Stretch(rounds)]
             rows, faults = self._alternated(programs, stretches)
             return [tuple(None if k in faults else us for k, us in enumerate(row)) for row in rows]
 
         return self._tried(programs[0].workload, attempt)
 
     def _alternated(
-        self, programs: Sequence[Program], stretches: Iterable[int], *, again: bool = False
+        self, programs: Sequence[Program], stretches: Iterable[Stretch], *, again: bool = False
     ) -> tuple[Rows, dict[int, str]]:
         """Give the times of all rounds, and what was wrong with the results of which program.
 
@@ -163,14 +164,16 @@ class VerifiedDevice:
         self._enter(*programs)
         rows: list[tuple[float, ...]] = []
         faults: dict[int, str] = {}
-        judge = self._judge(faults, programs)
+        judge, varied = self._judge(faults, programs), False
         for stretch in stretches:
             self._ask("prepare", programs[0].workload, NORMAL, fresh_seed())
-            patch: Patch = self._ask("alternate")
+            patch: Patch = self._ask("alternate") if stretch.judged else UNCHANGED
+            varied = varied or bool(patch.offsets)
+            judging = judge if stretch.judged else _unjudged
             with spent_on(TIMING):
-                timed = self._runner.compare(programs, stretch, patch, judge)
+                timed = self._runner.compare(programs, stretch.rounds, patch, judging)
             rows += [_mean(timed)] if self._draws_each_row else timed
-        if again and not patch.offsets:
+        if again and not varied:
             left = {k: one for k, one in enumerate(programs) if k not in faults and not one.peer}
             faults |= self._faults_on_others(left)
         return rows, faults
@@ -483,6 +486,10 @@ def _blamed_on_verifier() -> Iterator[None]:
             remedy="it holds the inputs and the float64 reference of a workload: the system may "
             "have run out of memory",
         ) from error
+
+
+def _unjudged(index: int, variant: int, repeats: bool) -> None:
+    """Let what a program's last call left pass: what it makes of other draws is judged."""
 
 
 def _mean(rows: Rows) -> tuple[float, ...]:

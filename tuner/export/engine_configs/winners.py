@@ -10,8 +10,8 @@ from importlib import metadata
 from pathlib import Path
 
 from tuner.compiler.python import measured_with
-from tuner.dispatch.alike import alike, canonical
-from tuner.dispatch.table import Compared, distrusted
+from tuner.dispatch.alike import Fastest, canonical, fastest_of
+from tuner.dispatch.table import distrusted
 from tuner.export.engine_configs.files import (
     CONFIG_KEYS,
     TITLES,
@@ -29,7 +29,7 @@ from tuner.model.config import Config
 from tuner.model.errors import InputError, SessionError, WorkerError
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
-from tuner.model.trial import INITIAL, Variant
+from tuner.model.trial import INITIAL
 from tuner.session.session import Session
 from tuner.space.load import load_definition
 
@@ -240,7 +240,7 @@ def _add(found: Winners, folder: Path, tables: dict[Key, Tables]) -> None:
         )
     chosen, two = _Chosen(found, folder), operators.get("CONFIGS") == "two"
     for entry in found.dispatch.table.entries:
-        best, axes = entry.best, entry.workload.values
+        best, axes = chosen.fastest(entry.workload), entry.workload.values
         one, tokens = tables.setdefault(_KEYS[name](axes, operators), Tables(two)), axes["M"]
         if one.two != two:
             raise SessionError(
@@ -249,37 +249,37 @@ def _add(found: Winners, folder: Path, tables: dict[Key, Tables]) -> None:
                 path=folder,
                 remedy="export sessions with CONFIGS=one and with CONFIGS=two apart",
             )
-        ours = best is not None and best.variant.candidate == INITIAL
-        if best is not None and best.proved and ours:
-            if not one.gains_most(tokens, best.speedup, folder):
+        ours = best is not None and best.variants[0].candidate == INITIAL
+        if best is not None and best.gain.proved and ours:
+            if not one.gains_most(tokens, best.gain.speedup, folder):
                 continue
             one.undecided.pop(tokens, None)
         elif tokens in one.own and tokens not in one.undecided:
             continue  # another session has proved something
         else:
             one.undecided[tokens] = _why(best)
-        if best is None or best.slower:
+        if best is None or best.gain.slower:
             continue
         if not ours:
-            one.undecided[tokens] = f"the best is of {best.variant.candidate}, another kernel"
+            one.undecided[tokens] = f"the best is of {best.variants[0].candidate}, another kernel"
             continue
-        values = chosen.config(entry.workload, best.variant)
+        values = chosen.config(best)
         one.own[tokens] = _config(values, "")
         if one.two:
             one.down[tokens] = _config(values, DOWN)
 
 
-def _why(best: Compared | None) -> str:
+def _why(best: Fastest | None) -> str:
     if best is None:
         return "nothing was compared"
-    return "nothing is as fast as that" if best.slower else "nothing is proved faster than that"
+    slower = best.gain.slower
+    return "nothing is as fast as that" if slower else "nothing is proved faster than that"
 
 
 class _Chosen:
-    """The configs of one session: of those that can't be told apart the same in every tuning."""
+    """The configs of one session: of those that are as fast the same in every tuning."""
 
     def __init__(self, found: Winners, folder: Path) -> None:
-        self._seed = found.manifest.config.seed
         definition = load_definition(found.spec.path, found.manifest.config.operators)
         self._space = definition.space
         with Session.open(folder, read_only=True) as session:
@@ -287,13 +287,13 @@ class _Chosen:
             self._comparisons = {one.workload: one for one in session.comparisons()}
             self._distrusted = distrusted(session.trials(stage=None), session.checks())
 
-    def config(self, workload: Workload, best: Variant) -> Config:
-        comparison = self._comparisons[workload]
-        if best not in comparison.finalists:
-            return best.config
-        found = alike(comparison, best, self._distrusted, self._seed)
+    def fastest(self, workload: Workload) -> Fastest | None:
+        known = self._comparisons.get(workload)
+        return None if known is None else fastest_of(known, self._distrusted)
+
+    def config(self, fastest: Fastest) -> Config:
         # Of another kernel its config says nothing in the engine.
-        found = tuple(one for one in found if one.candidate == INITIAL)
+        found = [one for one in fastest.variants if one.candidate == INITIAL]
         return canonical(found, self._space).config
 
 

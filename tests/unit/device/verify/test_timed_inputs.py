@@ -14,7 +14,7 @@ from tuner.device.base import DeviceInfo, Program
 from tuner.device.inputs import NORMAL, USES, InputCache, Prepared
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
 from tuner.device.verify.restarting_worker import Judge, Rows, RunFailedError
-from tuner.device.verify.verified_device import VerifiedDevice
+from tuner.device.verify.verified_device import VerifiedDevice, _unjudged
 from tuner.model.errors import OutOfMemory
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Correctness, Status
@@ -153,9 +153,13 @@ class Timing(IdleRunner):
 
     def __init__(self) -> None:
         self.rounds: list[int] = []
+        self.judged: list[bool] = []
 
     def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
         self.rounds.append(rounds)
+        self.judged.append(judge is not _unjudged)
+        for index in range(len(programs)):
+            judge(index, 0, True)
         return [(round_, 10.0 * round_) for round_ in range(rounds)]
 
 
@@ -189,9 +193,20 @@ def test_where_inputs_decide_how_much_there_is_to_do_each_row_has_its_own(
     for row, rounds in zip(compared, runner.rounds, strict=True):
         middle = (rounds - 1) / 2
         assert row == (middle, 10.0 * middle), "the mean of its rounds"
+    assert runner.judged.count(True) == 12, "in so many nobody gets away with what was right once"
     ranked = device.rank([config("a"), config("c")], rounds=12)
     assert len(ranked) == 12
     assert len(runner.rounds) == 48 + 12
+    assert runner.judged[48:].count(True) == 3
+
+
+def test_what_is_wrong_on_the_draws_that_are_judged_is_at_fault(
+    verifier: Verifying, runner: Timing, make_spec: Callable[..., KernelSpec]
+) -> None:
+    routes = ("routes", "int32", ("T",), "input", "indices")
+    device = timing(verifier, runner, make_spec(*ARRAYS, routes))
+    verifier.fails_timed = True
+    assert device.rank([config("a"), config("c")], rounds=12) == [(None, None)] * 12
 
 
 def test_a_cpu_compares_on_three_draws_whatever_inputs_decide(
