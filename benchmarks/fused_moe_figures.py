@@ -235,7 +235,8 @@ def with_fleets(path: Path, made: Sequence[Mapping[str, Any]]) -> list[dict[str,
         ]
         if added:
             rows = sorted([*of["rows"], *added], key=lambda row: row["tokens"])
-            of |= {"rows": rows, "asked": max(of["asked"], len(rows)), "seconds": None}
+            stopped = {"seconds": None, "stopped_s": of.get("seconds") or of.get("stopped_s")}
+            of |= {"rows": rows, "asked": max(of["asked"], len(rows)), **stopped}
     return [found[name] for name in sorted(found)]
 
 

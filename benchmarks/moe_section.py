@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import geometric_mean, median
 from typing import Any
@@ -58,6 +59,8 @@ def _fleet(fleet: Json) -> Iterator[str]:
         took = f", made in {spent / 60:.1f} minutes (asked: {MINUTES})"
     elif parts > 1:
         took = f", made in {parts} parts"
+        if stopped_s := fleet.get("stopped_s"):
+            took += f", the last of which was stopped after {stopped_s / 60:.1f} minutes"
     asked = fleet["asked"]
     numbers = f"{len(rows)} numbers of tokens"
     if asked > len(rows):
@@ -110,13 +113,15 @@ def _seeds(fleets: Sequence[Json]) -> Iterator[str]:
 
 
 def seeds(content: Json) -> Iterator[str]:
-    """Say what two seeds' configs take, timed in the same rounds."""
+    """Say what two seeds' configs took, timed in the same rounds, when they had few draws."""
     rows = content["rows"]
     proved = _apart(rows, 0.0)
     draws = len(rows[0]["draws"]) if rows else 0
     yield "## Two seeds' files for SGLang's fused MoE kernel\n"
     yield (
-        f"The files of seeds 0 and 1, {content['columns']} columns: {content['shared']} numbers of "
+        "Until commit b2040d92 all rounds of a call of a race had the same inputs, and those of "
+        f"the finals eight draws of them. The files of seeds 0 and 1, {content['columns']} "
+        f"columns: {content['shared']} numbers of "
         f"tokens have a config by both, of {len(rows)} they differ. Those were timed in the same "
         f"rounds, in {draws} draws of inputs and routes; the interval is that of the draws. "
         f"{proved} differ by more than it, {_apart(rows, RESOLUTION)} of them by more than the "
@@ -130,18 +135,63 @@ def seeds(content: Json) -> Iterator[str]:
     yield ("\n`benchmarks/fused_moe_seeds.py`, `benchmarks/results/h200/fused_moe_seeds.json`.\n")
 
 
-def sessions(content: Json) -> Iterator[str]:
-    """Say how far apart two sessions measured the same configs."""
-    yield "## The same configs, measured by two sessions\n"
+def few_draws(content: Json) -> Iterator[str]:
+    """Say how far apart two sessions measured the same configs on few draws of the inputs."""
     yield (
         f"The final rounds of these two fleets, each on a GPU of its own of one host, have "
         f"{content['configs']} configs in common; of {content['quiet']} a round scatters by less "
         "than 2 %. What a config takes of the time of SGLang's own is "
         f"{content['apart']:.2%} apart in the two (root mean square), where the scatter within "
-        f"each, of inputs too, lets expect {content['expected']:.2%}: more rounds, and more "
-        "draws of the inputs, would not bring them together. "
+        f"each lets expect {content['expected']:.2%}. "
+        "`benchmarks/results/h200/fused_moe_sessions_few_draws.json`.\n"
+    )
+
+
+def again(content: Json) -> Iterator[str]:
+    """Say whether it is the inputs, the process or the GPU that changes what a config takes."""
+    rows, of = content["rows"], content["deviations"]
+    gpus, turns = (len({row[name] for row in rows}) for name in ("gpu", "turn"))
+    yield "## The same configs, measured again\n"
+    yield (
+        f"Finalists of {len({row['workload'] for row in rows})} numbers of tokens beside SGLang's "
+        f"own config, in {turns} processes on each of {gpus} GPUs of a host, in "
+        f"{len(rows[0]['draws'])} draws of the inputs each. What a config takes of the other's "
+        f"time varies by {of['draw']:.2%} from draw to draw, by {of['process']:.2%} more from "
+        f"process to process and by {of['gpu']:.2%} from GPU to GPU (standard deviations), where "
+        f"a process's mean is known to {of['error_of_a_process']:.2%}: it is the inputs. "
+        "`benchmarks/measured_again.py`, `benchmarks/results/h200/fused_moe_again.json`.\n"
+    )
+
+
+def sessions(content: Json) -> Iterator[str]:
+    """Say how far apart two sessions are whose rounds have inputs of their own, and their files."""
+    differing = content["choices"]
+    yield "## Two seeds, with inputs of their own for each row\n"
+    yield (
+        f"Fleets of two seeds again, each on a GPU of its own, since every row of a race and of "
+        f"the finals has a draw of its own: of {content['configs']} configs in common what one "
+        f"takes of the time of SGLang's own is {content['apart']:.2%} apart, where "
+        f"{content['expected']:.2%} are expected. The files differ at {len(differing)} numbers of "
+        "tokens. By how much each one's config is faster than SGLang's own, in its own session:\n"
+    )
+    yield "| tokens | seed 0 | seed 1 | seed 1 over seed 0 |"
+    yield "|---|---|---|---|"
+    for row in differing:
+        first, second = row["chosen"]
+        gap = second["gain"] - first["gain"]
+        error = math.hypot(first["error"], second["error"])
+        sides = " | ".join(map(_gained, (first, second)))
+        yield f"| {row['tokens']} | {sides} | {gap:+.2%} ± {2.0 * error:.2%} |"
+    yield (
+        "\nThey were not timed in the same rounds. "
         "`benchmarks/measured_again.py`, `benchmarks/results/h200/fused_moe_sessions.json`.\n"
     )
+
+
+def _gained(chosen: Json) -> str:
+    if chosen["config"] is None:
+        return "SGLang's own"
+    return f"{chosen['gain']:.2%} ± {2.0 * chosen['error']:.2%}"
 
 
 def _apart(rows: Sequence[Json], least: float) -> int:

@@ -554,6 +554,8 @@ SECTIONS = (
     *((steps_section.steps, f"h200/sglang_step/{model}") for model in steps_section.ASKED),
     (moe_section.fused_moe, "GPU/fused_moe"),
     (moe_section.seeds, "h200/fused_moe_seeds"),
+    (moe_section.few_draws, "h200/fused_moe_sessions_few_draws"),
+    (moe_section.again, "h200/fused_moe_again"),
     (moe_section.sessions, "h200/fused_moe_sessions"),
     (moe_section.step, "h200/sglang_step/qwen3-30b-a3b-moe-configs"),
     (steps_section.call_cost, "h200/call_cost"),

@@ -70,7 +70,8 @@ def fleet(content: Json) -> Iterator[str]:
     yield (
         f"`tune fleet` on a simulated GPU: {content['tokens']} numbers of tokens of "
         f"Qwen3-30B-A3B's experts, {content['seeds']} seeds. What configs cost is from two "
-        "fleets on an H200, and so is what times scatter by; a forest fitted to them says what "
+        "fleets on an H200, and so is what times scatter by, from round to round and from draw to "
+        "draw of the inputs; a forest fitted to them says what "
         "other configs cost, so that the best is known. *Enough* is the expected gain below which "
         "a search ends (`--enough`). *Not tried* is how much slower than the best the best config "
         "is that was tried, *lost* what the file's config is: means, and the worst. *Differ* "
@@ -83,10 +84,9 @@ def fleet(content: Json) -> Iterator[str]:
     )
     yield "|---|---|---|---|---|---|---|---|"
     for one in content["ways"]:
-        apart = one.get("sessions_apart", 0.0)
-        way = f"{one['enough']:.1%}" + (f", sessions off by {apart:.2%}" if apart else "")
+        few = ", few draws" if one["inputs"] == "few" else ""
         yield (
-            f"| {way} | {one['trials']:.0f} | {one['never_tried']:.2%} "
+            f"| {one['enough']:.1%}{few} | {one['trials']:.0f} | {one['never_tried']:.2%} "
             f"| {one['loss']:.2%} | {one['worst_loss']:.2%} | {one['differ']:.1f} "
             f"| {one['apart']:.1f} | {one['worst_apart']:.2%} |"
         )
@@ -94,14 +94,13 @@ def fleet(content: Json) -> Iterator[str]:
         "\n0.5 % is what `tune` has by default; each number of tokens after the first then adds 30 "
         "trials at most, which ended most of these searches. With less each may take 100, and then "
         "all that differs from one of its three fastest in one parameter, and the finals take 96 "
-        "rounds in place of 40. 0.1 % is what `tune fleet` has. 17 numbers of tokens had 62 to 169 "
-        "configs measured, 256 had 712, most of them from a recording: the rest is the forest's, "
-        "in which no config is good alone. **On an H200 files of two seeds differ more**: at 9 of "
-        "18 numbers of tokens with 0.5 %, at 7 with 0.1 %, at 6 where of what differs from the "
-        "best in one parameter another BLOCK_SIZE_M alone was tried, and at 9 as it is now "
-        "([timed](#two-seeds-files-for-sglangs-fused-moe-kernel)). The first lines measure one "
-        "GPU; on two of a host [two sessions disagree on the same "
-        "configs](#the-same-configs-measured-by-two-sessions). The last line has each session find "
-        "what configs of the same tiles, warps and stages cost off by as much. "
+        "rounds in place of 40. 0.1 % is what `tune fleet` has. 17 numbers of tokens had 79 to 250 "
+        "configs measured, 256 had 716, most of them from a recording: the rest is the forest's, "
+        "in which no config is good alone. Each row of a race and of the finals has inputs of its "
+        "own; with *few draws* all rows of a call of a race have the same, and those of the finals "
+        "eight draws, as until commit b2040d92. On an H200 files of two seeds "
+        "[differed](#two-seeds-files-for-sglangs-fused-moe-kernel) at 9 of 18 numbers of tokens "
+        "with few draws, and [at 4 of 17](#two-seeds-with-inputs-of-their-own-for-each-row) with "
+        "one for each row. "
         "`benchmarks/simulated_fleet.py`, `benchmarks/results/cpu/simulated_fleet.json`.\n"
     )

@@ -205,3 +205,21 @@ def test_what_is_kept_in_the_last_rounds_of_a_comparison_shows_after_them(
         right, wrong, other = device.compare(programs, rounds=20).faults
     assert (right, other) == ("", "")
     assert "expected" in wrong
+
+
+def test_what_is_kept_between_rounds_shows_where_each_row_has_inputs_of_its_own(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verified_device.VerifiedDevice, "_draws_each_row", True)
+    keeps = (KERNELS / "keeps.cu").read_text()
+    counts, early = keeps.replace("calls >= 12", "false"), keeps.replace("12", "2")
+    one = (launch(1, 64),)
+    programs = [build(source, HISTOGRAM.workload, one, ()) for source in (counts, early)]
+    with closing(HostDevice(HISTOGRAM.spec, {})) as device:
+        compared = device.compare(programs, rounds=96)
+        ranked = device.rank(programs, rounds=48)
+    assert len(compared.times_us) == len(ranked) == 48
+    right, wrong = compared.faults
+    assert right == ""
+    assert "expected" in wrong
+    assert all(first is not None and second is None for first, second in ranked)

@@ -193,6 +193,22 @@ HISTOGRAM = Operator(
     Workload.of({"T": 1000}),
     (launch(5, 64),),
 )
+# How long it takes is decided by an input, and by nothing else.
+WAIT = Operator(
+    "wait",
+    (
+        array("y", "float32", "T", "output"),
+        array("x", "float32", "T"),
+        replace(
+            array("turns", "int32", "1"), fill="indices", fill_bounds=(Expression.parse("64"),)
+        ),
+        *axes("T"),
+    ),
+    EXACT,
+    Workload.of({"T": 1000}),
+    (launch(4, 256),),
+    reference="scale",
+)
 ACCUMULATE = Operator(
     "accumulate",
     (array("total", "float32", "T", "inout"), array("x", "float16", "T"), *axes("T")),
