@@ -17,6 +17,7 @@ from tuner.model.statistics import (
     paired_interval,
     relative_standard_error,
     roofline_share,
+    trimmed_mean,
     unpaired_interval,
 )
 
@@ -137,6 +138,24 @@ class TestStandardError:
     def test_one_sample_has_none_and_constant_samples_have_zero(self) -> None:
         assert relative_standard_error([3.0]) is None
         assert relative_standard_error([3.0, 3.0]) == 0.0
+
+
+class TestTrimmedMean:
+    def test_its_error_agrees_with_the_spread_of_many_means(self) -> None:
+        rng = np.random.default_rng(0)
+        means, errors = trimmed_mean(rng.normal(5.0, 1.0, (48, 2000)), 1 / 16)
+        assert means.mean() == pytest.approx(5.0, abs=0.02)
+        assert errors.mean() == pytest.approx(means.std(), rel=0.1)
+
+    def test_rounds_in_which_the_gpu_was_held_up_do_not_count(self) -> None:
+        rounds = np.tile([[1.0, 2.0]], (48, 1))
+        rounds[3:6] = 50.0
+        means, errors = trimmed_mean(rounds, 1 / 16)
+        assert (means.tolist(), errors.tolist()) == ([1.0, 2.0], [0.0, 0.0])
+
+    def test_a_single_row_is_known_to_nothing(self) -> None:
+        means, errors = trimmed_mean(np.array([[1.0, 2.0]]), 1 / 16)
+        assert (means.tolist(), errors.tolist()) == ([1.0, 2.0], [np.inf, np.inf])
 
 
 class TestStopping:
