@@ -254,6 +254,10 @@ def test_numbers_of_tokens_that_were_not_made_again_are_kept_with_their_commit(t
     content = {"fleets": [{**found, "asked": 3}], "searches": [], "environment": about}
     said = "\n".join(moe_section.fused_moe(content, "h200"))
     assert "3 numbers of tokens, made in 2 parts, seed 0" in said
+    stopped = fused_moe_figures.with_fleets(path, [{**made("c2", 16, 64), "seconds": 960.0}])[0]
+    content = {"fleets": [stopped], "searches": [], "environment": about}
+    said = "\n".join(moe_section.fused_moe(content, "h200"))
+    assert "made in 2 parts, the last of which was stopped after 16.0 minutes, seed 0" in said
     experts = {"experts": 32, "hidden": 7168, "ep": 8, "weights": "fp8_block"}
     assert len(fused_moe_figures.with_fleets(path, [{**made("c3", 64), **experts}])) == 3
     qwen3 = {**made("c3", 1, 16), **fused_moe_figures.UNSAID}
@@ -265,6 +269,26 @@ def test_two_sessions_are_compared_by_the_configs_that_both_have() -> None:
     (low, high) = found.values()
     assert low[0] == pytest.approx(math.log(8.0 / 10.0), abs=0.01)
     assert high[0] == pytest.approx(math.log(9.0 / 10.0), abs=0.01)
+
+
+def test_where_files_differ_their_configs_gains_are_compared_with_their_errors() -> None:
+    content = {
+        "configs": 64,
+        "apart": 0.0019,
+        "expected": 0.0012,
+        "choices": [
+            {
+                "tokens": 96,
+                "chosen": [
+                    {"config": None, "gain": 0.0, "error": 0.0},
+                    {"config": {"BLOCK_SIZE_M": 16}, "gain": 0.003, "error": 0.0007},
+                ],
+            }
+        ],
+    }
+    said = "\n".join(moe_section.sessions(content))
+    assert "differ at 1 numbers of tokens" in said
+    assert "| 96 | SGLang's own | 0.30% ± 0.14% | +0.30% ± 0.14% |" in said
 
 
 def test_what_differs_between_processes_is_told_from_what_draws_do() -> None:
