@@ -45,7 +45,9 @@ _UNCOMPILED = frozenset({Status.COMPILE, Status.TIMEOUT})
 _FORESEEN = frozenset({Status.COMPILE, Status.RESOURCE_LIMIT, Status.CONSTRAINT})
 # Of the trials of a search of several workloads, so many of each are kept for this.
 TRANSFERRED_CONFIGS = 3
-# How often the neighbours of the best are tried, where one of them is among these from then on.
+# How often the neighbours of the best are tried, and then what is best on other workloads, where
+# one of them is among the best from then on. With neighbours alone two seeds of a fleet end apart
+# half as often again, for 3 % fewer trials (benchmarks/simulated_fleet.py).
 LOOKS_AROUND = 3
 # Of so many of a workload's fastest. Of one alone two seeds of a fleet end apart more often, and
 # with five they agree hardly better for as many trials again (benchmarks/simulated_fleet.py).
@@ -106,9 +108,12 @@ def note_space(
 
 
 def cross_workload_transfer(
-    completed: Sequence[Trial], pools: Mapping[Workload, Pool]
+    completed: Sequence[Trial], pools: Mapping[Workload, Pool], most: int
 ) -> Iterator[tuple[Workload, Config]]:
-    """Name untried configs: two of the nearest workload's best, then one of each farther one."""
+    """Name untried configs: two of the nearest workload's best, then one of each farther one.
+
+    Of each workload so many at most.
+    """
     tried = {(trial.workload, trial.config) for trial in completed}
     ranked: dict[Workload, list[Config]] = {}
     for trial in fastest(completed):
@@ -118,7 +123,7 @@ def cross_workload_transfer(
         wanted = [config for other in near[:1] for config in ranked[other][:2]]
         wanted += [ranked[other][0] for other in near[1:]]
         untried = (c for c in dict.fromkeys(wanted) if c in pool and (own, c) not in tried)
-        yield from ((own, config) for config in islice(untried, TRANSFERRED_CONFIGS))
+        yield from ((own, config) for config in islice(untried, most))
 
 
 def next_to_the_best(
@@ -266,12 +271,14 @@ class Search:
                 search.searcher.tell(trial)
                 self._learn(search, trial)
         completed = [trial for trial, _ in self._completed]
-        completed += self._try_all(cross_workload_transfer(completed, self._joined()))
+        shared = cross_workload_transfer(completed, self._joined(), TRANSFERRED_CONFIGS)
+        completed += self._try_all(shared)
         for _ in range(LOOKS_AROUND if self._looks_on else 0):
-            near = next_to_the_best(completed, self._learning())
-            found = self._try_all(near, extra=True)
-            completed += found
-            if not found:
+            before = len(completed)
+            completed += self._try_all(next_to_the_best(completed, self._learning()), extra=True)
+            shared = cross_workload_transfer(completed, self._joined(), LEARNT_FROM)
+            completed += self._try_all(shared, extra=True)
+            if len(completed) == before:
                 break
 
     def _try_all(

@@ -23,6 +23,7 @@ from tuner.tuning.progress import ProgressTracker
 from tuner.tuning.scheduler import FIRST_TURN_TRIALS
 from tuner.tuning.search import (
     FURTHER_TRIALS,
+    LEARNT_FROM,
     NEIGHBOURS,
     TRANSFERRED_CONFIGS,
     Search,
@@ -110,8 +111,11 @@ def test_who_looks_on_for_less_tries_all_that_is_next_to_its_best(
         with make_session(plan, f"enough-{enough}") as session:
             found = searched(plan, session, compiler, listener, rugged)
             pools = pools_of(plan, evaluator_of(plan, compiler, SimulatedDevice(rugged)))
-            left = list(next_to_the_best(session.trials(INITIAL), pools))
+            trials = session.trials(INITIAL)
+            left = list(next_to_the_best(trials, pools))
             assert bool(left) != looks_around
+            if looks_around:
+                assert not list(cross_workload_transfer(trials, pools, LEARNT_FROM))
         last = {progress.workload: progress for progress in listener.seen[-1].workloads}
         assert all(last[w].budget == last[w].done == len(one) for w, one in found.items())
 
@@ -241,19 +245,21 @@ def test_the_best_two_of_the_nearest_come_before_the_best_of_the_others(pool) ->
         *(trial(1024, config, time_us) for config, time_us in ((a, 3.0), (b, 2.0), (c, 1.0))),
         *(trial(1 << 20, config, time_us) for config, time_us in ((d, 9.0), (e, 8.0))),
     ]
-    found = list(cross_workload_transfer(told, {workload(2048): pool}))
+    found = list(cross_workload_transfer(told, {workload(2048): pool}, TRANSFERRED_CONFIGS))
     assert found == [(workload(2048), config) for config in (c, b, e)]
-    assert len(found) == TRANSFERRED_CONFIGS
+    assert list(cross_workload_transfer(told, {workload(2048): pool}, 1)) == found[:1]
 
 
 def test_only_what_won_elsewhere_is_valid_here_and_was_not_tried_is_named(space, pool) -> None:
     a, b = pool[0], pool[1]
     few = pool.restricted([a])
     told = [trial(1024, a, 1.0), trial(1024, b, 2.0), trial(2048, a, 5.0)]
-    assert list(cross_workload_transfer(told, {workload(2048): few})) == []
-    assert list(cross_workload_transfer(told[:2], {workload(2048): few})) == [(workload(2048), a)]
-    assert list(cross_workload_transfer(told[:1], {workload(1024): pool})) == []
-    assert list(cross_workload_transfer([trial(1024, a, None)], {workload(2048): pool})) == []
+    assert list(cross_workload_transfer(told, {workload(2048): few}, 3)) == []
+    assert list(cross_workload_transfer(told[:2], {workload(2048): few}, 3)) == [
+        (workload(2048), a)
+    ]
+    assert list(cross_workload_transfer(told[:1], {workload(1024): pool}, 3)) == []
+    assert list(cross_workload_transfer([trial(1024, a, None)], {workload(2048): pool}, 3)) == []
 
 
 def test_next_to_the_best_are_the_untried_that_differ_from_it_in_one_parameter(pool) -> None:
