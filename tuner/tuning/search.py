@@ -47,7 +47,7 @@ _FORESEEN = frozenset({Status.COMPILE, Status.RESOURCE_LIMIT, Status.CONSTRAINT}
 TRANSFERRED_CONFIGS = 3
 # How often the neighbours of the best are tried, and then what is best on other workloads, where
 # one of them is among the best from then on. With neighbours alone two seeds of a fleet end apart
-# half as often again, for 3 % fewer trials (benchmarks/simulated_fleet.py).
+# at 1.8 of 18 numbers of tokens, with both at 1.5 (benchmarks/simulated_fleet.py).
 LOOKS_AROUND = 3
 # Of so many of a workload's fastest. Of one alone two seeds of a fleet end apart more often, and
 # with five they agree hardly better for as many trials again (benchmarks/simulated_fleet.py).
