@@ -1,6 +1,6 @@
 """Time what two seeds put into files for SGLang's fused MoE kernel against each other.
 
-    python benchmarks/fused_moe_seeds.py [--columns 768] [--draws 12] [--result FILE] [--out FILE]
+    python benchmarks/fused_moe_seeds.py [--columns 768] [--draws 48] [--result FILE] [--out FILE]
                                           (needs an NVIDIA GPU, SGLang 0.5.17 and sglang-kernel)
 
 FILE is the result of fused_moe_figures.py, with two fleets of these columns. Where their configs
@@ -16,7 +16,6 @@ import os
 from collections.abc import Mapping, Sequence
 from math import exp
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from fused_moe import COLUMNS, KERNEL, SLICES, axes_of, operators_of
 from running import ranking
 
 RESULT = ROOT / "benchmarks/results/h200/fused_moe.json"
-ROUNDS, RESAMPLES = 8, 10_000
+RESAMPLES = 10_000
 Config = Mapping[str, int] | None
 
 
@@ -45,9 +44,9 @@ def differing(
     return len(shared), {n: (first[n], second[n]) for n in shared if first[n] != second[n]}
 
 
-def summary(draws: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """Say what the first takes of the second: the mean of the draws' medians, and its interval."""
-    logs = np.log([median(one) for one in draws])
+def summary(draws: Sequence[float]) -> dict[str, Any]:
+    """Say what the first takes of the second: the mean of the draws, and its interval."""
+    logs = np.log(draws)
     drawn = np.random.default_rng(0).integers(0, len(logs), (RESAMPLES, len(logs)))
     low, high = np.quantile(logs[drawn].mean(axis=1), (0.025, 0.975))
     return {
@@ -76,10 +75,8 @@ def measured(
                 else evaluator.program(workload, whole(run.plan.space.default, one))
                 for one in pair
             ]
-            ratios = [
-                [a / b for a, b in run.device.rank(programs, rounds=ROUNDS) if a and b]
-                for _ in range(draws)
-            ]
+            # Each row has inputs of its own.
+            ratios = [a / b for a, b in run.device.rank(programs, rounds=draws) if a and b]
             row = {"tokens": workload.values["M"], "configs": pair, **summary(ratios)}
             print(row["tokens"], row["ratio"], row["interval"], row["draws"], flush=True)
             rows.append(row)
@@ -98,7 +95,7 @@ def main() -> None:
     """Read, time and write."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--columns", type=int, default=COLUMNS, choices=SLICES)
-    parser.add_argument("--draws", type=int, default=12)
+    parser.add_argument("--draws", type=int, default=48)
     parser.add_argument("--result", type=Path, default=RESULT)
     parser.add_argument("--out", type=Path, default=RESULT.with_name("fused_moe_seeds.json"))
     asked = parser.parse_args()

@@ -1,7 +1,7 @@
 """Do two measurements of the same configs agree? Between draws of inputs, processes and GPUs.
 
     python benchmarks/measured_again.py again SESSION [--workload KEY ...] [--gpus 0,1] [--times 3]
-                                              [--draws 8] [--out FILE]      (needs NVIDIA GPUs)
+                                              [--draws 24] [--out FILE]      (needs NVIDIA GPUs)
     python benchmarks/measured_again.py sessions SESSION OTHER [--out FILE]
 
 `again` times the finalists of a session beside their baseline in processes of their own: on each
@@ -22,14 +22,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 from environment import RESULTS, ROOT, write_result
 from running import ranking
 
-ROUNDS, PARTS, MOST = 8, 8, 4
+PARTS, MOST = 8, 4
 # Where a round scatters by 2 to 5 %, 96 of them say nothing of 0.5 %.
 QUIET = 0.02
 OUT = RESULTS / "h200"
@@ -136,18 +136,19 @@ def child(asked: argparse.Namespace) -> None:
             workload = next(w for w in run.plan.config.workloads if w.key == one.workload.key)
             programs = [evaluator.baseline_program(workload)]
             programs += [evaluator.program(workload, config) for config in chosen]
-            draws = [_over(run.device.rank(programs, rounds=ROUNDS)) for _ in range(asked.draws)]
+            # Each row has inputs of its own.
+            rows = run.device.rank(programs, rounds=asked.draws)
+            draws = [_over(row) for row in rows if all(row)]
             row = {"workload": workload.key, "configs": [c.key for c in chosen], "draws": draws}
             print(json.dumps({**row, "gpu": asked.child}), flush=True)
         environment = {**run.device.info.environment, "device": run.device.info.name}
         print(json.dumps({"environment": environment}), flush=True)
 
 
-def _over(rounds: Sequence[Sequence[float | None]]) -> list[float]:
-    """Say what each takes of the first one's time in the rounds of a draw, as a log."""
-    right = [[math.log(us) for us in row if us] for row in rounds if all(row)]
-    count = len(right[0])
-    return [round(median(row[k] - row[0] for row in right), 5) for k in range(1, count)]
+def _over(row: Sequence[float | None]) -> list[float]:
+    """Say what each takes of the first one's time, as a log."""
+    logs = [math.log(us) for us in row if us]
+    return [round(one - logs[0], 5) for one in logs[1:]]
 
 
 def again(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -223,7 +224,7 @@ def main() -> None:
     parser.add_argument("--workload", action="append", default=[], help="key, M=48,... (all)")
     parser.add_argument("--gpus", type=lambda text: [*map(int, text.split(","))], default=[0])
     parser.add_argument("--times", type=int, default=3, help="processes on each GPU")
-    parser.add_argument("--draws", type=int, default=8, help="of the inputs, in each")
+    parser.add_argument("--draws", type=int, default=24, help="of the inputs, in each")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path)

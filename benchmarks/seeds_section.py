@@ -93,9 +93,10 @@ def fleet(content: Json) -> Iterator[str]:
     yield (
         "\n0.5 % is what `tune` has by default; each number of tokens after the first then adds 30 "
         "trials at most, which ended most of these searches. With less each may take 100, and then "
-        "all that differs from one of its three fastest in one parameter, and the finals take 96 "
-        "rounds in place of 40. 0.1 % is what `tune fleet` has. 17 numbers of tokens had 79 to 250 "
-        "configs measured, 256 had 716, most of them from a recording: the rest is the forest's, "
+        "all that differs from one of its three fastest in one parameter, and what is then best "
+        "for others, and the finals take 96 rounds in place of 40. 0.1 % is what `tune fleet` "
+        "has. 17 numbers of tokens had 79 to 250 configs measured, 256 had 716, most of them from "
+        "a recording: the rest is the forest's, "
         "in which no config is good alone. Each row of a race and of the finals has inputs of its "
         "own; with *few draws* all rows of a call of a race have the same, and those of the finals "
         "eight draws, as until commit b2040d92. On an H200 files of two seeds "

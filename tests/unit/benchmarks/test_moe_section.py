@@ -218,13 +218,13 @@ def test_where_two_seeds_are_of_one_mind_that_is_the_result_and_nothing_is_timed
 
 
 def test_an_interval_is_that_of_draws_not_of_rounds() -> None:
-    sure = fused_moe_seeds.summary([[1.02] * 8] * 12)
+    sure = fused_moe_seeds.summary([1.02] * 12)
     assert (sure["ratio"], sure["interval"]) == (1.02, [1.02, 1.02])
-    unsure = fused_moe_seeds.summary([[0.97] * 8, [1.03] * 8] * 6)
+    unsure = fused_moe_seeds.summary([0.97, 1.03] * 6)
     low, high = unsure["interval"]
     assert low < 0.99
     assert high > 1.01
-    small = fused_moe_seeds.summary([[0.9985] * 8] * 12)
+    small = fused_moe_seeds.summary([0.9985] * 12)
     rows = [{"tokens": 1, **sure}, {"tokens": 16, **unsure}, {"tokens": 64, **small}]
     content = {"columns": 768, "shared": 18, "rows": rows}
     said = "\n".join(moe_section.seeds(content))
