@@ -27,7 +27,7 @@ from environment import ROOT, write_result
 
 if TYPE_CHECKING:
     from tuner.export.engine_configs.winners import Tables
-    from tuner.model.trial import Comparison
+    from tuner.model.trial import Comparison, Variant
     from tuner.search.recorded_spaces import RecordedSpace
 
 SPACE = ROOT / "search_spaces/sglang/fused_moe.yaml"
@@ -50,17 +50,8 @@ def row(comparison: Comparison, table: Tables, trials: int) -> dict[str, Any]:
     from tuner.model.statistics import paired_interval
 
     columns, tokens = list(zip(*comparison.rounds, strict=True)), comparison.workload.values["M"]
-    wanted = None if tokens in table.undecided else _wanted(table, tokens)
-    at = (
-        0
-        if wanted is None
-        else 1
-        + next(
-            place
-            for place, one in enumerate(comparison.finalists)
-            if all(one.config[name] == value for name, value in wanted.items())
-        )
-    )
+    wanted, variant = written(comparison, table)
+    at = comparison.column(variant)
     found: dict[str, Any] = {
         "tokens": tokens,
         "us": round(median(columns[at]), 3),
@@ -74,6 +65,20 @@ def row(comparison: Comparison, table: Tables, trials: int) -> dict[str, Any]:
         found["default_us"] = round(median(default), 3)
         found["over_default"] = _ratio(paired_interval(default, columns[at], 0))
     return found
+
+
+def written(comparison: Comparison, table: Tables) -> tuple[dict[str, int] | None, Variant | None]:
+    """Give what a file has for a number of tokens, and whose it is; None for the engine's own."""
+    tokens = comparison.workload.values["M"]
+    if tokens in table.undecided:
+        return None, None
+    wanted = _wanted(table, tokens)
+    variants = (
+        one
+        for one in comparison.finalists
+        if all(one.config[name] == value for name, value in wanted.items())
+    )
+    return wanted, next(variants)
 
 
 def _wanted(table: Tables, tokens: int) -> dict[str, int]:

@@ -80,24 +80,19 @@ def choices(folders: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def _chosen(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    from fused_moe_figures import SPACE, TRITON
+    from fused_moe_figures import SPACE, TRITON, written
 
-    from tuner.dispatch.alike import gain_of
+    from tuner.dispatch.alike import Gain, gain_of
     from tuner.export.engine_configs.winners import configs_of
     from tuner.session.session import Session
 
     (table,) = configs_of([folder], "sglang", TRITON, SPACE).tables.values()
     with Session.open(folder, read_only=True) as session:
         for one in session.comparisons():
-            tokens = one.workload.values["M"]
-            if tokens in table.undecided:
-                yield tokens, {"config": None, "gain": 0.0, "error": 0.0}
-                continue
-            wanted = table.own[tokens]
-            (variant,) = [v for v in one.finalists if all(v.config[k] == wanted[k] for k in wanted)]
-            gain = gain_of(one, variant)
+            wanted, variant = written(one, table)
+            gain = gain_of(one, variant) if variant else Gain(0.0, 0.0)
             said = {"gain": round(gain.gain, 5), "error": round(gain.error, 5)}
-            yield tokens, {"config": wanted, **said}
+            yield one.workload.values["M"], {"config": wanted, **said}
 
 
 def logs(comparison: Any) -> dict[str, tuple[float, float, float]]:

@@ -32,7 +32,9 @@ class IdleRunner:
 
     def rerun(self, program: Program) -> None: ...
 
-    def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
+    def compare(
+        self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge | None
+    ) -> Rows:
         return [(1.0,) * len(programs)] * rounds
 
     def isolated_us(self, programs: Sequence[Program]) -> tuple[float | None, ...]:

@@ -9,7 +9,7 @@ from math import exp
 import numpy as np
 
 from tuner.model.config import Config, SearchSpace
-from tuner.model.statistics import trimmed_mean
+from tuner.model.statistics import SURE, trimmed_mean
 from tuner.model.trial import Comparison, Variant
 
 # A kernel that is compared with itself differs by up to this. Where what can't be told apart counts
@@ -19,8 +19,6 @@ SAME = 0.001
 # Of the rounds on either side: a GPU that is held up takes ten times as long. No more, for where
 # inputs decide how much there is to do, rounds are of several kinds, and all of them count.
 TRIMMED = 1 / 16
-# Two standard errors are a 95 % interval.
-SURE = 2.0
 
 
 @dataclass(frozen=True, slots=True)

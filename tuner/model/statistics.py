@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Interval = tuple[float, float]
 LEVEL = 0.95
+# Two standard errors are such an interval.
+SURE = 2.0
 # Below so many rounds no difference can be claimed: if nothing differed, all of n would agree with
 # probability `2 * 0.5**n` (sign test).
 FEWEST_ROUNDS = 6

@@ -10,12 +10,12 @@ from tuner.dispatch.table import DispatchTable, SessionDispatch, SetSelection, a
 from tuner.model.errors import InputError
 from tuner.model.expressions import Value
 from tuner.model.kernel import DEVICE_NAMES, Workload
-from tuner.model.statistics import relative_standard_error
+from tuner.model.statistics import SURE, relative_standard_error
 from tuner.model.trial import Status, Trial, Variant
 from tuner.session.session import Session
 from tuner.space.plan import Plan, distance
 from tuner.tuning.evaluator import Candidates
-from tuner.tuning.race import SURE, Raced
+from tuner.tuning.race import Raced
 from tuner.tuning.verification import VERIFY, Verification
 
 # A search's times are known to a few percent: what is further behind is not worth a comparison,

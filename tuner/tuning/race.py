@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tuner.device.base import RankedRounds
-from tuner.model.statistics import trimmed_mean
+from tuner.model.statistics import SURE, trimmed_mean
 
 # Rounds before anybody drops out.
 FIRST_ROUNDS = 12
@@ -25,8 +25,6 @@ PROVED = 3.0
 # Costs that differ by less are the same: whoever of them wins, next to nothing is lost. With 0.003
 # finals take a sixth longer and choose no better (benchmarks/simulated_seeds.py).
 APART = 0.01
-# Two standard errors are a 95 % interval.
-SURE = 2.0
 # Rounds are added to at most so many times those so far: then fewer may be left to run.
 GROWTH = 4
 # For all rounds but the first: a noisy workload takes as long as some twenty trials.

@@ -155,7 +155,9 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
             for order in (*_some_orders(RERUN_CALLS), draw_order()):
                 worker.run(program, order, fill_byte())
 
-    def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
+    def compare(
+        self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge | None
+    ) -> Rows:
         """Time programs in alternation, each in a process that waits while the others run."""
         turns = list(range(len(programs)))
         rows = []
@@ -170,8 +172,9 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
                 for index in turns:
                     row[index] = calls[index].run(worker, programs[index])
                 rows.append(tuple(row))
-            for index, made in enumerate(calls):
-                made.let_judge(worker, partial(judge, index))
+            if judge is not None:
+                for index, made in enumerate(calls):
+                    made.let_judge(worker, partial(judge, index))
         return rows
 
     def _renewed_beside_others(self, program: Program) -> HostWorker | CallableWorker:

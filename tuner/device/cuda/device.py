@@ -251,7 +251,9 @@ class CudaRunner(RestartingWorker[Child]):
             limit_s = _limit_s(RERUN_TIMEOUT_S, program)
             self._ready_worker().call("rerun", program, self._timed_by, timeout_s=limit_s)
 
-    def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
+    def compare(
+        self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge | None
+    ) -> Rows:
         self._timed_by = FINALS
         timeout_s = _limit_s(TIMING_TIMEOUT_S * 4 + _rounds_limit_s(programs, rounds), *programs)
         try:

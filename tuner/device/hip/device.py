@@ -132,7 +132,9 @@ class HipRunner(RestartingWorker[Child]):
         with self._blamed_on_the_program():
             self._ready_worker().call("rerun", program, timeout_s=RUN_TIMEOUT_S)
 
-    def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
+    def compare(
+        self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge | None
+    ) -> Rows:
         timeout_s = TIMING_TIMEOUT_S + CALL_TIMEOUT_S * (rounds + 1) * len(programs)
         with self._blamed_on_the_program():
             worker = self._ready_worker()

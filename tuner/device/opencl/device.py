@@ -135,7 +135,9 @@ class OpenclRunner(RestartingWorker[Child]):
         with self._blamed_on_the_program(), self.pauses():
             self._ready_worker().call("rerun", program, timeout_s=self._run_timeout_s)
 
-    def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
+    def compare(
+        self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge | None
+    ) -> Rows:
         timeout_s = TIMING_TIMEOUT_S + ROUND_TIMEOUT_S * rounds * len(programs)
         with self._blamed_on_the_program():
             worker = self._ready_worker()

@@ -94,10 +94,12 @@ class RestartingWorker(ABC, Generic[_W]):
         """
 
     @abstractmethod
-    def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
+    def compare(
+        self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge | None
+    ) -> Rows:
         """Time programs interleaved, in microseconds: a row a round, in the programs' order.
 
-        Then let the results of each program be judged.
+        Then let the results of each program be judged, unless there is no judge.
         """
 
     def alone_us(self, programs: Sequence[Program]) -> tuple[float, ...]:
@@ -192,8 +194,10 @@ class RestartingWorker(ABC, Generic[_W]):
         self._worker, self._attached = None, False
 
 
-def let_judge(worker: Child, index: int, judge: Judge, timeout_s: float) -> None:
+def let_judge(worker: Child, index: int, judge: Judge | None, timeout_s: float) -> None:
     """Have a worker show what a program's last timed calls left, for each variant that they met."""
+    if judge is None:
+        return
     for variant in (0, 1):
         repeats: bool | None = worker.call("show", index, variant, timeout_s=timeout_s)
         if repeats is not None:

@@ -169,7 +169,7 @@ class VerifiedDevice:
             self._ask("prepare", programs[0].workload, NORMAL, fresh_seed())
             patch: Patch = self._ask("alternate") if stretch.judged else UNCHANGED
             varied = varied or bool(patch.offsets)
-            judging = judge if stretch.judged else _unjudged
+            judging = judge if stretch.judged else None
             with spent_on(TIMING):
                 timed = self._runner.compare(programs, stretch.rounds, patch, judging)
             rows += [_mean(timed)] if self._draws_each_row else timed
@@ -486,10 +486,6 @@ def _blamed_on_verifier() -> Iterator[None]:
             remedy="it holds the inputs and the float64 reference of a workload: the system may "
             "have run out of memory",
         ) from error
-
-
-def _unjudged(index: int, variant: int, repeats: bool) -> None:
-    """Let what a program's last call left pass: what it makes of other draws is judged."""
 
 
 def _mean(rows: Rows) -> tuple[float, ...]:

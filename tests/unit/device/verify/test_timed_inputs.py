@@ -14,7 +14,7 @@ from tuner.device.base import DeviceInfo, Program
 from tuner.device.inputs import NORMAL, USES, InputCache, Prepared
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
 from tuner.device.verify.restarting_worker import Judge, Rows, RunFailedError
-from tuner.device.verify.verified_device import VerifiedDevice, _unjudged
+from tuner.device.verify.verified_device import VerifiedDevice
 from tuner.model.errors import OutOfMemory
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Correctness, Status
@@ -155,10 +155,12 @@ class Timing(IdleRunner):
         self.rounds: list[int] = []
         self.judged: list[bool] = []
 
-    def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
+    def compare(
+        self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge | None
+    ) -> Rows:
         self.rounds.append(rounds)
-        self.judged.append(judge is not _unjudged)
-        for index in range(len(programs)):
+        self.judged.append(judge is not None)
+        for index in range(len(programs) if judge is not None else 0):
             judge(index, 0, True)
         return [(round_, 10.0 * round_) for round_ in range(rounds)]
 
