@@ -33,7 +33,8 @@ class TestOnTheCpu(KernelChecks):
             {"path": "token_rows", "tokens": 64, "tile_n": 40},
         )
     )
-    workload = {"M": 3, "D": 36, "K": 512}
+    # With fewer tokens sums that are rounded are within the tolerance in one run of 250.
+    workload = {"M": 7, "D": 36, "K": 512}
     launches = (
         Launch(
             "gate_up_silu<8>", (2, 1, 1), (128, 1, 1), arguments=("out", "x", "w", "M", "D", "K")
