@@ -9,8 +9,9 @@
 what SGLang guesses without a file in the same rounds: of Qwen3-30B-A3B, or with --columns 256 or
 2048 of DeepSeek-V3. `record` measures all valid configs that SGLang's
 own script tunes, or N of them at random, and writes a recording; what compiles does so before
-anything is timed. Both go on with what DIR holds, and keep their seconds in DIR/*.seconds.json.
-fused_moe_figures.py makes the result of it all.
+anything is timed. Both go on with what DIR holds, and `record` of all configs with what
+fused_moe_figures.py keeps of the spaces, unless it is done --anew; their seconds are in
+DIR/*.seconds.json. fused_moe_figures.py makes the result of it all.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tuner.compiler.base import Compiler, CompileRequest, CompileResult
     from tuner.model.progress import Progress
     from tuner.model.settings import RunSettings
+    from tuner.session.session import Session
     from tuner.space.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -241,6 +243,8 @@ def record(asked: argparse.Namespace) -> None:
             options = _options(session, changed)
             kernel = None if resumed else KERNEL
             run = open_run(stack, kernel, settings, options, resume=session if resumed else None)
+        if not asked.configs and not asked.anew:
+            know(run.session, run.plan)
         ahead = Ahead(run.compiler)
         left_s = asked.compile_s
         for requests in requests_of(run, ahead):
@@ -262,6 +266,24 @@ def record(asked: argparse.Namespace) -> None:
         copied = asked.work / path.name
         copied.write_bytes(path.read_bytes())
         print(f"{path} ({path.stat().st_size / 1024:.0f} KB)")
+
+
+def know(session: Session, plan: Plan) -> None:
+    """Give a session the trials of its spaces that are kept, so that only the rest is measured."""
+    from fused_moe_figures import read_measured, space_of
+
+    from tuner.process.files import read_text
+
+    session.add_candidate(plan.candidate, plan.template.text, read_text(plan.spec.path))
+    for one in read_measured():
+        space = space_of(one)
+        if one["weights"] != plan.config.operators["WEIGHTS"]:
+            continue
+        if space.workload not in plan.config.workloads:
+            continue
+        for trial in space.trials.values():
+            if session.trial(plan.candidate, space.workload, trial.config) is None:
+                session.record(trial)
 
 
 def _options(session: Path, change: Any) -> RunOptions:
@@ -345,6 +367,7 @@ def main() -> None:
     parser.add_argument("--routing", default="real", help="of `fleet`; as `tune fleet` has it")
     parser.add_argument("--gpus", help="of `fleet`: over these of the host, as `tune` takes them")
     parser.add_argument("--tokens", type=lambda text: tuple(map(int, text.split(","))))
+    parser.add_argument("--anew", action="store_true", help="of `record`: what is kept as well")
     parser.add_argument("--limit-s", type=float, default=None, help="of `record`'s search")
     parser.add_argument("--compile-s", type=float, default=300.0, help="of `record`'s compiling")
     asked = parser.parse_args()

@@ -1,13 +1,14 @@
 """Make the figures of SGLang's fused MoE kernel out of what fused_moe.py measured on a GPU.
 
-    python benchmarks/fused_moe_figures.py FOLDER [--recording FILE ...] [--session FOLDER ...]
-                                           [--replay] [--seeds N] [--out FILE]
+    python benchmarks/fused_moe_figures.py [FOLDER] [--recording FILE ...] [--session FOLDER ...]
+                                           [--anew] [--replay] [--seeds N] [--out FILE]
 
-FOLDER holds the sessions and the files *.seconds.json. Needs no GPU: the searches are replayed over
-recordings, or over what sessions of `fused_moe.py record` hold, stopped or not, each with `--seeds`
-seeds. What sessions measured is kept in benchmarks/recorded/fused_moe/spaces.json.xz, which
-`--replay` searches without them. FILE keeps what it has of other fleets, or of other numbers
-of tokens of the same one, each with the commit that it was made with, and of other searches. Of
+FOLDER holds the fleets' sessions and the files *.seconds.json; without it FILE keeps its fleets.
+Needs no GPU: the searches are replayed over recordings, or over what sessions of `fused_moe.py
+record` hold, stopped or not, each with `--seeds` seeds. What sessions measured is kept in
+benchmarks/recorded/fused_moe/spaces.json.xz: `record` goes on with it, and `--replay` searches it
+without them. FILE keeps what it has of other fleets, or of other numbers of tokens of the same one,
+each with the commit that it was made with, and of other searches. Of
 DeepSeek-V3's experts on eight GPUs, with weights in bf16, benchmarks/recorded/fused_moe has the
 recording.
 """
@@ -147,14 +148,41 @@ def searched(space: RecordedSpace, weights: str, seeds: int) -> dict[str, Any]:
     }
 
 
-def kept(sessions: Sequence[Path], path: Path = MEASURED) -> list[dict[str, Any]]:
-    """Add what sessions measured of their spaces to what the file has of others; give their own."""
-    own = [one for folder in sessions for one in _measured(folder)]
-    known = read_measured(path) if path.exists() else []
-    content = {(one["workload"], one["weights"]): one for one in [*known, *own]}
-    text = json.dumps([content[name] for name in sorted(content)])
+def kept(
+    sessions: Sequence[Path], path: Path = MEASURED, *, anew: bool = False
+) -> list[dict[str, Any]]:
+    """Add what sessions measured of their spaces to what the file has; give what it has of theirs.
+
+    What is known of a space stays, and the rest of it is added; with `anew` it is replaced.
+    """
+    known = {_space(one): one for one in read_measured(path)} if path.exists() else {}
+    own = {}
+    for folder in sessions:
+        for one in _measured(folder):
+            before = None if anew else known.get(_space(one))
+            own[_space(one)] = known[_space(one)] = continued(before, one) if before else one
+    text = json.dumps([known[name] for name in sorted(known)])
     path.write_bytes(lzma.compress(text.encode(), preset=9))
-    return own
+    return list(own.values())
+
+
+def continued(known: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Add what is measured of a space to what is known, in the known part's microseconds.
+
+    Two hosts' GPUs, and two days', differ by a percent: the baseline, which both parts timed, says
+    by how much.
+    """
+    new = own["us"].keys() - known["us"].keys()
+    if not new:
+        return dict(known)
+    ratio = known["baseline_us"] / own["baseline_us"]
+    added = {key: us and round(us * ratio, 3) for key, us in own["us"].items() if key in new}
+    commits = {*known["commit"].split(" "), own["commit"]}
+    return {**known, "commit": " ".join(sorted(commits)), "us": {**known["us"], **added}}
+
+
+def _space(measured: Mapping[str, Any]) -> tuple[str, str]:
+    return measured["workload"], measured["weights"]
 
 
 def _measured(folder: Path) -> Iterator[dict[str, Any]]:
@@ -162,16 +190,22 @@ def _measured(folder: Path) -> Iterator[dict[str, Any]]:
 
     with Session.open(folder, read_only=True) as session:
         config, commit = session.manifest.config, session.environment["commit"]
+        baselines = session.baselines()
         for workload in config.workloads:
             trials = session.trials("initial", workload)
-            if len(trials) < FEWEST_CONFIGS:
+            if not trials:
                 continue
             us = {one.config.key: one.time_us and round(one.time_us, 3) for one in trials}
-            about = {"workload": workload.key, "weights": config.operators["WEIGHTS"]}
-            yield {**about, "commit": commit, "us": us}
+            yield {
+                "workload": workload.key,
+                "weights": config.operators["WEIGHTS"],
+                "commit": commit,
+                "baseline_us": round(baselines[workload].measurement.median_us, 3),
+                "us": us,
+            }
 
 
-def read_measured(path: Path) -> list[dict[str, Any]]:
+def read_measured(path: Path = MEASURED) -> list[dict[str, Any]]:
     """Read what sessions measured, a number of tokens of one slice each."""
     found: list[dict[str, Any]] = json.loads(lzma.decompress(path.read_bytes()))
     return found
@@ -278,23 +312,30 @@ def summary(made: Sequence[Mapping[str, Any]], replayed: Sequence[Mapping[str, A
 def main() -> None:
     """Read, replay and write."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--recording", type=Path, nargs="+", default=[])
     parser.add_argument("--session", type=Path, nargs="+", default=[])
+    parser.add_argument("--anew", action="store_true", help="in place of what is kept of a space")
     parser.add_argument("--replay", action="store_true", help="search all that is kept")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--out", type=Path, help="else in results/GPU")
     asked = parser.parse_args()
     from tuner.app.record import gpu_folder
 
-    made = list(fleets(asked.folder))
-    if not made:
+    made = list(fleets(asked.folder)) if asked.folder else []
+    if asked.folder and not made:
         parser.error(f"{asked.folder}: has no session of a fleet")
-    measured = kept(asked.session) if asked.session else []
-    measured = read_measured(MEASURED) if asked.replay else measured
-    replayed = searches(asked.recording, measured, asked.seeds)
+    if not made and not (asked.out and asked.out.exists()):
+        parser.error("without a FOLDER, --out names a result that has fleets")
+    measured = kept(asked.session, anew=asked.anew) if asked.session else []
+    measured = read_measured() if asked.replay else measured
+    enough = [one for one in measured if len(one["us"]) >= FEWEST_CONFIGS]
+    replayed = searches(asked.recording, enough, asked.seeds)
     summary(made, replayed)
-    environment = made[0]["environment"]
+    if made:
+        environment = made[0]["environment"]
+    else:
+        environment = json.loads(asked.out.read_text(encoding="utf-8"))["environment"]
     gpu = gpu_folder(environment["device"])
     out = asked.out or ROOT / f"benchmarks/results/{gpu}/fused_moe.json"
     own = [

@@ -11,12 +11,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
+import fused_moe
 import fused_moe_figures
 import fused_moe_seeds
 import measured_again
 import moe_section
 import pytest
-from manifests import manifest
+from manifests import manifest, plan_of
 
 from tuner.export.engine_configs.winners import Tables
 from tuner.model.config import Config
@@ -56,9 +57,10 @@ def test_trials_are_counted_until_one_percent_of_the_best() -> None:
 def test_the_trials_of_a_space_can_be_counted_again_from_what_is_kept_of_it() -> None:
     result = json.loads(fused_moe_figures.ROOT.joinpath(RESULT).read_text(encoding="utf-8"))
     said = {(one["weights"], one["columns"], one["tokens"]): one for one in result["searches"]}
-    kept = fused_moe_figures.read_measured(fused_moe_figures.MEASURED)
-    assert len(kept) == 4
-    for one in kept:
+    kept = fused_moe_figures.read_measured()
+    most = [one for one in kept if len(one["us"]) >= fused_moe_figures.FEWEST_CONFIGS]
+    assert len(most) >= 4
+    for one in most:
         space = fused_moe_figures.space_of(one)
         axes = space.workload.values
         found = said[one["weights"], axes["N"], axes["M"]]
@@ -67,29 +69,62 @@ def test_the_trials_of_a_space_can_be_counted_again_from_what_is_kept_of_it() ->
     assert fused_moe_figures.searched(space, one["weights"], 1)["trials"] == found["trials"][:1]
 
 
-@pytest.mark.parametrize("few", [False, True])
-def test_a_session_s_space_is_kept_beside_others_unless_it_is_only_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: bool
-) -> None:
-    monkeypatch.setattr(fused_moe_figures, "FEWEST_CONFIGS", 3 if few else 2)
-    workload = Workload.of({"M": 16, "E": 128})
-    written = manifest(operators={"WEIGHTS": "bf16"}, workloads=(workload,))
-    with Session.create(tmp_path / "run", written, {"commit": "abc"}) as session:
+def recorded(folder: Path, workload: Workload, us: dict[int, float | None]) -> Path:
+    """A session of `record`, with times by BLOCK_SIZE_M; its baseline takes 8 us."""
+    written = manifest(operators={"WEIGHTS": "bf16"}, workloads=(workload, Workload.of({"M": 2})))
+    with Session.create(folder, written, {"commit": "abc"}) as session:
         session.add_candidate("initial", "", "")
-        for size, us in (16, 3.00049), (32, None):
-            timed = None if us is None else Measurement((us,), 8, 8)
-            status = Status.LAUNCH if us is None else Status.CORRECT
+        session.record_baseline(workload, Measurement((8.0,), 8, 8))
+        for size, one in us.items():
+            timed = None if one is None else Measurement((one,), 8, 8)
+            status = Status.LAUNCH if one is None else Status.CORRECT
             values = Config.of({"BLOCK_SIZE_M": size})
             session.record(Trial("initial", workload, values, status, measurement=timed))
+    return folder
+
+
+def named(size: int) -> str:
+    return f'{{"BLOCK_SIZE_M":{size}}}'
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_what_sessions_measured_of_a_space_is_added_to_what_is_kept_of_it(
+    tmp_path: Path, anew: bool
+) -> None:
+    workload = Workload.of({"M": 16, "E": 128})
+    folder = recorded(tmp_path / "run", workload, {16: 3.00049, 32: None, 64: 4.0})
     path = tmp_path / "spaces.json.xz"
-    known = {"workload": "M=1,E=128", "weights": "bf16", "commit": "abb", "us": {"{}": 1.0}}
-    stale = {**known, "workload": workload.key}
-    path.write_bytes(lzma.compress(json.dumps([known, stale]).encode()))
-    own = fused_moe_figures.kept([tmp_path / "run"], path)
-    us = {'{"BLOCK_SIZE_M":16}': 3.0, '{"BLOCK_SIZE_M":32}': None}
-    new = {"workload": workload.key, "weights": "bf16", "commit": "abc", "us": us}
-    assert own == ([] if few else [new])
-    assert fused_moe_figures.read_measured(path) == [known, stale if few else new]
+    other = {"workload": "M=1,E=128", "weights": "bf16", "commit": "abb", "us": {"{}": 1.0}}
+    before = {named(16): 2.0, named(128): 5.0}
+    known = {**other, "workload": workload.key, "baseline_us": 10.0, "us": before}
+    path.write_bytes(lzma.compress(json.dumps([other, known]).encode()))
+    (own,) = fused_moe_figures.kept([folder], path, anew=anew)
+    if anew:
+        us = {named(16): 3.0, named(32): None, named(64): 4.0}
+        assert own == {**known, "commit": "abc", "baseline_us": 8.0, "us": us}
+    else:
+        # The baseline took 10 us when the first part was measured, and now takes 8.
+        us = {**before, named(32): None, named(64): 5.0}
+        assert own == {**known, "commit": "abb abc", "us": us}
+    assert fused_moe_figures.read_measured(path) == [other, own]
+
+
+def is_least(kept: dict[str, Any]) -> bool:
+    return kept["weights"] == "fp8_block" and kept["workload"].startswith("M=1,")
+
+
+def test_a_record_goes_on_with_what_is_kept_of_its_space(
+    tmp_path: Path,
+) -> None:
+    (kept,) = (one for one in fused_moe_figures.read_measured() if is_least(one))
+    workload = fused_moe_figures.space_of(kept).workload
+    plan = plan_of(fused_moe.SPACE, workloads=(workload,), operators={"WEIGHTS": kept["weights"]})
+    written = manifest(operators=plan.config.operators, workloads=plan.config.workloads)
+    with Session.create(tmp_path / "run", written, {"commit": "abc"}) as session:
+        for _ in range(2):
+            fused_moe.know(session, plan)
+        found = session.trials("initial", workload)
+    assert {trial.config.key: trial.time_us for trial in found} == kept["us"]
 
 
 def test_a_folder_without_a_fleet_is_refused_before_searches_are_replayed_for_hours(
