@@ -19,16 +19,18 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from environment import RESULTS, provenance, require_clean, write_result
+from environment import ROOT, environment, require_clean, versions, write_result
 from fused_moe import COLUMNS, KERNEL, SLICES, axes_of, operators_of
 
 SEED = 0
+OUT = ROOT / "benchmarks/results/h200/compile_ahead.json"
 
 
 def plan_of(columns: int, tokens: int) -> Any:
@@ -112,8 +114,8 @@ def measured(plan: Any, device: str, processes: int, configs: int) -> dict[str, 
     shares = [modules[place::processes] for place in range(processes)]
     with tempfile.TemporaryDirectory() as cache:
         given = [(plan.spec, device, share, cache) for share in shares]
-        with get_context("spawn").Pool(processes) as pool:
-            found = pool.map(in_a_process, given, chunksize=1)
+        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+            found = list(pool.map(in_a_process, given))
     return {"processes": processes, "configs": configs, **mean_of(found)}
 
 
@@ -141,16 +143,16 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=COLUMNS, choices=SLICES)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=OUT)
     asked = parser.parse_args()
     require_clean()
     plan, rows = plan_of(asked.columns, asked.tokens), []
     for processes in asked.processes:
         rows.append(measured(plan, asked.device, processes, asked.configs))
         print(rows[-1], flush=True)
-    about = {"columns": asked.columns, "tokens": asked.tokens, "cores": os.cpu_count()}
-    out = asked.out or RESULTS.parent / "h200/compile_ahead.json"
-    write_result(out.resolve(), {**about, "rows": rows, "environment": provenance()})
+    here = {**environment(), "packages": versions(("torch", "triton", "sglang"))}
+    about = {"columns": asked.columns, "tokens": asked.tokens}
+    write_result(asked.out.resolve(), {**about, "rows": rows, "environment": here})
 
 
 if __name__ == "__main__":

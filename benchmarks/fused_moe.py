@@ -275,14 +275,12 @@ def know(session: Session, plan: Plan) -> None:
     from tuner.process.files import read_text
 
     session.add_candidate(plan.candidate, plan.template.text, read_text(plan.spec.path))
+    keys, weights = {one.key for one in plan.config.workloads}, plan.config.operators["WEIGHTS"]
     for one in read_measured():
-        space = space_of(one)
-        if one["weights"] != plan.config.operators["WEIGHTS"]:
+        if one["workload"] not in keys or one["weights"] != weights:
             continue
-        if space.workload not in plan.config.workloads:
-            continue
-        for trial in space.trials.values():
-            if session.trial(plan.candidate, space.workload, trial.config) is None:
+        for trial in space_of(one).trials.values():
+            if session.trial(plan.candidate, trial.workload, trial.config) is None:
                 session.record(trial)
 
 

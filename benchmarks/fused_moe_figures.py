@@ -8,9 +8,8 @@ Needs no GPU: the searches are replayed over recordings, or over what sessions o
 record` hold, stopped or not, each with `--seeds` seeds. What sessions measured is kept in
 benchmarks/recorded/fused_moe/spaces.json.xz: `record` goes on with it, and `--replay` searches it
 without them. FILE keeps what it has of other fleets, or of other numbers of tokens of the same one,
-each with the commit that it was made with, and of other searches. Of
-DeepSeek-V3's experts on eight GPUs, with weights in bf16, benchmarks/recorded/fused_moe has the
-recording.
+each with the commit that it was made with, and of other searches. Of DeepSeek-V3's experts on eight
+GPUs, with weights in bf16, benchmarks/recorded/fused_moe has the recording.
 """
 
 from __future__ import annotations
@@ -193,7 +192,7 @@ def _measured(folder: Path) -> Iterator[dict[str, Any]]:
         baselines = session.baselines()
         for workload in config.workloads:
             trials = session.trials("initial", workload)
-            if not trials:
+            if not trials or workload not in baselines:
                 continue
             us = {one.config.key: one.time_us and round(one.time_us, 3) for one in trials}
             yield {
@@ -244,7 +243,9 @@ def searches(
         for one in recordings
         for space in recorded_spaces(one, SPACE)
     ]
-    found += [(space_of(one), one["weights"]) for one in measured]
+    found += [
+        (space_of(one), one["weights"]) for one in measured if len(one["us"]) >= FEWEST_CONFIGS
+    ]
     return [searched(space, weights, seeds) for space, weights in found]
 
 
@@ -329,8 +330,7 @@ def main() -> None:
         parser.error("without a FOLDER, --out names a result that has fleets")
     measured = kept(asked.session, anew=asked.anew) if asked.session else []
     measured = read_measured() if asked.replay else measured
-    enough = [one for one in measured if len(one["us"]) >= FEWEST_CONFIGS]
-    replayed = searches(asked.recording, enough, asked.seeds)
+    replayed = searches(asked.recording, measured, asked.seeds)
     summary(made, replayed)
     if made:
         environment = made[0]["environment"]

@@ -26,13 +26,13 @@ from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
-from environment import RESULTS, ROOT, write_result
+from environment import ROOT, write_result
 from running import ranking
 
 PARTS, MOST = 8, 4
 # Where a round scatters by 2 to 5 %, 96 of them say nothing of 0.5 %.
 QUIET = 0.02
-OUT = RESULTS / "h200"
+OUT = ROOT / "benchmarks/results/h200"
 
 
 def of_sessions(folders: Sequence[Path]) -> dict[str, Any]:

@@ -109,13 +109,28 @@ def test_what_sessions_measured_of_a_space_is_added_to_what_is_kept_of_it(
     assert fused_moe_figures.read_measured(path) == [other, own]
 
 
+def test_a_session_that_was_stopped_before_its_baseline_has_measured_nothing(
+    tmp_path: Path,
+) -> None:
+    begun = Workload.of({"M": 2})  # of the session too, with a trial that was known before
+    folder = recorded(tmp_path / "run", Workload.of({"M": 16, "E": 128}), {16: 3.0})
+    with Session.open(folder) as session:
+        session.record(Trial("initial", begun, Config.of({"BLOCK_SIZE_M": 16}), Status.LAUNCH))
+    own = fused_moe_figures.kept([folder], tmp_path / "spaces.json.xz")
+    assert [one["workload"] for one in own] == ["M=16,E=128"]
+
+
+def test_a_space_that_is_only_begun_is_not_searched() -> None:
+    (kept,) = (one for one in fused_moe_figures.read_measured() if is_least(one))
+    begun = {**kept, "us": dict(list(kept["us"].items())[: fused_moe_figures.FEWEST_CONFIGS - 1])}
+    assert fused_moe_figures.searches([], [begun], 1) == []
+
+
 def is_least(kept: dict[str, Any]) -> bool:
     return kept["weights"] == "fp8_block" and kept["workload"].startswith("M=1,")
 
 
-def test_a_record_goes_on_with_what_is_kept_of_its_space(
-    tmp_path: Path,
-) -> None:
+def test_a_record_goes_on_with_what_is_kept_of_its_space(tmp_path: Path) -> None:
     (kept,) = (one for one in fused_moe_figures.read_measured() if is_least(one))
     workload = fused_moe_figures.space_of(kept).workload
     plan = plan_of(fused_moe.SPACE, workloads=(workload,), operators={"WEIGHTS": kept["weights"]})
