@@ -26,8 +26,9 @@ _MAX_BYTES = 1_000_000
 def siblings(path: Path, known: Iterable[Path]) -> tuple[Path, ...]:
     """List what launches the kernels of `path`, or calls who does, or defines those it launches.
 
-    None of `known` is among them. Looked through are its folder, then those around it, up to the
-    root of a repository or to where its folder `include` is.
+    None of `known` is among them, nor a copy of `path`, which launches kernels of its own. Looked
+    through are its folder, then those around it, up to the root of a repository or to where its
+    folder `include` is.
     """
     read = {file.resolve() for file in known}
     text = mask(source_text(path))
@@ -44,13 +45,18 @@ def siblings(path: Path, known: Iterable[Path]) -> tuple[Path, ...]:
             if kernels:
                 launches = _LAUNCHES.search(own) and names.search(own)
                 calls = callers and called.search(own)
-                uses = bool(launches or calls or include.search(own))
+                ours = (launches or calls) and not kernels <= _kernels(own)
+                uses = bool(ours or include.search(own))
             else:
-                uses = not launched.isdisjoint(m[1] for m in _KERNEL.finditer(mask(own)))
+                uses = not launched.isdisjoint(_kernels(own))
             found += [file] if uses else []
         if found:
             return (*found, *_including(path, found, texts))
     return ()
+
+
+def _kernels(text: str) -> set[str]:
+    return {match[1] for match in _KERNEL.finditer(mask(text))}
 
 
 def includes_of(files: Iterable[Path]) -> re.Pattern[str]:

@@ -17,6 +17,7 @@ from tuner.compiler.pool import NvrtcPool
 from tuner.draft.drafting import Asked, draft_source
 from tuner.draft.extract.extraction import Extraction, extract
 from tuner.draft.extract.failures import failure
+from tuner.draft.extract.siblings import siblings
 from tuner.model.errors import KernelError
 
 DATA = Path(__file__).parent / "data"
@@ -341,6 +342,21 @@ def test_the_launch_may_be_in_a_file_beside_and_so_may_the_kernel(tmp_path: Path
     launch = "void f(float* x) { one<<<1, 32>>>(x); }"
     (tmp_path / "go.cu").write_text(f"__global__ void one(float* x);\n{launch}\n")
     assert extract(tmp_path / "go.cu", tmp_path / "unit.cu").names == ("one",)
+
+
+def test_a_copy_of_a_kernel_beside_it_is_none_of_its_launchers(tmp_path: Path) -> None:
+    alone = (
+        "// Its launch is the engine's.\nconstexpr int kN = 1;\n__global__ void one(float* x) {}\n"
+    )
+    copied = f"{alone}void f(float* x) {{ one<<<1, 32>>>(x); }}\n"
+    for text in (alone, copied):
+        for name in ("mine.cu", "older/kernel.cu"):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(text)
+        assert siblings(tmp_path / "mine.cu", ()) == ()
+    caller = tmp_path / "caller.cu"
+    caller.write_text("__global__ void one(float*);\nvoid g(float* x) { one<<<1, 32>>>(x); }\n")
+    assert siblings(tmp_path / "mine.cu", ()) == (caller,)
 
 
 @pytest.mark.parametrize("asked", ["k<float, 8>", "fp32, 8", "k<fp32, 8>"])
