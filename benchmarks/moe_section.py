@@ -113,15 +113,14 @@ def _seeds(fleets: Sequence[Json]) -> Iterator[str]:
 
 
 def seeds(content: Json) -> Iterator[str]:
-    """Say what two seeds' configs took, timed in the same rounds, when they had few draws."""
+    """Say what two seeds' configs took, timed in the same rounds."""
     rows = content["rows"]
     proved = _apart(rows, 0.0)
     draws = len(rows[0]["draws"]) if rows else 0
     yield "## Two seeds' files for SGLang's fused MoE kernel\n"
     yield (
-        "Until commit b2040d92 all rounds of a call of a race had the same inputs, and those of "
-        f"the finals eight draws of them. The files of seeds 0 and 1, {content['columns']} "
-        f"columns: {content['shared']} numbers of "
+        f"The files of seeds 0 and 1, {content['columns']} columns, each made on a GPU of its own "
+        f"of one host at commit {content['environment']['commit']}: {content['shared']} numbers of "
         f"tokens have a config by both, of {len(rows)} they differ. Those were timed in the same "
         f"rounds, in {draws} draws of inputs and routes; the interval is that of the draws. "
         f"{proved} differ by more than it, {_apart(rows, RESOLUTION)} of them by more than the "
@@ -133,18 +132,6 @@ def seeds(content: Json) -> Iterator[str]:
         low, high = row["interval"]
         yield f"| {row['tokens']} | {row['ratio']:.3f} | {low:.3f} to {high:.3f} |"
     yield ("\n`benchmarks/fused_moe_seeds.py`, `benchmarks/results/h200/fused_moe_seeds.json`.\n")
-
-
-def few_draws(content: Json) -> Iterator[str]:
-    """Say how far apart two sessions measured the same configs on few draws of the inputs."""
-    yield (
-        f"The final rounds of these two fleets, each on a GPU of its own of one host, have "
-        f"{content['configs']} configs in common; of {content['quiet']} a round scatters by less "
-        "than 2 %. What a config takes of the time of SGLang's own is "
-        f"{content['apart']:.2%} apart in the two (root mean square), where the scatter within "
-        f"each lets expect {content['expected']:.2%}. "
-        "`benchmarks/results/h200/fused_moe_sessions_few_draws.json`.\n"
-    )
 
 
 def again(content: Json) -> Iterator[str]:
@@ -164,28 +151,41 @@ def again(content: Json) -> Iterator[str]:
 
 
 def sessions(content: Json) -> Iterator[str]:
-    """Say how far apart two sessions are whose rounds have inputs of their own, and their files."""
-    differing = content["choices"]
-    yield "## Two seeds, with inputs of their own for each row\n"
+    """Say how far apart two sessions measured the same configs, and what their files' ones gain."""
     yield (
-        f"Fleets of two seeds again, each on a GPU of its own, since every row of a race and of "
-        f"the finals has a draw of its own: of {content['configs']} configs in common what one "
-        f"takes of the time of SGLang's own is {content['apart']:.2%} apart, where "
-        f"{content['expected']:.2%} are expected. The files differ at {len(differing)} numbers of "
-        "tokens. By how much each one's config is faster than SGLang's own, in its own session:\n"
+        f"The final rounds of these two have {content['configs']} configs in common; of "
+        f"{content['quiet']} a round scatters by less than 2 %. What a config takes of the time of "
+        f"SGLang's own is {content['apart']:.2%} apart in the two (root mean square), where the "
+        f"scatter within each lets expect {content['expected']:.2%}. By how much each one's "
+        "choice is faster than SGLang's own, in its own final rounds:\n"
     )
     yield "| tokens | seed 0 | seed 1 | seed 1 over seed 0 |"
     yield "|---|---|---|---|"
-    for row in differing:
+    for row in content["choices"]:
         first, second = row["chosen"]
         gap = second["gain"] - first["gain"]
         error = math.hypot(first["error"], second["error"])
         sides = " | ".join(map(_gained, (first, second)))
         yield f"| {row['tokens']} | {sides} | {gap:+.2%} ± {2.0 * error:.2%} |"
+    yield ("\n`benchmarks/measured_again.py`, `benchmarks/results/h200/fused_moe_sessions.json`.\n")
+
+
+def compiling(content: Json) -> Iterator[str]:
+    """Say what compiling a config takes."""
+    yield "## Compiling configs of SGLang's fused MoE kernel ahead\n"
     yield (
-        "\nThey were not timed in the same rounds. "
-        "`benchmarks/measured_again.py`, `benchmarks/results/h200/fused_moe_sessions.json`.\n"
+        f"{content['rows'][0]['configs']} configs for each process, {content['columns']} columns, "
+        "Triton's cache empty. *The rest* is what a config takes once all is compiled.\n"
     )
+    yield "| processes | a config, s | of a core, s | of it assembling, s | the rest, s |"
+    yield "|---|---|---|---|---|"
+    for row in content["rows"]:
+        first = row["first_s"]
+        yield (
+            f"| {row['processes']} | {first['clock']:.2f} | {first['core']:.2f} "
+            f"| {first['cubin']:.2f} | {row['again_s']['clock']:.2f} |"
+        )
+    yield "\n`benchmarks/compile_ahead.py`, `benchmarks/results/h200/compile_ahead.json`.\n"
 
 
 def _gained(chosen: Json) -> str:

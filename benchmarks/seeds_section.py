@@ -99,9 +99,8 @@ def fleet(content: Json) -> Iterator[str]:
         "a recording: the rest is the forest's, "
         "in which no config is good alone. Each row of a race and of the finals has inputs of its "
         "own; with *few draws* all rows of a call of a race have the same, and those of the finals "
-        "eight draws, as until commit b2040d92. On an H200 files of two seeds "
-        "[differed](#two-seeds-files-for-sglangs-fused-moe-kernel) at 9 of 18 numbers of tokens "
-        "with few draws, and [at 4 of 17](#two-seeds-with-inputs-of-their-own-for-each-row) with "
-        "one for each row. "
+        "eight draws, as until commit b2040d92. "
+        "[On an H200](#two-seeds-files-for-sglangs-fused-moe-kernel) two seeds' files differ at a "
+        "few, too. "
         "`benchmarks/simulated_fleet.py`, `benchmarks/results/cpu/simulated_fleet.json`.\n"
     )

@@ -276,7 +276,8 @@ def test_an_interval_is_that_of_draws_not_of_rounds() -> None:
     assert high > 1.01
     small = fused_moe_seeds.summary([0.9985] * 12)
     rows = [{"tokens": 1, **sure}, {"tokens": 16, **unsure}, {"tokens": 64, **small}]
-    content = {"columns": 768, "shared": 18, "rows": rows}
+    about = {"commit": "0123456789ab"}
+    content = {"columns": 768, "shared": 18, "rows": rows, "environment": about}
     said = "\n".join(moe_section.seeds(content))
     assert "of 3 they differ" in said
     assert "in 12 draws" in said
@@ -324,6 +325,7 @@ def test_two_sessions_are_compared_by_the_configs_that_both_have() -> None:
 def test_where_files_differ_their_configs_gains_are_compared_with_their_errors() -> None:
     content = {
         "configs": 64,
+        "quiet": 60,
         "apart": 0.0019,
         "expected": 0.0012,
         "choices": [
@@ -337,7 +339,7 @@ def test_where_files_differ_their_configs_gains_are_compared_with_their_errors()
         ],
     }
     said = "\n".join(moe_section.sessions(content))
-    assert "differ at 1 numbers of tokens" in said
+    assert "0.19% apart" in said
     assert "| 96 | SGLang's own | 0.30% ± 0.14% | +0.30% ± 0.14% |" in said
 
 
