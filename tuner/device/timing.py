@@ -47,8 +47,9 @@ class TimingPolicy:
     `l2_multiple` is how many times the L2 the rotating buffers cover; 0 asks for one set, whose
     times are those of a hot cache. Where that takes over `max_sets` sets, a replay uses each of so
     many only once instead. The warm-up ends when two batches agree to `steady_share`, between
-    `warm_up_s` and `warm_up_most_s`. For `settle_s` samples are dropped while the last one is
-    slower than the first ones by more than `settle_share`: the clocks go down. `slower_margin` ends
+    `warm_up_s` and `warm_up_most_s`. A GPU at its limit of power needs `settle_s` of load until its
+    clocks are those that it keeps; samples over `settle_share` slower than earlier ones show it.
+    Until then a search drops its samples, and draws of a comparison begin. `slower_margin` ends
     the measurement of a config that is slower than the incumbent by more than that share. `links`
     is how many calls stand in a chain with their neighbours, `chain_samples` and `chain_error` are
     what is asked of its differences.
@@ -79,11 +80,12 @@ class TimingPolicy:
 # A GPU at its limit of power has its first 50 ms of load at clocks that it does not keep: from
 # 1,024 tokens on an MoE layer on an H200 took 3 to 5 % longer in the fifth sample than in the
 # first, and up to 12 % longer in the finals. 100 ms are twice that.
+SETTLE_S = 0.1
 SEARCH = TimingPolicy(
-    long_replay_us=8e3, settle_s=0.1, min_samples=5, target_error=0.01, slower_margin=0.1
+    long_replay_us=8e3, settle_s=SETTLE_S, min_samples=5, target_error=0.01, slower_margin=0.1
 )
 # Of comparisons, whose rounds somebody else counts.
-FINALS = TimingPolicy(max_sets=MAX_CALLS, warm_up_s=30e-3, warm_up_most_s=0.2)
+FINALS = TimingPolicy(max_sets=MAX_CALLS, warm_up_s=30e-3, warm_up_most_s=0.2, settle_s=SETTLE_S)
 # For what stands in a second column: a graph of thousands of a peer's calls takes seconds to build.
 ASIDE = replace(FINALS, max_sets=SEARCH.max_sets)
 
@@ -223,6 +225,21 @@ def steady(policy: TimingPolicy, batches_us: Sequence[float], seconds: float) ->
         return False
     before, last = batches_us[-2:]
     return abs(last / before - 1.0) <= policy.steady_share
+
+
+def clocks_fell(policy: TimingPolicy, passes_us: Sequence[Sequence[float]]) -> bool:
+    """Tell whether replays of several programs in turn, from rest on, brought the clocks down.
+
+    A pass has a time of each. What began in the first half of the time to settle is compared with
+    what the same program takes in the last pass.
+    """
+    began_us, ratios = 0.0, []
+    for times_us in passes_us:
+        for first_us, last_us in zip(times_us, passes_us[-1], strict=True):
+            if began_us <= policy.settle_s / 2 * 1e6:
+                ratios.append(last_us / first_us)
+            began_us += first_us
+    return median(ratios) > 1.0 + policy.settle_share
 
 
 def wall_ratio(event_s: float, wall_s: float) -> float:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp
 
 import numpy as np
 
 from tuner.model.config import Config, SearchSpace
-from tuner.model.statistics import SURE, trimmed_mean
+from tuner.model.statistics import SURE, sure_of, trimmed_mean
 from tuner.model.trial import Comparison, Variant
 
 # A kernel that is compared with itself differs by up to this. Where what can't be told apart counts
@@ -23,10 +23,14 @@ TRIMMED = 1 / 16
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """By how much a finalist is faster than the baseline: a logarithm, with its standard error."""
+    """By how much a finalist is faster than the baseline: a logarithm, with its standard error.
+
+    `among` says of how many it may have been taken for gaining the most.
+    """
 
     gain: float
     error: float
+    among: int = 1
 
     @property
     def speedup(self) -> float:
@@ -35,7 +39,7 @@ class Gain:
     @property
     def proved(self) -> bool:
         """Whether it is faster, by more than a kernel than itself."""
-        return self.gain - SURE * self.error > SAME
+        return self.gain - sure_of(self.among) * self.error > SAME
 
     @property
     def slower(self) -> bool:
@@ -62,7 +66,7 @@ def fastest_of(comparison: Comparison, distrusted: Collection[Variant]) -> Faste
     trusted = [one for one in comparison.finalists if one not in distrusted]
     if not trusted:
         return None
-    gains = {one: gain_of(comparison, one) for one in trusted}
+    gains = {one: replace(gain_of(comparison, one), among=len(trusted)) for one in trusted}
     fastest = max(trusted, key=lambda one: gains[one].gain)
 
     def serves(one: Variant) -> bool:

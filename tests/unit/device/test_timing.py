@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from tuner.device.timing import (
     between_neighbours,
     calls_per_replay,
     chain_rotation,
+    clocks_fell,
     finished,
     hopeless,
     rotation,
@@ -248,3 +251,29 @@ def test_samples_are_taken_again_while_work_seems_to_run_elsewhere() -> None:
     times_us, ratio = sampled(SEARCH, take, None, load.clock)
     assert ratio > 1.5
     assert len(times_us) > SEARCH.max_samples
+
+
+@pytest.mark.parametrize(
+    ("replay_us", "falls_after_us", "fell"),
+    [
+        (16e3, 50e3, True),  # some of the first pass
+        (500.0, 50e3, True),
+        (60e3, 50e3, True),  # the first replay alone
+        (16e3, math.inf, False),
+        (500.0, math.inf, False),
+        (16e3, 0.0, False),  # they were down before
+    ],
+)
+def test_clocks_that_a_gpu_does_not_keep_are_seen_in_what_ran_first(
+    replay_us: float, falls_after_us: float, fell: bool
+) -> None:
+    began_us, passes = 0.0, list[list[float]]()
+    while len(passes) < 2 or began_us < FINALS.settle_s * 1e6:
+        passes.append([])
+        for program in range(7):
+            slower = 1.04 if began_us >= falls_after_us else 1.0
+            passes[-1].append(replay_us * (1.0 + 0.1 * program) * slower)
+            began_us += passes[-1][-1]
+    assert clocks_fell(FINALS, passes) is fell
+    rising = [[3.0 * us for us in passes[0]], passes[-1]]
+    assert not clocks_fell(FINALS, rising)

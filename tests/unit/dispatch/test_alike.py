@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from callable_project import callable_project, read_project
 from dispatch_sample import ONE, comparison
 
 from tuner.dispatch.alike import Fastest, canonical, fastest_of
 from tuner.model.config import Config
+from tuner.model.statistics import SURE, sure_of
 from tuner.model.trial import INITIAL, Comparison, Variant
 
 
@@ -62,6 +64,19 @@ def test_what_is_proved_faster_is_so_by_more_than_a_kernel_than_itself() -> None
         assert (gain.proved, gain.slower) == (proved, False)
     assert chosen(of_rows(*[(10.0, 10.1, 11.0)] * 40)).gain.slower
     assert not chosen(of_rows((10.0, 9.0, 11.0))).gain.proved, "a single round proves nothing"
+
+
+def test_the_best_of_many_that_gain_nothing_is_seldom_proved() -> None:
+    # As an MoE layer of 2,048 tokens scatters.
+    drawn = np.random.default_rng(0).lognormal(sigma=0.045, size=(400, 48, 7))
+    six = tuple(variant(pieces, shift=shift) for pieces in (1, 2, 4) for shift in (True, False))
+    proved = sum(
+        chosen(replace(FOUND, finalists=six, rounds=tuple(map(tuple, rounds)))).gain.proved
+        for rounds in drawn.tolist()
+    )
+    assert proved / len(drawn) < 0.03
+    assert sure_of(1) == pytest.approx(SURE)
+    assert sure_of(6) == pytest.approx(2.67, abs=0.01)
 
 
 def test_what_is_not_proved_faster_than_the_baseline_is_not_like_what_is() -> None:

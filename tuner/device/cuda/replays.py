@@ -154,15 +154,19 @@ def identity(program: Program) -> str:
     return f"{program.peer} {program.key} {program.text_key}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Captured:
-    """Graphs of programs over the same buffers, with what collects each one's results."""
+    """Graphs of programs over the same buffers, with what collects each one's results.
+
+    `lowers_clocks` says whether replaying them brings down the clocks of a GPU that was at rest.
+    """
 
     names: tuple[str, ...]
     policy: TimingPolicy
     buffers: Buffers
     launchers: Sequence[Issuer]
     graphs: Sequence[Graph]
+    lowers_clocks: bool = False
 
     def is_of(self, programs: Sequence[Program], policy: TimingPolicy, buffers: Buffers) -> bool:
         """Tell whether these programs would be captured the same way."""
