@@ -11,7 +11,6 @@ from dataclasses import replace
 import pytest
 from device_contract import DeviceContract
 from faults import descendants
-from operators import WAIT as WAITING
 from silu_kernels import EVEN_AND_ODD, LAUNCH, WORKLOAD, silu
 
 from tuner.device.base import Program
@@ -164,40 +163,6 @@ def test_a_comparison_is_paired_round_by_round(
     assert second > 2 * first
     assert third == pytest.approx(first, rel=0.1)
     assert rounds.isolated_us == (None, None, None)
-
-
-def test_where_inputs_decide_how_long_it_takes_each_row_has_its_own(build: Build) -> None:
-    source = """
-      extern "C" __global__ void run(float* y, const float* x, const int* turns, int T) {
-        for (int turn = 0; turn <= turns[0]; turn++) __nanosleep(NANOSECONDS);
-        const int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < T) y[i] = 2.0f * x[i];
-      }
-    """
-    # Right for the first inputs that it meets, and for no others.
-    keeps = "__device__ float kept[1024]; __device__ int full[4];" + source.replace(
-        "y[i] = 2.0f * x[i];",
-        "{ if (full[blockIdx.x] < 256) { kept[i] = 2.0f * x[i]; atomicAdd(full + blockIdx.x, 1); }"
-        " y[i] = kept[i]; }",
-    )
-    sources = [source.replace("NANOSECONDS", f"{1000 * k}u") for k in (1, 2)]
-    sources.append(keeps.replace("NANOSECONDS", "1000u"))
-    programs = [build(one, WAITING.workload, *WAITING.launches) for one in sources]
-    device = CudaDevice(0, WAITING.spec, {})
-    try:
-        compared = device.compare(programs[:2], rounds=48)
-        ranked = device.rank(programs, rounds=12)
-        again = device.compare(programs[:2], rounds=48)
-    finally:
-        device.close()
-    assert compared.faults == again.faults == ("", "")
-    for rows in (compared.times_us, again.times_us):
-        assert len(rows) == 24
-        assert max(us for us, _ in rows) > 3 * min(us for us, _ in rows)
-        ratios = [slow / fast for fast, slow in rows]
-        assert 1.5 < statistics.median(ratios) < 2.5, "what inputs decide cancels in a row"
-    assert len(ranked) == 12
-    assert all(None not in (first, second) and third is None for first, second, third in ranked)
 
 
 @pytest.mark.usefixtures("newer_than_8")

@@ -1,4 +1,4 @@
-"""Kernels of other shapes: in place, with scalars and fp8, and on GPUs without CUDA IPC."""
+"""Kernels of other shapes: in place, with work that inputs decide, and on GPUs without CUDA IPC."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from shutil import copytree
+from statistics import median
 
 import pytest
+from operators import WAIT
 from silu_kernels import LAUNCH, WORKLOAD, silu
 
 from tuner.device.base import Program
@@ -50,6 +52,37 @@ def test_a_kernel_may_work_in_place(accumulate: KernelSpec, build: Build) -> Non
         assert "inputs 'extreme'" in overflowing.reason
         assert len(device.compare([right, right], rounds=7).times_us) == 7
         assert device.run(right).status is Status.CORRECT
+
+
+def test_where_inputs_decide_how_long_it_takes_each_row_has_its_own(build: Build) -> None:
+    source = """
+      extern "C" __global__ void run(float* y, const float* x, const int* turns, int T) {
+        for (int turn = 0; turn <= turns[0]; turn++) __nanosleep(NANOSECONDS);
+        const int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < T) y[i] = 2.0f * x[i];
+      }
+    """
+    # Right for the first inputs that it meets, and for no others.
+    keeps = "__device__ float kept[1024]; __device__ int full[4];" + source.replace(
+        "y[i] = 2.0f * x[i];",
+        "{ if (full[blockIdx.x] < 256) { kept[i] = 2.0f * x[i]; atomicAdd(full + blockIdx.x, 1); }"
+        " y[i] = kept[i]; }",
+    )
+    sources = [source.replace("NANOSECONDS", f"{1000 * k}u") for k in (1, 2)]
+    sources.append(keeps.replace("NANOSECONDS", "1000u"))
+    programs = [build(one, WAIT.workload, *WAIT.launches) for one in sources]
+    with closing(CudaDevice(0, WAIT.spec, {})) as device:
+        compared = device.compare(programs[:2], rounds=48)
+        ranked = device.rank(programs, rounds=12)
+        again = device.compare(programs[:2], rounds=48)
+    assert compared.faults == again.faults == ("", "")
+    for rows in (compared.times_us, again.times_us):
+        assert len(rows) == 24
+        assert max(us for us, _ in rows) > 3 * min(us for us, _ in rows)
+        ratios = [slow / fast for fast, slow in rows]
+        assert 1.5 < median(ratios) < 2.5, "what inputs decide cancels in a row"
+    assert len(ranked) == 12
+    assert all(None not in (first, second) and third is None for first, second, third in ranked)
 
 
 def test_a_reference_that_cannot_serve_leaves_the_gpu_to_others(
