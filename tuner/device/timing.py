@@ -227,18 +227,19 @@ def steady(policy: TimingPolicy, batches_us: Sequence[float], seconds: float) ->
     return abs(last / before - 1.0) <= policy.steady_share
 
 
-def clocks_fell(policy: TimingPolicy, passes_us: Sequence[Sequence[float]]) -> bool:
-    """Tell whether replays of several programs in turn, from rest on, brought the clocks down.
+def clocks_fell(policy: TimingPolicy, times_us: Sequence[float], programs: int) -> bool:
+    """Tell whether replays of so many programs in turn, from rest on, brought the clocks down.
 
-    A pass has a time of each. What began in the first half of the time to settle is compared with
-    what the same program takes in the last pass.
+    What began in the first half of the time to settle is compared with what the same program takes
+    in the end.
     """
-    began_us, ratios = 0.0, []
-    for times_us in passes_us:
-        for first_us, last_us in zip(times_us, passes_us[-1], strict=True):
-            if began_us <= policy.settle_s / 2 * 1e6:
-                ratios.append(last_us / first_us)
-            began_us += first_us
+    last_us = {place % programs: us for place, us in enumerate(times_us)}
+    began_us, ratios = 0.0, list[float]()
+    for place, us in enumerate(times_us):
+        if began_us > policy.settle_s / 2 * 1e6:
+            break
+        ratios.append(last_us[place % programs] / us)
+        began_us += us
     return median(ratios) > 1.0 + policy.settle_share
 
 
