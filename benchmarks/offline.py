@@ -8,8 +8,8 @@ that the machine has; PyTorch, Triton and CuPy have to be among them. There,
     mkdir site && tar -xJf FILE.tar.xz -C site && python3 -m compileall -q -j 0 site
     export PYTHONPATH=$PWD:$PWD/site HF_HUB_OFFLINE=1
 
-and benchmarks/fused_moe.py and its peers run (seen on H200s). Uncompiled, each of the 18 processes
-of a run would spend 20 s on what it imports. Left out of SGLang is what these need not: diffusion
+and benchmarks/fused_moe.py and its peers run (seen on H200s). Uncompiled, each process of a run
+takes over twice as long to import SGLang. Left out of it is what these need not: diffusion
 models, attention kernels and those for other GPUs, the compiled parts of its servers. IPython,
 which SGLang imports and its kernels do not call, has a stand-in. Packed are some 40 MB.
 """
