@@ -206,6 +206,7 @@ class Hosts:
     def end_scheduler(self) -> None:
         """End the scheduler as if its host had died."""
         self._cluster.sync(self._cluster.scheduler.close)
+        self._cluster.shutdown_scheduler = False  # Dask would try for 10 s to reach it
 
     def close(self) -> None:
         for host in self._hosts.values():
