@@ -474,6 +474,8 @@ class CudaWorker:
         # up after a few milliseconds, and what they do until then hits all of a row.
         elif new or compared.lowers_clocks:
             fewest = 2 * len(graphs) if new else 1
+            if new:
+                time.sleep(policy.settle_s)  # capturing was load
             started_s, times_us = time.perf_counter(), list[float]()
             while len(times_us) < fewest or time.perf_counter() < started_s + policy.settle_s:
                 times_us += replays.run([graphs[len(times_us) % len(graphs)]])[0]
