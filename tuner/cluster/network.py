@@ -20,6 +20,8 @@ from tuner.model.errors import DeviceError, InputError
 if TYPE_CHECKING:
     from distributed.security import Security
 
+# Dask says why a connection failed once its time is over: this is for it to say so.
+REASON_S = 1.0
 # Enough for any cluster, and soon counted through by programs that close all files.
 MOST_FILES = 65536
 
@@ -131,7 +133,8 @@ async def _identity(address: str, arguments: Mapping[str, Any], timeout_s: float
 
     with refused_connection(address):
         async with rpc(address, timeout=timeout_s, connection_args=arguments) as scheduler:
-            said = await asyncio.wait_for(scheduler.identity(n_workers=0), timeout_s)
+            asked = scheduler.identity(n_workers=0)
+            said = await asyncio.wait_for(asked, timeout_s + REASON_S)
     if not isinstance(said, dict) or said.get("type") != "Scheduler":
         raise DeviceError(f"what answers at {address} is no Dask scheduler")
 
@@ -173,4 +176,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def _last(error: BaseException) -> str:
     """Return the innermost reason, which names what happened."""
     said = [str(one) for one in _causes(error) if str(one)]
+    if not said and isinstance(error, TimeoutError):
+        return "nothing was heard in time"
     return said[-1] if said else type(error).__name__
