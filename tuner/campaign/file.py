@@ -176,7 +176,10 @@ class CampaignModel(StrictModel):
 
 @dataclass(frozen=True, slots=True)
 class CampaignPlan:
-    """What a file asks for, checked: its jobs, and the places where they may run at a time."""
+    """What a file asks for, checked: its jobs, and the places where they may run at a time.
+
+    `recorded` names the jobs that recordings answer because there is no GPU.
+    """
 
     path: Path
     folder: Path
@@ -184,6 +187,7 @@ class CampaignPlan:
     gpus: tuple[int, ...]
     parallel: int
     time_s: float | None
+    recorded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +200,7 @@ class _Entry:
     settings: RunSettings
     record: bool
     how: tuple[str, ...]
+    by_default: bool
 
     @property
     def cluster(self) -> str:
@@ -206,6 +211,11 @@ class _Entry:
     @property
     def needs_gpu(self) -> bool:
         return self.settings.get("device") == "cuda" and not self.cluster
+
+    @property
+    def lacks_gpu(self) -> bool:
+        """Tell whether a recording answers that nobody named."""
+        return self.by_default and self.settings.get("device") == "recorded"
 
 
 def read_campaign(path: Path, folder: Path | None = None) -> CampaignPlan:
@@ -241,9 +251,9 @@ class _Reader:
         if self._model.time:
             # Not all may be reached, so what stands first in the file comes first.
             time_s, jobs = duration_s(self._model.time), [replace(job, cost=0.0) for job in jobs]
-        return CampaignPlan(
-            self._document.path, self._folder, tuple(jobs), gpus, self._model.parallel, time_s
-        )
+        recorded = tuple(one.name for one in entries if one.lacks_gpu)
+        path, parallel = self._document.path, self._model.parallel
+        return CampaignPlan(path, self._folder, tuple(jobs), gpus, parallel, time_s, recorded)
 
     def _may_need_a_gpu(self) -> bool:
         models = (self._merged(job) for job in self._model.jobs)
@@ -278,7 +288,8 @@ class _Reader:
                 own["operators"] = dict(zip(macros, choice, strict=True))
             stems = [kernel.stem] if job.name is None or len(kernels) > 1 else []
             name = "-".join([*([job.name] if job.name else []), *stems, *choice])
-            yield _Entry(number, name, kernel, own, record, how)
+            by_default = settings["device"] == "auto"
+            yield _Entry(number, name, kernel, own, record, how, by_default)
 
     def _settings(self, number: int, job: JobModel) -> tuple[RunSettings, bool, tuple[str, ...]]:
         """Complete a job's settings with the defaults; say whether it is a recording, and how."""
@@ -314,7 +325,8 @@ class _Reader:
         device = settings["device"]
         if device != "auto" or language_of(kernel) not in (CUDA, PYTHON):
             return device
-        return "cuda" if self._found or record else "recorded"
+        named = self._model.gpus != "all"
+        return "cuda" if self._found or record or named else "recorded"
 
     def _how(self, number: int, given: dict[str, Any]) -> Iterator[str]:
         """Take the options that no session keeps out of the settings, as words."""

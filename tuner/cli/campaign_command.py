@@ -55,6 +55,8 @@ def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json
             time_s=plan.time_s,
             fresh=fresh,
         )
+        if plan.recorded:
+            click.echo(_recorded_line(plan), err=True)
         if idle := campaign.idle_gpus:
             click.echo(_idle_line(idle), err=True)
         if not dry_run:
@@ -91,6 +93,11 @@ def _idle_line(gpus: Sequence[int]) -> str:
         f"GPU {names} {have} no job: each job uses one GPU; `tune KERNEL --gpus all` shares one "
         "kernel's workloads among several"
     )
+
+
+def _recorded_line(plan: CampaignPlan) -> str:
+    share = f"{len(plan.recorded)} of {len(plan.jobs)} jobs"
+    return f"RECORDED: no NVIDIA GPU was found, so recordings answer for {share}"
 
 
 def _words(file: Path, folder: Path | None) -> tuple[str, ...]:

@@ -391,6 +391,24 @@ def test_without_a_gpu_auto_is_the_recording_and_cuda_is_told(
     assert "device: recorded" in said
 
 
+def test_a_gpu_that_is_named_is_not_replaced_by_a_recording(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign_file, "gpu_count", lambda: 0)
+    said = refused("gpus: [0, 1]\njobs: [{kernel: kernels/scale.cu}]")
+    assert said.startswith("c.yaml:2: no NVIDIA GPU was found\n")
+
+
+def test_what_a_recording_answers_for_want_of_a_gpu_is_known(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "jobs: [{kernel: kernels/scale.cu}, {kernel: kernels/scale.cu, name: b, device: %s}]"
+    assert plan_of(text % "recorded").recorded == ()
+    monkeypatch.setattr(campaign_file, "gpu_count", lambda: 0)
+    assert plan_of(text % "recorded").recorded == ("scale",)
+    assert plan_of(text % "auto").recorded == ("scale", "b")
+
+
 @pytest.mark.parametrize("text", ["", "# nothing yet\n", "[1, 2]", "text"])
 def test_a_file_without_keys_is_sent_to_the_page_of_campaigns(project: Path, text: str) -> None:
     Path("c.yaml").write_text(text)

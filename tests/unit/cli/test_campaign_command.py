@@ -93,6 +93,17 @@ def test_what_came_of_each_job_stands_at_the_end(tune, project: Path, ends: list
     ]
 
 
+def test_without_a_gpu_the_first_line_says_that_recordings_answer(
+    tune, project: Path, ends: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign_file, "gpu_count", lambda: 0)
+    Path("c.yaml").write_text(FILE.replace("host", "auto"), encoding="utf-8")
+    ends[:] = [0]
+    result = tune("campaign", "c.yaml")
+    said = "RECORDED: no NVIDIA GPU was found, so recordings answer for 1 of 1 jobs\n"
+    assert result.stderr.startswith(said)
+
+
 def test_a_failed_job_gives_the_exit_code_and_its_error(
     tune, project: Path, ends: list[int]
 ) -> None:
