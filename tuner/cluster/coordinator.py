@@ -343,11 +343,13 @@ class Cluster:
 
     async def _fitting(self, wanted: Wanted, wait_s: float) -> list[SlotInfo]:
         ends_s = time.monotonic() + wait_s
+        told = False
         while True:
             await self._look()
             found = [slot.info for slot in wanted.among(self._living())]
             if found or self._left_out or time.monotonic() > ends_s:
                 return found
+            told = told or self._tell_of_waiting(wanted, wait_s)
             await asyncio.sleep(TAKE_AGAIN_S)
 
     async def _take(
@@ -355,6 +357,7 @@ class Cluster:
     ) -> tuple[Slot, DeviceInfo]:
         ends_s, refused = time.monotonic() + wait_s, set[Slot]()
         failure: DeviceError | None = None
+        told = False
         while True:
             fitting = wanted.among(self._living())
             if not fitting or time.monotonic() - self._looked_s > LOOK_S:
@@ -386,7 +389,13 @@ class Cluster:
                 raise left_out
             if late:
                 raise DeviceLost(wanted.refusal(self._living()), remedy=NO_SLOT)
+            told = told or self._tell_of_waiting(wanted, wait_s)
             await asyncio.sleep(TAKE_AGAIN_S)
+
+    def _tell_of_waiting(self, wanted: Wanted, wait_s: float) -> bool:
+        why = wanted.refusal(self._living())
+        self._say(f"{why}; waiting up to {wait_s:g} s for one")
+        return True
 
     def _refusal(self, name: str = "") -> LeftOutError | None:
         """Say why the worker of this name is left out, or all that are."""

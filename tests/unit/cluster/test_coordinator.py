@@ -150,6 +150,17 @@ def test_another_run_gets_no_slot_that_is_held(
         assert RemoteDevice(cluster, GPU, spec, {}, said.append).host == "one"
 
 
+def test_who_waits_for_a_slot_is_told_what_for_and_how_long(
+    hosts: Hosts, spec: KernelSpec, said: list[str], device_on: Callable[..., RemoteDevice]
+) -> None:
+    hosts.add("one")
+    device_on()
+    with connected(hosts, said, rejoin_s=1.5) as cluster, pytest.raises(DeviceLost):
+        RemoteDevice(cluster, GPU, spec, {}, said.append)
+    waiting = "every GPU of the cluster is held by another run: one; waiting up to 1.5 s for one"
+    assert said == [waiting]
+
+
 def test_what_is_lost_with_a_host_runs_on_another(
     hosts: Hosts, said: list[str], device_on: Callable[..., RemoteDevice]
 ) -> None:
