@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from callable_project import callable_project, evaluator_of, read_project
+from callable_project import SPACE, callable_project, evaluator_of, read_project
 from fake_triton import write_autotuner
 
 from tuner.device.base import ComparesBits
@@ -107,6 +107,17 @@ def test_results_may_be_returned(tmp_path: Path) -> None:
     )
     with opened(callable_project(tmp_path, edit)) as evaluator:
         assert evaluator.baseline(WORKLOAD).status is Status.CORRECT
+
+
+def test_an_array_that_is_changed_in_place_is_right_after_timed_calls_too(tmp_path: Path) -> None:
+    changes = (BASELINE, f"{BASELINE}        x.neg_()\n")
+    refers = ("sum(axis=1, keepdims=True)}", "sum(axis=1, keepdims=True), 'x': -inputs['x']}")
+    folder = callable_project(tmp_path, changes, refers, space=("fill:", "role: inout, fill:"))
+    space = folder / SPACE
+    space.write_text(space.read_text().replace("tolerance: {", "tolerance: {x: {relative: 0.0}, "))
+    with opened(folder) as evaluator:
+        baseline = evaluator.baseline(WORKLOAD)
+        assert baseline.status is Status.CORRECT, baseline.reason
 
 
 # What a config with the number of one of these as its method does, and what becomes of it.

@@ -167,9 +167,9 @@ class Calls:
         self._tensors = {
             slot.name: _tensor(torch, self._mapped, slot) for slot in self._layout.slots
         }
-        self._set_variant(variant)
         for name, content in self._restored.items():
             self._write(self._layout.slot(name), content)
+        self._set_variant(variant)  # some of it lies in what was restored
         for slot in self._layout.spoiled:
             self._write(slot, bytes([fill]) * slot.size_bytes)
         self._zero(program)
