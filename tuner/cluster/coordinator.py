@@ -349,7 +349,9 @@ class Cluster:
             found = [slot.info for slot in wanted.among(self._living())]
             if found or self._left_out or time.monotonic() > ends_s:
                 return found
-            told = told or self._tell_of_waiting(wanted, wait_s)
+            if not told:
+                self._say_what_is_waited_for(wanted, wait_s)
+                told = True
             await asyncio.sleep(TAKE_AGAIN_S)
 
     async def _take(
@@ -389,13 +391,14 @@ class Cluster:
                 raise left_out
             if late:
                 raise DeviceLost(wanted.refusal(self._living()), remedy=NO_SLOT)
-            told = told or self._tell_of_waiting(wanted, wait_s)
+            if not told:
+                self._say_what_is_waited_for(wanted, wait_s)
+                told = True
             await asyncio.sleep(TAKE_AGAIN_S)
 
-    def _tell_of_waiting(self, wanted: Wanted, wait_s: float) -> bool:
+    def _say_what_is_waited_for(self, wanted: Wanted, wait_s: float) -> None:
         why = wanted.refusal(self._living())
         self._say(f"{why}; waiting up to {wait_s:g} s for one")
-        return True
 
     def _refusal(self, name: str = "") -> LeftOutError | None:
         """Say why the worker of this name is left out, or all that are."""
