@@ -64,7 +64,9 @@ def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json
                 _run(campaign, again, stderr=as_json)
             except KeyboardInterrupt as error:
                 interrupt = error
-    states, exit_code = campaign.states, INTERRUPTED if interrupt else campaign.exit_code
+    states, exit_code = campaign.states, 0 if dry_run else campaign.exit_code
+    if interrupt is not None:
+        exit_code = INTERRUPTED
     if as_json:
         click.echo(json.dumps(_object(campaign, plan, states, exit_code)))
     else:
@@ -72,7 +74,7 @@ def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json
             click.echo(line)
     if interrupt is not None:
         raise interrupt
-    if not dry_run and exit_code:
+    if exit_code:
         if exit_code == INTERRUPTED:
             click.echo(f"to go on: {shlex.join([program_name(), *again])}", err=True)
         raise Exit(exit_code)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 import resource
+import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,8 +21,7 @@ from tuner.model.errors import DeviceError, InputError
 if TYPE_CHECKING:
     from distributed.security import Security
 
-# Dask says why a connection failed once its time is over: this is for it to say so.
-REASON_S = 1.0
+PROBE_S = 1.0
 # Enough for any cluster, and soon counted through by programs that close all files.
 MOST_FILES = 65536
 
@@ -76,11 +76,11 @@ def security_of(tls: TlsFiles | None, role: Role) -> Security:
         # Dask would ask for a passphrase on a terminal, in each process, and wait for ever.
         trusted.load_cert_chain(tls.certificate, key, password=partial(_refused_passphrase, key))
     except ssl.SSLError as error:
-        raise InputError(
-            f"certificate and key do not fit: {error}",
-            path=tls.certificate,
-            remedy=f"the key is taken from {key}",
-        ) from error
+        if tls.key is None:
+            message, remedy = "holds no key of the certificate", "name the key's file: --tls-key"
+        else:
+            message, remedy = "certificate and key do not fit", f"the key is taken from {key}"
+        raise InputError(f"{message}: {error}", path=tls.certificate, remedy=remedy) from error
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", path=key) from error
     ours = {f"tls_{role}_cert": str(tls.certificate), f"tls_{role}_key": str(key)}
@@ -133,8 +133,7 @@ async def _identity(address: str, arguments: Mapping[str, Any], timeout_s: float
 
     with refused_connection(address):
         async with rpc(address, timeout=timeout_s, connection_args=arguments) as scheduler:
-            asked = scheduler.identity(n_workers=0)
-            said = await asyncio.wait_for(asked, timeout_s + REASON_S)
+            said = await asyncio.wait_for(scheduler.identity(n_workers=0), timeout_s)
     if not isinstance(said, dict) or said.get("type") != "Scheduler":
         raise DeviceError(f"what answers at {address} is no Dask scheduler")
 
@@ -162,7 +161,7 @@ def refused_connection(address: str) -> Iterator[None]:
                 "certificates that one authority has signed",
             ) from error
         raise DeviceError(
-            f"no Dask scheduler answers at {address}: {_last(error)}",
+            f"no Dask scheduler answers at {address}: {_refusal(address) or _last(error)}",
             remedy="`dask scheduler` prints its address; with certificates it begins with tls://",
         ) from error
 
@@ -171,6 +170,19 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+def _refusal(address: str) -> str:
+    """Say why the system connects nobody to an address; "" where it does.
+
+    Dask tries until its time is over, and tells of the last try, which that often cut off.
+    """
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), PROBE_S).close()
+    except (OSError, ValueError) as error:
+        return str(error)
+    return ""
 
 
 def _last(error: BaseException) -> str:

@@ -105,6 +105,8 @@ def _url(text: str, source: str) -> URL:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:
         raise InputError(f"{source}: {shown!r} is no database URL", remedy=_REMEDY) from error
+    if url.drivername == "postgres":  # as libpq and most providers of servers have it
+        url = url.set(drivername=POSTGRESQL)
     backend, _, driver = url.drivername.partition("+")
     if backend == POSTGRESQL and driver in ("", _DRIVER):
         return _with_driver(url, source)

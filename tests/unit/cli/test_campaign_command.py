@@ -49,6 +49,7 @@ def test_a_dry_run_lists_what_is_left_and_leaves_nothing_behind(tune, project: P
     assert not Path("all").exists()
     listed = json.loads(tune("campaign", "c.yaml", "--dry-run", "--json").stdout)
     assert [one["status"] for one in listed["jobs"]] == ["waiting"]
+    assert listed["exit_code"] == 0, "that of the command"
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,12 @@ def test_a_key_of_another_certificate_is_told(authority: Authority) -> None:
         security_of(mixed, "client")
 
 
+def test_a_certificate_without_its_key_is_told_where_to_name_it(authority: Authority) -> None:
+    alone = TlsFiles(authority.certificate, authority.sign("one")[0], None)
+    with pytest.raises(InputError, match=r"(?s)holds no key of the certificate.*--tls-key"):
+        security_of(alone, "client")
+
+
 def test_without_dask_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "find_spec", lambda name: None)
     with pytest.raises(

@@ -84,6 +84,12 @@ def test_a_password_is_never_shown() -> None:
     assert "secret" not in str(caught.value)
 
 
+def test_a_server_may_be_named_as_libpq_names_it() -> None:
+    pytest.importorskip("psycopg")
+    names = [str(find_store(f"{scheme}://me@host/db", {})) for scheme in ("postgres", "postgresql")]
+    assert names[0] == names[1]
+
+
 def named(path: Path) -> KnowledgeStore:
     return KnowledgeStore(find_store(str(path), {}))
 
