@@ -21,6 +21,8 @@ import numpy as np
 import pytest
 from callable_kernels import KERNELS, Drawn, callable_space, drawn
 
+from tuner.device.cpu.triton_interpreter import mend_interpreter
+
 GPU = "NVIDIA H200"
 HERE = Path(__file__).parent
 ALIGN = "sglang.srt.layers.moe.moe_runner.triton_utils.moe_align_block_size"
@@ -91,41 +93,6 @@ def align(
         expert_ids[tiles:ends] = expert - 1
         tiles = ends
     count.fill_(tiles * tile)
-
-
-def mend_interpreter() -> None:
-    """Make up for what Triton 3.6's interpreter cannot do.
-
-    It multiplies the bits of bfloat16 as whole numbers, rounds to it towards zero, and reads a
-    scalar in a way that NumPy 2.4 refuses.
-    """
-    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
-    tl: Any = importlib.import_module("triton.language")
-    builder, patch = interpreter.InterpreterBuilder, interpreter._patch_lang_tensor
-    dot, cast = builder.create_dot, builder.cast_impl
-
-    def widened(handle: Any) -> Any:
-        if handle.dtype.scalar != tl.bfloat16:
-            return handle
-        values = (handle.data.astype(np.uint32) << 16).view(np.float32)
-        return interpreter.TensorHandle(values, tl.float32)
-
-    def create_dot(self: Any, a: Any, b: Any, *others: Any) -> Any:
-        return dot(self, widened(a), widened(b), *others)
-
-    def cast_impl(self: Any, source: Any, target: Any) -> Any:
-        if source.dtype.scalar != tl.float32 or target.scalar != tl.bfloat16:
-            return cast(self, source, target)
-        bits = source.data.astype(np.float32).view(np.uint32)
-        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-        return interpreter.TensorHandle(rounded.astype(np.uint16), tl.bfloat16)
-
-    def patch_tensor(tensor: Any, scope: Any) -> None:
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    builder.create_dot, builder.cast_impl = create_dot, cast_impl
-    interpreter._patch_lang_tensor = patch_tensor
 
 
 def stand_in() -> None:

@@ -21,6 +21,7 @@ from tuner.model.trial import Status, Trial
 from tuner.tuning.evaluator import Evaluator
 
 pytest.importorskip("torch")
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 WORKLOAD = Workload.of({"T": 16, "D": 256})
 RIGHT = Config.of({"pieces": 1, "shift": True, "method": "exp"})
 WRONG = Config.of({"pieces": 2, "shift": True, "method": "exp"})
@@ -71,6 +72,29 @@ TRITONS_LAUNCH = """\
         source = torch.softmax(x * scale, 1)
         scaled[lambda chosen: (triton.cdiv(n, chosen["BLOCK"]),)](out, source, n)
 """
+IN_BFLOAT16 = '''"""A softmax of rows, which Triton multiplies with the identity in bfloat16."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def multiplied(out, source, n, identity, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    right = tl.load(identity + i[:, None] * BLOCK + i[None, :])
+    for first in range(0, n, BLOCK):
+        at = i[:, None] * n + first + i[None, :]
+        left = tl.load(source + at).to(tl.bfloat16)
+        doubled = tl.dot(left, right) * 0.5 + ((left + left) * 0.5 - left).to(tl.float32)
+        tl.store(out + at, doubled + tl.dot((left * 0.5).to(tl.bfloat16), right))
+'''
+IN_BFLOAT16_LAUNCH = """\
+        identity = torch.eye(16, dtype=torch.bfloat16)
+        multiplied[(1,)](out, torch.softmax(x * scale, 1), axes["D"], identity, BLOCK=16)
+"""
+DOCSTRING = (
+    '"""A softmax of rows by PyTorch, some rows at a time: a kernel that is a Python function."""\n'
+)
 HERE = "        part = x[first : first + rows] * scale\n"
 
 
@@ -266,9 +290,16 @@ def test_tritons_autotuner_takes_the_first_config_that_its_pruning_leaves(
         assert evaluator.baseline(WORKLOAD).status is Status.CORRECT
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+@needs_triton
 def test_tritons_own_autotuner_asks_for_no_gpu_under_its_interpreter(tmp_path: Path) -> None:
-    docstring = '"""A softmax of rows by PyTorch, some rows at a time: a kernel that is a Python '
-    edits = (docstring + 'function."""\n', TRITON), (BASELINE, TRITONS_LAUNCH)
+    edits = (DOCSTRING, TRITON), (BASELINE, TRITONS_LAUNCH)
     with opened(callable_project(tmp_path, *edits)) as evaluator:
+        assert evaluator.baseline(WORKLOAD).status is Status.CORRECT
+
+
+@needs_triton
+def test_tritons_interpreter_loops_to_a_number_and_computes_in_bfloat16(tmp_path: Path) -> None:
+    edits = (DOCSTRING, IN_BFLOAT16), (BASELINE, IN_BFLOAT16_LAUNCH)
+    coarse = ("relative: 1.0e-4", "relative: 4.0e-3")
+    with opened(callable_project(tmp_path, *edits, space=coarse)) as evaluator:
         assert evaluator.baseline(WORKLOAD).status is Status.CORRECT

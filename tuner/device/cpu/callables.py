@@ -20,6 +20,7 @@ from typing import Any
 
 from tuner.device.base import Program
 from tuner.device.callables import Modules, blamed_on_call, checked_results
+from tuner.device.cpu.triton_interpreter import mend_interpreter
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, Slot, torch_name
 from tuner.device.reference import PeerError, ran_out
 from tuner.process.child import Child
@@ -162,6 +163,7 @@ class Calls:
             # After the module's own lines, at whose top is what an import of Triton's depends on.
             with suppress(ImportError):
                 choose_untimed(import_module("triton.runtime.autotuner").Autotuner)
+                mend_interpreter()
             self._untimed = True
         # Anew for each call: one may resize them in place, and the next is another config's.
         self._tensors = {
