@@ -14,7 +14,7 @@ import click
 
 from tuner.cli import options
 from tuner.cli.exits import resumed_by, terminated_as_interrupted
-from tuner.model.errors import InputError, WorkerError
+from tuner.model.errors import DeviceError, InputError, WorkerError
 from tuner.model.settings import ENOUGH_OF_A_FLEET
 
 if TYPE_CHECKING:
@@ -184,6 +184,7 @@ def _make(
     if not jobs:
         click.echo("nothing to make")
         return
+    _require_gpus(settings.get("gpus"))
     with ExitStack() as stack:
         stack.enter_context(terminated_as_interrupted())
         # Not by `tune --resume`: that would go on with one shape, and write no file.
@@ -229,6 +230,20 @@ def _require_here(gpu: str, triton: str) -> None:
             f"files for Triton {triton} cannot be made with Triton {here}",
             remedy="leave --triton out, or list them alone with --dry-run",
         )
+
+
+def _require_gpus(gpus: str | None) -> None:
+    """Raise `DeviceError` without a GPU, and `InputError` for what is no list of them."""
+    from tuner.cli.devices_command import list_gpus
+    from tuner.device.select import members_of
+
+    if next(iter(list_gpus()), None) is None:
+        raise DeviceError(
+            "no NVIDIA GPU was found",
+            remedy="make the files where it is, or list them alone with --dry-run",
+        )
+    if gpus is not None:
+        members_of("cuda", gpus)
 
 
 def _require_measured_with(engine: Engine, package: Path | None, own: Path | None) -> None:

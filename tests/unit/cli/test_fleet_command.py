@@ -114,8 +114,10 @@ def test_making_them_wants_the_gpu(
     folders = ("--to", tmp_path / "to", "--sessions", tmp_path / "s")
     words = ("--gpu", "G", "--triton", "3.6.0", *folders, "--engine-dir", package)
     result = tune("fleet", QWEN, *words)
-    assert result.exit_code != 0
+    assert result.exit_code == 2
     assert "no NVIDIA GPU was found" in result.stderr
+    assert result.stderr.splitlines()[-1].endswith("--dry-run")
+    assert "--device" not in result.stderr, "it is no option of this command"
     assert not (tmp_path / "to").exists()
 
 
@@ -174,6 +176,18 @@ def test_what_cannot_be_tuned_is_named_and_the_exit_code_says_so(
     assert result.exit_code == 1
     assert "nothing to make" in result.output
     assert "1 of 2 files cannot be made" in result.stderr
+
+
+def test_what_is_no_list_of_gpus_is_refused_before_any_shape(
+    tune, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices_command, "list_gpus", lambda: iter([H200]))
+    monkeypatch.chdir(ROOT)
+    folders = ("--to", tmp_path / "to", "--sessions", tmp_path / "s", "--engine-dir", package)
+    result = tune("fleet", QWEN, "--triton", "3.6.0", *folders, "--gpus", "first")
+    assert result.exit_code == 2
+    assert "--gpus 'first' is no list of GPUs" in result.stderr
+    assert "shapes have no file" not in result.stderr
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
