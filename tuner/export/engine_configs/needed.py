@@ -26,6 +26,8 @@ DTYPES: Mapping[str, str | None] = {
     "float32": "float32",
     "fp8_w8a8": "fp8_w8a8",
 }
+_SAID = f"name what the engine makes of the weights with --dtype: {', '.join(DTYPES)}"
+_QUANTIZATION = "quantization_config"
 # Of how many GPUs a remedy speaks at most.
 _MOST_GPUS = 128
 _PYTHON_DTYPE = "torch_dtype", "dtype"
@@ -180,17 +182,17 @@ def _unknown(path: Path, kind: str, given: Mapping[str, Any]) -> InputError:
     )
 
 
-def _checked(model: type[_M], path: Path, given: Mapping[str, Any]) -> _M:
+def _checked(model: type[_M], path: Path, given: Mapping[str, Any], within: str = "") -> _M:
     try:
         return model.model_validate(given)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        name = ".".join(map(str, first["loc"]))
+        name = ".".join(map(str, (within, *first["loc"]) if within else first["loc"]))
         found = "" if first["type"] == "missing" else f" is {first['input']!r}"
         raise InputError(
             f"{name}{found}: {first['msg'].lower()}",
             path=path,
-            remedy=f"a config.json of {given.get('model_type')!r} has it",
+            remedy=_SAID if within else f"a config.json of {given.get('model_type')!r} has it",
         ) from error
 
 
@@ -224,7 +226,7 @@ class _Compressed(BaseModel):
 def _precision(path: Path, given: Mapping[str, Any], dtype: str | None) -> Precision:
     if dtype is not None:
         return Precision(DTYPES[dtype])
-    quantization = given.get("quantization_config")
+    quantization = given.get(_QUANTIZATION)
     if not isinstance(quantization, dict):
         name = next((str(given[key]) for key in _PYTHON_DTYPE if key in given), "bfloat16")
         if name not in DTYPES:
@@ -232,10 +234,12 @@ def _precision(path: Path, given: Mapping[str, Any], dtype: str | None) -> Preci
         return Precision(DTYPES[name])
     method = str(quantization.get("quant_method"))
     if method == "fp8":
-        return Precision("fp8_w8a8", _checked(_Fp8, path, quantization).weight_block_size)
+        return Precision(
+            "fp8_w8a8", _checked(_Fp8, path, quantization, _QUANTIZATION).weight_block_size
+        )
     if method != "compressed-tensors":
         raise _no_files(path, method)
-    groups = _checked(_Compressed, path, quantization).config_groups
+    groups = _checked(_Compressed, path, quantization, _QUANTIZATION).config_groups
     weights = next(iter(groups.values())).weights
     if len(groups) > 1 or (weights.num_bits, weights.type) != (8, "float"):
         raise _no_files(path, f"{method} of {weights.num_bits}-bit {weights.type}")
@@ -247,7 +251,7 @@ def _no_files(path: Path, what: str) -> InputError:
     return InputError(
         f"weights in {what!r}: for these no files are known",
         path=path,
-        remedy=f"name what the engine makes of them with --dtype: {', '.join(DTYPES)}",
+        remedy=_SAID,
     )
 
 

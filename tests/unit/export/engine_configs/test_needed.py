@@ -155,6 +155,17 @@ def test_a_model_that_no_engine_runs_is_told(
     assert told.value.remedy
 
 
+def test_a_quantization_that_cannot_be_read_is_named_and_can_be_said_instead(
+    tmp_path: Path,
+) -> None:
+    scales = {"quant_method": "fp8", "weight_block_size": [128]}
+    path = write_config(tmp_path, MIXTRAL, quantization_config=scales)
+    named = r"quantization_config\.weight_block_size\.1: field required"
+    with pytest.raises(InputError, match=named) as told:
+        needed_configs(path, "sglang")
+    assert "--dtype" in told.value.remedy
+
+
 def test_a_model_without_experts_is_told() -> None:
     with pytest.raises(InputError, match="'llama' has no experts"):
         needed_configs(MODELS / "llama-3-8b.json", "sglang")
