@@ -14,7 +14,7 @@ from functools import cache
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from tuner.device.base import Program
@@ -29,6 +29,8 @@ ReferenceFunction = Callable[..., Mapping[str, Array]]
 InputsFunction = Callable[..., Mapping[str, Array]]
 CanonicalFunction = Callable[[Any, Mapping[str, Array], Mapping[str, int]], Mapping[str, Array]]
 PeerFunction = Callable[..., Mapping[str, Any] | None]
+
+_DEFINE = "define reference(xp, inputs, axes, **operator) -> {output name: array}"
 
 _EXAMPLE = 'peers = {"pytorch": pytorch}, with def pytorch(tensors, axes, **operator)'
 
@@ -79,14 +81,27 @@ def load_reference(path: Path) -> Reference:
     module = _imported(path)
     compute = getattr(module, "reference", None)
     if not callable(compute):
-        raise KernelError(
-            "defines no `reference` function",
-            path=path,
-            remedy="define reference(xp, inputs, axes, **operator) -> {output name: array}",
-        )
+        raise KernelError("defines no `reference` function", path=path, remedy=_DEFINE)
+    _require_three(path, compute)
     names = ("inputs", "canonical", "unread")
     inputs, canonical, unread = (getattr(module, name, None) for name in names)
     return Reference(compute, inputs, canonical, unread)
+
+
+def _require_three(path: Path, compute: Callable[..., Any]) -> None:
+    """Raise `KernelError` where a reference doesn't take what it is called with."""
+    try:
+        # What the operator's choices are is checked when it is called with them.
+        signature(compute).bind_partial(None, None, None)
+    except ValueError:
+        return  # nobody knows what it takes
+    except TypeError as error:
+        raise KernelError(
+            "`reference` takes fewer than `xp`, `inputs` and `axes`",
+            path=path,
+            line=compute.__code__.co_firstlineno if isinstance(compute, FunctionType) else None,
+            remedy=_DEFINE,
+        ) from error
 
 
 def _imported(path: Path) -> ModuleType:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,10 +18,12 @@ from tuner.model.config import Config
 from tuner.model.errors import KernelError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status, Trial
+from tuner.space.load import load_definition
 from tuner.tuning.evaluator import Evaluator
 
 pytest.importorskip("torch")
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+PAGE = Path(__file__).parents[3] / "docs/callables.md"
 WORKLOAD = Workload.of({"T": 16, "D": 256})
 RIGHT = Config.of({"pieces": 1, "shift": True, "method": "exp"})
 WRONG = Config.of({"pieces": 2, "shift": True, "method": "exp"})
@@ -110,6 +112,21 @@ def opened(folder: Path) -> Iterator[Evaluator]:
 
 def tried(evaluator: Evaluator, config: Config) -> Trial:
     return evaluator.finish(evaluator.start(WORKLOAD, config), stage="finals")
+
+
+def test_the_example_of_the_page_is_right(tmp_path: Path) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for language, name in (("python", "kernels/softmax.py"), ("yaml", "spaces/softmax.yaml")):
+        text = page.partition(f"```{language}\n")[2].partition("```")[0]
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    definition = load_definition(tmp_path / "spaces/softmax.yaml")
+    workload = Workload.of({"T": 64, "D": 1024})
+    with closing(HostDevice(definition.spec, {}, run_timeout_s=10.0)) as device:
+        evaluator = evaluator_of(definition, device)
+        assert evaluator.baseline(workload).status is Status.CORRECT
+        started = evaluator.start(workload, Config.of({"pieces": 4}))
+        assert evaluator.finish(started, stage="finals").status is Status.CORRECT
 
 
 def test_the_baseline_and_configs_are_verified_and_timed(tmp_path: Path) -> None:

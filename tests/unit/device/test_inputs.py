@@ -227,6 +227,7 @@ def test_a_reference_that_is_no_python_file_is_refused(tmp_path: Path) -> None:
     [
         ("", None, "defines no `reference` function"),
         ("reference = 3\n", None, "defines no `reference` function"),
+        ("\ndef reference(inputs, axes): ...\n", 2, "takes fewer than `xp`, `inputs` and `axes`"),
         ("x = 1\ny = x / 0\n", 2, "cannot be imported: ZeroDivisionError"),
         ("import sys\n\nsys.exit()\n", 3, "cannot be imported: SystemExit"),
         ("import sys\nsys.exit(4)\n", 2, "cannot be imported: SystemExit: 4"),
