@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
@@ -185,9 +184,11 @@ class Campaign:
         cluster = ended.job.cluster
         if not cluster or code <= 0 or self._stopping or cluster in self._lost_clusters:
             return
+        from tuner.cluster.network import unreachable
+
         # A run says so with a code of its own once it measures. One that begins or ends just then
         # ends as with any device that cannot be used.
-        if code == INTERRUPTED or not _listens(cluster):
+        if code == INTERRUPTED or unreachable(cluster, SCHEDULER_S):
             self._lost_clusters.add(cluster)
             for track in self._tracks:
                 if track.status == "waiting" and track.job.cluster == cluster:
@@ -333,15 +334,6 @@ class _Track:
                 return False
         except Timeout:
             return True
-
-
-def _listens(address: str) -> bool:
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=SCHEDULER_S):
-            return True
-    except OSError:
-        return False
 
 
 def outcome_of(session: Path | None) -> JobOutcome | None:

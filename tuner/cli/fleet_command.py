@@ -237,7 +237,7 @@ def _require_gpus(gpus: str | None) -> None:
     from tuner.cli.devices_command import list_gpus
     from tuner.device.select import members_of
 
-    if next(iter(list_gpus()), None) is None:
+    if not list(list_gpus()):
         raise DeviceError(
             "no NVIDIA GPU was found",
             remedy="make the files where it is, or list them alone with --dry-run",

@@ -160,8 +160,9 @@ def refused_connection(address: str) -> Iterator[None]:
                 remedy="start the scheduler with --tls-ca-file, --tls-cert and --tls-key, and use "
                 "certificates that one authority has signed",
             ) from error
+        why = unreachable(address, PROBE_S) or _last(error)
         raise DeviceError(
-            f"no Dask scheduler answers at {address}: {_refusal(address) or _last(error)}",
+            f"no Dask scheduler answers at {address}: {why}",
             remedy="`dask scheduler` prints its address; with certificates it begins with tls://",
         ) from error
 
@@ -172,16 +173,16 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _refusal(address: str) -> str:
+def unreachable(address: str, timeout_s: float) -> str:
     """Say why the system connects nobody to an address; "" where it does.
 
     Dask tries until its time is over, and tells of the last try, which that often cut off.
     """
     host, _, port = address.rpartition("://")[2].rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), PROBE_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
     except (OSError, ValueError) as error:
-        return str(error)
+        return str(error) or type(error).__name__
     return ""
 
 
