@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tuner.device.layout import LARGEST, decode, storage_dtype
+from tuner.device.encoding import GPU_PIECE, LARGEST, STORAGE, decode, encode, storage_dtype
 from tuner.device.verify.bits import digest
 from tuner.device.verify.outputs import Output, compare, largest_error, look
 from tuner.model.kernel import DTYPE_BYTES, FLOAT_DTYPES, Tolerance
@@ -104,3 +104,22 @@ def test_both_digests_are_equal_and_change_with_a_bit(size: int) -> None:
     assert digest(cupy, [cupy.asarray(raw)]) == before
     raw[-1] ^= 0x80
     assert digest(cupy, [cupy.asarray(raw)]) == digest(np, [raw]) != before
+
+
+@pytest.mark.parametrize("given", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", sorted(STORAGE))
+def test_numbers_are_stored_with_the_bits_that_numpy_gives_them(dtype: str, given: str) -> None:
+    """Where one pass of a kernel of its own does it, and in pieces where none does."""
+    import cupy
+
+    rng = np.random.default_rng(9)
+    count = GPU_PIECE + 5 if (dtype, given) == ("bfloat16", "float64") else 1_000_003
+    values = (rng.standard_normal(count) * 10.0 ** rng.uniform(-8, 8, count)).astype(given)
+    # CuPy flushes float32's denormals to zero, which is no matter to who draws numbers.
+    values[:7] = [0.0, -0.0, np.inf, -np.inf, np.nan, 2.0**-9, 3 * 2.0**-10]
+    with np.errstate(all="ignore"):
+        expected = encode(np, values, dtype)
+        found = encode(cupy, cupy.asarray(values), dtype)
+    numbers = ~np.isnan(values)
+    np.testing.assert_array_equal(found.get()[numbers], expected[numbers])
+    assert np.isnan(decode(np, found.get()[~numbers], dtype)).all()

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from tuner.device.encoding import decode, encode
 from tuner.device.inputs import draw_values, generator
-from tuner.device.layout import decode, encode
 from tuner.device.reference import load_reference
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tuner.device.layout import LARGEST, SMALLEST_NORMAL, Array, Patch, encode
+from tuner.device.encoding import LARGEST, SMALLEST_NORMAL, Array, encode
+from tuner.device.layout import Patch
 from tuner.model.errors import KernelError
 from tuner.model.kernel import (
     FILLS,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tuner.device.encoding import Array, decode, encode
 from tuner.device.inputs import NORMAL, draw_values
-from tuner.device.layout import Array, decode, encode
 from tuner.device.reference import Reference, blamed_on, load_reference
 from tuner.device.torch_reference import (
     Results,

@@ -18,7 +18,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from tuner.device.base import Program
-from tuner.device.layout import Array
+from tuner.device.encoding import Array
 from tuner.model.errors import DeviceError, KernelError, WorkerError
 from tuner.model.kernel import Workload
 from tuner.model.settings import COMMAND

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.device.layout import Array
+from tuner.device.encoding import Array
 from tuner.device.reference import Reference
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Value

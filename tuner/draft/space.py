@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from tuner.device.layout import SMALLEST_NORMAL
+from tuner.device.encoding import SMALLEST_NORMAL
 from tuner.draft.blanks import BLANK, MARK, UNWRITTEN, Blank
 from tuner.draft.choices import MAX_THREADS, Proposals, TunableConstant
 from tuner.draft.host_values import HostLaunch

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tuner.device.encoding import LARGEST, SMALLEST_NORMAL, decode, encode
 from tuner.device.inputs import (
     INPUT_KINDS,
     NONFINITE,
@@ -15,7 +16,6 @@ from tuner.device.inputs import (
     generator,
     input_kinds_for,
 )
-from tuner.device.layout import LARGEST, SMALLEST_NORMAL, decode, encode
 from tuner.device.reference import load_reference
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Expression

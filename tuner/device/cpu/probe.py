@@ -11,8 +11,9 @@ import numpy as np
 from tuner.device.base import Program
 from tuner.device.cpu.device import SharedMemory
 from tuner.device.cpu.worker import HostRunError, HostWorker
+from tuner.device.encoding import Array, storage_dtype
 from tuner.device.inputs import NORMAL
-from tuner.device.layout import PAGE_BYTES, UNCHANGED, Array, Layout, lay_out, storage_dtype
+from tuner.device.layout import PAGE_BYTES, UNCHANGED, Layout, lay_out
 from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.kernel import KernelSpec, Workload
 

@@ -468,8 +468,10 @@ class CudaMemory(HostMemory):
             self._host = None
         self.trim()
 
-    def trim(self) -> None:
-        self.xp.get_default_memory_pool().free_all_blocks()
+    def trim(self, spare_bytes: int = 0) -> None:
+        pool = self.xp.get_default_memory_pool()
+        if pool.free_bytes() > spare_bytes:
+            pool.free_all_blocks()
 
     def push(self) -> None:
         if self._host is not None:

@@ -21,7 +21,8 @@ from tuner.device.base import Program
 from tuner.device.callables import Modules, blamed_on_call, checked_results
 from tuner.device.cuda.buffers import Graph, MappedArena
 from tuner.device.cuda.driver import CudaError, LaunchArguments, allocate, call
-from tuner.device.layout import STORAGE, Slot, torch_name
+from tuner.device.encoding import STORAGE, torch_name
+from tuner.device.layout import Slot
 from tuner.device.reference import (
     PeerError,
     PeerFunction,

@@ -25,7 +25,7 @@ from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.includes import UNIT_NAME
 from tuner.compiler.python import PythonCompiler
 from tuner.device.callables import executed, forget, place_of
-from tuner.device.layout import torch_name
+from tuner.device.encoding import torch_name
 from tuner.device.reference import line_in
 from tuner.model.errors import WorkerError
 from tuner.model.kernel import CALL, Dim3, KernelSpec, Launch

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.device.layout import Array
+from tuner.device.encoding import Array
 
 # Ten million configs would have to be tried before two digests are likely to be equal by chance.
 DIGEST_DIGITS = 16

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.device.layout import (
+from tuner.device.encoding import (
     LARGEST,
     Array,
     code_distance,

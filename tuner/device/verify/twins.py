@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from tuner.device.encoding import Array, encode, storage_dtype
 from tuner.device.inputs import Prepared, as_stored, draw_values, generator
-from tuner.device.layout import UNCHANGED, Array, Layout, Patch, Slot, encode, storage_dtype
+from tuner.device.layout import UNCHANGED, Layout, Patch, Slot
 from tuner.device.verify.outputs import compare
 from tuner.model.kernel import KernelSpec
 

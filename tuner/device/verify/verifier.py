@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tuner.device.base import BITS_DIFFER
+from tuner.device.encoding import Array, decode, storage_dtype
 from tuner.device.inputs import (
     NONFINITE,
     NORMAL,
@@ -20,17 +21,7 @@ from tuner.device.inputs import (
     generator,
     same_seed,
 )
-from tuner.device.layout import (
-    UNCHANGED,
-    Arena,
-    Array,
-    Layout,
-    Patch,
-    Slot,
-    decode,
-    fill_byte,
-    storage_dtype,
-)
+from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, Slot, fill_byte
 from tuner.device.problems import reference_of
 from tuner.device.reference import (
     CanonicalFunction,
@@ -53,6 +44,9 @@ ORDINARY_INSTEAD = " (ordinary ones in its place)"
 PEER_TOLERANCES = 8.0
 # Of what may be kept, for the inputs that all configs get: else they are drawn again each time.
 SAME_SHARE = 0.25
+# How often what is kept for use again may lie free besides: what has been freed comes back at once,
+# but of a layer's 1.4 GB of weights it would be most of a GPU, where the worker and compilers wait.
+SPARE = 2
 PROBE_BYTES = 1 << 29
 PROBE_REPEATS = 20
 
@@ -85,8 +79,8 @@ class HostMemory:
     def synchronize(self) -> None:
         """Wait for the array library's work."""
 
-    def trim(self) -> None:
-        """Give back what the array library keeps of freed memory."""
+    def trim(self, spare_bytes: int = 0) -> None:
+        """Give back what the array library keeps of freed memory, if it is more than so much."""
 
 
 class Verifier:
@@ -145,8 +139,7 @@ class Verifier:
 
     def _trim(self) -> None:
         """Give back what was freed before others allocate: drawing takes several times as much."""
-        if self._frugal:
-            self._memory.trim()
+        self._memory.trim(0 if self._frugal else SPARE * self._memory.cache_bytes)
 
     def prepare(self, workload: Workload, kind: str, seed: int, cached: bool = False) -> bool:
         """Put inputs into the arena, poison the rest; tell whether their reference is known.

@@ -9,8 +9,8 @@ from uuid import NAMESPACE_URL, uuid5
 
 import numpy as np
 
+from tuner.device.encoding import Array, encode
 from tuner.device.inputs import NORMAL, draw_values, generator
-from tuner.device.layout import Array, encode
 from tuner.device.reference import blamed_on, load_reference
 from tuner.export.cpp import ARRAY_TYPES, cpp_name, integer
 from tuner.export.dispatch import options_of, source_files

@@ -16,7 +16,8 @@ from tuner.device.base import Program
 from tuner.device.cpu.child import LaunchEnd
 from tuner.device.cpu.device import SharedMemory
 from tuner.device.cpu.worker import HostRunError, HostWorker
-from tuner.device.layout import UNCHANGED, encode, lay_out, storage_dtype
+from tuner.device.encoding import encode, storage_dtype
+from tuner.device.layout import UNCHANGED, lay_out
 from tuner.device.verify.verifier import Verifier
 from tuner.model.kernel import KernelSpec, Launch, Tolerance, Workload
 from tuner.model.trial import Correctness

@@ -7,8 +7,8 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from tuner.device import layout
-from tuner.device.layout import decode, encode
+from tuner.device import encoding
+from tuner.device.encoding import decode, encode
 from tuner.device.verify import outputs
 from tuner.device.verify.outputs import Verdict, compare, zeros_pass
 from tuner.model.kernel import Tolerance
@@ -70,7 +70,7 @@ def test_the_error_is_in_units_of_the_tolerance() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 7, 24, 1 << 24])
 def test_a_wrong_element_is_found_where_it_is(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(layout, "CPU_PIECE", chunk)
+    monkeypatch.setattr(encoding, "CPU_PIECE", chunk)
     expected = np.random.default_rng(1).standard_normal((2, 3, 4)) + 10.0
     found = encode(np, expected, "float32")
     found[1, 0, 3] *= 1.05
@@ -204,7 +204,7 @@ def test_the_bounds_of_neighbours_say_what_is_one_code_away(dtype: str) -> None:
 
 @pytest.mark.parametrize("chunk", [3, 1 << 24])
 def test_the_share_is_that_of_the_whole_array(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(layout, "CPU_PIECE", chunk)
+    monkeypatch.setattr(encoding, "CPU_PIECE", chunk)
     stored, expected = coded("float8_e4m3", 10)
     found = shifted(stored, slice(0, 2), 1)
     assert compare(np, found, expected, "float8_e4m3", Tolerance(codes=0.2)).passed

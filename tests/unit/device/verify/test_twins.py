@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tuner.device.encoding import Array, decode
 from tuner.device.inputs import NORMAL, Prepared, as_stored
-from tuner.device.layout import UNCHANGED, Array, decode, lay_out
+from tuner.device.layout import UNCHANGED, lay_out
 from tuner.device.verify import twins
 from tuner.device.verify.twins import Twins
 from tuner.model.kernel import KernelSpec, Workload

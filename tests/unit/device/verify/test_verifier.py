@@ -9,9 +9,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from tuner.device.encoding import decode, encode, storage_dtype
 from tuner.device.inputs import INPUT_KINDS
-from tuner.device.layout import decode, encode, lay_out, storage_dtype
-from tuner.device.verify.verifier import PEER_TOLERANCES, HostMemory, Verifier
+from tuner.device.layout import lay_out
+from tuner.device.verify.verifier import PEER_TOLERANCES, SPARE, HostMemory, Verifier
 from tuner.model.errors import KernelError
 from tuner.model.kernel import KernelSpec, Tolerance, Workload
 from tuner.model.trial import Correctness
@@ -28,8 +29,13 @@ ARGUMENTS = (
 class Bench:
     """A verifier, its memory, and kernels to launch on it."""
 
-    def __init__(self, spec: KernelSpec, operators: dict[str, str] | None = None) -> None:
-        self.memory = HostMemory()
+    def __init__(
+        self,
+        spec: KernelSpec,
+        operators: dict[str, str] | None = None,
+        memory: HostMemory | None = None,
+    ) -> None:
+        self.memory = memory or HostMemory()
         self.verifier = Verifier(self.memory, spec, operators or {})
         self.layout = lay_out(spec, WORKLOAD.values)
         self.verifier.open_arena(WORKLOAD, self.layout)
@@ -375,17 +381,28 @@ def test_slightly_other_inputs_cost_no_draw_of_all(
     assert bench.verifier.check().passed
 
 
-def test_what_is_let_go_was_kept_for_later_and_is_drawn_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trimmed: list[bool] = []
-    monkeypatch.setattr(bench.verifier._memory, "trim", lambda: trimmed.append(True))
+class Trimmed(HostMemory):
+    """Notes how much of what was freed may stay where it is, each time that it is given back."""
+
+    def __init__(self) -> None:
+        super().__init__(cache_bytes=1000)
+        self.spared: list[int] = []
+
+    def trim(self, spare_bytes: int = 0) -> None:
+        self.spared.append(spare_bytes)
+
+
+def test_what_is_let_go_was_kept_for_later_and_is_drawn_again(make_spec: MakeSpec) -> None:
+    memory = Trimmed()
+    bench = Bench(make_spec(*ARGUMENTS), memory=memory)
     assert bench.checked(bench.double).passed
+    assert set(memory.spared) == {SPARE * 1000}, "of what drawing took others get most"
+    memory.spared.clear()
     bench.verifier.let_go()
-    assert trimmed == [True]
     assert bench.verifier.check().passed
     assert bench.checked(bench.double).passed
-    assert len(trimmed) > 1, "what drawing took is given back before others allocate"
+    assert len(memory.spared) > 1
+    assert set(memory.spared) == {0}, "once memory has ended they get all of it"
 
 
 def test_once_memory_has_ended_nothing_is_kept_for_later_until_another_workload_is_opened(
