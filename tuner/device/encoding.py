@@ -36,8 +36,14 @@ SMALLEST_NORMAL: dict[str, float] = {
     "float8_e4m3": 2.0**-6,
     "float8_e5m2": 2.0**-14,
 }
-# Bits of the exponent and the mantissa; OCP 8-bit floating point.
-_FP8 = {"float8_e4m3": (4, 3), "float8_e5m2": (5, 2)}
+# Bits of the exponent and the mantissa.
+FORMATS: dict[str, tuple[int, int]] = {
+    "float32": (8, 23),
+    "bfloat16": (8, 7),
+    "float16": (5, 10),
+    "float8_e4m3": (4, 3),
+    "float8_e5m2": (5, 2),
+}
 
 # Elements that are converted or compared at a time. On a GPU float64 temporaries stay near 128 MB
 # each; on the CPU in its caches, and in memory that the system need not clear.
@@ -114,8 +120,8 @@ def _gpu_encoder(dtype: str, given: str) -> Any:
     """Return CuPy's kernel for values of a dtype, None where there is none."""
     import cupy
 
-    if dtype in _FP8 and given in ("float32", "float64"):
-        formats = "{}, {}, {!r}".format(*_FP8[dtype], LARGEST[dtype])
+    if dtype.startswith("float8") and given in ("float32", "float64"):
+        formats = "{}, {}, {!r}".format(*FORMATS[dtype], LARGEST[dtype])
         call = f"code = fp8_of(value, {formats})"
         kernel = f"{given} value", "uint8 code", call, f"encode_{dtype}"
     elif (dtype, given) == ("bfloat16", "float32"):
@@ -162,7 +168,7 @@ def _ordinal(xp: Any, raw: Array, dtype: str) -> Array:
 
 @lru_cache
 def _fp8_values(dtype: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    exponent_bits, mantissa_bits = _FP8[dtype]
+    exponent_bits, mantissa_bits = FORMATS[dtype]
     bias = (1 << (exponent_bits - 1)) - 1
     code = np.arange(256)
     exponent = (code >> mantissa_bits) & ((1 << exponent_bits) - 1)

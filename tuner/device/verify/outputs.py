@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tuner.device.encoding import (
+    FORMATS,
     LARGEST,
     Array,
     code_distance,
@@ -278,14 +279,6 @@ extern "C" __global__ void count_changes(const WORD* bytes, const WORD* before, 
   if (changed) atomicAdd(changes, 1u);
 }
 """
-# Bits of exponent and mantissa.
-_FLOATS = {
-    "float32": (8, 23),
-    "bfloat16": (8, 7),
-    "float16": (5, 10),
-    "float8_e4m3": (4, 3),
-    "float8_e5m2": (5, 2),
-}
 _STORED = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
 
 
@@ -370,9 +363,9 @@ def _kernel(dtype: str) -> Any:
     import cupy
 
     stored = np.dtype(storage_dtype(dtype))
-    if dtype in _FLOATS:
+    if dtype in FORMATS:
         kind = _STORED[stored.itemsize]
-        decoded = "decoded(bits, {}, {})".format(*_FLOATS[dtype])
+        decoded = "decoded(bits, {}, {})".format(*FORMATS[dtype])
     else:
         kind = "double" if dtype == "float64" else _STORED[stored.itemsize]
         if stored.kind == "i":
