@@ -44,9 +44,6 @@ ORDINARY_INSTEAD = " (ordinary ones in its place)"
 PEER_TOLERANCES = 8.0
 # Of what may be kept, for the inputs that all configs get: else they are drawn again each time.
 SAME_SHARE = 0.25
-# How often what is kept for use again may lie free besides: what has been freed comes back at once,
-# but of a layer's 1.4 GB of weights it would be most of a GPU, where the worker and compilers wait.
-SPARE = 2
 PROBE_BYTES = 1 << 29
 PROBE_REPEATS = 20
 
@@ -138,8 +135,12 @@ class Verifier:
         self._memory.trim()
 
     def _trim(self) -> None:
-        """Give back what was freed before others allocate: drawing takes several times as much."""
-        self._memory.trim(0 if self._frugal else SPARE * self._memory.cache_bytes)
+        """Give back what was freed before others allocate: drawing takes several times as much.
+
+        As much as is kept for use again may lie free besides: what has been freed comes back at
+        once, but of a layer's 1.4 GB of weights it would be most of a GPU.
+        """
+        self._memory.trim(0 if self._frugal else self._memory.cache_bytes)
 
     def prepare(self, workload: Workload, kind: str, seed: int, cached: bool = False) -> bool:
         """Put inputs into the arena, poison the rest; tell whether their reference is known.
