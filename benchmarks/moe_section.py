@@ -188,6 +188,26 @@ def compiling(content: Json) -> Iterator[str]:
     yield "\n`benchmarks/compile_ahead.py`, `benchmarks/results/h200/compile_ahead.json`.\n"
 
 
+def script(content: Json) -> Iterator[str]:
+    """Say what SGLang's own script takes for what a fleet does."""
+    count, every = content["configs"], content["of"]
+    yield "## SGLang's own script for its fused MoE kernel\n"
+    yield (
+        f"SGLang's `tuning_fused_moe_triton.py` tries all of {every:,} configs for each number of "
+        f"tokens, one after the other. Of these {count} at random, for Qwen3-30B-A3B on one GPU, "
+        "in seconds, first with an empty cache of Triton's and then with a full one:\n"
+    )
+    yield "| tokens | first | again |"
+    yield "|---|---|---|"
+    for row in content["rows"]:
+        yield f"| {row['tokens']} | {row['first_s']:.1f} | {row['again_s']:.1f} |"
+    yield (
+        "\nAll for 18 numbers of tokens, compiled once, come to "
+        f"{content['estimated_s'] / 3600:.1f} hours. "
+        "`benchmarks/sglang_script.py`, `benchmarks/results/h200/sglang_script.json`.\n"
+    )
+
+
 def _gained(chosen: Json) -> str:
     if chosen["config"] is None:
         return "SGLang's own"

@@ -557,6 +557,7 @@ SECTIONS = (
     (moe_section.sessions, "h200/fused_moe_sessions"),
     (moe_section.again, "h200/fused_moe_again"),
     (moe_section.compiling, "h200/compile_ahead"),
+    (moe_section.script, "h200/sglang_script"),
     (moe_section.step, "h200/sglang_step/qwen3-30b-a3b-moe-configs"),
     (steps_section.call_cost, "h200/call_cost"),
     (_stand_ins, "h200/stand_ins"),
