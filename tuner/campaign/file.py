@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from tuner.app.locate import require_kernel
@@ -63,13 +63,9 @@ def _device(value: str) -> str:
 
 
 def _gpus(value: object) -> object:
-    listed = value if isinstance(value, list) else [0] if value == "all" else []
-    numbers = [one for one in listed if isinstance(one, int) and not isinstance(one, bool)]
-    if value == []:
-        raise PydanticCustomError("too_short", "GPUs are needed")
-    if not listed or numbers != listed or min(numbers) < 0:
+    if value != "all" and not isinstance(value, list):
         raise PydanticCustomError("gpus", "GPUs are needed")
-    return value
+    return None if value == "all" else value
 
 
 def _choices(value: object) -> object:
@@ -83,6 +79,7 @@ def _choices(value: object) -> object:
 
 Time = Annotated[str, AfterValidator(_time)]
 Count = Annotated[int, Field(ge=1)]
+GpuNumber = Annotated[int, Field(ge=0)]
 
 
 class SettingsModel(StrictModel):
@@ -159,8 +156,9 @@ class CampaignModel(StrictModel):
 
     version: Literal[1] = Field(description="the number 1")
     folder: str | None = Field(default=None, description="the folder for all sessions")
-    gpus: Annotated[Any, AfterValidator(_gpus)] = Field(
-        default="all", description="all, or a list of numbers from 0 on, `[0, 1]`"
+    # None stands for all of them.
+    gpus: Annotated[list[GpuNumber] | None, BeforeValidator(_gpus)] = Field(
+        default=None, min_length=1, description="all, or a list of numbers from 0 on, `[0, 1]`"
     )
     parallel: Count = Field(
         default=1, description="how many jobs run at a time on recordings and the CPU"
@@ -325,7 +323,7 @@ class _Reader:
         device = settings["device"]
         if device != "auto" or language_of(kernel) not in (CUDA, PYTHON):
             return device
-        named = self._model.gpus != "all"
+        named = self._model.gpus is not None
         return "cuda" if self._found or record or named else "recorded"
 
     def _how(self, number: int, given: dict[str, Any]) -> Iterator[str]:
@@ -393,8 +391,8 @@ class _Reader:
                 self._problems.append(self._error(message, one.number, remedy=remedy))
 
     def _check_gpus(self) -> None:
-        asked = self._model.gpus
-        for place, number in enumerate([] if asked == "all" else asked):
+        asked = self._model.gpus or []
+        for place, number in enumerate(asked):
             if number in asked[:place]:
                 message = f"`gpus` names {number} twice"
                 error = self._document.error(message, "gpus", place, remedy="name each GPU once")
@@ -407,14 +405,14 @@ class _Reader:
             self._problems.append(
                 self._document.error("no NVIDIA GPU was found", "gpus", remedy=remedy)
             )
-        elif asked == "all":
+        elif asked is None:
             return tuple(range(self._found))
         elif beyond := [one for one in asked if one >= self._found]:
             known = "the only one is 0" if self._found == 1 else f"there are 0 to {self._found - 1}"
             location = ("gpus", asked.index(beyond[0]))
             error = self._document.error(f"there is no GPU {beyond[0]}", *location, remedy=known)
             self._problems.append(error)
-        return () if asked == "all" else tuple(asked)
+        return tuple(asked or ())
 
     def _job(self, entry: _Entry, compilers: int) -> CampaignJob | None:
         try:
