@@ -28,12 +28,17 @@ _COUNT = re.compile(r"[1-9][0-9]{0,8}")
 Say = Callable[[str], None]
 
 
-def require_of_cluster(device: str) -> None:
-    """Raise `InputError` for a device that no cluster has."""
+def require_of_cluster(device: str, gpu_model: str) -> None:
+    """Raise `InputError` for a device that no cluster has, and for the model of none."""
     if device not in (AUTO, CUDA, HOST):
         raise InputError(
             f"--device {device} names a device of one machine, and --cluster is given",
             remedy="use --device cuda or host; --gpu-model chooses among GPUs",
+        )
+    if device == HOST and gpu_model:
+        raise InputError(
+            f"--gpu-model {gpu_model} chooses among GPUs, and --device host is the CPU",
+            remedy="leave one of them out",
         )
 
 
@@ -46,7 +51,7 @@ def open_on_cluster(
     Raises `InputError` and `DeviceError` where the cluster cannot be used.
     """
     asked, gpus = plan.config.device, plan.config.gpus.strip()
-    require_of_cluster(asked)
+    require_of_cluster(asked, settings.gpu_model)
     if gpus not in ("", ALL) and not _COUNT.fullmatch(gpus):
         raise InputError(
             f"--gpus {gpus} names GPUs of one machine, and --cluster is given",
@@ -63,7 +68,7 @@ def open_on_cluster(
 
     cluster = Cluster(settings, say)
     stack.callback(cluster.close)
-    wanted = Wanted(asked == HOST, "" if asked == HOST else settings.gpu_model)
+    wanted = Wanted(asked == HOST, settings.gpu_model)
     kind = RemoteDevice if wanted.on_cpu else RemoteGpu
 
     def opened(of: Wanted, wait_s: float | None = None) -> RemoteDevice:

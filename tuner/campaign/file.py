@@ -26,7 +26,7 @@ from tuner.campaign.jobs import (
 )
 from tuner.campaign.ledger import LEDGER, LOCK
 from tuner.campaign.run import INDEX
-from tuner.device.select import gpu_count
+from tuner.device.select import HOST, gpu_count
 from tuner.model.errors import InputError, TunerError
 from tuner.model.languages import CUDA, PYTHON, language_of
 from tuner.model.settings import RunSettings, duration_s
@@ -263,7 +263,10 @@ class _Reader:
 
     def _merged(self, job: JobModel) -> dict[str, Any]:
         names = SettingsModel.model_fields
-        given = {**self._model.defaults.model_dump(), **_stated(job)}
+        defaults, stated = self._model.defaults.model_dump(), _stated(job)
+        if stated.get("device") == HOST:
+            del defaults["gpu_model"]  # which is for the others
+        given = {**defaults, **stated}
         return {name: given[name] for name in names if given.get(name) is not None}
 
     def _entries(self) -> list[_Entry]:

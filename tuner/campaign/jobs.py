@@ -138,8 +138,8 @@ def _check_cluster(given: Mapping[str, Any], base: Path, about: About) -> None:
     from tuner.cluster.settings import TlsFiles
     from tuner.cluster.signing import read_token
 
-    with about("device", "cluster"):
-        require_of_cluster(given.get("device", AUTO))
+    with about("device", "gpu_model", "cluster"):
+        require_of_cluster(given.get("device", AUTO), given.get("gpu_model", ""))
     with about("cluster"):
         require_dask()
         address = require_address(given["cluster"])

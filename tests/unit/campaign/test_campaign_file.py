@@ -114,6 +114,21 @@ def test_on_a_cluster_no_gpu_is_needed_here(project: Path, monkeypatch: pytest.M
     assert "`token_file` needs `cluster`" in refused(text % "token_file: token")
 
 
+def test_the_model_of_gpu_in_the_defaults_is_for_jobs_on_gpus(project: Path) -> None:
+    pytest.importorskip("distributed")
+    Path("token").write_text("a" * 64)
+    text = (
+        "defaults: {cluster: 'tcp://s:1', token_file: token, gpu_model: H200%s}\n"
+        "jobs:\n  - {kernel: kernels/scale.cu, name: one}\n  - {kernel: kernels/scale.cu, %s}"
+    )
+    one, other = plan_of(text % ("", "device: host")).jobs
+    assert "--gpu-model" in one.start
+    assert "--gpu-model" not in other.start
+    assert refused(text % (", device: host", "")).startswith("c.yaml:2: --gpu-model H200 chooses")
+    both = refused(text % ("", "device: host, gpu_model: H200"))
+    assert both.startswith("c.yaml:5: --gpu-model H200 chooses")
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -121,6 +136,7 @@ def test_on_a_cluster_no_gpu_is_needed_here(project: Path, monkeypatch: pytest.M
         ("cluster: 'tcp://s:1'", "no token is given"),
         ("cluster: 'tcp://s:1', token_file: gone", "gone: the token cannot be read"),
         ("cluster: 'tcp://s:1', token_file: token, device: recorded", "a device of one machine"),
+        ("cluster: 'tcp://s:1', device: host, gpu_model: H200", "--gpu-model H200 chooses among"),
         ("cluster: 'tcp://s:1', token_file: token, tls_key: k", "are needed together"),
         ("cluster: 'tls://s:1', token_file: token, tls_ca: a, tls_cert: b", "no such file"),
         ("cluster: 'tls://s:1', token_file: token", "tls://s:1 needs certificates"),
