@@ -153,7 +153,8 @@ _CONNECT_REMEDIES = {
     "pg_hba.conf": "let this machine in, in the server's pg_hba.conf",
     "too many": "raise the server's max_connections, or wait for others to end",
 }
-_CONNECT_REMEDY = "see that the server runs and lets you in, or use --store none"
+_CONNECT_REMEDY = "see that the server runs and lets you in, or"
+NAME_ANOTHER = "name another with --store"
 _FILE_REMEDY = (
     "see that it can be read and written and that the disk is not full; where it is damaged, move "
     "it away: the next run begins another"
@@ -174,6 +175,7 @@ class Database:
 
     All raise `StoreError` where the database fails, and `InputError` where it is none of ours or
     cannot be reached. A server that was reached before and is gone is waited for, if `waits`.
+    `instead` is what a user can do where none is to be had.
     """
 
     def __init__(
@@ -183,9 +185,10 @@ class Database:
         *,
         pooled: bool = False,
         waits: bool = True,
+        instead: str = NAME_ANOTHER,
     ) -> None:
         self.location = location
-        self._tables, self._waits = tables, waits
+        self._tables, self._waits, self._instead = tables, waits, instead
         self._was_reached = False
         if location.file is not None:
             self._engine = create_engine(
@@ -316,7 +319,7 @@ class Database:
             remedies = (remedy for word, remedy in _CONNECT_REMEDIES.items() if word in cause)
             return InputError(
                 f"{self.location}: cannot be reached: {cause}",
-                remedy=next(remedies, _CONNECT_REMEDY),
+                remedy=next(remedies, f"{_CONNECT_REMEDY} {self._instead}"),
             )
         if _state(error) in _REFUSED:
             return ReadOnlyError(

@@ -29,7 +29,13 @@ from sqlalchemy import (
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
-from tuner.session.database import Database, StoreError, StoreLocation, insert_new
+from tuner.session.database import (
+    NAME_ANOTHER,
+    Database,
+    StoreError,
+    StoreLocation,
+    insert_new,
+)
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -194,12 +200,13 @@ class KnowledgeStore:
     """Add past searches to a database and ask for them; nothing is held open between calls.
 
     Every call raises `StoreError` where the database fails, and `InputError` where it is none of
-    ours or cannot be reached. Nothing is made before something is added.
+    ours or cannot be reached; `instead` is what a user can do then. Nothing is made before
+    something is added.
     """
 
-    def __init__(self, location: StoreLocation) -> None:
+    def __init__(self, location: StoreLocation, *, instead: str = NAME_ANOTHER) -> None:
         self.location = location
-        self._database = Database(location, metadata)
+        self._database = Database(location, metadata, instead=instead)
 
     def check(self) -> None:
         with self._reading():

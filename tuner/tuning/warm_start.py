@@ -320,7 +320,8 @@ def open_knowledge(
     location = find_store(option, environment)
     if location is None:
         return None
-    knowledge = Knowledge(KnowledgeStore(location), info, warn)
+    store = KnowledgeStore(location, instead="use --store none")
+    knowledge = Knowledge(store, info, warn)
     knowledge.check()
     return knowledge
 

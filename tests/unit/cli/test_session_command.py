@@ -88,6 +88,17 @@ def test_each_needs_a_server(tmp_path, words) -> None:
             session_command(*words, "--store", store)
 
 
+@pytest.mark.parametrize("words", [("list",), ("fetch", "x", "y"), ("copy",), ("forget", "x")])
+def test_a_server_that_does_not_answer_is_told_with_what_these_commands_take(folder, words) -> None:
+    pytest.importorskip("psycopg")
+    words += (folder,) if words == ("copy",) else ()
+    with pytest.raises(InputError, match="cannot be reached") as told:
+        session_command(*words, "--store", "postgresql://me:s3cret@127.0.0.1:9/tune")
+    assert told.value.remedy == (
+        "see that the server runs and lets you in, or name another with --store"
+    )
+
+
 def test_what_is_no_session_is_refused(tmp_path, postgres_url) -> None:
     with pytest.raises(SessionError, match="no such session"):
         session_command("copy", tmp_path / "nowhere", "--store", postgres_url)

@@ -296,6 +296,7 @@ def test_a_server_that_is_not_there_cannot_be_reached() -> None:
     with pytest.raises(InputError, match="cannot be reached") as caught:
         KnowledgeStore(place).check()
     assert "secret" not in str(caught.value)
+    assert "name another with --store" in str(caught.value)
 
 
 def test_configs_keep_their_types(store, make_search) -> None:
