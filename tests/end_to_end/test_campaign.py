@@ -195,6 +195,32 @@ def test_a_killed_campaign_leaves_no_child_behind_and_goes_on(slow: Path) -> Non
     assert not Path(f"/proc/{child}").exists() or _is_zombie(child)
 
 
+@pytest.mark.slow
+def test_a_disk_that_fills_up_is_one_object_and_one_error_and_the_campaign_goes_on(
+    slow: Path, tmp_path: Path
+) -> None:
+    library = faults.build_disk_full(tmp_path, shutil.which("g++") or "")
+    limits = {"LD_PRELOAD": str(library), "DISK_FULL_FOLDER": str(slow / "all/.campaign.json")}
+    # Room for what is written until both jobs run.
+    environment = {**os.environ, **limits, "DISK_FULL_AFTER": "700"}
+    words = ("campaign", "two.yaml", "--json")
+    process = faults.started(*words, folder=slow, environment=environment)
+    try:
+        stdout, stderr = process.communicate(timeout=240)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 2, stderr
+    said = "all: cannot write here: No space left on device"
+    assert f"Error: {said}" in stderr
+    assert "Traceback" not in stderr
+    found = json.loads(stdout)
+    assert found["exit_code"] == 2
+    assert found["error"].startswith(said)
+    assert all(one["status"] in ("done", "stopped", "waiting") for one in found["jobs"])
+    assert_goes_on(slow)
+
+
 def _trials(session: Path) -> list[object]:
     with closing(Session.open(session, read_only=True)) as known:
         return list(known.trials())

@@ -121,5 +121,6 @@ def writable(folder: Path) -> Iterator[None]:
         raise InputError(
             f"cannot write here: {error.strerror or error}",
             path=folder,
-            remedy="name another folder with `folder` or --folder",
+            remedy="see that it can be written and the disk is not full, or name another folder "
+            "with `folder` or --folder",
         ) from error

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from tuner.campaign.jobs import CampaignJob
 from tuner.campaign.ledger import JobRecord, Ledger, locked, writable
 from tuner.campaign.process import JobProcess, how_it_ended, wait_for_any
-from tuner.model.errors import INTERRUPTED, SessionError
+from tuner.model.errors import INTERRUPTED, SessionError, TunerError
 from tuner.model.progress import JobOutcome, JobState, JobStatus, RunProgress
 from tuner.model.statistics import geometric_mean
 from tuner.process.signals import held_back
@@ -109,12 +109,13 @@ class Campaign:
                     self._turn(listener)
                     if self._time_s and time.monotonic() - started_s > self._time_s:
                         self._stop(listener, "the time was over")
-            except BaseException:
-                self._stop(listener, "interrupted")
+            except BaseException as error:
+                why = error.message if isinstance(error, TunerError) else "interrupted"
+                self._stop(listener, why)
                 raise
             finally:
-                self._save()
                 listener.update(self.states)
+                self._save()
         return self.states
 
     def _begin(self) -> bool:
@@ -228,7 +229,8 @@ class Campaign:
         if track.process is None:
             track.outcome = outcome_of(track.job.session)
         self.ledger.jobs[track.job.name] = track.record()
-        self._save()
+        if not self._stopping:  # else once all are stopped: it may be what cannot be done
+            self._save()
 
     def _free(self, track: _Track) -> None:
         if track.place is not None:
@@ -252,6 +254,7 @@ class Campaign:
                 self._turn(listener)
             for track in self._tracks:
                 if track.status == "waiting":
+                    self._free(track)  # where it was about to begin
                     track.message = why
 
     def _save(self) -> None:

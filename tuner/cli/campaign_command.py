@@ -13,7 +13,7 @@ from click.exceptions import Exit
 from tuner.app.environment import program_name
 from tuner.cli import options
 from tuner.cli.exits import resumed_by, stdout_kept_for_result, terminated_as_interrupted
-from tuner.model.errors import INTERRUPTED
+from tuner.model.errors import INTERRUPTED, TunerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json
 
     A GPU has one job at a time. Started again, the command goes on with what is left.
     """
-    interrupt: KeyboardInterrupt | None = None
+    failure: KeyboardInterrupt | TunerError | None = None
     with terminated_as_interrupted(), stdout_kept_for_result(as_json):
         from tuner.campaign.file import read_campaign
         from tuner.campaign.run import Campaign
@@ -62,18 +62,19 @@ def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json
         if not dry_run:
             try:
                 _run(campaign, again, stderr=as_json)
-            except KeyboardInterrupt as error:
-                interrupt = error
+            except (KeyboardInterrupt, TunerError) as error:
+                failure = error
     states, exit_code = campaign.states, 0 if dry_run else campaign.exit_code
-    if interrupt is not None:
-        exit_code = INTERRUPTED
+    if failure is not None:
+        exit_code = failure.exit_code if isinstance(failure, TunerError) else INTERRUPTED
     if as_json:
-        click.echo(json.dumps(_object(campaign, plan, states, exit_code)))
+        told = str(failure) if isinstance(failure, TunerError) else None
+        click.echo(json.dumps(_object(campaign, plan, states, exit_code, told)))
     else:
         for line in _left_lines(states) if dry_run else _end_lines(campaign, plan, states):
             click.echo(line)
-    if interrupt is not None:
-        raise interrupt
+    if failure is not None:
+        raise failure
     if exit_code:
         if exit_code == INTERRUPTED:
             click.echo(f"to go on: {shlex.join([program_name(), *again])}", err=True)
@@ -126,12 +127,17 @@ def _end_lines(
 
 
 def _object(
-    campaign: Campaign, plan: CampaignPlan, states: Sequence[JobState], exit_code: int
+    campaign: Campaign,
+    plan: CampaignPlan,
+    states: Sequence[JobState],
+    exit_code: int,
+    error: str | None,
 ) -> dict[str, object]:
     return {
         "folder": str(plan.folder),
         "seconds": campaign.ledger.wall_s,
         "exit_code": exit_code,
+        "error": error,
         "jobs": [_job_object(one) for one in states],
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from tuner.campaign import ledger
 from tuner.campaign.jobs import CampaignJob
 from tuner.campaign.run import NO_SCHEDULER, RESTARTS, Campaign
 from tuner.model.errors import InputError
@@ -42,6 +44,8 @@ elif todo == "die once":
     with open(file) as seen:
         if len(seen.readlines()) == 1:
             os.kill(os.getpid(), signal.SIGKILL)
+elif todo.startswith("then "):
+    open(todo.removeprefix("then "), "w").close()
 elif todo.startswith("exit"):
     print("a line before")
     print("Error: what was wrong", file=sys.stderr)
@@ -314,6 +318,59 @@ def test_an_interruption_stops_the_children_first(tmp_path: Path) -> None:
         signal.signal(signal.SIGINT, before)
     assert [(one.status, one.place) for one in campaign.states] == [("stopped", "")] * 2
     assert seen.states[-1] == campaign.states, "the listener has seen the end of both"
+
+
+@pytest.fixture
+def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file; once it is there, the disk of the campaign's record is full."""
+
+    def write(path: Path, content: str) -> None:
+        if mark.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        path.write_text(content)
+
+    mark = tmp_path / "full"
+    monkeypatch.setattr(ledger, "atomic_write", write)
+    return mark
+
+
+def test_a_disk_that_fills_up_stops_the_children_first_and_what_is_left_goes_on(
+    tmp_path: Path, full: Path
+) -> None:
+    jobs = [job(tmp_path, "ends", f"then {full}"), job(tmp_path, "long", "wait60")]
+    jobs += [job(tmp_path, "longer", "wait60"), job(tmp_path, "left", "wait0")]
+    campaign, seen = Campaign(jobs, tmp_path, parallel=3), Seen()
+    with pytest.raises(InputError, match="cannot write here: No space left") as told:
+        campaign.run(seen)
+    assert "the disk is not full" in str(told.value)
+    said = "cannot write here: No space left on device"
+    assert [(one.status, one.message, one.place) for one in campaign.states] == [
+        ("done", "", ""),
+        ("stopped", said, ""),
+        ("stopped", said, ""),
+        ("waiting", said, ""),
+    ]
+    assert all(one.seconds < 60 for one in campaign.states)
+    assert seen.states[-1] == campaign.states
+    full.unlink()
+    assert {one.status for one in Campaign(jobs, tmp_path).states} == {"waiting"}
+
+
+def test_a_job_that_cannot_be_noted_is_not_begun(
+    tmp_path: Path, full: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def filling(self: Campaign) -> bool:
+        full.write_text("")
+        return begin(self)
+
+    begin = Campaign._begin
+    monkeypatch.setattr(Campaign, "_begin", filling)
+    campaign = Campaign([job(tmp_path, "one", "wait0")], tmp_path)
+    with pytest.raises(InputError, match="cannot write here: No space left"):
+        campaign.run(Seen())
+    (one,) = campaign.states
+    assert (one.status, one.place, one.seconds) == ("waiting", "", 0)
+    assert not ran(tmp_path, "one")
 
 
 def test_a_session_of_other_files_is_set_aside(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ import pytest
 
 from tuner.campaign import file as campaign_file
 from tuner.campaign.jobs import CampaignJob
+from tuner.campaign.ledger import Ledger
 from tuner.campaign.run import Campaign
+from tuner.model.errors import InputError
 
 SCALE = Path(__file__).parents[2] / "end_to_end/data/scale"
 FILE = "version: 1\nfolder: all\ndefaults: {device: host}\njobs: [{kernel: kernels/scale.cu}]\n"
@@ -118,6 +120,26 @@ def test_a_failed_job_gives_the_exit_code_and_its_error(
     assert "scale on slot 0, starting" in result.stderr
 
 
+def test_a_disk_that_fills_up_is_told_in_the_object_and_by_its_code(
+    tune, project: Path, slow: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(self: Ledger) -> None:
+        if self.jobs:
+            raise InputError("cannot write here: No space left on device", path=Path("all"))
+
+    monkeypatch.setattr(Ledger, "save", save)
+    result = tune("campaign", "c.yaml", "--json")
+    assert result.exit_code == 2
+    assert result.stderr.endswith("Error: all: cannot write here: No space left on device\n")
+    found = json.loads(result.stdout)
+    said = "all: cannot write here: No space left on device"
+    assert (found["exit_code"], found["error"]) == (2, said)
+    assert [one["status"] for one in found["jobs"]] == ["waiting"]
+    told = tune("campaign", "c.yaml")
+    assert told.exit_code == 2
+    assert "0 of 1 jobs done" in told.stdout
+
+
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each job take a minute."""
@@ -153,6 +175,7 @@ def test_an_interrupted_campaign_tells_what_came_of_its_jobs(
     found = json.loads(result.stdout)
     (job,) = found["jobs"]
     assert (found["exit_code"], job["status"], job["message"]) == (130, "stopped", "interrupted")
+    assert found["error"] is None
     assert "scale, stopped: interrupted" in result.stderr
     assert result.stderr.splitlines()[-1] == "interrupted; resume with: tune campaign c.yaml"
     assert "scale: stopped: interrupted" in tune("campaign", "c.yaml").stdout.splitlines()
