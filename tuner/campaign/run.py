@@ -84,7 +84,7 @@ class Campaign:
     @property
     def idle_gpus(self) -> tuple[int, ...]:
         """The GPUs for which there is no job, as a job uses one."""
-        left = sum(one.job.needs_gpu and not one.kept for one in self._tracks)
+        left = sum(one.job.needs_gpu and one.status == "waiting" for one in self._tracks)
         return tuple(self._gpus[left:]) if left else ()
 
     @property
@@ -227,7 +227,8 @@ class Campaign:
             times = f" {track.kills + 1} times" if code < 0 else ""
             track.message = track.message or f"{how_it_ended(code)}{times}"
         if track.process is None:
-            track.outcome = outcome_of(track.job.session)
+            with suppress(SessionError):
+                track.outcome = outcome_of(track.job.session)
         self.ledger.jobs[track.job.name] = track.record()
         if not self._stopping:  # else once all are stopped: it may be what cannot be done
             self._save()
@@ -270,11 +271,11 @@ class _Track:
         same = known is not None and known.key == job.key
         there = job.session is None or (job.session / DATABASE).exists()
         self.job = job
-        self.kept = same and there and known is not None and known.exit_code == 0
-        self.status: JobStatus = "done" if self.kept else "waiting"
-        self.exit_code: int | None = 0 if self.kept else None
+        self.kept = False
+        self.status: JobStatus = "waiting"
+        self.exit_code: int | None = None
         self.seconds = known.seconds if known and same else 0.0
-        self.outcome: JobOutcome | None = outcome_of(job.session) if self.kept else None
+        self.outcome: JobOutcome | None = None
         self.process: JobProcess | None = None
         self.progress: RunProgress | None = None
         self.place: tuple[int, bool] | None = None
@@ -282,6 +283,19 @@ class _Track:
         self.starts = self.kills = self.next_finish = 0
         self.since_s = 0.0
         self._created_s = time.monotonic()
+        if same and there and known is not None and known.exit_code == 0:
+            self._keep()
+
+    def _keep(self) -> None:
+        """Count as done what an earlier run has done, unless it can no longer be read."""
+        try:
+            self.outcome = outcome_of(self.job.session)
+        except SessionError as error:
+            self.status, self.exit_code = "failed", error.exit_code
+            found = str(error).partition("\n")[0]
+            self.message = f"restore its session from a copy, or move its folder away: {found}"
+        else:
+            self.status, self.exit_code, self.kept = "done", 0, True
 
     def state(self) -> JobState:
         seconds = self.seconds
@@ -340,10 +354,10 @@ class _Track:
 
 
 def outcome_of(session: Path | None) -> JobOutcome | None:
-    """Read what a session holds; None where there is none, or it cannot be read."""
+    """Read what a session holds, None where there is none; raise `SessionError` if damaged."""
     if session is None or not (session / DATABASE).exists():
         return None
-    with suppress(SessionError), closing(Session.open(session, read_only=True)) as known:
+    with closing(Session.open(session, read_only=True)) as known:
         tuned = [one.speedup for one in known.results() if not one.workload.held_out]
         device, on_cpu, recorded = (
             known.environment.get(name, "") for name in ("device", "on_cpu", "recorded")
@@ -354,4 +368,3 @@ def outcome_of(session: Path | None) -> JobOutcome | None:
             trials=len(known.trials()),
             speedup=geometric_mean(tuned) if tuned and on_cpu != "true" else None,
         )
-    return None

@@ -108,8 +108,11 @@ def _words(file: Path, folder: Path | None) -> tuple[str, ...]:
 
 
 def _left_lines(states: Sequence[JobState]) -> list[str]:
-    left = [one.name for one in states if one.status != "done"]
-    return [*left, f"{len(left)} of {len(states)} jobs are left"]
+    from tuner.cli.campaign_view import end_line
+
+    left = [one for one in states if one.status != "done"]
+    listed = [end_line(one) if one.message else one.name for one in left]
+    return [*listed, f"{len(left)} of {len(states)} jobs are left"]
 
 
 def _end_lines(

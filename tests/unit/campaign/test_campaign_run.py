@@ -17,12 +17,14 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from manifests import manifest
 
 from tuner.campaign import ledger
 from tuner.campaign.jobs import CampaignJob
 from tuner.campaign.run import NO_SCHEDULER, RESTARTS, Campaign
 from tuner.model.errors import InputError
 from tuner.model.progress import JobState
+from tuner.session.session import Session
 from tuner.session.store import DATABASE, LOCK
 
 # Writes what it sees to a file and then does as it is told.
@@ -392,6 +394,42 @@ def test_a_session_of_these_files_is_gone_on_with(tmp_path: Path) -> None:
     Campaign([first], tmp_path).run(Seen())
     assert len(ran(tmp_path, "one")) == 1
     assert len(ran(tmp_path, "resumed")) == 2
+
+
+@pytest.mark.parametrize("content", [b"junk", b"", b"SQLite format 3\0".ljust(4096, b"?")])
+def test_a_finished_job_whose_session_is_junk_is_told_and_left_alone(
+    tmp_path: Path, content: bytes
+) -> None:
+    database = tmp_path / "one" / DATABASE
+    jobs = [job(tmp_path, "one", "wait0", session=database.parent), job(tmp_path, "two", "wait0")]
+    Campaign(jobs, tmp_path).run(Seen())
+    Session.create(database.parent, manifest(kernel="one"), {}).close()
+    assert Campaign(jobs, tmp_path).states[0].kept
+    whole = database.read_bytes()
+    database.write_bytes(content)
+    again = Campaign(jobs, tmp_path)
+    one, two = again.run(Seen())
+    assert (one.status, one.exit_code, one.kept, two.kept) == ("failed", 2, False, True)
+    told = "restore its session from a copy, or move its folder away: "
+    assert one.message.startswith(f"{told}{database}: ")
+    assert again.exit_code == 2
+    assert len(ran(tmp_path, "one")) == 2, "it was not begun again"
+    assert database.read_bytes() == content
+    database.write_bytes(whole)
+    assert Campaign(jobs, tmp_path).states[0].kept
+    database.parent.rename(tmp_path / "away")
+    assert Campaign(jobs, tmp_path).states[0].status == "waiting"
+
+
+def test_a_job_that_cannot_be_kept_has_no_gpu(tmp_path: Path) -> None:
+    jobs = [
+        job(tmp_path, name, "wait0", needs_gpu=True, session=tmp_path / name)
+        for name in ("one", "two")
+    ]
+    Campaign(jobs, tmp_path, gpus=[0]).run(Seen())
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / DATABASE).write_text("junk")
+    assert Campaign(jobs, tmp_path, gpus=[0, 1]).idle_gpus == (1,)
 
 
 def test_the_seconds_of_all_runs_of_a_job_are_added_up(tmp_path: Path) -> None:

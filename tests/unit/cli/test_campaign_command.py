@@ -140,6 +140,29 @@ def test_a_disk_that_fills_up_is_told_in_the_object_and_by_its_code(
     assert "0 of 1 jobs done" in told.stdout
 
 
+def test_a_dry_run_tells_of_a_finished_job_whose_session_is_junk(
+    tune, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def quick(name: str, kernel: Path, settings: object, folder: Path, **more: object):
+        command = (sys.executable, "-c", "")
+        session = folder / name
+        return CampaignJob(name=name, kernel=str(kernel), key="k", start=command, session=session)
+
+    monkeypatch.setattr(campaign_file, "tuning_job", quick)
+    assert tune("campaign", "c.yaml").exit_code == 0
+    Path("all/scale").mkdir()
+    Path("all/scale/session.db").write_text("junk")
+    result = tune("campaign", "c.yaml", "--dry-run")
+    assert result.exit_code == 0
+    told, left = result.stdout.splitlines()
+    assert told.startswith("scale: failed: restore its session from a copy, or move its folder")
+    assert "all/scale/session.db: the database is damaged" in told
+    assert left == "1 of 1 jobs are left"
+    again = tune("campaign", "c.yaml", "--json")
+    assert again.exit_code == json.loads(again.stdout)["exit_code"] == 2
+    assert told.partition(": ")[2] in again.stderr
+
+
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each job take a minute."""
