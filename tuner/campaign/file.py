@@ -384,14 +384,23 @@ class _Reader:
                 error = self._error(message, one.number, remedy="give the job another `name`")
                 self._problems.append(error)
             if (other := seen.setdefault(one.name, one)) is not one:
-                where = self._line(other.number)
-                message = f"two jobs are called {one.name!r}: line {where} has it too"
-                remedy = "give one of them a `name`"
-                self._problems.append(self._error(message, one.number, remedy=remedy))
+                self._problems.append(self._same_name(one, other))
             if one.record and recorded.setdefault(one.kernel, one) is not one:
                 message = f"two jobs write the recording of {one.kernel.name}"
                 remedy = "record a kernel once, with one choice of its operator"
                 self._problems.append(self._error(message, one.number, remedy=remedy))
+
+    def _same_name(self, one: _Entry, other: _Entry) -> InputError:
+        where = self._line(other.number)
+        message = f"two jobs are called {one.name!r}: line {where} has it too"
+        remedy = "give one of them a `name`"
+        if one.number == other.number:
+            # A name of its own would be that of both.
+            message = f"it comes to two jobs that are called {one.name!r}"
+            remedy = f"list {other.kernel} and {one.kernel} as jobs of their own, one with a `name`"
+            if one.kernel == other.kernel:
+                remedy = "list each choice once"
+        return self._error(message, one.number, remedy=remedy)
 
     def _check_gpus(self) -> None:
         asked = self._model.gpus or []

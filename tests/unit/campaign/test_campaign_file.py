@@ -240,6 +240,17 @@ def test_a_pattern_makes_a_job_for_each_kernel(project: Path) -> None:
     assert [job.name for job in read_campaign(path).jobs] == ["night-other", "night-scale"]
 
 
+def test_kernels_of_one_name_that_a_pattern_matches_are_told_with_what_helps(
+    project: Path,
+) -> None:
+    Path("kernels/more").mkdir()
+    for name in ("scale.cu", "scale.py"):
+        shutil.copy(f"kernels/{name}", f"kernels/more/{name}")
+    assert "c.yaml:2: it comes to two jobs that are called 'scale'\n  list kernels/" in refused(
+        "jobs: [{kernel: 'kernels/**/*.cu'}]"
+    )
+
+
 def test_a_recording_has_its_report_written_and_its_own_options(project: Path) -> None:
     (job,) = plan_of("jobs: [{kernel: kernels/scale.cu, record: true, trials: 2}]").jobs
     assert job.start[3:5] == ("record", "kernels/scale.cu")
@@ -319,6 +330,10 @@ def test_a_changed_setting_changes_the_key(project: Path) -> None:
         (
             "jobs:\n  - {kernel: kernels/scale.cu}\n  - {kernel: kernels/scale.cu, trials: 3}",
             "c.yaml:4: two jobs are called 'scale': line 3 has it too\n  give one of them a `name`",
+        ),
+        (
+            f"jobs: [{{kernel: {SILU}, device: host, operator: {{ACTIVATION: [silu, silu]}}}}]",
+            "it comes to two jobs that are called 'silu_and_mul-silu'\n  list each choice once",
         ),
         ("jobs: [{kernel: kernels/scale.cu, name: a/b}]", "'a/b' is no name for a job"),
         (f"jobs: [{{kernel: kernels/scale.cu, name: {'a' * 201}}}]", "is no name for a job"),
