@@ -89,9 +89,12 @@ def stdout_kept_for_result(as_json: bool) -> Iterator[None]:
 
 def require_writable(folder: Path, option: str) -> None:
     """Refuse now, not after an hour, a folder that cannot be written to."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        what = "is no folder" if not there.is_dir() else "cannot be written to"
+    # Not `Path.exists`: a link to nothing is in the way, and what may not be looked into raises.
+    places = (folder, *folder.absolute().parents)
+    there = next(place for place in places if os.path.lexists(place))
+    is_folder = os.path.isdir(there)  # noqa: PTH112
+    if not is_folder or not os.access(there, os.W_OK | os.X_OK):
+        what = "cannot be written to" if is_folder else "is no folder"
         raise InputError(what, path=there, remedy=f"choose another place with {option}")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner.cli import options
-from tuner.cli.exits import resumed_by, terminated_as_interrupted
+from tuner.cli.exits import require_writable, resumed_by, terminated_as_interrupted
 from tuner.model.errors import DeviceError, InputError, WorkerError
 from tuner.model.settings import ENOUGH_OF_A_FLEET
 
@@ -144,6 +144,8 @@ def command(
         return
     own = sessions_of(sessions, gpu, triton, keep_bits=keep_bits)
     jobs, refused = jobs_of(files, model, ep, two=two, sessions=own)
+    if jobs:
+        _require_room(files, to, engine, gpu, triton)
     for one in refused:
         click.echo(f"cannot be made: {one}", err=True)
     _make(jobs, own, to, engine, triton, _settings(gpus, trials, enough, keep_bits=keep_bits))
@@ -230,6 +232,21 @@ def _require_here(gpu: str, triton: str) -> None:
             f"files for Triton {triton} cannot be made with Triton {here}",
             remedy="leave --triton out, or list them alone with --dry-run",
         )
+
+
+def _require_room(
+    files: Sequence[EngineFile], to: Path, engine: Engine, gpu: str, triton: str
+) -> None:
+    """Raise `InputError` now, not once all is tuned, where the files could not be written."""
+    from tuner.app.fleet import refusal
+    from tuner.export.engine_configs.files import place
+
+    needed = [one.needed for one in files if not refusal(one.needed.key)]
+    for path in [to / place(one.key, engine, gpu, triton, down=one.down) for one in needed]:
+        require_writable(path.parent, "--to")
+        if path.exists() and not path.is_file():
+            remedy = "move it away, or choose another place with --to"
+            raise InputError("is in the place of a file to make", path=path, remedy=remedy)
 
 
 def _require_gpus(gpus: str | None) -> None:

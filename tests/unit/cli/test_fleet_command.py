@@ -190,6 +190,83 @@ def test_what_is_no_list_of_gpus_is_refused_before_any_shape(
     assert "shapes have no file" not in result.stderr
 
 
+@pytest.fixture
+def tuned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which shapes were tuned, on what passes for an H200: each fails, which costs no time."""
+    names: list[str] = []
+
+    def failing(kernel: Path, *, session: Path, **_: object) -> None:
+        names.append(session.name)
+        raise WorkerError("no shape can be tuned today")
+
+    monkeypatch.setattr(devices_command, "list_gpus", lambda: iter([H200]))
+    monkeypatch.setattr(fleet, "tune", failing)
+    monkeypatch.chdir(ROOT)
+    return names
+
+
+def in_the_way(folder: Path, what: str) -> Path:
+    """Put something where a folder or one of the files has to be."""
+    path = folder / what
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if what.endswith(".json"):
+        path.mkdir()
+    elif what.endswith("link"):
+        path.symlink_to("nowhere")
+    else:
+        path.write_text("mine")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("what", "below", "said"),
+    [
+        ("to", "", "is no folder"),
+        ("to", "below", "is no folder"),
+        ("link", "", "is no folder"),
+        ("to/configs", "", "is no folder"),
+        ("to/configs/triton_3_6_0", "", "is no folder"),
+        (f"to/configs/triton_3_6_0/{NAME}", "", "is in the place of a file to make"),
+    ],
+)
+def test_what_is_in_the_way_of_the_files_is_found_before_anything_is_tuned(
+    tune, package: Path, tmp_path: Path, tuned: list[str], what: str, below: str, said: str
+) -> None:
+    path = in_the_way(tmp_path, what)
+    to = tmp_path / what.partition("/")[0] / below
+    words = ("--triton", "3.6.0", "--sessions", tmp_path / "s", "--engine-dir", package)
+    result = tune("fleet", QWEN, *words, "--to", to)
+    assert (result.exit_code, tuned) == (2, [])
+    told, remedy = result.stderr.splitlines()
+    assert told.endswith(f"{path}: {said}")
+    assert remedy.endswith("choose another place with --to")
+    assert tune("fleet", QWEN, *words, "--to", to, "--dry-run").exit_code == 0
+
+
+@pytest.mark.parametrize("names", [(), ("E=8,N=8,device_name=NVIDIA_H200.json", NAME)])
+def test_a_folder_with_other_files_or_earlier_ones_is_not_in_the_way(
+    tune, package: Path, tmp_path: Path, tuned: list[str], names: tuple[str, ...]
+) -> None:
+    for name in names:
+        in_the_way(tmp_path, "to/configs/triton_3_6_0/other")
+        (tmp_path / "to/configs/triton_3_6_0" / name).write_text("{}")
+    words = ("--triton", "3.6.0", "--sessions", tmp_path / "s", "--engine-dir", package)
+    result = tune("fleet", QWEN, *words, "--to", tmp_path / "to")
+    assert (result.exit_code, len(tuned)) == (1, 1)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.parametrize("mode", [0o555, 0o666])
+def test_a_folder_that_may_not_be_written_to_is_found_before_anything_is_tuned(
+    tune, package: Path, tmp_path: Path, tuned: list[str], mode: int
+) -> None:
+    (tmp_path / "locked").mkdir(mode=mode)
+    words = ("--triton", "3.6.0", "--sessions", tmp_path / "s", "--engine-dir", package)
+    result = tune("fleet", QWEN, *words, "--to", tmp_path / "locked" / "to")
+    assert (result.exit_code, tuned) == (2, [])
+    assert "locked: cannot be written to" in result.stderr
+
+
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
 def test_a_triton_that_is_no_release_is_refused(tune, package: Path, engine: str) -> None:
     words = ("--gpu", "NVIDIA H200", "--engine", engine, "--engine-dir", package, "--dry-run")
