@@ -33,7 +33,8 @@ def package(tmp_path: Path) -> Path:
     (found / "kernels/ops/quantization").mkdir(parents=True)
     shipped = found / "srt/layers/moe/moe_runner/triton_utils/configs/triton_3_4_0"
     shipped.mkdir(parents=True)
-    (shipped / NAME).write_text('{"1": {}}')
+    row = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
+    (shipped / NAME).write_text(json.dumps({"1": row}))
     return found
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from tuner.export.engine_configs.files import (
+    CONFIG_KEYS,
     TITLES,
     VERSION_KEY,
     BlockFp8Key,
@@ -22,6 +24,8 @@ from tuner.model.errors import InputError
 from tuner.process.files import read_text
 
 _PREFIX = "triton_"
+# Of a config's keys those that Triton has values of its own for.
+_DEFAULTED = frozenset({"num_warps", "num_stages"})
 
 
 class FileState(StrEnum):
@@ -123,8 +127,9 @@ def _file(needed: Needed, folders: EngineFolders, gpu: str, triton: str) -> Engi
     if found is None:
         return EngineFile(needed, FileState.MISSING, wanted)
     path, version = found
-    content = _content(path, folders.engine)
-    if folders.engine == "vllm" and VERSION_KEY in content:
+    versioned = folders.engine == "vllm"
+    content = _content(path, folders.engine, versioned=versioned)
+    if versioned and VERSION_KEY in content:
         version = str(content[VERSION_KEY])
     state = FileState.THERE if version in (None, triton) else FileState.STALE
     return EngineFile(needed, state, wanted, path, version)
@@ -163,16 +168,42 @@ def _vllm(folders: EngineFolders, name: Path) -> tuple[Path, None] | None:
     return None if path is None else (path, None)
 
 
-def _content(path: Path, engine: Engine) -> Mapping[str, object]:
-    """Read a file; raise `InputError` for one without a single number of tokens."""
+def _content(path: Path, engine: Engine, *, versioned: bool = False) -> Mapping[str, object]:
+    """Read a file; raise `InputError` for one that lacks configs, or has a row that is none.
+
+    Where it is `versioned` one key says for which Triton it is.
+    """
     failing = f"and {TITLES[engine]} would fail on it"
+    remedy = "mend it, or remove it: while it is there `tune fleet` lists and makes nothing"
     try:
         content = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"cannot be read, {failing}: {error}", path=path, remedy="remove it"
-        ) from error
+        raise InputError(f"cannot be read, {failing}: {error}", path=path, remedy=remedy) from error
     if not isinstance(content, dict) or not any(map(str.isdecimal, content)):
         message = f"has no config of any number of tokens, {failing}"
-        raise InputError(message, path=path, remedy="remove it")
+        raise InputError(message, path=path, remedy=remedy)
+    for tokens, row in content.items():
+        if not (versioned and tokens == VERSION_KEY) and (flaw := _flaw(tokens, row)):
+            raise InputError(f"{flaw}, {failing}", path=path, remedy=remedy)
     return content
+
+
+def _flaw(tokens: str, row: object) -> str:
+    """Say why an engine cannot run with a row of a file; "" where it can."""
+    try:
+        int(tokens)
+    except ValueError:
+        return f"the row {tokens!r} is for no number of tokens"
+    if not isinstance(row, dict):
+        return f"the row {tokens!r} is {reprlib.repr(row)}, no config"
+    for name in CONFIG_KEYS:
+        optional = name in _DEFAULTED
+        if name not in row:
+            if optional:
+                continue
+            return f"the row {tokens!r} lacks {name}"
+        value = row[name]
+        # AMD's files have `num_stages` of 0.
+        if type(value) is not int or value < (0 if optional else 1):
+            return f"the row {tokens!r} has {reprlib.repr(value)} for {name}"
+    return ""

@@ -33,7 +33,8 @@ def vllm(*roots: Path) -> EngineFolders:
     return EngineFolders("vllm", roots, roots[0])
 
 
-CONTENT = {"1": {"BLOCK_SIZE_M": 16}}
+ROW = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
+CONTENT = {"1": ROW}
 
 
 def put(path: Path, content: object = CONTENT) -> Path:
@@ -79,7 +80,7 @@ def test_a_folder_that_breaks_sglang_is_told(tmp_path: Path) -> None:
 def test_vllms_first_folder_wins_and_its_file_names_the_triton(tmp_path: Path) -> None:
     folders = vllm(tmp_path / "own", tmp_path / "shipped")
     assert experts(folders).state is FileState.MISSING
-    put(tmp_path / "shipped" / NAME, {"1": {}})
+    put(tmp_path / "shipped" / NAME)
     found = experts(folders)
     assert (found.state, found.triton) == (FileState.THERE, None)
     put(tmp_path / "own" / NAME, {"triton_version": "3.4.0", **CONTENT})
@@ -108,6 +109,52 @@ def test_a_file_that_an_engine_would_fail_on_is_told(
     put(tmp_path / "configs" / "triton_3_6_0" / NAME).write_text(content)
     with pytest.raises(InputError, match=f"{said} SGLang would fail on it"):
         experts(sglang(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"1": ROW, "16": [16, 64, 64, 1]}, r"the row '16' is \[16, 64, 64, 1\], no config"),
+        ({"1": ROW, "16": None}, "the row '16' is None, no config"),
+        ({"1": ROW, "16": {}}, "the row '16' lacks BLOCK_SIZE_M"),
+        ({"1": {"BLOCK_SIZE_M": 16}}, "the row '1' lacks BLOCK_SIZE_N"),
+        ({"1": {**ROW, "GROUP_SIZE_M": "1"}}, "the row '1' has '1' for GROUP_SIZE_M"),
+        ({"1": {**ROW, "BLOCK_SIZE_K": 0}}, "the row '1' has 0 for BLOCK_SIZE_K"),
+        ({"1": {**ROW, "BLOCK_SIZE_K": True}}, "the row '1' has True for BLOCK_SIZE_K"),
+        ({"1": {**ROW, "num_warps": 4.5}}, "the row '1' has 4.5 for num_warps"),
+        ({"1": ROW, "many": ROW}, "the row 'many' is for no number of tokens"),
+        ({"1": ROW, "1.5": ROW}, "the row '1.5' is for no number of tokens"),
+    ],
+)
+@pytest.mark.parametrize("version", ["3_4_0", "3_6_0"])
+def test_a_row_that_an_engine_would_fail_on_is_told_with_what_is_done_about_it(
+    tmp_path: Path, content: object, said: str, version: str
+) -> None:
+    path = put(tmp_path / "configs" / f"triton_{version}" / NAME, content)
+    with pytest.raises(InputError, match=f": {said}, and SGLang would fail on it") as told:
+        experts(sglang(tmp_path))
+    assert told.value.path == path
+    assert "`tune fleet` lists and makes nothing" in str(told.value.remedy)
+
+
+def test_a_row_of_a_block_fp8_file_is_told_too_and_of_these_none_names_a_triton(
+    tmp_path: Path,
+) -> None:
+    config = write_config(tmp_path, DEEPSEEK_V3)
+    moe = vllm(tmp_path)
+    first = next(
+        one for one in missing_files(config, moe, GPU, TRITON) if one.needed.layer[0] == "a"
+    )
+    for content, said in (({"1": 1}, "'1' is 1"), ({"triton_version": TRITON, **CONTENT}, "'tri")):
+        put(first.wanted, content)
+        with pytest.raises(InputError, match=f"the row {said}"):
+            missing_files(config, moe, GPU, TRITON)
+
+
+def test_keys_that_an_engine_does_without_or_passes_on_are_right(tmp_path: Path) -> None:
+    for one in ({"num_stages": 0, "num_warps": 8}, {"waves_per_eu": 2}, {"USE_TMA": False}):
+        put(tmp_path / "configs" / "triton_3_6_0" / NAME, {"1": {**ROW, **one}})
+        assert experts(sglang(tmp_path)).state is FileState.THERE
 
 
 def test_a_folder_of_ones_own_replaces_sglangs_and_precedes_vllms(tmp_path: Path) -> None:
