@@ -10,9 +10,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tuner.export.engine_configs.files import BlockFp8Key, Engine, Key, MoeKey
 from tuner.model.errors import InputError
@@ -30,7 +30,8 @@ _SAID = f"name what the engine makes of the weights with --dtype: {', '.join(DTY
 _QUANTIZATION = "quantization_config"
 # Of how many GPUs a remedy speaks at most.
 _MOST_GPUS = 128
-_PYTHON_DTYPE = "torch_dtype", "dtype"
+# As transformers 5 and both engines read them: `dtype` first, and null as if it were not there.
+_PYTHON_DTYPE = "dtype", "torch_dtype"
 # SGLang makes DeepSeek-V3's shared expert one of the experts, and no other model's of this class.
 _FUSED_EXPERTS = 256
 
@@ -90,42 +91,47 @@ class Slices:
         return size // parts
 
 
+# Strict, as transformers 5 is: "8" and 8.0 are no number of experts.
+_Count = Annotated[int, Field(strict=True, ge=1)]
+_CountFrom0 = Annotated[int, Field(strict=True, ge=0)]
+
+
 class _Model(BaseModel):
     # A config.json has many more keys.
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    hidden_size: PositiveInt
-    num_attention_heads: PositiveInt
-    intermediate_size: PositiveInt
+    hidden_size: _Count
+    num_attention_heads: _Count
+    intermediate_size: _Count
 
 
 class _Grouped(_Model):
-    num_key_value_heads: PositiveInt
-    head_dim: PositiveInt | None = None
+    num_key_value_heads: _Count
+    head_dim: _Count | None = None
 
 
 class _Mixtral(_Grouped):
-    num_local_experts: PositiveInt
+    num_local_experts: _Count
 
 
 class _Qwen3(_Grouped):
-    num_experts: PositiveInt
-    moe_intermediate_size: PositiveInt
-    decoder_sparse_step: PositiveInt = 1
-    mlp_only_layers: list[int] = []
+    num_experts: _Count
+    moe_intermediate_size: _Count
+    decoder_sparse_step: _Count = 1
+    mlp_only_layers: list[_CountFrom0] = []
 
 
 class _DeepSeek(_Model):
-    n_routed_experts: PositiveInt
-    moe_intermediate_size: PositiveInt
-    n_shared_experts: int | None = None
-    first_k_dense_replace: int = 0
+    n_routed_experts: _Count
+    moe_intermediate_size: _Count
+    n_shared_experts: _CountFrom0 | None = None
+    first_k_dense_replace: _CountFrom0 = 0
     architectures: list[str] = []
-    q_lora_rank: PositiveInt | None = None
-    kv_lora_rank: PositiveInt
-    qk_nope_head_dim: PositiveInt
-    qk_rope_head_dim: PositiveInt
-    v_head_dim: PositiveInt
+    q_lora_rank: _Count | None = None
+    kv_lora_rank: _Count
+    qk_nope_head_dim: _Count
+    qk_rope_head_dim: _Count
+    v_head_dim: _Count
 
 
 _M = TypeVar("_M", bound=BaseModel)
@@ -189,17 +195,20 @@ def _checked(model: type[_M], path: Path, given: Mapping[str, Any], within: str 
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, (within, *first["loc"]) if within else first["loc"]))
         found = "" if first["type"] == "missing" else f" is {first['input']!r}"
+        remedy = f"a config.json of {given.get('model_type')!r} has it"
+        if found:
+            remedy += ", as the model came with it: its counts and sizes are whole numbers"
         raise InputError(
             f"{name}{found}: {first['msg'].lower()}",
             path=path,
-            remedy=_SAID if within else f"a config.json of {given.get('model_type')!r} has it",
+            remedy=_SAID if within else remedy,
         ) from error
 
 
 class _Fp8(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    weight_block_size: tuple[PositiveInt, PositiveInt] | None = None
+    weight_block_size: tuple[_Count, _Count] | None = None
 
 
 class _Weights(BaseModel):
@@ -208,7 +217,7 @@ class _Weights(BaseModel):
     num_bits: int
     type: str
     strategy: str
-    block_structure: tuple[PositiveInt, PositiveInt] | None = None
+    block_structure: tuple[_Count, _Count] | None = None
 
 
 class _Group(BaseModel):
@@ -228,7 +237,8 @@ def _precision(path: Path, given: Mapping[str, Any], dtype: str | None) -> Preci
         return Precision(DTYPES[dtype])
     quantization = given.get(_QUANTIZATION)
     if not isinstance(quantization, dict):
-        name = next((str(given[key]) for key in _PYTHON_DTYPE if key in given), "bfloat16")
+        named = (given.get(key) for key in _PYTHON_DTYPE)
+        name = next((str(one) for one in named if one is not None), "bfloat16")
         if name not in DTYPES:
             raise _no_files(path, name)
         return Precision(DTYPES[name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,56 @@ def test_a_quantization_that_cannot_be_read_is_named_and_can_be_said_instead(
     with pytest.raises(InputError, match=named) as told:
         needed_configs(path, "sglang")
     assert "--dtype" in told.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "value"),
+    [
+        (MIXTRAL, "num_local_experts", -8),
+        (MIXTRAL, "num_local_experts", 0),
+        (MIXTRAL, "num_local_experts", "8"),
+        (MIXTRAL, "num_local_experts", 8.0),
+        (MIXTRAL, "num_local_experts", True),
+        (MIXTRAL, "intermediate_size", 14336.5),
+        (MIXTRAL, "hidden_size", [4096]),
+        (DEEPSEEK_V3, "n_shared_experts", -1),
+        (DEEPSEEK_V3, "n_shared_experts", "1"),
+        (DEEPSEEK_V3, "first_k_dense_replace", -3),
+        (DEEPSEEK_V3, "q_lora_rank", "1536"),
+    ],
+)
+def test_a_size_that_is_none_is_told_with_its_file_key_and_value(
+    tmp_path: Path, model: Any, key: str, value: Any
+) -> None:
+    path = write_config(tmp_path, model, **{key: value})
+    with pytest.raises(InputError, match=re.escape(f"{path}: {key} is {value!r}: ")) as told:
+        needed_configs(path, "sglang")
+    assert "its counts and sizes are whole numbers" in str(told.value.remedy)
+
+
+def test_a_block_of_weights_that_is_no_size_is_told(tmp_path: Path) -> None:
+    scales = {"quant_method": "fp8", "weight_block_size": [128, "128"]}
+    path = write_config(tmp_path, MIXTRAL, quantization_config=scales)
+    with pytest.raises(InputError, match=r"quantization_config\.weight_block_size\.1 is '128'"):
+        needed_configs(path, "sglang")
+
+
+@pytest.mark.parametrize(
+    ("said", "dtype"),
+    [
+        ({"torch_dtype": None}, None),
+        ({"dtype": None}, None),
+        ({"torch_dtype": None, "dtype": "float32"}, "float32"),
+        ({"torch_dtype": "float32", "dtype": None}, "float32"),
+        ({"torch_dtype": "float32", "dtype": "bfloat16"}, None),
+    ],
+)
+def test_a_dtype_of_null_says_nothing_and_the_newer_key_comes_first(
+    tmp_path: Path, said: Any, dtype: str | None
+) -> None:
+    path = write_config(tmp_path, MIXTRAL, torch_dtype=None)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **said}))
+    assert keys(path) == [MoeKey(8, 14336, dtype)]
 
 
 def test_a_model_without_experts_is_told() -> None:
