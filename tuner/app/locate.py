@@ -14,6 +14,8 @@ FOLDER = "search_spaces"
 PROBLEMS = (".py", ".json")
 # What `tune init` adds to the name of a Triton file for the module that launches it.
 DRAFTED = "_tune"
+# How a file defines `launch`, or what it cannot be, which is told once the file is read.
+_LAUNCH = re.compile(rb"^((async\s+)?def|class)\s+launch\b|^launch\s*[:=]", re.MULTILINE)
 
 
 def find_space(kernel: Path, start: Path) -> Path:
@@ -84,13 +86,13 @@ def require_kernel(kernel: Path) -> None:
 def is_python_kernel(path: Path) -> bool:
     """Tell a kernel in Python from the statement of a problem.
 
-    It has a function `launch` or one that was drafted beside it, or is of Triton or Helion.
+    It defines `launch` or one that was drafted beside it, or is of Triton or Helion.
     """
     if path.suffix != ".py" or not path.is_file():
         return False
     drafted = path.with_name(f"{path.stem}{DRAFTED}.py")
     files = [one for one in (path, drafted) if one.is_file()]
-    if any(re.search(rb"^def launch\s*\(", one.read_bytes(), re.MULTILINE) for one in files):
+    if any(_LAUNCH.search(one.read_bytes()) for one in files):
         return True
     from tuner.draft.problems.statement import is_stated
     from tuner.draft.python.source import holds_kernel

@@ -23,6 +23,12 @@ _TOOK = "takes other than (config, tensors, axes, **operators)"
 # config, tensors and axes.
 _CALLED_BY_PLACE = 3
 _LARGEST_CHARACTERS = 1 << 20
+# What `launch` may be that enqueues nothing when it is called, or cannot be called.
+_UNLIKE: Mapping[type[object], str] = {
+    ast.AsyncFunctionDef: "an async function: called, it does nothing until somebody awaits it",
+    ast.ClassDef: "a class: called, it makes an object",
+    ast.Constant: "no function",
+}
 # What would be read as a template's.
 _JINJA = re.compile(r"@\{|\}@|/\*[%#]|[%#]\*/|^\s*//[%#]", re.MULTILINE)
 
@@ -60,27 +66,48 @@ def baseline_text(spec: KernelSpec, names: Mapping[str, Value]) -> str:
 
 
 def check_function(spec: KernelSpec) -> None:
-    """Raise `KernelError` unless the source is Python that defines `launch` with its parameters."""
+    """Raise `KernelError` unless the source is Python that defines `launch` with its parameters.
+
+    What those of a `functools.partial` and other values are shows once it is called.
+    """
     text = read_text(spec.source, _LARGEST_CHARACTERS, KernelError, "kernel")
     try:
         module = ast.parse(text)
     except SyntaxError as error:
         message = f"is not Python: {error.msg}"
         raise KernelError(message, path=spec.source, line=error.lineno) from error
-    functions = [one for one in module.body if isinstance(one, ast.FunctionDef)]
-    found = next((one for one in functions if one.name == FUNCTION), None)
+    found = _launch(module)
     operators = ", ".join(f"{one.name}={one.values[0]!r}" for one in spec.operators)
     example = f"def {FUNCTION}(config, tensors, axes{operators and ', ' + operators})"
-    if found is None:
+    unlike = _UNLIKE.get(type(found))
+    if found is None or unlike:
         raise KernelError(
-            f"defines no function `{FUNCTION}`",
+            f"`{FUNCTION}` is {unlike}" if unlike else f"defines no function `{FUNCTION}`",
             path=spec.source,
+            line=None if found is None else found.lineno,
             remedy=f"write {example}: it enqueues the work of a config on the current stream, and "
             "what the library does by itself where the config is None",
         )
+    if not isinstance(found, ast.FunctionDef | ast.Lambda):
+        return
     message = _not_taken(found.args, [one.name for one in spec.operators])
     if message:
         raise KernelError(message, path=spec.source, line=found.lineno, remedy=f"write {example}")
+
+
+def _launch(module: ast.Module) -> ast.stmt | ast.expr | None:
+    """Return the last definition of `launch` in a module, or the value that it is given there."""
+    found: ast.stmt | ast.expr | None = None
+    for node in module.body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                found = node if node.name == FUNCTION else found
+            case ast.Assign(targets=targets, value=value):
+                named = [one.id for one in targets if isinstance(one, ast.Name)]
+                found = value if FUNCTION in named else found
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                found = value if name == FUNCTION else found
+    return found
 
 
 def _not_taken(taken: ast.arguments, operators: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.app.locate import find_recordings, find_space, require_kernel
+from tuner.app.locate import find_recordings, find_space, is_python_kernel, require_kernel
 from tuner.model.errors import KernelError, SpaceError
 
 
@@ -91,3 +91,23 @@ def test_a_problem_is_no_kernel_but_may_become_one(tmp_path: Path, name: str) ->
     with pytest.raises(KernelError, match="is no kernel") as failed:
         require_kernel(tmp_path / name)
     assert "tune init" in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "def launch(config, tensors, axes): ...",
+        "async def launch(config, tensors, axes): ...",
+        "class launch: ...",
+        "launch = lambda config, tensors, axes: None",
+        "launch: object = print",
+    ],
+)
+def test_a_python_file_with_a_launch_of_any_kind_is_a_kernel(
+    tmp_path: Path, definition: str
+) -> None:
+    path = tmp_path / "one.py"
+    path.write_text(f"import math\n\n\n{definition}\n")
+    assert is_python_kernel(path)
+    path.write_text("def launched(): ...\nlaunches = 1\n")
+    assert not is_python_kernel(path)

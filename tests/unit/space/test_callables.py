@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from callable_project import KERNEL, SPACE, callable_project, read_project
 
+from tuner.device.base import Program
+from tuner.device.callables import Modules
 from tuner.model.config import Config
 from tuner.model.errors import InputError
-from tuner.model.kernel import CALL
+from tuner.model.kernel import CALL, Workload
 from tuner.space.callables import baseline_text, check_function, load_template
 
 CONFIG = {"pieces": 2, "shift": True, "method": "exp"}
@@ -66,6 +68,11 @@ def test_a_template_of_ones_own_may_be_named(tmp_path: Path) -> None:
     assert "max(1, 16 // 2)" in template.render({**NAMES, **CONFIG}, ()).source
 
 
+def assigned(value: str) -> tuple[str, str]:
+    """Edit the kernel so that `launch` is a value, after the function of that name."""
+    return "def reference(", f"launch = {value}\n\n\ndef reference("
+
+
 @pytest.mark.parametrize(
     ("edits", "space", "said"),
     [
@@ -80,6 +87,15 @@ def test_a_template_of_ones_own_may_be_named(tmp_path: Path) -> None:
             "`baseline` is for kernels in CUDA",
         ),
         ((("def launch(", "def run("),), ("", ""), "defines no function `launch`"),
+        ((("def launch(", "async def launch("),), ("", ""), "is an async function"),
+        ((("def launch(", "class launch:\n  def run("),), ("", ""), "`launch` is a class"),
+        ((assigned("None"),), ("", ""), "`launch` is no function"),
+        ((assigned("lambda config, tensors: None"),), ("", ""), "takes other than"),
+        (
+            (assigned("lambda config, tensors, axes: None"),),
+            ("", ""),
+            "lacks the parameter 'TEMPERATURE'",
+        ),
         (
             (("(config, tensors, axes, TEMPERATURE", "(config, TEMPERATURE"),),
             ("", ""),
@@ -139,3 +155,40 @@ def test_whatever_can_be_called_with_the_operators_choices_is_a_launch(
 ) -> None:
     edit = ('launch(config, tensors, axes, TEMPERATURE="one")', f"launch({parameters})")
     check_function(read_project(callable_project(tmp_path, edit)).spec)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "lambda config, tensors, axes, **operators: noted(None, config, tensors, axes, operators)",
+        "functools.partial(noted, None)",
+        "Launcher()",
+    ],
+)
+def test_whatever_can_be_called_is_a_launch(tmp_path: Path, value: str) -> None:
+    noted = (
+        "import functools\ndef noted(by, config, tensors, axes, operators=None, TEMPERATURE=''):\n"
+        "    tensors['asked'] = (config, axes, TEMPERATURE or operators['TEMPERATURE'])\n"
+        "class Launcher:\n    def __call__(self, *given, **named):\n"
+        "        noted(None, *given, **named)\n\n\nlaunch: object = "
+    )
+    edits = ("def launch(", "def run("), ("def reference(", f"{noted}{value}\ndef reference(")
+    spec = read_project(callable_project(tmp_path, *edits)).spec
+    check_function(spec)
+    text = baseline_text(spec, NAMES)
+    program = Program("key", Workload.of({"T": 16, "D": 256}), (), cubin=text.encode())
+    tensors: dict[str, Any] = {}
+    Modules(spec.source).function(program)(tensors, {"T": 16}, TEMPERATURE="two")
+    assert tensors["asked"] == (None, {"T": 16}, "two")
+
+
+@pytest.mark.parametrize("kind", ["async def launch(", "class launch:\n  def run("])
+def test_what_is_no_launch_is_told_with_its_line_and_what_to_define(
+    tmp_path: Path, kind: str
+) -> None:
+    spec = read_project(callable_project(tmp_path, ("def launch(", kind))).spec
+    with pytest.raises(InputError) as raised:
+        check_function(spec)
+    place, remedy = str(raised.value).splitlines()
+    assert place.startswith(f"{tmp_path / KERNEL}:4: `launch` is a")
+    assert remedy.startswith("  write def launch(config, tensors, axes, TEMPERATURE='one'): it")
