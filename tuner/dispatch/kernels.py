@@ -24,6 +24,7 @@ from tuner.space.yaml import parse
 
 # The same for every compute capability (CUDA C++ Programming Guide, technical specifications).
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
+BLOCK_LIMITS = (1024, 1024, 64)
 # A shape halfway between two has the first of them whatever the last bit of a logarithm says.
 TIE = 1e-9
 
@@ -66,7 +67,9 @@ class Applicability:
         shared_bytes = launch.shared_bytes + self.static_bytes
         return (
             all(1 <= size <= most for size, most in zip(launch.grid, GRID_LIMITS, strict=True))
-            and min(launch.block) >= 1
+            and all(
+                1 <= size <= most for size, most in zip(launch.block, BLOCK_LIMITS, strict=True)
+            )
             and launch.threads <= int(names["max_threads"])
             and self.static_bytes <= shared_bytes <= int(names["max_shared_bytes"])
             and launch.clusters_divide_grid

@@ -86,6 +86,12 @@ def test_a_grid_has_limits(T, holds):  # noqa: N803
     assert reach_of(tall, variant(64)).holds(names(tall, T=T, D=4096)) is (T < 65536)
 
 
+@pytest.mark.parametrize(("T", "holds"), [(64, True), (65, False)])
+def test_a_block_has_limits_beside_that_of_its_threads(T, holds):  # noqa: N803
+    deep = kernels(space=SPACE.replace('block: ["block // 2", 2]', 'block: [1, "block // 64", T]'))
+    assert reach_of(deep, variant(64)).holds(names(deep, T=T, D=4096)) is holds
+
+
 def test_a_config_that_breaks_a_constraint_has_no_kernel():
     made = kernels()
     assert made.of(Workload.of({"T": 1, "D": 100}), variant(128)) is None

@@ -122,6 +122,28 @@ def test_it_launches_what_the_search_space_says(
     assert seen == {0, 1, 2}
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_it_passes_over_a_launch_that_the_device_would_refuse(
+    made: Made, tmp_path: Path, cuda_headers: Path
+) -> None:
+    (tmp_path / "blend.h").write_text(made.sources.header())
+    launches = {"1, 1, 64": 1, "1, 1, 65": 0, "1, 1024, 1": 1, "1, 1025, 1": 0, "0, 1, 1": 0}
+    asked = " + ".join(
+        f"(launchable({{{{1, 1, 1}}, {{{block}}}, {{0, 0, 0}}, 0, false}}, 0, device) << {place})"
+        for place, block in enumerate(launches)
+    )
+    (tmp_path / "main.cpp").write_text(
+        '#include "blend.h"\nusing namespace blend_dispatch;\n'
+        f"int main() {{ const Device device = {{1024, 232448}}; return {asked}; }}\n"
+    )
+    command = ["g++", "-std=c++17", f"-isystem{cuda_headers}", "main.cpp", "-o", "main"]
+    # The header launches too, with the CUDA runtime, which is not called here.
+    command += ["-O1", "-ffunction-sections", "-Wl,--gc-sections,--unresolved-symbols=ignore-all"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    found = subprocess.run([tmp_path / "main"], check=False).returncode
+    assert [found >> place & 1 for place in range(len(launches))] == [*launches.values()]
+
+
 def test_every_source_compiles_for_the_gpu(made: Made, compiler) -> None:
     """NVRTC has no launches: the device part, as it stands in its namespace."""
     for unit in made.sources.variants:

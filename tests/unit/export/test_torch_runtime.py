@@ -487,6 +487,18 @@ def test_a_variant_whose_clusters_do_not_divide_the_grid_is_passed_over(
     assert (serving(table, (16, 8), NUMBERS) is not None) is serves
 
 
+@pytest.mark.parametrize(
+    ("block", "serves"), [((1, 1, 64), True), ((1, 1, 65), False), ((1, 0), False)]
+)
+def test_a_variant_whose_block_the_device_does_not_take_is_passed_over(
+    operator: Operator, block: tuple[int, ...], serves: bool
+) -> None:
+    own = Launch("scale", (1,), block, None, 0, False)
+    (variant,) = operator.table.variants
+    table = replace(operator.table, variants=(replace(variant, launches=lambda *_: (own,)),))
+    assert (serving(table, (16, 8), NUMBERS) is not None) is serves
+
+
 def test_a_map_goes_to_the_driver_as_it_takes_it() -> None:
     driver, given = object.__new__(Driver), list[Any]()
     driver.call = lambda name, *arguments: given.extend(arguments)  # type: ignore[method-assign]

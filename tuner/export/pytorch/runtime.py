@@ -41,6 +41,7 @@ ALIGNMENT = 16
 TIE = 1e-9
 # The same for every compute capability (CUDA C++ Programming Guide, technical specifications).
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
+BLOCK_LIMITS = (1024, 1024, 64)
 _SCALARS: dict[str, Any] = {
     "bool": ctypes.c_bool,
     "int8": ctypes.c_int8,
@@ -506,7 +507,7 @@ def _may_run(variant: Variant, axes: tuple[int, ...], numbers: Numbers) -> bool:
         return False
     return bool(launches) and all(
         all(1 <= size <= most for size, most in zip(one.grid, GRID_LIMITS, strict=False))
-        and min(one.block) >= 1
+        and all(1 <= size <= most for size, most in zip(one.block, BLOCK_LIMITS, strict=False))
         and prod(one.block) <= numbers.max_threads
         and 0 <= one.shared_bytes <= numbers.max_shared_bytes - variant.static_bytes
         and all(
