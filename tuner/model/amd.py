@@ -25,12 +25,13 @@ class AmdLimits(DeviceLimits):
 
     Sources: LLVM's "User Guide for AMDGPU Backend" (registers by processor, LDS, waves), the
     instruction set manuals of CDNA 2, 3 and 4 and of RDNA 3, and AMD's data sheets of MI210,
-    MI300X, MI355X and RX 7900 XTX.
+    MI300X, MI355X and RX 7900 XTX; of grids `maxGridSize` in ROCm's clr, hip_device.cpp.
     """
 
     architecture: str
     multiprocessors: int
     cache_bytes: int
+    grid_dimensions: tuple[int, int, int] = (2**31 - 1, 65536, 65536)
     waves_per_simd: int = 8
     vector_registers: int = 512
     limited_by_scalars: bool = True

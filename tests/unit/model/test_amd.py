@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tuner.model.amd import AMD_TARGETS, amd_limits, is_amd
@@ -91,6 +93,15 @@ def test_what_cannot_launch_is_refused_with_the_reason(
     reason = refusal(MI300, resources, launch(threads, shared_bytes), Limits())
     assert reason is not None
     assert told in reason
+
+
+@pytest.mark.parametrize("target", AMD_TARGETS)
+def test_blocks_and_grids_have_limits_of_their_own(target: str) -> None:
+    limits = amd_limits(target)
+    largest = Launch("run", (2**31 - 1, 65536, 65536), (1, 1, 1024))
+    assert refusal(limits, Resources(32), largest, Limits()) is None
+    told = refusal(limits, Resources(32), replace(largest, grid=(1, 1, 65537)), Limits())
+    assert told == "grid z of 65537 is over the device's 65536"
 
 
 def test_the_next_generation_has_more_lds() -> None:
