@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.model.errors import InputError
-from tuner.process.files import atomic_write_all, read_regular
+from tuner.process.files import atomic_write_all, folders_made, read_regular, remove_empty
 
 FORMAT = "tune dispatch"
 VERSION = 1
@@ -41,21 +41,27 @@ def as_argument(folder: str) -> str:
 def write_folder(folder: Path, files: Mapping[str, str | bytes]) -> None:
     """Write files by their names in a folder, and remove those of an earlier export.
 
-    Only what an earlier export wrote, and nobody has changed since, is replaced or removed; other
-    files stay as they are. Raises `InputError` where one of them is in the way, and where
-    something cannot be written: then all that was there is still there.
+    Only what an earlier export wrote, and nobody has changed since, is replaced or removed, and its
+    folders where nothing else is in them; other files stay as they are. Raises `InputError` where
+    one of them is in the way, and where something cannot be written: then all that was there is
+    still there, and nothing else.
     """
     try:
         before = _earlier(folder)
         _require_ours(folder, files, before)
         # The table last: with it the folder is ours.
         ordered = sorted(files, key=lambda name: name == TABLE)
-        for name in ordered:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        atomic_write_all({folder / name: files[name] for name in ordered})
-        for name, digest in before.items():
-            if name not in files and _is_ours(folder / name, digest):
-                (folder / name).unlink()
+        made = {folder / name: files[name] for name in ordered}
+        with folders_made(made):
+            atomic_write_all(made)
+        gone = [
+            name
+            for name, digest in before.items()
+            if name not in files and _is_ours(folder / name, digest)
+        ]
+        for name in gone:
+            (folder / name).unlink()
+        remove_empty({folder / one for name in gone for one in Path(name).parents[:-1]})
     except OSError as error:
         raise InputError(
             f"the export cannot be written: {error.strerror or error}",

@@ -21,7 +21,7 @@ from tuner.model.errors import InputError, SessionError
 from tuner.model.kernel import Workload
 from tuner.model.surroundings import ALONE
 from tuner.model.trial import INITIAL, Measurement, Status, Trial
-from tuner.process.files import atomic_write
+from tuner.process.files import atomic_write, folders_made
 from tuner.session.session import Session
 from tuner.space.choices import search_space
 from tuner.space.schema import validated
@@ -186,8 +186,8 @@ def _environment(known: Mapping[str, str]) -> dict[str, str]:
 
 def _write(text: str, path: Path) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, text)
+        with folders_made([path]):
+            atomic_write(path, text)
     except OSError as error:
         raise InputError(
             f"cannot be written: {error.strerror or error}",

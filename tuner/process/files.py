@@ -6,8 +6,10 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from io import BufferedReader
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -45,6 +47,29 @@ def atomic_write_all(files: Mapping[Path, str | bytes]) -> None:
     finally:
         for left in unfinished.values():
             left.unlink(missing_ok=True)
+
+
+@contextmanager
+def folders_made(files: Iterable[Path]) -> Iterator[None]:
+    """Make the folders of files that are written meanwhile; if that fails, those made go again."""
+    made: list[Path] = []
+    try:
+        for folder in dict.fromkeys(path.parent for path in files):
+            missing = [*takewhile(lambda one: not one.is_dir(), (folder, *folder.parents))]
+            for one in reversed(missing):
+                one.mkdir(exist_ok=True)
+                made.append(one)
+        yield
+    except BaseException:
+        remove_empty(made)
+        raise
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove folders that are empty, those within others first; leave all others as they are."""
+    for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _require_replaceable(path: Path) -> None:

@@ -156,6 +156,26 @@ def test_another_export_replaces_the_first_and_leaves_other_files(tune, session,
     assert (out / "mine.txt").read_text() == "mine"
 
 
+def folders(folder):
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_dir())
+
+
+def test_another_format_leaves_none_of_the_first_ones_folders_but_those_with_other_files(
+    tune, session, tmp_path
+):
+    out = tmp_path / "out"
+    trace = ("export", session, "--to", out, "--format", "flashinfer-trace")
+    assert tune("export", session, "--to", out).exit_code == 0
+    assert tune(*trace).exit_code == 0
+    made = folders(out)
+    assert "solutions/tune" in made
+    assert "variants" not in made
+    (out / "definitions" / "mine.txt").write_text("mine")
+    (out / "empty").mkdir()
+    assert tune("export", session, "--to", out).exit_code == 0
+    assert folders(out) == ["definitions", "empty", "variants"]
+
+
 def test_the_same_session_gives_the_same_files(tune, session, tmp_path):
     tune("export", session, "--to", tmp_path / "a")
     tune("export", session, "--to", tmp_path / "b")

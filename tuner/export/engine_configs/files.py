@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from tuner.model.errors import InputError
-from tuner.process.files import atomic_write_all, read_regular
+from tuner.process.files import atomic_write_all, folders_made, read_regular
 
 Engine = Literal["sglang", "vllm"]
 ENGINES: tuple[Engine, ...] = ("sglang", "vllm")
@@ -229,7 +229,7 @@ def _require_same_rows(table: Table, down: Table) -> None:
 
 
 def write_files(folder: Path, files: Mapping[Path, str], *, replace: bool = False) -> None:
-    """Write files below a folder, all or none of them.
+    """Write files below a folder, all or none of them and of their folders.
 
     Raises `InputError` where one is there already with another content and `replace` is false, or
     where something cannot be written.
@@ -243,9 +243,9 @@ def write_files(folder: Path, files: Mapping[Path, str], *, replace: bool = Fals
                     path=path,
                     remedy="nothing was written; move it away, or replace it",
                 )
-        for name in files:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        atomic_write_all({folder / name: content for name, content in files.items()})
+        made = {folder / name: content for name, content in files.items()}
+        with folders_made(made):
+            atomic_write_all(made)
     except OSError as error:
         raise InputError(
             f"the configs cannot be written: {error.strerror or error}",

@@ -164,6 +164,18 @@ def test_files_are_written_below_a_folder_and_never_over_others(tmp_path: Path) 
     assert set(json.loads(path.read_text())) == {"1"}
 
 
+def test_files_that_cannot_be_written_leave_no_folders_behind(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "file").write_text("")
+    for folder, second in (
+        (tmp_path, "file/b.json"),
+        (tmp_path / "new", "mine/deep/a.json/b.json"),
+    ):
+        with pytest.raises(InputError, match="the configs cannot be written"):
+            write_files(folder, {Path("mine/deep/a.json"): "", Path(second): ""})
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "mine"]
+
+
 def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "configs").write_text("")
     with pytest.raises(InputError, match="the configs cannot be written"):
