@@ -72,6 +72,22 @@ def test_the_best_set_of_a_size_costs_least_and_is_no_larger_than_it_must_be(row
     assert len(set(found) - {None}) == min(map(len, enough))
 
 
+@pytest.mark.parametrize(
+    ("rows", "otherwise", "most", "expected"),
+    [
+        (
+            [*[{0: 0.0}] * 3, {0: 0.07, 1: 0.08, 2: 0.08}],
+            [0.0, 0.0, 0.0, 0.1],
+            1,
+            (None,) * 3 + (0,),
+        ),
+        ([{6: 0.13, 4: 0.08, 5: 0.13}], [0.23], 3, (4,)),
+    ],
+)
+def test_what_the_solver_s_presolve_fails_on_is_solved_without_it(rows, otherwise, most, expected):
+    assert best_set(rows, otherwise, most, kind) == expected
+
+
 def test_equal_choices_are_made_alike_every_time():
     rows = [dict.fromkeys(range(8), 0.0) for _ in range(6)]
     assert len({smallest_set(rows, kind) for _ in range(3)}) == 1
