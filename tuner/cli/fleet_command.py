@@ -241,8 +241,8 @@ def _require_room(
     from tuner.app.fleet import refusal
     from tuner.export.engine_configs.files import place
 
-    needed = [one.needed for one in files if not refusal(one.needed.key)]
-    for path in [to / place(one.key, engine, gpu, triton, down=one.down) for one in needed]:
+    for one in [file.needed for file in files if not refusal(file.needed.key)]:
+        path = to / place(one.key, engine, gpu, triton, down=one.down)
         require_writable(path.parent, "--to")
         if path.exists() and not path.is_file():
             remedy = "move it away, or choose another place with --to"

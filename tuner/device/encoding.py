@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -166,7 +166,7 @@ def _ordinal(xp: Any, raw: Array, dtype: str) -> Array:
     return xp.where(bits < 0, -magnitude, magnitude)
 
 
-@lru_cache
+@cache
 def _fp8_values(dtype: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     exponent_bits, mantissa_bits = FORMATS[dtype]
     bias = (1 << (exponent_bits - 1)) - 1

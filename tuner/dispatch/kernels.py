@@ -12,7 +12,7 @@ from typing import TypeVar
 from tuner.model.config import SearchSpace
 from tuner.model.errors import ExpressionError, InputError, SessionError
 from tuner.model.expressions import Expression, Value, substitute
-from tuner.model.hardware import limits_for
+from tuner.model.hardware import CUDA_BLOCK, CUDA_GRID, limits_for
 from tuner.model.kernel import DTYPE_BYTES, Launch, LaunchSpec, Workload
 from tuner.model.tensor_maps import TensorMapSpec
 from tuner.model.trial import Variant
@@ -22,9 +22,6 @@ from tuner.space.schema import ArgumentModel, LaunchModel, TensorMapModel, valid
 from tuner.space.template import Template
 from tuner.space.yaml import parse
 
-# The same for every compute capability (CUDA C++ Programming Guide, technical specifications).
-GRID_LIMITS = (2**31 - 1, 65535, 65535)
-BLOCK_LIMITS = (1024, 1024, 64)
 # A shape halfway between two has the first of them whatever the last bit of a logarithm says.
 TIE = 1e-9
 
@@ -66,9 +63,10 @@ class Applicability:
     def _launchable(self, launch: Launch, names: Mapping[str, Value]) -> bool:
         shared_bytes = launch.shared_bytes + self.static_bytes
         return (
-            all(1 <= size <= most for size, most in zip(launch.grid, GRID_LIMITS, strict=True))
-            and all(
-                1 <= size <= most for size, most in zip(launch.block, BLOCK_LIMITS, strict=True)
+            all(
+                1 <= size <= most
+                for sizes, limits in ((launch.grid, CUDA_GRID), (launch.block, CUDA_BLOCK))
+                for size, most in zip(sizes, limits, strict=True)
             )
             and launch.threads <= int(names["max_threads"])
             and self.static_bytes <= shared_bytes <= int(names["max_shared_bytes"])

@@ -14,6 +14,10 @@ from tuner.model.kernel import Launch, Limits
 from tuner.model.trial import Occupancy, Resources
 
 KIB = 1024
+# The largest block and grid along x, y and z, the same for every compute capability (CUDA C++
+# Programming Guide, technical specifications).
+CUDA_BLOCK = 1024, 1024, 64
+CUDA_GRID = 2**31 - 1, 65535, 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,8 @@ class DeviceLimits:
     shared_unit_bytes: int = 128
     threads_per_block: int = 1024
     threads_per_warp: int = 32
-    block_dimensions: tuple[int, int, int] = (1024, 1024, 64)
-    grid_dimensions: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
+    block_dimensions: tuple[int, int, int] = CUDA_BLOCK
+    grid_dimensions: tuple[int, int, int] = CUDA_GRID
     registers_per_thread: int = 255
     registers_per_block: int = 65536
     registers_per_multiprocessor: int = 65536

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from tuner.device.encoding import encode
+
 # Read in 3.6.0: others may be built otherwise.
 RELEASE = "3.6."
-_QUIET_NAN = 0x7FC0
 
 
 def mend_interpreter() -> None:
@@ -33,6 +34,9 @@ def mend_interpreter() -> None:
             return handle
         return handle_of((handle.data.astype(np.uint32) << 16).view(np.float32), float32)
 
+    def narrowed(values: np.ndarray) -> Any:
+        return handle_of(encode(np, values, "bfloat16"), bfloat16)
+
     def binary_op(self: Any, left: Any, right: Any, operation: Any) -> Any:
         made = binary(self, widened(left), widened(right), operation)
         narrow = left.dtype.scalar == bfloat16 and made.data.dtype == np.float32
@@ -44,10 +48,10 @@ def mend_interpreter() -> None:
     def cast_impl(self: Any, source: Any, target: Any) -> Any:
         if source.dtype.scalar != float32 or target.scalar != bfloat16:
             return cast(self, source, target)
-        return handle_of(rounded_to_bfloat16(source.data), bfloat16)
+        return narrowed(source.data)
 
     def get_bf16(self: Any, value: float) -> Any:
-        return handle_of(rounded_to_bfloat16(np.array([value])), bfloat16)
+        return narrowed(np.array([value]))
 
     def patch_tensor(tensor: Any, scope: Any) -> None:
         patch(tensor, scope)
@@ -55,10 +59,3 @@ def mend_interpreter() -> None:
 
     builder.binary_op, builder.create_dot, builder.cast_impl = binary_op, create_dot, cast_impl
     builder.get_bf16, interpreter._patch_lang_tensor = get_bf16, patch_tensor
-
-
-def rounded_to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """Round to the nearest bfloat16, of two the even one; return the bits. NaN stays NaN."""
-    bits = values.astype(np.float32).view(np.uint32)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return np.where(np.isnan(values), _QUIET_NAN, rounded).astype(np.uint16)

@@ -198,12 +198,11 @@ def _flaw(tokens: str, row: object) -> str:
         return f"the row {tokens!r} is {reprlib.repr(row)}, no config"
     for name in CONFIG_KEYS:
         optional = name in _DEFAULTED
-        if name not in row:
-            if optional:
-                continue
+        if name in row:
+            value = row[name]
+            # AMD's files have `num_stages` of 0.
+            if type(value) is not int or value < (0 if optional else 1):
+                return f"the row {tokens!r} has {reprlib.repr(value)} for {name}"
+        elif not optional:
             return f"the row {tokens!r} lacks {name}"
-        value = row[name]
-        # AMD's files have `num_stages` of 0.
-        if type(value) is not int or value < (0 if optional else 1):
-            return f"the row {tokens!r} has {reprlib.repr(value)} for {name}"
     return ""
