@@ -51,12 +51,13 @@ def in_a_child(
     """Give `cases` to a script that can import Triton and SGLang, and read its last line."""
     if find_spec("triton") is None:
         pytest.skip("triton is not installed: pip install triton==3.6.0")
-    path = [str(HERE), str(HERE.parents[1]), *sys.path]
+    path = [str(HERE), str(HERE.parents[1])]
     if find_spec("sglang") is None:
         from engine_wheels import SGLANG
 
+        # Before what is installed: that may be newer than SGLang's own packages take.
         path += [str(SGLANG.packages()), str(SGLANG.wheel())]
-    own = {"PYTHONPATH": os.pathsep.join(path), "CUDA_VISIBLE_DEVICES": ""}
+    own = {"PYTHONPATH": os.pathsep.join([*path, *sys.path]), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         [sys.executable, str(script)],
         input=json.dumps(list(cases)),
