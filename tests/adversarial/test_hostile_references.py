@@ -88,6 +88,27 @@ def test_without_a_terminal_a_strangers_is_refused_with_what_would_do(
 
 
 @pytest.mark.usefixtures("session")
+def test_who_names_the_kernel_and_its_space_is_not_asked(tune: Tune) -> None:
+    """As on another machine, where a fleet or a campaign goes on."""
+    assert tune("scale.cu", *RESUME, "--space", "scale.yaml").exit_code == 0
+    assert tune(*RESUME).exit_code == 0
+
+
+@pytest.mark.usefixtures("session")
+def test_a_kernel_whose_space_is_another_than_the_sessions_vouches_for_nothing(
+    tune: Tune,
+) -> None:
+    own = Path("search_spaces/scale.yaml")
+    own.parent.mkdir()
+    text = Path("scale.yaml").read_text(encoding="utf-8")
+    own.write_text(text.replace("scale.cu", "../scale.cu").replace("scale.py", "../scale.py"))
+    result = tune("scale.cu", *RESUME)
+    assert result.exit_code == 2, result.output
+    assert "its reference is Python" in result.stderr
+    assert not Path("ran").exists()
+
+
+@pytest.mark.usefixtures("session")
 def test_what_only_reads_a_session_runs_nothing(tune: Tune) -> None:
     assert tune("report", "mine").exit_code == 0
     for words in (("--to", "out"), ("--kernel-tuner", "files"), ("--trajectories", "a.jsonl")):

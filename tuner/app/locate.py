@@ -30,6 +30,15 @@ def find_space(kernel: Path, start: Path) -> Path:
     )
 
 
+def reads_space(kernel: Path, given: Path | str | None, space: Path) -> bool:
+    """Tell whether a new run of a kernel, with the search space it is given, would read `space`."""
+    try:
+        found = Path(given) if given else look_for_space(kernel, Path.cwd())
+    except SpaceError:  # there are several
+        return False
+    return found is not None and found.exists() and space.samefile(found)
+
+
 def _drafting(kernel: Path) -> str:
     if language_of(kernel) is OPENCL:
         return "write one, for none is drafted for OpenCL (docs/hardware.md)"

@@ -11,8 +11,14 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.app.locate import find_space, require_kernel, require_space
-from tuner.app.trust import MayRun, nobody_asked, require_trusted, require_trusted_command
+from tuner.app.locate import find_space, reads_space, require_kernel, require_space
+from tuner.app.trust import (
+    MayRun,
+    nobody_asked,
+    require_trusted,
+    require_trusted_command,
+    trust,
+)
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError, KernelError, SessionError
 from tuner.model.languages import OPENCL
@@ -131,7 +137,8 @@ def resumed_plan(
 ) -> Plan:
     """Rebuild a session's plan; raise `SessionError` where files or settings have changed.
 
-    `may_run` is asked before the Python of a reference that this user has not run may run.
+    `may_run` is asked before the Python of a reference that this user has not run may run, unless
+    a new run of the kernel that is named with the session would run it too.
     """
     config = manifest.config
     if not config.space.exists():
@@ -142,12 +149,15 @@ def resumed_plan(
         )
     definition = read_space(config.space, config.template)
     _require_unchanged(directory, manifest, definition.spec)
-    require_trusted(definition.spec.reference, directory, may_run)
-    if config.device.startswith(COMMAND):
-        require_trusted_command(config.device.removeprefix(COMMAND), directory, may_run)
     if kernel is not None:
         require_kernel(kernel)
         _require_same(kernel, definition.spec)
+    if kernel is not None and reads_space(kernel, settings.get("space"), config.space):
+        trust(definition.spec.reference)  # this user has named it
+    else:
+        require_trusted(definition.spec.reference, directory, may_run)
+    if config.device.startswith(COMMAND) and settings.get("device") != config.device:
+        require_trusted_command(config.device.removeprefix(COMMAND), directory, may_run)
     given = _values(settings, definition.spec)
     differing = [
         name

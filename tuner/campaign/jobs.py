@@ -88,13 +88,15 @@ def tuning_job(
     session = folder / name
     command = ("record",) if record else ()
     words = tuple(_words(settings))
+    # On another machine nobody has run the kernel's reference yet: its user names it here, too.
+    space = ("--space", str(settings["space"])) if "space" in settings else ()
     return CampaignJob(
         name=name,
         kernel=str(kernel),
         key=_key(plan, record=record),
         start=(*TUNE, *command, str(kernel), "--session", str(session), *words, *how),
         session=session,
-        resume=(*TUNE, *command, "--resume", str(session), *how),
+        resume=(*TUNE, *command, str(kernel), "--resume", str(session), *space, *how),
         finish=finish,
         needs_gpu=plan.config.device == "cuda" and not cluster,
         cost=_cost(plan),

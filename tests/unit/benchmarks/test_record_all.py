@@ -23,7 +23,7 @@ def test_a_recording_has_its_peers_and_its_result_is_of_its_own_session(tmp_path
     job = recording_job("rmsnorm", tmp_path, 7, compilers=3, results=tmp_path / "h100")
     session = str(tmp_path / "rmsnorm")
     assert {"record", "--peers", "cuda", "7", session} <= set(job.start)
-    assert job.resume[3:] == ("record", "--resume", session, "--jobs", "3")
+    assert job.resume[5:] == ("--resume", session, "--jobs", "3")
     ((_, script, *words),) = job.finish
     assert Path(script).name == "summarize_session.py"
     assert words == [session, "--out", str(tmp_path / "h100/rmsnorm.json")]

@@ -68,7 +68,7 @@ def test_a_kernel_alone_may_be_tuned_on_every_gpu(project: Path) -> None:
     session = "sessions/c/scale"
     words = ("kernels/scale.cu", "--session", session, "--device", "cuda", "--jobs", compilers)
     assert job.start == (*TUNE, *words)
-    assert job.resume == (*TUNE, "--resume", session, "--jobs", compilers)
+    assert job.resume == (*TUNE, words[0], "--resume", session, "--jobs", compilers)
     assert (job.name, job.needs_gpu, job.session) == ("scale", True, Path(session))
     assert (plan.gpus, plan.parallel, plan.time_s) == ((0, 1), 1, None)
 
@@ -86,6 +86,12 @@ def test_a_job_says_more_than_the_defaults_and_every_setting_is_an_option(projec
     assert " --session out/scale --device recorded --searcher random --trials 5 " in text
     assert " --enough 0.001 --seed 3 --no-prune --time 1200.0s " in text
     assert " --workload N=77 --workload N=78 " in text
+
+
+def test_where_it_goes_on_it_names_the_search_space_whose_python_runs(project: Path) -> None:
+    space = shutil.copy("search_spaces/scale.yaml", "search_spaces/mine.yaml")
+    (job,) = plan_of(f"jobs: [{{kernel: kernels/scale.cu, space: {space}, device: host}}]").jobs
+    assert job.resume[3:8:2] == ("kernels/scale.cu", "sessions/c/scale", space)
 
 
 def test_where_a_run_keeps_things_is_said_again_when_it_goes_on(project: Path) -> None:
@@ -254,7 +260,7 @@ def test_kernels_of_one_name_that_a_pattern_matches_are_told_with_what_helps(
 def test_a_recording_has_its_report_written_and_its_own_options(project: Path) -> None:
     (job,) = plan_of("jobs: [{kernel: kernels/scale.cu, record: true, trials: 2}]").jobs
     assert job.start[3:5] == ("record", "kernels/scale.cu")
-    assert job.resume[3:5] == ("record", "--resume")
+    assert job.resume[3:6] == ("record", "kernels/scale.cu", "--resume")
     assert job.finish == ((*TUNE, "report", "sessions/c/scale"),)
     with_defaults = "defaults: {seed: 1}\njobs: [{kernel: kernels/scale.cu, record: true}]"
     assert "--seed" not in plan_of(with_defaults).jobs[0].start
