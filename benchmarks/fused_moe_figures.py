@@ -117,6 +117,7 @@ def fleet(folder: Path) -> dict[str, Any]:
         "two": named["two"] is not None,
         "seed": int(named["seed"]),
         "seconds": round(sum(spent for _, spent in parts), 1) or None,
+        "runs": len(parts),  # each of which goes on where the one before was stopped
         # numbers of tokens; there are fewer rows where the run was stopped
         "asked": len(config.workloads),
         "rows": sorted(rows, key=lambda one: one["tokens"]),

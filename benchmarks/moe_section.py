@@ -57,6 +57,8 @@ def _fleet(fleet: Json) -> Iterator[str]:
     parts, took = len({row.get("commit") for row in rows}), ""
     if spent is not None:
         took = f", made in {spent / 60:.1f} minutes (asked: {MINUTES})"
+        if (runs := fleet.get("runs", 1)) > 1:
+            took += f" by {runs} runs: all but the last were stopped, and their ends done again"
     elif parts > 1:
         took = f", made in {parts} parts"
         if stopped_s := fleet.get("stopped_s"):

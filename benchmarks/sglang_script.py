@@ -1,14 +1,15 @@
 """What SGLang's own script takes to tune its fused MoE kernel, from a part of it.
 
     python benchmarks/sglang_script.py SCRIPTS [--tokens 16,1024] [--configs 64] [--out FILE]
-                                       (needs an NVIDIA GPU, SGLang 0.5.17 and sglang-kernel)
+            (needs an NVIDIA GPU, SGLang 0.5.17, sglang-kernel and flashinfer-python 0.6.15.post1)
 
 SCRIPTS is the folder benchmark/kernels/fused_moe_triton of a checkout of SGLang, at the version
 that is installed. Its script runs as it is, for Qwen3-30B-A3B, with so many of its configs at
 random: for each number of tokens once with an empty cache of Triton's and once more with a full
 one. It tunes one number of tokens after the other in one process, which keeps what it compiled: all
 of its configs for 18 numbers take the difference of the two once, and the second 18 times. Where
-Ray is missing, by which it spreads over GPUs, calls are made at once.
+Ray is missing, by which it spreads over GPUs, calls are made at once. FlashInfer, which it imports,
+is not in what offline.py packs.
 """
 
 from __future__ import annotations
