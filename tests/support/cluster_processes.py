@@ -59,18 +59,19 @@ class ClusterProcesses:
         )
         wait_until(self._listens, "the scheduler", 60)
 
-    def start_host(self, name: str) -> Popen:
-        """Start `tune worker` with the CPU; it joins when it can."""
-        words = ("worker", self.address, "--device", "host", "--name", name, "--jobs", "1")
+    def start_host(self, name: str, device: str = "host") -> Popen:
+        """Start `tune worker` with the CPU or a GPU; it joins when it can."""
+        words = ("worker", self.address, "--device", device, "--name", name, "--jobs", "1")
         given = ("--token-file", str(self.token), *self.security)
-        self.hosts[name] = self._start(name, "-m", "tuner", *words, *given)
+        program = ("-m", "tuner", *words, *given)
+        self.hosts[name] = self._start(name, *program, gpus=device != "host")
         return self.hosts[name]
 
     def wait_for(self, name: str) -> None:
-        wait_until(lambda: f"{name}/host (host CPU) works for" in self.said(name), name, 90)
+        wait_until(lambda: ") works for" in self.said(name), name, 90)
 
     def run(self, folder: Path, *words: object) -> Popen:
-        """Start `tune` in a folder."""
+        """Start `tune` in a folder; no GPU is seen there."""
         process = started(*words, *self.words, folder=folder)
         self.runs.append(process)
         return process
@@ -104,9 +105,9 @@ class ClusterProcesses:
         if self.scheduler is not None:
             self.kill_scheduler()
 
-    def _start(self, name: str, *words: str) -> Popen:
+    def _start(self, name: str, *words: str, gpus: bool = False) -> Popen:
         with (self.folder / f"{name}.log").open("a", encoding="utf-8") as log:
-            return started(folder=self.folder, program=words, output=log)
+            return started(folder=self.folder, program=words, output=log, gpus=gpus)
 
     def _listens(self) -> bool:
         with socket.socket() as probe:

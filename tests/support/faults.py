@@ -33,16 +33,17 @@ def started(
     program: Sequence[str] = ("-m", "tuner"),
     environment: Mapping[str, str] = os.environ,
     output: IO[str] | None = None,
+    gpus: bool = False,
 ) -> subprocess.Popen[str]:
-    """Start `tune`, or another program of this Python, without a GPU and apart from Ctrl-C here.
+    """Start `tune`, or another program of this Python, apart from Ctrl-C here.
 
-    What it says goes to pipes, unless there is an `output` for it.
+    It sees no GPU unless it is told to, and says what it says to pipes unless there is an `output`.
     """
     to = subprocess.PIPE if output is None else output
     return subprocess.Popen(
         [sys.executable, *program, *map(str, words)],
         cwd=folder,
-        env={**environment, "CUDA_VISIBLE_DEVICES": ""},
+        env={**environment, **({} if gpus else {"CUDA_VISIBLE_DEVICES": ""})},
         stdout=to,
         stderr=to,
         text=True,
