@@ -77,7 +77,8 @@ class Cost:
 
 def search(count: int, trials: int) -> Cost:
     """Search the first workloads of the space."""
-    from tuner.app.plan import manifest_of, new_plan
+    from tuner.app.plan import new_plan
+    from tuner.app.session_plan import manifest_of
     from tuner.device.simulated import SimulatedDevice
     from tuner.session.session import Session
     from tuner.tuning.evaluator import evaluator_of

@@ -1,4 +1,4 @@
-"""Modes of a step by the files of SGLang's fused MoE configs, and the gain that they imply.
+"""Modes of a step of SGLang, those by the files of its fused MoE configs, and what these imply.
 
 Nothing of it is a promise of SGLang's: it fits 0.5.17.
 """
@@ -10,20 +10,33 @@ import importlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from sglang_engine import Mode
+from typing import Any
 
 TRITON = "sglang.srt.layers.moe.moe_runner.triton_utils"
 FOLDER = "SGLANG_MOE_CONFIG_DIR"
 FILES = "configs/triton_*/*.json"
-NO_FILE, FILE = "no file", "file"
+OWN, NO_FILE, FILE = "sglang", "no file", "file"
 KIND = "GEMM of experts"  # of the kernel in a profile
 # What fused_moe_file.py writes beside the configs: what a fleet measured of the kernel alone.
 RECORDED = "recorded.json"
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Which operators the plugin may take, and whether SGLang runs its fused norm and rope.
+
+    `configs` is the folder of its fused MoE configs, None for its own files; `against` is the mode
+    that it is compared with.
+    """
+
+    name: str
+    operators: frozenset[str] = frozenset()
+    fused_rope: bool = False
+    against: str = OWN
+    configs: Path | None = None
 
 
 class MoeConfigs:

@@ -53,8 +53,8 @@ DONE = {
 
 def ours(folder):
     """Search the whole space with a fresh cache, session and set of compilers."""
-    from tuner.app.plan import manifest_of
     from tuner.app.run import tune
+    from tuner.app.session_plan import manifest_of
     from tuner.device.select import open_device
     from tuner.model.run_config import RunConfig
     from tuner.model.trial import Status

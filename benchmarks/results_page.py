@@ -22,6 +22,7 @@ import hardware_section  # noqa: E402
 import moe_section  # noqa: E402
 import operators_section  # noqa: E402
 import scaling_section  # noqa: E402
+import search_section  # noqa: E402
 import seeds_section  # noqa: E402
 import steps_section  # noqa: E402
 from environment import is_clean  # noqa: E402
@@ -112,18 +113,6 @@ def _operators(results):
             yield from operators_section.section(found, None, None, None, gpu)
         if linear := operator_results(results, linear=True, gpu=gpu):
             yield from gemm_section.section(linear, gpu, asked=False)
-
-
-_GROUPS = {
-    "chosen_on": "On spaces that the constants of `auto` were chosen on",
-    "unseen": "On spaces that were kept out of every choice",
-}
-_WAYS = {
-    "with_features": "with what the compiler says, to its own end",
-    "without_features": "without it, to its own end",
-    "with_features_to_the_end": "with it, never giving up",
-    "without_features_to_the_end": "without it, never giving up",
-}
 
 
 COLD_S = 45
@@ -219,139 +208,6 @@ def _without_a_gpu(content):
     )
 
 
-def _search(content):
-    target = f"{content['target']:.0%}"
-    yield "## The search on the recording\n"
-    yield (
-        f"`{content['searcher']}` on the recorded H200, {content['seeds']} seeds a workload, at "
-        f"most {content['trials']} trials; a run is over when it has found {target} of the best "
-        "config of the whole space. A trial is a config that the device was asked for.\n"
-    )
-    yield f"| each workload by itself | {target} within 40 trials | {target} at all | mean trials |"
-    yield "|---|---|---|---|"
-    for name, found in content["alone"].items():
-        yield (
-            f"| {_WAYS[name]} | {found['share_of_runs_within_40_trials']:.1%} of {found['runs']} "
-            f"| {found['share_of_runs_that_reach_it']:.1%} | {found['mean_trials']:.1f} |"
-        )
-    for kernel, found in content["together"].items():
-        shares = [share for run in found["runs"] for share in run["shares"].values()]
-        reached = sum(share >= content["target"] for share in shares) / len(shares)
-        yield (
-            f"\nThe {len(found['runs'][0]['shares'])} workloads of {kernel} in one search: "
-            f"{found['mean_trials_until_its_end']:.0f} trials in all, {reached:.1%} of the "
-            f"workloads at {target} or better, the worst at {min(shares):.1%}."
-        )
-    yield ("\n`benchmarks/recorded_search.py`, `benchmarks/results/cpu/recorded_search.json`.\n")
-
-
-def _features(content):
-    decoding = content["decoding"]
-    yield "## What the compiler says before a config is timed\n"
-    yield (
-        "A forest learns from configs drawn at random and ranks the others: the rank correlation "
-        "with their recorded times, and the share of the best 1 % that is among the first 5 %. "
-        f"Means over ten workloads a kernel and {content['seeds']} seeds.\n"
-    )
-    yield "| kernel | learned from | parameters | and the launch | and the compiler's word |"
-    yield "|---|---|---|---|---|"
-    for kernel, found in content["kernels"].items():
-        for count, ways in found["ranking_from"].items():
-            cells = " | ".join(
-                f"{way['spearman']:.2f}, {way['best_1_percent_in_first_5_percent']:.0%}"
-                for way in ways.values()
-            )
-            yield f"| {kernel} | {count} configs | {cells} |"
-    taken = " and ".join(
-        f"{found['per_config']['median_ms']:.2f} ms" for found in content["kernels"].values()
-    )
-    yield (
-        f"\nAll of it takes {taken} a config (medians). Counting {decoding['instructions']:,} "
-        f"instructions from their bits takes {decoding['bits_ms']:.2f} ms, through a disassembler "
-        f"{decoding['text_ms']:.0f} ms. "
-        "`benchmarks/code_features.py`, `benchmarks/results/cpu/code_features.json`.\n"
-    )
-
-
-def _methods(content):
-    yield "## Search methods on recorded spaces\n"
-    yield (
-        f"{content['seeds']} seeds, {content['trials']} trials, one space after the other. "
-        "0 is random search, 1 the optimum from the first trial; see "
-        "[comparing.md](comparing.md).\n"
-    )
-    for group, summary in content["summary"].items():
-        yield f"{_GROUPS[group]}:\n"
-        yield (
-            "| searcher | spaces | score | share at half | share at the end | worst space "
-            "| within 95 % | s a run |"
-        )
-        yield "|---|---|---|---|---|---|---|---|"
-        for name, row in summary.items():
-            yield (
-                f"| {name} | {row['recordings']} | {row['score']:.3f} | {row['share_50']:.3f} "
-                f"| {row['share_100']:.3f} | {row['worst_share_100']:.3f} "
-                f"| {row['within_95']:.0%} | {row['seconds_per_run']:.2f} |"
-            )
-        yield ""
-        if group == "unseen":
-            yield from _by_space(content["rows"], group, summary)
-    yield "`benchmarks/search.py`, `benchmarks/results/cpu/search.json`.\n"
-
-
-def _by_space(rows, group, searchers):
-    rows = [row for row in rows if row["group"] == group]
-    scores = {(row["searcher"], row["recording"]): row["score"] for row in rows}
-    spaces = dict.fromkeys(row["recording"] for row in rows)
-    yield "The score on each of them:\n"
-    yield f"| searcher | {' | '.join(name.partition('.')[0] for name in spaces)} |"
-    yield "|---|" + "---|" * len(spaces)
-    for name in searchers:
-        known = (scores.get((name, space)) for space in spaces)
-        cells = " | ".join("-" if score is None else f"{score:.3f}" for score in known)
-        yield f"| {name} | {cells} |"
-    yield ""
-
-
-def _cost(content):
-    yield "## What a searcher costs\n"
-    yield (
-        "Milliseconds per proposed config, asked for and told, over 100 trials on synthetic spaces "
-        f"of so many valid configs, one thread, {content['environment']['cpu']}; the slowest turn, "
-        "in which libraries are loaded, left out.\n"
-    )
-    sizes = {row["space"]: row["configs"] for row in content["searches"] if "configs" in row}
-    yield "| searcher | " + " | ".join(f"{count:,}" for count in sizes.values()) + " |"
-    yield "|---|" + "---|" * len(sizes)
-    for name in dict.fromkeys(row["searcher"] for row in content["searches"]):
-        cells = []
-        for size in sizes:
-            found = [
-                row.get("ms_per_config_but_slowest")
-                for row in content["searches"]
-                if (row["searcher"], row["space"]) == (name, size)
-            ]
-            known = [ms for ms in found if ms is not None]
-            cells.append(f"{max(known):.1f}" if known else "-")
-        yield f"| {name} | " + " | ".join(cells) + " |"
-    yield (
-        "\nOf one config under way and eight, the dearer. `benchmarks/searcher_cost.py`, "
-        "`benchmarks/results/cpu/searcher_cost.json`.\n"
-    )
-
-
-def _many(content):
-    costs = ", ".join(f"{r['ms_per_trial']:.0f} ms with {r['workloads']}" for r in content["rows"])
-    yield "## What many workloads cost the process that searches them\n"
-    yield (
-        "Milliseconds of the processor for each trial of `gemm_small_m`'s space, "
-        f"{content['trials']} trials of each workload at most, rendering, models and session "
-        f"together: {costs} workloads ({content['environment']['cpu']}). "
-        "`benchmarks/many_workloads.py`, "
-        "`benchmarks/results/cpu/many_workloads.json`.\n"
-    )
-
-
 SEARCH_S = 30
 
 
@@ -402,46 +258,6 @@ def _energy(content):
                 f"| {found['gross_mj']:.2f} | {found['power_w']:.0f} |"
             )
     yield "\n`benchmarks/energy.py`, `benchmarks/results/h200/energy.json`.\n"
-
-
-def _worth(content):
-    kernels = content["kernels"]
-    yield "## Does the search earn its place?\n"
-    yield (
-        "The same conversation, the same candidates and the same number of measurements, two "
-        "ways: *rewriting alone* takes the best default config of all candidates, *search* the "
-        "winner of the search. Both and the baseline in the same "
-        f"{content['rounds']} rounds on an {content['environment']['device']}, geometric means "
-        "over the tuned workloads.\n"
-    )
-    yield (
-        "| kernel | candidates | workloads | rewriting alone over the baseline "
-        "| search over the baseline | search over rewriting alone | 95 % interval "
-        "| faster, same, slower |"
-    )
-    yield "|---|---|---|---|---|---|---|---|"
-    for kernel in kernels:
-        rows = kernel["workloads"]
-        found = [row["search_over_default"]["said"] for row in rows]
-        counts = ", ".join(str(found.count(word)) for word in ("faster", "same", "slower"))
-        name = kernel["kernel"] + ("" if kernel["agent"] else " (no agent)")
-        sizes = f"{kernel['candidates']} | {len(rows)}"
-        yield f"| {name} | {sizes} | {_worth_cells(kernel)} | {counts} |"
-    workloads = sum(len(kernel["workloads"]) for kernel in kernels)
-    yield f"| all | | {workloads} | {_worth_cells(content)} | |"
-    yield (
-        "\nThe intervals are about the measurement, not about other kernels. An agent read what "
-        "the search had found before it wrote again, so rewriting alone owes a part to it too. "
-        "The baselines of rmsnorm and per_token_quant_fp8 were plain ones, not those of today. "
-        "`benchmarks/search_worth.py`, `benchmarks/results/h200/search_worth.json`.\n"
-    )
-
-
-def _worth_cells(means):
-    low, high = means["search_over_default"]["interval"]
-    names = ("default_over_baseline", "search_over_baseline", "search_over_default")
-    ratios = " | ".join(f"{means[name]['ratio']:.2f}x" for name in names)
-    return f"{ratios} | {low:.3f} to {high:.3f}"
 
 
 def _throughput(content, gpu=GPU):
@@ -574,15 +390,15 @@ SECTIONS = (
     (scaling_section.shared_store, "cpu/shared_store"),
     (_cold, "GPU/cold_tune"),
     (_without_a_gpu, "cpu/recorded_operators"),
-    (_search, "cpu/recorded_search"),
-    (_features, "cpu/code_features"),
-    (_methods, "cpu/search"),
-    (_cost, "cpu/searcher_cost"),
-    (_many, "cpu/many_workloads"),
+    (search_section.recorded, "cpu/recorded_search"),
+    (search_section.features, "cpu/code_features"),
+    (search_section.methods, "cpu/search"),
+    (search_section.cost, "cpu/searcher_cost"),
+    (search_section.many, "cpu/many_workloads"),
     (_compile_time, "cpu/compile_time"),
     (_gemm_search, "h200/gemm_search"),
     (_energy, "h200/energy"),
-    (_worth, "h200/search_worth"),
+    (search_section.worth, "h200/search_worth"),
     (_throughput, "GPU/throughput"),
     (_same_kernel, "h200/same_kernel"),
     (_verification, "h200/verification_cost"),

@@ -47,7 +47,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from tuner.agent.history import restore
 from tuner.app.environment import environment_of
 from tuner.app.instruments import compiler_for
-from tuner.app.plan import verified_plan
+from tuner.app.session_plan import verified_plan
 from tuner.device.select import open_device
 from tuner.model.statistics import paired_interval
 from tuner.model.trial import RESOLUTION, Status, Variant

@@ -124,8 +124,8 @@ def planned(name: str, workloads: int | None, simulate: bool) -> Plan:
 def tuned(plan: Plan, members: int, simulate: bool, folder: Path) -> dict[str, Any]:
     """Tune one operator; give the seconds that it took, by phase, and what it found."""
     from tuner.app.instruments import compiler_for, watches_for
-    from tuner.app.plan import manifest_of
     from tuner.app.run import tune
+    from tuner.app.session_plan import manifest_of
     from tuner.model.statistics import geometric_mean
     from tuner.report.data import from_session
     from tuner.report.sections.course import course_json

@@ -11,31 +11,14 @@ import json
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from environment import ROOT
-from moe_modes import MoeConfigs
+from moe_modes import Mode, MoeConfigs
 
 MODELS = ROOT / "benchmarks/models"
-OWN = "sglang"
 FUSED_ROPE = "use_fused_qk_norm_rope"  # of SGLang's layers, asked at each call
-
-
-@dataclass(frozen=True)
-class Mode:
-    """Which operators the plugin may take, and whether SGLang runs its fused norm and rope.
-
-    `configs` is the folder of its fused MoE configs, None for its own files; `against` is the mode
-    that it is compared with.
-    """
-
-    name: str
-    operators: frozenset[str] = frozenset()
-    fused_rope: bool = False
-    against: str = OWN
-    configs: Path | None = None
 
 
 class Heard(logging.Handler):

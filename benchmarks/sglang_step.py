@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from environment import versions, write_result
-from moe_modes import folders_of, gains, named_folder, pairs_of
-from sglang_engine import MODELS, OWN, Engine, Mode, NoPlugin, Plugin
+from moe_modes import OWN, Mode, folders_of, gains, named_folder, pairs_of
+from sglang_engine import MODELS, Engine, NoPlugin, Plugin
 from step_kernels import Kernel, profiled, shares
 from step_speedups import speedup, summary
 

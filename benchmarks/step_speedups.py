@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from sglang_engine import OWN, Mode
+from moe_modes import OWN, Mode
 
 
 def summary(

@@ -28,8 +28,8 @@ REPEATS = 3
 
 def ours(definition, template, folder):
     """Search the whole space with a fresh cache, session and set of compilers."""
-    from tuner.app.plan import manifest_of
     from tuner.app.run import tune
+    from tuner.app.session_plan import manifest_of
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
     from tuner.device.select import open_device

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from manifests import plan_of
 
-from tuner.app.plan import manifest_of
+from tuner.app.session_plan import manifest_of
 from tuner.cli import cli
 from tuner.mutation.examine import load_score
 from tuner.session.session import Session

@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result as Done
 from manifests import plan_of
 
-from tuner.app.plan import manifest_of
+from tuner.app.session_plan import manifest_of
 from tuner.app.trust import trust
 from tuner.model.config import Config
 from tuner.model.trial import Result

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.app.api import tune
-from tuner.app.plan import is_renewable, option_of
+from tuner.app.plan import option_of
+from tuner.app.session_plan import is_renewable
 from tuner.export.engine_configs.files import BlockFp8Key, Engine, Key, MoeKey, write_files
 from tuner.export.engine_configs.found import EngineFile
 from tuner.export.engine_configs.needed import CONFIG

@@ -19,7 +19,8 @@ from tuner.app.environment import (
 )
 from tuner.app.instruments import compiler_for, meter_for, watches_for
 from tuner.app.locate import PROBLEMS, find_space, is_python_kernel, look_for_space, require_kernel
-from tuner.app.plan import RunOptions, manifest_of, new_plan, new_session_folder, resumed_plan
+from tuner.app.plan import RunOptions, new_plan, new_session_folder
+from tuner.app.session_plan import manifest_of, resumed_plan
 from tuner.app.trust import trust, trust_command
 from tuner.device.select import open_device
 from tuner.model.amd import is_amd

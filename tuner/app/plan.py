@@ -1,26 +1,18 @@
-"""From the settings that somebody gives, or from a session, to the plan of a run."""
+"""From the settings that somebody gives to the plan of a run."""
 
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.app.locate import find_space, reads_space, require_kernel, require_space
-from tuner.app.trust import (
-    MayRun,
-    nobody_asked,
-    require_trusted,
-    require_trusted_command,
-    trust,
-)
-from tuner.model import TUNER_VERSION
-from tuner.model.errors import InputError, KernelError, SessionError
+from tuner.app.locate import find_space, require_kernel, require_space
+from tuner.app.trust import MayRun, nobody_asked
+from tuner.model.errors import InputError, KernelError
 from tuner.model.languages import OPENCL
 from tuner.model.run_config import RunConfig
 from tuner.model.settings import (
@@ -45,14 +37,11 @@ from tuner.process.files import read_text
 if TYPE_CHECKING:
     from tuner.cluster.settings import ClusterSettings
     from tuner.model.kernel import KernelSpec
-    from tuner.session.records import Manifest
     from tuner.space.load import Definition
     from tuner.space.plan import Plan
 
 # What a draft is widened by at most: each round doubles a range.
 LITERAL_ROUNDS = 2
-# What a resumed run may be given anew; the session keeps what it began with.
-RENEWABLE = frozenset({"rounds", "max_tokens", "max_cost", "prices", "exchange", "sources", "gpus"})
 # the least and the most of settings that are whole numbers
 _MOST = 2**63 - 1
 _WHOLE = {
@@ -114,130 +103,17 @@ def new_plan(kernel: Path, settings: RunSettings, *, drafted: bool = False) -> P
     space = settings.get("space") or find_space(kernel, Path.cwd())
     template = settings.get("template")
     definition = read_space(Path(space), None if template is None else Path(template))
-    _require_same(kernel, definition.spec)
+    require_same(kernel, definition.spec)
     spec = definition.spec
     values: dict[str, Any] = {"workloads": spec.workloads, "operators": _operators(spec, {})}
-    values |= agent_settings(settings, drafted=drafted) | _values(settings, spec)
+    values |= agent_settings(settings, drafted=drafted) | values_of(settings, spec)
     if not values["workloads"]:
         values["workloads"] = spec.workloads
     if values.get("enough", ENOUGH) < ENOUGH:
         values["comparison_rounds"] = CLOSE_COMPARISON_ROUNDS
     require_searcher(settings.get("searcher", AUTO))
     config = RunConfig(**values | {"space": spec.path, "template": spec.template})
-    return _plan(definition, config)
-
-
-def resumed_plan(
-    directory: Path,
-    manifest: Manifest,
-    kernel: Path | None,
-    settings: RunSettings,
-    *,
-    may_run: MayRun = nobody_asked,
-) -> Plan:
-    """Rebuild a session's plan; raise `SessionError` where files or settings have changed.
-
-    `may_run` is asked before the Python of a reference that this user has not run may run, unless
-    a new run of the kernel that is named with the session would run it too.
-    """
-    config = manifest.config
-    if not config.space.exists():
-        raise SessionError(
-            f"its search space is gone: {config.space}",
-            path=directory,
-            remedy="put it back there, with the files that it names",
-        )
-    definition = read_space(config.space, config.template)
-    _require_unchanged(directory, manifest, definition.spec)
-    if kernel is not None:
-        require_kernel(kernel)
-        _require_same(kernel, definition.spec)
-    if kernel is not None and reads_space(kernel, settings.get("space"), config.space):
-        trust(definition.spec.reference)  # this user has named it
-    else:
-        require_trusted(definition.spec.reference, directory, may_run)
-    if config.device.startswith(COMMAND) and settings.get("device") != config.device:
-        require_trusted_command(config.device.removeprefix(COMMAND), directory, may_run)
-    given = _values(settings, definition.spec)
-    differing = [
-        name
-        for name, value in given.items()
-        if value != getattr(config, name) and not is_renewable(config, name)
-    ]
-    if differing:
-        options = ", ".join(map(option_of, differing))
-        raise SessionError(
-            f"{options}: not what the session was started with",
-            path=directory,
-            remedy="leave it out to resume, or start a new session: "
-            f"`{shlex.join(manifest.command)}` started this one",
-        )
-    renewed = {name: value for name, value in given.items() if name in RENEWABLE}
-    return _plan(definition, replace(config, **renewed))
-
-
-def is_renewable(config: RunConfig, name: str) -> bool:
-    """Tell whether a resumed run may be given a setting anew."""
-    # A session that began on one device does not say which of several that was.
-    return name in RENEWABLE and (name != "gpus" or bool(config.gpus))
-
-
-def verified_plan(
-    directory: Path, manifest: Manifest, space: Path | None, *, may_run: MayRun = nobody_asked
-) -> Plan:
-    """Rebuild a session's plan to verify its winners, with files moved to another place.
-
-    `may_run` is asked as in `resumed_plan`.
-    """
-    config = manifest.config
-    path = space or config.space
-    if not path.exists():
-        raise SessionError(
-            f"its search space is gone: {path}",
-            path=directory,
-            remedy="name a copy of it with --space",
-        )
-    moved = space is not None or not config.template.exists()
-    definition = read_space(path, None if moved else config.template)
-    _require_unchanged(directory, manifest, definition.spec)
-    require_trusted(definition.spec.reference, directory, may_run)
-    return _plan(definition, config)
-
-
-def manifest_of(plan: Plan, command: tuple[str, ...]) -> Manifest:
-    """Write down all that a resumed run must find unchanged; `command` started the run."""
-    from tuner.session.records import Manifest, file_sha
-
-    spec = plan.spec
-    return Manifest(
-        kernel=spec.name,
-        config=plan.config,
-        space_sha=file_sha(spec.path),
-        template_sha=file_sha(spec.template),
-        source_sha=file_sha(spec.source),
-        reference_sha=file_sha(spec.reference),
-        tuner_version=TUNER_VERSION,
-        command=_without_passwords(command),
-        # Sessions that begin in one second on machines alike are not the same.
-        created=datetime.now(UTC).isoformat(timespec="microseconds"),
-        headers_sha=_headers_sha(spec),
-    )
-
-
-def _without_passwords(command: tuple[str, ...]) -> tuple[str, ...]:
-    if not any("://" in word for word in command):
-        return command  # most have none, and SQLAlchemy takes long to import
-    from tuner.session.database import without_password
-
-    return tuple(map(without_password, command))
-
-
-def _headers_sha(spec: KernelSpec) -> str:
-    from tuner.compiler.includes import header_digest
-    from tuner.process.files import read_regular
-
-    texts = (read_regular(path).decode(errors="replace") for path in (spec.template, spec.source))
-    return header_digest("\n".join(texts), spec.include_dirs)
+    return plan_of(definition, config)
 
 
 def read_space(space: Path, template: Path | None = None) -> Definition:
@@ -355,7 +231,8 @@ def require_numbers(settings: RunSettings) -> None:
             raise InputError(message, remedy=remedy)
 
 
-def _values(settings: RunSettings, spec: KernelSpec) -> dict[str, Any]:
+def values_of(settings: RunSettings, spec: KernelSpec) -> dict[str, Any]:
+    """Read settings as a `RunConfig` has them; raise `InputError` for what the kernel lacks."""
     from tuner.space.load import workload_from_text
 
     require_numbers(settings)
@@ -446,7 +323,8 @@ def _require_functions(spec: KernelSpec) -> None:
             )
 
 
-def _plan(definition: Definition, config: RunConfig) -> Plan:
+def plan_of(definition: Definition, config: RunConfig) -> Plan:
+    """Make the plan of a config: choices, neighbours, valid configs and template, all checked."""
     from tuner.space.callables import load_template
     from tuner.space.plan import Plan
     from tuner.space.surroundings import check_sizes, chosen
@@ -477,7 +355,8 @@ def _plan(definition: Definition, config: RunConfig) -> Plan:
     return Plan(config, definition.spec, space if config.prune else space.unpruned, template)
 
 
-def _require_same(kernel: Path, spec: KernelSpec) -> None:
+def require_same(kernel: Path, spec: KernelSpec) -> None:
+    """Raise `KernelError` where a search space is for another kernel."""
     if not spec.source.samefile(kernel) and not _is_extracted(spec.source, kernel):
         raise KernelError(
             f"the search space is for {spec.source}, not for {kernel}",
@@ -491,32 +370,3 @@ def _is_extracted(source: Path, kernel: Path) -> bool:
     first = read_text(source).partition("\n\n")[0]
     words = first.replace("//", " ").split()
     return "extracted" in words and any(word.strip(",") == kernel.name for word in words)
-
-
-def _require_unchanged(directory: Path, manifest: Manifest, spec: KernelSpec) -> None:
-    from tuner.session.records import file_sha
-
-    files = {
-        spec.path: manifest.space_sha,
-        spec.template: manifest.template_sha,
-        spec.source: manifest.source_sha,
-        spec.reference: manifest.reference_sha,
-    }
-    if not manifest.config.workloads:
-        raise SessionError("is of no workload", path=directory)
-    try:
-        changed = [str(path) for path, sha in files.items() if file_sha(path) != sha]
-        # Sessions of earlier versions don't say.
-        if manifest.headers_sha not in ("", _headers_sha(spec)):
-            folders = ", ".join(map(str, spec.include_dirs)) or "<tune/...>"
-            changed.append(f"what they include from {folders}")
-    except OSError as error:
-        message = f"a file of it cannot be read: {error.filename}: {error.strerror}"
-        raise SessionError(message, path=directory) from error
-    if changed:
-        raise SessionError(
-            f"changed since the session began: {', '.join(changed)}",
-            path=directory,
-            remedy="undo the change to resume, or start a new session: the times of two versions "
-            "must not mix",
-        )

@@ -9,7 +9,7 @@ from pathlib import Path
 from tuner.agent.gate import LARGEST_HOST_BYTES
 from tuner.agent.history import restore
 from tuner.app.instruments import compiler_for, watches_for
-from tuner.app.plan import verified_plan
+from tuner.app.session_plan import verified_plan
 from tuner.app.trust import MayRun, nobody_asked
 from tuner.device.select import AMD_DRIVER, HOST, gpu_count, open_device
 from tuner.model.errors import DeviceError, SessionError

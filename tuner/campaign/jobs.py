@@ -13,14 +13,9 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter
 
-from tuner.app.plan import (
-    agent_settings,
-    manifest_of,
-    new_plan,
-    option_of,
-    require_searcher,
-)
+from tuner.app.plan import agent_settings, new_plan, option_of, require_searcher
 from tuner.app.record import recording_plan
+from tuner.app.session_plan import manifest_of
 from tuner.device.recorded.recording import recordings_of
 from tuner.device.select import AMD_DRIVER, recording_of, require_for
 from tuner.model.errors import DeviceError, InputError

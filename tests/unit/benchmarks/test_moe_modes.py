@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
 import fused_moe_file
 import moe_modes
-from sglang_engine import Mode
+from moe_modes import Mode
 
 from tuner.export.engine_configs.files import MoeKey, file_name
 

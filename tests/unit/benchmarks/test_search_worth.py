@@ -92,7 +92,7 @@ def _trial(candidate: str, config: Config, time_us: float | None) -> Trial:
 
 
 def test_the_page_has_a_row_for_each_kernel() -> None:
-    page = script("results_page")
+    page = script("search_section")
     rounds = [columns(12.0, 6.0, 4.0), columns(12.0, 6.0, 6.0)]
     kernel = {
         "kernel": "rmsnorm",
@@ -102,5 +102,5 @@ def test_the_page_has_a_row_for_each_kernel() -> None:
         **worth.means_of(rounds, 0),
     }
     content = {"kernels": [kernel], "rounds": 40, "environment": {"device": "NVIDIA H200"}}
-    text = "\n".join(page._worth({**content, **worth.means_of(rounds, 0)}))
+    text = "\n".join(page.worth({**content, **worth.means_of(rounds, 0)}))
     assert "| rmsnorm | 2 | 2 | 2.00x | 2.45x | 1.22x | 1.225 to 1.225 | 1, 1, 0 |" in text

@@ -14,7 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
 import sglang_step as step
 import step_kernels
-from sglang_engine import MODELS, Mode, NoPlugin, tuned_kernels
+from moe_modes import Mode
+from sglang_engine import MODELS, NoPlugin, tuned_kernels
 
 OPERATORS = frozenset({"rmsnorm", "silu_and_mul", "fused_qk_norm_rope"})
 

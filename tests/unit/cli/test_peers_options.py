@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
-from tuner.app.plan import manifest_of, new_plan, resumed_plan
+from tuner.app.plan import new_plan
+from tuner.app.session_plan import manifest_of, resumed_plan
 from tuner.app.trust import trust
 from tuner.cli import record_command, run_command
 from tuner.model.errors import DeviceError, KernelError, SessionError

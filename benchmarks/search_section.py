@@ -1,0 +1,198 @@
+"""The page's part on searching: how good it is, what it costs and what it is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+Json = Mapping[str, Any]
+
+_GROUPS = {
+    "chosen_on": "On spaces that the constants of `auto` were chosen on",
+    "unseen": "On spaces that were kept out of every choice",
+}
+_WAYS = {
+    "with_features": "with what the compiler says, to its own end",
+    "without_features": "without it, to its own end",
+    "with_features_to_the_end": "with it, never giving up",
+    "without_features_to_the_end": "without it, never giving up",
+}
+
+
+def recorded(content: Json) -> Iterator[str]:
+    """Say what a search of a recorded space finds, and in how many trials."""
+    target = f"{content['target']:.0%}"
+    yield "## The search on the recording\n"
+    yield (
+        f"`{content['searcher']}` on the recorded H200, {content['seeds']} seeds a workload, at "
+        f"most {content['trials']} trials; a run is over when it has found {target} of the best "
+        "config of the whole space. A trial is a config that the device was asked for.\n"
+    )
+    yield f"| each workload by itself | {target} within 40 trials | {target} at all | mean trials |"
+    yield "|---|---|---|---|"
+    for name, found in content["alone"].items():
+        yield (
+            f"| {_WAYS[name]} | {found['share_of_runs_within_40_trials']:.1%} of {found['runs']} "
+            f"| {found['share_of_runs_that_reach_it']:.1%} | {found['mean_trials']:.1f} |"
+        )
+    for kernel, found in content["together"].items():
+        shares = [share for run in found["runs"] for share in run["shares"].values()]
+        reached = sum(share >= content["target"] for share in shares) / len(shares)
+        yield (
+            f"\nThe {len(found['runs'][0]['shares'])} workloads of {kernel} in one search: "
+            f"{found['mean_trials_until_its_end']:.0f} trials in all, {reached:.1%} of the "
+            f"workloads at {target} or better, the worst at {min(shares):.1%}."
+        )
+    yield ("\n`benchmarks/recorded_search.py`, `benchmarks/results/cpu/recorded_search.json`.\n")
+
+
+def features(content: Json) -> Iterator[str]:
+    """Say what the compiler's word tells of configs that were not timed."""
+    decoding = content["decoding"]
+    yield "## What the compiler says before a config is timed\n"
+    yield (
+        "A forest learns from configs drawn at random and ranks the others: the rank correlation "
+        "with their recorded times, and the share of the best 1 % that is among the first 5 %. "
+        f"Means over ten workloads a kernel and {content['seeds']} seeds.\n"
+    )
+    yield "| kernel | learned from | parameters | and the launch | and the compiler's word |"
+    yield "|---|---|---|---|---|"
+    for kernel, found in content["kernels"].items():
+        for count, ways in found["ranking_from"].items():
+            cells = " | ".join(
+                f"{way['spearman']:.2f}, {way['best_1_percent_in_first_5_percent']:.0%}"
+                for way in ways.values()
+            )
+            yield f"| {kernel} | {count} configs | {cells} |"
+    taken = " and ".join(
+        f"{found['per_config']['median_ms']:.2f} ms" for found in content["kernels"].values()
+    )
+    yield (
+        f"\nAll of it takes {taken} a config (medians). Counting {decoding['instructions']:,} "
+        f"instructions from their bits takes {decoding['bits_ms']:.2f} ms, through a disassembler "
+        f"{decoding['text_ms']:.0f} ms. "
+        "`benchmarks/code_features.py`, `benchmarks/results/cpu/code_features.json`.\n"
+    )
+
+
+def methods(content: Json) -> Iterator[str]:
+    """Compare the searchers on recorded spaces."""
+    yield "## Search methods on recorded spaces\n"
+    yield (
+        f"{content['seeds']} seeds, {content['trials']} trials, one space after the other. "
+        "0 is random search, 1 the optimum from the first trial; see "
+        "[comparing.md](comparing.md).\n"
+    )
+    for group, summary in content["summary"].items():
+        yield f"{_GROUPS[group]}:\n"
+        yield (
+            "| searcher | spaces | score | share at half | share at the end | worst space "
+            "| within 95 % | s a run |"
+        )
+        yield "|---|---|---|---|---|---|---|---|"
+        for name, row in summary.items():
+            yield (
+                f"| {name} | {row['recordings']} | {row['score']:.3f} | {row['share_50']:.3f} "
+                f"| {row['share_100']:.3f} | {row['worst_share_100']:.3f} "
+                f"| {row['within_95']:.0%} | {row['seconds_per_run']:.2f} |"
+            )
+        yield ""
+        if group == "unseen":
+            yield from _by_space(content["rows"], group, summary)
+    yield "`benchmarks/search.py`, `benchmarks/results/cpu/search.json`.\n"
+
+
+def _by_space(rows: Iterable[Json], group: str, searchers: Iterable[str]) -> Iterator[str]:
+    rows = [row for row in rows if row["group"] == group]
+    scores = {(row["searcher"], row["recording"]): row["score"] for row in rows}
+    spaces = dict.fromkeys(row["recording"] for row in rows)
+    yield "The score on each of them:\n"
+    yield f"| searcher | {' | '.join(name.partition('.')[0] for name in spaces)} |"
+    yield "|---|" + "---|" * len(spaces)
+    for name in searchers:
+        known = (scores.get((name, space)) for space in spaces)
+        cells = " | ".join("-" if score is None else f"{score:.3f}" for score in known)
+        yield f"| {name} | {cells} |"
+    yield ""
+
+
+def cost(content: Json) -> Iterator[str]:
+    """Say what proposing a config takes."""
+    yield "## What a searcher costs\n"
+    yield (
+        "Milliseconds per proposed config, asked for and told, over 100 trials on synthetic spaces "
+        f"of so many valid configs, one thread, {content['environment']['cpu']}; the slowest turn, "
+        "in which libraries are loaded, left out.\n"
+    )
+    sizes = {row["space"]: row["configs"] for row in content["searches"] if "configs" in row}
+    yield "| searcher | " + " | ".join(f"{count:,}" for count in sizes.values()) + " |"
+    yield "|---|" + "---|" * len(sizes)
+    for name in dict.fromkeys(row["searcher"] for row in content["searches"]):
+        cells = []
+        for size in sizes:
+            found = [
+                row.get("ms_per_config_but_slowest")
+                for row in content["searches"]
+                if (row["searcher"], row["space"]) == (name, size)
+            ]
+            known = [ms for ms in found if ms is not None]
+            cells.append(f"{max(known):.1f}" if known else "-")
+        yield f"| {name} | " + " | ".join(cells) + " |"
+    yield (
+        "\nOf one config under way and eight, the dearer. `benchmarks/searcher_cost.py`, "
+        "`benchmarks/results/cpu/searcher_cost.json`.\n"
+    )
+
+
+def many(content: Json) -> Iterator[str]:
+    """Say what a search of many workloads takes of the processor."""
+    costs = ", ".join(f"{r['ms_per_trial']:.0f} ms with {r['workloads']}" for r in content["rows"])
+    yield "## What many workloads cost the process that searches them\n"
+    yield (
+        "Milliseconds of the processor for each trial of `gemm_small_m`'s space, "
+        f"{content['trials']} trials of each workload at most, rendering, models and session "
+        f"together: {costs} workloads ({content['environment']['cpu']}). "
+        "`benchmarks/many_workloads.py`, "
+        "`benchmarks/results/cpu/many_workloads.json`.\n"
+    )
+
+
+def worth(content: Json) -> Iterator[str]:
+    """Compare what a search finds with what rewriting alone does."""
+    kernels = content["kernels"]
+    yield "## Does the search earn its place?\n"
+    yield (
+        "The same conversation, the same candidates and the same number of measurements, two "
+        "ways: *rewriting alone* takes the best default config of all candidates, *search* the "
+        "winner of the search. Both and the baseline in the same "
+        f"{content['rounds']} rounds on an {content['environment']['device']}, geometric means "
+        "over the tuned workloads.\n"
+    )
+    yield (
+        "| kernel | candidates | workloads | rewriting alone over the baseline "
+        "| search over the baseline | search over rewriting alone | 95 % interval "
+        "| faster, same, slower |"
+    )
+    yield "|---|---|---|---|---|---|---|---|"
+    for kernel in kernels:
+        rows = kernel["workloads"]
+        found = [row["search_over_default"]["said"] for row in rows]
+        counts = ", ".join(str(found.count(word)) for word in ("faster", "same", "slower"))
+        name = kernel["kernel"] + ("" if kernel["agent"] else " (no agent)")
+        sizes = f"{kernel['candidates']} | {len(rows)}"
+        yield f"| {name} | {sizes} | {_worth_cells(kernel)} | {counts} |"
+    workloads = sum(len(kernel["workloads"]) for kernel in kernels)
+    yield f"| all | | {workloads} | {_worth_cells(content)} | |"
+    yield (
+        "\nThe intervals are about the measurement, not about other kernels. An agent read what "
+        "the search had found before it wrote again, so rewriting alone owes a part to it too. "
+        "The baselines of rmsnorm and per_token_quant_fp8 were plain ones, not those of today. "
+        "`benchmarks/search_worth.py`, `benchmarks/results/h200/search_worth.json`.\n"
+    )
+
+
+def _worth_cells(means: Json) -> str:
+    low, high = means["search_over_default"]["interval"]
+    names = ("default_over_baseline", "search_over_baseline", "search_over_default")
+    ratios = " | ".join(f"{means[name]['ratio']:.2f}x" for name in names)
+    return f"{ratios} | {low:.3f} to {high:.3f}"
