@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import geometric_mean, median
 from typing import Any
 
+from fused_moe import COLUMNS
 from fused_moe_figures import QWEN3
 from moe_modes import NO_FILE
 
@@ -16,6 +17,7 @@ Json = Mapping[str, Any]
 
 # What is asked: of the trials of each number of tokens, and of a model's files in all.
 TRIALS_MEDIAN, TRIALS_MOST, MINUTES = 60, 192, 15
+NUMBERS = 18  # of tokens, in a model's file
 QWEN_HIDDEN = 2048
 # Of the gain that the kernel's time implies, how much a step's gain may be.
 LEAST, MOST = 0.8, 1.2
@@ -208,6 +210,32 @@ def script(content: Json) -> Iterator[str]:
         f"{content['estimated_s'] / 3600:.1f} hours. "
         "`benchmarks/sglang_script.py`, `benchmarks/results/h200/sglang_script.json`.\n"
     )
+
+
+def in_short(fleets: Json, scripts: Json | None) -> str:
+    """Say in a paragraph what a fleet of a model takes and is worth over its seeds, if any is."""
+    whole = [one for one in fleets["fleets"] if _is_whole(one)]
+    if not whole:
+        return ""
+    rows = [row for one in whole for row in one["rows"]]
+    minutes = " and ".join(sorted(f"{one['seconds'] / 60:.1f}" for one in whole))
+    guess, own = ([row[key][0] for row in rows] for key in ("over_default", "over_engine"))
+    script = ""
+    if scripts:
+        hours = scripts["estimated_s"] / 3600
+        script = f", where SGLang's own script would take at least {hours:.1f} hours"
+    return (
+        "`tune fleet` writes the configs of SGLang's fused MoE kernel, in Triton, for "
+        f"Qwen3-30B-A3B on one GPU in {minutes} minutes by seed{script}. With them the kernel is "
+        f"{geometric_mean(guess):.2f}x as fast as with what SGLang guesses without a file "
+        f"({min(guess):.2f}x at the least) and {geometric_mean(own):.2f}x as with its own file "
+        f"({min(own):.2f}x at the least), geometric means over {NUMBERS} numbers of tokens."
+    )
+
+
+def _is_whole(fleet: Json) -> bool:
+    one = fleet["columns"] == COLUMNS and not fleet.get("two") and fleet["seconds"] is not None
+    return one and len(fleet["rows"]) == NUMBERS
 
 
 def _gained(chosen: Json) -> str:

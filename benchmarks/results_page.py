@@ -77,7 +77,10 @@ def readme(text, results=RESULTS):
     said = [operators_section.in_short(found) if found else ANEW]
     step = read(results / "h200/sglang_step/llama-3-8b-linear.json")
     said += [steps_section.in_short(step)] if step else []
-    written = "\n\n".join(fill(one, 118, break_on_hyphens=False) for one in said)
+    fleets = read(results / f"{GPU}/fused_moe.json")
+    script = read(results / f"{GPU}/sglang_script.json")
+    said += [moe_section.in_short(fleets, script)] if fleets else []
+    written = "\n\n".join(fill(one, 118, break_on_hyphens=False) for one in said if one)
     return f"{before}{MARKS[0]}{written}\n{MARKS[1]}{after}"
 
 

@@ -182,6 +182,16 @@ def fleet(seed: int, *rows: tuple[int, int, float]) -> dict[str, Any]:
     return {"columns": 768, "seed": seed, "seconds": None, "asked": 4, "rows": worth}
 
 
+def test_readme_has_what_whole_fleets_take_and_are_worth() -> None:
+    row = {"over_default": [1.2, 1.19, 1.21], "over_engine": [1.0, 1.0, 1.0]}
+    whole = {"columns": 768, "seconds": 780.0, "rows": [row] * 18}
+    part = {"columns": 768, "seconds": 60.0, "rows": [row]}
+    said = moe_section.in_short({"fleets": [whole, part]}, {"estimated_s": 5400.0})
+    assert "in 13.0 minutes by seed, where SGLang's own script would take at least 1.5" in said
+    assert "without a file (1.20x at the least) and 1.00x as with its own file (1.00x" in said
+    assert not moe_section.in_short({"fleets": [part]}, None)
+
+
 def test_it_is_counted_where_files_of_two_seeds_differ() -> None:
     first = fleet(0, (1, 16, 1.1), (16, 32, 1.1), (64, 64, 1.2), (256, 16, 1.3))
     second = fleet(1, (1, 16, 1.1), (16, 16, 1.115), (64, 32, 1.3))
