@@ -60,7 +60,7 @@ def _fleet(fleet: Json) -> Iterator[str]:
     if spent is not None:
         took = f", made in {spent / 60:.1f} minutes (asked: {MINUTES})"
         if (runs := fleet.get("runs", 1)) > 1:
-            took += f" by {runs} runs: all but the last were stopped, and their ends done again"
+            took += f" by {runs} runs, each of which went on where the one before was stopped"
     elif parts > 1:
         took = f", made in {parts} parts"
         if stopped_s := fleet.get("stopped_s"):

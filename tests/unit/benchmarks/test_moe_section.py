@@ -164,7 +164,7 @@ def test_the_section_says_what_files_are_worth() -> None:
     assert "made in 5.0 minutes (asked: 15), seed 0" in said
     content["fleets"][0]["runs"] = 2
     again = "\n".join(moe_section.fused_moe(content, "h200"))
-    assert "made in 5.0 minutes (asked: 15) by 2 runs: all but the last were stopped" in again
+    assert "made in 5.0 minutes (asked: 15) by 2 runs, each of which went on" in again
     assert "| 16 | 24 | 10.1 | 16.2 | 9.0 | 1.12x [" in said
     assert "| 1 | 300 | 20.0 | 30 | over 192 | 1.020x the best |" in said
     assert "median 21 (asked: 60), at most over 192 (asked: 192)" in said
