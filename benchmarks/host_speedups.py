@@ -26,7 +26,7 @@ from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import Program
 from tuner.device.cpu.device import HostDevice
-from tuner.dispatch.table import compared
+from tuner.dispatch.evidence import compared
 from tuner.model.config import Config
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Comparison, Variant

@@ -125,7 +125,7 @@ def _workload(
 
 def _programs(comparison: Comparison, result: Result, seed: int) -> list[dict[str, Any]]:
     """Describe every column; column 0 is the baseline, those of peers come last."""
-    from tuner.dispatch.table import split
+    from tuner.dispatch.evidence import split
     from tuner.model.statistics import paired_interval, unpaired_interval
 
     _, reporting = split(comparison)

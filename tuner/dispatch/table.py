@@ -1,14 +1,13 @@
-"""Which variant serves which workload: the evidence, the table, what the search foretells of it."""
+"""Which variant serves which workload: the table, and what the search foretells of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import inf, log
 from operator import attrgetter
-from statistics import median
 
+from tuner.dispatch.evidence import Compared, distrusted, evidence
 from tuner.dispatch.kernels import (
     Applicability,
     VariantKernel,
@@ -20,222 +19,18 @@ from tuner.dispatch.set_cover import best_set, smallest_set
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.settings import VARIANTS_WITHIN
-from tuner.model.statistics import Interval, paired_interval, unpaired_interval
-from tuner.model.trial import RESOLUTION, Check, Comparison, Status, Trial, Variant
+from tuner.model.trial import Status, Trial, Variant
 from tuner.session.session import Session
 from tuner.space.plan import distance
 
-# One in this many rounds chooses among several finalists; the others report (tuning/finals.py).
-CHOOSING_SHARE = 4
 # Times of a search are known to about this: a config that looked so much slower is no candidate.
 SEARCH_NOISE = 0.03
 # A variant far away in shape is hardly ever the one that saves another.
 NEIGHBOURS = 2
 
-RoundTimes = tuple[tuple[float, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AgainstProduction:
-    """A variant against the peer that production calls, in the rounds that report.
-
-    `ratio` is the median of the peer's time over the baseline's in all rounds.
-    """
-
-    peer: str
-    time_us: float
-    speedup: float
-    interval: Interval
-    ratio: float
-
-
-def productions(compared: Compared | None) -> str:
-    """Name what serves where no variant does."""
-    peer = compared.production.peer if compared and compared.production else "the baseline"
-    return f"production's: {peer}"
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """A variant against the baseline on one workload.
-
-    Times, speedup and interval are of the rounds that report. `ratio` is the median of the
-    variant's time over the baseline's in all rounds, or of the winner's where a race says how far
-    the variant is behind it: what the choice of a set goes by. Where a peer
-    is what production calls, `production` compares with it, else it is None. `surroundings` names
-    what the times are costs in, and `alone_us` and `alone_baseline_us` are those without.
-    """
-
-    workload: Workload
-    variant: Variant
-    time_us: float
-    baseline_us: float
-    speedup: float
-    interval: Interval
-    paired: bool
-    ratio: float
-    production: AgainstProduction | None = None
-    surroundings: str = ""
-    alone_us: float | None = None
-    alone_baseline_us: float | None = None
-
-    @property
-    def proved(self) -> bool:
-        """Whether it is faster than the baseline and than what production calls.
-
-        Both beyond the interval and the resolution.
-        """
-        return self._least > 1.0 + RESOLUTION
-
-    @property
-    def slower(self) -> bool:
-        """Whether it is slower than the baseline."""
-        return self.interval[1] < 1.0 - RESOLUTION
-
-    @property
-    def behind(self) -> bool:
-        """Whether it is slower than the baseline, or than what production calls."""
-        known = self.production
-        return self.slower or (known is not None and known.interval[1] < 1.0 - RESOLUTION)
-
-    @property
-    def otherwise(self) -> float:
-        """What serves where no variant does, as a share of the baseline's time."""
-        return self.production.ratio if self.production else 1.0
-
-    @property
-    def _least(self) -> float:
-        return min(one.interval[0] for one in (self, self.production) if one is not None)
-
-
-Evidence = Mapping[Workload, tuple[Compared, ...]]
 KernelOf = Callable[[Workload, Variant], VariantKernel | None]
 # What may serve a workload, with its slowdown over the best there.
 Offers = Mapping[VariantKernel, tuple[Compared, float]]
-
-
-def evidence(
-    comparisons: Iterable[Comparison], distrusted: frozenset[Variant], seed: int
-) -> Evidence:
-    """Collect what the comparisons say of each workload, fastest first.
-
-    Of a variant that was compared twice on a workload the later comparison counts. `seed` is the
-    session's, so that an interval here is the one of its results.
-    """
-    found: dict[Workload, dict[Variant, Compared]] = {}
-    for comparison in comparisons:
-        of_workload = found.setdefault(comparison.workload, {})
-        for column, variant in enumerate(comparison.finalists, start=1):
-            if variant not in distrusted:
-                of_workload[variant] = compared(comparison, column, seed)
-    return {
-        workload: tuple(sorted(variants.values(), key=lambda one: one.ratio))
-        for workload, variants in found.items()
-    }
-
-
-_FAILED_IN_FINALS = frozenset({Status.LAUNCH, Status.TIMEOUT, Status.OTHER_BITS})
-
-
-def distrusted(trials: Iterable[Trial], checks: Iterable[Check]) -> frozenset[Variant]:
-    """Name the variants that were ever wrong or failed a check: they serve nowhere.
-
-    Nor do those that in the finals, on a shape that they would serve, end in an error, take for
-    ever, or have other bits than the default where bits are kept.
-    """
-    wrong = {
-        trial.variant
-        for trial in trials
-        if trial.status is Status.INCORRECT
-        or (trial.status in _FAILED_IN_FINALS and trial.stage == "finals")
-    }
-    return frozenset(wrong | {check.variant for check in checks if check.passed is False})
-
-
-def split(comparison: Comparison) -> tuple[RoundTimes, RoundTimes]:
-    """Keep the rounds that choose apart from those that report.
-
-    One finalist needs no choice, and after a race it has been made.
-    """
-    rounds, count = comparison.rounds, len(comparison.rounds) // CHOOSING_SHARE
-    if not count or len(comparison.finalists) <= 1 or comparison.raced_us:
-        return rounds, rounds
-    return rounds[:count], rounds[count:]
-
-
-def winner_of(comparison: Comparison) -> Variant:
-    """Name the finalist that is fastest in the race before, else in the rounds that choose."""
-    times_us = comparison.raced_us
-    if not times_us:
-        choosing, _ = split(comparison)
-        times_us = tuple(_median(choosing, k + 1) for k in range(len(comparison.finalists)))
-    return comparison.finalists[min(range(len(times_us)), key=times_us.__getitem__)]
-
-
-def compared(comparison: Comparison, column: int, seed: int) -> Compared:
-    """Compare a column with the baseline's, and production's, by the rounds that report."""
-    _, reporting = split(comparison)
-    speedup, bounds = _over(comparison, reporting, 0, column, seed)
-    return Compared(
-        workload=comparison.workload,
-        variant=comparison.finalists[column - 1],
-        time_us=_median(reporting, column),
-        baseline_us=_median(reporting, 0),
-        speedup=speedup,
-        interval=bounds,
-        paired=comparison.paired,
-        ratio=_ratio(comparison, column),
-        production=_over_production(comparison, reporting, column, seed),
-        surroundings=comparison.surroundings,
-        alone_us=comparison.alone_us[column] if comparison.alone_us else None,
-        alone_baseline_us=comparison.alone_us[0] if comparison.alone_us else None,
-    )
-
-
-def _over_production(
-    comparison: Comparison, reporting: RoundTimes, column: int, seed: int
-) -> AgainstProduction | None:
-    if comparison.production not in comparison.peers:
-        return None
-    peer = comparison.column(comparison.production)
-    speedup, bounds = _over(comparison, reporting, peer, column, seed)
-    time_us, ratio = _median(reporting, peer), _ratio(comparison, peer)
-    return AgainstProduction(comparison.production, time_us, speedup, bounds, ratio)
-
-
-def _over(
-    comparison: Comparison, rounds: RoundTimes, other: int, column: int, seed: int
-) -> tuple[float, Interval]:
-    """Return the speedup of a column over another, with an interval that heeds the clock."""
-    columns = (tuple(row[index] for row in rounds) for index in (other, column))
-    speedup, bounds = _interval(comparison.paired, *columns, seed)
-    if abs(_median(rounds, other) - _median(rounds, column)) < comparison.noise_us:
-        bounds = min(bounds[0], 1.0), max(bounds[1], 1.0)
-    return speedup, bounds
-
-
-# The finals, the choice of the variants and the report ask for the same ones: each takes tens of
-# milliseconds to draw.
-@lru_cache(maxsize=4096)
-def _interval(
-    paired: bool, baseline_us: tuple[float, ...], candidate_us: tuple[float, ...], seed: int
-) -> tuple[float, Interval]:
-    interval = paired_interval if paired else unpaired_interval
-    return interval(baseline_us, candidate_us, seed)
-
-
-def _ratio(comparison: Comparison, column: int) -> float:
-    rounds, raced_us = comparison.rounds, comparison.raced_us
-    winner = comparison.column(winner_of(comparison)) if raced_us else column
-    if column != winner and 0 < column <= len(raced_us):
-        return _ratio(comparison, winner) * raced_us[column - 1] / raced_us[winner - 1]
-    if comparison.paired:
-        return median(row[column] / row[0] for row in rounds)
-    return _median(rounds, column) / _median(rounds, 0)
-
-
-def _median(rounds: RoundTimes, column: int) -> float:
-    return median(row[column] for row in rounds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tuner.compiler.includes import header_digest
-from tuner.dispatch.table import (
-    Compared,
-    DispatchTable,
-    Entry,
-    HeldOut,
-    SetSelection,
-    productions,
-    wanted_for,
-)
+from tuner.dispatch.evidence import Compared, productions
+from tuner.dispatch.table import DispatchTable, Entry, HeldOut, SetSelection, wanted_for
 from tuner.export.folder import with_table, write_folder
 from tuner.export.sources import Sources, described, template, times_of
 from tuner.export.winners import Winners, cuda_winners_of

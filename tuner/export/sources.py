@@ -12,12 +12,9 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from tuner.compiler.includes import with_own_headers
+from tuner.dispatch.evidence import productions
 from tuner.dispatch.kernels import Applicability, VariantKernel
-from tuner.dispatch.table import (
-    DispatchTable,
-    SessionDispatch,
-    productions,
-)
+from tuner.dispatch.table import DispatchTable, SessionDispatch
 from tuner.export.cpp import (
     ARRAY_TYPES,
     FORWARD_DECLARED,

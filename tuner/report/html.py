@@ -116,7 +116,7 @@ def _parts_of_some(data: ReportData) -> Mapping[str, object]:
     """Gather sections that most runs lack; what only they need is imported for them alone."""
     made: dict[str, object] = {"peers": (), "energy": (), "profiled": ()}
     if data.dispatch is not None or data.peers:
-        from tuner.dispatch.table import productions
+        from tuner.dispatch.evidence import productions
         from tuner.report.sections import dispatch
 
         found = dispatch.peers_on(data)

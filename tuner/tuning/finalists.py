@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
+from tuner.dispatch.evidence import distrusted
 from tuner.dispatch.kernels import VariantRenderer
-from tuner.dispatch.table import DispatchTable, SessionDispatch, SetSelection, assigned, distrusted
+from tuner.dispatch.table import DispatchTable, SessionDispatch, SetSelection, assigned
 from tuner.model.errors import InputError
 from tuner.model.expressions import Value
 from tuner.model.kernel import DEVICE_NAMES, Workload

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from tuner.device.base import CanRank, ComparisonRounds, Device, Outcome, Program, RankedRounds
 from tuner.device.reference import load_production, peer_program
-from tuner.dispatch.table import Compared, compared, winner_of
+from tuner.dispatch.evidence import Compared, compared, winner_of
 from tuner.model.energy import accounts
 from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, KernelError, OutOfMemory
 from tuner.model.kernel import Workload

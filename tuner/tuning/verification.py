@@ -19,7 +19,7 @@ from tuner.device.base import (
     Watcher,
     verify_all,
 )
-from tuner.dispatch.table import distrusted
+from tuner.dispatch.evidence import distrusted
 from tuner.model.errors import InputError, KernelError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Check, Status, Trial, Variant

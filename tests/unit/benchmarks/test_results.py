@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from dispatch_sample import ENVIRONMENT, ONE, SOME, A, B, comparison, write_project, write_session
 
-from tuner.dispatch.table import compared
+from tuner.dispatch.evidence import compared
 from tuner.model.trial import Check, Comparison, PeerTrial, Result, Status, Variant
 from tuner.session.session import Session
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tuner.compiler.python import measured_with
 from tuner.dispatch.alike import Fastest, canonical, fastest_of
-from tuner.dispatch.table import distrusted
+from tuner.dispatch.evidence import distrusted
 from tuner.export.engine_configs.files import (
     CONFIG_KEYS,
     TITLES,

@@ -12,8 +12,8 @@ from typing import Any
 from tuner.compiler.base import Compiler
 from tuner.compiler.includes import with_own_headers
 from tuner.device.base import CompileTarget
+from tuner.dispatch.evidence import productions
 from tuner.dispatch.kernels import VariantKernel
-from tuner.dispatch.table import productions
 from tuner.export.folder import as_argument
 from tuner.export.scalars import CallerScalar, caller_scalars, fixed_scalars
 from tuner.export.sources import template, times_of

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import comb
 
-from tuner.dispatch.table import distrusted
+from tuner.dispatch.evidence import distrusted
 from tuner.model.config import Config
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload

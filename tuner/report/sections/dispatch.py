@@ -8,7 +8,7 @@ from statistics import median
 
 from markupsafe import Markup
 
-from tuner.dispatch.table import productions, split
+from tuner.dispatch.evidence import productions, split
 from tuner.model.kernel import Workload
 from tuner.model.statistics import Interval, geometric_mean, paired_interval, unpaired_interval
 from tuner.model.trial import RESOLUTION, PeerTrial, Result, Status, Variant

@@ -8,7 +8,7 @@ from statistics import median
 
 from markupsafe import Markup
 
-from tuner.dispatch.table import split
+from tuner.dispatch.evidence import split
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.statistics import paired_interval, unpaired_interval
