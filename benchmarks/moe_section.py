@@ -10,6 +10,7 @@ from typing import Any
 from fused_moe import COLUMNS
 from fused_moe_figures import QWEN3
 from moe_modes import NO_FILE
+from sglang_script import NUMBERS
 
 from tuner.model.trial import RESOLUTION
 
@@ -17,7 +18,6 @@ Json = Mapping[str, Any]
 
 # What is asked: of the trials of each number of tokens, and of a model's files in all.
 TRIALS_MEDIAN, TRIALS_MOST, MINUTES = 60, 192, 15
-NUMBERS = 18  # of tokens, in a model's file
 QWEN_HIDDEN = 2048
 # Of the gain that the kernel's time implies, how much a step's gain may be.
 LEAST, MOST = 0.8, 1.2
@@ -218,7 +218,7 @@ def in_short(fleets: Json, scripts: Json | None) -> str:
     if not whole:
         return ""
     rows = [row for one in whole for row in one["rows"]]
-    minutes = " and ".join(sorted(f"{one['seconds'] / 60:.1f}" for one in whole))
+    minutes = " and ".join(f"{s / 60:.1f}" for s in sorted(one["seconds"] for one in whole))
     guess, own = ([row[key][0] for row in rows] for key in ("over_default", "over_engine"))
     script = ""
     if scripts:
