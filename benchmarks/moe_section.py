@@ -234,8 +234,8 @@ def in_short(fleets: Json, scripts: Json | None) -> str:
 
 
 def _is_whole(fleet: Json) -> bool:
-    one = fleet["columns"] == COLUMNS and not fleet.get("two") and fleet["seconds"] is not None
-    return one and len(fleet["rows"]) == NUMBERS
+    one_config = fleet["columns"] == COLUMNS and not fleet.get("two")
+    return one_config and fleet["seconds"] is not None and len(fleet["rows"]) == NUMBERS
 
 
 def _gained(chosen: Json) -> str:

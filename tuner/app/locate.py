@@ -30,13 +30,21 @@ def find_space(kernel: Path, start: Path) -> Path:
     )
 
 
+def space_of(kernel: Path, given: Path | str | None) -> Path:
+    """Name what a new run of a kernel reads: the search space that it is given, or what is found.
+
+    Raises `SpaceError` as `find_space` does.
+    """
+    return Path(given or find_space(kernel, Path.cwd()))
+
+
 def reads_space(kernel: Path, given: Path | str | None, space: Path) -> bool:
     """Tell whether a new run of a kernel, with the search space it is given, would read `space`."""
     try:
-        found = Path(given) if given else look_for_space(kernel, Path.cwd())
-    except SpaceError:  # there are several
+        found = space_of(kernel, given)
+    except SpaceError:  # there is none, or there are several
         return False
-    return found is not None and found.exists() and space.samefile(found)
+    return found.exists() and space.samefile(found)
 
 
 def _drafting(kernel: Path) -> str:

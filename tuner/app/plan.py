@@ -10,7 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.app.locate import find_space, require_kernel, require_space
+from tuner.app.locate import require_kernel, require_space, space_of
 from tuner.app.trust import MayRun, nobody_asked
 from tuner.model.errors import InputError, KernelError
 from tuner.model.languages import OPENCL
@@ -100,9 +100,8 @@ def new_plan(kernel: Path, settings: RunSettings, *, drafted: bool = False) -> P
     `drafted` says that the search space was just drafted.
     """
     require_kernel(kernel)
-    space = settings.get("space") or find_space(kernel, Path.cwd())
-    template = settings.get("template")
-    definition = read_space(Path(space), None if template is None else Path(template))
+    space, template = space_of(kernel, settings.get("space")), settings.get("template")
+    definition = read_space(space, None if template is None else Path(template))
     require_same(kernel, definition.spec)
     spec = definition.spec
     values: dict[str, Any] = {"workloads": spec.workloads, "operators": _operators(spec, {})}
