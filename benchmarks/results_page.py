@@ -403,6 +403,7 @@ SECTIONS = (
     (_energy, "h200/energy"),
     (search_section.worth, "h200/search_worth"),
     (_throughput, "GPU/throughput"),
+    (search_section.replay_length, "h200/replay_length"),
     (_same_kernel, "h200/same_kernel"),
     (_verification, "h200/verification_cost"),
     (_on_host, "cpu/host_verification"),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from statistics import median
 from typing import Any
+
+from tuner.model.statistics import geometric_mean
 
 Json = Mapping[str, Any]
 
@@ -196,3 +199,44 @@ def _worth_cells(means: Json) -> str:
     names = ("default_over_baseline", "search_over_baseline", "search_over_default")
     ratios = " | ".join(f"{means[name]['ratio']:.2f}x" for name in names)
     return f"{ratios} | {low:.3f} to {high:.3f}"
+
+
+def replay_length(content: Json) -> Iterator[str]:
+    """Say how much times scatter by how long a replay is."""
+    device = content["environment"]["device"]
+    yield f"## How long a replay is, {device}\n"
+    yield (
+        "The 96 configs of the table of configs a second, searched with replays of several "
+        f"lengths in turn, {len(content['alone'][0]['seconds'])} times with each. Times of one "
+        "config scatter by the root of their mean square about their median.\n"
+    )
+    yield "| a replay takes at least | seconds, median | times scatter by |"
+    yield "|---|---|---|"
+    for row in content["alone"]:
+        yield (
+            f"| {row['replay_us']:.0f} us | {median(row['seconds']):.2f} | {row['scatter']:.2%} |"
+        )
+    rows = {(row["workload"], row["calls"]): row for row in content["chains"]}
+    workloads, lengths = (list(dict.fromkeys(key)) for key in zip(*rows, strict=True))
+    yield (
+        "\nfused_add_rmsnorm in chains of several lengths: what two configs take longer than the "
+        "baseline in a round scatters by so much, and by so many times as much as in chains of "
+        f"{lengths[0]} that take as long in all. Geometric means over {len(workloads)} workloads."
+    )
+    yield "\n| calls in a chain | ms a round | scatter, us | in the same time |"
+    yield "|---|---|---|---|"
+    for calls in lengths:
+        of = [rows[workload, calls] for workload in workloads]
+        first = [rows[workload, lengths[0]] for workload in workloads]
+        ratios = [_in_a_ms(a) / _in_a_ms(b) for a, b in zip(of, first, strict=True)]
+        means = (geometric_mean(row[name] for row in of) for name in ("round_ms", "scatter_us"))
+        yield "| {} | {:.1f} | {:.3f} | {:.2f}x |".format(calls, *means, geometric_mean(ratios))
+    yield (
+        "\nA search takes the second length of each. `benchmarks/replay_length.py`, "
+        "`benchmarks/results/h200/replay_length.json`.\n"
+    )
+
+
+def _in_a_ms(row: Json) -> float:
+    """Scatter of the mean of as many rounds as fit into a millisecond."""
+    return float(row["scatter_us"]) * float(row["round_ms"]) ** 0.5

@@ -45,6 +45,8 @@ REPLAY_S, CALL_S = 2e-3, 0.3
 EMPTY = 2
 LEAST_US = 0.05
 TREES = 300
+# What the recordings' samples are of; shorter chains scatter more (replay_length.py).
+RECORDED_LINKS = 32
 # Where the search took fewer samples than this, those of the finals say how they scatter.
 FEWEST_SAMPLES = 9
 FEWEST_RESIDUALS = 40
@@ -124,6 +126,7 @@ class Searched:
         while not finished(policy, times, 0.0, incumbent_us):
             wanted = 3 if not times else max(2, policy.min_samples - len(times))
             scatter = self.rng.choice(ground.samples_us, wanted) * self.rng.choice((-1, 1), wanted)
+            scatter *= (RECORDED_LINKS / policy.links) ** 0.5
             times += np.maximum(cost_us + scatter, LEAST_US).tolist()
         slow = hopeless(policy, times, incumbent_us)
         measured = Measurement(tuple(times), policy.links, policy.links, slow)
