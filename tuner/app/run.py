@@ -28,6 +28,7 @@ from tuner.session.events import CandidateMade
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates, Evaluator
+from tuner.tuning.executor import quick_turns
 from tuner.tuning.finals import Finals
 from tuner.tuning.homes import keep_homes, settle_homes
 from tuner.tuning.keep_bits import default_bits
@@ -97,6 +98,7 @@ def run(
         return FinishedRun(session.directory, from_session(session, run.plan.spec), failure)
 
 
+@quick_turns()
 def tune(
     plan: Plan,
     *,

@@ -30,9 +30,10 @@ DEPTH = 8
 DEPTH_FORESEEN = 4
 # The most where proposals have a fixed order: what was begun when the time is over still runs.
 DEPTH_IN_FIXED_ORDER = 32
-# While a searcher computes, the device's thread gets its turn this soon (Python's 5 ms, ten times
-# for every trial, would be longer than the trial).
-SWITCH_S = 5e-4
+# While a searcher computes, the thread that waits for the device gets its turn this soon. It needs
+# several for each of the ten calls of a trial: with Python's 5 ms, or 0.5, it would wait for longer
+# than some trials take.
+SWITCH_S = 5e-5
 # What an interrupted run waits for the trial on the device, so that it isn't lost.
 LAST_TRIAL_S = 1.0
 
@@ -189,6 +190,17 @@ class TrialExecutor:
 
 
 @contextmanager
+def quick_turns() -> Iterator[None]:
+    """Let a thread that waits for the device go on at once, whatever others compute or import."""
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before_s)
+
+
+@contextmanager
 def executing(
     evaluator: Evaluator,
     keep: Callable[[Trial], None],
@@ -197,8 +209,6 @@ def executing(
     """Make an executor for a block; where that raises, `keep` takes what has ended by then."""
     parallel = evaluator.device.info.parallel
     executor = TrialExecutor(evaluator, lane_of=lane_of, parallel=parallel)
-    before_s = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_S)
     try:
         yield executor
     except BaseException:
@@ -207,7 +217,6 @@ def executing(
         raise
     finally:
         executor.close()
-        sys.setswitchinterval(before_s)
 
 
 # Compilations of a shortlist that may be under way: enough for 16 cores, and fixed, so that the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Sequence
 
@@ -20,9 +21,11 @@ from tuner.tuning.executor import (
     DEPTH,
     DEPTH_FORESEEN,
     DEPTH_IN_FIXED_ORDER,
+    SWITCH_S,
     PrecompilingSearcher,
     TrialExecutor,
     depth_of,
+    quick_turns,
 )
 
 W, V = Workload.of({"T": 1}), Workload.of({"T": 2})
@@ -350,3 +353,11 @@ def test_only_an_order_that_is_fixed_may_depend_on_the_cores(monkeypatch, cores,
     assert depth_of(RandomSearcher.__new__(RandomSearcher)) == depth
     assert depth_of(Plain(0)) == DEPTH
     assert depth_of(Choosy(0)) == DEPTH_FORESEEN
+
+
+def test_turns_are_as_they_were_once_nobody_waits_for_a_device():
+    before_s = sys.getswitchinterval()
+    with pytest.raises(KeyboardInterrupt), quick_turns():
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
+        raise KeyboardInterrupt
+    assert sys.getswitchinterval() == before_s
