@@ -244,16 +244,25 @@ class PrecompilingSearcher:
         # Asked once: that of every searcher about every trial takes long.
         self._learner = searcher if isinstance(searcher, TransferLearning) else None
         self._compiling: deque[Pending] = deque()
+        # Proposals whose part of the shortlist is being compiled already.
+        self._early = 0
         self._compiled: dict[Config, Pending] = {}
         self._features: dict[Config, Features] = {}
         self._refused: list[Trial] = []
+
+    def begin(self) -> None:
+        """Begin compiling what the first trials choose from: they do not wait for two at a time."""
+        while len(self._compiling) < AHEAD and self._compile_more():
+            self._early += 1
 
     def next(self) -> Pending | None:
         """Propose a config, its compilation begun; None when the searcher has none left."""
         searcher = self._searcher
         if isinstance(searcher, StaticFeatureAware):
-            for config in searcher.shortlist(1):
-                self._compiling.append(self._evaluator.start(self.workload, config))
+            if self._early:
+                self._early -= 1
+            else:
+                self._compile_more()
             while len(self._compiling) > AHEAD:
                 self._foresee_next(searcher)
         while not (configs := searcher.ask(1)):
@@ -262,6 +271,13 @@ class PrecompilingSearcher:
             self._foresee_next(searcher)
         (config,) = configs
         return self._compiled.pop(config, None) or self._evaluator.start(self.workload, config)
+
+    def _compile_more(self) -> bool:
+        searcher, before = self._searcher, len(self._compiling)
+        if isinstance(searcher, StaticFeatureAware):
+            for config in searcher.shortlist(1):
+                self._compiling.append(self._evaluator.start(self.workload, config))
+        return len(self._compiling) > before
 
     def refused(self) -> list[Trial]:
         """Take the trials of configs that were compiled ahead and can't run; they are told."""

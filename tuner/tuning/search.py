@@ -428,6 +428,7 @@ class Search:
         )
         if self._others_known and precompiling.learns_from_others:
             self._take_up(search, tried)
+        precompiling.begin()
         return search
 
     def _take_up(self, search: WorkloadSearch, tried: Sequence[Trial]) -> None:

@@ -294,6 +294,22 @@ def test_a_shortlist_is_compiled_ahead_and_each_config_once():
     assert searcher.features(Config.of({"n": 7})) == {"registers": 7.0}
 
 
+def test_the_first_are_begun_together_and_in_the_end_no_more_than_without():
+    compiler, one_by_one = Compiler(), Compiler()
+    searcher, patient = (PrecompilingSearcher(Choosy(60), of, W) for of in (compiler, one_by_one))
+    searcher.begin()
+    assert len(compiler.started) == AHEAD
+    assert not compiler.seen, "nobody waits for them"
+    for asked in range(1, 20):
+        assert searcher.next()
+        assert patient.next()
+        assert len(compiler.started) == max(AHEAD, 2 * asked)
+        assert len(one_by_one.started) == 2 * asked
+    plain = Compiler()
+    PrecompilingSearcher(Plain(5), plain, W).begin()
+    assert not plain.started, "it has no list"
+
+
 def test_no_more_than_the_bound_is_being_compiled():
     compiler = Compiler()
     searcher = PrecompilingSearcher(Choosy(500), compiler, W)
