@@ -116,7 +116,6 @@ class ChildProcess:
     def read(self, timeout_s: float | None) -> protocol.Message:
         """Wait for a message; where it comes late the process is killed."""
         try:
-            _stay_awake(self._connection)
             return protocol.receive(self._connection, timeout_s)
         except TimeoutError as error:
             assert timeout_s is not None
@@ -302,7 +301,10 @@ def _raised(error: Exception) -> tuple[dict[str, bool], bytes]:
 
 
 def _stay_awake(connection: socket.socket) -> None:
-    """Look for a message for a moment: to be woken takes longer than most answers."""
+    """Look for a message for a moment: to be woken takes longer than most answers.
+
+    Only where no other thread computes: whoever looks takes turns from those that do.
+    """
     ends_s = time.perf_counter() + AWAKE_S
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
