@@ -76,9 +76,9 @@ class TimingPolicy:
 
 
 # A search ranks, and comparisons of its best decide: it asks for less. Clocks drift by 1.5 %.
-# Times of replays of 150 us scatter as little as those of 300 (0.2 %, 96 configs of silu_and_mul on
-# an H200), and chains scatter by the root of their length: a short one serves as well for half of
-# the configs, which are told to be slower after a few samples.
+# Times of replays of 150 us scatter by 0.19 %, of 300 by 0.14 (96 configs of silu_and_mul on an
+# H200, benchmarks/replay_length.py). Chains scatter by little more than the root of their length: a
+# short one serves as well for the many configs that are told to be slower after a few samples.
 # 20 calls of a config that takes 5 ms would be more than the whole budget in each replay.
 # A GPU at its limit of power has its first 50 ms of load at clocks that it does not keep: from
 # 1,024 tokens on an MoE layer on an H200 took 3 to 5 % longer in the fifth sample than in the
