@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 
 pytest.importorskip("distributed")
 
+from certificates import Authority
 from cluster_processes import free_port
 
 from tuner.cli import cli
@@ -68,45 +69,91 @@ def test_all_that_the_manifest_mounts_is_a_volume_of_it() -> None:
                 assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_the_slurm_script_tunes_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    project = faults.written(tmp_path / "project")
-    commands = tmp_path / "bin"
-    commands.mkdir()
-    # Slurm's starts one task on each node: here there is one.
-    srun = commands / "srun"
-    srun.write_text('#!/bin/sh\nexec "$@"\n', encoding="utf-8")
-    srun.chmod(0o755)
-    environment = {
+WORDS = ("scale.cu", "--space", "scale.yaml", "--device", "host", "--trials", "6", "--quiet")
+needs_a_host = pytest.mark.skipif(
+    shutil.which("g++") is None or shutil.which("bash") is None, reason="needs g++ and bash"
+)
+
+
+def commands(folder: Path, **scripts: str) -> dict[str, str]:
+    """Write commands of Slurm's, and say what a job finds in its environment."""
+    folder.mkdir()
+    for name, text in scripts.items():
+        command = folder / name
+        command.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+        command.chmod(0o755)
+    return {
         **os.environ,
-        "PATH": f"{commands}:{os.environ['PATH']}",
+        "PATH": f"{folder}:{os.environ['PATH']}",
         "CUDA_VISIBLE_DEVICES": "",
-        "SLURM_JOB_ID": "7",
         "TUNE_CLUSTER_TOKEN": "a token that is long enough",
-        "TUNE_PYTHON": sys.executable,
         "TUNE_DEVICE": "host",
         "TUNE_STORE": "none",
     }
-    words = ("scale.cu", "--space", "scale.yaml", "--device", "host", "--trials", "6", "--quiet")
+
+
+def run_of(example: list[str], project: Path, environment: dict[str, str]) -> None:
+    """Run an example to its end; whatever it leaves behind ends with it."""
+    process = subprocess.Popen(
+        [*example, *WORDS],
+        cwd=project,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        _, told = process.communicate(timeout=400)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, told
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@needs_a_host
+def test_the_slurm_script_tunes_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    project = faults.written(tmp_path / "project")
+    # Slurm's starts one task on each node: here there is one.
+    environment = commands(tmp_path / "bin", srun='exec "$@"')
+    environment |= {"SLURM_JOB_ID": "7", "TUNE_PYTHON": sys.executable}
     session = project / "sessions/slurm-7"
     for _ in range(2):
-        process = subprocess.Popen(
-            ["bash", str(EXAMPLES / "slurm.sh"), *words],
-            cwd=project,
-            env={**environment, "TUNE_PORT": str(free_port())},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            _, told = process.communicate(timeout=400)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        assert process.returncode == 0, told
+        port = {"TUNE_PORT": str(free_port())}
+        run_of(["bash", str(EXAMPLES / "slurm.sh")], project, environment | port)
         assert len(faults.searched(session)) == 6
         assert len(faults.records(session, Result)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@needs_a_host
+def test_jobs_of_dask_jobqueue_join_a_run_and_are_cancelled_after_it(tmp_path: Path) -> None:
+    pytest.importorskip("dask_jobqueue")
+    project = faults.written(tmp_path / "project")
+    authority = Authority(tmp_path / "tls")
+    cert, key = authority.sign("cert")
+    # Slurm's job begins at once, and here.
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    environment = commands(
+        tmp_path / "bin",
+        sbatch=f'cp "$1" {jobs}/script; setsid sh {jobs}/script >{jobs}/said 2>&1 &\n'
+        'echo "Submitted batch job $!"',
+        scancel=f'kill -TERM -- "-$1"; echo "$1" >>{jobs}/cancelled',
+    )
+    tls = tmp_path / "mine"
+    tls.mkdir()
+    for name, file in (("ca", authority.certificate), ("cert", cert), ("key", key)):
+        shutil.copy(file, tls / f"{name}.pem")
+    environment["TUNE_TLS"] = str(tls)
+    run_of([sys.executable, str(EXAMPLES / "jobqueue.py"), "1"], project, environment)
+    (session,) = (project / "sessions").iterdir()
+    assert len(faults.searched(session)) == 6
+    assert len(faults.records(session, Result)) == 1
+    script, said = ((jobs / name).read_text(encoding="utf-8") for name in ("script", "said"))
+    assert "#SBATCH --gpus-per-node=8" in script
+    assert "works for tls://" in said
+    assert (jobs / "cancelled").exists(), said

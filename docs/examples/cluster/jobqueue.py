@@ -1,0 +1,72 @@
+"""Tune a kernel on nodes that Slurm gives one after the other, through dask-jobqueue.
+
+    python jobqueue.py 4 kernels/rmsnorm.cu --trials 200        (pip install dask-jobqueue)
+
+Four jobs of one node each: every one that begins joins the run, and one that Slurm ends costs the
+trials that it was at. All behind the number goes to `tune`. Needed, readable by you alone:
+$TUNE_CLUSTER_TOKEN, in the environment that Slurm passes on, and in $TUNE_TLS a folder with ca.pem,
+cert.pem and key.pem; without it nothing is encrypted. PBS, LSF and others have such clusters and
+jobs in dask-jobqueue too.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from typing import Any
+
+from dask_jobqueue.slurm import SLURMCluster, SLURMJob
+from distributed.security import Security
+
+# What a job asks Slurm for. The memory is for compilers and for judges of results.
+ASKED = {
+    "cores": 16,
+    "memory": "64GB",
+    "walltime": "04:00:00",
+    "job_extra_directives": ["--gpus-per-node=8"],
+}
+DEVICE = os.environ.get("TUNE_DEVICE", "auto")
+TLS = os.environ.get("TUNE_TLS", "")
+CA, CERT, KEY = (f"{TLS}/{name}.pem" for name in ("ca", "cert", "key"))
+TLS_WORDS = ["--tls-ca", CA, "--tls-cert", CERT, "--tls-key", KEY] if TLS else []
+
+
+class TuneJob(SLURMJob):
+    """A job that runs `tune worker` in place of Dask's own worker."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        words = [sys.executable, "-m", "tuner", "worker", self.scheduler, "--device", DEVICE]
+        self._command_template = shlex.join([*words, *TLS_WORDS])
+
+
+def security() -> dict[str, Any]:
+    """Have the scheduler show the certificate, and take no other authority's."""
+    if not TLS:
+        return {}
+    files, ends = {"cert": CERT, "key": KEY}, ("client", "scheduler", "worker")
+    shown = {f"tls_{end}_{what}": file for end in ends for what, file in files.items()}
+    encrypted = Security(tls_ca_file=CA, require_encryption=True, **shown)
+    return {"security": encrypted, "protocol": "tls://"}
+
+
+def main(jobs: int, words: list[str]) -> int:
+    """Run `tune` while so many jobs wait for nodes and work; return its exit code."""
+    with SLURMCluster(
+        job_cls=TuneJob,
+        job_name="tune",
+        processes=1,
+        log_directory="slurm-logs",
+        scheduler_options={"dashboard": False},
+        **ASKED,
+        **security(),
+    ) as cluster:
+        cluster.scale(jobs=jobs)
+        run = [sys.executable, "-m", "tuner", *words, "--cluster", cluster.scheduler_address]
+        return subprocess.call([*run, *TLS_WORDS])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(int(sys.argv[1]), sys.argv[2:]))
