@@ -29,7 +29,7 @@ from tuner.process.files import read_text
 from tuner.session.records import CandidateRecord
 from tuner.session.session import Session
 from tuner.space.plan import Plan
-from tuner.space.schema import NEEDED_SECTIONS, OWN_SECTIONS
+from tuner.space.sections import NEEDED_SECTIONS, OWN_SECTIONS
 from tuner.tuning.evaluator import Candidates
 from tuner.tuning.profiling import profiles
 from tuner.tuning.progress import best_trials, mean_speedup

@@ -32,7 +32,7 @@ from tuner.space.callables import ended
 from tuner.space.inclusion import put_together
 from tuner.space.load import load_definition
 from tuner.space.plan import Plan
-from tuner.space.schema import rewritten
+from tuner.space.sections import rewritten
 from tuner.space.template import Template
 from tuner.space.yaml import parse, read
 from tuner.tuning.evaluator import Evaluator, Pending

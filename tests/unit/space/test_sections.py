@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuner.model.errors import SpaceError
-from tuner.space.schema import rewritten
+from tuner.space.sections import rewritten
 from tuner.space.yaml import parse
 
 USER = """\
