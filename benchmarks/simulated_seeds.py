@@ -2,14 +2,13 @@
 
     python benchmarks/simulated_seeds.py [--operator NAME ...] [--seeds N] [--out FILE]
 
-The costs of the configs of an operator are those that its recording holds, as medians of the
-final rounds where there are any; a forest fitted to all workloads tells those of the others. A
-sample or a round scatters as the recorded ones of that workload do, in us, a search's by the root
-of how much shorter its chains are now, with a random sign: otherwise what is the best would depend
-on which kind of mean a method takes. So every config's true cost is known, and of each winner can be
-said what it costs more than the best (the loss) and at which step that was lost: the search never
-tried the best, or stopped it after a few samples; it did not come into the finals; or they chose
-another.
+The costs of the configs of an operator are those that its recording holds, as medians of the final
+rounds where there are any; a forest fitted to all workloads tells those of the others. A sample or
+a round scatters as the recorded ones of that workload do, in us, a search's by the root of how much
+shorter its chains are now, with a random sign: otherwise what is the best would depend on which
+kind of mean a method takes. So every config's true cost is known, and of each winner can be said
+what it costs more than the best (the loss) and at which step that was lost: the search never tried
+the best, or stopped it after a few samples; it did not come into the finals; or they chose another.
 
 `before` is what `tune` did until commit d752e1e2: pools of up to 200 configs tried whole, 22 trials
 of each further workload, what is within 5 % ranked by the medians of 12 rounds, the winner chosen
