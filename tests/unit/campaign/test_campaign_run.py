@@ -46,8 +46,9 @@ elif todo == "die once":
     with open(file) as seen:
         if len(seen.readlines()) == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-elif todo.startswith("then "):
-    open(todo.removeprefix("then "), "w").close()
+elif todo.startswith("until "):
+    while not os.path.exists(todo.removeprefix("until ")):
+        time.sleep(0.01)
 elif todo.startswith("exit"):
     print("a line before")
     print("Error: what was wrong", file=sys.stderr)
@@ -336,12 +337,26 @@ def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return mark
 
 
+class Filling(Seen):
+    """Make the disk full once three jobs run."""
+
+    def __init__(self, mark: Path) -> None:
+        super().__init__()
+        self._mark = mark
+
+    def update(self, states: Sequence[JobState]) -> None:
+        super().update(states)
+        if sum(one.status == "running" for one in states) == 3:
+            self._mark.touch()
+
+
 def test_a_disk_that_fills_up_stops_the_children_first_and_what_is_left_goes_on(
     tmp_path: Path, full: Path
 ) -> None:
-    jobs = [job(tmp_path, "ends", f"then {full}"), job(tmp_path, "long", "wait60")]
+    jobs = [job(tmp_path, "ends", f"until {full}"), job(tmp_path, "long", "wait60")]
     jobs += [job(tmp_path, "longer", "wait60"), job(tmp_path, "left", "wait0")]
-    campaign, seen = Campaign(jobs, tmp_path, parallel=3), Seen()
+    # Not before all have begun: that is noted too.
+    campaign, seen = Campaign(jobs, tmp_path, parallel=3), Filling(full)
     with pytest.raises(InputError, match="cannot write here: No space left") as told:
         campaign.run(seen)
     assert "the disk is not full" in str(told.value)
