@@ -222,6 +222,9 @@ def executing(
 # Compilations of a shortlist that may be under way: enough for 16 cores, and fixed, so that the
 # same seed makes the same proposals everywhere.
 AHEAD = 16
+# So many are begun together, before the first trial: of all `AHEAD` most would be chosen before
+# anything is known of this workload, and the first trials choose among them.
+TOGETHER = 8
 
 
 class PrecompilingSearcher:
@@ -252,7 +255,7 @@ class PrecompilingSearcher:
 
     def begin(self) -> None:
         """Begin compiling what the first trials choose from: they do not wait for two at a time."""
-        while len(self._compiling) < AHEAD and self._compile_more():
+        while len(self._compiling) < TOGETHER and self._compile_more():
             self._early += 1
 
     def next(self) -> Pending | None:

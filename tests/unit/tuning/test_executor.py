@@ -22,6 +22,7 @@ from tuner.tuning.executor import (
     DEPTH_FORESEEN,
     DEPTH_IN_FIXED_ORDER,
     SWITCH_S,
+    TOGETHER,
     PrecompilingSearcher,
     TrialExecutor,
     depth_of,
@@ -298,12 +299,12 @@ def test_the_first_are_begun_together_and_in_the_end_no_more_than_without():
     compiler, one_by_one = Compiler(), Compiler()
     searcher, patient = (PrecompilingSearcher(Choosy(60), of, W) for of in (compiler, one_by_one))
     searcher.begin()
-    assert len(compiler.started) == AHEAD
+    assert len(compiler.started) == TOGETHER
     assert not compiler.seen, "nobody waits for them"
     for asked in range(1, 20):
         assert searcher.next()
         assert patient.next()
-        assert len(compiler.started) == max(AHEAD, 2 * asked)
+        assert len(compiler.started) == max(TOGETHER, 2 * asked)
         assert len(one_by_one.started) == 2 * asked
     plain = Compiler()
     PrecompilingSearcher(Plain(5), plain, W).begin()
