@@ -69,4 +69,6 @@ def main(jobs: int, words: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3 or not sys.argv[1].isdecimal():
+        raise SystemExit(__doc__)
     raise SystemExit(main(int(sys.argv[1]), sys.argv[2:]))
