@@ -255,8 +255,10 @@ class PrecompilingSearcher:
 
     def begin(self) -> None:
         """Begin compiling what the first trials choose from: they do not wait for two at a time."""
-        while len(self._compiling) < TOGETHER and self._compile_more():
-            self._early += 1
+        searcher = self._searcher
+        if isinstance(searcher, StaticFeatureAware):
+            while len(self._compiling) < TOGETHER and self._compile_more(searcher):
+                self._early += 1
 
     def next(self) -> Pending | None:
         """Propose a config, its compilation begun; None when the searcher has none left."""
@@ -265,7 +267,7 @@ class PrecompilingSearcher:
             if self._early:
                 self._early -= 1
             else:
-                self._compile_more()
+                self._compile_more(searcher)
             while len(self._compiling) > AHEAD:
                 self._foresee_next(searcher)
         while not (configs := searcher.ask(1)):
@@ -274,13 +276,6 @@ class PrecompilingSearcher:
             self._foresee_next(searcher)
         (config,) = configs
         return self._compiled.pop(config, None) or self._evaluator.start(self.workload, config)
-
-    def _compile_more(self) -> bool:
-        searcher, before = self._searcher, len(self._compiling)
-        if isinstance(searcher, StaticFeatureAware):
-            for config in searcher.shortlist(1):
-                self._compiling.append(self._evaluator.start(self.workload, config))
-        return len(self._compiling) > before
 
     def refused(self) -> list[Trial]:
         """Take the trials of configs that were compiled ahead and can't run; they are told."""
@@ -311,6 +306,12 @@ class PrecompilingSearcher:
         for pending in self._compiling:
             if pending.compilation is not None:
                 pending.compilation.cancel()
+
+    def _compile_more(self, searcher: StaticFeatureAware) -> bool:
+        """Begin compiling a proposal's part of the shortlist; False where it has ended."""
+        named = searcher.shortlist(1)
+        self._compiling += [self._evaluator.start(self.workload, config) for config in named]
+        return bool(named)
 
     def _foresee_next(self, searcher: StaticFeatureAware) -> None:
         pending = self._compiling.popleft()
