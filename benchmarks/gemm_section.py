@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import geometric_mean
 
 from operators_section import (
     Cell,
@@ -11,7 +12,6 @@ from operators_section import (
     behind_section,
     cells,
     cost_us,
-    geometric_mean,
     mean_figure,
     measured_at,
     operator_section,

@@ -6,8 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from math import exp, log
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 # As fast as the best peer: within what an interval and another day's clocks make.
@@ -124,12 +123,6 @@ def cells(results: Iterable[Json]) -> list[Cell]:
 def choice_of(result: Json) -> str:
     """Say which choice of its operator was measured; "" for the first."""
     return ", ".join(f"{name}={value}" for name, value in result.get("operators", {}).items())
-
-
-def geometric_mean(values: Iterable[float]) -> float:
-    """Average ratios."""
-    logs = [log(value) for value in values]
-    return exp(sum(logs) / len(logs))
 
 
 @dataclass(frozen=True, slots=True)

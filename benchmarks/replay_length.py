@@ -16,8 +16,6 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -26,21 +24,19 @@ from unittest.mock import patch
 
 import numpy as np
 from environment import ROOT, environment, write_result
-from recorded_spaces import space_of
+from stand_ins import KERNEL, opened
 from throughput import SPACE, ours
 
-from tuner.compiler.cache import Cache
+from tuner.app.plan import new_plan
 from tuner.compiler.pool import NvrtcPool
 from tuner.device import timing
 from tuner.device.base import Program
-from tuner.device.select import open_device
 from tuner.model.kernel import Workload
-from tuner.model.trial import INITIAL
 from tuner.search.pool import valid_configs
 from tuner.session.session import Session
 from tuner.space.load import load_definition
 from tuner.space.template import Template
-from tuner.tuning.evaluator import Candidate, Evaluator
+from tuner.tuning.evaluator import Evaluator
 
 RESULT = ROOT / "benchmarks/results/h200/replay_length.json"
 REPLAYS_US = (300.0, 150.0, 100.0)
@@ -130,24 +126,6 @@ def compared(device: Any, programs: list[Program], calls: int) -> tuple[np.ndarr
         return np.array(rows, dtype=float), time.perf_counter() - began_s
 
 
-@contextmanager
-def evaluator() -> Iterator[Evaluator]:
-    """Open the GPU for fused_add_rmsnorm."""
-    definition = load_definition(space_of("fused_add_rmsnorm"))
-    spec = definition.spec
-    template = Template.load(spec.template, spec.include_dirs)
-    operators = {one.name: one.values[0] for one in spec.operators}
-    with tempfile.TemporaryDirectory() as folder:
-        device = open_device("cuda", spec, operators)
-        compiler = NvrtcPool(cache=Cache(Path(folder)))
-        candidate = Candidate(INITIAL, definition.space, template)
-        try:
-            yield Evaluator(spec, candidate, operators, compiler, device)
-        finally:
-            device.close()
-            compiler.close()
-
-
 def _scatter_us(rows: np.ndarray) -> float:
     low, high = np.percentile(rows[:, 1:] - rows[:, :1], [25, 75], axis=0)
     return median(((high - low) / 1.35).tolist())
@@ -158,12 +136,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULT)
     asked = parser.parse_args()
     rows: dict[str, Any] = {"alone": alone()}
-    with evaluator() as of:
+    plan = new_plan(KERNEL, {})
+    with NvrtcPool() as compiler, opened(plan, compiler, plan.spec) as (device, of):
         rows["chains"] = chains(of)
-        device = of.device.info.name
     for row in [*rows["alone"], *rows["chains"]]:
         print(row)
-    write_result(asked.out, {**rows, "environment": {**environment(), "device": device}})
+    write_result(asked.out, {**rows, "environment": {**environment(), "device": device.info.name}})
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from statistics import geometric_mean
 from textwrap import fill
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -140,7 +141,7 @@ def _cold(content, gpu=GPU):
     yield "|---|---|---|---|---|---|---|"
     for name, run in content["runs"].items():
         phases = ", ".join(f"{of} {s:.1f} s" for of, s in run["phases_s"].items() if s >= 0.1)
-        mean = operators_section.geometric_mean(run["speedups"].values())
+        mean = geometric_mean(run["speedups"].values())
         yield (
             f"| {name} | {run['wall_s']:.1f} s | {phases} | {run['trials']} "
             f"| {run['busy_share']:.1%} | {run['nvml_share']:.0%} | {mean:.2f}x |"
@@ -205,7 +206,7 @@ def _without_a_gpu(content):
         f"{content['environment']['cores']} cores, and finds at least {least:.1%} of the best "
         f"recorded on each workload. They hold {configs[0]} to {configs[-1]} configs of each, so "
         "that says little of the search. With trials for half of them it reaches "
-        f"{operators_section.geometric_mean(halved):.1%} (geometric mean over {len(halved)} "
+        f"{geometric_mean(halved):.1%} (geometric mean over {len(halved)} "
         f"workloads; at least {min(halved):.1%}). `benchmarks/recorded_operators.py`, "
         "`benchmarks/results/cpu/recorded_operators.json`.\n"
     )

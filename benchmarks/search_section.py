@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
-
-from tuner.model.statistics import geometric_mean
 
 Json = Mapping[str, Any]
 
