@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import median
 
 from tuner.model.kernel import Workload
-from tuner.model.statistics import Interval, paired_interval, unpaired_interval
+from tuner.model.statistics import Interval, cost_us, paired_interval, unpaired_interval
 from tuner.model.trial import RESOLUTION, Check, Comparison, Status, Trial, Variant
 
 # One in this many rounds chooses among several finalists; the others report (tuning/finals.py).
@@ -21,7 +20,7 @@ RoundTimes = tuple[tuple[float, ...], ...]
 class AgainstProduction:
     """A variant against the peer that production calls, in the rounds that report.
 
-    `ratio` is the median of the peer's time over the baseline's in all rounds.
+    `ratio` is the peer's cost over the baseline's in all rounds.
     """
 
     peer: str
@@ -41,9 +40,9 @@ def productions(compared: Compared | None) -> str:
 class Compared:
     """A variant against the baseline on one workload.
 
-    Times, speedup and interval are of the rounds that report. `ratio` is the median of the
-    variant's time over the baseline's in all rounds, or of the winner's where a race says how far
-    the variant is behind it: what the choice of a set goes by. Where a peer
+    Times, speedup and interval are of the rounds that report. `ratio` is the variant's cost over
+    the baseline's in all rounds, or the winner's where a race says how far the variant is behind
+    it: what the choice of a set goes by. Where a peer
     is what production calls, `production` compares with it, else it is None. `surroundings` names
     what the times are costs in, and `alone_us` and `alone_baseline_us` are those without.
     """
@@ -147,7 +146,7 @@ def winner_of(comparison: Comparison) -> Variant:
     times_us = comparison.raced_us
     if not times_us:
         choosing, _ = split(comparison)
-        times_us = tuple(_median(choosing, k + 1) for k in range(len(comparison.finalists)))
+        times_us = tuple(_cost(choosing, k + 1) for k in range(len(comparison.finalists)))
     return comparison.finalists[min(range(len(times_us)), key=times_us.__getitem__)]
 
 
@@ -158,8 +157,8 @@ def compared(comparison: Comparison, column: int, seed: int) -> Compared:
     return Compared(
         workload=comparison.workload,
         variant=comparison.finalists[column - 1],
-        time_us=_median(reporting, column),
-        baseline_us=_median(reporting, 0),
+        time_us=_cost(reporting, column),
+        baseline_us=_cost(reporting, 0),
         speedup=speedup,
         interval=bounds,
         paired=comparison.paired,
@@ -178,7 +177,7 @@ def _over_production(
         return None
     peer = comparison.column(comparison.production)
     speedup, bounds = _over(comparison, reporting, peer, column, seed)
-    time_us, ratio = _median(reporting, peer), _ratio(comparison, peer)
+    time_us, ratio = _cost(reporting, peer), _ratio(comparison, peer)
     return AgainstProduction(comparison.production, time_us, speedup, bounds, ratio)
 
 
@@ -188,7 +187,7 @@ def _over(
     """Return the speedup of a column over another, with an interval that heeds the clock."""
     columns = (tuple(row[index] for row in rounds) for index in (other, column))
     speedup, bounds = _interval(comparison.paired, *columns, seed)
-    if abs(_median(rounds, other) - _median(rounds, column)) < comparison.noise_us:
+    if abs(_cost(rounds, other) - _cost(rounds, column)) < comparison.noise_us:
         bounds = min(bounds[0], 1.0), max(bounds[1], 1.0)
     return speedup, bounds
 
@@ -208,10 +207,8 @@ def _ratio(comparison: Comparison, column: int) -> float:
     winner = comparison.column(winner_of(comparison)) if raced_us else column
     if column != winner and 0 < column <= len(raced_us):
         return _ratio(comparison, winner) * raced_us[column - 1] / raced_us[winner - 1]
-    if comparison.paired:
-        return median(row[column] / row[0] for row in rounds)
-    return _median(rounds, column) / _median(rounds, 0)
+    return _cost(rounds, column) / _cost(rounds, 0)
 
 
-def _median(rounds: RoundTimes, column: int) -> float:
-    return median(row[column] for row in rounds)
+def _cost(rounds: RoundTimes, column: int) -> float:
+    return cost_us([row[column] for row in rounds])

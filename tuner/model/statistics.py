@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Interval = tuple[float, float]
 LEVEL = 0.95
+# Of a program's rounds, on each side, that its cost leaves out.
+TRIMMED = 0.2
 # Two standard errors are such an interval.
 SURE = 2.0
 # Below so many rounds no difference can be claimed: if nothing differed, all of n would agree with
@@ -67,23 +69,34 @@ def clearly_slower(
     return len(times_us) >= minimum and min(times_us) > incumbent_us * (1.0 + margin)
 
 
+def cost_us(times_us: Sequence[float]) -> float:
+    """Average a program's rounds without their extremes: what every table and ratio calls its cost.
+
+    The mean without `TRIMMED` of the least and of the largest: one slow replay in ten moves it as
+    little as a median, and it scatters less.
+    """
+    return float(_costs(_positive(times_us)))
+
+
 def paired_interval(
     baseline_us: Sequence[float], candidate_us: Sequence[float], seed: int, resamples: int = 10_000
 ) -> tuple[float, Interval]:
     """Compare two programs timed in the same rounds: the speedup and its bootstrap interval.
 
-    The speedup is the median over the rounds of baseline over candidate: what both share in a
-    round, such as memory throttled for a while, cancels there. Whole rounds are drawn. Constant
-    samples give an interval of width zero. With fewer rounds than a sign test needs
-    (`FEWEST_ROUNDS`) the interval is stretched to contain 1.
+    The speedup is the ratio of the two costs (`cost_us`), never an average of the rounds' ratios: a
+    cost in surroundings is a difference that comes near 0 in some rounds, where its ratio explodes.
+    Whole rounds are drawn, so that what both share in a round, such as memory throttled for a
+    while, cancels. Constant samples give an interval of width zero. With fewer rounds than a sign
+    test needs (`FEWEST_ROUNDS`) the interval is stretched to contain 1.
     """
     baseline, candidate = _positive(baseline_us), _positive(candidate_us)
     if baseline.size != candidate.size:
         raise ValueError(f"{baseline.size} and {candidate.size} samples are not pairs")
-    ratios = baseline / candidate
-    drawn = np.random.default_rng(seed).integers(0, ratios.size, (resamples, ratios.size))
-    medians = np.median(ratios[drawn], axis=1)
-    return float(np.median(ratios)), _bounds(medians, ratios.size)
+    drawn = np.random.default_rng(seed).integers(0, baseline.size, (resamples, baseline.size))
+    speedup = float(_costs(baseline) / _costs(candidate))
+    return speedup, _bounds(
+        _costs(baseline[drawn]) / _costs(candidate[drawn]), speedup, len(drawn[0])
+    )
 
 
 def unpaired_interval(
@@ -97,11 +110,11 @@ def unpaired_interval(
     baseline, candidate = _positive(baseline_us), _positive(candidate_us)
     rng = np.random.default_rng(seed)
     above, below = (
-        np.median(side[rng.integers(0, side.size, (resamples, side.size))], axis=1)
+        _costs(side[rng.integers(0, side.size, (resamples, side.size))])
         for side in (baseline, candidate)
     )
-    speedup = float(np.median(baseline) / np.median(candidate))
-    return speedup, _bounds(above / below, min(baseline.size, candidate.size))
+    speedup = float(_costs(baseline) / _costs(candidate))
+    return speedup, _bounds(above / below, speedup, min(baseline.size, candidate.size))
 
 
 def trimmed_mean(samples: Floats, share: float) -> tuple[Floats, Floats]:
@@ -158,7 +171,16 @@ def _positive(values: Sequence[float]) -> Floats:
     return samples
 
 
-def _bounds(ratios: Floats, samples: int) -> Interval:
+def _costs(times_us: Floats) -> Floats:
+    """Average over the last axis without the extremes."""
+    count = times_us.shape[-1]
+    cut = int(TRIMMED * count)
+    means: Floats = np.sort(times_us, axis=-1)[..., cut : count - cut].mean(axis=-1)
+    return means
+
+
+def _bounds(ratios: Floats, speedup: float, samples: int) -> Interval:
     tail = (1.0 - LEVEL) / 2.0
     low, high = (float(bound) for bound in np.quantile(ratios, (tail, 1.0 - tail)))
+    low, high = min(low, speedup), max(high, speedup)
     return (min(low, 1.0), max(high, 1.0)) if samples < FEWEST_ROUNDS else (low, high)

@@ -16,6 +16,9 @@ Stage = Literal["search", "finals"]
 # A smaller difference is not claimed, however narrow the interval: where code and graphs happen to
 # lie in memory makes as much (benchmarks/same_kernel.py compares kernels with themselves).
 RESOLUTION = 0.002
+# "No difference" is said of an interval that includes 1 and is no wider than this; of a wider one
+# nothing can be said.
+NARROW = 0.04
 # What a window of energy was taken of: the untouched GPU, the baseline or a tuned config.
 EnergyKind = Literal["idle", "baseline", "variant"]
 # The candidate that a run begins with: the template as its author wrote it.
@@ -330,6 +333,12 @@ class Result:
     def different(self) -> bool:
         low, high = self.interval
         return low > 1.0 + RESOLUTION or high < 1.0 - RESOLUTION
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the interval is too wide to say that there is no difference, either."""
+        low, high = self.interval
+        return not self.different and high - low > NARROW
 
     @property
     def isolated_speedup(self) -> float | None:

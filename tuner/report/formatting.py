@@ -11,6 +11,7 @@ from tuner.model.trial import Occupancy, Result
 
 # 0.1 ns, and a hundredth of a per cent: far below the noise of any measurement.
 DIGITS = 4
+NOISY = "too noisy to say"
 # A workload's name that is longer leaves out what all of them share.
 MOST_WORKLOAD_CHARS = 28
 
@@ -38,8 +39,8 @@ def significant(value: float) -> str:
 
 
 def ratio(value: float) -> str:
-    """Write a speedup: `1.60x`."""
-    return f"{value:.2f}x"
+    """Write a speedup: `1.60x`, with the digits of its interval's bounds near 1: `1.004x`."""
+    return f"{_bound(value)}x"
 
 
 def interval(bounds: tuple[float, float]) -> str:
@@ -118,7 +119,7 @@ def joined(names: Sequence[str], most: int = 3) -> str:
 def significance(result: Result) -> str:
     """Say what the interval allows to say of one workload."""
     if not result.different:
-        return "no difference"
+        return NOISY if result.noisy else "no difference"
     return "faster" if result.speedup > 1.0 else "slower"
 
 

@@ -66,7 +66,8 @@ def results_table(results: Sequence[Result], peers: Sequence[PeersOn] = ()) -> T
     table.add_column("config", ratio=1, min_width=10, overflow="fold")
     for result in sorted(results, key=lambda result: result.workload.held_out):
         own = formatting.pairs(formatting.without(result.config, common)) or "-"
-        config = Text("baseline" if result.baseline_wins else own)  # brackets are no markup
+        # Brackets are no markup. The row's times are those of the config, kept or not.
+        config = Text(f"baseline kept, not {own}" if result.baseline_wins else own)
         table.add_row(*(cell(result) for _, _, cell in columns), config)
     if common or shared:
         table.caption = Text("everywhere: " + formatting.pairs({**shared, **common}))
@@ -179,6 +180,7 @@ def _json_result(
         "tuned_us": rounded(result.tuned_us),
         "speedup": None if data.on_cpu else rounded(result.speedup),
         "interval": None if data.on_cpu else rounded_all(result.interval),
+        "verdict": None if data.on_cpu else formatting.significance(result),
         "surroundings": result.surroundings or None,
         "alone_us": rounded(result.alone_us),
         "alone_baseline_us": rounded(result.alone_baseline_us),

@@ -11,6 +11,7 @@ from tuner.model.statistics import (
     LEVEL,
     below_floor,
     clearly_slower,
+    cost_us,
     enough,
     floor_us,
     geometric_mean,
@@ -78,7 +79,35 @@ class TestPairedInterval:
         a, b = rng.normal(20, 0.2, 60), rng.normal(19, 0.2, 60)
         assert compare(a, b, 5) == compare(a, b, 5) != compare(a, b, 6)
 
-    def test_the_speedup_is_the_ratio_of_the_medians(self) -> None:
+    @pytest.mark.parametrize("seed", range(5))
+    def test_a_difference_that_comes_near_zero_in_some_rounds_does_not_explode(self, seed) -> None:
+        """Costs in surroundings: 2.5 and 2.0 us with noise of 1 us, no round below 0.001 us."""
+        rng = np.random.default_rng(seed)
+        baseline, candidate = (np.maximum(rng.normal(mean, 1.0, 30), 1e-3) for mean in (2.5, 2.0))
+        speedup, (low, high) = paired_interval(baseline, candidate, 0)
+        assert speedup == pytest.approx(cost_us(baseline) / cost_us(candidate))
+        assert low <= speedup <= high < 2.5
+
+    @pytest.mark.parametrize("rounds", [1, 5, 7, 30, 60])
+    def test_the_speedup_lies_in_its_interval_and_is_that_of_the_costs_shown(self, rounds) -> None:
+        rng = np.random.default_rng(rounds)
+        for seed in range(50):
+            pair = 20 * rng.lognormal(0, 0.3, rounds), 20 * rng.lognormal(0, 0.3, rounds)
+            for compare in (paired_interval, unpaired_interval):
+                speedup, (low, high) = compare(*pair, seed, resamples=200)
+                assert low <= speedup <= high
+                assert speedup == pytest.approx(cost_us(pair[0]) / cost_us(pair[1]))
+
+    def test_the_interval_covers_the_ratio_of_two_noisy_differences(self) -> None:
+        covered = []
+        for seed in range(300):
+            rng = np.random.default_rng(seed)
+            pair = (np.maximum(rng.normal(mean, 0.4, 30), 1e-3) for mean in (2.5, 2.0))
+            _, (low, high) = paired_interval(*pair, seed, resamples=1000)
+            covered.append(low <= 1.25 <= high)
+        assert np.mean(covered) >= 0.91
+
+    def test_the_speedup_is_the_ratio_of_the_costs(self) -> None:
         assert paired_interval([10, 12, 11] * 4, [5, 6, 5.5] * 4, 0) == (2.0, (2.0, 2.0))
 
     def test_swapping_the_sides_inverts_the_interval(self) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from markupsafe import Markup
 
 from tuner.dispatch.evidence import productions, split
 from tuner.model.kernel import Workload
-from tuner.model.statistics import Interval, geometric_mean, paired_interval, unpaired_interval
+from tuner.model.statistics import (
+    Interval,
+    cost_us,
+    geometric_mean,
+    paired_interval,
+    unpaired_interval,
+)
 from tuner.model.trial import RESOLUTION, PeerTrial, Result, Status, Variant
 from tuner.report import charts
 from tuner.report.data import Dispatch, ReportData
@@ -236,11 +241,11 @@ def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersO
         if trial.status is Status.CORRECT and trial.name in last.peers:
             peer_us = [row[last.column(trial.name)] for row in rounds]
             speedup, bounds = interval(peer_us, served_us, data.seed or 0)
-            time_us = median(peer_us)
+            time_us = cost_us(peer_us)
             isolated = None if isolated_us is None else time_us / isolated_us
             one = Against(one.name, one.status, one.reason, time_us, speedup, bounds, isolated)
         found.append(one)
-    return PeersOn(workload, served, median(served_us), last.paired, tuple(found), isolated_us)
+    return PeersOn(workload, served, cost_us(served_us), last.paired, tuple(found), isolated_us)
 
 
 def _served(

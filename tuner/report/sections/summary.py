@@ -10,7 +10,7 @@ from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Check, Result, Status
 from tuner.report import formatting
 from tuner.report.data import ReportData
-from tuner.report.formatting import ratio, significance
+from tuner.report.formatting import NOISY, ratio, significance
 
 # A larger speedup over the baseline comes with a warning.
 BELIEVABLE = 10
@@ -100,6 +100,15 @@ def _without_result(data: ReportData) -> str:
 
 def _judge(results: Sequence[Result], kind: str) -> tuple[Tone, str]:
     labels = [significance(result) for result in results]
+    tone, text = _claim(results, labels, kind)
+    if noisy := labels.count(NOISY):
+        text += (
+            f" {NOISY.capitalize()} on {noisy} of {len(labels)}: measure again on a quieter GPU."
+        )
+    return tone, text
+
+
+def _claim(results: Sequence[Result], labels: Sequence[str], kind: str) -> tuple[Tone, str]:
     count, faster, slower = len(labels), labels.count("faster"), labels.count("slower")
     mean = geometric_mean([result.speedup for result in results])
     scope = f"{count} {kind} workload{'s' if count != 1 else ''}"

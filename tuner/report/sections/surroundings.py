@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from statistics import median
 
 from markupsafe import Markup
 
 from tuner.dispatch.evidence import split
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
-from tuner.model.statistics import paired_interval, unpaired_interval
+from tuner.model.statistics import cost_us, paired_interval, unpaired_interval
 from tuner.model.trial import INITIAL, RESOLUTION, Comparison, Result, Variant
 from tuner.report import charts
 from tuner.report.data import ReportData
@@ -111,7 +110,7 @@ def _disagreement(data: ReportData, result: Result, comparison: Comparison) -> D
 def _panel(result: Result, comparison: Comparison) -> charts.Panel:
     winner, alone_us = comparison.column(result.variant), comparison.alone_us
     _, rounds = split(comparison)
-    costs_us = [median(column) for column in zip(*rounds, strict=True)]
+    costs_us = [cost_us(column) for column in zip(*rounds, strict=True)]
     dots = []
     for column, program in enumerate((None, *comparison.finalists, *comparison.peers)):
         kind: charts.DotKind = "finalist" if isinstance(program, Variant) else "other"

@@ -66,12 +66,14 @@ def judge(*values: tuple[float, float, float]) -> tuple[str, str]:
             (SAME, SAME),
             "same",
             "No difference from the baseline: no 95 % interval excludes 1 "
-            "(geometric mean over 2 tuned workloads: 1.01x).",
+            "(geometric mean over 2 tuned workloads: 1.01x). Too noisy to say on 2 of 2: measure "
+            "again on a quieter GPU.",
         ),
         (
             (FASTER, SAME, SAME),
             "faster",
-            "Faster on 1 of 3 tuned workloads; geometric mean over 3 tuned workloads: 1.27x.",
+            "Faster on 1 of 3 tuned workloads; geometric mean over 3 tuned workloads: 1.27x. Too "
+            "noisy to say on 2 of 3: measure again on a quieter GPU.",
         ),
         (
             (SLOWER, SLOWER),
