@@ -195,6 +195,9 @@ class Issuer(Protocol):
     def collect(self, arguments: LaunchArguments) -> None:
         """Enqueue what puts the results of the last call there into the outputs, untimed."""
 
+    def results(self, arguments: LaunchArguments) -> Mapping[str, Any]:
+        """Give the tensors that the last call there returned instead of writing the outputs."""
+
 
 class Launcher:
     """Every launch of a program, configured once and issued many times."""
@@ -229,6 +232,10 @@ class Launcher:
 
     def collect(self, arguments: LaunchArguments) -> None:
         """Nothing to do: a kernel writes its outputs itself."""
+
+    def results(self, arguments: LaunchArguments) -> Mapping[str, Any]:
+        """Give none: a kernel writes its outputs itself."""
+        return {}
 
 
 def _launch_config(launch: Launch, stream: Any, isolated: bool) -> Any:

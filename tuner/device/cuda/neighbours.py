@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import accumulate
 from math import prod
@@ -86,10 +86,15 @@ class Neighbours:
         for one in self._link(self._number(arguments)).before:
             self._run_before(one, arguments)
 
-    def after(self, arguments: LaunchArguments, *, operator: bool) -> None:
-        """Enqueue what runs after it; without an `operator` it reads what is in the L2."""
+    def after(self, arguments: LaunchArguments, operator: Issuer | None) -> None:
+        """Enqueue what runs after it; without an `operator` it reads what is in the L2.
+
+        What the operator returned is read where it lies: the outputs that a peer did not write are
+        in no cache, and it would be charged for that.
+        """
+        returned = operator.results(arguments) if operator else None
         for one in self._link(self._number(arguments)).after:
-            self._run_after(one, arguments, operator=operator)
+            self._run_after(one, arguments, returned)
 
     def plant(self, everywhere: Sequence[LaunchArguments]) -> None:
         """Enqueue writing what the arrays hold into the weights that products make them of."""
@@ -117,7 +122,7 @@ class Neighbours:
                     self._require_same(arguments, content, one)
             for one in link.after:
                 with self._blamed(one):
-                    self._run_after(one, arguments, operator=True)
+                    self._run_after(one, arguments, {})
                     self._require_same(arguments, content, one)
 
     def captured(self) -> AbstractContextManager[None]:
@@ -142,23 +147,28 @@ class Neighbours:
         elif one.kind == "stream":
             self._stream_before(one, arguments, number)
         else:
-            self._functions[one](arguments)
+            self._functions[one](arguments, {})
 
-    def _run_after(self, one: Neighbour, arguments: LaunchArguments, *, operator: bool) -> None:
+    def _run_after(
+        self, one: Neighbour, arguments: LaunchArguments, returned: Mapping[str, Any] | None
+    ) -> None:
+        """Enqueue it on what the operator returned or wrote; None where there is no operator."""
         number, address = self._number(arguments), 0
         if one.array:
             slot = self._slots[one.array]
             address = arguments.base + slot.offset
-            if not operator:
+            if returned is None:
                 address = self._in_l2(arguments, number, _read_bytes(one, slot.size_bytes))
+            elif one.array in returned:
+                address = returned[one.array].data_ptr()
         if one.kind == "gemm":
             places = address, self._weights(one, number), self._sink
             assert self._cublas is not None
             self._cublas.product(one.sizes, places)
         elif one.kind == "stream":
-            self._stream_after(one, address, number, programmatic=one.pdl and operator)
+            self._stream_after(one, address, number, programmatic=one.pdl and returned is not None)
         else:
-            self._functions[one](arguments)
+            self._functions[one](arguments, returned or {})
 
     def _number(self, arguments: LaunchArguments) -> int:
         return self._numbers[arguments.base]
@@ -240,7 +250,7 @@ class Neighbours:
         offset = number * sum(sizes) + sum(sizes[: everything.index(one)])
         return self._pool + offset % (self._pool_bytes - size_bytes + 256)
 
-    def _function(self, one: Neighbour) -> Callable[[LaunchArguments], None]:
+    def _function(self, one: Neighbour) -> Callable[[LaunchArguments, Mapping[str, Any]], None]:
         assert self._home is not None
         axes = dict(self.surroundings.axes)
         with self._blamed(one):
@@ -302,12 +312,16 @@ class Surrounded:
         self._neighbours.before(arguments)
         if self._launcher is not None:
             self._launcher.issue(arguments)
-        self._neighbours.after(arguments, operator=self._launcher is not None)
+        self._neighbours.after(arguments, self._launcher)
 
     def collect(self, arguments: LaunchArguments) -> None:
         """Put the operator's results into its outputs."""
         if self._launcher is not None:
             self._launcher.collect(arguments)
+
+    def results(self, arguments: LaunchArguments) -> Mapping[str, Any]:
+        """Give what the operator returned."""
+        return self._launcher.results(arguments) if self._launcher is not None else {}
 
 
 def _weight_bytes(one: Neighbour) -> int:

@@ -12,7 +12,7 @@ from importlib import import_module
 from inspect import signature
 from math import prod
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from cuda.bindings import driver
@@ -183,9 +183,12 @@ class PeerLauncher:
     def repeats(self) -> bool:
         return self.is_call
 
-    def issue(self, arguments: LaunchArguments) -> None:
+    def issue(
+        self, arguments: LaunchArguments, instead: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        """Enqueue the call; tensors of `instead` take the place of the arrays of their names."""
         with self._views(arguments) as tensors:
-            given = self._anew(tensors, arguments) if self.is_call else dict(tensors)
+            given = self._anew(tensors, arguments) if self.is_call else {**tensors, **instead}
             returned = self.function(given, dict(self.axes), **self.home.operators)
             outputs = [slot.name for slot in arguments.layout.with_role("output", "inout")]
             checked = checked_results(self.torch, returned, tensors, outputs)
@@ -195,6 +198,18 @@ class PeerLauncher:
         with self._views(arguments) as tensors:
             for name, result in self.returned.get(arguments.base, {}).items():
                 tensors[name].copy_(result)
+
+    def results(self, arguments: LaunchArguments) -> Mapping[str, Any]:
+        """Give what the last call there returned, in the layout that a successor expects.
+
+        Raises `PeerError` for a view that is not contiguous: who follows would have to copy it.
+        """
+        returned = self.returned.get(arguments.base, {})
+        for name, result in returned.items():
+            if not result.is_contiguous():
+                strides = tuple(result.stride())
+                raise PeerError(f"returns {name!r} with strides {strides}: not contiguous")
+        return returned
 
     def forget(self, arguments: LaunchArguments) -> None:
         self.tensors.pop(arguments.base, None)
@@ -221,8 +236,10 @@ class PeerLauncher:
 
 def neighbour(
     home: PeerHome, name: str, stream: Any, axes: Mapping[str, int]
-) -> Callable[[LaunchArguments], None]:
+) -> Callable[[LaunchArguments, Mapping[str, Any]], None]:
     """Make what enqueues one of the reference file's `neighbours`.
+
+    Besides the arrays it takes tensors that the operator returned in the place of some of them.
 
     One whose first parameter is called `arrays` gets CuPy arrays, any other PyTorch's tensors.
     Raises `KernelError` for one that there isn't.
@@ -234,7 +251,9 @@ def neighbour(
         raise KernelError(message, path=home.reference, remedy=f"its `neighbours`: {known}")
     function = functions[name]
     if next(iter(signature(function).parameters), "") == "arrays":
-        return lambda arguments: _call_on_arrays(home, function, arguments, stream, axes)
+        return lambda arguments, returned: _call_on_arrays(
+            home, function, arguments, returned, stream, axes
+        )
     torch: Any = import_module("torch")
     blamed = partial(_blamed_on_peer, home.reference)
     side = torch.cuda.ExternalStream(int(stream))
@@ -245,13 +264,17 @@ def _call_on_arrays(
     home: PeerHome,
     function: PeerFunction,
     arguments: LaunchArguments,
+    returned: Mapping[str, Any],
     stream: Any,
     axes: Mapping[str, int],
 ) -> None:
     cupy: Any = import_module("cupy")
     arrays = {}
     for slot in arguments.layout.slots:
-        memory = cupy.cuda.UnownedMemory(arguments.base + slot.offset, slot.size_bytes, None)
+        address = arguments.base + slot.offset
+        if slot.name in returned:
+            address = returned[slot.name].data_ptr()
+        memory = cupy.cuda.UnownedMemory(address, slot.size_bytes, None)
         pointer = cupy.cuda.MemoryPointer(memory, 0)
         arrays[slot.name] = cupy.ndarray(slot.shape, STORAGE.get(slot.dtype, slot.dtype), pointer)
     with _blamed_on_peer(home.reference), cupy.cuda.ExternalStream(int(stream)):
