@@ -64,8 +64,8 @@ def returning(tensors, axes, **operator):
 def strided(tensors, axes, **operator):
     import torch
 
-    wide = torch.empty((axes["T"], 2 * axes["D"]), dtype=torch.bfloat16, device="cuda")
-    launched(wide.view(-1)[: axes["T"] * axes["D"]], tensors, axes)
+    out = returning(tensors, axes)["out"]
+    wide = torch.cat((out, out), dim=1)
     return {"out": wide[:, : axes["D"]]}
 
 
