@@ -73,5 +73,7 @@ def _require_true(row: dict[str, Any]) -> None:
     low, high = row["interval"]
     assert low <= row["speedup"] <= high, row
     assert row["speedup"] == pytest.approx(row["baseline_us"] / row["tuned_us"], rel=0.01), row
-    assert (low > 1.0) == (row["verdict"] == "faster") or low <= 1.002, row
+    assert row["verdict"] != "faster" or low > 1.0, row
     assert row["verdict"] != "slower" or high < 1.0, row
+    if high - low > max(0.04, abs(row["speedup"] - 1.0)):
+        assert row["verdict"] == "too noisy to say", row

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from tuner.model.kernel import Workload
 from tuner.model.statistics import Interval, cost_us, paired_interval, unpaired_interval
-from tuner.model.trial import RESOLUTION, Check, Comparison, Status, Trial, Variant
+from tuner.model.trial import RESOLUTION, Check, Comparison, Status, Trial, Variant, is_noisy
 
 # One in this many rounds chooses among several finalists; the others report (tuning/finals.py).
 CHOOSING_SHARE = 4
@@ -64,9 +64,11 @@ class Compared:
     def proved(self) -> bool:
         """Whether it is faster than the baseline and than what production calls.
 
-        Both beyond the interval and the resolution.
+        Both beyond the interval and the resolution, and neither too noisy to say.
         """
-        return self._least > 1.0 + RESOLUTION
+        known = [one for one in (self, self.production) if one is not None]
+        noisy = any(is_noisy(one.speedup, one.interval) for one in known)
+        return not noisy and min(one.interval[0] for one in known) > 1.0 + RESOLUTION
 
     @property
     def slower(self) -> bool:
@@ -83,10 +85,6 @@ class Compared:
     def otherwise(self) -> float:
         """What serves where no variant does, as a share of the baseline's time."""
         return self.production.ratio if self.production else 1.0
-
-    @property
-    def _least(self) -> float:
-        return min(one.interval[0] for one in (self, self.production) if one is not None)
 
 
 Evidence = Mapping[Workload, tuple[Compared, ...]]

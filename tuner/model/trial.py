@@ -16,9 +16,16 @@ Stage = Literal["search", "finals"]
 # A smaller difference is not claimed, however narrow the interval: where code and graphs happen to
 # lie in memory makes as much (benchmarks/same_kernel.py compares kernels with themselves).
 RESOLUTION = 0.002
-# "No difference" is said of an interval that includes 1 and is no wider than this; of a wider one
-# nothing can be said.
+# Of an interval that is wider than this and than the effect that it bounds nothing can be said.
 NARROW = 0.04
+
+
+def is_noisy(speedup: float, interval: tuple[float, float]) -> bool:
+    """Tell whether an interval is too wide to call its programs different, or equally fast."""
+    low, high = interval
+    return high - low > max(NARROW, abs(speedup - 1.0))
+
+
 # What a window of energy was taken of: the untouched GPU, the baseline or a tuned config.
 EnergyKind = Literal["idle", "baseline", "variant"]
 # The candidate that a run begins with: the template as its author wrote it.
@@ -332,13 +339,12 @@ class Result:
     @property
     def different(self) -> bool:
         low, high = self.interval
-        return low > 1.0 + RESOLUTION or high < 1.0 - RESOLUTION
+        return not self.noisy and (low > 1.0 + RESOLUTION or high < 1.0 - RESOLUTION)
 
     @property
     def noisy(self) -> bool:
-        """Whether the interval is too wide to say that there is no difference, either."""
-        low, high = self.interval
-        return not self.different and high - low > NARROW
+        """Whether the interval is too wide to say anything."""
+        return is_noisy(self.speedup, self.interval)
 
     @property
     def isolated_speedup(self) -> float | None:

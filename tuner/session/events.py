@@ -173,12 +173,16 @@ class LeftUndecided(Event):
 
 @dataclass(frozen=True, slots=True)
 class SpacePruned(Event):
-    """How many `valid` configs a workload has, and how many of them `prune` leaves to search."""
+    """How many `valid` configs a workload has, and how many of them `prune` leaves to search.
+
+    `recorded` is how many of those a recording holds, None where all can be measured.
+    """
 
     candidate: str
     workload: str
     valid: int
     searched: int
+    recorded: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

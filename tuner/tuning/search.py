@@ -98,12 +98,13 @@ def no_valid_config(
 def note_space(
     plan: Plan, session: Session, evaluator: Evaluator, pools: Mapping[Workload, Pool]
 ) -> None:
-    """Record for every tuned workload how many configs `prune` leaves, where there is one."""
+    """Record for every tuned workload how many configs `prune`, or a recording, leaves of all."""
     noted = {(one.candidate, one.workload) for one in session.events(SpacePruned)}
-    for workload, pool in pools.items() if plan.space.prune else ():
-        if (plan.candidate, workload.key) not in noted:
+    for workload, pool in pools.items():
+        recorded = None if evaluator.answered(workload) is None else len(pool)
+        if (plan.space.prune or recorded) and (plan.candidate, workload.key) not in noted:
             valid = valid_configs(plan.space.unpruned, evaluator.names(workload))
-            sizes = valid.estimated_size, pool.estimated_whole
+            sizes = valid.estimated_size, pool.estimated_whole, recorded
             session.record_event(SpacePruned(0, plan.candidate, workload.key, *sizes))
 
 

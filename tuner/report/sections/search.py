@@ -177,10 +177,17 @@ def convergences(data: ReportData) -> tuple[tuple[str, Markup], ...]:
 
 
 def space_lines(data: ReportData) -> tuple[str, ...]:
-    """Say how much of the space was left out as slow."""
+    """Say how much of the space was left out, as slow or because a recording lacks it."""
     if data.pruned is None:
         return ("with --no-prune, configs that `prune` leaves out as slow were searched too",)
     valid, searched = (sum(getattr(one, n) for one in data.pruned) for n in ("valid", "searched"))
+    counts = [one.recorded for one in data.pruned if one.recorded is not None]
+    held = (
+        f"the recording holds {sum(counts):,} of {valid:,} valid configs, over all searches: the "
+        "others, which may be faster, could not be tried"
+    )
+    if counts and sum(counts) < valid:
+        return (held,)
     if searched == valid:
         return ()
     return (

@@ -114,10 +114,9 @@ def _claim(results: Sequence[Result], labels: Sequence[str], kind: str) -> tuple
     scope = f"{count} {kind} workload{'s' if count != 1 else ''}"
     average = f"geometric mean over {scope}" if count > 1 else f"on {scope}"
     if faster == slower == 0:
-        return "same", (
-            "No difference from the baseline: "
-            f"no 95 % interval excludes 1 ({average}: {ratio(mean)})."
-        )
+        why = "" if NOISY in labels else ": no 95 % interval excludes 1"
+        said = "is proved" if NOISY in labels else "from the baseline"
+        return "same", f"No difference {said}{why} ({average}: {ratio(mean)})."
     if 2 * faster > count and mean > 1.0:
         also = f", slower on {slower}" if slower else ""
         return "faster", (

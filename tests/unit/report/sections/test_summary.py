@@ -65,7 +65,7 @@ def judge(*values: tuple[float, float, float]) -> tuple[str, str]:
         (
             (SAME, SAME),
             "same",
-            "No difference from the baseline: no 95 % interval excludes 1 "
+            "No difference is proved "
             "(geometric mean over 2 tuned workloads: 1.01x). Too noisy to say on 2 of 2: measure "
             "again on a quieter GPU.",
         ),
