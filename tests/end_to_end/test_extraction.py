@@ -19,9 +19,11 @@ DATA = Path(__file__).parents[1] / "unit" / "draft" / "extract" / "data"
 
 STYLES = YAML(typ="safe").load(Path(__file__).with_name("data") / "extraction.yaml")
 # a struct as parameter with inputs of its own, and a kernel that a macro makes
-QUICK = ("rmsnorm", "unary")
+QUICK = ("calm", "kinks")
 # vectors whose width the source chooses, and arrays of two shapes
-SAMPLE = ("activation", "merge_attn_states")
+SAMPLE = ("crease", "twine")
+# axes whose numbers no block divides
+COUNTS = re.compile(r"\b(count|strata|knots|num_waves): FILL_IN")
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def fill_in(space: Path, values: dict[str, str]) -> None:
         code, mark, comment = line.partition("  # FILL IN")
         if "tuned:" in code:
             # 64 fits every vector, 3 no block
-            code = code.replace("tokens: FILL_IN", "tokens: 3").replace("FILL_IN", "64")
+            code = COUNTS.sub(r"\1: 3", code).replace("FILL_IN", "64")
         elif "FILL_IN" in code:
             value = next(value for piece, value in values.items() if piece in code)
             code = code.replace("FILL_IN", value)
@@ -78,7 +80,7 @@ def test_a_production_source_is_extracted_drafted_compiled_and_right_on_the_cpu(
     checked = run("check", space, "--sample", "2", "--json")
     assert checked.exit_code == 0, checked.output
     assert {trial["status"] for trial in json.loads(checked.stdout)["sample"]} == {"compiled"}
-    # the activation multiplies two values that it has rounded
+    # the crease multiplies by a value that it has rounded
     space.write_text(space.read_text().replace("8.0e-3", "2.0e-2"))
     words = ("--device", "host", "--trials", "2", "--seed", "1", "--json", "--quiet")
     done = run(f"kernels/{name}.cu", *words)
@@ -98,13 +100,13 @@ def test_the_terminal_says_what_was_left_out_and_which_instantiation_it_is() -> 
 def test_several_launches_are_extracted_and_the_rest_is_said_to_be_done_by_hand(
     here: Path,
 ) -> None:
-    told = run("init", "project/aot/csrc/moe/moe_align_kernel.cu")
+    told = run("init", "project/aot/csrc/banquet/seat_guests.cu")
     assert told.exit_code == 0
-    assert [path.name for path in (here / "kernels").iterdir()] == ["moe_align_kernel.cu"]
+    assert [path.name for path in (here / "kernels").iterdir()] == ["seat_guests.cu"]
     assert not (here / "search_spaces").exists()
     assert "2 kernels make this operator" in told.output
-    assert "launch 1: align_kernel<int32_t>; grid 2; block threads" in told.output
-    assert "(project/aot/csrc/moe/moe_align_kernel.cu:72)" in told.output
+    assert "launch 1: lay_tables<int32_t>; grid 2; block waiters" in told.output
+    assert "(project/aot/csrc/banquet/seat_guests.cu:66)" in told.output
 
 
 def test_a_unit_that_exists_is_not_written_over_unasked(here: Path) -> None:

@@ -22,45 +22,43 @@ from tuner.model.errors import KernelError
 
 DATA = Path(__file__).parent / "data"
 NEWER = ("--std=c++20",)
-NORM = "jit/csrc/elementwise/rmsnorm.cuh"
-NORM_ASKED = {"instantiate": ("rmsnorm_block<4096, true, bf16_t>",)}
+CALM = "jit/csrc/shore/calm.cuh"
+CALM_ASKED = {"instantiate": ("calm_waves<4096, true, brain_t>",)}
 # where kernels are not to be found from the source alone
 ASKED: dict[str, dict[str, tuple[str, ...]]] = {
     # cub, and numbers of a launcher that a macro calls in a switch
-    "aot/csrc/moe/topk_softmax_kernels.cu": {"kernels": ("gating_softmax", "row_softmax")},
+    "aot/csrc/pebbles/flattest_pebbles.cu": {"kernels": ("flattest_pebble", "rough_heap")},
     # compiled at run time: a struct as parameter, concepts
-    NORM: NORM_ASKED,
+    CALM: CALM_ASKED,
     # the kernel in a header in nested namespaces, specialisations in another
     "library/src/add_residual.cu": {"instantiate": ("add_residual_kernel<library::bf16, 4>",)},
     # a kernel that a macro makes
-    "macros/unary.cu": {"kernels": ("relu_kernel",)},
+    "macros/kinks.cu": {"kernels": ("gutter_flow",)},
 }
 # sources, and the kernels as launches of the unit name them
 STYLES: dict[str, tuple[str, ...]] = {
     # a functor as template argument, types from the project's dispatch macro
-    "aot/csrc/elementwise/activation.cu": (
-        "activation::act_and_mul_kernel<nv_bfloat16, activation::silu>",
-    ),
+    "aot/csrc/sheets/crease.cu": ("crease::fold_panels<nv_bfloat16, crease::knoll>",),
     # two kernels that one function launches
-    "aot/csrc/gemm/per_token_quant_fp8.cu": (
-        "quant_warp_kernel<nv_bfloat16, __nv_fp8_e4m3, kTokensPerBlock, 16>",
-        "quant_block_kernel<nv_bfloat16, __nv_fp8_e4m3, 8>",
+    "aot/csrc/strata/level_strata_fp8.cu": (
+        "level_by_warps<nv_bfloat16, __nv_fp8_e4m3, kStrataPerBlock, 16>",
+        "level_by_blocks<nv_bfloat16, __nv_fp8_e4m3, 8>",
     ),
     # kernels in the order of their launches, one through a variable
-    "aot/csrc/moe/moe_align_kernel.cu": ("align_kernel<int32_t>", "scatter_tokens_kernel<int32_t>"),
+    "aot/csrc/banquet/seat_guests.cu": ("lay_tables<int32_t>", "take_heads<int32_t>"),
     # a launch in a macro, the type from the function's caller
-    "aot/csrc/attention/merge_attn_states.cu": ("merge_attn_states_kernel<__nv_bfloat16, 128>",),
-    "aot/csrc/moe/topk_softmax_kernels.cu": (
-        "gating_softmax<__nv_bfloat16, 8, 64, 4, 16>",
-        "row_softmax<256>",
+    "aot/csrc/weaving/twine.cu": ("twine_ropes<__nv_bfloat16, 128>",),
+    "aot/csrc/pebbles/flattest_pebbles.cu": (
+        "flattest_pebble<__nv_bfloat16, 8, 64, 4, 16>",
+        "rough_heap<256>",
     ),
-    NORM: ("rmsnorm_block<4096, true, bf16_t>",),
+    CALM: ("calm_waves<4096, true, brain_t>",),
     # pybind, AT_DISPATCH, macros of PyTorch
     "pybind/scale_shift.cu": ("scale_shift_kernel<__nv_bfloat16>",),
     "library/src/add_residual.cu": (
         "library::kernels::add_residual_kernel<library::bf16, 4, library::Rounding::kNearest>",
     ),
-    "macros/unary.cu": ("relu_kernel",),
+    "macros/kinks.cu": ("gutter_flow",),
     # cudaLaunchKernelEx in a lambda, C++'s library in device code
     "stream/clamp.cu": ("ops::clamp_kernel<float, 4>",),
 }
@@ -101,22 +99,22 @@ def test_what_is_left_out_has_its_place_and_reason() -> None:
 
 
 def test_only_what_a_kernel_needs_is_taken_of_a_header() -> None:
-    unit = extracted("aot/csrc/elementwise/activation.cu").unit
-    assert "struct alignas(sizeof(T) * N) Pack" in unit
-    assert "streamed" not in unit
-    assert "block_max" not in unit
+    unit = extracted("aot/csrc/sheets/crease.cu").unit
+    assert "struct alignas(sizeof(Yarn) * COUNT) Skein" in unit
+    assert "glimpsed" not in unit
+    assert "reach_of_block" not in unit
     # all specialisations come along, and the one functor of the instantiation
-    assert unit.count(" converted<") == 4
-    assert "T silu(" in unit
-    assert "T gelu(" not in unit
+    assert unit.count(" spun<") == 4
+    assert "Yarn knoll(" in unit
+    assert "Yarn pleat(" not in unit
 
 
 def test_branches_for_other_hardware_are_gone_and_those_for_an_architecture_stay() -> None:
-    quant = extracted("aot/csrc/gemm/per_token_quant_fp8.cu").unit
-    assert "fnuz" not in quant
-    assert "224.0f" not in quant
-    norm = extracted(NORM, **NORM_ASKED).unit
-    assert "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900" in norm
+    strata = extracted("aot/csrc/strata/level_strata_fp8.cu").unit
+    assert "fnuz" not in strata
+    assert "240.0f" not in strata
+    calm = extracted(CALM, **CALM_ASKED).unit
+    assert "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900" in calm
 
 
 def test_host_functions_of_a_class_are_taken_out_of_it() -> None:
@@ -129,13 +127,13 @@ def test_host_functions_of_a_class_are_taken_out_of_it() -> None:
 
 
 def test_a_struct_becomes_parameters_and_a_void_pointer_gets_its_type() -> None:
-    unit = extracted(NORM, **NORM_ASKED)
-    parameters = [p.declaration for p in unit.source.kernel("rmsnorm_block").parameters]
+    unit = extracted(CALM, **CALM_ASKED)
+    parameters = [p.declaration for p in unit.source.kernel("calm_waves").parameters]
     assert parameters == [
-        *("const T* input", "const T* weight", "T* output", "int64_t input_stride"),
-        *("int64_t output_stride", "uint32_t num_tokens", "float eps"),
+        *("const Water* waves", "const Water* shore", "Water* calmed", "int64_t waves_apart"),
+        *("int64_t calmed_apart", "uint32_t num_waves", "float drag"),
     ]
-    assert unit.source.launches[0].arguments[-2:] == ("num_tokens", "eps")
+    assert unit.source.launches[0].arguments[-2:] == ("num_waves", "drag")
 
 
 def test_where_members_names_are_free_the_kernel_has_the_struct_and_lines_know_their_places() -> (
@@ -157,9 +155,9 @@ def test_where_members_names_are_free_the_kernel_has_the_struct_and_lines_know_t
 
 
 def test_the_launch_is_of_the_instantiation() -> None:
-    site = extracted("aot/csrc/attention/merge_attn_states.cu").source.launches[0]
+    site = extracted("aot/csrc/weaving/twine.cu").source.launches[0]
     assert site.template_arguments == ("__nv_bfloat16", "128")
-    assert site.definitions["pack_size"] == "16 / sizeof(__nv_bfloat16)"
+    assert site.definitions["hand"] == "16 / sizeof(__nv_bfloat16)"
 
 
 def test_names_that_no_file_defines_are_told_with_place_and_remedy(pool: NvrtcPool) -> None:

@@ -69,8 +69,8 @@ def test_a_signature_gives_powers_of_two_around_what_the_launch_passes(folder: P
     assert data["default"] == {"BLOCK_SIZE": 1024, "num_warps": 4}
     assert "# guessed: tl.constexpr; powers of two around 1024, line 23" in text
     assert "# num_stages: there is no loop whose loads Triton could pipeline" in text
-    assert data["workloads"]["tuned"] == [{"n_elements": 98432}]
-    assert shapes(data) == {name: ["n_elements"] for name in ("x", "y", "output")}
+    assert data["workloads"]["tuned"] == [{"length": 70001}]
+    assert shapes(data) == {name: ["length"] for name in ("x", "y", "output")}
     assert [one["role"] for one in data["arguments"]] == ["input", "input", "output"]
     (blank,) = made.blanks
     assert blank.file == Path("vector_add_tune.py")
@@ -78,18 +78,18 @@ def test_a_signature_gives_powers_of_two_around_what_the_launch_passes(folder: P
 
 
 def test_the_configs_of_an_autotuner_are_the_space_and_its_suggestions(folder: Path) -> None:
-    _, data, text = drafted("product")
+    _, data, text = drafted("power_mix")
     found = data["parameters"]
-    assert (found["BLOCK_M"], found["BLOCK_N"]) == ([32, 64], [32, 64])
+    assert (found["TILE_POTS"], found["TILE_BOWLS"]) == ([32, 64], [32, 64])
     assert (found["num_warps"], found["num_stages"]) == ([4, 8], [3, 4])
-    assert "BLOCK_M: [32, 64]  # sure: triton.autotune, line 14" in text
+    assert "TILE_POTS: [32, 64]  # sure: triton.autotune, line 14" in text
     assert "values around 32, the only one of triton.autotune, line 14" in text
-    assert min(found["BLOCK_K"]) == 16  # no side of a product on tensor cores is less
+    assert min(found["TILE_SPOONS"]) == 16  # no side of a product on tensor cores is less
     assert len(data["suggestions"]) == 5
-    assert "# triton.autotune's key: M, N, K, line 34" in text
-    assert shapes(data) == {"a": ["M", "K"], "b": ["K", "N"], "c": ["M", "N"]}
+    assert "# triton.autotune's key: R, D, S, line 34" in text
+    assert shapes(data) == {"doses": ["R", "S"], "tastes": ["S", "D"], "dishes": ["R", "D"]}
     assert {one["dtype"] for one in data["arguments"]} == {"float16"}
-    sizes = [one["M"] for one in data["workloads"]["tuned"]]
+    sizes = [one["R"] for one in data["workloads"]["tuned"]]
     assert sizes == [256, 2176, 4096]  # the first, the middle and the last of a benchmark
 
 
@@ -186,36 +186,40 @@ def test_the_value_that_is_none_is_the_one_that_is_named(folder: Path) -> None:
 
 
 def test_a_config_handed_over_as_a_dict_is_found_where_it_is_written(folder: Path) -> None:
-    _, data, text = drafted("scaled_product")
+    _, data, text = drafted("patch_distance")
     assert data["default"] == {
-        **{"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 32},
+        **{"BLOCK_P": 64, "BLOCK_Q": 64, "BLOCK_R": 64, "GROUP_TURN": 32},
         **{"num_warps": 4, "num_stages": 2},
     }
-    assert "# the source as it is; guessed: BLOCK_SIZE_N, BLOCK_SIZE_K" in text
+    assert "# the source as it is; guessed: BLOCK_Q, BLOCK_R" in text
     assert shapes(data) == {
-        "A": ["M", "K"],
-        "B": ["N", "K"],
-        "As": ["M", "ceil_div(K, 64)"],
-        "Bs": ["ceil_div(N, 64)", "ceil_div(K, 64)"],
-        "C": ["M", "N"],
+        "Left": ["P", "R"],
+        "Right": ["Q", "R"],
+        "Trust": ["P", "ceil_div(R, 64)"],
+        "Doubt": ["ceil_div(Q, 64)", "ceil_div(R, 64)"],
+        "Far": ["P", "Q"],
     }
 
 
 def test_an_autotuner_over_warps_alone_leaves_the_chunk_alone(folder: Path) -> None:
-    _, data, text = drafted("gated_sum")
+    _, data, text = drafted("worn_steps")
     assert data["parameters"] == {"num_warps": [1, 2, 4, 8]}
-    assert "# BT: the launch passes it, and no config of triton.autotune has it" in text
-    assert "# HAS_SCALE: triton.heuristics computes it, line 12" in text
+    assert "# BS: the launch passes it, and no config of triton.autotune has it" in text
+    assert "# HAS_POLISH: triton.heuristics computes it, line 12" in text
     assert [one["dtype"] for one in data["arguments"]] == ["bfloat16", "float32"]
 
 
 def test_a_config_of_helion_gives_each_block_a_parameter(folder: Path) -> None:
-    made, data, text = drafted("helion_product")
+    made, data, text = drafted("helion_passes")
     assert made.parameters[:3] == ("block_sizes_0", "block_sizes_1", "block_sizes_2")
     assert data["default"]["block_sizes_1"] == 32
     assert "# loop_orders: stays [[1, 0]], line 10" in text
-    assert shapes(data) == {"x": ["m", "k"], "y": ["k", "n"], "out": ["m", "n"]}
-    assert data["workloads"]["tuned"] == [{"m": 512, "k": 1024, "n": 256}]
+    assert shapes(data) == {
+        "climbs": ["valleys", "ridges"],
+        "falls": ["ridges", "coasts"],
+        "heights": ["valleys", "coasts"],
+    }
+    assert data["workloads"]["tuned"] == [{"valleys": 512, "ridges": 1024, "coasts": 256}]
 
 
 def of_helion(*configs: str) -> tuple[Any, str, str]:

@@ -58,16 +58,16 @@ def own(text: str) -> ModuleType:
 def test_a_config_takes_the_place_of_what_the_launch_passes(launches: list[Launch]) -> None:
     module = of_data("vector_add")
     tensors = {"x": torch.ones(1000), "y": torch.ones(1000)}
-    found = module.launch({"BLOCK_SIZE": 256, "num_warps": 8}, tensors, {"n_elements": 1000})
+    found = module.launch({"BLOCK_SIZE": 256, "num_warps": 8}, tensors, {"length": 1000})
     assert found["output"].shape == (1000,)
-    module.launch(None, tensors, {"n_elements": 1000})
+    module.launch(None, tensors, {"length": 1000})
     tuned, baseline = launches
     assert (tuned.grid, tuned.handed["BLOCK_SIZE"], tuned.handed["num_warps"]) == ((4,), 256, 8)
     assert (baseline.grid, baseline.handed["BLOCK_SIZE"]) == ((1,), 1024)
     assert "num_warps" not in baseline.handed
 
 
-@pytest.mark.parametrize("name", ["vector_add", "gated_sum"])
+@pytest.mark.parametrize("name", ["vector_add", "worn_steps"])
 def test_its_functions_are_set_apart(launches: list[Launch], name: str) -> None:
     of_data(name)
     text = Path(f"{name}_tune.py").read_text()
@@ -77,33 +77,39 @@ def test_its_functions_are_set_apart(launches: list[Launch], name: str) -> None:
 
 
 def test_the_autotuner_is_passed_by_with_a_config_and_asked_without(launches: list[Launch]) -> None:
-    module = of_data("product")
-    tensors = {"a": torch.ones(64, 32).half(), "b": torch.ones(32, 128).half()}
-    config = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "GROUP_M": 1, "num_warps": 2}
+    module = of_data("power_mix")
+    tensors = {"doses": torch.ones(64, 32).half(), "tastes": torch.ones(32, 128).half()}
+    config = {
+        "TILE_POTS": 16,
+        "TILE_BOWLS": 16,
+        "TILE_SPOONS": 16,
+        "GROUP_AISLE": 1,
+        "num_warps": 2,
+    }
     module.launch(config, tensors, {})
     module.launch(None, tensors, {})
     assert [one.grid for one in launches] == [(32,), (4,)]
-    assert [one.handed["BLOCK_N"] for one in launches] == [16, 64]
+    assert [one.handed["TILE_BOWLS"] for one in launches] == [16, 64]
 
 
 def test_heuristics_around_the_autotuner_stay(launches: list[Launch]) -> None:
-    module = of_data("gated_sum")
+    module = of_data("worn_steps")
     for config in ({"num_warps": 2}, None):
-        module.launch(config, {"g": torch.ones(2, 100, 3)}, {})
-    assert [one.handed["HAS_SCALE"] for one in launches] == [True, True]
+        module.launch(config, {"treads": torch.ones(2, 100, 3)}, {})
+    assert [one.handed["HAS_POLISH"] for one in launches] == [True, True]
     assert [one.handed["num_warps"] for one in launches] == [2, 1]
 
 
 def test_a_config_goes_into_the_dict_that_the_launcher_looks_up(launches: list[Launch]) -> None:
-    module = of_data("scaled_product")
+    module = of_data("patch_distance")
     half = torch.float16
     tensors = {
-        **{"A": torch.ones(70, 128, dtype=half), "B": torch.ones(96, 128, dtype=half)},
-        **{"As": torch.ones(70, 2), "Bs": torch.ones(2, 2)},
+        **{"Left": torch.ones(70, 128, dtype=half), "Right": torch.ones(96, 128, dtype=half)},
+        **{"Trust": torch.ones(70, 2), "Doubt": torch.ones(2, 2)},
     }
-    module.launch({"BLOCK_SIZE_M": 16, "num_warps": 8}, tensors, {})
+    module.launch({"BLOCK_P": 16, "num_warps": 8}, tensors, {})
     module.launch(None, tensors, {})
-    assert [one.handed["BLOCK_SIZE_M"] for one in launches] == [16, 64]
+    assert [one.handed["BLOCK_P"] for one in launches] == [16, 64]
     assert [one.handed["num_warps"] for one in launches] == [8, 4]
     assert [one.grid for one in launches] == [(10,), (4,)]
 
@@ -248,7 +254,7 @@ INTERPRETED = """
 import torch, vector_add_tune
 x, y = torch.rand(1000), torch.rand(1000)
 for config in ({"BLOCK_SIZE": 256, "num_warps": 8}, None):
-    found = vector_add_tune.launch(config, {"x": x, "y": y}, {"n_elements": 1000})
+    found = vector_add_tune.launch(config, {"x": x, "y": y}, {"length": 1000})
     assert torch.equal(found["output"], x + y)
 """
 
