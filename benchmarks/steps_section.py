@@ -18,6 +18,11 @@ NO_SLOWER = 0.998
 # A call's own part of the host's time, beside the bare launch.
 CALL_US = 4.0
 TUNED = "tuned"
+# benchmarks/sglang_step.py puts the plugin in and out within one process.
+CAVEAT = (
+    "Each figure is of one process that ran both in turn; from one process to another SGLang's own "
+    "step differs by up to 4 %, so that these are to be measured again over several."
+)
 
 
 def steps(content: Json) -> Iterator[str]:
@@ -86,10 +91,12 @@ def has_linear(content: Json) -> bool:
 def in_short(content: Json) -> str:
     """Tell the steps' speedups in a sentence."""
     cases = content["decode"].items()
-    each = ", ".join(f"{c['speedup'][TUNED]['median']:.2f}x at {batch}" for batch, c in cases)
+    each = ", ".join(f"{c['speedup'][TUNED]['median']:.3f}x at {batch}" for batch, c in cases)
+    served = sorted({name for case in content["decode"].values() for name in case["calls"][TUNED]})
     return (
-        f"Their plugin for SGLang makes a decode step of {content['model']} faster by batch size: "
-        f"{each}."
+        f"{', '.join(f'`{name}`' for name in served)} in SGLang, as its plugin: a decode step of "
+        f"{content['model']} with {content['asked']['context']:,} tokens before gets faster by "
+        f"{each} (batch size)."
     )
 
 

@@ -3,7 +3,7 @@
     python benchmarks/summarize_session.py SESSION --out benchmarks/results/h200/NAME.json
                                                    [--keep EARLIER.json]
 
-Per workload: the surroundings, and of the baseline, every finalist and every peer the median cost
+Per workload: the surroundings, and of the baseline, every finalist and every peer the cost
 in the rounds that did not choose the winner, its 95 % interval, and how many times the winner's
 that is in the same rounds, with a paired interval; the times alone; which of them production calls,
 which the dispatch takes, and what became of peers that were not compared. Besides, the checks that
@@ -18,7 +18,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -126,7 +125,7 @@ def _workload(
 def _programs(comparison: Comparison, result: Result, seed: int) -> list[dict[str, Any]]:
     """Describe every column; column 0 is the baseline, those of peers come last."""
     from tuner.dispatch.evidence import split
-    from tuner.model.statistics import paired_interval, unpaired_interval
+    from tuner.model.statistics import cost_us, paired_interval, unpaired_interval
 
     _, reporting = split(comparison)
     columns = list(zip(*reporting, strict=True))
@@ -140,8 +139,8 @@ def _programs(comparison: Comparison, result: Result, seed: int) -> list[dict[st
     described += [{"kind": "peer", "name": name} for name in comparison.peers]
     for k, (one, column) in enumerate(zip(described, columns, strict=True)):
         ratio, bounds = interval(column, winner, seed)
-        one["us"] = round(median(column), DIGITS)
-        one["interval_us"] = median_interval(column)
+        one["us"] = round(cost_us(column), DIGITS)
+        one["interval_us"] = cost_interval(column)
         one["over_winner"] = round(ratio, DIGITS)
         one["over_winner_interval"] = [round(bound, DIGITS) for bound in bounds]
         one["alone_us"] = _at(comparison.alone_us, k)
@@ -154,10 +153,12 @@ def _at(times_us: Sequence[float | None], column: int) -> float | None:
     return None if known is None else round(known, DIGITS)
 
 
-def median_interval(times_us: Sequence[float]) -> list[float]:
-    """Give the 95 % interval of a median, by bootstrap."""
+def cost_interval(times_us: Sequence[float]) -> list[float]:
+    """Give the 95 % interval of a cost, by bootstrap."""
+    from tuner.model.statistics import cost_us
+
     drawn = np.random.default_rng(0).choice(np.asarray(times_us), (RESAMPLES, len(times_us)))
-    low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
+    low, high = np.percentile([cost_us(one) for one in drawn], [2.5, 97.5])
     return [round(float(low), DIGITS), round(float(high), DIGITS)]
 
 
