@@ -109,7 +109,7 @@ def test_a_blank_shape_does_not_excuse_a_role(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-@pytest.mark.parametrize("name", ["ggml_cuda/even_out", "tensorrt_llm/transposeHeads"])
+@pytest.mark.parametrize("name", ["ggml_cuda/even_out", "tensorrt_llm/wearStepsKernels"])
 def test_a_source_is_drafted_mended_and_verified(name: str, tmp_path: Path) -> None:
     (case,) = strangers.cases([name])
     row = strangers.measured(case, tmp_path)
