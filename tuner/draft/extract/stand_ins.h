@@ -75,7 +75,7 @@ __host__ __device__ constexpr T div_floor_integer(T a, T b) {
 namespace c10::cuda::compat {
 
 template <typename T>
-__device__ __forceinline__ T abs(T x) { return ::abs(x); }
+__device__ __forceinline__ T abs(T x) { return ::fabs(x); }
 
 template <typename T>
 __device__ __forceinline__ T ceil(T x) { return ::ceil(x); }

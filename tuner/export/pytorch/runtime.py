@@ -42,19 +42,9 @@ TIE = 1e-9
 # The same for every compute capability (CUDA C++ Programming Guide, technical specifications).
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
-_SCALARS: dict[str, Any] = {
-    "bool": ctypes.c_bool,
-    "int8": ctypes.c_int8,
-    "int16": ctypes.c_int16,
-    "int32": ctypes.c_int32,
-    "int64": ctypes.c_int64,
-    "uint8": ctypes.c_uint8,
-    "uint16": ctypes.c_uint16,
-    "uint32": ctypes.c_uint32,
-    "uint64": ctypes.c_uint64,
-    "float32": ctypes.c_float,
-    "float64": ctypes.c_double,
-}
+_WHOLE = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+_SCALARS: dict[str, Any] = {name: getattr(ctypes, f"c_{name}") for name in _WHOLE}
+_SCALARS |= {"float32": ctypes.c_float, "float64": ctypes.c_double}
 
 
 class TunedKernelError(RuntimeError):
