@@ -242,7 +242,7 @@ def in_short(results: list[Json]) -> str:
     return (
         f"On an {device}, {len(results)} operators that SGLang serves models with are "
         f"{_mean_of(found)} as fast as the fastest peer of each shape (of {names}; geometric mean "
-        f"over {len(found)} shapes){without}. {_neighbours(results)} On {behind} shapes the best "
+        f"over {len(found)} shapes){without}. {_neighbours(results)} On {behind} of them the best "
         "peer is more than 2 % ahead. Peers that return their result were charged for memory that "
         "nobody had written, which makes these ratios too large: by at most 0.04 of the mean, as "
         "far as rounds alone can tell. They are to be measured again."

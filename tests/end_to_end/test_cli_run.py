@@ -25,7 +25,7 @@ KEYS = (
     "time verified_by"
 )
 WORKLOAD_KEYS = (
-    "workload held_out baseline_us tuned_us speedup interval surroundings alone_us "
+    "workload held_out baseline_us tuned_us speedup interval verdict surroundings alone_us "
     "alone_baseline_us alone_speedup serves roofline candidate config "
     "registers occupancy"
 )

@@ -74,7 +74,7 @@ def test_a_plugin_with_linear_layers_is_told_apart() -> None:
     assert "plugin: llama-3-8b, its linear layers too" in found
     assert "| 1.08x |" in found
     assert "sglang_step/llama-3-8b-linear.json" in found
-    assert "1.10x at 1, 1.10x at 16." in steps_section.in_short(content)
+    assert "1.100x at 1, 1.100x at 16 (batch size)." in steps_section.in_short(content)
 
 
 def test_a_call_stands_beside_the_bare_launch() -> None:
