@@ -6,9 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
+from tuner.model.statistics import PROTOCOL
+
+ROOT = Path(__file__).resolve().parents[1]
 # As fast as the best peer: within what an interval and another day's clocks make.
 WITHIN = 1.02
 ROUTING = frozenset({"topk_softmax", "moe_align_block_size"})
@@ -300,6 +304,7 @@ def measured_at(results: list[Json], gpu: str) -> str:
     cases = [case for one in results for case in one["workloads"] if "commit" in case]
     commits = sorted({one["commit"] for one in (*(r["environment"] for r in results), *cases)})
     minutes = sum(one["seconds"] for one in results) / 60
+    protocols = sorted({one["environment"].get("protocol", "1") for one in results})
     packages: dict[str, list[str]] = {}
     for one in results:
         for name, known in one["peer_packages"].items():
@@ -307,7 +312,8 @@ def measured_at(results: list[Json], gpu: str) -> str:
     versions = ", ".join(f"{n} {' or '.join(dict.fromkeys(of))}" for n, of in packages.items())
     return (
         f"Measured at {', '.join(commits)}{f' with {versions}' if versions else ''}, "
-        f"{minutes:.0f} min in all. `benchmarks/record_all.py`, "
+        f"{minutes:.0f} min in all, by protocol {' and '.join(protocols)} of measuring (today's is "
+        f"{PROTOCOL}). `benchmarks/record_all.py`, "
         f"`benchmarks/results/{gpu}/<operator>.json`.\n"
     )
 
@@ -376,7 +382,26 @@ def operator_section(result: Json) -> Iterator[str]:
         also = f"; alone {geometric_mean(alone):.2f}x" if alone else ""
         yield f"Geometric mean over the best peers: {mean:.2f}x{also}.\n"
     yield from _failures(found)
+    yield from _not_asked(result)
     yield f"{_checked(result['checks'])}\n"
+
+
+def _not_asked(result: Json) -> Iterator[str]:
+    """Name the peers of the reference that a result neither compares nor gives a reason for."""
+    from tuner.device.reference import load_peers
+
+    reference = ROOT / f"kernels/sglang/{result['kernel']}.py"
+    if not reference.exists():
+        return
+    workloads = result["workloads"]
+    told = [{*w["peers"], *(one["name"] for one in w["programs"])} for w in workloads]
+    counts = {name: sum(name not in known for known in told) for name in load_peers(reference)}
+    missing = [f"`{name}` ({count} cells)" for name, count in counts.items() if count]
+    if missing:
+        yield (
+            f"**Not compared, though the reference names them**: {', '.join(missing)} of "
+            f"{len(workloads)}: no session asked for them, or they are for other choices.\n"
+        )
 
 
 def _row(cell: Cell) -> str:

@@ -26,7 +26,7 @@ import scaling_section  # noqa: E402
 import search_section  # noqa: E402
 import seeds_section  # noqa: E402
 import steps_section  # noqa: E402
-from environment import is_clean  # noqa: E402
+from environment import is_clean, is_lost  # noqa: E402
 
 PAGE, README = ROOT / "docs/results.md", ROOT / "README.md"
 MARKS = "<!-- results -->\n", "<!-- end of results -->\n"
@@ -46,12 +46,18 @@ def page(results=RESULTS):
     for section, name in SECTIONS:
         if not name.startswith("GPU/"):
             content = read(results / f"{name}.json")
-            parts += section(content) if content is not None else ()
+            parts += [*section(content), *_lost(content)] if content is not None else ()
             continue
         for gpu in (GPU, *other_gpus(results)):
             content = read(results / f"{name.replace('GPU', gpu, 1)}.json")
-            parts += section(content, gpu) if content is not None else ()
+            parts += [*section(content, gpu), *_lost(content)] if content is not None else ()
     return "\n".join(parts)
+
+
+def _lost(content):
+    if is_lost(content):
+        commit = content["environment"]["commit"]
+        yield f"**To be measured again**: {commit}, which this result names, is in no history.\n"
 
 
 def read(path):
@@ -77,7 +83,7 @@ def readme(text, results=RESULTS):
     found = operator_results(results)
     said = [operators_section.in_short(found) if found else ANEW]
     steps = [read(results / f"h200/sglang_step/llama-3-8b{end}.json") for end in ("", "-linear")]
-    known = [steps_section.in_short(one) for one in steps if one and not steps_section.is_lost(one)]
+    known = [steps_section.in_short(one) for one in steps if one and not is_lost(one)]
     said += [" ".join((*known, steps_section.CAVEAT))] if known else []
     fleets = read(results / f"{GPU}/fused_moe.json")
     script = read(results / f"{GPU}/sglang_script.json")

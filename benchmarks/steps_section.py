@@ -18,8 +18,6 @@ NO_SLOWER = 0.998
 # A call's own part of the host's time, beside the bare launch.
 CALL_US = 4.0
 TUNED = "tuned"
-# Named by a result, and in no history: nobody can run what it measured.
-LOST = frozenset({"597b58a03b5d"})
 # benchmarks/sglang_step.py puts the plugin in and out within one process.
 CAVEAT = (
     "Each figure is of one process that ran both in turn; from one process to another SGLang's own "
@@ -42,11 +40,6 @@ def steps(content: Json) -> Iterator[str]:
         "took.\n"
     )
     yield f"{CAVEAT}\n"
-    if is_lost(content):
-        yield (
-            f"**Not to be relied on**: commit {content['environment']['commit']}, which this "
-            "result names, is in no history.\n"
-        )
     yield "| step | SGLang | with the plugin | over SGLang | asked | served | logits apart |"
     yield "|---|---|---|---|---|---|---|"
     for batch, case in content["decode"].items():
@@ -106,11 +99,6 @@ def in_short(content: Json) -> str:
         f"{content['model']} with {content['asked']['context']:,} tokens before gets faster by "
         f"{each} (batch size)."
     )
-
-
-def is_lost(content: Json) -> bool:
-    """Tell whether nobody can check out what a result measured."""
-    return content["environment"].get("commit") in LOST
 
 
 def _row(step: str, case: Json, asked: str, least: float = 0.0) -> str:

@@ -81,6 +81,7 @@ def environment_of(device: Device, compiler: Compiler, folder: Path) -> Mapping[
     }
     if isinstance(device, FromRecording):
         described["date"] = _date(device.created)
+        described.setdefault("protocol", "1")  # recordings did not say so then
         described["recording"] = _identity(device.path)
     return {name: value for name, value in described.items() if value}
 

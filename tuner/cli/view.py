@@ -343,7 +343,12 @@ def _unanswered(data: ReportData) -> str:
 def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bool) -> None:
     """Print the results, what an agent tried, and where everything is."""
     from tuner.report.sections.bits import bits_lines
-    from tuner.report.sections.search import early_end_lines, space_lines, undecided_lines
+    from tuner.report.sections.search import (
+        early_end_lines,
+        protocol_lines,
+        space_lines,
+        undecided_lines,
+    )
     from tuner.report.sections.summary import (
         constant_inputs,
         extremes_left_out,
@@ -376,6 +381,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         f"verification   {verdict(data)}" if data.evaluator and data.results else "",
         f"extremes       left out: {less}" if (less := extremes_left_out(data)) else "",
         f"constant       {held}" if (held := constant_inputs(data)) else "",
+        *protocol_lines(data),
         *space_lines(data),
         *early_end_lines(data),
         *undecided_lines(data),

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 Interval = tuple[float, float]
+# Which way of measuring a number is of; raised, with a line in CHANGELOG, when timing, surroundings
+# or finals change. 1: until 2026-11-29; what follows a peer that returns its result read the output
+# that nobody wrote. 2: it reads what was returned.
+PROTOCOL = 2
 LEVEL = 0.95
 # Of a program's rounds, on each side, that its cost leaves out.
 TRIMMED = 0.2

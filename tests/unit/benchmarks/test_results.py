@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -200,3 +201,26 @@ def test_the_commit_is_stated_where_git_knows_nothing(monkeypatch: pytest.Monkey
     monkeypatch.setattr(environment, "ROOT", Path("/"))
     with pytest.raises(SystemExit, match="TUNE_COMMIT"):
         environment.require_clean()
+
+
+def commits_of(content: Any) -> set[str]:
+    """Collect every commit that a result names."""
+    if isinstance(content, dict):
+        own = {content["commit"]} if isinstance(content.get("commit"), str) else set()
+        return own.union(*map(commits_of, content.values()))
+    return set().union(*map(commits_of, content)) if isinstance(content, list) else set()
+
+
+def test_a_result_names_commits_of_this_history_or_is_told_as_lost() -> None:
+    root = results_page.ROOT
+    git = ["git", "-C", str(root)]
+    found = subprocess.run([*git, "rev-list", "HEAD"], capture_output=True, text=True, check=False)
+    shallow = (root / ".git/shallow").exists()
+    if found.returncode or shallow:
+        pytest.skip("this checkout has no history")
+    known = {line[:12] for line in found.stdout.split()}
+    for path in sorted(results_page.RESULTS.rglob("*.json")):
+        named = {
+            one[:12] for one in commits_of(json.loads(path.read_text(encoding="utf-8"))) if one
+        }
+        assert named - known <= environment.LOST, path

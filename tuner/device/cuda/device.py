@@ -48,6 +48,7 @@ from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.errors import DeviceError, TunerError
 from tuner.model.hardware import architecture_for
 from tuner.model.kernel import KernelSpec
+from tuner.model.statistics import PROTOCOL
 from tuner.model.trial import EnergyWindow, Measurement, Status
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
 from tuner.process.tally import spent_on
@@ -119,7 +120,11 @@ class CudaDevice(VerifiedDevice):
                 l2_bytes=facts["l2_bytes"],
                 streaming_gbps=round(streaming, 1),
                 recorded=False,
-                environment={"cuda_driver_api": str(facts["driver"]), **_gpu_state(uuid)},
+                environment={
+                    "cuda_driver_api": str(facts["driver"]),
+                    "protocol": str(PROTOCOL),
+                    **_gpu_state(uuid),
+                },
             )
             super().__init__(info, spec, verifier, runner)
             undo.pop_all()

@@ -13,6 +13,7 @@ from operator import itemgetter
 from markupsafe import Markup
 
 from tuner.model.kernel import Workload
+from tuner.model.statistics import PROTOCOL
 from tuner.model.trial import Stage, Status, Trial
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData, fastest, stopped_early
@@ -210,6 +211,14 @@ def early_end_lines(data: ReportData) -> tuple[str, ...]:
     if late:
         lines.append(f"{late} search{'es' * (late != 1)} ended early for want of time")
     return tuple(lines)
+
+
+def protocol_lines(data: ReportData) -> tuple[str, ...]:
+    """Say of numbers that were measured otherwise than today that they were."""
+    known = data.environment.get("protocol", str(PROTOCOL))
+    if not data.recorded or known == str(PROTOCOL):
+        return ()
+    return (f"measured by protocol {known}; today's is {PROTOCOL} (CHANGELOG.md)",)
 
 
 def undecided_lines(data: ReportData) -> tuple[str, ...]:
