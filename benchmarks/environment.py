@@ -55,6 +55,11 @@ def commit() -> str:
 LOST = frozenset({"1eb76c032b17", "481008432ab5", "c6ac261ebe1d", "13c34f803991", "597b58a03b5d"})
 
 
+def missed(*, unless: bool) -> str:
+    """Mark a figure that was asked for and not reached."""
+    return "" if unless else " **missed**"
+
+
 def is_lost(content: Mapping[str, Any]) -> bool:
     """Tell whether nobody can check out the code that made a result."""
     return content["environment"].get("commit") in LOST

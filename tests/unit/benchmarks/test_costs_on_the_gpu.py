@@ -108,4 +108,4 @@ def test_the_page_has_the_figures_of_all_three(tmp_path: Path) -> None:
         "environment": {"device": "a GPU"},
     }
     said = "\n".join(results_page._cold(cold))
-    assert "| auto | 90.0 s | search 80.0 s | 900 | 90.0% | 80% | 2.00x |" in said
+    assert "| auto | 90.0 s **missed** | search 80.0 s | 900 | 90.0% | 80% | 2.00x |" in said
