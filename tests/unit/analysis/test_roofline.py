@@ -142,7 +142,7 @@ def test_the_memory_bounds_no_cost_between_neighbours() -> None:
         (profile(), 1.0),
         (profile(time_us=400), 0.75),
         (profile(time_us=400, operations=2 * OPERATIONS_100_US), 0.5),
-        (profile(time_us=1.6, traffic_bytes=1000), 0.5),
+        (profile(time_us=0.98, traffic_bytes=1000), 0.5),
         (profile(time_us=100), 0.05),
     ],
 )

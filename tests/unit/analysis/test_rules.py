@@ -65,8 +65,8 @@ FIRES = [
     ("redundant_traffic", profile(counters={DRAM_BYTES: 420e6, L2_READS: 1.05e9 / 32})),
     ("tail", profile(launches=[launch(16)])),
     ("tail", profile(launches=[launch(1100)])),
-    ("launch_overhead", profile(time_us=3.3, launches=[launch(pdl=False)])),
-    ("launch_overhead", profile(time_us=8.0, launches=[launch(pdl=False), launch()])),
+    ("launch_overhead", profile(time_us=2.0, launches=[launch(pdl=False)])),
+    ("launch_overhead", profile(time_us=4.8, launches=[launch(pdl=False), launch()])),
     ("launch_overhead", profile(launches=[launch(), launch(), launch()])),
     (
         "register_spills",
@@ -208,7 +208,7 @@ QUIET = [
         "launch_overhead",
         "nothing hides it before Hopper",
         replace(
-            profile(time_us=3.3, launches=[launch(pdl=False)]),
+            profile(time_us=2.0, launches=[launch(pdl=False)]),
             device=replace(H200_LIKE, compute_capability=(8, 0)),
         ),
     ),

@@ -101,7 +101,7 @@ def launch_overhead(profile: Profile) -> Finding | None:
     noun = "An empty launch takes" if count == 1 else f"{count} empty launches take"
     return finding(
         "launch_overhead",
-        f"{noun} about {empty:.1f} us (as on an H200), {part:.0%} of the {time_us:.2f} us "
+        f"{noun} about {empty:.2f} us (as on an H200), {part:.0%} of the {time_us:.2f} us "
         f"{'that a call costs in its surroundings' if around else 'of a call'}.",
         (round(100 * part), "%"),
         # One launch has to stay.
