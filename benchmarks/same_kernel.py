@@ -4,8 +4,8 @@
                                                             (needs an NVIDIA GPU and CuPy)
 
 Every comparison is the one that a run reports: interleaved rounds in the worker, a bootstrap over
-whole rounds of the ratio of the two costs. The two programs are the same machine code loaded twice. The slower
-one does 2 % more of what limits it: memory traffic or dependent arithmetic.
+whole rounds of the ratio of the two costs. The two programs are the same machine code loaded twice.
+The slower one does 2 % more of what limits it: memory traffic or dependent arithmetic.
 """
 
 from __future__ import annotations
