@@ -157,6 +157,22 @@ def _cold(content, gpu=GPU):
     yield f"\n`benchmarks/cold_tune.py`, `benchmarks/results/{gpu}/cold_tune.json`.\n"
 
 
+def _returned(content):
+    yield "## A peer that returns its result\n"
+    yield (
+        "One Triton kernel of silu_and_mul between its neighbours, writing in place and into a "
+        "tensor that it returns, which what follows reads, in the same rounds.\n"
+    )
+    yield "| T | in place, us | returned, us | ratio | 95 % interval |\n|---|---|---|---|---|"
+    for row in content["rows"]:
+        low, high = row["interval"]
+        yield (
+            f"| {row['T']} | {row['in_place_us']:.2f} | {row['returned_us']:.2f} "
+            f"| {row['ratio']:.3f} | {low:.3f} to {high:.3f} |"
+        )
+    yield "\n`benchmarks/returned_results.py`, `benchmarks/results/h200/returned_results.json`.\n"
+
+
 def _stand_ins(content):
     yield "## Stand-ins for real neighbours\n"
     yield (
@@ -390,6 +406,7 @@ SECTIONS = (
     (moe_section.step, "h200/sglang_step/qwen3-30b-a3b-moe-configs"),
     (steps_section.call_cost, "h200/call_cost"),
     (_stand_ins, "h200/stand_ins"),
+    (_returned, "h200/returned_results"),
     (seeds_section.two_seeds, "h200/two_seeds"),
     (seeds_section.simulated, "cpu/simulated_seeds"),
     (seeds_section.fleet, "cpu/simulated_fleet"),
