@@ -1,6 +1,6 @@
 """One kernel as a peer that writes in place and as one that returns its result: the same cost?
 
-    python benchmarks/returned_results.py [--out FILE]       (needs an NVIDIA GPU, PyTorch and Triton)
+    python benchmarks/returned_results.py [--out FILE]    (needs an NVIDIA GPU, PyTorch, Triton)
 
 Both are launched by the same function between an operator's neighbours, in the same rounds. What
 follows the second one reads what it returned: the output that it leaves unwritten is in no cache.
