@@ -1,0 +1,40 @@
+"""What pages show of a run on a recording is what that run prints."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tuner.cli import cli
+
+ROOT = Path(__file__).parents[2]
+RMSNORM = ("rmsnorm.cu", "--peers", "--workload", "T=1,H=4096", "--workload", "T=8192,H=8192")
+
+
+def without_times(text: str) -> str:
+    """Replace what depends on the machine's speed, and all white space by single spaces."""
+    text = re.sub(r"\b[\d.]+ (s  |trials/s|s left)", r"# \1", text)
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("page", "command"), [("README.md", ("silu_and_mul.cu",)), ("docs/peers.md", RMSNORM)]
+)
+def test_a_run_prints_what_the_page_shows(
+    page: str, command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "140")
+    kernel, *options = command
+    arguments = [f"kernels/sglang/{kernel}", *options, "--device", "recorded"]
+    done = CliRunner().invoke(cli, [*arguments, "--session", str(tmp_path / "s")], prog_name="tune")
+    assert done.exit_code == 0, done.stderr
+    printed = without_times(done.output)
+    text = (ROOT / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (shown,) = (block for language, block in blocks if not language)
+    for line in shown.splitlines():
+        assert line == "..." or without_times(line) in printed
