@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -103,12 +104,22 @@ def cpu_model() -> str:
 
 
 def write_result(name: str | Path, content: dict[str, Any]) -> None:
-    """Write JSON to the results of this folder, or to the path given, and say of which commit."""
+    """Write JSON to the results of this folder, or to the path given.
+
+    It says of which commit it is, and has a digest, by which an edit by hand is seen.
+    """
     path = name if isinstance(name, Path) else RESULTS / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    stated = {"environment": {**provenance(), **content.get("environment", {})}}
-    path.write_text(json.dumps({**content, **stated}, indent=1) + "\n", encoding="utf-8")
+    stated = {**content, "environment": {**provenance(), **content.get("environment", {})}}
+    stated["digest"] = digest_of(stated)
+    path.write_text(json.dumps(stated, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {path.name}")
+
+
+def digest_of(content: Mapping[str, Any]) -> str:
+    """Hash all that a result says but its own digest."""
+    said = {name: value for name, value in content.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _git(*words: str) -> str:

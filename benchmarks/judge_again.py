@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from environment import write_result
 from summarize_session import DIGITS, cost_interval
 
 from tuner.device.recorded.recording import TICK_US, RecordedFinals, load_recording
@@ -63,7 +64,7 @@ def main() -> None:
             finals = known.finals if known else None
             if finals is None or not judge(workload, finals, content["seed"]):
                 kept.append(workload["workload"])
-        path.write_text(json.dumps(content, indent=1) + "\n")
+        write_result(path, content)
         print(f"{path.stem}: {len(content['workloads']) - len(kept)} judged again, kept: {kept}")
 
 

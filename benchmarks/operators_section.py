@@ -383,6 +383,7 @@ def operator_section(result: Json) -> Iterator[str]:
         yield f"Geometric mean over the best peers: {mean:.2f}x{also}.\n"
     yield from _failures(found)
     yield from _not_asked(result)
+    yield from _changed_since(result)
     yield f"{_checked(result['checks'])}\n"
 
 
@@ -402,6 +403,27 @@ def _not_asked(result: Json) -> Iterator[str]:
             f"**Not compared, though the reference names them**: {', '.join(missing)} of "
             f"{len(workloads)}: no session asked for them, or they are for other choices.\n"
         )
+
+
+def _changed_since(result: Json) -> Iterator[str]:
+    """Say of how many cells the tree has another space, template or headers today."""
+    from tuner.app.session_plan import headers_sha
+    from tuner.session.records import file_sha
+    from tuner.space.load import load_definition
+
+    space = ROOT / f"search_spaces/sglang/{result['kernel']}.yaml"
+    if not space.exists():
+        return
+    spec = load_definition(space).spec
+    shas = file_sha(space), file_sha(spec.template), headers_sha(spec)
+    of_cells = [case.get("files", result["files"]) for case in result["workloads"]]
+    words = {"space": "another search space", "template": "another template"}
+    counts = {
+        words.get(name, f"other {name}"): sum(not sha.startswith(files[name]) for files in of_cells)
+        for name, sha in zip(("space", "template", "headers"), shas, strict=True)
+    }
+    if older := ", ".join(f"{count} of {words}" for words, count in counts.items() if count):
+        yield f"**Older code**, of {len(of_cells)} cells: {older} than today's.\n"
 
 
 def _row(cell: Cell) -> str:

@@ -26,7 +26,7 @@ import scaling_section  # noqa: E402
 import search_section  # noqa: E402
 import seeds_section  # noqa: E402
 import steps_section  # noqa: E402
-from environment import is_clean, is_lost, missed  # noqa: E402
+from environment import digest_of, is_clean, is_lost, missed  # noqa: E402
 
 PAGE, README = ROOT / "docs/results.md", ROOT / "README.md"
 MARKS = "<!-- results -->\n", "<!-- end of results -->\n"
@@ -61,7 +61,10 @@ def _lost(content):
 
 
 def read(path):
-    """Read a result; None where there is none. Exits where its commit is dirty or unknown."""
+    """Read a result; None where there is none.
+
+    Exits where its commit is dirty or unknown, or where it isn't what its benchmark wrote.
+    """
     if not path.exists():
         return None
     content = json.loads(path.read_text(encoding="utf-8"))
@@ -72,6 +75,11 @@ def read(path):
         raise SystemExit(
             f"{path}: {what}; measure it again from a clean commit (in a copy without .git, "
             "TUNE_COMMIT names it), or delete the file: the page then has no such section"
+        )
+    if content.get("digest") != digest_of(content):
+        raise SystemExit(
+            f"{path}: was edited by hand: its digest is of another content; restore it "
+            f"(git checkout -- {path.name}), or run its benchmark again"
         )
     return content
 

@@ -7,7 +7,8 @@ Per workload: the surroundings, and of the baseline, every finalist and every pe
 in the rounds that did not choose the winner, its 95 % interval, and how many times the winner's
 that is in the same rounds, with a paired interval; the times alone; which of them production calls,
 which the dispatch takes, and what became of peers that were not compared. Besides, the checks that
-ran, with their failures, and the environment with the code's commit. What a session was not asked
+ran, with their failures, hashes of the files that decide what was measured, and the environment
+with the code's commit. What a session was not asked
 for, or was interrupted before it, can be kept from an earlier result, with the commit of that one.
 """
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from tuner.session.session import Session
 
 RESAMPLES = 2000
+# Letters of a hash, as of a commit.
+SHORT = 12
 DIGITS = 4
 # What peers are imported from.
 PACKAGES = (
@@ -73,6 +76,11 @@ def summary(folder: Path) -> dict[str, Any]:
             "kernel": manifest.kernel,
             **_choice(_spec(session), manifest.config.operators),
             "created": manifest.created,
+            "files": {
+                "space": manifest.space_sha[:SHORT],
+                "template": manifest.template_sha[:SHORT],
+                "headers": manifest.headers_sha[:SHORT],
+            },
             "seconds": round(session.seconds, 1),
             "seed": manifest.config.seed,
             "surroundings": _surroundings(_spec(session)),
@@ -228,11 +236,9 @@ def _verdicts(session: Session) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 def with_kept(content: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
     """Add an earlier result's workloads where this one has not decided them, or was not asked."""
-    commit = earlier["environment"]["commit"]
+    known = {"commit": earlier["environment"]["commit"], "files": earlier["files"]}
     decided = {one["workload"] for one in content["workloads"]}
-    kept = [
-        {"commit": commit, **one} for one in earlier["workloads"] if one["workload"] not in decided
-    ]
+    kept = [{**known, **one} for one in earlier["workloads"] if one["workload"] not in decided]
     return {
         **content,
         "undecided": sorted({*content["undecided"]} - {one["workload"] for one in kept}),

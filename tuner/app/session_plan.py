@@ -117,7 +117,7 @@ def manifest_of(plan: Plan, command: tuple[str, ...]) -> Manifest:
         command=_without_passwords(command),
         # Sessions that begin in one second on machines alike are not the same.
         created=datetime.now(UTC).isoformat(timespec="microseconds"),
-        headers_sha=_headers_sha(spec),
+        headers_sha=headers_sha(spec),
     )
 
 
@@ -129,7 +129,8 @@ def _without_passwords(command: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(map(without_password, command))
 
 
-def _headers_sha(spec: KernelSpec) -> str:
+def headers_sha(spec: KernelSpec) -> str:
+    """Hash all that template and source include from the folders of the kernel."""
     from tuner.compiler.includes import header_digest
 
     texts = (read_regular(path).decode(errors="replace") for path in (spec.template, spec.source))
@@ -148,7 +149,7 @@ def _require_unchanged(directory: Path, manifest: Manifest, spec: KernelSpec) ->
     try:
         changed = [str(path) for path, sha in files.items() if file_sha(path) != sha]
         # Sessions of earlier versions don't say.
-        if manifest.headers_sha not in ("", _headers_sha(spec)):
+        if manifest.headers_sha not in ("", headers_sha(spec)):
             folders = ", ".join(map(str, spec.include_dirs)) or "<tune/...>"
             changed.append(f"what they include from {folders}")
     except OSError as error:

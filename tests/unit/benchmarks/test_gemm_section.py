@@ -44,6 +44,7 @@ def result(kernel: str, *peers: dict[str, float], **more: Any) -> dict[str, Any]
     ]
     environment = {"commit": "0123456789ab", "device": "NVIDIA H200"}
     known = {"kernel": kernel, "workloads": workloads, "surroundings": {}, "seconds": 60.0}
+    known["files"] = dict.fromkeys(("space", "template", "headers"), "")
     checks = {"kinds": {}, "input_kinds": []}
     packages: dict[str, str] = {}
     told = {"environment": environment, "checks": checks, "peer_packages": packages}

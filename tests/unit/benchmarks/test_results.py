@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -20,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
 import environment
 import results_page
-from operators_section import AgainstPeer, _against, cells
+from operators_section import AgainstPeer, _against, cells, operator_section
 from summarize_session import summary
 
 CLEAN = "0123456789ab"
@@ -72,9 +73,7 @@ def found(tmp_path: Path) -> dict[str, Any]:
 
 
 def written(folder: Path, name: str, content: dict[str, Any], gpu: str = "h200") -> None:
-    path = folder / gpu / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content), encoding="utf-8")
+    environment.write_result(folder / gpu / f"{name}.json", content)
 
 
 def test_a_session_that_knew_no_commit_gets_none_when_it_is_summarized(
@@ -178,6 +177,27 @@ def test_a_replay_of_a_recording_is_refused(found: dict[str, Any], tmp_path: Pat
         results_page.page(tmp_path)
 
 
+def test_a_result_that_was_edited_by_hand_is_refused(found: dict[str, Any], tmp_path: Path) -> None:
+    written(tmp_path, "blend", found)
+    path = tmp_path / "h200/blend.json"
+    text = path.read_text(encoding="utf-8")
+    results_page.read(path)
+    assert '"rounds": ' in text
+    for edited in (text.replace('"rounds": ', '"rounds": 1'), text.replace('"digest"', '"was"')):
+        path.write_text(edited, encoding="utf-8")
+        with pytest.raises(SystemExit, match=r"blend\.json: was edited by hand.*git checkout"):
+            results_page.page(tmp_path)
+
+
+def test_cells_of_other_files_than_todays_are_told() -> None:
+    result = results_page.read(results_page.RESULTS / "h200/merge_state.json")
+    first, *others = result["workloads"]
+    kept = {**first, "files": {**result["files"], "space": "0" * 12}}
+    said = "\n".join(operator_section({**result, "workloads": [kept, *others]}))
+    assert f"**Older code**, of {len(others) + 1} cells: " in said
+    assert "1 of another search space" in said
+
+
 def test_a_figure_over_one_peer_names_what_was_not_measured(found: dict[str, Any]) -> None:
     asked = AgainstPeer("blend", {"T": (1, 2), "D": (4096,)}, "sgl-aot", 1.12)
     (figure,) = _against(asked, cells([found]))
@@ -211,14 +231,31 @@ def commits_of(content: Any) -> set[str]:
     return set().union(*map(commits_of, content)) if isinstance(content, list) else set()
 
 
-def test_a_result_names_commits_of_this_history_or_is_told_as_lost() -> None:
+def git(*words: str) -> bytes:
+    """Ask git of this history; skip where the checkout has none."""
     root = results_page.ROOT
-    git = ["git", "-C", str(root)]
-    found = subprocess.run([*git, "rev-list", "HEAD"], capture_output=True, text=True, check=False)
-    shallow = (root / ".git/shallow").exists()
-    if found.returncode or shallow:
+    done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, check=False)
+    if done.returncode or (root / ".git/shallow").exists():
         pytest.skip("this checkout has no history")
-    known = {line[:12] for line in found.stdout.split()}
+    return done.stdout
+
+
+def test_a_result_names_the_files_of_its_commit() -> None:
+    results = results_page.RESULTS
+    for gpu in (results_page.GPU, *results_page.other_gpus(results)):
+        for linear in (False, True):
+            for one in results_page.operator_results(results, linear, gpu):
+                files, commit = one["files"], one["environment"]["commit"]
+                for kind, path in (
+                    ("space", f"search_spaces/sglang/{one['kernel']}.yaml"),
+                    ("template", f"templates/sglang/{one['kernel']}.cu.j2"),
+                ):
+                    content = git("show", f"{commit}:{path}")
+                    assert hashlib.sha256(content).hexdigest()[:12] == files[kind], path
+
+
+def test_a_result_names_commits_of_this_history_or_is_told_as_lost() -> None:
+    known = {line[:12] for line in git("rev-list", "HEAD").decode().split()}
     for path in sorted(results_page.RESULTS.rglob("*.json")):
         named = {
             one[:12] for one in commits_of(json.loads(path.read_text(encoding="utf-8"))) if one
