@@ -136,14 +136,14 @@ def checked_results(
     """Require outputs of the right type and shape: a conversion would be part of the work."""
     if returned is None:
         return {}
+    remedy = f"return {{{outputs[0]!r}: tensor}}, or write into the tensors and return None"
     if not isinstance(returned, Mapping):
-        kind = type(returned).__name__
-        raise PeerError(f"returns a {kind}: neither None nor a dict of outputs by name")
+        raise PeerError(f"returns {_described(returned)}, no dict of outputs: {remedy}")
     for name, result in returned.items():
         if name not in outputs:
             raise PeerError(f"returns {name!r}, which is none of the outputs {', '.join(outputs)}")
         if not isinstance(result, torch.Tensor):
-            raise PeerError(f"returns a {type(result).__name__} for {name!r}, not a tensor")
+            raise PeerError(f"returns {_described(result)} for {name!r}, not a tensor: {remedy}")
         found, wanted = (
             f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device.type}"
             for tensor in (result, tensors[name])
@@ -151,3 +151,9 @@ def checked_results(
         if found != wanted:
             raise PeerError(f"returns {name!r} as {found}, not {wanted}", status=Status.INCORRECT)
     return returned
+
+
+def _described(value: object) -> str:
+    """Name what was returned; of a list or tuple also what its first element is."""
+    first = f" of {type(value[0]).__name__}" if isinstance(value, list | tuple) and value else ""
+    return f"a {type(value).__name__}{first}"

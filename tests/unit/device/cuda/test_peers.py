@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.fake_torch import FakeTorch
 from tuner.device.base import Program
+from tuner.device.callables import checked_results
 from tuner.device.cuda import peers
 from tuner.device.cuda.driver import CudaError, LaunchArguments
 from tuner.device.cuda.peers import (
@@ -260,7 +261,11 @@ def test_each_set_of_arrays_keeps_its_own_results(stage: Stage) -> None:
         ("absent", Status.NOT_RECORDED, "No module named 'a_package_that_is_not_installed'"),
         ("unmeant", Status.CONSTRAINT, "only without SCALE"),
         ("failing", Status.LAUNCH, "example.py:17: RuntimeError: operation not permitted"),
-        ("listing", Status.LAUNCH, "returns a list"),
+        (
+            "listing",
+            Status.LAUNCH,
+            r"returns a list.*, no dict of outputs: return {'y': tensor}, or",
+        ),
         ("unknown", Status.LAUNCH, "returns 'x', which is none of the outputs y, z, state"),
         ("plain", Status.LAUNCH, "returns a ndarray for 'y', not a tensor"),
         ("narrow", Status.INCORRECT, r"as float32 \(8,\) on cuda, not bfloat16 \(8,\) on cuda"),
@@ -274,6 +279,32 @@ def test_a_failure_has_a_status_and_a_reason(
         stage.launcher(name)
     assert (caught.value.status, caught.value.sticky) == (status, False)
     assert len(stage.memory.blocks) == 1 + len(stage.memory.freed), "only the arena is left"
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ([1.0, 2.0], "returns a list of float, no dict of outputs: "),
+        ((), "returns a tuple, no dict of outputs: "),
+        (np.zeros(4), "returns a ndarray, no dict of outputs: "),
+        (1.5, "returns a float, no dict of outputs: "),
+        ({"out": None}, "returns a NoneType for 'out', not a tensor: "),
+        ({"out": np.zeros(4)}, "returns a ndarray for 'out', not a tensor: "),
+        ({"out": [1.0]}, "returns a list of float for 'out', not a tensor: "),
+        ({"x": 1}, "returns 'x', which is none of the outputs out"),
+        ({0: 1}, "returns 0, which is none of the outputs out"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_tensor_is_one_error_with_the_remedy(returned: object, said: str) -> None:
+    torch = SimpleNamespace(Tensor=type("Tensor", (), {}))
+    with pytest.raises(PeerError) as caught:
+        checked_results(torch, returned, {}, ["out"])
+    message = str(caught.value)
+    assert message.startswith(said)
+    assert caught.value.status is Status.LAUNCH
+    remedy = "return {'out': tensor}, or write into the tensors and return None"
+    assert message.endswith(remedy) or "none of the outputs" in said
 
 
 def test_one_that_harms_the_context_is_not_taken_for_harmless(
