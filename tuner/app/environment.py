@@ -64,6 +64,7 @@ def article(noun: str) -> str:
 def environment_of(device: Device, compiler: Compiler, folder: Path) -> Mapping[str, str]:
     """Describe the hardware and the software of a run; `folder` is in the kernel's checkout."""
     from tuner.device.base import FromRecording
+    from tuner.model.statistics import PROTOCOL
 
     info = device.info
     described = {
@@ -73,6 +74,8 @@ def environment_of(device: Device, compiler: Compiler, folder: Path) -> Mapping[
         "streaming_gbps": str(info.streaming_gbps),
         "architecture": info.architecture,
         "multiprocessors": str(info.multiprocessors),
+        # Recordings did not say so at first.
+        "protocol": "1" if info.recorded else str(PROTOCOL),
         **info.environment,
         "compiler": compiler.version,
         "tune": TUNER_VERSION,
@@ -81,7 +84,6 @@ def environment_of(device: Device, compiler: Compiler, folder: Path) -> Mapping[
     }
     if isinstance(device, FromRecording):
         described["date"] = _date(device.created)
-        described.setdefault("protocol", "1")  # recordings did not say so then
         described["recording"] = _identity(device.path)
     return {name: value for name, value in described.items() if value}
 
@@ -89,18 +91,21 @@ def environment_of(device: Device, compiler: Compiler, folder: Path) -> Mapping[
 def require_same_device(session: Session, device: Device) -> None:
     """Raise `SessionError` unless the device answers as it did when the session began."""
     from tuner.device.base import FromRecording
+    from tuner.model.statistics import PROTOCOL
 
     now = {"device": device.info.name}
     if isinstance(device, FromRecording):
         now["recording"] = _identity(device.path)
+    else:
+        now["protocol"] = str(PROTOCOL)
     for name, found in now.items():
-        before = session.environment.get(name, "unknown")
+        before = session.environment.get(name, "1" if name == "protocol" else "unknown")
         if before != found:
             raise SessionError(
                 f"the {name} was {before} and is now {found}",
                 path=session.directory,
-                remedy="resume it where it began, or start a new session: times of two devices "
-                "must not mix",
+                remedy="resume it where it began, or start a new session: times of two devices, or "
+                "of two protocols, must not mix",
             )
 
 

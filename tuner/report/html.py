@@ -40,6 +40,7 @@ def render_report(data: ReportData) -> str:
         verification_notes=summary.verification_notes(data),
         convergence=search.convergences(data),
         search_lines=(
+            *search.protocol_lines(data),
             *search.space_lines(data),
             *search.early_end_lines(data),
             *search.undecided_lines(data),

@@ -16,6 +16,7 @@ from tuner.report.data import ReportData
 from tuner.report.formatting import rounded, rounded_all
 from tuner.report.sections.bits import bits_json
 from tuner.report.sections.course import course_json, device_of
+from tuner.report.sections.search import protocol_of
 from tuner.report.sections.summary import counts_by_kind
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def json_of(data: ReportData) -> dict[str, object]:
         "kernel": data.kernel,
         "device": data.device,
         "recorded": data.recorded,
+        "protocol": protocol_of(data),
         "on_cpu": data.on_cpu,
         "verified_by": data.verified_by or None,
         "session": data.session,

@@ -17,6 +17,7 @@ from tuner.device.recorded.recording import (
     save_recording,
 )
 from tuner.model.errors import SessionError
+from tuner.model.statistics import PROTOCOL
 from tuner.session.session import Session
 
 MANIFEST = manifest(device="recorded")
@@ -81,6 +82,25 @@ def test_another_recording_or_gpu_is_not_the_same_device(tmp_path: Path) -> None
         gpu = UnavailableDevice(target_info("sm_89"))
         with pytest.raises(SessionError, match="the device was NVIDIA H200 and is now sm_89"):
             environment.require_same_device(session, gpu)
+
+
+def test_numbers_of_two_protocols_never_stand_in_one_session(tmp_path: Path) -> None:
+    gpu = UnavailableDevice(target_info("sm_89"))
+    kept = dict(environment.environment_of(gpu, NamedCompiler(), tmp_path))
+    assert kept.pop("protocol") == str(PROTOCOL)
+    different = pytest.raises(SessionError, match=f"the protocol was 1 and is now {PROTOCOL}")
+    with Session.create(tmp_path / "old", MANIFEST, kept) as session, different:
+        environment.require_same_device(session, gpu)
+    with Session.create(tmp_path / "new", MANIFEST, {**kept, "protocol": str(PROTOCOL)}) as session:
+        environment.require_same_device(session, gpu)
+
+
+def test_a_recording_that_names_no_protocol_is_of_the_first(tmp_path: Path) -> None:
+    device = recorded(tmp_path / "scale.json.xz")
+    kept = environment.environment_of(device, NamedCompiler(), tmp_path)
+    assert kept["protocol"] == "1"
+    with Session.create(tmp_path / "session", MANIFEST, kept) as session:
+        environment.require_same_device(session, device)
 
 
 @pytest.mark.parametrize(

@@ -215,10 +215,15 @@ def early_end_lines(data: ReportData) -> tuple[str, ...]:
 
 def protocol_lines(data: ReportData) -> tuple[str, ...]:
     """Say of numbers that were measured otherwise than today that they were."""
-    known = data.environment.get("protocol", str(PROTOCOL))
-    if not data.recorded or known == str(PROTOCOL):
+    known = protocol_of(data)
+    if known == str(PROTOCOL):
         return ()
     return (f"measured by protocol {known}; today's is {PROTOCOL} (CHANGELOG.md)",)
+
+
+def protocol_of(data: ReportData) -> str:
+    """Name the protocol of measuring; before the second one nothing said so."""
+    return data.environment.get("protocol", "1")
 
 
 def undecided_lines(data: ReportData) -> tuple[str, ...]:

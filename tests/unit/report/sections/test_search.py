@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from io import StringIO
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tests.support.drawings import Page, of_class, parsed
+from tuner.cli.view import print_end
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
+from tuner.model.statistics import PROTOCOL
 from tuner.model.trial import Measurement, Status, Trial
 from tuner.report.data import ReportData, fastest
 from tuner.report.html import render_report
@@ -26,6 +31,7 @@ from tuner.report.sections.search import (
     source_diffs,
     space_lines,
 )
+from tuner.report.terminal import json_of
 from tuner.session.events import SearchEnded, SpacePruned
 
 HERE = Workload.of({"T": 1, "D": 64})
@@ -217,6 +223,24 @@ ENOUGH = SearchEnded(0, "initial", "T=1", 31, 0.0041), SearchEnded(0, "initial",
 )
 def test_how_much_of_the_space_is_left_out_is_told(pruned, lines):
     assert space_lines(ReportData("scale", "H200", recorded=False, pruned=pruned)) == lines
+
+
+@pytest.mark.parametrize(
+    ("environment", "known"),
+    [({}, "1"), ({"protocol": "1"}, "1"), ({"protocol": str(PROTOCOL)}, None)],
+)
+@pytest.mark.parametrize("recorded", [True, False])
+def test_another_protocol_is_one_mark_wherever_results_are_told(
+    environment: dict[str, str], known: str | None, *, recorded: bool
+) -> None:
+    tried = run(make(Status.CORRECT), baselines_us={HERE.key: 4.0})
+    data = replace(tried, recorded=recorded, environment=environment)
+    said = f"measured by protocol {known}; today's is {PROTOCOL} (CHANGELOG.md)"
+    console = Console(record=True, width=140, file=StringIO())
+    print_end(data, Path("session"), console, resumable=False)
+    counts = console.export_text().count(said), render_report(data).lower().count(said[:24])
+    assert counts == ((1, 1) if known else (0, 0))
+    assert json_of(data)["protocol"] == (known or str(PROTOCOL))
 
 
 @pytest.mark.parametrize(
