@@ -169,7 +169,9 @@ def mean_figure(name: str, asked: float, some: list[Cell], cells: int = 0) -> Fi
         return Figure(name, f"{asked}x")
     mean = geometric_mean(cell.ratio for cell in some)
     of = f" of {cells}" if cells > len(some) else ""
-    return Figure(name, f"{asked}x", f"{mean:.2f}x over {len(some)}{of} cells", mean >= asked)
+    alone = [cell.alone for cell in some if cell.alone]
+    also = f"; alone {geometric_mean(alone):.2f}x" if alone else ""
+    return Figure(name, f"{asked}x", f"{mean:.2f}x over {len(some)}{of} cells{also}", mean >= asked)
 
 
 def _against(asked: AgainstPeer, found: list[Cell]) -> Iterator[Figure]:
@@ -342,16 +344,7 @@ def _by_ratio(cell: Cell) -> float:
 
 
 def _alone(found: list[Cell]) -> Iterator[str]:
-    """Say what a tuner that measures alone would have said and chosen."""
-    measured = [cell for cell in found if cell.peers and cell.alone]
-    rest = [cell for cell in measured if cell.operator not in ROUTING]
-    if measured:
-        means = (
-            f"{geometric_mean(cell.alone or 1.0 for cell in of):.2f}x"
-            for of in (measured, rest)
-            if of
-        )
-        yield f"Alone, over the best peer (all; without those two): {', '.join(means)}.\n"
+    """Say what a tuner that measures alone would have chosen."""
     around = [cell for cell in found if cell.content["surroundings"]]
     losses = [cell.misled_by for cell in around if cell.misled_by > 0.0]
     if losses:
@@ -383,7 +376,7 @@ def operator_section(result: Json) -> Iterator[str]:
         yield f"Geometric mean over the best peers: {mean:.2f}x{also}.\n"
     yield from _failures(found)
     yield from _not_asked(result)
-    yield from _changed_since(result)
+    yield from _beside_todays(result)
     yield f"{_checked(result['checks'])}\n"
 
 
@@ -405,8 +398,8 @@ def _not_asked(result: Json) -> Iterator[str]:
         )
 
 
-def _changed_since(result: Json) -> Iterator[str]:
-    """Say of how many cells the tree has another space, template or headers today."""
+def _beside_todays(result: Json) -> Iterator[str]:
+    """Say what today's space has besides, and of how many cells space or code are others."""
     from tuner.app.session_plan import headers_sha
     from tuner.session.records import file_sha
     from tuner.space.load import load_definition
@@ -416,6 +409,12 @@ def _changed_since(result: Json) -> Iterator[str]:
         return
     spec = load_definition(space).spec
     shas = file_sha(space), file_sha(spec.template), headers_sha(spec)
+    asked = {one.key for one in (*spec.tuned, *spec.held_out)}
+    if missing := len(asked - {case["workload"] for case in result["workloads"]}):
+        yield (
+            f"**Not measured**: {missing} of the {len(asked)} workloads of the search space; "
+            "no session was asked for them, so nothing here speaks of them.\n"
+        )
     of_cells = [case.get("files", result["files"]) for case in result["workloads"]]
     words = {"space": "another search space", "template": "another template"}
     counts = {

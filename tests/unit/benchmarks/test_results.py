@@ -141,7 +141,7 @@ def test_another_gpu_has_sections_of_its_own(found: dict[str, Any], tmp_path: Pa
     before, _, text = page.partition("## The linear layers of decode on an ")
     assert "gemm_fp8" not in before
     assert text.startswith(found["environment"]["device"])
-    assert "| the same, kv_a and fused_a | 1.07x over 4 cells |" in text
+    assert "| the same, kv_a and fused_a | 1.07x over 4 cells; alone 1.07x |" in text
     assert "| cells behind the best peer by more than 2 % | 2 of 4 |" in text
     assert "missed" not in text
     assert "\n### gemm_fp8\n" in text
@@ -196,6 +196,8 @@ def test_cells_of_other_files_than_todays_are_told() -> None:
     said = "\n".join(operator_section({**result, "workloads": [kept, *others]}))
     assert f"**Older code**, of {len(others) + 1} cells: " in said
     assert "1 of another search space" in said
+    said = "\n".join(operator_section({**result, "workloads": others}))
+    assert "**Not measured**: 1 of the " in said
 
 
 def test_a_figure_over_one_peer_names_what_was_not_measured(found: dict[str, Any]) -> None:
