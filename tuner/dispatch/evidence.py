@@ -20,7 +20,7 @@ RoundTimes = tuple[tuple[float, ...], ...]
 class AgainstProduction:
     """A variant against the peer that production calls, in the rounds that report.
 
-    `ratio` is the peer's cost over the baseline's in all rounds.
+    `ratio` is the peer's cost over the baseline's in the rounds that choose.
     """
 
     peer: str
@@ -41,10 +41,10 @@ class Compared:
     """A variant against the baseline on one workload.
 
     Times, speedup and interval are of the rounds that report. `ratio` is the variant's cost over
-    the baseline's in all rounds, or the winner's where a race says how far the variant is behind
-    it: what the choice of a set goes by. Where a peer
-    is what production calls, `production` compares with it, else it is None. `surroundings` names
-    what the times are costs in, and `alone_us` and `alone_baseline_us` are those without.
+    the baseline's in the rounds that choose, or the winner's where a race says how far the variant
+    is behind it: what the choice of a set goes by. Where a peer is what production calls,
+    `production` compares with it, else it is None. `surroundings` names what the times are costs
+    in, and `alone_us` and `alone_baseline_us` are those without.
     """
 
     workload: Workload
@@ -67,8 +67,13 @@ class Compared:
         Both beyond the interval and the resolution, and neither too noisy to say.
         """
         known = [one for one in (self, self.production) if one is not None]
-        noisy = any(is_noisy(one.speedup, one.interval) for one in known)
-        return not noisy and min(one.interval[0] for one in known) > 1.0 + RESOLUTION
+        return not self.noisy and min(one.interval[0] for one in known) > 1.0 + RESOLUTION
+
+    @property
+    def noisy(self) -> bool:
+        """Whether it is too noisy to say how it compares with these."""
+        known = [one for one in (self, self.production) if one is not None]
+        return any(is_noisy(one.speedup, one.interval) for one in known)
 
     @property
     def slower(self) -> bool:
@@ -93,7 +98,7 @@ Evidence = Mapping[Workload, tuple[Compared, ...]]
 def evidence(
     comparisons: Iterable[Comparison], distrusted: frozenset[Variant], seed: int
 ) -> Evidence:
-    """Collect what the comparisons say of each workload, fastest first.
+    """Collect what the comparisons say of each workload: the winner first, then who is next.
 
     Of a variant that was compared twice on a workload the later comparison counts. `seed` is the
     session's, so that an interval here is the one of its results.
@@ -168,6 +173,30 @@ def compared(comparison: Comparison, column: int, seed: int) -> Compared:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class OverWinner:
+    """A finalist against the winner of its workload, in the rounds that report."""
+
+    speedup: float
+    interval: Interval
+
+    @property
+    def noisy(self) -> bool:
+        return is_noisy(self.speedup, self.interval)
+
+    @property
+    def different(self) -> bool:
+        low, high = self.interval
+        return not self.noisy and (low > 1.0 + RESOLUTION or high < 1.0 - RESOLUTION)
+
+
+def over_winner(comparison: Comparison, variant: Variant, seed: int) -> OverWinner:
+    """Compare a finalist with the winner, which was chosen before: chance may put it ahead."""
+    _, reporting = split(comparison)
+    columns = comparison.column(winner_of(comparison)), comparison.column(variant)
+    return OverWinner(*_over(comparison, reporting, *columns, seed))
+
+
 def _over_production(
     comparison: Comparison, reporting: RoundTimes, column: int, seed: int
 ) -> AgainstProduction | None:
@@ -201,7 +230,8 @@ def _interval(
 
 
 def _ratio(comparison: Comparison, column: int) -> float:
-    rounds, raced_us = comparison.rounds, comparison.raced_us
+    # As the winner is chosen: rounds that report would flatter whom they choose.
+    (rounds, _), raced_us = split(comparison), comparison.raced_us
     winner = comparison.column(winner_of(comparison)) if raced_us else column
     if column != winner and 0 < column <= len(raced_us):
         return _ratio(comparison, winner) * raced_us[column - 1] / raced_us[winner - 1]

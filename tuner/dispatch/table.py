@@ -19,7 +19,7 @@ from tuner.dispatch.set_cover import best_set, smallest_set
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.settings import VARIANTS_WITHIN
-from tuner.model.trial import Status, Trial, Variant
+from tuner.model.trial import NOISY, Status, Trial, Variant
 from tuner.session.session import Session
 from tuner.space.plan import distance
 
@@ -29,7 +29,7 @@ SEARCH_NOISE = 0.03
 NEIGHBOURS = 2
 
 KernelOf = Callable[[Workload, Variant], VariantKernel | None]
-# What may serve a workload, with its slowdown over the best there.
+# What may serve a workload, with its slowdown over the winner by what chose that.
 Offers = Mapping[VariantKernel, tuple[Compared, float]]
 
 
@@ -43,19 +43,29 @@ class SetSelection:
     def __str__(self) -> str:
         if self.most is not None:
             return f"at most {self.most} variant{'s' * (self.most != 1)}"
-        return f"within {self.within * 100:g} % of each workload's best"
+        return f"within {self.within * 100:g} % of each workload's winner"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Who serves one tuned workload, None for production's; `slowdown` is over the best's time."""
+    """Who serves one tuned workload, None for production's; `best` is who wins there."""
 
     workload: Workload
     kernel: VariantKernel | None = None
     compared: Compared | None = None
     best: Compared | None = None
-    slowdown: float | None = None
     reason: str = ""
+
+    @property
+    def slowdown(self) -> float | None:
+        """Its time over the winner's; production's loses nothing where it is the faster."""
+        if self.best is None:
+            return None
+        if self.compared is not None:
+            return self.compared.time_us / self.best.time_us
+        production = self.best.production
+        served_us = production.time_us if production else self.best.baseline_us
+        return served_us / min(served_us, self.best.time_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +86,14 @@ class HeldOut:
             return "not measured"
         if self.compared.proved:
             return "faster"
+        if self.compared.noisy:
+            return NOISY
         return "slower" if self.compared.behind else "no difference"
 
     @property
     def refuted(self) -> bool:
-        """Whether it was measured and is no faster than production's, which then serves here."""
-        return self.verdict in ("slower", "no difference")
+        """Whether it was measured and is not proved faster: production's then serves here."""
+        return self.verdict in ("slower", "no difference", NOISY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +179,8 @@ class SessionDispatch:
     def _chosen_table(self, choice: SetSelection) -> DispatchTable:
         """Choose who serves each workload, from what was compared with the baseline.
 
-        A workload without a variant that is proved faster has production's, which is none of the
-        variants.
+        A workload whose winner is not proved faster has production's, which is none of the
+        variants: another that seems to be was not chosen to be tested.
         """
         tuned = [workload for workload in self._workloads if not workload.held_out]
         offers = [self._offers(workload) for workload in tuned]
@@ -183,6 +195,8 @@ class SessionDispatch:
 
     def _offers(self, workload: Workload) -> Offers:
         compared = self.evidence.get(workload, ())
+        if not compared or not compared[0].proved:
+            return {}
         kernels = [
             self._kernel_of(workload, one.variant) if one.proved else None for one in compared
         ]
@@ -197,12 +211,11 @@ class SessionDispatch:
         if best is None:
             return Entry(workload, reason="nothing was compared with the baseline")
         if kernel is not None:
-            one, slowdown = offers[kernel]
-            return Entry(workload, kernel, one, best, slowdown)
-        # Production's may be the fastest itself.
-        slowdown = best.otherwise / min(best.ratio, best.otherwise)
-        reason = "the variants serve other workloads" if offers else "no variant is proved faster"
-        return Entry(workload, None, None, best, slowdown, reason)
+            return Entry(workload, kernel, offers[kernel][0], best)
+        reason = (
+            "the variants serve other workloads" if offers else "the winner is not proved faster"
+        )
+        return Entry(workload, None, None, best, reason)
 
     def _checked(
         self, workload: Workload, points: Sequence[tuple[Workload, VariantKernel | None]]
@@ -227,9 +240,7 @@ class SessionDispatch:
 
 
 def _near(offers: Offers, choice: SetSelection) -> Mapping[VariantKernel, float]:
-    # The fastest that is proved: where the very best is not, nothing may be near enough to it.
-    least = min((slowdown for _, slowdown in offers.values()), default=1.0)
-    most = inf if choice.most is not None else max(1.0 + choice.within, least)
+    most = inf if choice.most is not None else 1.0 + choice.within
     return {k: log(slowdown) for k, (_, slowdown) in offers.items() if slowdown <= most}
 
 

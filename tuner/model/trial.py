@@ -20,6 +20,9 @@ RESOLUTION = 0.002
 NARROW = 0.04
 
 
+NOISY = "too noisy to say"
+
+
 def is_noisy(speedup: float, interval: tuple[float, float]) -> bool:
     """Tell whether an interval is too wide to call its programs different, or equally fast."""
     low, high = interval

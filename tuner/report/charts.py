@@ -148,13 +148,14 @@ def throughputs(
     results: Sequence[Result], traffic_bytes: Mapping[str, int], streaming_gbps: float
 ) -> Markup:
     """Draw the achieved rate of each workload against the measured streaming rate."""
+    times_us = [_bounded_us(one) for one in results]
     rates = [_per_ns(traffic_bytes[one.workload.key], one) for one in results]
     width = _label_width([str(one.workload) for one in results])
     x = Scale(0, max([streaming_gbps, *chain(*rates)]) * 1.02, width, WIDTH - 280)
     floors_us = [floor_us(traffic_bytes[one.workload.key], streaming_gbps) for one in results]
     return draw(
         "throughputs",
-        rows=list(zip(results, rates, floors_us, strict=True)),
+        rows=list(zip(results, times_us, rates, floors_us, strict=True)),
         x=x,
         ticks=ticks(0, x.high, 5),
         streaming_gbps=streaming_gbps,
@@ -192,11 +193,13 @@ def roofline(
 
 
 def _per_ns(amount: int, result: Result) -> list[float]:
+    return [amount / us / 1e3 for us in _bounded_us(result)]
+
+
+def _bounded_us(result: Result) -> tuple[float, float]:
     # Between neighbours inputs lie in the L2: no roof bounds that, so these are the times alone.
-    alone = (result.alone_baseline_us, result.alone_us)
-    measured = (result.baseline_us, result.tuned_us)
-    times_us = [us or cost for us, cost in zip(alone, measured, strict=True)]
-    return [amount / us / 1e3 for us in times_us]
+    baseline_us, tuned_us = result.alone_baseline_us, result.alone_us
+    return baseline_us or result.baseline_us, tuned_us or result.tuned_us
 
 
 def _label_width(labels: Sequence[str]) -> float:

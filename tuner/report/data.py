@@ -24,6 +24,7 @@ from tuner.model.trial import (
     Comparison,
     Energy,
     PeerTrial,
+    Resources,
     Result,
     Status,
     Trial,
@@ -243,6 +244,20 @@ def fastest(trials: tuple[Trial, ...], count: int | None = None) -> tuple[Trial,
     for trial in timed_trials(trials, full=True):
         unique.setdefault(trial.variant, trial)
     return tuple(unique.values())[:count]
+
+
+def is_of_cpu(result: Result) -> bool:
+    return result.resources == Resources(registers=None)  # `host` reports nothing
+
+
+def roofline_of(result: Result) -> float | None:
+    """Give the share of the streaming rate that a result reaches, None where none is known.
+
+    A CPU is nowhere near the roofline of its memory. Between neighbours inputs lie in the L2,
+    which no rate of the memory bounds: there only a time alone has a share.
+    """
+    around = bool(result.surroundings) and result.alone_us is None
+    return None if around or is_of_cpu(result) else result.roofline_share
 
 
 def stopped_early(trial: Trial) -> bool:

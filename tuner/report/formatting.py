@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from tuner.model.config import format_value
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
-from tuner.model.trial import Occupancy, Result
+from tuner.model.trial import NOISY, Occupancy, Result
+
+if TYPE_CHECKING:
+    from tuner.dispatch.evidence import OverWinner
 
 # 0.1 ns, and a hundredth of a per cent: far below the noise of any measurement.
 DIGITS = 4
-NOISY = "too noisy to say"
 # A workload's name that is longer leaves out what all of them share.
 MOST_WORKLOAD_CHARS = 28
 
@@ -116,7 +119,7 @@ def joined(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + more
 
 
-def significance(result: Result) -> str:
+def significance(result: Result | OverWinner) -> str:
     """Say what the interval allows to say of one workload."""
     if not result.different:
         return NOISY if result.noisy else "no difference"
@@ -124,7 +127,8 @@ def significance(result: Result) -> str:
 
 
 def common(results: Sequence[Result]) -> dict[str, Value]:
-    configs = [result.config for result in results if not result.baseline_wins]
+    """Give what all configs have, also those that lost to a baseline: their times are shown."""
+    configs = [result.config for result in results]
     if len(configs) < 2:
         return {}
     first, *others = configs

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tuner.model.trial import Status, Trial
 from tuner.report import charts, formatting
-from tuner.report.data import ReportData
+from tuner.report.data import ReportData, roofline_of
 from tuner.report.pages import render_page, write_page
 from tuner.report.sections import bits, course, search, summary
 
@@ -66,7 +66,11 @@ def render_report(data: ReportData) -> str:
 def _result_parts(data: ReportData) -> Mapping[str, object]:
     streaming = data.streaming_gbps or 0.0
     traffic, operations = data.traffic_bytes, data.operations
-    placed = [one for one in data.results if streaming and one.workload.key in traffic]
+    placed = [
+        one
+        for one in data.results
+        if streaming and one.workload.key in traffic and roofline_of(one) is not None
+    ]
     known = [
         one for one in placed if traffic[one.workload.key] and operations.get(one.workload.key)
     ]
@@ -87,6 +91,7 @@ def _result_parts(data: ReportData) -> Mapping[str, object]:
         "paired": {result.paired for result in data.results} or {not data.recorded},
         "rounds_least": min((len(one.rounds) for one in data.comparisons), default=0),
         "isolated": any(result.isolated_us is not None for result in data.results),
+        "roofline_of": roofline_of,
         "common": formatting.common(data.results),
         "shared": shared,
         "unpaired": sum(not result.paired for result in data.results),
@@ -123,6 +128,7 @@ def _parts_of_some(data: ReportData) -> Mapping[str, object]:
         found = dispatch.peers_on(data)
         made |= {
             "dispatch_summary": dispatch.dispatch_summary(data.dispatch) if data.dispatch else "",
+            "over_winners": dispatch.over_winners(data),
             "wanted_shown": dispatch.WANTED_SHOWN,
             "productions": productions,
             "peers": found,

@@ -59,7 +59,7 @@ def _environment() -> Environment:
     written = (
         *(formatting.ratio, formatting.interval, formatting.percent, formatting.occupancy),
         *(formatting.seconds, formatting.significant, formatting.joined, formatting.shortened),
-        *(formatting.without, formatting.cut, formatting.printable),
+        *(formatting.without, formatting.cut, formatting.printable, formatting.significance),
     )
     environment.filters.update({one.__name__: one for one in written})
     environment.filters.update(us=formatting.microseconds, pairs=_pairs, value_of=_value_of)

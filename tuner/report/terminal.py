@@ -10,9 +10,9 @@ from rich.text import Text
 
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
-from tuner.model.trial import INITIAL, Occupancy, Resources, Result, Trial
+from tuner.model.trial import INITIAL, Occupancy, Result, Trial
 from tuner.report import formatting
-from tuner.report.data import ReportData
+from tuner.report.data import ReportData, is_of_cpu, roofline_of
 from tuner.report.formatting import rounded, rounded_all
 from tuner.report.sections.bits import bits_json
 from tuner.report.sections.course import course_json, device_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
     from tuner.report.rounds import RoundData
-    from tuner.report.sections.dispatch import Against, PeersOn
+    from tuner.report.sections.dispatch import PeersOn
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ def results_table(results: Sequence[Result], peers: Sequence[PeersOn] = ()) -> T
     everywhere are named once, below, and so are axes where names of workloads are long. The
     candidate is a column where it isn't always the first, the best peer where one was compared.
     """
-    best = {one.workload: one.best for one in peers if one.best is not None}
+    best = {one.workload: one for one in peers if one.best is not None}
     common = formatting.common(results)
     shared = formatting.shared_axes(result.workload for result in results)
     around = any(result.surroundings for result in results)
@@ -54,7 +54,7 @@ def results_table(results: Sequence[Result], peers: Sequence[PeersOn] = ()) -> T
             ("best peer\nus, against it", "left", lambda r: _best_peer(best.get(r.workload)))
         ]
     columns += [
-        ("roof-\nline", "right", lambda r: _dash(_roofline(r), formatting.percent)),
+        ("roof-\nline", "right", lambda r: _dash(roofline_of(r), formatting.percent)),
         ("regs", "right", lambda r: _dash(r.resources and r.resources.registers, str)),
         ("occupancy\nlimited by", "left", lambda one: _dash(one.occupancy, _occupancy)),
     ]
@@ -118,12 +118,15 @@ def _dash(value: T | None, written: Callable[[T], str | Text]) -> str | Text:
     return "-" if value is None else written(value)
 
 
-def _best_peer(best: Against | None) -> Text:
-    if best is None or best.time_us is None or best.speedup is None:
+def _best_peer(peers: PeersOn | None) -> Text:
+    best = peers.best if peers else None
+    if peers is None or best is None or best.time_us is None or best.speedup is None:
         return Text("-")
+    text = Text(f"{best.name}\n{formatting.microseconds(best.time_us)}")
+    if peers.served != peers.winner:
+        return text  # the ratio is to what serves, which is not in the row
     style = "" if not best.different else "bold green" if best.speedup > 1.0 else "bold red"
-    text = Text(f"{best.name}\n{formatting.microseconds(best.time_us)} ")
-    return text.append(formatting.ratio(best.speedup), style=style)
+    return text.append(" ").append(formatting.ratio(best.speedup), style=style)
 
 
 def _alone(result: Result) -> Text:
@@ -131,15 +134,6 @@ def _alone(result: Result) -> Text:
         return Text("-" if result.surroundings else "only")
     us, speedup = formatting.microseconds(result.alone_us), formatting.ratio(result.alone_speedup)
     return Text(us).append(f"\n{speedup}", style="dim")
-
-
-def _roofline(result: Result) -> float | None:
-    """A CPU is nowhere near the roofline of its memory."""
-    return None if _is_of_cpu(result) else result.roofline_share
-
-
-def _is_of_cpu(result: Result) -> bool:
-    return result.resources == Resources(registers=None)  # `host` reports nothing
 
 
 def _wrap_workloads(column: Column, results: Sequence[Result], shared: Mapping[str, Value]) -> None:
@@ -157,7 +151,7 @@ def _workload(workload: Workload, shared: Mapping[str, Value]) -> Text:
 
 
 def _speedup(result: Result) -> Text:
-    if _is_of_cpu(result):
+    if is_of_cpu(result):
         return Text("verified, not\ntimed for a\nGPU", style="dim")
     label = formatting.significance(result)
     style = {"faster": "bold green", "slower": "bold red"}.get(label, "")
@@ -188,7 +182,7 @@ def _json_result(
         "alone_baseline_us": rounded(result.alone_baseline_us),
         "alone_speedup": None if data.on_cpu else rounded(result.alone_speedup),
         "serves": server_of(data.dispatch, result),
-        "roofline": rounded(_roofline(result)),
+        "roofline": rounded(roofline_of(result)),
         "candidate": result.candidate,
         "config": dict(result.config),
         "registers": None if result.resources is None else result.resources.registers,

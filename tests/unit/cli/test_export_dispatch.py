@@ -36,7 +36,7 @@ def texts(folder):
 def test_it_writes_the_folder_and_says_what_is_in_it(tune, session, tmp_path):
     result = tune("export", session, "--to", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    assert "out (2 variants for 3 tuned workloads, within 2 % of each workload's best)" in (
+    assert "out (2 variants for 3 tuned workloads, within 2 % of each workload's winner)" in (
         result.output
     )
     assert "T=500 D=8192: the rule's variant is no faster there, production's serves" in (
@@ -78,7 +78,7 @@ def test_it_says_whose_kernel_serves_where_ours_is_not_faster_and_what_times_are
     assert shape["production_us"] == pytest.approx(4.0, rel=0.02)
     assert (shape["surroundings"], shape["alone_us"]) == ("decode", 11.0)
     assert device["surroundings"] == {"decode": "decode"}, "its file says no more of it"
-    assert "production's: sgl-jit (no variant is proved faster)" in found["README.md"]
+    assert "production's: sgl-jit (the winner is not proved faster)" in found["README.md"]
     assert "costs between the neighbours" in found["README.md"]
     assert "// T=1 D=4096: production's: sgl-jit" in found["blend.h"]
 

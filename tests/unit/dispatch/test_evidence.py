@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 from dispatch_sample import ONE, A, B, comparison, trial
 
-from tuner.dispatch.evidence import compared, distrusted, evidence, split, winner_of
+from tuner.dispatch.evidence import (
+    compared,
+    distrusted,
+    evidence,
+    over_winner,
+    split,
+    winner_of,
+)
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.statistics import paired_interval
@@ -58,6 +65,19 @@ def test_the_first_rounds_choose_and_the_others_report() -> None:
     choosing, reporting = split(said)
     assert (len(choosing), len(reporting)) == (10, 30)
     assert winner_of(said) == B
+
+
+def test_rounds_that_report_change_no_order_and_tell_who_is_ahead_in_them() -> None:
+    said = comparison(ONE, {A: 5.0, B: 5.1})
+    late = tuple((row[0], row[1], 0.9 * row[2]) for row in said.rounds[10:])
+    said = replace(said, rounds=(*said.rounds[:10], *late))
+    first, second = evidence((said,), frozenset(), 0)[ONE]
+    assert (first.variant, second.variant) == (winner_of(said), B) == (A, B)
+    assert second.time_us < first.time_us
+    over = over_winner(said, B, 0)
+    assert over.speedup == pytest.approx(first.time_us / second.time_us)
+    assert over.different
+    assert not over_winner(said, A, 0).different
 
 
 def test_after_a_race_all_rounds_report_and_it_says_who_wins_and_by_how_much() -> None:

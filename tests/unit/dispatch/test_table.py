@@ -77,8 +77,8 @@ def test_what_is_not_proved_faster_is_the_baselines(dispatched):
     assert made.table.kernels == ()
     reasons = [entry.reason for entry in made.table.entries]
     assert reasons == [
-        "no variant is proved faster",
-        "no variant is proved faster",
+        "the winner is not proved faster",
+        "the winner is not proved faster",
         "nothing was compared with the baseline",
     ]
     assert made.table.entries[1].slowdown == 1.0
@@ -90,11 +90,26 @@ def test_what_is_faster_than_the_baseline_but_not_than_productions_peer_serves_n
     made = dispatched((faster, slower))
     assert served(made) == [A, None, None]
     entry = made.table.entries[1]
-    assert entry.reason == "no variant is proved faster"
+    assert entry.reason == "the winner is not proved faster"
     assert productions(entry.best) == "production's: sgl-jit"
     assert productions(made.table.entries[2].best) == "production's: the baseline"
     # Production's is the best there: nothing is lost by it.
     assert entry.slowdown == 1.0
+
+
+def test_where_the_winner_is_not_proved_no_other_serves(dispatched):
+    said = comparison(ONE, {A: 9.8, B: 9.9})
+    late = tuple((row[0], row[0], row[2]) for row in said.rounds[10:])
+    made = dispatched((replace(said, rounds=(*said.rounds[:10], *late)),))
+    assert [one.proved for one in made.evidence[ONE]] == [False, True]
+    assert served(made)[0] is None
+
+
+def test_a_held_out_workload_may_be_too_noisy_to_say(dispatched):
+    rows = tuple((10.0, 4.0 if k % 2 else 9.0) for k in range(40))
+    near = replace(comparison(NEAR, {A: 6.0}), rounds=rows)
+    held_out, _ = dispatched((*COMPARISONS[:3], near)).table.held_out
+    assert (held_out.verdict, held_out.refuted) == ("too noisy to say", True)
 
 
 def test_as_fast_as_productions_peer_is_not_faster(dispatched):

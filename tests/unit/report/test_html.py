@@ -187,7 +187,7 @@ def test_an_interrupted_run_without_a_baseline_still_converges(data):
 
 def test_unknown_traffic_leaves_the_roofline_out(data):
     page = Page(render_report(replace(data, traffic_bytes={})))
-    assert "The traffic of the kernel or the streaming rate" in page.text
+    assert "The traffic of the kernel, the streaming rate" in page.text
 
 
 def test_operations_add_the_classic_roofline(data, page):

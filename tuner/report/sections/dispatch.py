@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from tuner.dispatch.evidence import productions, split
+from tuner.dispatch.evidence import OverWinner, over_winner, productions, split, winner_of
 from tuner.model.kernel import Workload
 from tuner.model.statistics import (
     Interval,
@@ -32,7 +32,7 @@ def dispatch_summary(dispatch: Dispatch) -> str:
     workloads = f"{total} tuned workload{'s' * (total != 1)}"
     served = sum(entry.kernel is not None for entry in table.entries)
     if not count:
-        return f"Production's serves all of {workloads}: no variant is proved faster."
+        return f"Production's serves all of {workloads}: no winner is proved faster."
     rest = total - served
     others = f", production's {rest}" if rest else ""
     return (
@@ -86,12 +86,14 @@ class Against:
 class PeersOn:
     """The peers on one workload; `served` is what the dispatch serves there, None the baseline.
 
-    It is a peer's name where production calls that and no variant is faster. `served_us` is its
-    time in the rounds that they shared, None where nothing was compared; `isolated_us` that without
-    programmatic dependent launch, None where it isn't used.
+    It is a peer's name where production calls that and no variant is faster, and `winner` is the
+    config of the workload's result. `served_us` is its time in the rounds that they shared, None
+    where nothing was compared; `isolated_us` that without programmatic dependent launch, None where
+    it isn't used.
     """
 
     workload: Workload
+    winner: Variant
     served: Variant | str | None
     served_us: float | None
     paired: bool
@@ -102,7 +104,7 @@ class PeersOn:
     def server(self) -> str:
         """Say who serves here."""
         if isinstance(self.served, Variant):
-            return "tuned"
+            return "tuned" if self.served == self.winner else "tuned, in the winner's place"
         return f"production's: {self.served or 'the baseline'}"
 
     @property
@@ -121,6 +123,18 @@ def server_of(dispatch: Dispatch | None, result: Result) -> str | None:
     if found is None:
         return None
     return "tuned" if found[0] is not None else productions(found[1])
+
+
+def over_winners(data: ReportData) -> dict[Workload, OverWinner]:
+    """Compare what the dispatch serves with the winner, on workloads where these differ."""
+    last = {one.workload: one for one in data.comparisons}
+    return {
+        entry.workload: over_winner(comparison, entry.kernel.variant, data.seed or 0)
+        for entry in (data.dispatch.table.entries if data.dispatch else ())
+        if entry.kernel is not None
+        and (comparison := last[entry.workload])
+        and entry.kernel.variant != winner_of(comparison)
+    }
 
 
 def peers_on(data: ReportData) -> tuple[PeersOn, ...]:
@@ -228,7 +242,7 @@ def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersO
             break
     else:
         against = tuple(Against(one.name, one.status, one.reason) for one in trials)
-        return PeersOn(workload, served, None, True, against)
+        return PeersOn(workload, result.variant, served, None, True, against)
     last = known[-1]
     # The rounds that chose the winner among several would flatter it.
     _, rounds = split(last)
@@ -245,7 +259,8 @@ def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersO
             isolated = None if isolated_us is None else time_us / isolated_us
             one = Against(one.name, one.status, one.reason, time_us, speedup, bounds, isolated)
         found.append(one)
-    return PeersOn(workload, served, cost_us(served_us), last.paired, tuple(found), isolated_us)
+    against, time_us = tuple(found), cost_us(served_us)
+    return PeersOn(workload, result.variant, served, time_us, last.paired, against, isolated_us)
 
 
 def _served(

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tuner.model.statistics import geometric_mean
-from tuner.model.trial import Check, Result, Status
+from tuner.model.trial import NOISY, Check, Result, Status
 from tuner.report import formatting
 from tuner.report.data import ReportData
-from tuner.report.formatting import NOISY, ratio, significance
+from tuner.report.formatting import ratio, significance
 
 # A larger speedup over the baseline comes with a warning.
 BELIEVABLE = 10
@@ -114,14 +114,12 @@ def _claim(results: Sequence[Result], labels: Sequence[str], kind: str) -> tuple
     scope = f"{count} {kind} workload{'s' if count != 1 else ''}"
     average = f"geometric mean over {scope}" if count > 1 else f"on {scope}"
     if faster == slower == 0:
-        why = "" if NOISY in labels else ": no 95 % interval excludes 1"
-        said = "is proved" if NOISY in labels else "from the baseline"
-        return "same", f"No difference {said}{why} ({average}: {ratio(mean)})."
+        return "same", f"No difference from the baseline is proved ({average}: {ratio(mean)})."
     if 2 * faster > count and mean > 1.0:
         also = f", slower on {slower}" if slower else ""
         return "faster", (
             f"{ratio(mean)} faster than the baseline ({average}); "
-            f"95 % intervals exclude 1 on {faster} of {count}{also}."
+            f"proved on {faster} of {count}{also}."
         )
     if faster and slower:
         tone: Tone = "faster" if faster > slower and mean > 1.0 else "slower"

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from tuner.dispatch.evidence import split
+from tuner.dispatch.evidence import OverWinner, over_winner, split
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
-from tuner.model.statistics import cost_us, paired_interval, unpaired_interval
+from tuner.model.statistics import cost_us
 from tuner.model.trial import INITIAL, RESOLUTION, Comparison, Result, Variant
 from tuner.report import charts
 from tuner.report.data import ReportData
-from tuner.report.formatting import joined, pairs, percent
+from tuner.report.formatting import joined, pairs, percent, significance
 
 # What a time alone leaves open, and where the remedy stands.
 ALONE = (
@@ -28,24 +28,27 @@ ALONE = (
 class Disagreement:
     """A workload on which another finalist is the fastest alone.
 
-    `gain` is by how much it is faster alone than the winner, `loss` by how much slower in the
-    surroundings, both as shares; `clear`: the interval of the loss excludes none.
+    `gain` is the share by which it is faster alone than the winner, `around` compares with that
+    in the surroundings.
     """
 
     workload: Workload
     config: Config
     candidate: str
     gain: float
-    loss: float
-    clear: bool
+    around: OverWinner
+
+    @property
+    def clear(self) -> bool:
+        """Whether it is proved that what wins alone loses there."""
+        return significance(self.around) == "slower"
 
     def __str__(self) -> str:
         own = "" if self.candidate == INITIAL else f"{self.candidate}: "
-        there = (
-            f"it is {percent(self.loss)} slower"
-            if self.clear
-            else "no difference to the winner is proved"
-        )
+        there = {
+            "slower": f"it is {percent(1.0 / self.around.speedup - 1.0)} slower",
+            "faster": f"it is {percent(self.around.speedup - 1.0)} faster, too",
+        }.get(significance(self.around), "no difference to the winner is proved")
         return (
             f"{self.workload}: alone, {own}{pairs(self.config)} would have won by "
             f"{percent(self.gain)}; in its surroundings {there}."
@@ -96,15 +99,9 @@ def _disagreement(data: ReportData, result: Result, comparison: Comparison) -> D
     gain = alone_us[winner] / alone_us[other] - 1.0
     if other == winner or gain <= RESOLUTION:
         return None
-    _, rounds = split(comparison)
-    interval = paired_interval if comparison.paired else unpaired_interval
-    times = [[row[column] for row in rounds] for column in (other, winner)]
-    ratio, bounds = interval(times[0], times[1], data.seed or 0)
-    variant: Variant = comparison.finalists[other - 1]
-    clear = bounds[0] > 1.0 + RESOLUTION
-    return Disagreement(
-        result.workload, variant.config, variant.candidate, gain, ratio - 1.0, clear
-    )
+    variant = comparison.finalists[other - 1]
+    found = over_winner(comparison, variant, data.seed or 0)
+    return Disagreement(result.workload, variant.config, variant.candidate, gain, found)
 
 
 def _panel(result: Result, comparison: Comparison) -> charts.Panel:

@@ -44,16 +44,16 @@ def dispatch(tmp_path):
     [
         (
             COMPARISONS,
-            "2 variants serve 3 of 3 tuned workloads, within 2 % of each workload's best.",
+            "2 variants serve 3 of 3 tuned workloads, within 2 % of each workload's winner.",
         ),
         (
             (comparison(ONE, {A: 5.0}),),
-            "1 variant serves 1 of 3 tuned workloads, within 2 % of each workload's best, "
+            "1 variant serves 1 of 3 tuned workloads, within 2 % of each workload's winner, "
             "production's 2.",
         ),
         (
             (comparison(ONE, {A: 10.0}),),
-            "Production's serves all of 3 tuned workloads: no variant is proved faster.",
+            "Production's serves all of 3 tuned workloads: no winner is proved faster.",
         ),
     ],
 )
@@ -65,6 +65,17 @@ def test_the_page_says_who_serves_what_and_what_might_save_a_variant(dispatch, g
     two = (comparison(ONE, {A: 5.0}), comparison(SOME, {B: 4.0}))
     pages = [shown(render_report(dispatch(one)), "Dispatch") for one in (COMPARISONS, two)]
     golden("dispatch.txt", "\n\n".join(pages))
+
+
+def test_what_serves_in_the_winners_place_is_compared_with_that(dispatch):
+    first, some, *others = COMPARISONS
+    # C wins by the rounds that choose, and B, which serves two shapes, is ahead in the others.
+    late = tuple((row[0], row[1], 0.98 * row[2], row[3]) for row in some.rounds[10:])
+    ahead = replace(some, rounds=(*some.rounds[:10], *late))
+    page = shown(render_report(dispatch((first, ahead, *others))), "Dispatch")
+    assert "T=64 D=4096 v2 1.01x [1.01, 1.01] faster" in page
+    assert "chance may put another one ahead" in page
+    assert "T=1024 D=4096 v2 the winner" in page
 
 
 @pytest.mark.parametrize(
@@ -244,6 +255,9 @@ def test_what_the_dispatch_serves_counts_and_not_the_winner_of_a_workload(sessio
         entry.kernel.variant for entry in data.dispatch.table.entries
     ]
     assert any(one.served != result.variant for one, result in zip(found, results, strict=True))
+    assert [one.server for one in found] == ["tuned", "tuned, in the winner's place", "tuned"]
+    text = printed(results_table(results, found))
+    assert [f"{8.0 / one.served_us:.2f}x" in text for one in found] == [True, False, True]
     for one, entry in zip(found, data.dispatch.table.entries, strict=True):
         assert one.served_us == pytest.approx(entry.compared.time_us)
         assert one.peers[0].speedup == pytest.approx(8.0 / one.served_us)

@@ -48,24 +48,23 @@ def judge(*values: tuple[float, float, float]) -> tuple[str, str]:
             (FASTER, FASTER),
             "faster",
             "2.00x faster than the baseline (geometric mean over 2 tuned workloads); "
-            "95 % intervals exclude 1 on 2 of 2.",
+            "proved on 2 of 2.",
         ),
         (
             (FASTER,),
             "faster",
-            "2.00x faster than the baseline (on 1 tuned workload); "
-            "95 % intervals exclude 1 on 1 of 1.",
+            "2.00x faster than the baseline (on 1 tuned workload); proved on 1 of 1.",
         ),
         (
             (FASTER, FASTER, SLOWER),
             "faster",
             "1.47x faster than the baseline (geometric mean over 3 tuned workloads); "
-            "95 % intervals exclude 1 on 2 of 3, slower on 1.",
+            "proved on 2 of 3, slower on 1.",
         ),
         (
             (SAME, SAME),
             "same",
-            "No difference is proved "
+            "No difference from the baseline is proved "
             "(geometric mean over 2 tuned workloads: 1.01x). Too noisy to say on 2 of 2: measure "
             "again on a quieter GPU.",
         ),

@@ -55,6 +55,25 @@ def test_no_loss_is_said_that_is_not_proved(data):
     assert str(one).endswith("in its surroundings no difference to the winner is proved.")
 
 
+def test_what_chance_kept_from_winning_is_told_as_faster(data):
+    run = between(data, other_us=11.0, other_alone_us=11.0)
+    (said,) = run.comparisons
+    late = tuple((row[0], row[1], 0.8 * row[2], row[3]) for row in said.rounds[10:])
+    ahead = replace(said, rounds=(*said.rounds[:10], *late))
+    (one,) = disagreements(replace(run, comparisons=(ahead,)))
+    assert str(one).endswith("in its surroundings it is 14 % faster, too.")
+    assert not one.clear
+
+
+def test_between_neighbours_only_a_time_alone_has_a_roofline(data):
+    run = between(data, other_us=10.8, other_alone_us=11.0)
+    page = render_report(run)
+    assert "; 12.00 us, floor" in page
+    lacking = replace(run, results=tuple(replace(r, alone_us=None) for r in run.results))
+    assert json_of(lacking)["workloads"][0]["roofline"] is None
+    assert "a time without neighbours is not known" in render_report(lacking)
+
+
 @pytest.mark.parametrize("alone_us", [12.0, 11.99, 14.0])
 def test_where_both_agree_nothing_is_said(data, alone_us):
     assert disagreements(between(data, other_us=10.8, other_alone_us=alone_us)) == ()
