@@ -278,24 +278,6 @@ def _compile_time(content):
     )
 
 
-def _energy(content):
-    yield "## Energy\n"
-    yield (
-        f"silu_and_mul on an {content['environment']['device']}, windows of "
-        f"{content['window_s']:g} s: two windows of the same program differ by at most "
-        f"{content['spread_most']:.2%}.\n"
-    )
-    yield "| workload | program | us | mJ above idle | mJ in all | W |"
-    yield "|---|---|---|---|---|---|"
-    for one in content["workloads"]:
-        for name, found in one["programs"].items():
-            yield (
-                f"| {one['workload']} | {name} | {found['time_us']:.2f} | {found['net_mj']:.2f} "
-                f"| {found['gross_mj']:.2f} | {found['power_w']:.0f} |"
-            )
-    yield "\n`benchmarks/energy.py`, `benchmarks/results/h200/energy.json`.\n"
-
-
 def _throughput(content, gpu=GPU):
     rates, environment = content["rates"], content["environment"]
     yield "## Configs compiled, verified and timed per second\n"
@@ -435,8 +417,6 @@ SECTIONS = (
     (search_section.many, "cpu/many_workloads"),
     (_compile_time, "cpu/compile_time"),
     (_gemm_search, "h200/gemm_search"),
-    (_energy, "h200/energy"),
-    (search_section.worth, "h200/search_worth"),
     (_throughput, "GPU/throughput"),
     (search_section.replay_length, "h200/replay_length"),
     (_same_kernel, "h200/same_kernel"),

@@ -158,47 +158,6 @@ def many(content: Json) -> Iterator[str]:
     )
 
 
-def worth(content: Json) -> Iterator[str]:
-    """Compare what a search finds with what rewriting alone does."""
-    kernels = content["kernels"]
-    yield "## Does the search earn its place?\n"
-    yield (
-        "The same conversation, the same candidates and the same number of measurements, two "
-        "ways: *rewriting alone* takes the best default config of all candidates, *search* the "
-        "winner of the search. Both and the baseline in the same "
-        f"{content['rounds']} rounds on an {content['environment']['device']}, geometric means "
-        "over the tuned workloads.\n"
-    )
-    yield (
-        "| kernel | candidates | workloads | rewriting alone over the baseline "
-        "| search over the baseline | search over rewriting alone | 95 % interval "
-        "| faster, same, slower |"
-    )
-    yield "|---|---|---|---|---|---|---|---|"
-    for kernel in kernels:
-        rows = kernel["workloads"]
-        found = [row["search_over_default"]["said"] for row in rows]
-        counts = ", ".join(str(found.count(word)) for word in ("faster", "same", "slower"))
-        name = kernel["kernel"] + ("" if kernel["agent"] else " (no agent)")
-        sizes = f"{kernel['candidates']} | {len(rows)}"
-        yield f"| {name} | {sizes} | {_worth_cells(kernel)} | {counts} |"
-    workloads = sum(len(kernel["workloads"]) for kernel in kernels)
-    yield f"| all | | {workloads} | {_worth_cells(content)} | |"
-    yield (
-        "\nThe intervals are about the measurement, not about other kernels. An agent read what "
-        "the search had found before it wrote again, so rewriting alone owes a part to it too. "
-        "The baselines of rmsnorm and per_token_quant_fp8 were plain ones, not those of today. "
-        "`benchmarks/search_worth.py`, `benchmarks/results/h200/search_worth.json`.\n"
-    )
-
-
-def _worth_cells(means: Json) -> str:
-    low, high = means["search_over_default"]["interval"]
-    names = ("default_over_baseline", "search_over_baseline", "search_over_default")
-    ratios = " | ".join(f"{means[name]['ratio']:.2f}x" for name in names)
-    return f"{ratios} | {low:.3f} to {high:.3f}"
-
-
 def replay_length(content: Json) -> Iterator[str]:
     """Say how much times scatter by how long a replay is."""
     device = content["environment"]["device"]

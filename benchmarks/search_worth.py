@@ -19,11 +19,6 @@ agent has one candidate, and its default is what the template's author chose.
 A default counts only where it is right with every kind of input. Where none is, the baseline
 stands in. The intervals are bootstraps over rounds: they hold for these workloads and say nothing
 of others.
-
-The sessions of benchmarks/results/h200/search_worth.json: docs/examples/topk_softmax as its page
-says; `tune kernels/sglang/K.cu --agent files --rounds 1 --exchange COPY --trials 100` with a copy
-of benchmarks/exchanges/K for rmsnorm and per_token_quant_fp8, the tuned workloads alone, both with
-the plain baselines of commit f3eeab3; and `tune kernels/sglang/silu_and_mul.cu --trials 100`.
 """
 
 from __future__ import annotations
