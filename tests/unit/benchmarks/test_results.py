@@ -257,9 +257,8 @@ def test_a_result_names_the_files_of_its_commit() -> None:
 
 
 def test_a_result_names_commits_of_this_history_or_is_told_as_lost() -> None:
-    known = {line[:12] for line in git("rev-list", "HEAD").decode().split()}
+    history = git("rev-list", "HEAD").decode().split()
     for path in sorted(results_page.RESULTS.rglob("*.json")):
-        named = {
-            one[:12] for one in commits_of(json.loads(path.read_text(encoding="utf-8"))) if one
-        }
-        assert named - known <= environment.LOST, path
+        named = commits_of(json.loads(path.read_text(encoding="utf-8"))) - {""}
+        unknown = {one for one in named if not any(full.startswith(one) for full in history)}
+        assert unknown <= environment.LOST, path

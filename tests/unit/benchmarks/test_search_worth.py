@@ -89,18 +89,3 @@ def _trial(candidate: str, config: Config, time_us: float | None) -> Trial:
         return Trial(candidate, WORKLOAD, config, Status.INCORRECT)
     measurement = Measurement((time_us,) * 5, 20, 4)
     return Trial(candidate, WORKLOAD, config, Status.CORRECT, measurement=measurement)
-
-
-def test_the_page_has_a_row_for_each_kernel() -> None:
-    page = script("search_section")
-    rounds = [columns(12.0, 6.0, 4.0), columns(12.0, 6.0, 6.0)]
-    kernel = {
-        "kernel": "rmsnorm",
-        "agent": "files",
-        "candidates": 2,
-        "workloads": [worth.row_of(one, 0) for one in rounds],
-        **worth.means_of(rounds, 0),
-    }
-    content = {"kernels": [kernel], "rounds": 40, "environment": {"device": "NVIDIA H200"}}
-    text = "\n".join(page.worth({**content, **worth.means_of(rounds, 0)}))
-    assert "| rmsnorm | 2 | 2 | 2.00x | 2.45x | 1.22x | 1.225 to 1.225 | 1, 1, 0 |" in text
