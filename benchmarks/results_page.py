@@ -22,6 +22,7 @@ import gemm_section  # noqa: E402
 import hardware_section  # noqa: E402
 import moe_section  # noqa: E402
 import operators_section  # noqa: E402
+import processes_section  # noqa: E402
 import scaling_section  # noqa: E402
 import search_section  # noqa: E402
 import seeds_section  # noqa: E402
@@ -90,9 +91,8 @@ def readme(text, results=RESULTS):
     _, _, after = rest.partition(MARKS[1])
     found = operator_results(results)
     said = [operators_section.in_short(found) if found else ANEW]
-    steps = [read(results / f"h200/sglang_step/llama-3-8b{end}.json") for end in ("", "-linear")]
-    known = [steps_section.in_short(one) for one in steps if one and not is_lost(one)]
-    said += [" ".join((*known, steps_section.CAVEAT))] if known else []
+    steps = read(results / "h200/sglang_processes.json")
+    said += [processes_section.in_short(steps)] if steps else []
     fleets = read(results / f"{GPU}/fused_moe.json")
     script = read(results / f"{GPU}/sglang_script.json")
     said += [moe_section.in_short(fleets, script)] if fleets else []
@@ -386,6 +386,9 @@ def _start(content):
 
 # What the page says, in its order, each from one file.
 SECTIONS = (
+    (processes_section.section, "h200/sglang_processes"),
+    (processes_section.each, "h200/sglang_step/llama-3-8b-each"),
+    (processes_section.neighbours, "h200/gemm_surroundings"),
     *((steps_section.steps, f"h200/sglang_step/{model}") for model in steps_section.ASKED),
     (moe_section.fused_moe, "GPU/fused_moe"),
     (moe_section.seeds, "h200/fused_moe_seeds"),

@@ -8,7 +8,8 @@ A mode is a name and what TUNED_SGLANG says in it; the first one is what the oth
 with. Every process starts the engine with random weights, decodes few and many tokens after the
 same prompts, which its prefix cache holds, and takes the difference, so that neither prefill nor
 the way in and out counts: the mean context is --context. From one process to another the engine's
-own step differs, by up to 4 %: a step is the median over processes, and its spread is told.
+own step differs, by up to 4 %: a step is the median over processes, and its spread is told. What
+--out holds already is kept, and goes on to --processes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,7 +34,6 @@ MODELS = ROOT / "benchmarks/models"
 MODES = ("own=0", "tuned=1")
 FEW_TOKENS, MORE_TOKENS = 16, 96
 REPLACED = re.compile(r"(\w+): tuned kernels in place of")
-Steps = Mapping[str, Sequence[float]]
 
 
 def decode_steps(asked: argparse.Namespace) -> dict[str, Any]:
@@ -98,16 +98,17 @@ def run_process(switch: str, asked: argparse.Namespace) -> dict[str, Any]:
     return {**measured, "replaced": sorted(set(REPLACED.findall(done.stdout)))}
 
 
-def summarize_steps(modes: Mapping[str, str], processes: Sequence[Mapping[str, Any]]) -> Any:
-    """Compare each mode with the first one, by batch size, over their processes.
+def summarize_steps(modes: Iterable[str], processes: Sequence[Mapping[str, Any]]) -> Any:
+    """Compare each mode with the first one, by batch size, over the processes that measured it.
 
     `spread` holds the least and the greatest ratio of a process of one to a process of the other.
     """
-    first = next(iter(modes))
+    first, *_ = modes
     summary: dict[str, Any] = {}
-    for batch in processes[0]["step_us"]:
+    for batch in dict.fromkeys(batch for one in processes for batch in one["step_us"]):
+        measured = [one for one in processes if batch in one["step_us"]]
         found = {
-            mode: [median(one["step_us"][batch]) for one in processes if one["mode"] == mode]
+            mode: [median(one["step_us"][batch]) for one in measured if one["mode"] == mode]
             for mode in modes
         }
         own = found[first]
@@ -151,8 +152,10 @@ def main() -> None:
         return
     modes = dict(mode.split("=", 1) for mode in asked.mode or MODES)
     processes: list[dict[str, Any]] = []
+    if asked.out.exists():
+        processes += json.loads(asked.out.read_text(encoding="utf-8"))["processes"]
     environment = {"gpu": gpu_state(), "packages": versions(PACKAGES)}
-    for number in range(asked.processes):
+    for number in range(len(processes) // len(modes), asked.processes):
         # Forwards, then backwards: a drift of the machine falls on all of them.
         for mode in list(modes)[:: 1 if number % 2 == 0 else -1]:
             processes.append({"mode": mode, **run_process(modes[mode], asked)})

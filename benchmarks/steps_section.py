@@ -9,10 +9,8 @@ Json = Mapping[str, Any]
 # How many times faster a decode step was to become, by result file and batch size.
 ASKED: Mapping[str, Mapping[int, float]] = {
     "llama-3-8b": {1: 1.02, 16: 1.02, 64: 1.01, 128: 1.01},
-    "llama-3-8b-linear": {1: 1.08, 16: 1.06, 64: 1.01, 128: 1.01},
     "qwen3-30b-a3b": {1: 1.05, 64: 1.02},
 }
-LINEAR = "gemm_small_m"
 # Where the lower end of the interval is above it, a step is no slower.
 NO_SLOWER = 0.998
 # A call's own part of the host's time, beside the bare launch.
@@ -27,11 +25,10 @@ CAVEAT = (
 
 def steps(content: Json) -> Iterator[str]:
     """Tell what the plugin does to a model's steps."""
-    name, asked = file_name(content), content["asked"]
-    also = ", its linear layers too" if has_linear(content) else ""
+    name, asked = content["model"], content["asked"]
     packages = content["environment"]["packages"]
     layers = f", {asked['layers']} of its layers" if asked.get("layers") else ""
-    yield f"## Steps of SGLang with the exported plugin: {content['model']}{also}\n"
+    yield f"## Steps of SGLang with the exported plugin: {name}\n"
     yield (
         f"SGLang {packages['sglang']} with random weights{layers}: decode with "
         f"{asked['context']:,} tokens before, replays of the engine's CUDA graphs, with and "
@@ -77,28 +74,6 @@ def _times(kernels: Json) -> dict[str, tuple[float, float]]:
         # What SGLang's profile calls otherwise, or serves partly, is not compared.
         if f"tuned {name}" in tuned and name not in tuned
     }
-
-
-def file_name(content: Json) -> str:
-    """Name the file of a result: its model, and whether the plugin serves linear layers."""
-    return content["model"] + ("-linear" if has_linear(content) else "")
-
-
-def has_linear(content: Json) -> bool:
-    """Tell whether tuned kernels took calls of the model's linear layers."""
-    return any(LINEAR in case["calls"][TUNED] for case in content["decode"].values())
-
-
-def in_short(content: Json) -> str:
-    """Tell the steps' speedups in a sentence."""
-    cases = content["decode"].items()
-    each = ", ".join(f"{c['speedup'][TUNED]['median']:.3f}x at {batch}" for batch, c in cases)
-    served = sorted({name for case in content["decode"].values() for name in case["calls"][TUNED]})
-    return (
-        f"{', '.join(f'`{name}`' for name in served)} in SGLang, as its plugin: a decode step of "
-        f"{content['model']} with {content['asked']['context']:,} tokens before gets faster by "
-        f"{each} (batch size)."
-    )
 
 
 def _row(step: str, case: Json, asked: str, least: float = 0.0) -> str:

@@ -66,17 +66,6 @@ def test_kernels_inside_the_step_are_compared_where_all_are_tuned() -> None:
     assert "Inside a decode step" not in "\n".join(steps_section.steps(content))
 
 
-def test_a_plugin_with_linear_layers_is_told_apart() -> None:
-    one = case(1.1, 1.09)
-    one["calls"]["tuned"]["gemm_small_m"] = {"tuned": 4, "original": 0}
-    content = {**CONTENT, "decode": {"1": one, "16": one}}
-    found = "\n".join(steps_section.steps(content))
-    assert "plugin: llama-3-8b, its linear layers too" in found
-    assert "| 1.08x |" in found
-    assert "sglang_step/llama-3-8b-linear.json" in found
-    assert "1.100x at 1, 1.100x at 16 (batch size)." in steps_section.in_short(content)
-
-
 def test_a_call_stands_beside_the_bare_launch() -> None:
     us = {"rmsnorm": {"function": 8.9, "torch.ops": 12.6, "bare launch": 2.9}}
     content = {"calls": 500, "us": {**us, "torch.add": {"function": 5.4}}}
