@@ -33,7 +33,7 @@ from sglang_step import PACKAGES, gpu_state, numbers
 MODELS = ROOT / "benchmarks/models"
 MODES = ("own=0", "tuned=1")
 FEW_TOKENS, MORE_TOKENS = 16, 96
-REPLACED = re.compile(r"(\w+): tuned kernels in place of")
+SERVED = re.compile(r"(\w+): tuned kernels serve")
 
 
 def decode_steps(asked: argparse.Namespace) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def time_batch(engine: Any, batch: int, asked: argparse.Namespace) -> list[float
 
 
 def run_process(switch: str, asked: argparse.Namespace) -> dict[str, Any]:
-    """Measure in a process of its own, with the plugin switched so; say what it replaced."""
+    """Measure in a process of its own, with the plugin switched so; say what it served."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "answer.json")
         words = [*sys.argv[1:], "--answer", str(answer)]
@@ -95,7 +95,7 @@ def run_process(switch: str, asked: argparse.Namespace) -> dict[str, Any]:
         if not answer.exists():
             raise SystemExit(f"TUNED_SGLANG={switch}: no answer\n{done.stdout[-4000:]}")
         measured = json.loads(answer.read_text(encoding="utf-8"))
-    return {**measured, "replaced": sorted(set(REPLACED.findall(done.stdout)))}
+    return {**measured, "served": sorted(set(SERVED.findall(done.stdout)))}
 
 
 def summarize_steps(modes: Iterable[str], processes: Sequence[Mapping[str, Any]]) -> Any:

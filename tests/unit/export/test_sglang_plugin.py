@@ -136,15 +136,19 @@ def test_the_switch_leaves_the_named_ones_on(
     ]
 
 
-def test_calls_are_counted_by_who_took_them(registry: Registry) -> None:
+def test_calls_are_counted_by_who_took_them_and_the_first_is_logged(
+    registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
     plugin = made("rmsnorm")
     plugin.register()
+    caplog.set_level(logging.INFO)  # after it was placed, as SGLang's scheduler does
     call = registry.hooks["sgl_kernel.rmsnorm"]
     for width in (8, 8, 16):
         x, w = torch.ones(2, width), torch.ones(width)
         out = call(own_rmsnorm, x, weight=w, eps=1e-5)
         assert out.shape == x.shape
     assert plugin.calls() == {"rmsnorm": {"tuned": 2, "original": 1}}
+    assert caplog.messages == ["rmsnorm: tuned kernels serve sgl_kernel.rmsnorm"]
 
 
 def test_what_is_taken_out_is_sglangs_until_it_is_back(registry: Registry) -> None:

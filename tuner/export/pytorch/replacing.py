@@ -123,6 +123,7 @@ class Replacing:
     ) -> None:
         self.package = package
         self.enabled: set[str] = set()
+        self._serving: set[str] = set()
         self._tuned = {name: Tuned(one, choices[name]) for name, one in operators.items()}
         self._registered = False
 
@@ -221,6 +222,10 @@ class Replacing:
             ):
                 result = hook.adapter(tuned, *arguments, **keywords)
                 if result is not ORIGINAL:
+                    if not traced and hook.operator not in self._serving:
+                        # Engines may set logging up after they have loaded their plugins.
+                        self._serving.add(hook.operator)
+                        self.logger.info("%s: tuned kernels serve %s", hook.operator, hook.target)
                     return result
             if not traced:
                 tuned.originals += 1
