@@ -21,7 +21,7 @@ from tuner.device.recorded.recording import RecordedDevice
 from tuner.model.errors import DeviceLost
 
 KEYS = (
-    "kernel device recorded on_cpu session seconds trials checks surroundings workloads rounds "
+    "kernel device recorded protocol on_cpu session seconds trials checks surroundings workloads rounds "
     "time verified_by"
 )
 WORKLOAD_KEYS = (
