@@ -21,8 +21,8 @@ from tuner.device.recorded.recording import RecordedDevice
 from tuner.model.errors import DeviceLost
 
 KEYS = (
-    "kernel device recorded protocol on_cpu session seconds trials checks surroundings workloads rounds "
-    "time verified_by"
+    "kernel device recorded protocol on_cpu session seconds trials checks surroundings workloads "
+    "rounds time verified_by"
 )
 WORKLOAD_KEYS = (
     "workload held_out baseline_us tuned_us speedup interval verdict surroundings alone_us "
