@@ -41,7 +41,8 @@ def page(results=RESULTS):
     parts = [
         "# Results\n",
         "Made by `python benchmarks/results_page.py` from the files under `benchmarks/results/`, "
-        "each of which names the commit of the code that made it; a test keeps the two equal.\n",
+        "each of which names the commit of the code that made it; a test keeps the two equal. An "
+        "interval covers chance within its session, not another GPU or day.\n",
         *_operators(results),
     ]
     for section, name in SECTIONS:
