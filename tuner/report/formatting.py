@@ -15,16 +15,22 @@ if TYPE_CHECKING:
 
 # 0.1 ns, and a hundredth of a per cent: far below the noise of any measurement.
 DIGITS = 4
+# Below this it is significant digits: a ratio far below 1 is to agree with the times that it is of.
+SMALL = 0.1
 # A workload's name that is longer leaves out what all of them share.
 MOST_WORKLOAD_CHARS = 28
 
 
 def rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, DIGITS)
+    return None if value is None else _rounded(value)
 
 
 def rounded_all(values: Iterable[float]) -> list[float]:
-    return [round(value, DIGITS) for value in values]
+    return [_rounded(value) for value in values]
+
+
+def _rounded(value: float) -> float:
+    return round(value, DIGITS) if abs(value) >= SMALL else float(f"{value:.{DIGITS}g}")
 
 
 def microseconds(value: float) -> str:
