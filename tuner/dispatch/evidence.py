@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tuner.model.kernel import Workload
-from tuner.model.statistics import Interval, cost_us, paired_interval, unpaired_interval
+from tuner.model.statistics import (
+    LEAST_US,
+    Interval,
+    cost_us,
+    paired_interval,
+    unpaired_interval,
+)
 from tuner.model.trial import RESOLUTION, Check, Comparison, Status, Trial, Variant, is_noisy
 
 # One in this many rounds chooses among several finalists; the others report (tuning/finals.py).
@@ -171,6 +177,18 @@ def compared(comparison: Comparison, column: int, seed: int) -> Compared:
         alone_us=comparison.alone_us[column] if comparison.alone_us else None,
         alone_baseline_us=comparison.alone_us[0] if comparison.alone_us else None,
     )
+
+
+def unmeasured(comparison: Comparison) -> str | None:
+    """Name a program whose cost between neighbours is `LEAST_US`: nothing was measured of it."""
+    if not comparison.surroundings:
+        return None
+    finalists = (f"a finalist ({one.config})" for one in comparison.finalists)
+    for column, name in enumerate(("the baseline", *finalists, *comparison.peers)):
+        # A mean of equal numbers may be a little more than they are.
+        if any(_cost(rounds, column) < 1.001 * LEAST_US for rounds in split(comparison)):
+            return name
+    return None
 
 
 @dataclass(frozen=True, slots=True)

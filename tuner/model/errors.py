@@ -9,6 +9,7 @@ TunerError
 │   └── SessionError      a session that cannot be opened or resumed
 ├── DeviceError           the device asked for cannot be used (exit code 2)
 │   ├── OutOfMemory       what a workload takes is more than it has
+│   ├── Unmeasured        a program costs less than can be told
 │   ├── DeviceLost        it could be used and is gone: another may take over its work
 │   └── ClusterLost       all devices of a cluster are gone with its scheduler
 ├── AgentError            the agent cannot go on (exit code 4)
@@ -98,6 +99,10 @@ class OutOfMemory(DeviceError):  # noqa: N818 - as `DeviceLost`
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.message, self.workload), self.__dict__
+
+
+class Unmeasured(DeviceError):  # noqa: N818 - as `DeviceLost`
+    """Report that a program's cost is below what can be told: nothing can be compared with it."""
 
 
 class ClusterLost(DeviceError):  # noqa: N818 - as `DeviceLost`

@@ -23,6 +23,8 @@ PROTOCOL = 2
 LEVEL = 0.95
 # Of a program's rounds, on each side, that its cost leaves out.
 TRIMMED = 0.2
+# A cost between neighbours is a difference, and may come out below zero by noise; a time may not.
+LEAST_US = 1e-3
 # Two standard errors are such an interval.
 SURE = 2.0
 # Below so many rounds no difference can be claimed: if nothing differed, all of n would agree with

@@ -163,7 +163,7 @@ class SearchEnded(Event):
 class LeftUndecided(Event):
     """Why a workload was given up: a later run may have decided it since.
 
-    `candidate` is whose search found no memory there, "" where its finals did.
+    `candidate` is whose search found no memory there, "" where its finals gave it up.
     """
 
     workload: str

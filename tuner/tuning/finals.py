@@ -8,9 +8,16 @@ from datetime import UTC, datetime
 
 from tuner.device.base import CanRank, ComparisonRounds, Device, Outcome, Program, RankedRounds
 from tuner.device.reference import load_production, peer_program
-from tuner.dispatch.evidence import Compared, compared, winner_of
+from tuner.dispatch.evidence import Compared, compared, unmeasured, winner_of
 from tuner.model.energy import accounts
-from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, KernelError, OutOfMemory
+from tuner.model.errors import (
+    ClusterLost,
+    DeviceError,
+    DeviceLost,
+    KernelError,
+    OutOfMemory,
+    Unmeasured,
+)
 from tuner.model.kernel import Workload
 from tuner.model.statistics import roofline_share
 from tuner.model.trial import Comparison, PeerTrial, Result, Status, Trial, Variant
@@ -128,12 +135,14 @@ class Finals:
     def decide(self, workload: Workload) -> None:
         """Compare the best configs with the baseline, interleaved, and record the result.
 
-        Where memory ends it is left undecided: what was searched for on the others is worth their
-        finals.
+        Where memory ends, or a cost is below what can be told, it is left undecided: what was
+        searched for on the others is worth their finals.
         """
         if workload not in self._undecided:
-            with self._undecided.unless_memory_ends(workload):
+            try:
                 self._decide(workload)
+            except (OutOfMemory, Unmeasured) as error:
+                self._undecided.give_up(workload, error)
 
     def _decide(self, workload: Workload) -> None:
         known = [result for result in self._session.results() if result.workload == workload]
@@ -262,6 +271,10 @@ class Finals:
                     self._verification.fail(COMPARE, workload, one, fault)
             variants = [v for v in comparison.finalists if not self._verification.failed(v)]
             if len(variants) == len(comparison.finalists):
+                if name := unmeasured(comparison):
+                    raise Unmeasured(
+                        f"not measured: {name} costs less between its neighbours than can be told"
+                    )
                 self._session.record_comparison(comparison)
                 return comparison
         return None

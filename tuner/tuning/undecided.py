@@ -1,11 +1,11 @@
-"""The workloads that a run leaves undecided where memory ended; the next run tries them again."""
+"""The workloads that a run leaves undecided, for want of memory say; the next run tries again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 
-from tuner.model.errors import OutOfMemory
+from tuner.model.errors import OutOfMemory, Unmeasured
 from tuner.model.kernel import Workload
 from tuner.session.events import LeftUndecided
 from tuner.session.session import Session
@@ -40,7 +40,9 @@ class Undecided:
         except OutOfMemory as error:
             self.give_up(workload, error, candidate)
 
-    def give_up(self, workload: Workload, error: OutOfMemory, candidate: str = "") -> None:
+    def give_up(
+        self, workload: Workload, error: OutOfMemory | Unmeasured, candidate: str = ""
+    ) -> None:
         """Leave a workload undecided: in the search of a `candidate`, or else in its finals."""
         self._reasons.setdefault(workload, error.message)
         self.skip(workload, candidate)

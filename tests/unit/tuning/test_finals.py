@@ -12,6 +12,7 @@ from tuner.device.simulated import SimulatedDevice
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError, OutOfMemory
 from tuner.model.kernel import Workload
+from tuner.model.statistics import LEAST_US
 from tuner.model.trial import INITIAL, Measurement, Status, Trial, Variant, fastest
 from tuner.report.data import from_session
 from tuner.report.sections.search import undecided_lines
@@ -315,6 +316,54 @@ def test_without_neighbours_no_result_has_a_second_time(run):
     results, _, comparisons = run(WithPeers())
     assert {(one.alone_us, one.surroundings) for one in results} == {(None, "")}
     assert {one.alone_us for one in comparisons} == {()}
+
+
+class BelowTheClamp(WithPeers):
+    """On one workload programs of one kind cost what a difference is clamped to."""
+
+    def __init__(self, unmeasured: str = "") -> None:
+        super().__init__()
+        self.unmeasured = unmeasured
+
+    def compare(self, programs, *, rounds):
+        found = super().compare(programs, rounds=rounds)
+        clamped = [
+            programs[0].workload == SMALL
+            and self.unmeasured == (one.peer or ("a finalist" if one.config else "the baseline"))
+            for one in programs
+        ]
+        rows = [
+            tuple(LEAST_US if low else us for us, low in zip(row, clamped, strict=True))
+            for row in found.times_us
+        ]
+        # A round that is told is an extreme: the cost leaves it out.
+        return replace(found, times_us=(found.times_us[0], *rows[1:]))
+
+
+@pytest.mark.parametrize("unmeasured", ["the baseline", "a finalist", "fast"])
+def test_where_a_cost_is_at_the_clamp_nothing_was_measured(
+    make_plan, make_session, compiler, listener, project, unmeasured
+):
+    around = "surroundings: {decode: {chain: [{before: [{stream: N, writes: in}]}]}}\n"
+    with (project / "scale.yaml").open("a") as space:
+        space.write(around)
+    plan = make_plan(peers=("fast",))
+    others = {one.key for one in plan.config.workloads} - {SMALL.key}
+    of = {"compiler": compiler, "listener": listener}
+    with make_session(plan) as session:
+        tune(plan, session=session, device=BelowTheClamp(unmeasured), **of)
+        assert {one.workload.key for one in session.results()} == others
+        assert {one.workload.key for one in session.comparisons()} == others
+        (line,) = undecided_lines(from_session(session))
+        assert line.startswith(f"{SMALL.key} is undecided: not measured: {unmeasured}")
+        # Measured again it is as any other.
+        tune(plan, session=session, device=BelowTheClamp(), **of)
+        assert len(session.results()) == len(plan.config.workloads)
+
+
+def test_a_cost_without_neighbours_may_be_as_small(run):
+    results, _, _ = run(BelowTheClamp("the baseline"))
+    assert min(one.baseline_us for one in results) == pytest.approx(LEAST_US)
 
 
 class Misleading(SimulatedDevice):

@@ -17,9 +17,8 @@ from tuner.device.cuda.driver import POSITION, Issuer, allocate, call, loaded
 from tuner.device.cuda.neighbours import Neighbours
 from tuner.device.layout import Layout, Patch, Slot, fill_byte
 from tuner.device.timing import MAX_CALLS, TimingPolicy
+from tuner.model.statistics import LEAST_US
 
-# A difference of two chains may come out below zero by noise; a time may not.
-LEAST_US = 1e-3
 _BLOCKS = 264
 # Writes one byte of a set's variant of the patch, in turns.
 _APPLY = f"""

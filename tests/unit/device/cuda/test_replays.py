@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tuner.device.cuda.replays import LEAST_US, Replays
+from tuner.device.cuda.replays import Replays
+from tuner.model.statistics import LEAST_US
 
 
 class Timed(Replays):
