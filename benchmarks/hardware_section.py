@@ -17,7 +17,7 @@ def portable_kernels(content: Json) -> Iterator[str]:
     """Show the portable kernels in OpenCL beside their baselines."""
     kernels = content["kernels"]
     device = next(iter(kernels.values()))["device"]
-    yield "## OpenCL on a CPU\n"
+    yield "## Portable kernels in OpenCL on a CPU\n"
     yield (
         f"The kernels of `kernels/portable` on {device}: {content['geometric_mean']:.2f}x over "
         f"their baselines (geometric mean), {content['slower']} slower. The baselines are what one "
@@ -45,6 +45,7 @@ def opencl_throughput(content: Json) -> Iterator[str]:
     used = {name: median(row["cpu_seconds"] for row in rows) for name, rows in runs.items()}
     least = {name: min(row["seconds"] for row in rows) for name, rows in runs.items()}
     in_all = median(row["in_all"]["seconds"] for row in mine)
+    yield "## OpenCL on a CPU\n"
     yield (
         f"A convolution of {mine[0]['configs']} configs, from cold caches, all verified: "
         f"{rates['tune']:.2f} a second here and {rates['kernel_tuner']:.2f} with Kernel Tuner "
