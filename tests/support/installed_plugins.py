@@ -51,7 +51,7 @@ def empty_table(
     scalars: tuple[float, ...] = (),
 ) -> Any:
     """Make the table of an operator of rows that has no variants."""
-    from tuner.export.pytorch.runtime import Table
+    from tuner.extensions.runtime.pytorch.runtime import Table
 
     return Table(
         name=name,
@@ -75,7 +75,7 @@ def registered(table: Any, namespace: str) -> Iterator[Any]:
     """Register a table's operator with PyTorch, under a name that is free again afterwards."""
     import torch
 
-    from tuner.export.pytorch.runtime import Operator
+    from tuner.extensions.runtime.pytorch.runtime import Operator
 
     with torch.library._scoped_library(namespace, "FRAGMENT") as library:
         found = Operator(table)

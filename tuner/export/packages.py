@@ -14,14 +14,16 @@ from tuner.export.flashinfer.package import trace_files
 from tuner.export.folder import as_argument, with_table, write_folder
 from tuner.export.huggingface.package import kernels_files
 from tuner.export.pytorch.package import OperatorFiles, package_files
-from tuner.export.pytorch.replacing import Engine
-from tuner.export.sglang.hooks import ENGINE as SGLANG
 from tuner.export.sources import template
-from tuner.export.vllm.hooks import ENGINE as VLLM
 from tuner.export.winners import Winners
+from tuner.extensions.runtime.pytorch.replacing import Engine
+from tuner.extensions.runtime.sglang.hooks import ENGINE as SGLANG
+from tuner.extensions.runtime.vllm.hooks import ENGINE as VLLM
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError
 
+# How its modules import one another.
+SHIPPED = re.compile(r"from tuner\.extensions\.runtime\.\w+\.")
 Format = Callable[[str, Sequence[OperatorFiles], str], Mapping[str, str | bytes]]
 ENTRY_POINT = """
 [project.entry-points."{group}"]
@@ -46,17 +48,17 @@ def plugin_files(
     }
     entry = ENTRY_POINT.format(group=engine.group, package=package, engine=name)
     files["pyproject.toml"] = f"{files['pyproject.toml']!s}{entry}"
-    files["README.md"] = template(f"{name}/README.md.j2").render(**values)
+    files["README.md"] = template(f"pytorch/{name}.md.j2").render(**values)
     files[f"{package}/{name}.py"] = template("pytorch/plugin.py.j2").render(**values)
     shipped = _shipped("pytorch", ("replacing", "adapting")) | _shipped(name, ("hooks", "plugin"))
     return files | {f"{package}/{one}.py": text for one, text in shipped.items()}
 
 
 def _shipped(folder: str, modules: Iterable[str]) -> dict[str, str]:
-    """Read modules of tuner.export as one flat package has them."""
-    here = resources.files(f"tuner.export.{folder}")
+    """Read modules of the runtime as one flat package has them."""
+    here = resources.files(f"tuner.extensions.runtime.{folder}")
     read = {one: (here / f"{one}.py").read_text(encoding="utf-8") for one in modules}
-    return {one: re.sub(r"from tuner\.export\.\w+\.", "from .", text) for one, text in read.items()}
+    return {one: SHIPPED.sub("from .", text) for one, text in read.items()}
 
 
 def _replaced(engine: Engine, kernel: str, made: dict[str, str]) -> tuple[str, str]:

@@ -13,9 +13,9 @@ from installed_plugins import Noting
 
 torch = pytest.importorskip("torch")
 
-from tuner.export.pytorch.replacing import ORIGINAL, Tuned  # noqa: E402
-from tuner.export.sglang import hooks  # noqa: E402
-from tuner.export.sglang.hooks import HOOKS  # noqa: E402
+from tuner.extensions.runtime.pytorch.replacing import ORIGINAL, Tuned  # noqa: E402
+from tuner.extensions.runtime.sglang import hooks  # noqa: E402
+from tuner.extensions.runtime.sglang.hooks import HOOKS  # noqa: E402
 from tuner.space.load import load_definition  # noqa: E402
 
 SPACES = Path(__file__).parents[3] / "search_spaces" / "sglang"

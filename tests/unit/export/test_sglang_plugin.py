@@ -16,9 +16,9 @@ from installed_plugins import empty_table, registered
 
 torch = pytest.importorskip("torch")
 
-from tuner.export.pytorch import replacing  # noqa: E402
-from tuner.export.pytorch.runtime import Array, Operator, Scalar  # noqa: E402
-from tuner.export.sglang.plugin import Plugin  # noqa: E402
+from tuner.extensions.runtime.pytorch import replacing  # noqa: E402
+from tuner.extensions.runtime.pytorch.runtime import Array, Operator, Scalar  # noqa: E402
+from tuner.extensions.runtime.sglang.plugin import Plugin  # noqa: E402
 
 SWITCH, ANY_VERSION = "TUNED_SGLANG", "TUNED_SGLANG_ANY_VERSION"
 DEFAULTS = {"GEMMA": "false", "ROUNDED": "false", "ACTIVATION": "silu"}

@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch")
 
 from fake_gpu import H200, FakeTensor, fake_gpu  # noqa: E402
 
-from tuner.export.pytorch.driver import Config, Driver, Launch, Map  # noqa: E402
-from tuner.export.pytorch.runtime import (  # noqa: E402
+from tuner.extensions.runtime.pytorch.driver import Config, Driver, Launch, Map  # noqa: E402
+from tuner.extensions.runtime.pytorch.runtime import (  # noqa: E402
     Array,
     Numbers,
     Operator,
@@ -254,7 +254,7 @@ def test_what_it_is_not_for_goes_to_the_fallback_and_is_said_once(
 def test_an_attempt_is_enqueued_or_not_made(
     operator: Operator, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.export.pytorch.runtime.PLAIN", {FakeTensor})
+    monkeypatch.setattr("tuner.extensions.runtime.pytorch.runtime.PLAIN", {FakeTensor})
     taken: list[Any] = []
     operator.fallback = lambda *given, **_: taken.append(given)
     with torch.no_grad():

@@ -13,8 +13,8 @@ from installed_plugins import PACKAGE, defined, installed, loaded, same_signatur
 pytest.importorskip("torch")
 
 from tuner.compiler.pool import NvrtcPool
-from tuner.export.pytorch.replacing import Hook
-from tuner.export.vllm.hooks import ENGINE, HOOKS, Implementation
+from tuner.extensions.runtime.pytorch.replacing import Hook
+from tuner.extensions.runtime.vllm.hooks import ENGINE, HOOKS, Implementation
 from tuner.space.choices import chosen_operators
 from tuner.space.load import load_definition
 

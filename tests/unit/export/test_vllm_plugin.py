@@ -14,9 +14,9 @@ from installed_plugins import Noting, empty_table, registered
 
 torch = pytest.importorskip("torch")
 
-from tuner.export.pytorch import replacing  # noqa: E402
-from tuner.export.pytorch.runtime import Array, Operator  # noqa: E402
-from tuner.export.vllm.plugin import Plugin  # noqa: E402
+from tuner.extensions.runtime.pytorch import replacing  # noqa: E402
+from tuner.extensions.runtime.pytorch.runtime import Array, Operator  # noqa: E402
+from tuner.extensions.runtime.vllm.plugin import Plugin  # noqa: E402
 
 CHOICES = {"GEMMA": "false", "ROUNDED": "false", "ACTIVATION": "silu"}
 

@@ -225,7 +225,7 @@ def module_files(
     The operators are in `torch.ops.NAMESPACE`; with `layers` the package has a module of them.
     """
     values = {**described_as(package, operators), "namespace": namespace, "layers": layers}
-    here = resources.files("tuner.export.pytorch")
+    here = resources.files("tuner.extensions.runtime.pytorch")
     files: dict[str, str | bytes] = {"__init__.py": template("pytorch/init.py.j2").render(**values)}
     files |= {name: (here / name).read_text(encoding="utf-8") for name in RUNTIME}
     for one in operators:

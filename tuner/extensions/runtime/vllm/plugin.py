@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from tuner.export.pytorch.replacing import Hook, Replacing
-from tuner.export.vllm.hooks import ENGINE, Implementation
+from tuner.extensions.runtime.pytorch.replacing import Hook, Replacing
+from tuner.extensions.runtime.vllm.hooks import ENGINE, Implementation
 
 
 class Plugin(Replacing):

@@ -15,13 +15,13 @@ try:
 except ImportError:  # whoever writes a package needs the table alone
     torch = None
 
-from tuner.export.pytorch.adapting import (
+from tuner.extensions.runtime.pytorch.adapting import (
     activated,
     dequantized,
     quantized_by_group,
     suits_groups,
 )
-from tuner.export.pytorch.replacing import ORIGINAL, Engine, Hook, Tuned
+from tuner.extensions.runtime.pytorch.replacing import ORIGINAL, Engine, Hook, Tuned
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from tuner.export.pytorch.replacing import Hook, Replacing
-from tuner.export.sglang.hooks import ENGINE
+from tuner.extensions.runtime.pytorch.replacing import Hook, Replacing
+from tuner.extensions.runtime.sglang.hooks import ENGINE
 
 
 class Plugin(Replacing):

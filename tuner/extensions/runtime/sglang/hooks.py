@@ -13,7 +13,7 @@ try:
 except ImportError:  # whoever writes a package needs the table alone
     torch = None
 
-from tuner.export.pytorch.adapting import (
+from tuner.extensions.runtime.pytorch.adapting import (
     GROUP,
     activated,
     are_whole,
@@ -21,7 +21,7 @@ from tuner.export.pytorch.adapting import (
     quantized_by_group,
     suits_groups,
 )
-from tuner.export.pytorch.replacing import ORIGINAL, Engine, Hook, Tuned
+from tuner.extensions.runtime.pytorch.replacing import ORIGINAL, Engine, Hook, Tuned
 
 MOST_ROWS = 128  # of a product; with more, as in prefill, there is nothing to ask
 THETAS = {"theta_1e6": 1.0e6, "theta_5e5": 5.0e5}

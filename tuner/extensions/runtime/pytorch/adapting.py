@@ -12,7 +12,7 @@ try:
 except ImportError:  # whoever writes a package needs the tables alone
     torch = None
 
-from tuner.export.pytorch.replacing import ORIGINAL, Tuned
+from tuner.extensions.runtime.pytorch.replacing import ORIGINAL, Tuned
 
 GROUP = 128  # numbers that share a scale
 LEAST_SCALE_OF = 1e-10  # what a group's largest number counts as, at least

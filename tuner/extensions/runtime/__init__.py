@@ -1,0 +1,1 @@
+"""What exported packages ship: modules that import PyTorch and one another alone."""
