@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from environment import ROOT, write_result
 
 if TYPE_CHECKING:
-    from tuner.export.engine_configs.winners import Tables
+    from tuner.extensions.engines.configs.winners import Tables
     from tuner.model.trial import Comparison, Variant
     from tuner.search.recorded_spaces import RecordedSpace
 
@@ -82,7 +82,7 @@ def written(comparison: Comparison, table: Tables) -> tuple[dict[str, int] | Non
 
 
 def _wanted(table: Tables, tokens: int) -> dict[str, int]:
-    from tuner.export.engine_configs.winners import DOWN
+    from tuner.extensions.engines.configs.winners import DOWN
 
     second = {f"{DOWN}{name}": value for name, value in table.down.get(tokens, {}).items()}
     shared = f"{DOWN}BLOCK_SIZE_M"  # both GEMMs share the sorting
@@ -96,7 +96,7 @@ def _ratio(found: tuple[float, tuple[float, float]]) -> list[float]:
 
 def fleet(folder: Path) -> dict[str, Any]:
     """Read one session of a fleet."""
-    from tuner.export.engine_configs.winners import configs_of
+    from tuner.extensions.engines.configs.winners import configs_of
     from tuner.session.session import Session
 
     named = NAME.fullmatch(folder.name)

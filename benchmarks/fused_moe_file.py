@@ -22,8 +22,8 @@ from fused_moe import COLUMNS, SLICES
 from moe_modes import NO_FILE, RECORDED
 
 if TYPE_CHECKING:
-    from tuner.export.engine_configs.files import MoeKey
-    from tuner.export.engine_configs.winners import Tables
+    from tuner.extensions.engines.configs.files import MoeKey
+    from tuner.extensions.engines.configs.winners import Tables
 
 RESULT = ROOT / "benchmarks/results/h200/fused_moe.json"
 # What a row is compared with, as a step's modes are called.
@@ -40,8 +40,8 @@ def fleet_of(content: Mapping[str, Any], columns: int, seed: int, *, two: bool) 
 
 def key_of(fleet: Mapping[str, Any]) -> MoeKey:
     """Say what the engine finds a fleet's files by; the oldest fleets name their columns alone."""
-    from tuner.export.engine_configs.files import MoeKey
-    from tuner.export.engine_configs.winners import BLOCK
+    from tuner.extensions.engines.configs.files import MoeKey
+    from tuner.extensions.engines.configs.winners import BLOCK
 
     columns = fleet["columns"]
     one = SLICES[columns]
@@ -53,8 +53,8 @@ def key_of(fleet: Mapping[str, Any]) -> MoeKey:
 
 def tables_of(fleet: Mapping[str, Any]) -> Tables:
     """Read the configs of each GEMM by tokens; where there are none the engine's own was taken."""
-    from tuner.export.engine_configs.files import CONFIG_KEYS
-    from tuner.export.engine_configs.winners import DOWN, Tables
+    from tuner.extensions.engines.configs.files import CONFIG_KEYS
+    from tuner.extensions.engines.configs.winners import DOWN, Tables
 
     found = Tables(two=fleet.get("two", False))
     for row in fleet["rows"]:
@@ -90,8 +90,8 @@ def main() -> None:
     parser.add_argument("--two", action="store_true", help="with a config for each GEMM")
     asked = parser.parse_args()
     from tuner.compiler.python import measured_with
-    from tuner.export.engine_configs.files import write_files
-    from tuner.export.engine_configs.winners import files_of_tables
+    from tuner.extensions.engines.configs.files import write_files
+    from tuner.extensions.engines.configs.winners import files_of_tables
 
     content = json.loads(asked.result.read_text(encoding="utf-8"))
     fleet = fleet_of(content, asked.columns, asked.seed, two=asked.two)

@@ -85,7 +85,7 @@ def measured(
 
 def whole(default: Any, config: Mapping[str, int]) -> Any:
     """Give both GEMMs the config of a file that serves both."""
-    from tuner.export.engine_configs.winners import DOWN
+    from tuner.extensions.engines.configs.winners import DOWN
     from tuner.model.config import Config as Complete
 
     return Complete.of({name: config[name.removeprefix(DOWN)] for name in default})

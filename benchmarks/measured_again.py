@@ -83,7 +83,7 @@ def _chosen(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     from fused_moe_figures import SPACE, TRITON, written
 
     from tuner.dispatch.alike import Gain, gain_of
-    from tuner.export.engine_configs.winners import configs_of
+    from tuner.extensions.engines.configs.winners import configs_of
     from tuner.session.session import Session
 
     (table,) = configs_of([folder], "sglang", TRITON, SPACE).tables.values()

@@ -11,7 +11,7 @@ from typing import Any
 from environment import ROOT
 
 # Which kernels are of which operator or kind: `tune timeline` reads the same.
-KERNELS = ROOT / "tuner/timeline/operators.yaml"
+KERNELS = ROOT / "tuner/extensions/engines/timeline/operators.yaml"
 NAMES, LONGEST_NAME = 24, 120  # of kernels in a result
 Kernel = tuple[str, float]  # its name, and microseconds
 

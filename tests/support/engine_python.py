@@ -108,7 +108,7 @@ def serve(place: Path, engine: str) -> None:
 
 def import_engine(engine: str) -> None:
     """Import what programs will ask about, with stand-ins for what is compiled."""
-    from tuner.export.engine_configs.asking import MODULES
+    from tuner.extensions.engines.configs.asking import MODULES
 
     if engine == "sglang":
         import genuine_sglang

@@ -14,8 +14,8 @@ from tuner.cli import options
 if TYPE_CHECKING:
     from tuner.dispatch.table import SetSelection
     from tuner.export.dispatch import Exported
-    from tuner.export.engine_configs.files import Engine
-    from tuner.export.engine_configs.winners import Configs
+    from tuner.extensions.engines.configs.files import Engine
+    from tuner.extensions.engines.configs.winners import Configs
 
 
 CONFIGS = {"sglang-configs": "sglang", "vllm-configs": "vllm"}
@@ -171,8 +171,8 @@ def _write_package(
 def _write_configs(
     sessions: tuple[Path, ...], to: Path, form: str, triton: str | None, space: Path | None
 ) -> None:
-    from tuner.export.engine_configs.files import ENGINES, write_files
-    from tuner.export.engine_configs.winners import configs_of, installed_triton
+    from tuner.extensions.engines.configs.files import ENGINES, write_files
+    from tuner.extensions.engines.configs.winners import configs_of, installed_triton
 
     if space is not None and len(sessions) > 1:
         raise click.UsageError("--space is for one session")
@@ -190,8 +190,8 @@ def asked_with(engine: Engine) -> tuple[str, ...] | None:
 
 def tell_configs(made: Configs, engine: Engine, to: Path) -> None:
     """Print the files that were written, and what the engine makes of them where it is here."""
-    from tuner.export.engine_configs.files import TITLES
-    from tuner.export.engine_configs.winners import differences
+    from tuner.extensions.engines.configs.files import TITLES
+    from tuner.extensions.engines.configs.winners import differences
 
     for name in made.files:
         click.echo(str(to / name))

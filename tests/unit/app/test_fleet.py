@@ -12,11 +12,11 @@ import pytest
 from manifests import manifest
 from operator_sessions import choices, write_operator_session
 
-from tuner.app import fleet
-from tuner.app.fleet import BATCHES, Job, jobs_of, make
-from tuner.export.engine_configs.files import BlockFp8Key, Key, MoeKey
-from tuner.export.engine_configs.found import EngineFile, FileState
-from tuner.export.engine_configs.needed import Needed
+from tuner.extensions.engines import fleet
+from tuner.extensions.engines.configs.files import BlockFp8Key, Key, MoeKey
+from tuner.extensions.engines.configs.found import EngineFile, FileState
+from tuner.extensions.engines.configs.needed import Needed
+from tuner.extensions.engines.fleet import BATCHES, Job, jobs_of, make
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError, InputError, KernelError, OutOfMemory
 from tuner.model.settings import ENOUGH, ENOUGH_OF_A_FLEET

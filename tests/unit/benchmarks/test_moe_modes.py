@@ -20,7 +20,7 @@ import fused_moe_file
 import moe_modes
 from moe_modes import Mode
 
-from tuner.export.engine_configs.files import MoeKey, file_name
+from tuner.extensions.engines.configs.files import MoeKey, file_name
 
 CONFIG = {
     "BLOCK_SIZE_M": 16,

@@ -19,7 +19,7 @@ import moe_section
 import pytest
 from manifests import manifest, plan_of
 
-from tuner.export.engine_configs.winners import Tables
+from tuner.extensions.engines.configs.winners import Tables
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Comparison, Measurement, Status, Trial, Variant

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tuner.app import fleet
-from tuner.cli import devices_command, fleet_command
+from tuner.cli import devices_command
 from tuner.cli.devices_command import Gpu
 from tuner.cli.exits import resumed_by
 from tuner.device.select import gpu_count
-from tuner.export.engine_configs import used
+from tuner.extensions.engines import fleet, fleet_command
+from tuner.extensions.engines.configs import used
 from tuner.model.errors import WorkerError
 
 ROOT = Path(__file__).parents[3]

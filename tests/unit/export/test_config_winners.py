@@ -16,10 +16,10 @@ from dispatch_sample import ENVIRONMENT
 from operator_sessions import choices, write_operator_session, write_session_of
 
 from tuner.cli import cli
-from tuner.export.engine_configs import winners
-from tuner.export.engine_configs.files import CONFIG_KEYS, Engine, Key
-from tuner.export.engine_configs.used import UsedConfig, UsedConfigs
-from tuner.export.engine_configs.winners import configs_of
+from tuner.extensions.engines.configs import winners
+from tuner.extensions.engines.configs.files import CONFIG_KEYS, Engine, Key
+from tuner.extensions.engines.configs.used import UsedConfig, UsedConfigs
+from tuner.extensions.engines.configs.winners import configs_of
 from tuner.model.errors import SessionError, WorkerError
 from tuner.session.session import Session
 

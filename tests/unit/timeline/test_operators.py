@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from timelines import ATTENTION, GEMM, NORM, SILU, eager_layer, kernel, replayed_layer
 
+from tuner.extensions.engines.timeline.operators import UNKNOWN, key_of, labelled, rules, shapes_of
+from tuner.extensions.engines.timeline.read import read
+from tuner.extensions.engines.timeline.trace import Call, Launch, Trace
 from tuner.model.kernel import Workload
 from tuner.space.load import load_definition
-from tuner.timeline.operators import UNKNOWN, key_of, labelled, rules, shapes_of
-from tuner.timeline.read import read
-from tuner.timeline.trace import Call, Launch, Trace
 
 ROOT = Path(__file__).parents[3]
 KERNELS = sorted(path.stem for path in (ROOT / "kernels" / "sglang").glob("*.cu"))

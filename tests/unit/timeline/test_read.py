@@ -24,10 +24,10 @@ from timelines import (
     torch_trace,
 )
 
+from tuner.extensions.engines.timeline import chrome
+from tuner.extensions.engines.timeline.read import read
+from tuner.extensions.engines.timeline.trace import Call, Launch, Trace, base_name
 from tuner.model.errors import InputError
-from tuner.timeline import chrome
-from tuner.timeline.read import read
-from tuner.timeline.trace import Call, Launch, Trace, base_name
 
 
 def refusal(path: Path) -> str:

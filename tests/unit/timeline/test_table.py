@@ -6,12 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from tuner.extensions.engines.timeline.operators import Label
+from tuner.extensions.engines.timeline.table import (
+    Row,
+    commands_of,
+    rows_of,
+    stated_workloads,
+    without_shapes,
+)
+from tuner.extensions.engines.timeline.trace import Launch
 from tuner.model.errors import InputError
 from tuner.model.kernel import Workload
 from tuner.space.load import load_definition
-from tuner.timeline.operators import Label
-from tuner.timeline.table import Row, commands_of, rows_of, stated_workloads, without_shapes
-from tuner.timeline.trace import Launch
 
 ROOT = Path(__file__).parents[3]
 SPACES = {

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from operator_sessions import choices, write_operator_session
 
-from tuner.export.engine_configs.files import write_files
-from tuner.export.engine_configs.winners import configs_of, differences
+from tuner.extensions.engines.configs.files import write_files
+from tuner.extensions.engines.configs.winners import configs_of, differences
 
 Python = Sequence[str]
 

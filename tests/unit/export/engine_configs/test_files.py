@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from engine_wheels import SGLANG, VLLM
 
-from tuner.export.engine_configs.files import (
+from tuner.extensions.engines.configs.files import (
     BlockFp8Key,
     MoeKey,
     Table,

@@ -9,15 +9,15 @@ import pytest
 from engine_wheels import SGLANG, VLLM
 from model_configs import DEEPSEEK_V3, write_config
 
-from tuner.export.engine_configs.files import Engine, MoeKey, file_name
-from tuner.export.engine_configs.found import (
+from tuner.extensions.engines.configs.files import Engine, MoeKey, file_name
+from tuner.extensions.engines.configs.found import (
     EngineFile,
     EngineFolders,
     FileState,
     engine_folders,
     missing_files,
 )
-from tuner.export.engine_configs.used import used_configs
+from tuner.extensions.engines.configs.used import used_configs
 from tuner.model.errors import InputError
 
 GPU, TRITON = "NVIDIA H200", "3.6.0"

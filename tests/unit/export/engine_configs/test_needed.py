@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_configs import BLOCKS, DEEPSEEK_V3, MIXTRAL, write_config
 
-from tuner.cli import fleet_command
-from tuner.export.engine_configs.files import ENGINES, BlockFp8Key, MoeKey
-from tuner.export.engine_configs.needed import DTYPES, needed_configs
+from tuner.extensions.engines import fleet_command
+from tuner.extensions.engines.configs.files import ENGINES, BlockFp8Key, MoeKey
+from tuner.extensions.engines.configs.needed import DTYPES, needed_configs
 from tuner.model.errors import InputError
 
 MODELS = Path(__file__).parents[4] / "benchmarks" / "models"

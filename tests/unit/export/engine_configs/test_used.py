@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.export.engine_configs.files import (
+from tuner.extensions.engines.configs.files import (
     BlockFp8Key,
     MoeKey,
     Table,
@@ -15,7 +15,7 @@ from tuner.export.engine_configs.files import (
     files_of,
     write_files,
 )
-from tuner.export.engine_configs.used import Difference, used_configs
+from tuner.extensions.engines.configs.used import Difference, used_configs
 from tuner.model.errors import InputError, WorkerError
 
 GPU = "NVIDIA H200"

@@ -18,9 +18,9 @@ from tuner.model.errors import InputError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from tuner.extensions.engines.timeline.table import Command, Row
+    from tuner.extensions.engines.timeline.trace import Trace
     from tuner.space.load import Definition
-    from tuner.timeline.table import Command, Row
-    from tuner.timeline.trace import Trace
 
 KERNELS = Path("kernels/sglang")
 PAGE = "docs/timeline.md"
@@ -95,9 +95,9 @@ def examine(
     path: Path, *, shapes: Path | None, workloads: tuple[str, ...], gpu: str | None
 ) -> Findings:
     """Read a timeline and find its operators, with the search spaces that are found from here."""
-    from tuner.timeline.operators import labelled, rules, shapes_of
-    from tuner.timeline.read import read
-    from tuner.timeline.table import commands_of, rows_of, stated_workloads
+    from tuner.extensions.engines.timeline.operators import labelled, rules, shapes_of
+    from tuner.extensions.engines.timeline.read import read
+    from tuner.extensions.engines.timeline.table import commands_of, rows_of, stated_workloads
 
     trace, table = read(path), rules()
     recorded = shapes_of(read(shapes), table) if shapes else {}
@@ -227,7 +227,7 @@ def _headline(found: Findings) -> Iterator[str]:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    from tuner.timeline.table import short
+    from tuner.extensions.engines.timeline.table import short
 
     label = row.label
     names = dict.fromkeys(short(use.name) for use in row.kernels)
@@ -248,7 +248,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _advice(found: Findings) -> Iterator[str]:
-    from tuner.timeline.table import without_shapes
+    from tuner.extensions.engines.timeline.table import without_shapes
 
     lacking = dict.fromkeys(row.name for row in without_shapes(found.rows))
     if lacking:

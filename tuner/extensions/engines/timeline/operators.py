@@ -12,12 +12,12 @@ from pathlib import Path
 
 from pydantic import Field
 
+from tuner.extensions.engines.timeline.trace import Call, Launch, Trace, base_name
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, Value
 from tuner.model.kernel import Dim3, Workload
 from tuner.space.schema import LARGEST, Scalar, StrictModel, checked
 from tuner.space.yaml import read as read_yaml
-from tuner.timeline.trace import Call, Launch, Trace, base_name
 
 TABLE = Path(__file__).with_name("operators.yaml")
 UNKNOWN = "unknown"

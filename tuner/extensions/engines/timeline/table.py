@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from os.path import relpath
 
+from tuner.extensions.engines.timeline.operators import UNKNOWN, Label
+from tuner.extensions.engines.timeline.trace import Launch, base_name
 from tuner.model.errors import ExpressionError, InputError
 from tuner.model.kernel import Workload
 from tuner.model.statistics import floor_us
 from tuner.space.load import Definition, workload_from_text
-from tuner.timeline.operators import UNKNOWN, Label
-from tuner.timeline.trace import Launch, base_name
 
 NAME_LENGTH = 40
 

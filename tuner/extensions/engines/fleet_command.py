@@ -20,9 +20,9 @@ from tuner.model.settings import ENOUGH_OF_A_FLEET
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tuner.app.fleet import Job
-    from tuner.export.engine_configs.files import Engine
-    from tuner.export.engine_configs.found import EngineFile, EngineFolders
+    from tuner.extensions.engines.configs.files import Engine
+    from tuner.extensions.engines.configs.found import EngineFile, EngineFolders
+    from tuner.extensions.engines.fleet import Job
     from tuner.model.settings import RunSettings
 
 ENGINES = ("sglang", "vllm")
@@ -117,10 +117,10 @@ def command(
     MODEL is a Hugging Face config.json, or the folder that it lies in. Each shape is tuned in a
     session of its own under --sessions: started again, the command goes on with what is left.
     """
-    from tuner.app.fleet import jobs_of, sessions_of
-    from tuner.export.engine_configs.files import require_release
-    from tuner.export.engine_configs.found import missing_files
-    from tuner.export.engine_configs.winners import installed_triton
+    from tuner.extensions.engines.configs.files import require_release
+    from tuner.extensions.engines.configs.found import missing_files
+    from tuner.extensions.engines.configs.winners import installed_triton
+    from tuner.extensions.engines.fleet import jobs_of, sessions_of
 
     if as_json and not dry_run:
         raise click.UsageError("--json is for --dry-run")
@@ -179,9 +179,9 @@ def _make(
 ) -> None:
     from rich.console import Console
 
-    from tuner.app.fleet import make
     from tuner.cli.export_command import asked_with, tell_configs
     from tuner.cli.view import make_view
+    from tuner.extensions.engines.fleet import make
 
     if not jobs:
         click.echo("nothing to make")
@@ -215,7 +215,7 @@ def _make(
 def _require_here(gpu: str, triton: str) -> None:
     """Raise `InputError` unless what is measured here is what the files will say."""
     from tuner.cli.devices_command import list_gpus
-    from tuner.export.engine_configs.winners import installed_triton
+    from tuner.extensions.engines.configs.winners import installed_triton
 
     found = next((one.name for one in list_gpus()), gpu)
     if found != gpu:
@@ -238,8 +238,8 @@ def _require_room(
     files: Sequence[EngineFile], to: Path, engine: Engine, gpu: str, triton: str
 ) -> None:
     """Raise `InputError` now, not once all is tuned, where the files could not be written."""
-    from tuner.app.fleet import refusal
-    from tuner.export.engine_configs.files import place
+    from tuner.extensions.engines.configs.files import place
+    from tuner.extensions.engines.fleet import refusal
 
     for one in [file.needed for file in files if not refusal(file.needed.key)]:
         path = to / place(one.key, engine, gpu, triton, down=one.down)
@@ -265,7 +265,7 @@ def _require_gpus(gpus: str | None) -> None:
 
 def _require_measured_with(engine: Engine, package: Path | None, own: Path | None) -> None:
     """Raise `InputError` unless files are listed of the engine that the baseline runs with."""
-    from tuner.export.engine_configs.used import FOLDERS
+    from tuner.extensions.engines.configs.used import FOLDERS
 
     if package is not None and (here := _installed(engine)) and package.resolve() != here.resolve():
         raise InputError(
@@ -294,9 +294,9 @@ def _first_gpu() -> str:
 
 
 def _folders(engine: Engine, package: Path | None, own: Path | None) -> EngineFolders:
-    from tuner.export.engine_configs.files import TITLES
-    from tuner.export.engine_configs.found import engine_folders
-    from tuner.export.engine_configs.used import FOLDERS
+    from tuner.extensions.engines.configs.files import TITLES
+    from tuner.extensions.engines.configs.found import engine_folders
+    from tuner.extensions.engines.configs.used import FOLDERS
 
     if own is None and (named := os.environ.get(FOLDERS[engine])):
         own = Path(named)
@@ -316,7 +316,7 @@ def _installed(engine: Engine) -> Path | None:
 
 
 def _object(file: EngineFile, *, two: bool) -> dict[str, object]:
-    from tuner.app.fleet import refusal
+    from tuner.extensions.engines.fleet import refusal
 
     refused = refusal(file.needed.key)
     return {
@@ -332,9 +332,9 @@ def _object(file: EngineFile, *, two: bool) -> dict[str, object]:
 
 
 def _lines(files: Sequence[EngineFile], engine: Engine, where: str, *, two: bool) -> Iterator[str]:
-    from tuner.app.fleet import refusal
-    from tuner.export.engine_configs.files import TITLES
-    from tuner.export.engine_configs.found import FileState
+    from tuner.extensions.engines.configs.files import TITLES
+    from tuner.extensions.engines.configs.found import FileState
+    from tuner.extensions.engines.fleet import refusal
 
     lacking = [one for one in files if one.is_to_make(two=two)]
     refused = sum(bool(refusal(one.needed.key)) for one in lacking)
@@ -353,9 +353,9 @@ def _lines(files: Sequence[EngineFile], engine: Engine, where: str, *, two: bool
 
 
 def _remarks(file: EngineFile, *, two: bool) -> Iterator[str]:
-    from tuner.app.fleet import refusal
-    from tuner.export.engine_configs.files import MoeKey
-    from tuner.export.engine_configs.found import FileState
+    from tuner.extensions.engines.configs.files import MoeKey
+    from tuner.extensions.engines.configs.found import FileState
+    from tuner.extensions.engines.fleet import refusal
 
     if file.state is FileState.THERE:
         if isinstance(file.needed.key, MoeKey) and not file.triton:

@@ -12,7 +12,8 @@ from pathlib import Path
 from tuner.compiler.python import measured_with
 from tuner.dispatch.alike import Fastest, canonical, fastest_of
 from tuner.dispatch.evidence import distrusted
-from tuner.export.engine_configs.files import (
+from tuner.export.winners import Winners, winners_of
+from tuner.extensions.engines.configs.files import (
     CONFIG_KEYS,
     TITLES,
     BlockFp8Key,
@@ -22,9 +23,8 @@ from tuner.export.engine_configs.files import (
     file_name,
     files_of,
 )
-from tuner.export.engine_configs.files import Config as EngineConfig
-from tuner.export.engine_configs.used import FOLDERS, used_configs
-from tuner.export.winners import Winners, winners_of
+from tuner.extensions.engines.configs.files import Config as EngineConfig
+from tuner.extensions.engines.configs.used import FOLDERS, used_configs
 from tuner.model.config import Config
 from tuner.model.errors import InputError, SessionError, WorkerError
 from tuner.model.expressions import Value

@@ -15,10 +15,10 @@ from typing import Annotated, Any, TextIO
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from tuner.extensions.engines.timeline.trace import Call, Launch, Shape, Trace
 from tuner.model.errors import InputError
 from tuner.model.kernel import Dim3
 from tuner.process.files import open_regular
-from tuner.timeline.trace import Call, Launch, Shape, Trace
 
 GZIP = b"\x1f\x8b"
 # Characters read at a time, and the longest event or header: one with a stack has some KiB.

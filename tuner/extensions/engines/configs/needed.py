@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tuner.export.engine_configs.files import BlockFp8Key, Engine, Key, MoeKey
+from tuner.extensions.engines.configs.files import BlockFp8Key, Engine, Key, MoeKey
 from tuner.model.errors import InputError
 from tuner.process.files import read_text
 

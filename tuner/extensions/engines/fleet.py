@@ -11,10 +11,10 @@ from pathlib import Path
 from tuner.app.api import tune
 from tuner.app.plan import option_of
 from tuner.app.session_plan import is_renewable
-from tuner.export.engine_configs.files import BlockFp8Key, Engine, Key, MoeKey, write_files
-from tuner.export.engine_configs.found import EngineFile
-from tuner.export.engine_configs.needed import CONFIG
-from tuner.export.engine_configs.winners import BLOCK, Configs, configs_of
+from tuner.extensions.engines.configs.files import BlockFp8Key, Engine, Key, MoeKey, write_files
+from tuner.extensions.engines.configs.found import EngineFile
+from tuner.extensions.engines.configs.needed import CONFIG
+from tuner.extensions.engines.configs.winners import BLOCK, Configs, configs_of
 from tuner.model.errors import DeviceError, InputError, OutOfMemory, TunerError
 from tuner.model.progress import Progress
 from tuner.model.settings import ENOUGH_OF_A_FLEET, RunSettings

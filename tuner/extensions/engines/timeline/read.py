@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from tuner.extensions.engines.timeline.chrome import GZIP, read_chrome
+from tuner.extensions.engines.timeline.trace import Launch, Trace
 from tuner.model.errors import InputError
 from tuner.process.files import open_regular
-from tuner.timeline.chrome import GZIP, read_chrome
-from tuner.timeline.trace import Launch, Trace
 
 SQLITE = b"SQLite format 3\0"
 EXPORT = "nsys export --type sqlite --output trace.sqlite REPORT.nsys-rep"

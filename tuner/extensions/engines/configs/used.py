@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tuner.export.engine_configs.files import TITLES, BlockFp8Key, Config, Engine, Key, Table
+from tuner.extensions.engines.configs.files import TITLES, BlockFp8Key, Config, Engine, Key, Table
 from tuner.model.errors import InputError, WorkerError
 
 Mode = Literal["plain", "deterministic", "compiled"]

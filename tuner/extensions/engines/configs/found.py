@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from tuner.export.engine_configs.files import (
+from tuner.extensions.engines.configs.files import (
     CONFIG_KEYS,
     TITLES,
     VERSION_KEY,
@@ -19,7 +19,7 @@ from tuner.export.engine_configs.files import (
     place,
     version_folder,
 )
-from tuner.export.engine_configs.needed import Needed, needed_configs
+from tuner.extensions.engines.configs.needed import Needed, needed_configs
 from tuner.model.errors import InputError
 from tuner.process.files import read_text
 
