@@ -27,8 +27,8 @@ from environment import ROOT, write_result
 
 if TYPE_CHECKING:
     from tuner.extensions.engines.configs.winners import Tables
+    from tuner.extensions.study.recorded_spaces import RecordedSpace
     from tuner.model.trial import Comparison, Variant
-    from tuner.search.recorded_spaces import RecordedSpace
 
 SPACE = ROOT / "search_spaces/sglang/fused_moe.yaml"
 MEASURED = ROOT / "benchmarks/recorded/fused_moe/spaces.json.xz"
@@ -132,7 +132,7 @@ def needed(found_us: Sequence[float], best_us: float) -> int | None:
 
 def searched(space: RecordedSpace, weights: str, seeds: int) -> dict[str, Any]:
     """Replay the search over one number of tokens with every seed, alone."""
-    from tuner.search.comparison import Settings, replay
+    from tuner.extensions.study.comparison import Settings, replay
 
     settings = Settings(("auto",), seeds, min(TRIALS, len(space.pool)))
     runs = [replay(space, "auto", seed, settings) for seed in range(seeds)]
@@ -213,10 +213,10 @@ def read_measured(path: Path = MEASURED) -> list[dict[str, Any]]:
 
 def space_of(measured: Mapping[str, Any]) -> RecordedSpace:
     """Make what the search is replayed over of what was measured for one number of tokens."""
+    from tuner.extensions.study.recorded_spaces import RecordedSpace
     from tuner.model.config import Config
     from tuner.model.trial import Measurement, Status, Trial
     from tuner.search.pool import Pool
-    from tuner.search.recorded_spaces import RecordedSpace
     from tuner.space.load import load_definition, workload_from_text
 
     definition = load_definition(SPACE).chosen({"WEIGHTS": measured["weights"]})
@@ -236,8 +236,8 @@ def searches(
     recordings: Sequence[Path], measured: Sequence[Mapping[str, Any]], seeds: int
 ) -> list[dict[str, Any]]:
     """Replay the search over all numbers of tokens of recordings and of what was measured."""
-    from tuner.app.compare import recorded_spaces
     from tuner.device.recorded.recording import load_recording
+    from tuner.extensions.study.compare import recorded_spaces
 
     found = [
         (space, load_recording(one).operators["WEIGHTS"])

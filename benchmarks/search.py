@@ -24,9 +24,9 @@ from statistics import stdev
 
 from environment import RESULTS, ROOT, commit, environment, write_result
 
-from tuner.app.compare import recorded_spaces
-from tuner.search.comparison import SearcherScore, Settings, compare, mean_of
-from tuner.search.recorded_spaces import recording_name
+from tuner.extensions.study.compare import recorded_spaces
+from tuner.extensions.study.comparison import SearcherScore, Settings, compare, mean_of
+from tuner.extensions.study.recorded_spaces import recording_name
 
 SEARCHERS = (
     "auto",

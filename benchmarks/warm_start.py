@@ -21,12 +21,12 @@ from statistics import fmean, median
 
 from environment import environment, write_result
 
+from tuner.extensions.study.recorded_spaces import RecordedSpace, load_spaces
 from tuner.model.config import Config, SearchSpace
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status, Trial
 from tuner.search.factory import make_searcher
 from tuner.search.pool import Pool
-from tuner.search.recorded_spaces import RecordedSpace, load_spaces
 from tuner.session.database import find_store
 from tuner.session.knowledge import KnowledgeStore, PastConfig, PastSearch, PastWorkload
 from tuner.space.load import load_definition

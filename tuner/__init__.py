@@ -10,9 +10,9 @@ from tuner.model import TUNER_VERSION
 if TYPE_CHECKING:
     from tuner.app.api import TuningResult, tune
     from tuner.app.check import check
-    from tuner.app.compare import compare
     from tuner.app.render import render
     from tuner.app.reward import Effort, GrpoReward, reward
+    from tuner.extensions.study.compare import compare
 
 __all__ = [
     "Effort",

@@ -188,7 +188,7 @@ def require_portable(spec: KernelSpec) -> None:
 def require_searcher(name: str) -> None:
     """Raise `InputError` for a searcher or a strategy that there isn't, before any measurement."""
     if name.startswith(STRATEGIES):
-        from tuner.search.kernel_tuner import find_strategy
+        from tuner.extensions.study.kernel_tuner_searcher import find_strategy
 
         find_strategy(name.removeprefix(STRATEGIES))
     elif name not in SEARCHERS:

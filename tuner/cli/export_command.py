@@ -233,7 +233,7 @@ def _tell(made: Exported) -> None:
 
 
 def _write_for_kernel_tuner(session: Path, folder: Path, space: Path | None) -> None:
-    from tuner.export.kernel_tuner_files import write_both
+    from tuner.extensions.study.kernel_tuner_export import write_both
 
     for path in write_both(session, folder, space):
         click.echo(str(path))

@@ -267,11 +267,11 @@ def _recorded(
     from tuner.device.recorded.recording import RecordedDevice
 
     if file:
-        from tuner.device.recorded.foreign import is_foreign
+        from tuner.extensions.study.foreign import is_foreign
 
         if not is_foreign(Path(file)):
             return RecordedDevice(Path(file), spec.name, operators, None, spec.surroundings_of)
-        from tuner.device.recorded.foreign_recordings import recording_from
+        from tuner.extensions.study.foreign_recordings import recording_from
         from tuner.space.load import load_definition
 
         space = load_definition(spec.path, operators).space

@@ -104,7 +104,7 @@ def make_searcher(
                 study_name=study_name,
             )
         case ["kernel_tuner", strategy]:
-            from tuner.search.kernel_tuner import KernelTunerSearcher
+            from tuner.extensions.study.kernel_tuner_searcher import KernelTunerSearcher
 
             return KernelTunerSearcher(pool, space, strategy, seed, budget, seeds)
         case _:

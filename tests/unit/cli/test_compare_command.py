@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.caches import cache, written
 from tuner.device.recorded.recording import SUFFIX
-from tuner.search import comparison
+from tuner.extensions.study import comparison
 
 KEYS = {"score", "share_50", "share_100", "within_95", "seconds_per_run"}
 

@@ -11,8 +11,8 @@ from host_programs import cached_compiler
 
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import DeviceInfo
+from tuner.extensions.study.mutation.subject import MutationSubject
 from tuner.model.config import Config
-from tuner.mutation.subject import MutationSubject
 from tuner.space.load import load_definition
 
 DATA = Path(__file__).parent / "data"

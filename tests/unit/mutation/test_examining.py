@@ -13,9 +13,16 @@ from host_programs import shared_cache
 from tuner.compiler.host import SANITIZERS, HostCompiler, preload
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.cpu.device import HostDevice
+from tuner.extensions.study.mutation.examine import (
+    NOT_ON_HOST,
+    SAME_CODE,
+    Bench,
+    Examiner,
+    Fate,
+    MutantVerdict,
+)
+from tuner.extensions.study.mutation.subject import MutationSubject
 from tuner.model.errors import DeviceError, KernelError, SpaceError
-from tuner.mutation.examine import NOT_ON_HOST, SAME_CODE, Bench, Examiner, Fate, MutantVerdict
-from tuner.mutation.subject import MutationSubject
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 MakeSubject = Callable[..., MutationSubject]

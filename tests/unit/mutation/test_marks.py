@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tuner.extensions.study.mutation.subject import (
+    Marks,
+    MutationSubject,
+    default_path,
+    entry,
+    read_marks,
+)
 from tuner.model.errors import SpaceError
-from tuner.mutation.subject import Marks, MutationSubject, default_path, entry, read_marks
 
 
 def marks_of(subject: MutationSubject, text: str) -> Marks:

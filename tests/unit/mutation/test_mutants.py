@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.mutation.mutants import Mutant, all_mutants, reached, sampled
+from tuner.extensions.study.mutation.mutants import Mutant, all_mutants, reached, sampled
 from tuner.source import parse_source
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.model.errors import SessionError
-from tuner.mutation.examine import (
+from tuner.extensions.study.mutation.examine import (
     FILE,
     Fate,
     MutantVerdict,
@@ -17,6 +16,7 @@ from tuner.mutation.examine import (
     score_of,
     share_text,
 )
+from tuner.model.errors import SessionError
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.caches import cache, written
 from tests.support.drawings import of_class, parsed, texts
-from tuner.report.compare_page import (
+from tuner.extensions.study.compare_page import (
     COLORS,
     MOST_POINTS,
     Curve,
@@ -19,8 +19,8 @@ from tuner.report.compare_page import (
     search_curves,
     write_comparison,
 )
-from tuner.search.comparison import SearcherComparison, Settings, compare
-from tuner.search.recorded_spaces import load_spaces
+from tuner.extensions.study.comparison import SearcherComparison, Settings, compare
+from tuner.extensions.study.recorded_spaces import load_spaces
 
 
 def made(tmp_path: Path, *names: str) -> SearcherComparison:

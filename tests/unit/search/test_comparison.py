@@ -18,12 +18,8 @@ from tests.support.caches import BLOCKS, FAILED, ITEMS, cache, time_ms, written
 from tuner.app.record import record, recording_plan
 from tuner.device.recorded.recording import save_recording
 from tuner.device.simulated import SimulatedDevice
-from tuner.model.config import Config
-from tuner.model.errors import InputError, TunerError, WorkerError
-from tuner.model.trial import Status, Trial
-from tuner.process.pool import ObjectPool
-from tuner.search import comparison as replaying
-from tuner.search.comparison import (
+from tuner.extensions.study import comparison as replaying
+from tuner.extensions.study.comparison import (
     ReplayTask,
     SearcherComparison,
     SearcherScore,
@@ -35,7 +31,11 @@ from tuner.search.comparison import (
     replay,
     score_of,
 )
-from tuner.search.recorded_spaces import RecordedSpace, load_spaces
+from tuner.extensions.study.recorded_spaces import RecordedSpace, load_spaces
+from tuner.model.config import Config
+from tuner.model.errors import InputError, TunerError, WorkerError
+from tuner.model.trial import Status, Trial
+from tuner.process.pool import ObjectPool
 from tuner.space.load import Definition, load_definition
 
 NAMES = ("random", "kernel_tuner:random_sample", "optuna")
@@ -229,7 +229,7 @@ def test_what_does_not_belong_to_the_recording_is_refused(own) -> None:
 
 
 def test_t4_results_are_a_space_too(cached: RecordedSpace, tmp_path: Path) -> None:
-    from tuner.device.recorded.kernel_tuner_files import load_measured, t4_text
+    from tuner.extensions.study.kernel_tuner_files import load_measured, t4_text
 
     text = t4_text(load_measured(cached.path))
     (space,) = load_spaces(written(tmp_path / "a100_T4.json", json.loads(text)), never)

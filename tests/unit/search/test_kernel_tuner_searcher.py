@@ -14,9 +14,9 @@ import searches
 from kernel_tuner.interface import strategy_map
 from searches import make_space, make_trial
 
+from tuner.extensions.study.kernel_tuner_searcher import KernelTunerSearcher
 from tuner.model.config import Config
 from tuner.model.errors import InputError
-from tuner.search.kernel_tuner import KernelTunerSearcher
 from tuner.search.pool import valid_configs
 
 SPACE = make_space(

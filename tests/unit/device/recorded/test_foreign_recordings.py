@@ -8,10 +8,10 @@ import pytest
 
 from tests.support.caches import BLOCKS, cache, written
 from tuner.device.base import Program
-from tuner.device.recorded.foreign import GPUS, device_info
-from tuner.device.recorded.foreign_recordings import recording_from
 from tuner.device.recorded.recording import RecordedDevice
 from tuner.device.select import open_device
+from tuner.extensions.study.foreign import GPUS, device_info
+from tuner.extensions.study.foreign_recordings import recording_from
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import limits_for

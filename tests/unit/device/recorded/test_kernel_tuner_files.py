@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.caches import BLOCKS, FAILED, ITEMS, cache, entry, time_ms, written
-from tuner.device.recorded import foreign
-from tuner.device.recorded.foreign import UNKNOWN_DATE, ForeignAnswer, MeasuredSpace, is_foreign
-from tuner.device.recorded.kernel_tuner_files import (
+from tuner.extensions.study import foreign
+from tuner.extensions.study.foreign import UNKNOWN_DATE, ForeignAnswer, MeasuredSpace, is_foreign
+from tuner.extensions.study.kernel_tuner_files import (
     cache_text,
     load_measured,
     measured_in_cache,

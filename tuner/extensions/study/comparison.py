@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from tuner.extensions.study.recorded_spaces import RecordedSpace
 from tuner.model.errors import InputError
 from tuner.search.factory import make_searcher
-from tuner.search.recorded_spaces import RecordedSpace
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 

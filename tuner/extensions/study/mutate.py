@@ -15,8 +15,7 @@ from tuner.compiler.cache import Cache
 from tuner.compiler.host import SANITIZERS, preload
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.cpu.device import HostDevice
-from tuner.model.languages import refuse_opencl, refuse_python
-from tuner.mutation.examine import (
+from tuner.extensions.study.mutation.examine import (
     Bench,
     Examiner,
     MutantVerdict,
@@ -25,8 +24,9 @@ from tuner.mutation.examine import (
     save_score,
     score_of,
 )
-from tuner.mutation.mutants import Mutant, sampled
-from tuner.mutation.subject import MutationSubject, default_path, read_marks
+from tuner.extensions.study.mutation.mutants import Mutant, sampled
+from tuner.extensions.study.mutation.subject import MutationSubject, default_path, read_marks
+from tuner.model.languages import refuse_opencl, refuse_python
 
 # A mutant that never ends is found out in this time.
 RUN_TIMEOUT_S = 2.0

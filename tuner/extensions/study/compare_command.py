@@ -21,8 +21,8 @@ from tuner.cli.exits import (
 )
 
 if TYPE_CHECKING:
-    from tuner.search.comparison import SearcherComparison
-    from tuner.search.recorded_spaces import RecordedSpace
+    from tuner.extensions.study.comparison import SearcherComparison
+    from tuner.extensions.study.recorded_spaces import RecordedSpace
 
 PAGE = "compare.html"
 FOLDER = Path("comparisons")
@@ -90,9 +90,9 @@ def command(
     search expects, 1 the optimum from the first trial on. In the JSON object, share_50 and
     share_100 are the shares of the optimum after 50 % and 100 % of the trials.
     """
-    from tuner.app.compare import compare
-    from tuner.report.compare_page import write_comparison
-    from tuner.search.recorded_spaces import recording_name
+    from tuner.extensions.study.compare import compare
+    from tuner.extensions.study.compare_page import write_comparison
+    from tuner.extensions.study.recorded_spaces import recording_name
 
     recordings = tuple(dict.fromkeys(path.resolve() for path in recordings))
     more = f"-and-{len(recordings) - 1}-more" if len(recordings) > 1 else ""
@@ -141,8 +141,8 @@ def _print_table(comparison: SearcherComparison) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from tuner.report.compare_page import rows_of
-    from tuner.search.comparison import half
+    from tuner.extensions.study.compare_page import rows_of
+    from tuner.extensions.study.comparison import half
 
     trials = comparison.settings.trials
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from tuner.mutation.examine import MutantVerdict, MutationReport
+    from tuner.extensions.study.mutation.examine import MutantVerdict, MutationReport
 
 PLAIN_EVERY_S = 5.0
 BELOW = 1
@@ -74,8 +74,8 @@ def command(
     """
     from rich.console import Console
 
-    from tuner.app.mutate import mutate
-    from tuner.mutation.examine import as_object, as_text
+    from tuner.extensions.study.mutate import mutate
+    from tuner.extensions.study.mutation.examine import as_object, as_text
 
     console = Console(stderr=as_json, highlight=False)
     given = None if config is None else options.unique(_assignments(config), "parameter")
@@ -107,7 +107,7 @@ def _assignments(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _require_share(found: MutationReport, at_least: float) -> None:
-    from tuner.mutation.examine import share_text
+    from tuner.extensions.study.mutation.examine import share_text
 
     share = found.score.share
     if share is None or 100 * share < at_least:

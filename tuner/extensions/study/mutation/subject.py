@@ -15,10 +15,10 @@ from pydantic import Field
 
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.device.base import CompileTarget, DeviceInfo, Program
+from tuner.extensions.study.mutation.mutants import Identity, Mutant, all_mutants, reached
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import SpaceError
 from tuner.model.kernel import KernelSpec, Launch, Workload
-from tuner.mutation.mutants import Identity, Mutant, all_mutants, reached
 from tuner.source import hide_host_code, parse_source, read_source
 from tuner.source.facts import SourceFile
 from tuner.space.schema import StrictModel, checked

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from difflib import unified_diff
 
 from tuner.compiler.base import normalized
-from tuner.mutation.operators import OPERATORS, Change, MutatedSource
+from tuner.extensions.study.mutation.operators import OPERATORS, Change, MutatedSource
 from tuner.source.facts import LineIndex, SourceFile
 from tuner.source.syntax import Node, fold, parse_tree
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.device.recorded.foreign import (
+from tuner.device.recorded.recording import RecordedDeviceInfo, RecordedFinals
+from tuner.export.winners import unchanged_spec
+from tuner.extensions.study.foreign import (
     BASELINE,
     ForeignAnswer,
     MeasuredSpace,
@@ -14,9 +16,7 @@ from tuner.device.recorded.foreign import (
     l2_bytes_of,
     ticks,
 )
-from tuner.device.recorded.kernel_tuner_files import cache_text, t4_text
-from tuner.device.recorded.recording import RecordedDeviceInfo, RecordedFinals
-from tuner.export.winners import unchanged_spec
+from tuner.extensions.study.kernel_tuner_files import cache_text, t4_text
 from tuner.model.errors import InputError, SessionError
 from tuner.model.kernel import Workload
 from tuner.model.surroundings import ALONE

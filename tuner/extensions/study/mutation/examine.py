@@ -16,11 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult
 from tuner.device.base import Device, Outcome
+from tuner.extensions.study.mutation.mutants import Mutant
+from tuner.extensions.study.mutation.subject import MutationSubject, entry
 from tuner.model.errors import DeviceError, KernelError, SessionError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
-from tuner.mutation.mutants import Mutant
-from tuner.mutation.subject import MutationSubject, entry
 from tuner.process.files import atomic_write, read_text
 from tuner.session.records import file_sha
 from tuner.session.session import Session

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.device.recorded.foreign import BASELINE, MeasuredSpace, device_info, naming
-from tuner.device.recorded.kernel_tuner_files import load_measured
 from tuner.device.recorded.recording import (
     RecordedDeviceInfo,
     RecordedProgram,
     RecordedWorkload,
     Recording,
 )
+from tuner.extensions.study.foreign import BASELINE, MeasuredSpace, device_info, naming
+from tuner.extensions.study.kernel_tuner_files import load_measured
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec, Workload

@@ -12,7 +12,8 @@ from typing import Any, TypeGuard, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tuner.device.recorded.foreign import (
+from tuner.device.recorded.recording import RecordedProgram
+from tuner.extensions.study.foreign import (
     OWN_KEY,
     UNKNOWN_DATE,
     ForeignAnswer,
@@ -23,7 +24,6 @@ from tuner.device.recorded.foreign import (
     load_json,
     naming,
 )
-from tuner.device.recorded.recording import RecordedProgram
 from tuner.model.config import Config, Parameter
 from tuner.model.errors import DeviceError
 from tuner.model.expressions import Value

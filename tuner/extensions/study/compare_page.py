@@ -10,9 +10,15 @@ from pathlib import Path
 import numpy as np
 from markupsafe import Markup
 
+from tuner.extensions.study.comparison import (
+    Floats,
+    SearcherComparison,
+    SearcherScore,
+    SpaceResult,
+    half,
+)
 from tuner.report import charts
 from tuner.report.pages import draw, render_page, write_page
-from tuner.search.comparison import Floats, SearcherComparison, SearcherScore, SpaceResult, half
 
 # The style sheet has so many colors.
 COLORS = 8

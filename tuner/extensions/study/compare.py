@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tuner.app.locate import look_for_space
 from tuner.app.plan import read_space, require_searcher
+from tuner.extensions.study.comparison import ReplayTask, SearcherComparison, Settings
+from tuner.extensions.study.comparison import compare as replay_all
+from tuner.extensions.study.recorded_spaces import RecordedSpace, load_spaces, recording_name
 from tuner.model.errors import InputError
-from tuner.search.comparison import ReplayTask, SearcherComparison, Settings
-from tuner.search.comparison import compare as replay_all
-from tuner.search.recorded_spaces import RecordedSpace, load_spaces, recording_name
 from tuner.space.load import Definition
 
 

@@ -1,0 +1,1 @@
+"""Studies: mutants, search methods compared, and Kernel Tuner's files and strategies."""
