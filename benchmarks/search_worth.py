@@ -39,11 +39,11 @@ from environment import write_result
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from tuner.agent.history import restore
 from tuner.app.environment import environment_of
 from tuner.app.instruments import compiler_for
 from tuner.app.session_plan import verified_plan
 from tuner.device.select import open_device
+from tuner.extensions.agents.history import restore
 from tuner.model.statistics import paired_interval
 from tuner.model.trial import RESOLUTION, Status, Variant
 from tuner.session.session import Session

@@ -83,7 +83,7 @@ def exported(session, folder, form):
     """Write the rounds and read them back as a data set."""
     from datasets import load_dataset
 
-    from tuner.export.training import write_trajectories
+    from tuner.extensions.agents.training import write_trajectories
 
     path = folder / f"{form}.jsonl"
     write_trajectories(session, path, form)

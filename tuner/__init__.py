@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tuner.app.api import TuningResult, tune
     from tuner.app.check import check
     from tuner.app.render import render
-    from tuner.app.reward import Effort, GrpoReward, reward
+    from tuner.extensions.agents.reward import Effort, GrpoReward, reward
     from tuner.extensions.study.compare import compare
 
 __all__ = [

@@ -13,10 +13,10 @@ import pytest
 from agent_project import OWN, Bench, template_of
 from faults import wait_until
 
-from tuner.agent.budget import read_prices
-from tuner.agent.replies import KNOWN_METRICS
 from tuner.app.plan import new_plan
 from tuner.cli import options, run_command
+from tuner.extensions.agents.budget import read_prices
+from tuner.extensions.agents.replies import KNOWN_METRICS
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

@@ -244,7 +244,7 @@ def test_it_is_neither_recorded_nor_rewarded(project: Path) -> None:
     done = tune(*words)
     assert done.exit_code == 2
     assert "cannot be recorded" in done.output
-    from tuner.app.reward import Effort, Scorer
+    from tuner.extensions.agents.reward import Effort, Scorer
 
     with pytest.raises(DeviceError, match="cannot rest on what"):
         Scorer("scale_rows.yaml", Effort(device=fake()))

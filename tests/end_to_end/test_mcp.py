@@ -18,7 +18,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import CallToolResult, ToolListChangedNotification
 from slow import mostly_slow
 
-from tuner.mcp.session_runner import PHASES
+from tuner.extensions.agents.mcp.session_runner import PHASES
 from tuner.session.events import Said
 from tuner.session.session import Session
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tuner.export.training import REFUSED_REWARD
+from tuner.extensions.agents.training import REFUSED_REWARD
 from tuner.model.trial import INITIAL
 from tuner.session.events import Idea, Planned, RoundEnded, RoundOutcome, Said, Tool, ToolsDeclared
 from tuner.session.session import Session

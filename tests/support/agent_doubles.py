@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tuner.agent.base import BriefedCandidate, Briefing
+from tuner.extensions.agents.base import BriefedCandidate, Briefing
 from tuner.session.events import Tool
 
 

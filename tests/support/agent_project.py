@@ -21,8 +21,8 @@ from click.testing import CliRunner
 from fake_openai import MODEL, FakeOpenAI, Request
 from faults import started
 
-from tuner.agent.history import RoundRecord, history
 from tuner.cli import cli
+from tuner.extensions.agents.history import RoundRecord, history
 from tuner.session.events import Event, Said
 from tuner.session.session import Session
 

@@ -13,9 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from tuner.agent.budget import TokenBudget
-from tuner.agent.client import Ask, ChatClient
-from tuner.agent.http_errors import Backoff, Endpoint
+from tuner.extensions.agents.budget import TokenBudget
+from tuner.extensions.agents.client import Ask, ChatClient
+from tuner.extensions.agents.http_errors import Backoff, Endpoint
 from tuner.model.errors import AgentError, ReplyError
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.agent.briefing import KernelTask
-from tuner.agent.history import RoundRecord
 from tuner.analysis.base import Degree
 from tuner.device.base import DeviceInfo
+from tuner.extensions.agents.briefing import KernelTask
+from tuner.extensions.agents.history import RoundRecord
 from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload

@@ -1,4 +1,4 @@
-"""A session with rounds: a scripted agent's events as `tuner.agent.rounds` records them."""
+"""A session with rounds: a scripted agent's events as `tuner.extensions.agents.rounds` records them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from manifests import manifest
 
-from tuner.agent.history import outcome
 from tuner.analysis.base import Bottleneck, Degree
+from tuner.extensions.agents.history import outcome
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import (

@@ -11,10 +11,10 @@ from agent_doubles import Kept, Tools, briefing
 from mcp.client import Client
 from mcp_types import CallToolResult
 
-from tuner.agent.mcp_agent import Handoff, McpAgent
-from tuner.mcp.arguments import Ending, Wish
-from tuner.mcp.server import Service
-from tuner.mcp.session_runner import SessionRunner, Tuning, Watch
+from tuner.extensions.agents.mcp.arguments import Ending, Wish
+from tuner.extensions.agents.mcp.server import Service
+from tuner.extensions.agents.mcp.session_runner import SessionRunner, Tuning, Watch
+from tuner.extensions.agents.mcp_agent import Handoff, McpAgent
 from tuner.model.kernel import Workload
 from tuner.model.progress import Phase, Progress, WorkloadProgress
 

@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tuner.agent.tree import Node, Policy, Tree
+from tuner.extensions.agents.tree import Node, Policy, Tree
 
 FAILURE_RATE = 0.25
 REDESIGN_RATE = 0.3

@@ -134,9 +134,9 @@ def _by_device(
 
 
 def _on_host(plan: Plan, stack: ExitStack) -> tuple[Watch, ...]:
-    from tuner.agent.gate import LARGEST_HOST_BYTES
     from tuner.compiler.host import SANITIZERS, preload
     from tuner.device.cpu.device import HostWatcher
+    from tuner.extensions.agents.gate import LARGEST_HOST_BYTES
     from tuner.model.errors import DeviceError
     from tuner.tuning.evaluator import evaluator_of
     from tuner.tuning.verification import Watch

@@ -37,10 +37,10 @@ from tuner.model.settings import FILES, RunSettings
 from tuner.session.session import Session
 
 if TYPE_CHECKING:
-    from tuner.agent.base import Agent
-    from tuner.agent.rounds import Author
     from tuner.compiler.base import Compiler
     from tuner.device.base import Device, EnergyMeter
+    from tuner.extensions.agents.base import Agent
+    from tuner.extensions.agents.rounds import Author
     from tuner.model.kernel import Workload
     from tuner.session.copier import SessionCopier
     from tuner.space.plan import Plan
@@ -87,7 +87,7 @@ def open_run(
         raise InputError("no kernel given; name a .cu file, or a session with --resume")
     else:
         if kernel.suffix in PROBLEMS and kernel.is_file() and not is_python_kernel(kernel):
-            from tuner.app.first_kernel import kernel_for
+            from tuner.extensions.agents.kernel_rounds import kernel_for
 
             kernel, agent = kernel_for(kernel, settings, options, agent)
         settings, drafted = _with_space(kernel, settings, options)
@@ -107,7 +107,7 @@ def open_run(
     watches = watches_for(plan, device, compiler, stack)
     authoring = None
     if plan.config.rounds:
-        from tuner.app.agents import authoring_for
+        from tuner.extensions.agents.open_agents import authoring_for
 
         authoring = authoring_for(plan, options, device, compiler, stack, agent)
     if session is None:

@@ -41,8 +41,8 @@ from tuner.tuning.verification import Verification, Watch
 from tuner.tuning.warm_start import Knowledge, warm_seeds
 
 if TYPE_CHECKING:
-    from tuner.agent.base import Agent
-    from tuner.agent.rounds import Author
+    from tuner.extensions.agents.base import Agent
+    from tuner.extensions.agents.rounds import Author
     from tuner.report.data import ReportData
 
 
@@ -180,7 +180,7 @@ def _take_up_candidates(plan: Plan, session: Session, candidates: Candidates) ->
     session.add_candidate(plan.candidate, plan.template.text, space_text)
     if session.events(CandidateMade):
         # Imported here, as below: most runs have no agent, and need none of its modules.
-        from tuner.agent.history import restore
+        from tuner.extensions.agents.history import restore
 
         restore(plan, session, candidates)
 
@@ -227,7 +227,7 @@ def _write_candidates(
 ) -> AgentError | None:
     if author is None:
         return None
-    from tuner.agent.rounds import Rounds
+    from tuner.extensions.agents.rounds import Rounds
 
     by = author(session, candidates)
     return Rounds(plan, session, candidates, tracker, undecided, by).run()

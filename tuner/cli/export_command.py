@@ -240,7 +240,7 @@ def _write_for_kernel_tuner(session: Path, folder: Path, space: Path | None) -> 
 
 
 def _write_trajectories(session: Path, path: Path, form: str) -> None:
-    from tuner.export.training import FORMATS, told, write_trajectories
+    from tuner.extensions.agents.training import FORMATS, told, write_trajectories
 
     (chosen,) = (one for one in FORMATS if one == form)
     made = write_trajectories(session, path, chosen)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tuner.agent.history import RoundRecord, begun
+from tuner.extensions.agents.history import RoundRecord, begun
 from tuner.model.statistics import geometric_mean
 from tuner.session.events import AgentIdle, Moved, RoundOutcome, RoundRefused, Said
 from tuner.session.session import Session
@@ -57,7 +57,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class RoundData:
-    """One round: what `tuner.agent.history` tells of it, how it ended and what it took."""
+    """One round: what `tuner.extensions.agents.history` tells of it, how it ended and what it took."""
 
     record: RoundRecord
     end: End

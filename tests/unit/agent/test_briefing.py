@@ -9,11 +9,17 @@ from feedback_samples import HISTORY, Project
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.agent.base import BriefedCandidate
-from tuner.agent.briefing import Situation, briefing, current_text, member_summary, stable_text
-from tuner.agent.findings import search_findings
-from tuner.agent.prompts import clipped, numbered, one_line, quoted, size
 from tuner.analysis.base import Degree
+from tuner.extensions.agents.base import BriefedCandidate
+from tuner.extensions.agents.briefing import (
+    Situation,
+    briefing,
+    current_text,
+    member_summary,
+    stable_text,
+)
+from tuner.extensions.agents.findings import search_findings
+from tuner.extensions.agents.prompts import clipped, numbered, one_line, quoted, size
 from tuner.model.surroundings import LinkSpec, NeighbourSpec, SurroundingsSpec
 from tuner.model.trial import MOST, Finding
 

@@ -7,7 +7,14 @@ from textwrap import dedent
 
 import pytest
 
-from tuner.agent.budget import LEAST_OUTPUT_TOKENS, Estimate, Price, TokenBudget, Usage, read_prices
+from tuner.extensions.agents.budget import (
+    LEAST_OUTPUT_TOKENS,
+    Estimate,
+    Price,
+    TokenBudget,
+    Usage,
+    read_prices,
+)
 from tuner.model.errors import BudgetError, InputError, SpaceError
 
 PRICE = Price(input=2.0, cached_input=0.5, output=10.0)

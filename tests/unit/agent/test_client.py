@@ -15,9 +15,9 @@ import pytest
 from agent_doubles import Tools
 from fake_openai import KEY, MODEL, PIECE_CHARS, FakeOpenAI, Reply, Step, calls, dropped, failure
 
-from tuner.agent.budget import Price, TokenBudget, Usage
-from tuner.agent.client import Ask, ChatClient, Completion, ToolsRefusedError
-from tuner.agent.http_errors import FIRST_CEILING, Backoff, Endpoint, Temporary
+from tuner.extensions.agents.budget import Price, TokenBudget, Usage
+from tuner.extensions.agents.client import Ask, ChatClient, Completion, ToolsRefusedError
+from tuner.extensions.agents.http_errors import FIRST_CEILING, Backoff, Endpoint, Temporary
 from tuner.model.errors import AgentError, ReplyError
 
 QUESTION = ({"role": "system", "content": "be brief"}, {"role": "user", "content": "hello?"})

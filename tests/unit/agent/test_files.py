@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from agent_doubles import Kept, Tools, briefing, plan
 
-from tuner.agent.base import Answer
-from tuner.agent.files import PLAN, PROBLEM, REQUEST, SPACE, STOP, TEMPLATE, FilesAgent
+from tuner.extensions.agents.base import Answer
+from tuner.extensions.agents.files import PLAN, PROBLEM, REQUEST, SPACE, STOP, TEMPLATE, FilesAgent
 from tuner.model.errors import AwaitedError, ReplyError
 
 TEXT = "__global__ void f() {}\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from feedback_samples import grid
 
-from tuner.agent.findings import SAMPLE, constrained, search_findings
+from tuner.extensions.agents.findings import SAMPLE, constrained, search_findings
 from tuner.model.config import Parameter, SearchSpace
 from tuner.model.expressions import Expression
 from tuner.model.kernel import Workload

@@ -8,11 +8,11 @@ import pytest
 from callable_project import KERNEL, callable_project
 from callable_project import SPACE as PYTHON
 
-from tuner.agent.base import Answer
-from tuner.agent.gate import RefusedError, drafted, validate_candidate
 from tuner.app.plan import new_plan
 from tuner.device.base import Outcome
 from tuner.device.simulated import SimulatedDevice
+from tuner.extensions.agents.base import Answer
+from tuner.extensions.agents.gate import RefusedError, drafted, validate_candidate
 from tuner.model.trial import Status
 from tuner.tuning.evaluator import Candidates
 

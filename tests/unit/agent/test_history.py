@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from feedback_samples import HISTORY, made, refused
 
-from tuner.agent.history import LINE, memory_text, outcome, sentence
+from tuner.extensions.agents.history import LINE, memory_text, outcome, sentence
 from tuner.session.events import Expectation, Idea, Moved, RoundOutcome
 
 A, B = "T=1,E=256", "T=8192,E=256"

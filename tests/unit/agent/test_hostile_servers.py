@@ -20,9 +20,9 @@ import pytest
 from hostile_server import GIB, MIB, Bytes, HostileServer, chunk, filled, head
 from slow import mostly_slow
 
-from tuner.agent.budget import TokenBudget
-from tuner.agent.client import MOST_CALLS_AT_ONCE, Ask, ChatClient, Completion
-from tuner.agent.http_errors import Backoff, Endpoint
+from tuner.extensions.agents.budget import TokenBudget
+from tuner.extensions.agents.client import MOST_CALLS_AT_ONCE, Ask, ChatClient, Completion
+from tuner.extensions.agents.http_errors import Backoff, Endpoint
 from tuner.model.errors import AgentError, BudgetError
 
 JSON = "application/json"
@@ -255,7 +255,7 @@ def test_a_reply_that_goes_on_too_long_ends_there() -> None:
 def test_what_follows_the_end_of_a_reply_is_not_waited_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tuner.agent.client.USAGE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("tuner.extensions.agents.client.USAGE_TIMEOUT_S", 0.2)
     with HostileServer(dribbling(head(), OK, then=b": wait\n\n")) as server:
         completion = complete(client(server, longest_s=60.0))
     assert (completion.message["content"], completion.finish_reason) == ("ok", "stop")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from agent_doubles import Kept, Tools, briefing, plan
 
-from tuner.agent.base import Answer, Briefing
-from tuner.agent.mcp_agent import (
+from tuner.extensions.agents.base import Answer, Briefing
+from tuner.extensions.agents.mcp_agent import (
     FinishedError,
     Handoff,
     HandoffQuestion,

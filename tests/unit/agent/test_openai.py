@@ -12,11 +12,11 @@ import pytest
 from agent_doubles import Kept, Tools, answer, briefing, member, plan
 from fake_openai import KEY, MODEL, FakeOpenAI, Reply, Request, Step, calls, failure, truncated
 
-from tuner.agent.base import Conversation
-from tuner.agent.budget import TokenBudget, Usage
-from tuner.agent.openai import MOST_CALLS, MOST_TOOL_CHARS, OpenAIAgent
-from tuner.agent.prompts import prompt
-from tuner.agent.replies import read_answer
+from tuner.extensions.agents.base import Conversation
+from tuner.extensions.agents.budget import TokenBudget, Usage
+from tuner.extensions.agents.openai import MOST_CALLS, MOST_TOOL_CHARS, OpenAIAgent
+from tuner.extensions.agents.prompts import prompt
+from tuner.extensions.agents.replies import read_answer
 from tuner.model.errors import AgentError, BudgetError, ReplyError
 from tuner.space.load import load_definition
 from tuner.space.template import Template

@@ -11,7 +11,7 @@ from agent_doubles import answer, briefing, plan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.agent.replies import (
+from tuner.extensions.agents.replies import (
     KNOWN_METRICS,
     plan_schema,
     read_answer,

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tuner.agent.base import Answer
-from tuner.agent.briefing import Briefer
-from tuner.agent.history import history, tree_of
-from tuner.agent.rounds import Author
-from tuner.agent.tree import Greedy
 from tuner.analysis.base import Degree
 from tuner.app.run import tune
 from tuner.device.base import Outcome
 from tuner.device.simulated import SimulatedDevice
+from tuner.extensions.agents.base import Answer
+from tuner.extensions.agents.briefing import Briefer
+from tuner.extensions.agents.history import history, tree_of
+from tuner.extensions.agents.rounds import Author
+from tuner.extensions.agents.tree import Greedy
 from tuner.model.errors import AgentError, AwaitedError, BudgetError, OutOfMemory, ReplyError
 from tuner.model.trial import INITIAL, Status
 from tuner.session.events import Expectation, Idea, RoundRefused

@@ -9,7 +9,16 @@ from statistics import mean
 import pytest
 
 from tests.support.simulated_tree import Refactoring, final_best, polish, redesign
-from tuner.agent.tree import POLICIES, AgentsChoice, Greedy, MonteCarlo, Node, Policy, Tree, policy
+from tuner.extensions.agents.tree import (
+    POLICIES,
+    AgentsChoice,
+    Greedy,
+    MonteCarlo,
+    Node,
+    Policy,
+    Tree,
+    policy,
+)
 from tuner.model.errors import InputError
 
 TREE = Tree(

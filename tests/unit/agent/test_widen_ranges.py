@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from agent_doubles import Kept, Tools
 
-from tuner.agent.base import BriefedCandidate, Briefing
-from tuner.agent.widen_ranges import DeclaredSpace, WideningAgent, WideningConversation
+from tuner.extensions.agents.base import BriefedCandidate, Briefing
+from tuner.extensions.agents.widen_ranges import DeclaredSpace, WideningAgent, WideningConversation
 from tuner.model.errors import AgentError, ReplyError
 from tuner.model.trial import Finding
 from tuner.space.yaml import Data

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tuner.agent.first_kernel import first_kernel
-from tuner.agent.replies import read_kernel
-from tuner.app.first_kernel import kernel_for
 from tuner.app.plan import RunOptions
+from tuner.extensions.agents.first_kernel import first_kernel
+from tuner.extensions.agents.kernel_rounds import kernel_for
+from tuner.extensions.agents.replies import read_kernel
 from tuner.model.errors import AgentError, DeviceError, InputError, KernelError, ReplyError
 
 PROBLEM = """import torch

@@ -10,13 +10,13 @@ from math import isfinite, log
 
 import pytest
 
-import tuner.app.reward
+import tuner.extensions.agents.reward
 from tuner import GrpoReward, reward
-from tuner.agent.base import Answer
-from tuner.app.reward import Effort, Scorer
 from tuner.device.base import ComparisonRounds, Outcome
 from tuner.device.simulated import SimulatedDevice
-from tuner.export.training import REFUSED_REWARD, SLOWEST
+from tuner.extensions.agents.base import Answer
+from tuner.extensions.agents.reward import Effort, Scorer
+from tuner.extensions.agents.training import REFUSED_REWARD, SLOWEST
 from tuner.model.errors import DeviceError, InputError, KernelError
 from tuner.model.trial import Status
 
@@ -62,7 +62,7 @@ def scorer(project, monkeypatch):
 
     def make(answer=by_threads, device=None, **effort) -> Scorer:
         device = device or SimulatedDevice(answer)
-        monkeypatch.setattr(tuner.app.reward, "open_device", lambda *_: device)
+        monkeypatch.setattr(tuner.extensions.agents.reward, "open_device", lambda *_: device)
         opened.append(Scorer(project / "scale.yaml", Effort(device="cuda", **effort)))
         return opened[-1]
 
@@ -203,7 +203,7 @@ def test_a_baseline_that_is_wrong_is_raised_before_anything_is_scored(project):
 
 
 def test_the_cpu_is_never_taken_for_a_gpu(project, monkeypatch):
-    monkeypatch.setattr(tuner.app.reward, "gpu_count", lambda: 0)
+    monkeypatch.setattr(tuner.extensions.agents.reward, "gpu_count", lambda: 0)
     with pytest.raises(DeviceError, match="no NVIDIA GPU was found") as caught:
         Scorer(project / "scale.yaml")
     assert "host" in str(caught.value)

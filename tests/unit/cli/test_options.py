@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
-from tuner.cli import mcp_command, options, run_command
+from tuner.cli import options, run_command
+from tuner.extensions.agents import mcp_command
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.agent.base import Answer
-from tuner.agent.replies import read_answer
-from tuner.export.training import conversation_of
+from tuner.extensions.agents.base import Answer
+from tuner.extensions.agents.replies import read_answer
+from tuner.extensions.agents.training import conversation_of
 from tuner.session.events import Event
 
 

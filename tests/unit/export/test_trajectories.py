@@ -7,7 +7,7 @@ from math import log
 
 import pytest
 
-from tuner.export.training import (
+from tuner.extensions.agents.training import (
     FORMATS,
     REFUSED_REWARD,
     SLOWEST,

@@ -12,8 +12,8 @@ from agent_doubles import Tools
 from mcp_types import CallToolResult
 from served_runs import ANSWER, PLAN, Call, led, one_round, progress, text
 
-from tuner.agent.mcp_agent import Handoff, HandoffQuestion
-from tuner.mcp.session_runner import Watch
+from tuner.extensions.agents.mcp.session_runner import Watch
+from tuner.extensions.agents.mcp_agent import Handoff, HandoffQuestion
 
 Results = list[CallToolResult]
 

@@ -7,7 +7,7 @@ from threading import Thread
 
 import anyio
 
-from tuner.mcp.server import MOST_LINE_BYTES, Lines
+from tuner.extensions.agents.mcp.server import MOST_LINE_BYTES, Lines
 
 MIB = 1 << 20
 

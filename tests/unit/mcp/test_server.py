@@ -10,11 +10,11 @@ import pytest
 from agent_doubles import Tools
 from served_runs import ANSWER, PLAN, Call, Quiet, led, one_round, progress, text
 
-from tuner.agent.mcp_agent import Handoff
 from tuner.app.plan import RunOptions
-from tuner.mcp.arguments import Ending, Wish
-from tuner.mcp.run import Defaults, tuned
-from tuner.mcp.session_runner import Watch
+from tuner.extensions.agents.mcp.arguments import Ending, Wish
+from tuner.extensions.agents.mcp.run import Defaults, tuned
+from tuner.extensions.agents.mcp.session_runner import Watch
+from tuner.extensions.agents.mcp_agent import Handoff
 from tuner.model.errors import InputError
 from tuner.model.settings import RunSettings
 
@@ -105,7 +105,7 @@ def test_a_session_says_with_which_command_it_would_start_again(
         told.append(options.command)
         raise InputError("it is not run here")
 
-    monkeypatch.setattr("tuner.mcp.run.run", noted)
+    monkeypatch.setattr("tuner.extensions.agents.mcp.run.run", noted)
     settings: RunSettings = {"time_s": 90.0, "policy": "mcts", "sources": (Path("/cutlass"),)}
     defaults = Defaults(tmp_path, Path("scale.cu"), settings, RunOptions(), None)
     seat = Handoff()

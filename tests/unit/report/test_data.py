@@ -14,14 +14,14 @@ from click.testing import CliRunner
 from manifests import manifest
 
 from tests.support.agent_doubles import Tools
-from tuner.agent.base import Answer
-from tuner.agent.briefing import Briefer
-from tuner.agent.rounds import Author
-from tuner.agent.tree import Greedy
 from tuner.analysis.base import Degree
 from tuner.app.run import tune
 from tuner.cli import cli
 from tuner.device.simulated import SimulatedDevice
+from tuner.extensions.agents.base import Answer
+from tuner.extensions.agents.briefing import Briefer
+from tuner.extensions.agents.rounds import Author
+from tuner.extensions.agents.tree import Greedy
 from tuner.model.config import Config
 from tuner.model.errors import SessionError
 from tuner.model.kernel import Workload

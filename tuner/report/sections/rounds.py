@@ -9,9 +9,9 @@ from typing import Literal
 
 from markupsafe import Markup
 
-from tuner.agent.history import TIME
-from tuner.agent.prompts import times
 from tuner.analysis.base import METRICS
+from tuner.extensions.agents.history import TIME
+from tuner.extensions.agents.prompts import times
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData, Tried
 from tuner.report.pages import draw

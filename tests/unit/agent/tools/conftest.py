@@ -6,9 +6,9 @@ from textwrap import dedent
 
 import pytest
 
-from tuner.agent.tools import ToolSession
 from tuner.analysis.profilers import Profiler
 from tuner.device.simulated import SimulatedDevice
+from tuner.extensions.agents.tools import ToolSession
 from tuner.model.trial import INITIAL
 from tuner.tuning.evaluator import Candidates
 from tuner.tuning.profiling import Profiling

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tuner.agent.tools.arguments import ToolLimits
+from tuner.extensions.agents.tools.arguments import ToolLimits
 
 HOSTILE = [
     {"tempate": "x"},

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tuner.agent.tools import reading
-from tuner.agent.tools.arguments import SearchSourceArguments, ToolLimits
-from tuner.agent.tools.reading import SourceFolders, cuda_headers
 from tuner.compiler.base import CompileRequest
+from tuner.extensions.agents.tools import reading
+from tuner.extensions.agents.tools.arguments import SearchSourceArguments, ToolLimits
+from tuner.extensions.agents.tools.reading import SourceFolders, cuda_headers
 from tuner.model.errors import InputError
 
 SECRET = "key = 12345"  # noqa: S105 - what must not be read

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from host_programs import cached_compiler
 
-from tuner.agent.base import Answer
-from tuner.agent.gate import drafted
 from tuner.analysis.sass import find_nvdisasm
 from tuner.app.check import UnavailableDevice, target_info
 from tuner.device.cpu.device import HostDevice
 from tuner.device.simulated import SimulatedDevice
+from tuner.extensions.agents.base import Answer
+from tuner.extensions.agents.gate import drafted
 from tuner.model.errors import SessionError, WorkerError
 from tuner.model.trial import INITIAL, Status
 from tuner.session.events import Event

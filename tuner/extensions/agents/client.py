@@ -1,0 +1,484 @@
+"""One model behind an OpenAI-compatible server: requests within a budget, replies put together."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from tuner.extensions.agents.budget import Estimate, TokenBudget, Usage
+from tuner.extensions.agents.http_errors import (
+    RESPONSE_FORMATS,
+    Backoff,
+    Capabilities,
+    DroppedError,
+    Endpoint,
+    LateError,
+    OversizedError,
+    Refused,
+    Temporary,
+    understand,
+)
+from tuner.extensions.agents.replies import well_formed
+from tuner.model.errors import AgentError, ReplyError
+from tuner.session.events import Tool
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+    from tuner.extensions.agents.reply_limits import ReplyGuard
+
+# No reply is longer or calls more tools; what comes after is not read.
+MOST_CHARS = 400_000
+MOST_CALLS_AT_ONCE = 64
+
+
+# A larger number of tokens is none, nor is one that would make a token this long.
+MOST_COUNT = 1 << 53
+MOST_TOKEN_CHARS = 30
+
+
+@dataclass(slots=True)
+class Assembly:
+    """A reply that is still coming in.
+
+    `pieces` counts the chunks that brought text: each is one token or more.
+    """
+
+    finish: str = ""
+    model: str = ""
+    pieces: int = 0
+    chars: int = 0
+    usage: Usage | None = None
+    # By "content", "refusal" and "reasoning", and by the number of a call its arguments.
+    _texts: defaultdict[str | int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    _calls: list[dict[str, Any]] = field(default_factory=list)
+    _slots: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def full(self) -> bool:
+        return self.chars > MOST_CHARS or len(self._calls) >= MOST_CALLS_AT_ONCE
+
+    def add(self, chunk: Any) -> None:
+        """Take in one chunk as the client gives it, who checks no type and leaves out much."""
+        self.model = self.model or _text(chunk, "model")
+        self.usage = _usage(chunk) or self.usage
+        for choice in _list(chunk, "choices"):
+            self.finish = _text(choice, "finish_reason") or self.finish
+            # A reply that is not streamed is one whole message.
+            whole = getattr(choice, "message", None)
+            delta = getattr(choice, "delta", None) or whole
+            self._take("content", getattr(delta, "content", None))
+            self._take("refusal", getattr(delta, "refusal", None))
+            reasoning = getattr(delta, "reasoning_content", None)
+            self._take("reasoning", reasoning or getattr(delta, "reasoning", None))
+            for number, call in enumerate(_list(delta, "tool_calls")):
+                index = number if whole is not None else getattr(call, "index", None)
+                self._add_call(call, index if isinstance(index, int) else None)
+                if self.full:
+                    return
+
+    def text(self, key: str | int) -> str:
+        # JSON escapes the two halves of a character apart, and a chunk may end between them.
+        return well_formed("".join(self._texts[key]))
+
+    def message(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": self.text("content")}
+        if self._calls:
+            message["tool_calls"] = [
+                {**call, "function": {**call["function"], "arguments": self.text(slot)}}
+                for slot, call in enumerate(self._calls)
+            ]
+        return message
+
+    def _take(self, key: str | int, text: object) -> None:
+        if isinstance(text, str) and text:
+            self._texts[key].append(text)
+            self.chars += len(text)
+            self.pieces += 1
+
+    def _add_call(self, delta: Any, index: int | None) -> None:
+        # Some servers give no index, and some the index 0 to every call of a reply: a new id
+        # begins a new call all the same.
+        slot = len(self._calls) - 1 if index is None else self._slots.get(index, -1)
+        known = _text(delta, "id")
+        if slot < 0 or (known and self._calls[slot]["id"] != known):
+            slot = len(self._calls)
+            call = {"id": known or f"call_{slot}", "type": "function", "function": {"name": ""}}
+            self._calls.append(call)
+            if index is not None:
+                self._slots[index] = slot
+        asked, function = getattr(delta, "function", None), self._calls[slot]["function"]
+        if not function["name"]:
+            function["name"] = _text(asked, "name")
+            self.chars += len(function["name"])
+        self._take(slot, getattr(asked, "arguments", None))
+
+
+def _text(value: object, name: str) -> str:
+    found = getattr(value, name, None)
+    return found if isinstance(found, str) else ""
+
+
+def _list(value: object, name: str) -> list[Any]:
+    found = getattr(value, name, None)
+    return found if isinstance(found, list) else []
+
+
+def _count(value: object, name: str) -> int | None:
+    found = getattr(value, name, None)
+    if isinstance(found, int | float) and 0 <= found <= MOST_COUNT:
+        return int(found)
+    return None
+
+
+def _usage(response: object) -> Usage | None:
+    usage = getattr(response, "usage", None)
+    sent, written = (_count(usage, name) for name in ("prompt_tokens", "completion_tokens"))
+    if sent is None:
+        return None
+    cached = _count(getattr(usage, "prompt_tokens_details", None), "cached_tokens") or 0
+    return Usage(sent, min(cached, sent), written or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is asked: the messages so far, the tools, and the JSON schema of the reply if any.
+
+    `may_call` is False where the tools stay listed, for the server's cache, and may not be used.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Tool] = ()
+    schema: Mapping[str, Any] | None = None
+    may_call: bool = True
+
+
+def _build(ask: Ask, model: str, can: Capabilities) -> dict[str, Any]:
+    messages = _with_plain_roles(ask.messages) if can.plain_roles else list(ask.messages)
+    request: dict[str, Any] = {"model": model, "messages": messages, "stream": can.stream}
+    if can.stream and can.stream_options:
+        request["stream_options"] = {"include_usage": True}
+    if can.tools and ask.tools:
+        request["tools"] = [{"type": "function", "function": asdict(tool)} for tool in ask.tools]
+        if not ask.may_call:
+            request["tool_choice"] = "none"
+    if ask.schema is not None and can.response_format != RESPONSE_FORMATS[-1]:
+        request["response_format"] = {"type": can.response_format}
+        if can.response_format == RESPONSE_FORMATS[0]:
+            strict = {"name": "plan", "strict": True, "schema": dict(ask.schema)}
+            request["response_format"]["json_schema"] = strict
+    return request
+
+
+def _prompt_chars(request: Mapping[str, Any]) -> int:
+    counted = [request["messages"], request.get("tools"), request.get("response_format")]
+    return len(json.dumps(counted, ensure_ascii=False))
+
+
+def _with_plain_roles(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Merge neighbours that a user wrote, the system's text among them.
+
+    The chat templates of some open models know no system message and want roles to alternate.
+    """
+    merged: list[dict[str, Any]] = []
+    for message in messages:
+        role = "user" if message["role"] == "system" else message["role"]
+        if merged and role == "user" and merged[-1]["role"] == "user":
+            merged[-1]["content"] += f"\n\n{message['content']}"
+        else:
+            merged.append({**message, "role": role})
+    return merged
+
+
+# A reply that is still coming in after so long ends there, however little comes at a time.
+LONGEST_REPLY_S = 3600.0
+# How long the count of tokens is waited for once a reply has ended.
+USAGE_TIMEOUT_S = 20.0
+CONNECT_TIMEOUT_S = 5.0
+CHECK_TIMEOUT_S = 20.0
+# Of what a server lists: others are not looked at.
+MOST_MODELS = 2000
+MOST_NAME_CHARS = 200
+
+# What servers without a list of models answer.
+_NO_LIST = (404, 405, 501)
+
+
+class ToolsRefusedError(Exception):
+    """Report that the server takes no tools, so that the model can be told before it is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A whole reply with what it took; `request` is what was asked, without the messages.
+
+    `message` goes back to the server in the next request, and `reasoning` is text that the model
+    wrote for itself.
+    """
+
+    message: dict[str, Any]
+    usage: Usage
+    cost: float | None
+    model: str
+    finish_reason: str
+    seconds: float
+    request: dict[str, Any]
+    refusal: str
+    reasoning: str
+
+
+# Hears of every failed try: what happened, what it used all the same and what that cost.
+Failed = Callable[[str, Usage | None, float | None], None]
+
+
+@dataclass(slots=True)
+class ChatClient:
+    """Ask one model; what the server turned out not to take is remembered.
+
+    `timeout_s` is the longest silence that is waited through, `longest_s` what a whole reply takes.
+    """
+
+    endpoint: Endpoint
+    model: str
+    budget: TokenBudget
+    timeout_s: float = 300.0
+    backoff: Backoff = field(default_factory=Backoff)
+    sleep: Callable[[float], None] = time.sleep
+    longest_s: float = LONGEST_REPLY_S
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    _estimate: Estimate = field(default_factory=Estimate)
+    _made: tuple[OpenAI, ReplyGuard] | None = field(default=None, repr=False)
+
+    def complete(self, ask: Ask, failed: Failed) -> Completion:
+        """Get one whole reply.
+
+        Raises `BudgetError` before a request that could exceed the budget, `ReplyError` for a
+        conversation that is too long for the model, `ToolsRefusedError` once for a server
+        without tools, and `AgentError` where no reply can be had.
+        """
+        failures, broken = 0, _broken()
+        while True:
+            request = _build(ask, self.model, self.capabilities)
+            most = self.budget.allow(self._estimate.tokens(_prompt_chars(request)))
+            if most is not None:
+                request[self.capabilities.limit] = min(most, self.capabilities.ceiling)
+            assembly, began_s = Assembly(), time.monotonic()
+            try:
+                self._receive(request, assembly, most)
+            except broken as error:
+                started = assembly.chars > 0
+                usage = self._used(request, assembly, most) if started else None
+                cost = None if usage is None else self.budget.spend(usage)
+                problem = understand(error, self.endpoint, self.model, started=started)
+                text = problem.message if isinstance(problem, AgentError) else problem.text
+                failed(text, usage, cost)
+            else:
+                usage = self._used(request, assembly, most)
+                return self._completion(request, assembly, usage, time.monotonic() - began_s)
+            had_tools = self.capabilities.tools
+            failures = self._recover(problem, request, failures)
+            if had_tools and not self.capabilities.tools:
+                raise ToolsRefusedError
+
+    def check(self) -> None:
+        """Ask the server for its models, which costs nothing.
+
+        Raises `AgentError` where there is no server, where it refuses the key and where it lists
+        models without this one. Servers that have no list pass.
+        """
+        failures, broken = 0, _broken()
+        while True:
+            try:
+                openai, guard = self._server()
+                # Silence is told before slowness.
+                with guard.reply(2 * CHECK_TIMEOUT_S, streamed=False):
+                    answer = openai.get(
+                        "/models", cast_to=object, options={"timeout": CHECK_TIMEOUT_S}
+                    )
+                return self._check_listed(answer)
+            except broken as error:
+                if getattr(error, "status_code", None) in _NO_LIST:
+                    return None
+                problem = understand(error, self.endpoint, self.model, started=False)
+            if isinstance(problem, Refused):
+                return None
+            failures += 1
+            self._wait(failures, problem)
+
+    def _check_listed(self, answer: object) -> None:
+        data = answer.get("data") if isinstance(answer, Mapping) else None
+        models = data if isinstance(data, list) else []
+        named = [one.get("id") for one in models if isinstance(one, Mapping)]
+        names = [n for n in named if isinstance(n, str) and len(n) <= MOST_NAME_CHARS]
+        # Ollama lists `name:latest` for what answers to `name`.
+        if not names or self.model in names or f"{self.model}:latest" in names:
+            return
+        near = get_close_matches(self.model, names[:MOST_MODELS], n=5, cutoff=0.3) or names[:5]
+        raise AgentError(
+            f"{self.endpoint.shown} has no model {self.model!r}",
+            remedy=self.endpoint.redacted(
+                f"it lists {len(names)}, among them {', '.join(near)}: --model NAME"
+            ),
+        )
+
+    def _server(self) -> tuple[OpenAI, ReplyGuard]:
+        if self._made is None:
+            from openai import DefaultHttpxClient, OpenAI, Timeout
+
+            from tuner.extensions.agents.reply_limits import MOST_REDIRECTS, ReplyGuard
+
+            guard = ReplyGuard()
+            client = DefaultHttpxClient(event_hooks=guard.hooks, max_redirects=MOST_REDIRECTS)
+            made = OpenAI(
+                api_key=self.endpoint.key or "none",  # the client insists on one
+                base_url=self.endpoint.url,
+                timeout=Timeout(self.timeout_s, connect=CONNECT_TIMEOUT_S),
+                max_retries=0,
+                http_client=client,
+                # Minutes pass between two rounds, and forked children would inherit the socket.
+                default_headers={"Connection": "close", "Accept-Encoding": "identity"},
+            )
+            self._made = made, guard
+        return self._made
+
+    def _receive(self, request: dict[str, Any], assembly: Assembly, left: int | None) -> None:
+        """Read a reply as far as it may go; `left` is how many tokens the budget has for it."""
+        openai, guard = self._server()
+        create = openai.chat.completions.create
+        try:
+            with guard.reply(self.longest_s, streamed=request["stream"]):
+                if not request["stream"]:
+                    assembly.add(create(**request))
+                    assembly.finish = "length" if assembly.full else assembly.finish
+                    return
+                with create(**request) as stream:
+                    self._listen(stream, guard, request, assembly, left)
+                if not assembly.finish:
+                    raise DroppedError
+        except LateError:
+            if not assembly.chars:
+                raise
+            assembly.finish = assembly.finish or "length"
+
+    def _listen(
+        self,
+        stream: Iterable[object],
+        guard: ReplyGuard,
+        request: Mapping[str, Any],
+        assembly: Assembly,
+        left: int | None,
+    ) -> None:
+        most = request.get(self.capabilities.limit)
+        try:
+            for chunk in stream:
+                ended = bool(assembly.finish)
+                assembly.add(chunk)
+                if assembly.finish and not ended:
+                    guard.hurry(min(USAGE_TIMEOUT_S, self.longest_s))
+                # Some servers take a limit and don't keep it.
+                over = most is not None and assembly.pieces > most
+                spent = left is not None and self._written(assembly) > left
+                if over or spent or assembly.full:
+                    assembly.finish = "length"
+                    return
+        except _broken():
+            if not assembly.finish:  # else only the usage is missing
+                raise
+
+    def _written(self, assembly: Assembly) -> int:
+        return max(assembly.pieces, self._estimate.tokens(assembly.chars))
+
+    def _used(self, request: Mapping[str, Any], assembly: Assembly, left: int | None) -> Usage:
+        """Take the server's count, or an estimate where it has none or one that cannot be."""
+        chars, told = _prompt_chars(request), assembly.usage
+        if told is not None and (
+            told.input_tokens * MOST_TOKEN_CHARS >= chars
+            and told.output_tokens * MOST_TOKEN_CHARS >= assembly.chars
+        ):
+            self._estimate.learn(chars, told.input_tokens)
+            return told
+        written = self._written(assembly)
+        # What comes beyond the limit that was asked for is neither taken nor counted.
+        return Usage(
+            self._estimate.tokens(chars), 0, written if left is None else min(written, left)
+        )
+
+    def _completion(
+        self, request: Mapping[str, Any], assembly: Assembly, usage: Usage, seconds: float
+    ) -> Completion:
+        self.capabilities.taken |= request.keys()
+        asked = {key: value for key, value in request.items() if key != "messages"}
+        if "tools" in asked:
+            asked["tools"] = [tool["function"]["name"] for tool in asked["tools"]]
+        if "response_format" in asked:
+            asked["response_format"] = asked["response_format"]["type"]
+        return Completion(
+            message=assembly.message(),
+            usage=usage,
+            cost=self.budget.spend(usage),
+            model=assembly.model or self.model,
+            finish_reason=assembly.finish,
+            seconds=round(seconds, 3),
+            request=asked,
+            refusal=assembly.text("refusal"),
+            reasoning=assembly.text("reasoning"),
+        )
+
+    def _recover(
+        self, problem: Refused | Temporary | AgentError, request: Mapping[str, Any], failures: int
+    ) -> int:
+        """Ask otherwise or wait; return how many requests failed that may succeed as they are."""
+        if isinstance(problem, Refused):
+            self._ask_otherwise(problem, request)
+            return failures
+        failures += 1
+        # llama.cpp's forks answer 500 to a parameter that they do not know.
+        crashed = isinstance(problem, Temporary) and problem.crashed
+        again = crashed and failures >= self.backoff.tries - 1
+        if not (again and self.capabilities.give_up_next(request)):
+            self._wait(failures, problem)
+        return failures
+
+    def _ask_otherwise(self, problem: Refused, request: Mapping[str, Any]) -> None:
+        answered = bool(self.capabilities.taken)
+        if not problem.too_long and self.capabilities.give_up(problem, request):
+            return
+        # What answered before refuses this conversation, not the way it is asked.
+        if problem.too_long or answered:
+            raise ReplyError(
+                "the server refuses the conversation, which may be too long for the model: "
+                f"{problem.text}",
+                remedy="use a model with a longer context",
+            )
+        raise AgentError(problem.text, remedy="the server refuses the plainest request")
+
+    def _wait(self, failures: int, problem: Temporary | AgentError) -> None:
+        if isinstance(problem, AgentError):
+            raise problem
+        if failures >= self.backoff.tries:
+            raise AgentError(
+                f"no reply after {failures} tries: {problem.text}",
+                remedy="check that the server runs, and OPENAI_BASE_URL",
+            )
+        self.sleep(self.backoff.wait_s(failures, problem))
+
+
+def _broken() -> tuple[type[Exception], ...]:
+    import httpx2
+    import openai
+
+    return (
+        openai.OpenAIError,
+        httpx2.HTTPError,
+        DroppedError,
+        LateError,
+        OversizedError,
+        # What is sent is no JSON, or no UTF-8, or has too many digits or brackets.
+        ValueError,
+        RecursionError,
+    )

@@ -1,0 +1,249 @@
+"""The agent that is whoever answers in a folder: a person, or a coding agent in an editor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from errno import ELOOP
+from pathlib import Path
+from typing import Any
+
+from tuner.extensions.agents.base import Answer, Briefing, Conversation, Toolbox, Transcript
+from tuner.extensions.agents.prompts import prompt
+from tuner.extensions.agents.replies import KNOWN_METRICS, read_plan, require_whole
+from tuner.model.errors import AgentError, AwaitedError, ReplyError
+from tuner.process.files import atomic_write, read_regular
+from tuner.session.events import Idea
+
+REQUEST, PLAN, TEMPLATE, SPACE = "request.md", "plan.json", "template.cu.j2", "space.yaml"
+# Far larger than any template or search space that the gate lets pass.
+MOST_ANSWER_BYTES = 16 << 20
+PROBLEM, STOP = "problem.md", "stop"
+ANSWER = (TEMPLATE, SPACE)
+POLL_S = 0.5
+# An editor writes in several steps; what has not changed for so long is taken for whole.
+SETTLED_S = 1.0
+MOST_SETTLING_S = 10.0
+
+
+class FilesAgent:
+    """Write requests to a folder and read the answers there, each round in a folder of its own.
+
+    `wait_s` is how long an answer is waited for, None for ever; `say` is told when the waiting
+    begins. A file named `stop` ends the rounds.
+    """
+
+    name = "files"
+
+    def __init__(
+        self,
+        exchange: Path,
+        *,
+        wait_s: float | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.exchange, self._wait_s, self._sleep, self._say = exchange, wait_s, sleep, say
+
+    def converse(
+        self, briefing: Briefing, toolbox: Toolbox, transcript: Transcript
+    ) -> Conversation:
+        folder = self.exchange / f"round-{briefing.round:02}"
+        return Exchange(self, folder, briefing, transcript)
+
+    @property
+    def stop(self) -> Path:
+        return self.exchange / STOP
+
+    def wait_for(
+        self, folder: Path, names: Sequence[str], go_on: str = "go on with --resume"
+    ) -> bool:
+        """Wait until whole files lie in a folder; False where the rounds are to end instead.
+
+        Raises `AwaitedError` when the time is up; `go_on` says what to do once they are there.
+        """
+        told = PROBLEM if (folder / PROBLEM).exists() else REQUEST
+        listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        are = "are" if len(names) > 1 else "is"
+        waited_s = 0.0
+        before: tuple[float, ...] | None = None
+        if _times(folder, names) is None:
+            self._say(f"waiting for {listed} in {folder}: {told} there says what is asked")
+        while not self.stop.exists():
+            now = _times(folder, names)
+            if now is not None and now == before:
+                return True
+            # Files that are written over and over are waited for a little longer, not for ever.
+            late_s = waited_s - (0.0 if now is None else MOST_SETTLING_S)
+            if self._wait_s is not None and late_s >= self._wait_s:
+                raise AwaitedError(
+                    f"no answer yet: {listed} {are} to be written in {folder}",
+                    remedy=f"{folder / told} says what is asked; then {go_on}",
+                )
+            before = now
+            pause_s = POLL_S if now is None else SETTLED_S
+            self._sleep(pause_s)
+            waited_s += pause_s
+        return False
+
+
+class Exchange:
+    """One round in its folder: `request.md` is asked, two files answer, `plan.json` may explain.
+
+    All that is asked and read goes into the transcript as it happens, so that a resumed round
+    does not take the next answer for the one before.
+    """
+
+    def __init__(
+        self, agent: FilesAgent, folder: Path, briefing: Briefing, transcript: Transcript
+    ) -> None:
+        self._agent, self._folder = agent, folder
+        self._briefing, self._transcript = briefing, transcript
+
+    def plan(self) -> Idea | None:
+        said = self._transcript.again()
+        if said is None:
+            asked = prompt(
+                "files",
+                stable=self._briefing.stable,
+                current=self._briefing.current,
+                round=self._briefing.round,
+                base=self._briefing.base,
+                population=", ".join(member.name for member in self._briefing.population),
+                metrics=", ".join(KNOWN_METRICS),
+            )
+            said = {"type": "message", "message": {"role": "user", "content": asked}}
+            self._transcript.keep(said)
+        written(self._folder / REQUEST, said["message"]["content"])
+        awaited: tuple[str, ...] = ANSWER
+        while True:
+            kept = self._transcript.again()
+            if kept is None:
+                if not self._agent.wait_for(self._folder, awaited):
+                    return None
+                kept = self._read_plan()
+                self._transcript.keep(kept)
+                if kept["type"] == "refused plan":
+                    self._refuse(kept["problem"], (PLAN,))
+            if kept["type"] == "plan":
+                return self._idea(kept["text"])
+            awaited = (PLAN, *ANSWER)
+
+    def refactor(self) -> Answer:
+        return _checked(self._transcript.again() or self._read_answer())
+
+    def repair(self, problem: str) -> Answer:
+        if self._transcript.again() is None:
+            self._refuse(problem, ANSWER)
+            self._transcript.keep({"type": "problem", "text": problem})
+        kept = self._transcript.again()
+        if kept is None:
+            if not self._agent.wait_for(self._folder, ANSWER):
+                raise AgentError(
+                    "the rounds were stopped before the answer was repaired",
+                    remedy=f"to go on, remove {self._agent.stop} and use --resume",
+                )
+            kept = self._read_answer()
+        return _checked(kept)
+
+    def _read_plan(self) -> Mapping[str, Any]:
+        text, problem = "", ""
+        if (self._folder / PLAN).exists():
+            text, problem = read_answer_file(self._folder / PLAN)
+        try:
+            if not problem:
+                self._idea(text)
+        except ReplyError as error:
+            problem = str(error)
+        if problem:
+            return {"type": "refused plan", "text": text, "problem": f"{PLAN}: {problem}"}
+        return {"type": "plan", "text": text}
+
+    def _idea(self, text: str) -> Idea:
+        if text.strip():
+            return read_plan(text, self._briefing)
+        base = self._briefing.base or self._briefing.population[-1].name
+        return Idea(base, f"none given: there was no {PLAN}", "see the template")
+
+    def _read_answer(self) -> Mapping[str, Any]:
+        (template, no_template), (space, no_space) = (
+            read_answer_file(self._folder / name) for name in ANSWER
+        )
+        kept = {"type": "answer", "template": template, "space": space}
+        if problem := no_template or no_space:
+            kept["problem"] = problem
+        self._transcript.keep(kept)
+        (self._folder / PROBLEM).unlink(missing_ok=True)
+        return kept
+
+    def _refuse(self, problem: str, names: Sequence[str]) -> None:
+        """Put wrong files aside, then say why: whoever reads that may write others at once."""
+        aside = refused_aside(self._folder, names)
+        again = f"Write {' and '.join(names)} again; what was refused is in {aside.name}."
+        if PLAN not in names:
+            again += f" The plan stands as it was with the first answer: {PLAN} is not read again."
+        written(self._folder / PROBLEM, f"{problem}\n\n{again}\n")
+
+
+def written(path: Path, text: str) -> None:
+    """Write what is asked; raise `AgentError` where it cannot be, or where its folder is a link."""
+    with _written(path):
+        if path.parent.is_symlink():
+            raise OSError(ELOOP, "its folder is a link")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, text)
+
+
+def read_answer_file(path: Path) -> tuple[str, str]:
+    """Read a file as far as that goes, and say what is wrong with it, "" for nothing."""
+    try:
+        content = read_regular(path, MOST_ANSWER_BYTES)
+        return content.decode(), ""
+    except UnicodeDecodeError as error:
+        broken = f"{path.name} is no UTF-8 text: {error.reason} at byte {error.start}"
+        return content.decode(errors="replace"), broken
+    except OSError as error:
+        return "", f"{path.name} cannot be read: {error.strerror}"
+
+
+def refused_aside(folder: Path, names: Sequence[str]) -> Path:
+    """Put refused files into a new folder beside them, which is returned."""
+    number = 1
+    while (aside := folder / f"refused-{number}").exists():
+        number += 1
+    with _written(aside):
+        aside.mkdir()
+        for name in names:
+            if (folder / name).exists():
+                (folder / name).rename(aside / name)
+    return aside
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise AgentError(
+            f"cannot be written: {error.strerror}",
+            path=path,
+            remedy="once the cause is gone, run it again, with --resume where a session was begun",
+        ) from error
+
+
+def _times(folder: Path, names: Sequence[str]) -> tuple[float, ...] | None:
+    """Tell when files were written; None while one is missing or empty."""
+    try:
+        stats = [(folder / name).stat() for name in names]
+    except OSError:  # not there yet, or a link that leads nowhere
+        return None
+    return tuple(stat.st_mtime for stat in stats) if all(stat.st_size for stat in stats) else None
+
+
+def _checked(kept: Mapping[str, Any]) -> Answer:
+    if "problem" in kept:
+        raise ReplyError(kept["problem"])
+    for kind in ("template", "space"):
+        require_whole(kept[kind], kind)
+    return Answer(kept["template"], kept["space"])

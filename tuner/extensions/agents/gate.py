@@ -1,0 +1,268 @@
+"""The gate of a new candidate: what an agent wrote is checked before anything is searched.
+
+Nothing is repaired here. What is wrong comes back as one text with the lines of the template or
+the space, and nothing of a refused answer is ever timed.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tuner.device.base import Outcome
+from tuner.extensions.agents.base import Answer
+from tuner.model.config import Config, SearchSpace
+from tuner.model.errors import (
+    InputError,
+    KernelError,
+    OutOfMemory,
+    SpaceError,
+    TemplateError,
+    TunerError,
+)
+from tuner.model.kernel import Workload
+from tuner.model.trial import Status
+from tuner.process.files import atomic_write, read_text
+from tuner.search.pool import Pool, valid_configs
+from tuner.source import check_arguments, parse_source
+from tuner.space.callables import ended
+from tuner.space.inclusion import put_together
+from tuner.space.load import load_definition
+from tuner.space.plan import Plan
+from tuner.space.sections import rewritten
+from tuner.space.template import Template
+from tuner.space.yaml import parse, read
+from tuner.tuning.evaluator import Evaluator, Pending
+from tuner.tuning.search import no_valid_config
+
+SPACE = "space.yaml"
+RANDOM_CONFIGS = 4
+# Each is verified with every kind of input, twice, on several workloads.
+VERIFIED_CONFIGS = 3
+# On a CPU a large problem takes seconds, and most of what is found there shows in a small one.
+LARGEST_HOST_BYTES = 16 << 20
+# Problems told at once: an agent that reads more mends fewer.
+MOST_PROBLEMS = 4
+# Enumerating takes up to 3 s for a million combinations, and no run may hang on an answer.
+MOST_COMBINATIONS = 10_000_000
+# Lines of a template that are shown with one compiler's message, each with those around it.
+MOST_PLACES = 3
+_CONTEXT_LINES = 2
+# A list of values may be a line of 20 000 characters.
+_LINE_CHARS = 200
+
+
+class RefusedError(TunerError):
+    """Say why an answer cannot become a candidate, in words for whoever wrote it."""
+
+
+def drafted(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:
+    """Write an answer to `folder` and read it as the candidate `name` of `plan`'s kernel.
+
+    Raises `RefusedError` where the space or the template has a mistake, or where either changes
+    what is the user's: the signature, the workloads, the tolerances, the reference, the limits.
+    """
+    for what, text in (("template", answer.template), ("space", answer.space)):
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise RefusedError(f"the {what} has half of a UTF-16 character")
+    folder.mkdir(parents=True, exist_ok=True)
+    template_path = folder / f"template{plan.spec.language.suffix}.j2"
+    space_path = folder / SPACE
+    atomic_write(template_path, answer.template)
+    atomic_write(space_path, answer.space)
+    try:
+        merged = rewritten(
+            read(plan.spec.path), parse(answer.space, space_path), space_path, template_path.name
+        )
+        atomic_write(space_path, merged)
+        definition = load_definition(space_path, plan.config.operators)
+        whole = put_together(answer.template, template_path, definition.spec.include_dirs)
+        atomic_write(template_path, whole.text)
+        text = whole.text
+        if definition.spec.is_callable:
+            text = ended(text, definition.spec, definition.space.parameters)
+        template = Template.from_text(text, template_path)
+        template.check(definition.space, definition.spec)
+        _require_searchable(definition.space, space_path)
+        space = definition.space if plan.config.prune else definition.space.unpruned
+        return replace(plan, spec=definition.spec, space=space, template=template, candidate=name)
+    except InputError as error:
+        raise RefusedError(_told(error, folder)) from error
+
+
+def _require_searchable(space: SearchSpace, path: Path) -> None:
+    if space.default is None:
+        raise SpaceError("`default` is missing", path=path, line=1)
+    if space.size > MOST_COMBINATIONS:
+        raise SpaceError(
+            f"the parameters have {space.size} combinations, over {MOST_COMBINATIONS}",
+            path=path,
+            line=space.parameters[0].line,
+            remedy="leave out values: a search tries a few hundred configs, and constraints are "
+            "looked at one combination after the other",
+        )
+
+
+def require_as_wide(plan: Plan, evaluator: Evaluator, user: Plan) -> None:
+    """Raise `RefusedError` where a candidate leaves out a size that the user's own space serves.
+
+    What no config may run on is never verified: held-out and edge-case sizes are there for that.
+    """
+    for workload in (*user.spec.held_out, *user.spec.edge_cases):
+        names = evaluator.names(workload)
+        pool = valid_configs(plan.space.unpruned, names)
+        if not len(pool) and len(valid_configs(user.space.unpruned, names)):
+            error = no_valid_config(plan.spec, plan.space.unpruned, workload, pool)
+            raise RefusedError(_told(error, plan.template.path.parent)) from error
+
+
+def validate_candidate(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: int) -> None:
+    """Try a drafted candidate's corner and random configs; raise `RefusedError` with problems.
+
+    Every one has to render, to take the kernel's arguments and to compile; the first few of them
+    are verified with all kinds of input where `verify` says that the device runs kernels.
+    """
+    folder = plan.template.path.parent
+    try:
+        pools = {w: valid_configs(plan.space, evaluator.names(w)) for w in plan.tuned}
+        for one, pool in pools.items():
+            if not len(pool):
+                raise no_valid_config(plan.spec, plan.space, one, pool)
+        workload = min(plan.tuned, key=plan.spec.footprint_bytes)
+        configs = _sample(plan, pools, seed)
+        for one, config in configs:
+            if mismatch := find_mismatch(plan, evaluator, one, config):
+                raise TemplateError(
+                    mismatch.message,
+                    path=plan.spec.template,
+                    line=1,
+                    remedy="take the arguments as the user declares them, in their order and "
+                    "with their types: they may not change",
+                ) from mismatch
+        for one in (*plan.held_out, *plan.spec.edge_cases):
+            for config in dict.fromkeys(config for _, config in configs):
+                if plan.space.violated(config, evaluator.names(one)) is None:
+                    evaluator.key(one, config)
+        pending = [evaluator.start(*pair) for pair in configs]
+    except InputError as error:
+        raise RefusedError(_told(error, folder)) from error
+    problems = list(_uncompiled(evaluator, pending))
+    if not problems and verify:
+        problems = list(_wrong(plan, evaluator, [c for _, c in configs], workload))
+    if problems:
+        told = (_quoting(_shortened(p, folder), plan.template) for p in problems[:MOST_PROBLEMS])
+        raise RefusedError("\n\n".join(told))
+
+
+def _sample(
+    plan: Plan, pools: Mapping[Workload, Pool], seed: int
+) -> tuple[tuple[Workload, Config], ...]:
+    """Choose the default, the first and last value of every parameter, and a few at random."""
+    chance = random.Random(seed)  # noqa: S311 - a choice of samples, nothing secret
+    picks: dict[tuple[Workload, Config], None] = {}
+    default = plan.space.default
+    for workload, pool in pools.items():
+        if default is not None and default in pool:
+            picks[workload, default] = None
+            break
+    else:
+        names = ", ".join(str(workload) for workload in pools)
+        raise SpaceError(
+            "the default config breaks a constraint, or a condition of `prune`, on every tuned "
+            "workload",
+            path=plan.spec.path,
+            remedy=f"both must allow it on one of {names}",
+        )
+    workloads = list(pools)
+    last = pools[workloads[-1]]
+    for column in range(len(last.parameters)):
+        values = last.encoded[:, column]
+        for index in (values.argmin(), values.argmax()):
+            picks[workloads[-1], last[int(index)]] = None
+    for number in range(RANDOM_CONFIGS):
+        workload = workloads[number % len(workloads)]
+        picks[workload, pools[workload][chance.randrange(len(pools[workload]))]] = None
+    return tuple(picks)
+
+
+def find_mismatch(
+    plan: Plan, evaluator: Evaluator, workload: Workload, config: Config
+) -> KernelError | None:
+    """Find where a kernel that is launched does not take the user's arguments."""
+    spec, names = plan.spec, evaluator.names(workload)
+    unread = spec.is_callable or not spec.language.is_read
+    if unread or plan.space.violated(config, names) is not None:
+        return None  # it need not render
+    source = parse_source(evaluator.render(workload, config).source, plan.template.path)
+    for launch in spec.candidate_launches({**names, **config}):
+        try:
+            taken = replace(spec, arguments=spec.taken(launch))
+            check_arguments(taken, source.kernel(launch.kernel), len(launch.maps))
+        except KernelError as error:
+            return error
+    return None
+
+
+def _uncompiled(evaluator: Evaluator, pending: Iterable[Pending]) -> Iterator[str]:
+    """Yield one text for each different error; a config over a limit is the search's to reject."""
+    made = [(one, evaluator.ready(one)) for one in pending]
+    failed = [(one, outcome) for one, outcome in made if isinstance(outcome, Outcome)]
+    over = [outcome for _, outcome in failed if outcome.status is Status.RESOURCE_LIMIT]
+    told = set()
+    for one, outcome in failed:
+        if outcome.status is not Status.RESOURCE_LIMIT and outcome.reason not in told:
+            told.add(outcome.reason)
+            yield f"{outcome.status} with {one.config} on {one.workload}: {outcome.reason}"
+    if len(over) == len(made):
+        yield f"every config tried is over a limit: {over[0].reason}"
+
+
+def _wrong(
+    plan: Plan, evaluator: Evaluator, configs: list[Config], smallest: Workload
+) -> Iterator[str]:
+    """Verify on the smallest tuned workload, a larger one, and on the boundaries."""
+    fitting = [w for w in plan.tuned if plan.spec.footprint_bytes(w) <= LARGEST_HOST_BYTES]
+    largest = max(fitting, key=plan.spec.footprint_bytes, default=smallest)
+    small = (w for w in plan.spec.edge_cases if plan.spec.footprint_bytes(w) <= LARGEST_HOST_BYTES)
+    workloads = dict.fromkeys((smallest, largest, *small))
+    for config in dict.fromkeys(configs[:VERIFIED_CONFIGS]):
+        for workload in workloads:
+            try:
+                outcome = evaluator.verify(evaluator.start(workload, config))
+            except OutOfMemory:
+                continue  # which says nothing of the candidate
+            if outcome.status in (Status.CORRECT, Status.CONSTRAINT, Status.RESOURCE_LIMIT):
+                continue
+            reason = evaluator.in_template(workload, config, outcome.reason)
+            yield f"{outcome.status} with {config} on {workload}: {reason}"
+            break
+
+
+def _told(error: TunerError, folder: Path) -> str:
+    text, path = _shortened(str(error), folder), error.path
+    if path is None or error.line is None or not path.resolve().is_relative_to(folder.resolve()):
+        return text
+    lines = read_text(path).split("\n") if path.is_file() else []
+    return "\n".join([text, *_around(lines, error.line)])
+
+
+def _quoting(text: str, template: Template) -> str:
+    places = re.findall(rf"(?:^|\s){re.escape(template.path.name)}:(\d+):", text)
+    numbers = list(dict.fromkeys(map(int, places)))[:MOST_PLACES]
+    lines = template.text.split("\n")
+    shown = dict.fromkeys(row for number in numbers for row in _around(lines, number))
+    return "\n".join([text, *shown])
+
+
+def _around(lines: Sequence[str], number: int) -> Iterator[str]:
+    first = max(0, number - 1 - _CONTEXT_LINES)
+    for place, line in enumerate(lines[first : number + _CONTEXT_LINES], first + 1):
+        yield f"{place:5} | {line[:_LINE_CHARS]}"
+
+
+def _shortened(text: str, folder: Path) -> str:
+    # The longer one first: a session may be named by a relative path, which is a part of it.
+    return text.replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")

@@ -1,0 +1,299 @@
+"""What came of the rounds of a session, and how a resumed run takes up what they made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
+
+from tuner.extensions.agents.base import Answer
+from tuner.extensions.agents.gate import drafted
+from tuner.extensions.agents.prompts import one_line, times
+from tuner.extensions.agents.tree import Node, Tree
+from tuner.model.errors import SessionError
+from tuner.model.statistics import geometric_mean
+from tuner.session.events import (
+    AgentIdle,
+    AnswerAccepted,
+    CandidateMade,
+    Event,
+    Expectation,
+    Idea,
+    Moved,
+    Planned,
+    RoundEnded,
+    RoundOutcome,
+    RoundRefused,
+    Said,
+)
+from tuner.session.session import CandidateRecord, Session
+from tuner.space.plan import Plan
+from tuner.tuning.evaluator import Candidates
+from tuner.tuning.progress import mean_speedup
+
+TIME = "time_us"
+_Event = TypeVar("_Event", bound=Event)
+ByWorkload = Mapping[str, float]
+ByMetric = Mapping[str, Mapping[str, float]]
+_NAMES = {TIME: "time"}
+
+
+def outcome(
+    idea: Idea,
+    *,
+    baseline_us: ByWorkload,
+    base_us: ByWorkload,
+    best_us: ByWorkload,
+    default_us: Mapping[str, float | None],
+    base_metrics: ByMetric | None = None,
+    metrics: ByMetric | None = None,
+) -> RoundOutcome:
+    """Compare what an idea promised with what was measured, all by `Workload.key`.
+
+    `baseline_us` has every tuned workload; on those that `base_us` or `best_us` lacks, the
+    baseline stands in, as it does for the user. The metrics are those of `profiler.base.METRICS`,
+    `{workload: {metric: value}}`, of the base's best config and of the candidate's.
+    """
+    mean = over_base = None
+    if best_us:
+        mean = geometric_mean(baseline_us[w] / best_us.get(w, baseline_us[w]) for w in baseline_us)
+        over_base = geometric_mean(
+            base_us.get(w, baseline_us[w]) / best_us.get(w, baseline_us[w]) for w in baseline_us
+        )
+    before = _with_times(base_us, base_metrics or {})
+    after = _with_times(best_us, metrics or {})
+    moved = tuple(
+        Moved(e.metric, e.workload, e.factor, _factor(e, before, after)) for e in idea.expectations
+    )
+    return RoundOutcome(mean, over_base, moved, dict(best_us), dict(default_us))
+
+
+def sentence(moved: Moved) -> str:
+    """Say what was expected and what came: `expected time x0.60 on T=8192, got x0.71`."""
+    name = _NAMES.get(moved.metric, moved.metric.replace("_", " "))
+    where = f"on {moved.workload}" if moved.workload else "on all workloads"
+    expected = f"expected {name} {times(moved.predicted)} {where}"
+    if moved.actual is None:
+        return f"{expected}, not measured"
+    other_way = (moved.predicted - 1) * (moved.actual - 1) < 0
+    return f"{expected}, got {times(moved.actual)}" + (", the other way" if other_way else "")
+
+
+def _with_times(times_us: ByWorkload, metrics: ByMetric) -> dict[str, dict[str, float]]:
+    found = {workload: dict(values) for workload, values in metrics.items()}
+    for workload, time_us in times_us.items():
+        found.setdefault(workload, {})[TIME] = time_us
+    return found
+
+
+def _factor(expectation: Expectation, before: ByMetric, after: ByMetric) -> float | None:
+    """Divide the new values by the old; over several workloads take the middle one.
+
+    Times are averaged geometrically; other metrics may be 0, where that is not possible.
+    """
+    wanted = [expectation.workload] if expectation.workload else list(before)
+    metric = expectation.metric
+    ratios = []
+    for workload in wanted:
+        old = before.get(workload, {}).get(metric)
+        new = after.get(workload, {}).get(metric)
+        if old is None or new is None or (old == 0 and new != 0):
+            continue
+        ratios.append(1.0 if new == old else new / old)
+    if not ratios:
+        return None
+    return geometric_mean(ratios) if metric == TIME else median(ratios)
+
+
+# An entry has three lines of at most so many characters.
+LINE = 220
+MOST_ENTRIES = 24
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One round that ended.
+
+    `problems` say why each answer was refused, in order. `candidate` is the one that was made,
+    None where every answer was refused.
+    """
+
+    number: int
+    base: str
+    idea: Idea | None = None
+    candidate: str | None = None
+    problems: tuple[str, ...] = ()
+    outcome: RoundOutcome | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.candidate is None or self.outcome is None or self.outcome.speedup is None
+
+
+def memory_text(rounds: Sequence[RoundRecord], most: int = MOST_ENTRIES) -> str:
+    """Tell what was tried, the newest first, by the candidate that it was built on.
+
+    Failures of one base that ended alike are told once, by the newest, and counted; from `most`
+    entries on, the older ones are only counted.
+    """
+    if not rounds:
+        return "Nothing was tried before this round."
+    alike: dict[tuple[object, ...], list[RoundRecord]] = {}
+    for one in sorted(rounds, key=lambda one: -one.number):
+        why = one.problems[-1] if one.candidate is None and one.problems else ""
+        kind = _NUMBER.sub("#", one_line(why, 80))
+        alike.setdefault((one.base, kind) if one.failed else (one.number,), []).append(one)
+    entries = list(alike.values())
+    kept, cut = entries[:most], entries[most:]
+    parts: list[str] = []
+    for base in dict.fromkeys(one[0].base for one in kept):
+        own = [entry for entry in kept if entry[0].base == base]
+        parts.append("\n".join([f"Built on {base}:", *(_entry(entry) for entry in own)]))
+    if cut:
+        parts.append(_counted([one for entry in cut for one in entry]))
+    return "\n\n".join(parts)
+
+
+def _entry(same: Sequence[RoundRecord]) -> str:
+    first, *older = same
+    tried = first.idea.change or first.idea.hypothesis if first.idea else "no plan"
+    made = f" -> {first.candidate}" if first.candidate else " failed"
+    lines = [one_line(f"- round {first.number}{made}: {tried}", LINE)]
+    lines.append("  " + one_line(_result(first), LINE))
+    if older:
+        numbers = ", ".join(str(one.number) for one in older[:8])
+        what = [one.idea.change for one in older if one.idea and one.idea.change != tried]
+        also = f" (tried: {'; '.join(dict.fromkeys(what))})" if what else ""
+        said = f"{len(older)} earlier rounds" if len(older) > 1 else "1 earlier round"
+        lines.append("  " + one_line(f"{said} ended alike: {numbers}{also}", LINE))
+    elif first.outcome is not None and first.outcome.moved:
+        lines.append("  " + one_line("; ".join(map(sentence, first.outcome.moved)), LINE))
+    return "\n".join(lines)
+
+
+def _result(one: RoundRecord) -> str:
+    found = one.outcome
+    if one.candidate is not None and found is not None and found.speedup is not None:
+        over = f"{times(found.over_base)} as fast as its base, " if found.over_base else ""
+        refused = f"; {_answers(len(one.problems))} refused before" if one.problems else ""
+        return f"{over}{times(found.speedup)} as fast as the baseline{refused}"
+    if one.candidate is not None:
+        return "ran, and no config was correct"
+    if one.problems:
+        return f"{_answers(len(one.problems))} refused, the last for: {one.problems[-1]}"
+    return "ended without an answer"
+
+
+def _answers(count: int) -> str:
+    return "1 answer" if count == 1 else f"{count} answers"
+
+
+def _counted(cut: Sequence[RoundRecord]) -> str:
+    speedups = [one.outcome.speedup for one in cut if one.outcome and one.outcome.speedup]
+    best = f", the best of them {times(max(speedups))} as fast as the baseline" if speedups else ""
+    failed = sum(one.failed for one in cut)
+    return f"[left out: {len(cut)} older rounds, {failed} of them failed{best}]"
+
+
+def over(session: Session, number: int) -> bool:
+    """Whether a round has come to its end, good or bad, and is not run again."""
+    return bool(session.events(RoundEnded, number) or session.events(RoundRefused, number))
+
+
+def history(session: Session) -> tuple[RoundRecord, ...]:
+    """List the rounds that are over, in order."""
+    return tuple(one for one in begun(session) if over(session, one.number))
+
+
+def begun(session: Session) -> tuple[RoundRecord, ...]:
+    """List all rounds in order, also one that has not ended."""
+    numbers = {event.round for event in session.events(Event) if event.round > 0}
+    return tuple(_record(session, number) for number in sorted(numbers))
+
+
+def population(session: Session) -> tuple[CandidateRecord, ...]:
+    """List the candidates that were searched to their end, the initial one first."""
+    refused = {event.candidate for event in session.events(RoundRefused)}
+    ended = {event.round for event in session.events(RoundEnded)}
+    made = {event.name for event in session.events(CandidateMade) if event.round in ended}
+    return tuple(
+        one
+        for one in session.candidates()
+        if one.name not in refused and (one.parent is None or one.name in made)
+    )
+
+
+def _record(session: Session, number: int) -> RoundRecord:
+    idea = last(session.events(Planned, number))
+    made = last(session.events(CandidateMade, number))
+    refused = last(session.events(RoundRefused, number))
+    ended = last(session.events(RoundEnded, number))
+    idle = last(session.events(AgentIdle, number))
+    said = idea.idea if idea else refused or idle
+    base = (said.base if said else None) or ""
+    return RoundRecord(
+        number=number,
+        base=base,
+        idea=idea.idea if idea else None,
+        candidate=made.name if made and not refused else None,
+        problems=(refused and refused.problems) or (made and made.problems) or (),
+        outcome=ended.outcome if ended else None,
+    )
+
+
+def last(events: Sequence[_Event]) -> _Event | None:
+    return events[-1] if events else None
+
+
+class SessionTranscript:
+    """Give back what an earlier run of this round kept, then keep what is said."""
+
+    def __init__(self, session: Session, number: int) -> None:
+        self._session, self._number = session, number
+        self._earlier = iter([event.entry for event in session.events(Said, number)])
+
+    def again(self) -> Mapping[str, Any] | None:
+        return next(self._earlier, None)
+
+    def keep(self, entry: Mapping[str, Any]) -> None:
+        self._session.record_event(Said(self._number, entry))
+
+
+FOLDER = "rounds"
+
+
+def restore(plan: Plan, session: Session, candidates: Candidates) -> None:
+    """Take up all candidates that earlier runs of a session accepted, as they were written then."""
+    for made in session.events(CandidateMade):
+        answers = session.events(AnswerAccepted, made.round)
+        # The last: an earlier one was never a candidate.
+        kept = next((one for one in reversed(answers) if one.attempt == made.attempt), None)
+        if kept is None:
+            raise SessionError(
+                f"candidate {made.name!r} has no answer that it was made of", path=session.directory
+            )
+        folder = attempt_folder(session, made.round, made.attempt)
+        candidates.add(drafted(Answer(kept.template, kept.space), plan, folder, made.name))
+
+
+def attempt_folder(session: Session, number: int, attempt: int) -> Path:
+    return session.directory / FOLDER / f"{number:02}" / f"attempt-{attempt}"
+
+
+def tree_of(session: Session) -> Tree:
+    """Build the tree of a session's candidates, with what each of them and its rounds gave."""
+    failures: dict[str, int] = {}
+    for record in history(session):
+        if record.candidate is None:
+            failures[record.base] = failures.get(record.base, 0) + 1
+    nodes = []
+    for one in population(session):
+        speedup = mean_speedup(session, one.name)
+        reward = None if speedup is None else log(speedup)
+        nodes.append(Node(one.name, one.parent, reward, failures.get(one.name, 0)))
+    return Tree(nodes)

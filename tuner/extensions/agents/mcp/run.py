@@ -1,0 +1,118 @@
+"""A session that a client leads: what it asks for and what the server was started with, run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from tuner.app.environment import program_name, resume_line
+from tuner.app.open import OpenRun
+from tuner.app.plan import RunOptions, option_of
+from tuner.app.run import run
+from tuner.extensions.agents.mcp.arguments import Ending, Wish, conclude, recap
+from tuner.extensions.agents.mcp.session_runner import Watch
+from tuner.extensions.agents.mcp_agent import FinishedError, Handoff, McpAgent
+from tuner.model.errors import InputError, Interrupted, KernelError, TunerError
+from tuner.model.settings import MCP, RunSettings
+from tuner.space.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the server was started with: for all that a client leaves out."""
+
+    root: Path
+    kernel: Path | None
+    settings: RunSettings
+    options: RunOptions
+    resume: Path | None
+
+
+def tuned(defaults: Defaults, wish: Wish, seat: Handoff, watch: Watch) -> Ending:
+    """Run a session from its opening to its end; what stopped it is told, not raised."""
+    try:
+        return _run(defaults, wish, seat, watch)
+    except TunerError as error:
+        return Ending(str(error), failed=True)
+    except KeyboardInterrupt as stopped:
+        if isinstance(stopped, Interrupted):
+            defaults.options.say(resume_line(stopped))
+        return Ending(f"stopped; `start` with resume goes on: {watch.session}", failed=True)
+
+
+def _run(defaults: Defaults, wish: Wish, seat: Handoff, watch: Watch) -> Ending:
+    resume = wish.resume or (None if wish.kernel else defaults.resume)
+    kernel = None if resume else wish.kernel or defaults.kernel
+    if resume is None and kernel is None:
+        raise InputError("no kernel is named", remedy="`start` with the path of its .cu file")
+    settings = _resumed(defaults, wish) if resume else _started(defaults, wish)
+    agent = McpAgent(seat)
+
+    def opened(run: OpenRun) -> None:
+        watch.session, agent.recap = run.session.directory, partial(recap, run.session)
+
+    sources = tuple(Path(folder) for folder in defaults.settings.get("sources", ()))
+    options = replace(
+        defaults.options,
+        session=None if resume else wish.session or defaults.options.session,
+        command=_words(kernel, settings),
+        change=partial(_require_inside, defaults.root, sources),
+    )
+    done = run(kernel, settings, options, watch, resume=resume, agent=agent, opened=opened)
+    # To end the rounds early is the client's right.
+    failure = None if isinstance(done.failure, FinishedError) else done.failure
+    return conclude(done, failure)
+
+
+def _started(defaults: Defaults, wish: Wish) -> RunSettings:
+    """Complete what the client wants with what the server was started with."""
+    own = defaults.kernel is None or wish.kernel in (None, defaults.kernel)
+    kept: RunSettings = {**defaults.settings}
+    if not own:
+        # What the command line says of its own kernel does not fit another.
+        kept.pop("space", None)
+        kept.pop("workloads", None)
+        kept.pop("operators", None)
+    return {**kept, **wish.settings, "agent": MCP}
+
+
+def _resumed(defaults: Defaults, wish: Wish) -> RunSettings:
+    """Say again only what the client says, and the rounds: a session keeps all else."""
+    kept: RunSettings = {}
+    if "rounds" in defaults.settings:
+        kept["rounds"] = defaults.settings["rounds"]
+    return {**kept, **wish.settings, "agent": MCP}
+
+
+def _words(kernel: Path | None, settings: RunSettings) -> tuple[str, ...]:
+    """Write the command that would start the same."""
+    words = [program_name(), MCP, *([str(kernel)] if kernel else [])]
+    for name in ("space", "device", "trials", "enough", "rounds", "policy"):
+        if settings.get(name) is not None:
+            words += [option_of(name), str(settings.get(name))]
+    if (time_s := settings.get("time_s")) is not None:
+        words += [option_of("time_s"), f"{time_s}s"]
+    for folder in settings.get("sources", ()):
+        words += [option_of("sources"), str(folder)]
+    if not settings.get("prune", True):
+        words.append(option_of("prune"))
+    for text in settings.get("workloads", ()):
+        words += ["--workload", text]
+    for name, value in settings.get("operators", {}).items():
+        words += ["--operator", f"{name}={value}"]
+    return tuple(words)
+
+
+def _require_inside(root: Path, sources: tuple[Path, ...], plan: Plan) -> Plan:
+    """Raise `KernelError` for files of a kernel that lie outside what the client may name."""
+    spec = plan.spec
+    allowed = (root, *sources)
+    for path in (spec.path, spec.source, spec.reference, spec.template, *spec.include_dirs):
+        if not any(path.resolve().is_relative_to(folder) for folder in allowed):
+            raise KernelError(
+                f"is outside the folder that the server was started in, {root}",
+                path=path,
+                remedy="start the server with another --root, or name its folder with --sources",
+            )
+    return plan

@@ -1,0 +1,232 @@
+"""One session at a time, run in a thread of its own, and who leads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+
+from tuner.device.base import DeviceInfo
+from tuner.extensions.agents.mcp.arguments import Ending, StartArguments, Wish, leading_tools
+from tuner.extensions.agents.mcp_agent import Handoff
+from tuner.extensions.agents.tools.arguments import ToolLimits
+from tuner.extensions.agents.tools.tool_session import offers
+from tuner.model.errors import InputError
+from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
+from tuner.model.settings import COMMAND, RunSettings
+from tuner.report import formatting
+from tuner.session.events import Tool
+
+PHASES: Mapping[Phase, str] = {
+    "baseline": "the baseline is measured",
+    "search": "a candidate is searched",
+    "agent": "a round is prepared",
+    "candidate": "what was submitted is checked",
+    "profile": "the best configs are profiled",
+    "finals": "the rounds are over and the finalists are measured against the baseline",
+    "checks": "the rounds are over and the winners are checked",
+    "done": "the run is over",
+}
+# What names a recording's file as a device.
+_RECORDING = "recorded:"
+LAST: tuple[Phase, ...] = ("finals", "checks", "done")
+
+
+class Watch:
+    """Keep the last snapshot of a run and all its notes, and stop it where its seat says so.
+
+    `view` is told as well. `session` is the run's folder once there is one.
+    """
+
+    def __init__(self, seat: Handoff, view: Listener) -> None:
+        self._seat, self._view = seat, view
+        self._progress: Progress | None = None
+        self.notes: list[str] = []
+        self.session: Path | None = None
+
+    def update(self, progress: Progress) -> None:
+        """Take a snapshot; raise `KeyboardInterrupt` where the run is to stop."""
+        self._progress = progress
+        if progress.note:
+            self.notes.append(progress.note)
+        self._view.update(progress)
+        if self._seat.stopping:
+            raise KeyboardInterrupt
+
+    @property
+    def deciding(self) -> bool:
+        """Whether the rounds are over."""
+        return self._progress is not None and self._progress.phase in LAST
+
+    def line(self) -> str:
+        """Say in one line what is being done."""
+        progress = self._progress
+        if progress is None:
+            return "files are read and the device is opened"
+        text = PHASES[progress.phase]
+        if progress.current is not None:
+            text += f" on {progress.current}"
+        if progress.phase == "search":
+            done = sum(one.done for one in progress.workloads)
+            text += f", {done} of {sum(one.budget for one in progress.workloads)} trials"
+        return text
+
+    def text(self) -> str:
+        """Say where the run stands, and what has come of it so far."""
+        progress = self._progress
+        lines = [f"session: {self.session}"] if self.session else []
+        if progress is not None:
+            lines.append(f"{progress.kernel} on {progress.device}, {progress.seconds:.0f} s so far")
+            lines += [_workload(one) for one in progress.workloads]
+        return "\n".join([*lines, *(f"- {note}" for note in self.notes)])
+
+
+def _workload(progress: WorkloadProgress) -> str:
+    name = str(progress.workload)
+    if progress.baseline_us is None:
+        return f"{name}: not measured yet"
+    text = f"{name}: baseline {formatting.microseconds(progress.baseline_us)} us"
+    if progress.best_us is not None and progress.speedup is not None:
+        best, ratio = formatting.microseconds(progress.best_us), formatting.ratio(progress.speedup)
+        text += f", best of the search {best} us ({ratio})"
+    counts = ", ".join(f"{count} {status}" for status, count in progress.counts.items())
+    return f"{text}; {progress.done} of {progress.budget} trials{f': {counts}' if counts else ''}"
+
+
+BROKEN = Ending("the run broke off; the server's standard error says why", failed=True)
+
+
+# Runs a session from its opening to its end; what a user can do about is no exception.
+Tuning = Callable[[Wish, Handoff, Watch], Ending]
+
+
+class Run:
+    """A session that is being run in its thread."""
+
+    def __init__(self, wish: Wish, tuning: Tuning, view: Listener) -> None:
+        self.seat = Handoff()
+        self.watch = Watch(self.seat, view)
+        self._wish, self._tuning = wish, tuning
+        self._ending: Ending | None = None
+        # Not waited for where a process is to end at once: what is measured is on disk.
+        self._thread = Thread(target=self._work, name="tuning", daemon=True)
+        self._thread.start()
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.seat.closed
+
+    @property
+    def ending(self) -> Ending:
+        """How it ended; only for one that is over."""
+        return self._ending or BROKEN
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for its end; tell whether it came."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        try:
+            self._ending = self._tuning(self._wish, self.seat, self.watch)
+        finally:
+            self.seat.close()
+
+
+class SessionRunner:
+    """Start runs below a folder, one after the other; `root` is an absolute path."""
+
+    def __init__(self, root: Path, tuning: Tuning, view: Listener) -> None:
+        self._root, self._tuning, self._view = root.resolve(), tuning, view
+        self._run: Run | None = None
+
+    @property
+    def current(self) -> Run:
+        """The last run that was started; raise `InputError` before the first."""
+        if self._run is None:
+            raise InputError("no session is open", remedy="`start` opens one")
+        return self._run
+
+    def start(self, asked: StartArguments) -> Run:
+        """Start a run; raise `InputError` for a path outside the root, and while one goes on."""
+        if self._run is not None and not self._run.over:
+            raise InputError(
+                f"a session is open already: {self._run.watch.session or 'it is being opened'}",
+                remedy="`finish` ends it; one server leads one session at a time",
+            )
+        if asked.resume and (asked.kernel or asked.session):
+            raise InputError(
+                "`resume` goes on with a session that has its kernel and its folder",
+                remedy="leave out `kernel` and `session`, or `resume`",
+            )
+        if asked.device.startswith(COMMAND):
+            raise InputError(
+                "`device` names a program, which a client may not choose",
+                remedy="the server's --device may: tune mcp --device command:PROGRAM",
+            )
+        if asked.device.startswith(_RECORDING):
+            self._inside("device", asked.device.removeprefix(_RECORDING))
+        settings = RunSettings(device=asked.device) if asked.device else RunSettings()
+        if asked.trials is not None:
+            settings["trials"] = asked.trials
+        if asked.rounds is not None:
+            settings["rounds"] = asked.rounds
+        if asked.prune is not None:
+            settings["prune"] = asked.prune
+        if asked.workloads:
+            settings["workloads"] = tuple(asked.workloads)
+        wish = Wish(
+            kernel=self._inside("kernel", asked.kernel),
+            session=self._inside("session", asked.session),
+            resume=self._inside("resume", asked.resume),
+            settings=settings,
+        )
+        self._run = Run(wish, self._tuning, self._view)
+        return self._run
+
+    def tools(self) -> tuple[Tool, ...]:
+        """List the tools: those of the session's rounds, and before the first round all there are.
+
+        Not every client reads the list again when it is told that it has changed.
+        """
+        of_round = None if self._run is None else self._run.seat.tools
+        return (*leading_tools(), *(_catalogue() if of_round is None else of_round))
+
+    def stop(self) -> None:
+        """Have the run stop as Ctrl-C does; its session can be resumed."""
+        if self._run is not None:
+            self._run.seat.stop()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end of the run; tell whether it came."""
+        return self._run is None or self._run.join(timeout_s)
+
+    def _inside(self, what: str, text: str) -> Path | None:
+        if not text:
+            return None
+        path = (self._root / text).resolve()
+        if not path.is_relative_to(self._root):
+            raise InputError(
+                f"`{what}` is outside the folder that the server was started in: {text}",
+                remedy=f"name a path below {self._root}, or start the server with another --root",
+            )
+        return path.relative_to(self._root)
+
+
+def _catalogue() -> Sequence[Tool]:
+    """List the tools of rounds as they are for a device that can do everything."""
+    info = DeviceInfo(
+        name="",
+        architecture="the session's device",
+        compute_capability=(0, 0),
+        multiprocessors=0,
+        l2_bytes=0,
+        streaming_gbps=0.0,
+        recorded=False,
+    )
+    return [
+        replace(tool, description=f"{tool.description} While a round is open.")
+        for tool in (offer.tool for offer in offers(info, ToolLimits()))
+    ]

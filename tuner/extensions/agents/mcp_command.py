@@ -1,0 +1,101 @@
+"""`tune mcp`: the rounds and their tools for a coding agent in an editor."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from click.exceptions import Exit
+
+from tuner.cli import options
+from tuner.model.settings import DEFAULT_ROUNDS, ENOUGH, MCP
+
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+# Clients of the protocol commonly give up after 60 s.
+WAIT = "45s"
+
+
+@click.command("mcp")
+@click.argument("kernel", metavar="[KERNEL.cu]", required=False, type=click.Path(path_type=Path))
+@click.option("--space", type=click.Path(path_type=Path), help="Search space of the kernel.")
+@click.option(
+    "--root",
+    type=FOLDER,
+    default=".",
+    help="Folder that the client may name kernels and sessions in; the current one.",
+)
+@click.option(
+    "--device", metavar="DEVICE", default="auto", help="auto, cuda, cuda:N or host, as for a run."
+)
+@options.count("--trials", help="Configs to try for each workload.")
+@options.enough(ENOUGH)
+@options.prune
+@options.time(help="Stop searching after it.")
+@options.count("--rounds", help=f"Rounds at most; {DEFAULT_ROUNDS}.")
+@options.policy
+@options.workload(help="Tune for this one; repeatable.")
+@options.operator(help="The variant of the operator to tune; repeatable.")
+@options.session(help="Folder of the session.")
+@options.resume(help="Session that `start` resumes.")
+@options.store
+@options.sources(help="A folder that the client may read, such as a CUTLASS checkout; repeatable.")
+@options.jobs()
+@click.option(
+    "--wait",
+    metavar="TIME",
+    type=options.seconds,
+    default=WAIT,
+    show_default=True,
+    help="How long a call waits for the run at most; less than the client's own limit.",
+)
+@click.pass_context
+def command(context: click.Context, /, root: Path, wait: float, **values: Any) -> None:
+    """Serve the rounds and their tools over the Model Context Protocol.
+
+    It is spoken on standard input and output. An editor or a coding agent starts this; KERNEL.cu
+    and the options are what its `start` takes where it names nothing else.
+    """
+    from rich.console import Console
+
+    from tuner.cli.view import PlainView
+
+    try:
+        from tuner.extensions.agents.mcp.server import serve
+    except ModuleNotFoundError as error:
+        if error.name not in {"anyio", "mcp", "mcp_types"}:
+            raise
+        raise click.UsageError(
+            "the package `mcp` is not installed: `pip install '.[mcp]' in the checkout`"
+        ) from error
+    from tuner.app.plan import RunOptions
+    from tuner.extensions.agents.mcp.run import Defaults, tuned
+    from tuner.extensions.agents.mcp.session_runner import SessionRunner
+
+    root = root.resolve()
+    for name in ("kernel", "space", "session", "resume"):
+        values[name] = values[name] and _named(values[name], root)
+    values["sources"] = tuple(path.resolve() for path in values["sources"])
+    settings = options.settings_of(context, values)
+    # New sessions lie below it, and messages name files from there.
+    os.chdir(root)
+    run_options = RunOptions(
+        session=values["session"],
+        jobs=values["jobs"],
+        store=values["store"],
+        resume_command=(MCP,),
+        say=lambda text: click.echo(text, err=True),
+    )
+    defaults = Defaults(root, values["kernel"], settings, run_options, values["resume"])
+    view = PlainView(Console(stderr=True, highlight=False, width=140))
+    code = serve(SessionRunner(root, partial(tuned, defaults), view), wait_s=wait)
+    if code:
+        raise Exit(code)
+
+
+def _named(path: Path, root: Path) -> Path:
+    """Name a path as seen from the root, where it lies below it."""
+    whole = path.resolve()
+    return whole.relative_to(root) if whole.is_relative_to(root) else whole

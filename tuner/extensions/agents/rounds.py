@@ -1,0 +1,251 @@
+"""Rounds with an agent: choose a base, plan, refactor, check, search, profile, compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tuner.extensions.agents.base import Agent, Answer, Briefing, Conversation, Toolbox
+from tuner.extensions.agents.gate import RefusedError, drafted, require_as_wide, validate_candidate
+from tuner.extensions.agents.history import (
+    SessionTranscript,
+    attempt_folder,
+    last,
+    outcome,
+    over,
+    sentence,
+    tree_of,
+)
+from tuner.extensions.agents.replies import well_formed
+from tuner.extensions.agents.tree import Policy
+from tuner.model.errors import AgentError, AwaitedError, BudgetError, InputError, ReplyError
+from tuner.model.trial import INITIAL
+from tuner.process.files import read_text
+from tuner.session.events import (
+    AgentIdle,
+    AnswerAccepted,
+    CandidateMade,
+    Idea,
+    Planned,
+    RoundEnded,
+    RoundOutcome,
+    RoundRefused,
+    ToolsDeclared,
+)
+from tuner.session.session import Session
+from tuner.space.plan import Plan
+from tuner.tuning.evaluator import Candidates
+from tuner.tuning.profiling import Profiling, profiles, worth_profiling
+from tuner.tuning.progress import ProgressTracker, best_trials, best_us
+from tuner.tuning.search import pools_of, search_all
+from tuner.tuning.undecided import Undecided
+
+# How often an agent may write a refused answer again (KernelPro and GPU Kernel Scientist give no
+# number; most errors that a model can mend at all are mended in two).
+REPAIRS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who writes candidates, and what serves it.
+
+    `briefing` composes what the agent reads, from the round's number and the base that the policy
+    chose; `toolbox` makes the tools of a round. `verifies` says that the device runs kernels.
+    """
+
+    agent: Agent
+    policy: Policy
+    briefing: Callable[[int, str | None], Briefing]
+    toolbox: Callable[[int, str | None], Toolbox]
+    profiling: Profiling | None
+    verifies: bool
+
+
+class Rounds:
+    """Run the rounds of one session; a round that is over is not run again."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        session: Session,
+        candidates: Candidates,
+        progress: ProgressTracker,
+        undecided: Undecided,
+        author: Author,
+    ) -> None:
+        self._plan, self._session, self._candidates = plan, session, candidates
+        self._progress, self._undecided, self._author = progress, undecided, author
+
+    def run(self) -> AgentError | None:
+        """Run or resume all rounds; return what ended them too early, None where nothing did."""
+        self._profile(self._plan, 0)
+        try:
+            for number in range(1, self._plan.config.rounds + 1):
+                if over(self._session, number):
+                    for made in self._session.events(CandidateMade, number):
+                        self._take_up(made.name, number)
+                elif not self._round(number):
+                    break
+        except AwaitedError:
+            raise
+        except BudgetError as error:
+            self._say(error.message)
+            return None if self._made() else error
+        except AgentError as error:
+            return error
+        tried = self._session.events(RoundRefused)
+        if tried and not self._made():
+            return AgentError(
+                f"{self._author.agent.name} wrote no valid template in {len(tried)} rounds; "
+                f"the last was refused for:\n{tried[-1].problems[-1]}"
+            )
+        return None
+
+    def _take_up(self, name: str, number: int) -> None:
+        """Count what an earlier run searched, and search where memory ended then."""
+        refused = self._session.events(RoundRefused, number)
+        if refused or not self._undecided.unsearched(name):
+            self._progress.recount(name)
+            return
+        base = self._session.events(Planned, number)[-1].idea.base
+        with self._refusing(name, number, base):
+            self._search(self._candidates.plan(name), number)
+
+    def _made(self) -> bool:
+        return bool(self._session.events(RoundEnded))
+
+    def _round(self, number: int) -> bool:
+        """Run one round; False where the agent has nothing left to try."""
+        session = self._session
+        if made := last(session.events(CandidateMade, number)):
+            # An earlier run accepted it: only its search is left, and nobody is asked again.
+            planned = session.events(Planned, number)[-1]
+            self._tried(self._candidates.plan(made.name), number, planned.idea)
+            return True
+        base = self._author.policy.choose(tree_of(session))
+        conversation = self._opened(number, base)
+        try:
+            idea = conversation.plan()
+        except ReplyError as error:
+            problems = (well_formed(str(error)),)
+            session.record_event(RoundRefused(number, base or INITIAL, problems))
+            return True
+        if idea is None:
+            session.record_event(AgentIdle(number, base))
+            return False
+        if not session.events(Planned, number):
+            session.record_event(Planned(number, idea))
+        self._say(f"round {number}: on {idea.base}, {idea.change}")
+        plan = self._written(conversation, number, idea)
+        if plan is not None:
+            self._tried(plan, number, idea)
+        return True
+
+    def _opened(self, number: int, base: str | None) -> Conversation:
+        agent, session = self._author.agent, self._session
+        self._say(f"round {number} of {self._plan.config.rounds}: {agent.name} plans")
+        toolbox = self._author.toolbox(number, base)
+        if not session.events(ToolsDeclared, number):
+            session.record_event(ToolsDeclared(number, tuple(toolbox.tools())))
+        briefing = self._author.briefing(number, base)
+        return agent.converse(briefing, toolbox, SessionTranscript(session, number))
+
+    def _written(self, conversation: Conversation, number: int, idea: Idea) -> Plan | None:
+        problems: list[str] = []
+        name = f"r{number}"
+        for attempt in range(1, REPAIRS + 2):
+            try:
+                answer = conversation.repair(problems[-1]) if problems else conversation.refactor()
+                plan = self._accepted(answer, number, attempt, name)
+            except (ReplyError, RefusedError) as error:
+                problems.append(well_formed(str(error)))
+                self._say(f"round {number}: refused: {problems[-1].splitlines()[0]}")
+                continue
+            self._add(plan, idea.base, number, attempt, problems)
+            return plan
+        self._session.record_event(RoundRefused(number, idea.base, tuple(problems)))
+        return None
+
+    def _accepted(self, answer: Answer, number: int, attempt: int, name: str) -> Plan:
+        folder = attempt_folder(self._session, number, attempt)
+        plan = drafted(answer, self._plan, folder, name)
+        self._progress.announce("candidate", note=f"round {number}: checking what was written")
+        evaluator = self._candidates.of(plan)
+        require_as_wide(plan, evaluator, self._plan)
+        validate_candidate(plan, evaluator, verify=self._author.verifies, seed=number)
+        accepted = AnswerAccepted(number, attempt, plan.template.text, answer.space)
+        if accepted not in self._session.events(AnswerAccepted, number):
+            self._session.record_event(accepted)
+        return plan
+
+    def _add(self, plan: Plan, parent: str, number: int, attempt: int, problems: list[str]) -> None:
+        self._candidates.add(plan)
+        space_text = read_text(plan.spec.path)
+        self._session.add_candidate(plan.candidate, plan.template.text, space_text, parent)
+        # They were decided without this candidate.
+        for result in self._session.results():
+            self._session.withdraw_result(result.workload)
+        # Last: a resumed run takes it for the end of this step.
+        made = CandidateMade(number, plan.candidate, attempt, tuple(problems))
+        self._session.record_event(made)
+
+    def _tried(self, plan: Plan, number: int, idea: Idea) -> None:
+        session = self._session
+        with self._refusing(plan.candidate, number, idea.base):
+            self._search(plan, number)
+            self._profile(plan, number)
+        if session.events(RoundRefused, number):
+            return
+        made = self._outcome(plan, idea)
+        session.record_event(RoundEnded(number, made))
+        words = [sentence(one) for one in made.moved]
+        if made.speedup is not None:
+            words.insert(0, f"{made.speedup:.2f}x over the baseline")
+        self._say(f"round {number}: {'; '.join(words) or 'no config ran correctly'}")
+
+    @contextmanager
+    def _refusing(self, name: str, number: int, base: str) -> Iterator[None]:
+        """End a round where some configs render or resolve to what no sample had shown."""
+        try:
+            yield
+        except InputError as error:
+            self._session.record_event(RoundRefused(number, base, (str(error),), name))
+
+    def _search(self, plan: Plan, number: int) -> None:
+        evaluator = self._candidates.evaluator(plan.candidate)
+        of = plan, self._session, evaluator, self._progress, pools_of(plan, evaluator)
+        left = self._plan.config.rounds - number + 1
+        search_all(*of, self._undecided, searches_left=left)
+
+    def _outcome(self, plan: Plan, idea: Idea) -> RoundOutcome:
+        session, default = self._session, plan.space.default
+        baselines = session.baselines()
+        defaults: dict[str, float | None] = {}
+        for workload in self._plan.tuned:
+            trial = session.trial(plan.candidate, workload, default) if default else None
+            defaults[workload.key] = trial.time_us if trial else None
+        metrics = {
+            name: {one.workload: one.metrics for one in profiles(session, name)}
+            for name in (idea.base, plan.candidate)
+        }
+        return outcome(
+            idea,
+            baseline_us={w.key: baselines[w].measurement.median_us for w in self._plan.tuned},
+            base_us=best_us(session, idea.base),
+            best_us=best_us(session, plan.candidate),
+            default_us=defaults,
+            base_metrics=metrics[idea.base],
+            metrics=metrics[plan.candidate],
+        )
+
+    def _profile(self, plan: Plan, number: int) -> None:
+        if self._author.profiling is None:
+            return
+        self._progress.announce("profile", note=f"profiling {plan.candidate}")
+        best = best_trials(self._session, plan.candidate)
+        worth = worth_profiling(self._session, plan, best)
+        self._author.profiling.keep(plan, self._session, number, worth)
+
+    def _say(self, text: str) -> None:
+        self._progress.announce("agent", note=text)
