@@ -14,7 +14,7 @@ import pytest
 from dispatch_sample import COMPARISONS, ENVIRONMENT, write_project, write_session
 
 from tuner.dispatch.table import SetSelection
-from tuner.export.dispatch import export_dispatch
+from tuner.extensions.export.dispatch import export_dispatch
 from tuner.model.hardware import architecture_for
 
 ROOT = Path(__file__).parents[2]

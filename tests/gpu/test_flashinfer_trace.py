@@ -11,8 +11,8 @@ import pytest
 from operator_sessions import choices, write_operator_session
 
 from tuner.compiler.pool import NvrtcPool
-from tuner.export.packages import export_package
-from tuner.export.winners import winners_of
+from tuner.extensions.export.packages import export_package
+from tuner.extensions.export.winners import winners_of
 
 torch = pytest.importorskip("torch")
 

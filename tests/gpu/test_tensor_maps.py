@@ -17,8 +17,8 @@ from tuner.device.base import Program
 from tuner.device.cuda.device import CudaDevice
 from tuner.device.cuda.sanitizer import COMPILE_OPTIONS, ComputeSanitizer, find_compute_sanitizer
 from tuner.device.cuda.tool_process import Arenas
-from tuner.export.packages import export_package
-from tuner.export.winners import winners_of
+from tuner.extensions.export.packages import export_package
+from tuner.extensions.export.winners import winners_of
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.tensor_maps import TensorMapSpec

@@ -18,8 +18,8 @@ from typing import Any
 from operator_sessions import choices, write_operator_session
 
 from tuner.compiler.base import Compiler
-from tuner.export.packages import export_package
-from tuner.export.winners import winners_of
+from tuner.extensions.export.packages import export_package
+from tuner.extensions.export.winners import winners_of
 
 PACKAGE = "tuned_test"
 

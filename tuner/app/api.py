@@ -20,7 +20,7 @@ from tuner.session.store import DATABASE
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tuner.export.dispatch import Exported
+    from tuner.extensions.export.dispatch import Exported
     from tuner.report.data import ReportData
 
 
@@ -123,7 +123,7 @@ class TuningResult:
         `InputError` where the folder cannot be written or holds what is not ours.
         """
         from tuner.dispatch.table import SetSelection
-        from tuner.export.dispatch import export_dispatch
+        from tuner.extensions.export.dispatch import export_dispatch
 
         choice = None
         if variants_within is not None or max_variants is not None:

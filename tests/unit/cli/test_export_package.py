@@ -18,8 +18,8 @@ from operator_sessions import OPERATORS, choices, write_operator_session
 from slow import mostly_slow
 
 from tuner.compiler.pool import NvrtcPool
-from tuner.export.packages import export_package
-from tuner.export.winners import winners_of
+from tuner.extensions.export.packages import export_package
+from tuner.extensions.export.winners import winners_of
 from tuner.model.kernel import Workload
 
 Tune = Callable[..., Any]

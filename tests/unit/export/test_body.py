@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuner.export.cpp import in_namespace
+from tuner.extensions.export.cpp import in_namespace
 
 
 def test_what_stands_before_the_first_code_stays_outside():

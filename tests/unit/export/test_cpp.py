@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.export.cpp import CppType, integer, truth, value
-from tuner.export.sources import template
+from tuner.extensions.export.cpp import CppType, integer, truth, value
+from tuner.extensions.export.sources import template
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, substitute
 

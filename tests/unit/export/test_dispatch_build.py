@@ -14,8 +14,8 @@ from dispatch_sample import COMPARISONS, write_project, write_session
 from tuner.compiler.base import CompileRequest
 from tuner.dispatch.kernels import nearest
 from tuner.dispatch.table import SessionDispatch, SetSelection
-from tuner.export.cpp import in_namespace
-from tuner.export.sources import Measured, Sources
+from tuner.extensions.export.cpp import in_namespace
+from tuner.extensions.export.sources import Measured, Sources
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.session.session import Session
 from tuner.space.load import load_definition

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from tuner.export.flashinfer.definition import needed_code
-from tuner.export.flashinfer.package import safetensors
+from tuner.extensions.export.flashinfer.definition import needed_code
+from tuner.extensions.export.flashinfer.package import safetensors
 
 MODULE = '''\
 """A reference file."""

@@ -20,8 +20,8 @@ from slow import mostly_slow
 torch = pytest.importorskip("torch")
 
 from tuner.compiler.pool import NvrtcPool  # noqa: E402
-from tuner.export.packages import export_package  # noqa: E402
-from tuner.export.winners import winners_of  # noqa: E402
+from tuner.extensions.export.packages import export_package  # noqa: E402
+from tuner.extensions.export.winners import winners_of  # noqa: E402
 from tuner.model.errors import TunerError  # noqa: E402
 
 # Of the experts' order in `moe_align_block_size` several are right.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.export.folder import with_table, write_folder
+from tuner.extensions.export.folder import with_table, write_folder
 from tuner.model.errors import InputError
 
 

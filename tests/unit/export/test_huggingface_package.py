@@ -16,8 +16,8 @@ kernels = pytest.importorskip("kernels")
 from kernels._rust import Digest, DigestAlgorithm, Metadata  # noqa: E402
 
 from tuner.compiler.pool import NvrtcPool  # noqa: E402
-from tuner.export.packages import export_package  # noqa: E402
-from tuner.export.winners import winners_of  # noqa: E402
+from tuner.extensions.export.packages import export_package  # noqa: E402
+from tuner.extensions.export.winners import winners_of  # noqa: E402
 from tuner.model.errors import InputError  # noqa: E402
 
 VARIANT = Path("build/torch-cuda")

@@ -18,7 +18,7 @@ from slow import mostly_slow
 from tuner.analysis.sass import disassemble, read
 from tuner.analysis.waits import before_wait
 from tuner.dispatch.table import SetSelection
-from tuner.export.dispatch import export_dispatch
+from tuner.extensions.export.dispatch import export_dispatch
 from tuner.model.kernel import KernelSpec
 from tuner.space.load import load_definition
 

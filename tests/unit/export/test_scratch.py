@@ -15,9 +15,9 @@ from types import ModuleType
 import pytest
 from operator_sessions import write_session_of
 
-from tuner.export.dispatch import export_dispatch
-from tuner.export.packages import export_package
-from tuner.export.winners import winners_of
+from tuner.extensions.export.dispatch import export_dispatch
+from tuner.extensions.export.packages import export_package
+from tuner.extensions.export.winners import winners_of
 
 SPACE = Path(__file__).parents[2] / "support" / "weighted_sum" / "weighted_sum.yaml"
 MAPPED = SPACE.parents[1] / "tiled_gemm" / "tiled_gemm.yaml"

@@ -179,9 +179,9 @@ def _make(
 ) -> None:
     from rich.console import Console
 
-    from tuner.cli.export_command import asked_with, tell_configs
     from tuner.cli.view import make_view
     from tuner.extensions.engines.fleet import make
+    from tuner.extensions.export.export_command import asked_with, tell_configs
 
     if not jobs:
         click.echo("nothing to make")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner.device.recorded.recording import RecordedDeviceInfo, RecordedFinals
-from tuner.export.winners import unchanged_spec
+from tuner.extensions.export.winners import unchanged_spec
 from tuner.extensions.study.foreign import (
     BASELINE,
     ForeignAnswer,

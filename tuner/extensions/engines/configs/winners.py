@@ -12,7 +12,6 @@ from pathlib import Path
 from tuner.compiler.python import measured_with
 from tuner.dispatch.alike import Fastest, canonical, fastest_of
 from tuner.dispatch.evidence import distrusted
-from tuner.export.winners import Winners, winners_of
 from tuner.extensions.engines.configs.files import (
     CONFIG_KEYS,
     TITLES,
@@ -25,6 +24,7 @@ from tuner.extensions.engines.configs.files import (
 )
 from tuner.extensions.engines.configs.files import Config as EngineConfig
 from tuner.extensions.engines.configs.used import FOLDERS, used_configs
+from tuner.extensions.export.winners import Winners, winners_of
 from tuner.model.config import Config
 from tuner.model.errors import InputError, SessionError, WorkerError
 from tuner.model.expressions import Value

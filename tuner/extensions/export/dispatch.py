@@ -12,9 +12,9 @@ from typing import Any
 from tuner.compiler.includes import header_digest
 from tuner.dispatch.evidence import Compared, productions
 from tuner.dispatch.table import DispatchTable, Entry, HeldOut, SetSelection, wanted_for
-from tuner.export.folder import with_table, write_folder
-from tuner.export.sources import Sources, described, template, times_of
-from tuner.export.winners import Winners, cuda_winners_of
+from tuner.extensions.export.folder import with_table, write_folder
+from tuner.extensions.export.sources import Sources, described, template, times_of
+from tuner.extensions.export.winners import Winners, cuda_winners_of
 from tuner.model import TUNER_VERSION
 from tuner.model.kernel import KernelSpec
 

@@ -13,9 +13,9 @@ from tuner.cli import options
 
 if TYPE_CHECKING:
     from tuner.dispatch.table import SetSelection
-    from tuner.export.dispatch import Exported
     from tuner.extensions.engines.configs.files import Engine
     from tuner.extensions.engines.configs.winners import Configs
+    from tuner.extensions.export.dispatch import Exported
 
 
 CONFIGS = {"sglang-configs": "sglang", "vllm-configs": "vllm"}
@@ -130,7 +130,7 @@ def _choice(within: float | None, most: int | None) -> SetSelection | None:
 def _write_dispatch(
     session: Path, to: Path, choice: SetSelection | None, space: Path | None
 ) -> None:
-    from tuner.export.dispatch import export_dispatch
+    from tuner.extensions.export.dispatch import export_dispatch
 
     _tell(export_dispatch(session, to, choice, space))
 
@@ -145,9 +145,9 @@ def _write_package(
 ) -> None:
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
-    from tuner.export.folder import as_argument
-    from tuner.export.packages import NEXT, export_package
-    from tuner.export.winners import cuda_winners_of
+    from tuner.extensions.export.folder import as_argument
+    from tuner.extensions.export.packages import NEXT, export_package
+    from tuner.extensions.export.winners import cuda_winners_of
 
     if space is not None and len(sessions) > 1:
         raise click.UsageError("--space is for one session")

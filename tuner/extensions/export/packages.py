@@ -10,12 +10,12 @@ from importlib import resources
 from pathlib import Path
 
 from tuner.compiler.base import Compiler
-from tuner.export.flashinfer.package import trace_files
-from tuner.export.folder import as_argument, with_table, write_folder
-from tuner.export.huggingface.package import kernels_files
-from tuner.export.pytorch.package import OperatorFiles, package_files
-from tuner.export.sources import template
-from tuner.export.winners import Winners
+from tuner.extensions.export.flashinfer.package import trace_files
+from tuner.extensions.export.folder import as_argument, with_table, write_folder
+from tuner.extensions.export.huggingface.package import kernels_files
+from tuner.extensions.export.pytorch.package import OperatorFiles, package_files
+from tuner.extensions.export.sources import template
+from tuner.extensions.export.winners import Winners
 from tuner.extensions.runtime.pytorch.replacing import Engine
 from tuner.extensions.runtime.sglang.hooks import ENGINE as SGLANG
 from tuner.extensions.runtime.vllm.hooks import ENGINE as VLLM

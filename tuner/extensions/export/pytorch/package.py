@@ -14,10 +14,10 @@ from tuner.compiler.includes import with_own_headers
 from tuner.device.base import CompileTarget
 from tuner.dispatch.evidence import productions
 from tuner.dispatch.kernels import VariantKernel
-from tuner.export.folder import as_argument
-from tuner.export.scalars import CallerScalar, caller_scalars, fixed_scalars
-from tuner.export.sources import template, times_of
-from tuner.export.winners import Winners
+from tuner.extensions.export.folder import as_argument
+from tuner.extensions.export.scalars import CallerScalar, caller_scalars, fixed_scalars
+from tuner.extensions.export.sources import template, times_of
+from tuner.extensions.export.winners import Winners
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError
 from tuner.model.expressions import Expression, unshared

@@ -12,20 +12,20 @@ import numpy as np
 from tuner.device.encoding import Array, encode
 from tuner.device.inputs import NORMAL, draw_values, generator
 from tuner.device.reference import blamed_on, load_reference
-from tuner.export.cpp import ARRAY_TYPES, cpp_name, integer
-from tuner.export.dispatch import options_of, source_files
-from tuner.export.flashinfer.definition import (
+from tuner.extensions.export.cpp import ARRAY_TYPES, cpp_name, integer
+from tuner.extensions.export.dispatch import options_of, source_files
+from tuner.extensions.export.flashinfer.definition import (
     Problem,
     Tensor,
     problems,
     reference_code,
     run_text,
 )
-from tuner.export.folder import as_argument
-from tuner.export.huggingface.package import capability
-from tuner.export.pytorch.package import OperatorFiles
-from tuner.export.sources import Measured, Sources, template
-from tuner.export.winners import Winners
+from tuner.extensions.export.folder import as_argument
+from tuner.extensions.export.huggingface.package import capability
+from tuner.extensions.export.pytorch.package import OperatorFiles
+from tuner.extensions.export.sources import Measured, Sources, template
+from tuner.extensions.export.winners import Winners
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError
 from tuner.model.kernel import DTYPE_BYTES, FLOAT_DTYPES, KernelSpec, Workload

@@ -270,7 +270,9 @@ FORWARD_DECLARED: Mapping[str, str] = {
 }
 ARRAY_TYPES: Mapping[str, str] = {**SCALAR_TYPES, **FORWARD_DECLARED}
 
-_RESERVED = tomllib.loads(files("tuner.export").joinpath("reserved.toml").read_text("utf-8"))
+_RESERVED = tomllib.loads(
+    files("tuner.extensions.export").joinpath("reserved.toml").read_text("utf-8")
+)
 # What the header's own code is written with.
 _OWN = frozenset(_RESERVED["own"].split())
 _KEYWORDS = frozenset(_RESERVED["keywords"].split())

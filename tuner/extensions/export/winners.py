@@ -8,7 +8,7 @@ from pathlib import Path
 from tuner.device.base import DeviceInfo
 from tuner.dispatch.kernels import capability_of
 from tuner.dispatch.table import SessionDispatch, SetSelection
-from tuner.export.sources import Measured
+from tuner.extensions.export.sources import Measured
 from tuner.model.errors import SessionError
 from tuner.model.kernel import KernelSpec
 from tuner.session.records import Manifest, file_sha

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tuner.export.cpp import SCALAR_TYPES, cpp_name
+from tuner.extensions.export.cpp import SCALAR_TYPES, cpp_name
 from tuner.model.errors import InputError
 from tuner.model.expressions import Value
 from tuner.model.kernel import Argument, KernelSpec

@@ -15,7 +15,7 @@ from tuner.compiler.includes import with_own_headers
 from tuner.dispatch.evidence import productions
 from tuner.dispatch.kernels import Applicability, VariantKernel
 from tuner.dispatch.table import DispatchTable, SessionDispatch
-from tuner.export.cpp import (
+from tuner.extensions.export.cpp import (
     ARRAY_TYPES,
     FORWARD_DECLARED,
     cpp_name,
@@ -26,7 +26,7 @@ from tuner.export.cpp import (
     unusable_name,
     value,
 )
-from tuner.export.scalars import caller_scalars, fixed_scalars, scalar_type
+from tuner.extensions.export.scalars import caller_scalars, fixed_scalars, scalar_type
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import ExpressionError, InputError
 from tuner.model.expressions import Expression

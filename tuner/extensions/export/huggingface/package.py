@@ -8,8 +8,8 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
-from tuner.export.pytorch.package import OperatorFiles, described_as, module_files
-from tuner.export.sources import template
+from tuner.extensions.export.pytorch.package import OperatorFiles, described_as, module_files
+from tuner.extensions.export.sources import template
 from tuner.model.errors import InputError
 
 # Of PyTorch's builds with CUDA all: the code is Python and cubins.

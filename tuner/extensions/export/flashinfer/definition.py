@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.device.problems import is_problem
-from tuner.export.pytorch.package import python
-from tuner.export.sources import template
+from tuner.extensions.export.pytorch.package import python
+from tuner.extensions.export.sources import template
 from tuner.model.errors import InputError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import Argument, KernelSpec, Workload
