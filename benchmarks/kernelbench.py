@@ -25,7 +25,7 @@ from tuner.compiler.cache import Cache
 from tuner.compiler.host import HostCompiler
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.cpu.device import HostDevice
-from tuner.draft.drafting import draft_problem
+from tuner.extensions.draft.drafting import draft_problem
 from tuner.model.errors import TunerError
 from tuner.model.trial import Status
 from tuner.space.load import load_definition

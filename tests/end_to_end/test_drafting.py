@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tuner.cli import cli
-from tuner.draft.drafting import draft, write_draft
 from tuner.extensions.agents.base import BriefedCandidate, Briefing
 from tuner.extensions.agents.widen_ranges import WideningAgent
+from tuner.extensions.draft.drafting import draft, write_draft
 from tuner.model.trial import Finding
 from tuner.source import read_source
 from tuner.space.load import load_definition

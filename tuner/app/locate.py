@@ -111,8 +111,8 @@ def is_python_kernel(path: Path) -> bool:
     files = [one for one in (path, drafted) if one.is_file()]
     if any(_LAUNCH.search(one.read_bytes()) for one in files):
         return True
-    from tuner.draft.problems.statement import is_stated
-    from tuner.draft.python.source import holds_kernel
+    from tuner.extensions.draft.problems.statement import is_stated
+    from tuner.extensions.draft.python.source import holds_kernel
 
     return not is_stated(path) and holds_kernel(path)
 

@@ -191,7 +191,7 @@ def _with_space(
     require_kernel(kernel)
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
-    from tuner.draft.drafting import Asked, draft_source, require_one
+    from tuner.extensions.draft.drafting import Asked, draft_source, require_one
 
     names = tuple(name.strip() for name in (options.kernel or "").split(",") if name.strip())
     found = _space_of(kernel, names)
@@ -206,7 +206,7 @@ def _with_space(
     if language_of(kernel) is OPENCL:
         find_space(kernel, Path.cwd())  # there is none, and nothing drafts one
     if kernel.suffix == ".py":
-        from tuner.draft.python.drafting import draft_python
+        from tuner.extensions.draft.python.drafting import draft_python
 
         made = draft_python(kernel, Path(), names)
     else:
@@ -221,7 +221,7 @@ def _with_space(
 
 
 def _space_of(kernel: Path, names: tuple[str, ...]) -> Path | None:
-    from tuner.draft.drafting import is_for
+    from tuner.extensions.draft.drafting import is_for
 
     found = look_for_space(kernel, Path.cwd())
     if len(names) != 1 or found is None or is_for(found, names[0]):

@@ -117,14 +117,14 @@ def new_plan(kernel: Path, settings: RunSettings, *, drafted: bool = False) -> P
 
 def read_space(space: Path, template: Path | None = None) -> Definition:
     """Read a search space that is no draft any more; `template` takes the place of its own."""
-    from tuner.draft.blanks import require_filled
+    from tuner.extensions.draft.blanks import require_filled
     from tuner.space.load import load_definition
 
     require_space(space)
     require_filled(space)
     definition = load_definition(space)
     if template is None and not definition.spec.template.exists():
-        from tuner.draft.drafting import restore_template
+        from tuner.extensions.draft.drafting import restore_template
 
         restore_template(space)
     require_filled(definition.spec.reference)

@@ -16,10 +16,10 @@ from tuner.compiler.host import HostCompiler, preload
 from tuner.device.base import CompileTarget, DeviceInfo, Program
 from tuner.device.cpu.probe import BeyondError, Contents, Probe
 from tuner.device.cpu.worker import HostRunError
+from tuner.extensions.draft.reading.uses import constant_memory
 from tuner.model.errors import SpaceError, TunerError
 from tuner.model.kernel import FLOAT_DTYPES, Argument, KernelSpec, Workload
 from tuner.source import hide_host_code, read_source
-from tuner.source.uses import constant_memory
 
 LARGEST_BYTES = 32 << 20
 RUN_TIMEOUT_S = 10.0

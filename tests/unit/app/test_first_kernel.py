@@ -107,8 +107,8 @@ def test_where_nothing_runs_kernels_nobody_is_asked(problem: Path) -> None:
 
 
 def test_a_kernel_beside_it_is_taken_and_a_half_written_one_kept(problem: Path) -> None:
-    from tuner.draft.problems.kernel import skeleton
-    from tuner.draft.problems.statement import statement_of
+    from tuner.extensions.draft.problems.kernel import skeleton
+    from tuner.extensions.draft.problems.statement import statement_of
 
     kernel, blank = problem.with_suffix(".cu"), skeleton(statement_of(problem))
     kernel.write_text(blank, encoding="utf-8")

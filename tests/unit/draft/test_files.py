@@ -7,8 +7,8 @@ from shutil import copy
 
 import pytest
 
-from tuner.draft.drafting import draft, restore_template, write_draft
-from tuner.draft.space import Drafted
+from tuner.extensions.draft.drafting import draft, restore_template, write_draft
+from tuner.extensions.draft.space import Drafted
 from tuner.model.errors import InputError
 from tuner.source import read_source
 from tuner.space.load import load_definition

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.draft.blanks import blanks
-from tuner.draft.drafting import Draft, draft
+from tuner.extensions.draft.blanks import blanks
+from tuner.extensions.draft.drafting import Draft, draft
 from tuner.source import parse_source, read_source
 
 DATA = Path(__file__).parents[1] / "data"

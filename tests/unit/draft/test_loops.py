@@ -10,7 +10,7 @@ import pytest
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
-from tuner.draft.drafting import Draft, draft
+from tuner.extensions.draft.drafting import Draft, draft
 from tuner.source import parse_source
 
 GUARDED = "int i = blockIdx.x * blockDim.x + threadIdx.x;"

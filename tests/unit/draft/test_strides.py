@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.draft.drafting import draft
+from tuner.extensions.draft.drafting import draft
 from tuner.source import parse_source
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tuner.draft.drafting import draft
+from tuner.extensions.draft.drafting import draft
 from tuner.source import parse_source
 
 TRAITS = """

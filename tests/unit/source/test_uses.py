@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tuner.extensions.draft.reading.uses import Use, uses_of
 from tuner.source import parse_source
-from tuner.source.uses import Use, uses_of
 
 BUMP = "__device__ void bump(float* p, int i) { p[i] += 1.f; }\n"
 PUT = "__device__ void put(float* p) { *p = 1.f; }\n"

@@ -19,8 +19,8 @@ from tuner.model.settings import AUTO, LITERAL, RunSettings
 from tuner.process.files import read_text
 
 if TYPE_CHECKING:
-    from tuner.draft.problems.statement import Statement
     from tuner.extensions.agents.base import Agent
+    from tuner.extensions.draft.problems.statement import Statement
 
 # Those of a refused attempt lie here, so that nothing that was paid for is lost.
 REFUSED = Path("sessions")
@@ -35,10 +35,10 @@ def kernel_for(
     problem, `InputError` where nobody is named who could write a kernel, `DeviceError` where it
     could not be checked, and `AgentError` where none is written that is right.
     """
-    from tuner.draft.blanks import require_filled
-    from tuner.draft.problems.kernel import skeleton
-    from tuner.draft.problems.statement import statement_of
-    from tuner.draft.space import write
+    from tuner.extensions.draft.blanks import require_filled
+    from tuner.extensions.draft.problems.kernel import skeleton
+    from tuner.extensions.draft.problems.statement import statement_of
+    from tuner.extensions.draft.space import write
 
     stated, kernel = statement_of(problem), problem.with_suffix(".cu")
     # A skeleton that nobody has touched is none.
@@ -89,9 +89,9 @@ def _device(settings: RunSettings) -> str:
 
 
 def _written(stated: Statement, agent: Agent, device: str, options: RunOptions) -> str:
-    from tuner.draft.problems.kernel import skeleton
-    from tuner.draft.space import write
     from tuner.extensions.agents.first_kernel import first_kernel, request_for, writer_of
+    from tuner.extensions.draft.problems.kernel import skeleton
+    from tuner.extensions.draft.space import write
 
     problem, name = stated.path, stated.path.stem
     writer = writer_of(agent, name)
@@ -124,8 +124,8 @@ def _check(source: str, problem: Path, device: str, options: RunOptions) -> None
     from tuner.app.check import check
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
-    from tuner.draft.drafting import Asked, draft_source, require_one
-    from tuner.draft.space import write
+    from tuner.extensions.draft.drafting import Asked, draft_source, require_one
+    from tuner.extensions.draft.space import write
 
     with TemporaryDirectory() as made:
         folder = Path(made).resolve()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.draft.extract.extraction import Extraction, extract
+from tuner.extensions.draft.extract.extraction import Extraction, extract
 
 KERNEL = "template <typename T, typename U> __global__ void k(T* y, const T* x, U by) {}\n"
 LAUNCHER = (

@@ -14,10 +14,10 @@ from tuner.cli import cli
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
-from tuner.draft.drafting import Asked, draft_source
-from tuner.draft.extract.extraction import Extraction, extract
-from tuner.draft.extract.failures import failure
-from tuner.draft.extract.siblings import siblings
+from tuner.extensions.draft.drafting import Asked, draft_source
+from tuner.extensions.draft.extract.extraction import Extraction, extract
+from tuner.extensions.draft.extract.failures import failure
+from tuner.extensions.draft.extract.siblings import siblings
 from tuner.model.errors import KernelError
 
 DATA = Path(__file__).parent / "data"

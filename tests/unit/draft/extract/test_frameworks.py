@@ -11,9 +11,9 @@ from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
 from tuner.compiler.host import HostCompiler
 from tuner.compiler.pool import NvrtcPool
-from tuner.draft.drafting import draft_source
-from tuner.draft.extract.extraction import Extraction, extract
-from tuner.draft.extract.failures import failure
+from tuner.extensions.draft.drafting import draft_source
+from tuner.extensions.draft.extract.extraction import Extraction, extract
+from tuner.extensions.draft.extract.failures import failure
 from tuner.model.errors import KernelError
 
 

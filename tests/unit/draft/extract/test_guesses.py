@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from tuner.cli import cli
-from tuner.draft.extract.extraction import Extraction, extract
+from tuner.extensions.draft.extract.extraction import Extraction, extract
 from tuner.model.errors import KernelError
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.draft.extract.items import SourceItem, items_of
-from tuner.draft.extract.reading import read_all
+from tuner.extensions.draft.extract.items import SourceItem, items_of
+from tuner.extensions.draft.extract.reading import read_all
 
 
 def items(folder: Path, text: str) -> list[SourceItem]:

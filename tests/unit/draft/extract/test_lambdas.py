@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.draft.extract.extraction import Extraction, extract
-from tuner.draft.extract.lambdas import with_values
+from tuner.extensions.draft.extract.extraction import Extraction, extract
+from tuner.extensions.draft.extract.lambdas import with_values
 from tuner.model.errors import KernelError
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tuner.draft.extract.conditions import PREDEFINED, holds
-from tuner.draft.extract.items import items_of
-from tuner.draft.extract.reading import is_plain, read_all, resolved
+from tuner.extensions.draft.extract.conditions import PREDEFINED, holds
+from tuner.extensions.draft.extract.items import items_of
+from tuner.extensions.draft.extract.reading import is_plain, read_all, resolved
 from tuner.model.errors import KernelError
 
 

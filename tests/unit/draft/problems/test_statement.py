@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from torch_here import needs_torch
 
-from tuner.draft.problems.kernel import skeleton
-from tuner.draft.problems.statement import Statement, is_stated, statement_of
+from tuner.extensions.draft.problems.kernel import skeleton
+from tuner.extensions.draft.problems.statement import Statement, is_stated, statement_of
 from tuner.model.errors import InputError, KernelError
 
 pytestmark = needs_torch

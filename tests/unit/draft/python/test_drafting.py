@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tuner.draft.guesses import SURE
-from tuner.draft.python.configs import Tunable, _suggested
-from tuner.draft.python.drafting import draft_python
-from tuner.draft.space import Drafted
+from tuner.extensions.draft.guesses import SURE
+from tuner.extensions.draft.python.configs import Tunable, _suggested
+from tuner.extensions.draft.python.drafting import draft_python
+from tuner.extensions.draft.space import Drafted
 from tuner.model.errors import KernelError, SpaceError
 from tuner.space.schema import MOST_SUGGESTIONS
 from tuner.space.yaml import read

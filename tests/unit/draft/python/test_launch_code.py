@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 from fake_triton import Launch, install
 
-from tuner.draft.python.drafting import draft_python
+from tuner.extensions.draft.python.drafting import draft_python
 
 torch = pytest.importorskip("torch")
 DATA = Path(__file__).parent / "data"

@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from tuner.draft.python.literals import Literals, Made, UnreadableError
+from tuner.extensions.draft.python.literals import Literals, Made, UnreadableError
 
 SOURCE = dedent("""
     import itertools, os

@@ -1,0 +1,355 @@
+"""What the source says of a kernel's arrays: their shapes, and what whole numbers point into."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import combinations, permutations, takewhile
+from math import prod
+
+from tuner.extensions.draft.choices import TunableConstant
+from tuner.extensions.draft.guesses import GUESSED, LIKELY, SURE, Evidence
+from tuner.extensions.draft.host_values import INTEGERS, Host, HostLaunch
+from tuner.extensions.draft.indices import Shape, Site, linear, product, undivided, widest
+from tuner.extensions.draft.launches import Axes, LaunchDraft, numbers_of
+from tuner.extensions.draft.memory import allocated_shape, zeroed_line
+from tuner.extensions.draft.reading.accesses import assigned, bare
+from tuner.extensions.draft.reading.reaches import Reach, own_arrays, reaches_of
+from tuner.extensions.draft.translate import Scope, translate
+from tuner.model.expressions import Expression
+from tuner.model.kernel import DTYPE_BYTES
+from tuner.source.facts import IDENTIFIER, KernelParameter
+from tuner.source.kernels import dtype_of, element_dtype, lanes_of
+
+# a text as the file states it, and where the source says so
+Stated = tuple[str, str]
+ShapeAndOrigin = tuple[Shape, str]
+# a shape, with how sure an index makes it and which one
+Indexed = tuple[Shape, Stated]
+_LONGEST_CODE = 60
+# All orders of so many dimensions are tried.
+_MOST_ORDERED = 5
+# Smaller numbers agree with an axis by chance.
+_LEAST_TELLING = 8
+_MOST_FACTORS = 3
+# Whole numbers of one and two bytes point nowhere beyond.
+_BELOW = {"uint8": 2**8, "int8": 2**7, "uint16": 2**16, "int16": 2**15}
+_NUMBERS = re.compile(r"(indices|distinct)\((\d+)\)")
+
+
+class Arrays:
+    """The arrays of one kernel, as its launch, its indices and its host code have them."""
+
+    def __init__(
+        self,
+        launch: HostLaunch,
+        axes: Axes,
+        tuned: LaunchDraft,
+        choices: Sequence[TunableConstant],
+        hosts: Sequence[Host],
+    ) -> None:
+        self.launch, self.axes, self.hosts = launch, axes, hosts
+        self.types, self.passed = launch.types(), launch.passed
+        self.sizes = [numbers_of(launch, axes, host) for host in hosts]
+        own = {parameter.name for parameter in launch.kernel.parameters}
+        own |= {constant.name for constant in launch.source.constants}
+        values = {name: axis for name, axis in axes.names.items() if name in own}
+        values |= {c.origin: c.name for c in choices if c.origin is not None}
+        values |= {name: text for name, (text, _) in axes.strides.items()}
+        self.scope = Scope(values, launch.constants, types=self.types)
+        self.grid = tuned.grid or ()
+        self.block = tuned.block or ()
+        self.tunable = {choice.name for choice in choices}
+        self.reaches: dict[str, list[Reach]] = {}
+        self.own = own_arrays(launch.source, launch.kernel)
+        for reach in reaches_of(launch.source, launch.kernel, self.types, self.own):
+            self.reaches.setdefault(reach.array, []).append(reach)
+        arrays = [p for p in launch.kernel.parameters if p.pointers == 1 and p.name]
+        dtypes = {p.name: dtype_of(p.c_type, self.types) or "" for p in arrays}
+        whole = {name: f"{name}_below" for name, dtype in dtypes.items() if dtype in INTEGERS}
+        self.narrow = {n: _BELOW[dtype] for n, dtype in dtypes.items() if dtype in _BELOW}
+        self.tables = whole | {name: str(below) for name, below in self.narrow.items()}
+        self.segments = {name: one for name in whole if (one := self.segment(name))}
+        self.lasts = {name: f"{name}_last" for name in self.segments}
+
+    def segment(self, name: str) -> Reach | None:
+        """Find where an array says where a segment begins, and in the next place where it ends."""
+        reaches = [one for one in self.reaches.get(name, []) if one.exact and not one.writes]
+        terms = [linear(bare(one.index)) for one in reaches]
+        for reach, first in zip(reaches, terms, strict=True):
+            if first is not None and first + Counter({"": 1}) in terms:
+                return reach
+        return None
+
+    def shapes(
+        self, arrays: Sequence[KernelParameter]
+    ) -> dict[str, tuple[Shape, tuple[Evidence, ...]]]:
+        """Find the shapes of those arrays that memory, an index or an accessor tells."""
+        indexed = {p.name: found for p in arrays if (found := self.indexed(p)) is not None}
+        shapes: dict[str, tuple[Shape, tuple[Evidence, ...]]] = {}
+        for parameter in arrays:
+            name, numbers = parameter.name, tuple[Evidence, ...]()
+            if sized := self.sized(parameter):
+                shapes[name] = sized, (Evidence(SURE, "the sizes of PyTorch's accessor"),)
+                continue
+            memory, index = self.allocated(parameter), indexed.get(name)
+            if memory is None and name in self.segments and (whole := self.begun(name)):
+                shapes[name] = whole
+                continue
+            if memory is not None and index is not None and index[1][0] == GUESSED:
+                index = None
+            if memory is not None:
+                shape, numbers = self.named(memory[0])
+                memory = shape, memory[1]
+            if index is not None:
+                shape, own = self.named(index[0])
+                index, numbers = (shape, index[1]), numbers if memory is not None else own
+            # the memory says how much, in any order; the index which way round
+            if memory is None and index is None:
+                continue
+            if memory is None or (index is not None and self.agree(index[0], memory[0])):
+                shape, (certainty, origin) = index or ((), (GUESSED, ""))
+                also = f"{memory[1]}; " if memory is not None else ""
+                evidence = Evidence(SURE if memory is not None else certainty, f"{also}{origin}")
+            else:
+                known = {n: one for n, one in indexed.items() if one[1][0] != GUESSED}
+                shape, evidence = self.ordered(name, *memory, known)
+            shapes[name] = shape, (evidence, *numbers)
+        return shapes
+
+    def begun(self, name: str) -> tuple[Shape, tuple[Evidence, ...]] | None:
+        """Find how many segments an array says the beginnings of, and the end of the last."""
+        reach = self.segments[name]
+        shape = self.shape(reach)
+        if shape is None or len(shape) != 1:
+            return None
+        told = f"where segments begin and end, line {reach.line}: {name}[{reach.index}]"
+        return (f"{shape[0]} + 1",), (Evidence(LIKELY, told),)
+
+    def pointed(self, reach: Reach) -> set[str]:
+        """List the arrays that say where this one is touched."""
+        return self.site(reach).pointed(reach.index)
+
+    def fills(self, shapes: Mapping[str, tuple[Shape, object]]) -> dict[str, Stated]:
+        """Find what arrays hold: indices of the rows that they point into, segments, or zeros."""
+        found: dict[str, Stated] = {}
+        for name, (shape, _) in shapes.items():
+            for reach in self.reaches.get(name, []):
+                for table in self.pointed(reach):
+                    plainly = reach.writes and not reach.reads
+                    fill = f"{'distinct' if plainly else 'indices'}({shape[0]})"
+                    found.setdefault(table, (fill, f"points into {name}, line {reach.line}"))
+        used = {extent for shape, _ in shapes.values() for extent in shape}
+        for name, last in self.lasts.items():
+            if last in used and name in shapes:
+                found[name] = f"offsets({last})", "segments of others"
+        fills = {**self.zeroed(), **self.own_fills(), **found}
+        return {name: (self.holdable(name, fill), told) for name, (fill, told) in fills.items()}
+
+    def holdable(self, name: str, fill: str) -> str:
+        # what a byte holds, where an array that it points into is larger
+        match, below = _NUMBERS.fullmatch(fill), self.narrow.get(name)
+        if match is None or below is None or int(match[2]) <= below:
+            return fill
+        return f"indices({below})"
+
+    def zeroed(self) -> dict[str, Stated]:
+        """Find what host code sets to zeros before it launches, for the kernel to add to."""
+        found: dict[str, Stated] = {}
+        for parameter in self.launch.kernel.parameters:
+            passed = self.passed.get(parameter.name)
+            if passed is None or parameter.pointers != 1 or parameter.const:
+                continue
+            lines = [zeroed_line(host, passed) for host in self.hosts]
+            if lines and None not in lines:
+                found[parameter.name] = "zeros", f"set to 0 in line {lines[0]}"
+        return found
+
+    def own_fills(self) -> dict[str, Stated]:
+        """Find what is below the size of an array of the kernel's own, as the bins of a histogram.
+
+        Of an array whose size the launch says, it is what other indices run over.
+        """
+        found: dict[str, Stated] = {}
+        for array in self.own:
+            reaches = self.reaches.get(array.name, [])
+            pointed = {reach: self.pointed(reach) for reach in reaches}
+            if array.size:
+                stated = translate(array.size, self.scope)
+                shapes = {self.untuned((stated,) if stated else ())}
+            else:
+                shapes = {self.shape(reach) for reach in reaches if not pointed[reach]}
+            below = [shape[0] for shape in shapes if shape is not None and len(shape) == 1]
+            for reach, tables in pointed.items() if len(below) == 1 else ():
+                for table in tables:
+                    told = f"points into {array.name}, line {reach.line}"
+                    found.setdefault(table, (f"indices({below[0]})", told))
+        return found
+
+    def agree(self, one: Shape, other: Shape) -> bool:
+        """Tell whether two shapes hold as many elements, on every way to the launch."""
+        if sorted(one) == sorted(other):
+            return True
+        known = [{axis: n.value for axis, n in sizes.items()} for sizes in self.sizes]
+        whole = [Expression.parse(" * ".join(f"({e})" for e in shape)) for shape in (one, other)]
+        if not known or any(w.names - sizes.keys() for w in whole for sizes in known):
+            return False
+        return all(whole[0].integer(sizes) == whole[1].integer(sizes) for sizes in known)
+
+    def sized(self, parameter: KernelParameter) -> Shape:
+        # what an accessor became (extract/accessors.py)
+        names = [p.name for p in self.launch.kernel.parameters]
+        after = names[names.index(parameter.name) + 1 :]
+        own = takewhile(lambda pair: pair[1] == f"{parameter.name}_n{pair[0]}", enumerate(after))
+        return tuple(self.axes.names.get(name, name) for _, name in own)
+
+    def ordered(
+        self, name: str, memory: Shape, origin: str, indexed: Mapping[str, Indexed]
+    ) -> tuple[Shape, Evidence]:
+        # rows * cols and cols * rows are the same memory; how far apart elements are tells them
+        if not 2 <= len(memory) <= _MOST_ORDERED:
+            return memory, Evidence(SURE if name not in indexed else LIKELY, origin)
+        strides, line = self.strides(name)
+        fitting = [
+            order
+            for order in dict.fromkeys(permutations(memory))
+            if strides <= {product(order[place:]) for place in range(1, len(order))}
+        ]
+        if strides and memory in fitting:
+            return memory, Evidence(LIKELY, f"{origin}, in its order as in line {line}")
+        if strides and len(fitting) == 1:
+            return fitting[0], Evidence(LIKELY, f"{origin}, in the order of line {line}")
+        if strides:
+            return memory, Evidence(GUESSED, f"{origin}, in its order, which line {line} is not in")
+        others = {s: one for one, (s, _) in indexed.items() if sorted(s) == sorted(memory)}
+        if len(others) == 1:
+            shape, other = next(iter(others.items()))
+            return shape, Evidence(GUESSED, f"{origin}, in the order of {other}")
+        return memory, Evidence(GUESSED, f"{origin}, in its order")
+
+    def strides(self, name: str) -> tuple[set[str], int]:
+        """Find what the indices of an array multiply by, as far as axes say it; and a line."""
+        found: set[str] = set()
+        line = 0
+        for access in self.reaches.get(name, []):
+            own = {s for s in self.site(access).strides(access.index) if IDENTIFIER.search(s)}
+            line = line or (access.line if own else 0)
+            found |= own
+        return found, line
+
+    def named(self, shape: Shape) -> tuple[Shape, tuple[Evidence, ...]]:
+        """Put an axis in the place of a number that it always has; tell the numbers that stay."""
+        if not self.axes.names or not any(extent.isdigit() for extent in shape):
+            return shape, ()
+        extents, notes = list[str](), []
+        for extent in shape:
+            axes = self.axes_of(int(extent)) if extent.isdigit() else (extent,)
+            if axes and axes != (extent,):
+                told = f"{extent} is {' * '.join(axes)} wherever it is launched"
+                notes.append(Evidence(LIKELY, told))
+            elif extent.isdigit() and int(extent) > 1:
+                notes.append(Evidence(GUESSED, f"{extent} is a number in the source, no axis"))
+            extents += axes or (extent,)
+        return tuple(extents), tuple(notes)
+
+    def axes_of(self, number: int) -> tuple[str, ...]:
+        """Find the only axes whose product is a number on every way to the launch."""
+        names = [*self.axes.names.values()]
+        own = [known for known in self.sizes if {*names} <= {*known}]
+        if number < _LEAST_TELLING or not own:
+            return ()
+        found = [
+            axes
+            for count in range(1, min(len(names), _MOST_FACTORS) + 1)
+            for axes in combinations(names, count)
+            if all(prod(known[axis].value for axis in axes) == number for known in own)
+        ]
+        return found[0] if len(found) == 1 else ()
+
+    def indexed(self, parameter: KernelParameter) -> Indexed | None:
+        """Find the one shape that all indices agree on, or that has all others inside."""
+        if element_dtype(parameter.c_type, self.types) is None:
+            return None
+        lanes = lanes_of(parameter.c_type, self.types)
+        reaches = self.reaches.get(parameter.name, [])
+        telling = [reach for reach in reaches if reach.index != "0"] or reaches
+        if telling and all(reach.exact and reach.index.isdigit() for reach in telling):
+            # numbers one by one, as an optimizer's
+            last = max(telling, key=lambda reach: int(reach.index))
+            shape = (str(int(last.index) + 1), *([str(lanes)] if lanes > 1 else []))
+            code = f"{parameter.name}[{last.index}]"
+            return shape, (LIKELY, f"indexed in line {last.line}: {code}")
+        exact = [self.shape(reach) if reach.exact else None for reach in telling]
+        found = [
+            (shape, reach)
+            for shape, reach in (
+                (own or self.spaced(r), r) for own, r in zip(exact, telling, strict=True)
+            )
+            if shape is not None
+        ]
+        if not found:
+            return None
+        shapes = dict(reversed(found))
+        shapes = {one: shapes[one] for one in widest([*shapes])}
+        shape = max(shapes, key=lambda one: len(product(one).split(" * ")))
+        whole = Counter(product(shape).split(" * "))
+        if any(Counter(product(one).split(" * ")) - whole for one in shapes):
+            return None
+        reach = shapes[shape]
+        # what leaves out the edge of an array says nothing of the edge
+        is_inner = any(re.search(r" - \d+$", extent) for extent in shape)
+        certain = (
+            not is_inner
+            and None not in exact
+            and widest([one for one in {*exact} if one]) == [shape]
+        )
+        code = f"{parameter.name}[{reach.index}]"
+        code = code if len(code) <= _LONGEST_CODE else f"{code[:_LONGEST_CODE]}..."
+        how = "indexed" if reach.exact else "handed on"
+        shape = (*shape, str(lanes)) if lanes > 1 else shape
+        return shape, (LIKELY if certain else GUESSED, f"{how} in line {reach.line}: {code}")
+
+    def shape(self, reach: Reach) -> Shape | None:
+        return self.untuned(tuple(undivided(self.site(reach).dimensions(reach.index) or ())))
+
+    def spaced(self, reach: Reach) -> Shape | None:
+        """Go by how far apart rows are, or by how many elements are handed on."""
+        site = self.site(reach)
+        shape = site.counted(reach.index, reach.counts) or site.spaced(reach.index)
+        if shape is None and reach.index != "0":
+            shape = site.dimensions(reach.index)
+        return self.untuned(shape or ())
+
+    def untuned(self, shape: Shape) -> Shape | None:
+        # no shape may depend on what is tuned
+        named = {name for extent in shape for name in IDENTIFIER.findall(extent)}
+        return None if not shape or named & self.tunable else shape
+
+    def site(self, reach: Reach) -> Site:
+        body, masked = (self.launch.kernel.body,), self.launch.source.masked
+        variables = assigned(masked, body, reach.at, reach.loop_end)
+        known = {name: self.without_flat(value.text) for name, value in variables.items()}
+        tuned = frozenset(self.tunable)
+        names = self.tables, self.lasts
+        return Site(self.scope, self.grid, self.block, reach.bounds, known, tuned, *names)
+
+    def without_flat(self, text: str) -> str:
+        # a block of one row has threadIdx.y of 0
+        flat = "xyz"[len(self.block) :] if self.block else ""
+        if not flat:
+            return text
+        text = re.sub(rf"\s*\*\s*blockDim\.[{flat}]|\bblockDim\.[{flat}]\s*\*\s*", "", text)
+        return re.sub(rf"\s*\+\s*threadIdx\.[{flat}]|\bthreadIdx\.[{flat}]\s*\+\s*", "", text)
+
+    def allocated(self, parameter: KernelParameter) -> ShapeAndOrigin | None:
+        dtype = element_dtype(parameter.c_type, self.types)
+        if dtype is None or parameter.name not in self.passed or not self.hosts:
+            return None
+        texts = self.axes.texts(self.launch)
+        found = [
+            allocated_shape(host, self.passed[parameter.name], texts, DTYPE_BYTES[dtype])
+            for host in self.hosts
+        ]
+        first = found[0]
+        return first if first and all(f is not None and f[0] == first[0] for f in found) else None

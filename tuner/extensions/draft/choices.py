@@ -1,0 +1,454 @@
+"""What a draft proposes to tune: constants, template parameters, the block, bounds, unrolling."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tuner.extensions.draft.host_values import HostLaunch, names_behind
+from tuner.extensions.draft.traits import traits_of
+from tuner.extensions.draft.unlaunched import BLOCK
+from tuner.model.config import RESERVED_NAMES
+from tuner.model.expressions import Value
+from tuner.source.facts import (
+    IDENTIFIER,
+    LineIndex,
+    Span,
+    TemplateParameter,
+    bare_name,
+    within,
+)
+from tuner.source.host import Edit
+from tuner.source.syntax import fold, listed, number
+
+MAX_THREADS = 1024
+PROBLEM_SIZE = "it looks like a problem size"
+_WARP = 32
+_LARGEST = 65_536
+_MIN_BLOCKS = (1, 2, 3, 4)
+_FIXED = (
+    (
+        r"(.*_)?WARP_?(SIZE|THREADS|LANES)|WARP|LANES|THREADS_PER_WARP|N_?LANES",
+        "the hardware's warp",
+    ),
+    (r".*MASK.*|FULL_WARP|ALL_LANES", "a mask"),
+    (
+        r"(.*_)?(MODE|KIND|OP|OPERATION|DTYPE|BITS|ACT|ACTIVATION|ORDER|LAYOUT)",
+        "it says what is computed, by its name",
+    ),
+    (r"(.*_)?(EPS|EPSILON|SEED|VERSION|MAGIC|INF|INFINITY|ALIGN|ALIGNMENT|PI)", "no size"),
+    (
+        r"[A-Z]|(?!.*(TILE|BLOCK|CHUNK)).*(HEAD_?DIM|HEAD_?SIZE|HIDDEN|EXPERTS?|TOP_?K|VOCAB|CHANNELS?|HEADS|HEIGHT|WIDTH"
+        r"|BATCH|SEQ_?LEN|GROUP_?SIZE|PAGE_?SIZE|QUANT|D_?CONV|D_?STATE|FILTER|KERNEL_?(SIZE|[HW])"
+        r"|RADIUS|RANK|N_?DIMS?).*|Q[KIR]_?\w*\d\w*|SIZE_?[MNK]|DIM_?[A-Z]?",
+        PROBLEM_SIZE,
+    ),
+)
+_SWITCH = re.compile(r"(USE|ENABLE|HAS|WITH|DO|IS)_.*|.*_ENABLED?")
+# flags of how, not of what
+_HOW = re.compile(
+    r".*(VEC|SMEM|SHARED|ASYNC|PIPELINE|PREFETCH|CACHE|UNROLL|SWIZZLE|PACK|LDG|HINT|COALESC|STAGE"
+    r"|FAST|STREAM|TMA|WARP|BUFFER|PDL).*"
+)
+# `kIsCircularBuffer` says what the data is, whatever its other words are
+_WHAT = re.compile(r"(IS|HAS)_.*")
+_OTHER_MEMORY = "launches with its other value ask for other shared memory"
+_UNSTATED = "it is a guess, and may say what is computed"
+_PASSED = "the launch passes what is computed with it"
+_ATTRIBUTE = "it needs a launch with `pdl: true`"
+_PDL = re.compile(r"(.*_)?PDL(_.*)?")
+_MEANING = "it says what is computed, as far as its name tells"
+_ASKED = re.compile(
+    r"\bblockDim\s*\.\s*([xyz])\b|\b(?:block|cta)\w*\s*\.\s*(?:size|num_threads)\s*\("
+)
+_LIMIT = re.compile(r"\bmin\s*(?:<[^<>()]*>)?\s*(?=\()")
+PER_THREAD = re.compile(r".*(VEC|UNROLL|STAGE|ITEMS|PER_THREAD|ILP|ELEMS|DEPTH|PIPELINE).*")
+
+
+@dataclass(frozen=True, slots=True)
+class TunableConstant:
+    """One parameter that the draft proposes, with the edits that put it into the template.
+
+    `origin` is its C++ name; `is_block` says that it counts the threads, `axis` which extent it is.
+    One that `divides_grid` gives a block the work of so many; `constraints` hold for its values.
+    `is_work`: it is what a thread does at once, which the source does not say.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    default: Value
+    note: str
+    edits: tuple[Edit, ...]
+    origin: str | None = None
+    is_block: bool = False
+    axis: int | None = None
+    divides_grid: bool = False
+    constraints: tuple[str, ...] = ()
+    is_work: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """The proposed parameters, the numbers left alone and why, and what else changes in the source.
+
+    `instance` lists the template arguments that a launch of the template states, the same for
+    every config; None where they are unknown.
+    """
+
+    choices: tuple[TunableConstant, ...]
+    left: tuple[str, ...]
+    edits: tuple[Edit, ...]
+    instance: tuple[str, ...] | None
+
+
+class Names:
+    """Hand out names for parameters: snake case, none twice, none that means something else."""
+
+    def __init__(self, taken: Sequence[str] = ()) -> None:
+        self._taken = {*taken, *RESERVED_NAMES}
+
+    def of(self, name: str) -> str:
+        """Turn `kBlockSize` or `BLOCK_SIZE` into a free `block_size`."""
+        base = snake_case(name)
+        base = f"{base}_value" if base in RESERVED_NAMES else base
+        free, count = base, 2
+        while free in self._taken:
+            free, count = f"{base}_{count}", count + 1
+        self._taken.add(free)
+        return free
+
+    def axis(self, name: str) -> str:
+        free = f"{name}_size" if name in self._taken else name
+        self._taken.add(free)
+        return free
+
+
+def snake_case(name: str) -> str:
+    """Write a C++ name in snake case, without the `k` that marks constants."""
+    plain = re.sub(r"^k(?=[A-Z])", "", name)
+    if not plain.isupper():
+        plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", plain)
+    plain = re.sub(r"_+", "_", plain).strip("_").lower()
+    return plain if plain and not plain[0].isdigit() else f"p{plain}"
+
+
+def why_fixed(name: str, value: Value) -> str | None:
+    """Say why a constant is not for a tuner to change; None where it may be."""
+    if isinstance(value, bool) and _PDL.fullmatch(snake_case(name).upper()):
+        return _ATTRIBUTE
+    if isinstance(value, bool) or _is_switch(name, value):
+        plain = snake_case(name).upper()
+        return None if _HOW.fullmatch(plain) and not _WHAT.fullmatch(plain) else _MEANING
+    for pattern, reason in _FIXED:
+        if re.fullmatch(pattern, snake_case(name).upper()):
+            return reason
+    fits = isinstance(value, int) and 1 <= value <= _LARGEST
+    return None if fits else "no size"
+
+
+def propose(launch: HostLaunch, axes: Sequence[str]) -> Proposals:
+    """Find what could be tuned in the kernel of `launch`; parameters get no name of an axis."""
+    names = Names(axes)
+    reached = launch.source.reachable([launch.kernel])
+    choices, left = _constants(launch, reached, names)
+    choices += _members(launch, choices, names)
+    template, edits, instance, fixed = _template(launch, choices, names)
+    choices += template
+    left = (*left, *fixed)
+    choices += _block(launch, choices, names)
+    choices = [*_bounded(launch, choices), *_hints(launch, reached, names)]
+    return Proposals(tuple(choices), left, edits, instance)
+
+
+def _constants(
+    launch: HostLaunch, reached: tuple[Span, ...], names: Names
+) -> tuple[list[TunableConstant], tuple[str, ...]]:
+    source, sized = launch.source, launch.problem_sizes
+    often = Counter(constant.name for constant in source.constants)
+    used = {name for span in reached for name in IDENTIFIER.findall(source.masked, *span)}
+    functions = tuple(d.span for d in source.definitions if d.kind == "function")
+    choices, left = [], []
+    for constant in source.constants:
+        name, value = constant.name, constant.number
+        if value is None or name not in used | launch.names:
+            continue
+        place = constant.span[0]
+        if place >= len(launch.source.own_text):
+            continue
+        # a plain `const int` in a function is a value with a name more often than a choice
+        plain = constant.kind == "const" and name.islower()
+        if within(place, functions) and (plain or not within(place, reached)):
+            continue
+        reason = why_fixed(name, value)
+        if name in sized:
+            reason = reason or "it is a size of the problem"
+        if re.search(rf"#[^\n]*__CUDA_ARCH__[^\n]*\b{name}\b", source.masked):
+            reason = reason or "it is compared with the architecture"
+        if often[name] > 1:
+            reason = reason or "it is defined more than once"
+        if reason is not None:
+            left.append(f"{name} = {constant.value} (line {constant.line}) is left out: {reason}")
+            continue
+        block = launch.block_names == (name,) or _is_block(name, value)
+        own, note = names.of(name), f"{name}, line {constant.line}"
+        near = _values_for(name, value, block=block)
+        edit = Edit(*constant.span, _hole(own))
+        choices.append(TunableConstant(own, near, value, note, (edit,), name, block))
+    return choices, tuple(left)
+
+
+def _members(
+    launch: HostLaunch, constants: Sequence[TunableConstant], names: Names
+) -> Iterator[TunableConstant]:
+    # numbers of a class that is a template argument
+    traits = traits_of(launch.source.masked, launch.kernel, launch.instance or ())
+    taken = {choice.origin for choice in constants}
+    for member, span in traits.places.items():
+        value = number(traits.numbers[member])
+        if member in taken or value is None or why_fixed(member, value) is not None:
+            continue
+        if not _is_block(member, value) and not PER_THREAD.fullmatch(snake_case(member).upper()):
+            continue
+        own, block = names.of(member), _is_block(member, value)
+        line = LineIndex(launch.source.masked).at(span[0])
+        near = _values_for(member, value, block=block)
+        note, edit = f"{member}, line {line}", Edit(*span, _hole(own))
+        yield TunableConstant(own, near, value, note, (edit,), member, block)
+
+
+def _template(
+    launch: HostLaunch, constants: list[TunableConstant], names: Names
+) -> tuple[list[TunableConstant], tuple[Edit, ...], tuple[str, ...] | None, list[str]]:
+    # The instantiation in the launch must be the same for every config, so the values go into the
+    # defaults; C++ then wants a default for every parameter that follows.
+    instance = launch.instance
+    if instance is None:
+        return [], (), None, []
+    left = []
+    passed = names_behind(launch.site.arguments, launch.site.definitions)
+    stated = (*launch.site.template_arguments, *[""] * len(instance))
+    named = {choice.origin for choice in constants}
+    lifted: dict[int, int | bool] = {}
+    for index, (parameter, text) in enumerate(zip(launch.kernel.template, instance, strict=True)):
+        value = number(launch.value(text))
+        if value is None or parameter.is_type or text in named:
+            continue
+        reason = why_fixed(parameter.name, value if parameter.kind != "bool" else bool(value))
+        if reason is None and passed & {parameter.name, *IDENTIFIER.findall(stated[index])}:
+            reason = _PASSED
+        if reason is None:
+            reason = _why_bound(launch, parameter, index, value)
+        if reason is None:
+            lifted[index] = value
+        elif reason in (_MEANING, _PASSED, _ATTRIBUTE, _OTHER_MEMORY, _UNSTATED):
+            name = f"{parameter.name} = {launch.value(text)} (line {parameter.line})"
+            left.append(f"{name} is left out: {reason}")
+    first = next((i for i, text in enumerate(instance) if i in lifted or text in named), None)
+    if first is None:
+        return [], (), instance, left
+    choices, edits = [], []
+    for index, parameter in enumerate(launch.kernel.template[first:], first):
+        if index in lifted:
+            choices.append(_template_choice(parameter, lifted[index], index, launch, names))
+        elif parameter.default != instance[index]:
+            edits.append(_default(parameter, instance[index]))
+    return choices, tuple(edits), instance[:first], left
+
+
+def _why_bound(
+    launch: HostLaunch, parameter: TemplateParameter, index: int, value: int | bool
+) -> str | None:
+    # what else in a launch goes with this value of a template argument
+    if parameter.kind == "bool":
+        others = (s for s in launch.source.launches if bare_name(s.kernel) == launch.kernel.name)
+        stated = {
+            (fold(site.template_arguments[index]), launch.value(site.shared))
+            for site in others
+            if len(site.template_arguments) > index
+        }
+        own = {shared for text, shared in stated if number(launch.value(text)) == value}
+        rest = {shared for text, shared in stated if number(launch.value(text)) != value}
+        return _OTHER_MEMORY if own and rest - own else None
+    named = PER_THREAD.fullmatch(snake_case(parameter.name).upper())
+    is_guess = parameter.name in launch.site.guessed
+    return _UNSTATED if is_guess and not named and not _is_block(parameter.name, value) else None
+
+
+def _template_choice(
+    parameter: TemplateParameter, value: int | bool, index: int, launch: HostLaunch, names: Names
+) -> TunableConstant:
+    stated = {known for text in launch.stated(index) if (known := number(text)) is not None}
+    block = _is_block(parameter.name, value) or (value,) == launch.block
+    name = names.of(parameter.name)
+    near = _values_for(parameter.name, value, block=block)
+    if len(stated) > 2:
+        near = tuple(sorted(stated))
+    elif block and len(stated) > 1:
+        near = _between(*sorted(stated))
+    return TunableConstant(
+        name=name,
+        values=near,
+        default=bool(value) if parameter.kind == "bool" else value,
+        note=f"{parameter.name}, line {parameter.line}",
+        edits=(_default(parameter, _hole(name)),),
+        origin=parameter.name,
+        is_block=block,
+    )
+
+
+def _block(
+    launch: HostLaunch, choices: list[TunableConstant], names: Names
+) -> Iterator[TunableConstant]:
+    extents, threads = launch.block, prod(launch.block)
+    if not extents:
+        yield from _limit(launch, choices, names)
+    if not extents or threads > MAX_THREADS:
+        return
+    said = {name for text in launch.block_names for name in IDENTIFIER.findall(text)}
+    stated = {choice.origin for choice in choices} & said
+    if stated or any(choice.is_block and choice.default == threads for choice in choices):
+        return
+    asked, note = _asked(launch), f"the block of the launch, line {launch.site.line}"
+    if launch.is_guessed:
+        note = f"the threads of a block; {threads} is a guess, for nothing launches the kernel"
+    elif launch.guessed:
+        note = f"{', '.join(launch.guessed)}, line {launch.site.line}; {threads} is a guess"
+    if len(extents) == 1 and "x" in asked:
+        name, near = names.of("block_size"), _block_values(threads)
+        if launch.guessed:
+            near = tuple(launch.candidates) or near
+        yield TunableConstant(name, near, threads, note, (), is_block=True, axis=0)
+        return
+    for axis, extent in enumerate(extents):
+        if extent > 1 and "xyz"[axis] in asked and len(extents) > 1:
+            name = names.of(f"block_{'xyz'[axis]}")
+            near = _values_for(name, extent, block=False)
+            yield TunableConstant(name, near, extent, note, (), axis=axis)
+
+
+def _asked(launch: HostLaunch) -> frozenset[str]:
+    # the extents of the block that the kernel asks for, itself or in what it calls
+    spans = launch.source.reachable([launch.kernel])
+    texts = [launch.source.masked[start:end] for start, end in spans]
+    found = {match[1] or "x" for text in texts for match in _ASKED.finditer(text)}
+    if launch.block[:1] == (_WARP,) and len(launch.block) > 1 and any("__shfl" in t for t in texts):
+        # a row of the block is a warp
+        found.discard("x")
+    return frozenset(found)
+
+
+def _limit(
+    launch: HostLaunch, choices: list[TunableConstant], names: Names
+) -> Iterator[TunableConstant]:
+    # `min(d, 1024)`, in the block or in what it is computed from
+    texts = [*launch.site.block]
+    behind = names_behind(texts, launch.site.definitions)
+    texts += [launch.site.definitions.get(name, "") for name in sorted(behind)]
+    known = [
+        branch
+        for text in texts
+        for match in _LIMIT.finditer(text)
+        for piece in listed(text, match.end())[0]
+        # `small ? 1024 : 256`
+        for branch in re.split(r"\?|(?<!:):(?!:)", launch.value(piece))
+    ]
+    numbers = {n for piece in known if isinstance(n := number(piece), int) and n > 1}
+    limits = {n for n in numbers if _WARP <= n <= MAX_THREADS and n % _WARP == 0}
+    if not limits or not _asked(launch) or any(choice.is_block for choice in choices):
+        return
+    limit = max(limits)
+    near = tuple(v for v in _between(2 * _WARP, MAX_THREADS) if v != limit)
+    note = f"the block of the launch, at most so many threads, line {launch.site.line}"
+    values = tuple(sorted({*near, limit}))
+    yield TunableConstant(names.of("block_size"), values, limit, note, (), is_block=True, axis=0)
+
+
+def _between(least: int, most: int) -> tuple[int, ...]:
+    doubled = (least << step for step in range(MAX_THREADS.bit_length()))
+    return tuple(sorted({*(value for value in doubled if value <= most), most}))
+
+
+def _bounded(launch: HostLaunch, choices: list[TunableConstant]) -> list[TunableConstant]:
+    # Every parameter shows in the source: a recording tells configs apart by it, and the compiler
+    # needs to know the block's size to give it all the registers it may have.
+    bounds = launch.kernel.bounds
+    free = [choice for choice in choices if not choice.edits]
+    if bounds is not None and not free:
+        threads = number(bounds.max_threads)
+        free = [c for c in choices if c.is_block and c.default == threads][:1]
+    if not free:
+        return choices
+    lifted = {choice.axis for choice in free}
+    fixed = [str(e) for axis, e in enumerate(launch.block) if axis not in lifted and e > 1]
+    one = len(free) == 1 and free[0].is_block
+    hole = _hole(" * ".join([*(choice.name for choice in free), *([] if one else fixed)]))
+    at = launch.kernel.name_at
+    edit = Edit(at, at, f"__launch_bounds__({hole}) ")
+    if bounds is not None:
+        edit = Edit(*bounds.max_threads_span, hole)
+    return [replace(c, edits=(*c.edits, edit)) if c is free[0] else c for c in choices]
+
+
+def _hints(
+    launch: HostLaunch, reached: tuple[Span, ...], names: Names
+) -> Iterator[TunableConstant]:
+    bounds = launch.kernel.bounds
+    if bounds is not None and bounds.min_blocks_span is not None:
+        blocks = number(bounds.min_blocks or "")
+        if isinstance(blocks, int) and blocks > 0:
+            name, note = names.of("min_blocks"), f"__launch_bounds__, line {bounds.line}"
+            edit = Edit(*bounds.min_blocks_span, _hole(name))
+            yield TunableConstant(
+                name, tuple(sorted({*_MIN_BLOCKS, blocks})), blocks, note, (edit,)
+            )
+    for unroll in launch.source.unrolls:
+        factor, span = number(unroll.factor or ""), unroll.span
+        if span is not None and factor and within(span[0], reached):
+            name, note = names.of("unroll"), f"#pragma unroll, line {unroll.line}"
+            values = _values_for(name, factor, block=False)
+            yield TunableConstant(name, values, factor, note, (Edit(*span, _hole(name)),))
+
+
+def _hole(expression: str) -> str:
+    return f"@{{ {expression} }}@"
+
+
+def _default(parameter: TemplateParameter, text: str) -> Edit:
+    end = parameter.span[1]
+    if parameter.default is not None:
+        return Edit(end - len(parameter.default), end, text)
+    return Edit(end, end, f" = {text}")
+
+
+def _is_switch(name: str, value: Value) -> bool:
+    switch = _SWITCH.fullmatch(snake_case(name).upper()) is not None
+    return isinstance(value, bool) or (value in (0, 1) and switch)
+
+
+def _is_block(name: str, value: Value) -> bool:
+    named = BLOCK.fullmatch(snake_case(name).upper()) is not None
+    return named and isinstance(value, int) and _WARP <= value <= MAX_THREADS and value % _WARP == 0
+
+
+def _values_for(name: str, value: int, *, block: bool) -> tuple[Value, ...]:
+    # the value and sensible neighbours, in ascending order
+    if _is_switch(name, value):
+        return (False, True) if isinstance(value, bool) else (0, 1)
+    if block:
+        return _block_values(value)
+    small = value <= 16 and (value <= 4 or PER_THREAD.fullmatch(snake_case(name).upper()))
+    if small and value & (value - 1) == 0:
+        near = {value // 4, value // 2, value, value * 2, value * 4}
+        return tuple(sorted(v for v in near if 1 <= v <= 16))
+    return tuple(sorted({max(value // 2, 1), value, value * 2}))
+
+
+def _block_values(threads: int) -> tuple[Value, ...]:
+    near = {threads // 4, threads // 2, threads, threads * 2, threads * 4}
+    if threads & (threads - 1):
+        near |= {128, 256, 512}
+    fitting = {v for v in near if _WARP <= v <= MAX_THREADS and v % _WARP == 0}
+    return tuple(sorted(fitting | {threads}))

@@ -1,0 +1,508 @@
+"""Draft a kernel's search space, template and reference: from a source, or what is extracted."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tuner.compiler.base import Compiler, CompileRequest
+from tuner.extensions.draft.blanks import blanks_in, require_filled
+from tuner.extensions.draft.choices import Proposals, propose
+from tuner.extensions.draft.extract.conditions import guard_of
+from tuner.extensions.draft.extract.extraction import Extraction, Memo, extract
+from tuner.extensions.draft.extract.failures import NotCompiledError, failure
+from tuner.extensions.draft.extract.reading import is_plain, parsed_include
+from tuner.extensions.draft.extract.siblings import siblings
+from tuner.extensions.draft.extract.unit import relocated
+from tuner.extensions.draft.host_values import Host, HostLaunch, paths_to
+from tuner.extensions.draft.inference import infer
+from tuner.extensions.draft.launches import axes_of, template_launch
+from tuner.extensions.draft.loops import WORK, with_loops
+from tuner.extensions.draft.problems.kernel import axes_for, inference_for, kernel_name, skeleton
+from tuner.extensions.draft.problems.statement import is_stated, statement_of
+from tuner.extensions.draft.python.source import read_python
+from tuner.extensions.draft.space import Drafted, reference_stub, space_yaml, write, write_new
+from tuner.extensions.draft.strides import with_strides
+from tuner.extensions.draft.tensor_maps import split_maps, with_maps
+from tuner.model.errors import KernelError, TunerError
+from tuner.model.expressions import Expression, Value
+from tuner.model.languages import HIP, language_of
+from tuner.process.files import read_text
+from tuner.source import hide_host_code, read_source
+from tuner.source.facts import KernelFunction, LineIndex, SourceFile, bare_name
+from tuner.source.host import Edit, apply_edits, host_edits
+from tuner.source.kernels import element_dtype
+from tuner.source.reader import source_text
+from tuner.source.unsupported import require_arguments, require_body, require_closed
+from tuner.space.choices import check_names, search_space
+from tuner.space.schema import validated
+from tuner.space.yaml import read
+
+_KERNEL = re.compile(r"^kernel:\s*[\"']?(\w+)", re.MULTILINE)
+# what a template would read as its own syntax
+_DELIMITER = re.compile(r"@\{|\}@|^[ \t]*//%|/\*%|%\*/|/\*#|#\*/", re.MULTILINE)
+# sm_90a has every instruction that a kernel may hold; a draft is for any architecture
+_ARCHITECTURE = "sm_90a"
+_MOST_LISTED = 6
+_MOST_TRIED = 6
+_HOLE = re.compile(r"@\{ (.*?) \}@")
+_NEWER = "--std=c++20"
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Three drafted files with their places.
+
+    `default` is the config that gives the source as it is, `widest` the one in which a thread does
+    most at once; `launched` is how the template's launch names the kernel, None where a person has
+    to say.
+    """
+
+    kernel: str
+    default: Mapping[str, Value]
+    launched: str | None
+    space_path: Path
+    space_yaml: str
+    template_path: Path
+    template: str
+    reference_path: Path
+    reference: str
+    widest: Mapping[str, Value]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return tuple(self.default)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of a draft: kernels and instantiations by name, folders of headers, a problem.
+
+    `problem` is the file that states what the kernel computes; it is its reference, too.
+    """
+
+    kernels: tuple[str, ...] = ()
+    instantiate: tuple[str, ...] = ()
+    folders: tuple[Path, ...] = ()
+    problem: Path | None = None
+
+
+def draft(
+    source: SourceFile,
+    kernel: str | None = None,
+    folder: Path | None = None,
+    options: tuple[str, ...] = (),
+    *,
+    stem: str | None = None,
+    problem: Path | None = None,
+    loops: bool = True,
+) -> Draft:
+    """Draft the files for one kernel of `source`, below `folder` (default: here).
+
+    `stem` is how the files are called, as the source is by default. What `problem` states of
+    arguments and sizes is not guessed from the source. `loops` says whether what a thread does at
+    once may be changed.
+
+    Raises `KernelError` with the list where `kernel` is not given and the file does not launch one.
+    """
+    launch, maps = split_maps(HostLaunch.of(source, _chosen(source, kernel)))
+    require_arguments(launch.kernel)
+    hosts = [Host(source, path) for path in paths_to(launch)]
+    stated = None if problem is None else statement_of(problem)
+    if stated is None:
+        axes = with_strides(launch, axes_of(launch, hosts))
+    else:
+        axes = axes_for(stated, launch)
+    proposals = propose(launch, list(axes.names.values()))
+    if loops:
+        proposals = with_loops(launch, axes, proposals)
+    tuned = template_launch(launch, axes, proposals)
+    if stated is None:
+        inference = infer(launch, axes, tuned, proposals.choices, hosts)
+    else:
+        inference = inference_for(stated, launch, axes)
+    handed = with_maps(launch, axes, inference.arguments, maps)
+    inference = replace(inference, arguments=handed.arguments)
+    stem, root = stem or source.path.stem, folder or Path()
+    space_path = root / "search_spaces" / f"{stem}.yaml"
+    paths = {
+        "source": source.path,
+        "reference": problem or _reference_beside(source.path, stem),
+        "template": root / "templates" / f"{stem}.cu.j2",
+    }
+    files = _seen_from(space_path, paths)
+    return Draft(
+        kernel=launch.kernel.name,
+        default={choice.name: choice.default for choice in proposals.choices},
+        launched=tuned.kernel,
+        space_path=space_path,
+        space_yaml=space_yaml(launch, proposals, tuned, inference, files, options, handed),
+        template_path=paths["template"],
+        template=_template(source, proposals),
+        reference_path=paths["reference"],
+        reference=reference_stub(handed.seen(launch.kernel), paths["reference"].stem),
+        widest={
+            choice.name: choice.values[-1] if choice.is_work else choice.default
+            for choice in proposals.choices
+        },
+        notes=() if stated is None else stated.notes,
+    )
+
+
+def _reference_beside(source: Path, stem: str) -> Path:
+    # a file of the kernel's name may be what calls it, which is neither to be run nor to be changed
+    beside = source.with_name(f"{stem}.py")
+    try:
+        is_other = beside.is_file() and "reference" not in read_python(beside).globals
+    except KernelError:
+        is_other = False  # who reads it as the reference says what is wrong
+    return source.with_name(f"{stem}_reference.py") if is_other else beside
+
+
+def _seen_from(space: Path, paths: Mapping[str, Path]) -> dict[str, str]:
+    """Write paths as the search space names them."""
+    start = space.resolve().parent
+    return {
+        key: Path(os.path.relpath(path.resolve(), start)).as_posix() for key, path in paths.items()
+    }
+
+
+def draft_source(
+    path: Path,
+    folder: Path = Path(),
+    asked: Asked | None = None,
+    *,
+    compiler: Callable[[], Compiler],
+    force: bool = False,
+) -> Drafted:
+    """Draft from a source as it is: from the file itself, or from what is extracted of it.
+
+    Extracted is where a file includes headers of its project or of a framework, and where NVRTC
+    does not compile it without its host code. The unit is written below `folder` as
+    `kernels/NAME.cu`. Raises `KernelError` where the kernel cannot be extracted, and what
+    `write_draft` raises.
+    """
+    if language_of(path) is HIP:
+        raise KernelError(
+            "has no search space, and drafts are made of CUDA and Python alone",
+            path=path,
+            remedy=f"write search_spaces/{path.name}.yaml with a template beside it, as those of "
+            "kernels/portable (docs/hardware.md)",
+        )
+    asked = asked or Asked()
+    beside = path.with_suffix(".py")
+    if asked.problem is None and beside.is_file() and is_stated(beside):
+        asked = replace(asked, problem=beside)
+    includes = (parsed_include(line) for line in _INCLUDE.findall(source_text(path)))
+    is_production = any(parsed is not None and not is_plain(*parsed) for parsed in includes)
+    if is_production or asked.instantiate or asked.folders or len(asked.kernels) > 1:
+        return _draft_extracted(path, folder, asked, compiler(), force)
+    try:
+        source = read_source(path)
+    except KernelError:
+        # another file of the project may define what this one launches
+        if "<<<" in source_text(path):
+            return _draft_extracted(path, folder, asked, compiler(), force)
+        raise
+    kernel = _chosen(source, next(iter(asked.kernels), None))
+    if _takes_members(source, kernel):
+        return _draft_extracted(path, folder, asked, compiler(), force)
+    _require_bodies(source, kernel, path)
+    stem = stem_of(path, asked.kernels, folder)
+    made = _compiling(source, kernel.name, folder, compiler(), stem=stem, problem=asked.problem)
+    names = (made.launched,) if made.launched is not None else ()
+    request = CompileRequest(hide_host_code(source), names, _ARCHITECTURE)
+    elsewhere = HostLaunch.of(source, kernel).is_guessed and siblings(path, (path,))
+    # what a launch passes says what a template's arguments are
+    is_open = bool(kernel.template) and made.launched is None
+    is_whole = compiler().submit(request).result().ok
+    if elsewhere or is_open or not is_whole:
+        try:
+            return _draft_extracted(path, folder, asked, compiler(), force)
+        except NotCompiledError:
+            if not is_open or not is_whole:
+                raise
+        except KernelError:
+            # no better for it: what else is wrong with the file itself, `tune check` tells
+            require_closed(path, source.text)
+    return write_draft(made, force=force)
+
+
+def _require_bodies(source: SourceFile, kernel: KernelFunction, path: Path) -> None:
+    lines = LineIndex(source.masked)
+    for start, end in source.reachable([kernel]):
+        require_body(kernel.name, path, lines.at(start), source.masked[start:end])
+
+
+def _takes_members(source: SourceFile, kernel: KernelFunction) -> bool:
+    """Say whether a `float4` or a struct is passed by value: a space has a number a member."""
+    numbers = [p for p in kernel.parameters if not p.pointers and p.dtype is None]
+    structs = {d.name for d in source.definitions if d.kind == "class"} | source.aliases.keys()
+    return any(p.c_type in structs or element_dtype(p.c_type, source.aliases) for p in numbers)
+
+
+def stem_of(path: Path, kernels: Sequence[str], folder: Path = Path()) -> str:
+    """Name the drafts of a source: as it, or with the kernel where another has that name."""
+    name = bare_name(kernels[0]) if len(kernels) == 1 else None
+    taken = folder / "search_spaces" / f"{path.stem}.yaml"
+    return path.stem if name is None or is_for(taken, name) else f"{path.stem}_{name}"
+
+
+def is_for(space: Path, kernel: str) -> bool:
+    """Whether a search space is for a kernel, as far as it says, or is not there."""
+    try:
+        found = _KERNEL.search(read_text(space))
+    except OSError:
+        return True
+    return found is None or found[1] == kernel
+
+
+def draft_problem(
+    path: Path, folder: Path = Path(), *, compiler: Callable[[], Compiler], force: bool = False
+) -> Drafted:
+    """Draft from a problem for the kernel of its name beside it; write a skeleton where none is.
+
+    Raises `InputError` while the skeleton is not filled in, and what `draft_source` raises.
+    """
+    kernel = path.with_suffix(".cu")
+    if kernel.exists():
+        require_filled(kernel)
+        return draft_source(kernel, folder, Asked(problem=path), compiler=compiler, force=force)
+    stated = statement_of(path)
+    write(kernel, skeleton(stated))
+    (blank,) = blanks_in(kernel)
+    next_ = (
+        f"write the kernel's body in {kernel}, line {blank.line}; then `tune init {path}` again "
+        "drafts its search space"
+    )
+    return Drafted(kernel_name(stated), None, (kernel,), notes=(*stated.notes, next_))
+
+
+def require_one(made: Drafted) -> Path:
+    """Give the drafted search space; raise where a source gave none."""
+    if made.space is None:
+        raise TunerError("\n  ".join(made.notes))
+    return made.space
+
+
+def restore_template(space: Path) -> Path | None:
+    """Lift a missing template again where that gives what the search space has; else give None.
+
+    Raises `InputError` for a space or a source that cannot be read.
+    """
+    document = read(space)
+    model = validated(document)
+    check_names(document, model)
+    declared = search_space(document, model)
+    if model.template is None:
+        return None  # a kernel in Python is its own
+    template, path = space.parent / model.template, space.parent / model.source
+    if template.exists() or not path.is_file() or len(model.launch) != 1:
+        return None
+    source, launched = read_source(path), model.launch[0].kernel
+    if bare_name(launched) not in {kernel.name for kernel in source.kernels}:
+        return None
+    named = {choice.name for choice in declared.parameters}
+    made = draft(source, launched, loops=bool(named & WORK))
+    same = made.parameters == declared.names and made.default == dict(declared.default or {})
+    if not same or made.launched not in (None, launched):
+        return None
+    write(template, made.template)
+    return template
+
+
+def _template(source: SourceFile, proposals: Proposals) -> str:
+    # lines keep their numbers where blank lines allow it
+    lifted = (edit for choice in proposals.choices for edit in choice.edits)
+    # the template's syntax occurs in comments only, where a space changes nothing
+    ends = (match.end() - 1 for match in _DELIMITER.finditer(source.own_text))
+    escapes = (Edit(at, at, " ") for at in ends)
+    # where host code is apart already, none of it is left to guard
+    guards = host_edits(source) if source.host_from is None else ()
+    return apply_edits(source.own_text, [*guards, *proposals.edits, *lifted, *escapes])
+
+
+def _chosen(source: SourceFile, name: str | None) -> KernelFunction:
+    if name is not None:
+        return source.kernel(name)
+    names = list(dict.fromkeys(kernel.name for kernel in source.kernels))
+    launched = {bare_name(site.kernel) for site in source.launches} & set(names)
+    if len(names) == 1 or len(launched) == 1:
+        return source.kernel(names[0] if len(names) == 1 else launched.pop())
+    raise KernelError(
+        f"has {len(names)} kernels: {', '.join(names)}",
+        path=source.path,
+        remedy=f"choose one, such as --kernel {names[0]}",
+    )
+
+
+def write_draft(
+    made: Draft, *, force: bool = False, unit: Mapping[Path, str] | None = None
+) -> Drafted:
+    """Write a draft, over no file unless `force`, over a reference never.
+
+    Raises `SpaceError` for a file that exists, `InputError` for a place that cannot be written.
+    """
+    files = {**(unit or {}), made.space_path: made.space_yaml, made.template_path: made.template}
+    kept = made.reference_path.exists()
+    reference = {} if kept else {made.reference_path: made.reference}
+    write_new(files, force=force, more=reference)
+    return Drafted(
+        kernel=made.kernel,
+        space=made.space_path,
+        written=(*files, *reference),
+        kept=(made.reference_path,) if kept else (),
+        parameters=made.parameters,
+        blanks=(*blanks_in(made.space_path), *blanks_in(made.reference_path)),
+        notes=made.notes,
+    )
+
+
+def _draft_extracted(
+    path: Path, folder: Path, asked: Asked, compiler: Compiler, force: bool
+) -> Drafted:
+    stem = stem_of(path, asked.kernels, folder)
+    target = folder / "kernels" / f"{stem}.cu"
+    if target.resolve() == path.resolve():
+        target = target.with_name(f"{stem}_extracted.cu")
+    unit, options = _extracted(path, target, asked, compiler, force)
+    if len(unit.instances) > 1:
+        write_new({target: unit.unit}, force=force)
+        names = ", ".join(instance.kernel.name for instance in unit.instances)
+        return Drafted(names, None, (target,), left_out=unit.left_out, notes=_by_hand(unit))
+    kernel = unit.instances[0].kernel.name
+    made = _compiling(unit.source, kernel, folder, compiler, options, problem=asked.problem)
+    first = LineIndex(unit.unit).at(len(unit.unit) - 1) + 1
+    made = replace(made, space_yaml=relocated(made.space_yaml, unit.places, first))
+    done = write_draft(made, force=force, unit={target: unit.unit})
+    return replace(done, left_out=unit.left_out, notes=(*done.notes, *_notes(unit)))
+
+
+def _extracted(
+    path: Path, target: Path, asked: Asked, compiler: Compiler, force: bool
+) -> tuple[Extraction, tuple[str, ...]]:
+    """Extract a unit that compiles, with another instantiation where the best one does not."""
+    first: Extraction | None = None
+    errors: list[NotCompiledError] = []
+    place, mixed, defined, around = 0, False, frozenset[str](), False
+    memo = Memo()
+    while True:
+        unit = extract(
+            path, target, kernels=asked.kernels, instantiate=asked.instantiate,
+            folders=asked.folders, place=place, mixed=mixed, defined=defined, around=around,
+            memo=memo,
+        )  # fmt: skip
+        first = first or unit
+        try:
+            return unit, _options(unit, compiler)
+        except NotCompiledError as error:
+            repeated = any(str(error) == str(known) for known in errors)
+            errors.append(error)
+            guards = {guard_of(name, unit.dropped) for name in error.names} - {None, *unit.defined}
+            if guards:
+                # what is wrong without it is not what is wrong
+                defined = unit.defined.union(guard for guard in guards if guard is not None)
+                first, errors = None, []
+                continue
+            if error.names and not around:
+                # who #includes the file may define it before
+                around = True
+                continue
+            if not mixed and error.is_mixed:
+                mixed = True
+                continue
+            place += 1
+            most = min(len(unit.instances[0].others), _MOST_TRIED)
+            if repeated or place > most or len(unit.instances) > 1:
+                break
+    if force or not target.exists():
+        write_new({target: first.unit}, force=force)
+    raise errors[0]
+
+
+def _compiling(
+    source: SourceFile,
+    kernel: str,
+    folder: Path,
+    compiler: Compiler,
+    options: tuple[str, ...] = (),
+    *,
+    stem: str | None = None,
+    problem: Path | None = None,
+) -> Draft:
+    """Draft with all that a thread could do at once, or without where that does not compile."""
+    made = draft(source, kernel, folder, options, stem=stem, problem=problem)
+    if _compiles(made, compiler, options):
+        return made
+    return draft(source, kernel, folder, options, stem=stem, problem=problem, loops=False)
+
+
+def _compiles(made: Draft, compiler: Compiler, options: tuple[str, ...] = ()) -> bool:
+    # with all that a thread could do at once; other things wrong with it `tune check` tells
+    if made.launched is None or made.widest == made.default:
+        return True
+    code = re.sub(r"^[ \t]*//%.*\n", "", made.template, flags=re.MULTILINE)
+    code = _HOLE.sub(lambda hole: _filled(hole[1], made.widest), code)
+    request = CompileRequest(code, (made.launched,), _ARCHITECTURE, options)
+    return compiler.submit(request).result().ok
+
+
+def _filled(expression: str, values: Mapping[str, Value]) -> str:
+    value = Expression.parse(expression).evaluate(values)
+    return str(value).lower()
+
+
+def _options(unit: Extraction, compiler: Compiler) -> tuple[str, ...]:
+    # the newer language only where the older one does not do
+    error = ""
+    for options in ((), (_NEWER,)):
+        request = CompileRequest(unit.unit, unit.names, _ARCHITECTURE, options)
+        result = compiler.submit(request).result()
+        if result.ok:
+            return options
+        error = result.error
+    raise failure(unit, error)
+
+
+def _notes(unit: Extraction) -> tuple[str, ...]:
+    instance = unit.instances[0]
+    notes = [f"instantiation: {instance.name}"] if instance.arguments else []
+    if instance.guessed:
+        notes[0] += f"; {', '.join(instance.guessed)}: a guess, for no launch says it"
+    if instance.others:
+        listed, more = instance.others[:_MOST_LISTED], len(instance.others) - _MOST_LISTED
+        end = f" and {more} more" if more > 0 else ""
+        what = "another" if instance.guessed else "another that is launched"
+        notes.append(f"--instantiate takes {what}: {', '.join(listed)}{end}")
+    notes += [f"{macro} is taken as defined: the kernel needs it" for macro in sorted(unit.defined)]
+    notes += [f"{path}: found by its name in the project" for path in unit.searched]
+    for one in unit.opened:
+        end = (
+            f" but {', '.join(sorted(one.unused))}, which nothing here names" if one.unused else ""
+        )
+        notes.append(f"{one.struct} {one.parameter} became one parameter for each member{end}")
+    return tuple(notes)
+
+
+def _by_hand(unit: Extraction) -> tuple[str, ...]:
+    notes = [
+        f"{len(unit.instances)} kernels make this operator, and a draft is of one: the search "
+        "space, the template and the reference are to be written by hand"
+    ]
+    sites = {bare_name(site.kernel): site for site in reversed(unit.source.launches)}
+    for number, (instance, name) in enumerate(zip(unit.instances, unit.names, strict=True), 1):
+        note, site = f"launch {number}: {name}", sites.get(instance.kernel.name)
+        if site is not None and (place := unit.places[site.line - 1]) is not None:
+            grid, block = ", ".join(site.grid), ", ".join(site.block)
+            note += f"; grid {grid}; block {block}; shared memory {site.shared}"
+            note += f" ({place[0]}:{place[1]})"
+        notes.append(note)
+    return (
+        *notes,
+        "a search space hands every launch the same arguments: give all kernels one parameter list",
+    )

@@ -1,0 +1,198 @@
+"""What template arguments a call gives: stated, deduced from what it passes, or defaults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tuner.extensions.draft.reading.accesses import assigned
+from tuner.source.facts import IDENTIFIER, KernelFunction, KernelParameter, Span, bare_name
+from tuner.source.kernels import dtype_of, read_parameter
+from tuner.source.syntax import closing, fold, listed, split_list
+
+_TYPE = r"(?:\w+\s*::\s*)*\w+(?:\s*<[^;{}()]*>)?"
+_NAMED_CAST = re.compile(r"(?:static|reinterpret|const)_cast\s*(?=<)")
+_CAST = re.compile(rf"\(\s*((?:const\s+)?{_TYPE}(?:\s+const)?\s*\**)\s*\)\s*(?=[\w(&*:])")
+# `x.data_ptr<T>()` and its kin
+_TYPED = re.compile(
+    r"(?:\.|->)\s*(?:template\s+)?\w*(?:ptr|PTR|data|DATA)\w*\s*<(.*)>\s*\([^()]*\)$"
+)
+_MADE = re.compile(rf"({_TYPE})\s*(?=[({{])")
+_LITERAL = re.compile(r"(?:\d[\d.']*(?:[eE][-+]?\d+)?|\.\d+)([a-zA-Z]*)$")
+_QUALIFIERS = re.compile(r"\b(?:const|volatile|typename|struct|__restrict__|__restrict)\b")
+_INSTANTIATION = re.compile(r"(?:extern\s+)?template\b(?!\s*<)")
+_MAX_HOPS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class CType:
+    """A type without its qualifiers and references."""
+
+    base: str
+    pointers: int = 0
+
+    @classmethod
+    def of(cls, text: str) -> CType:
+        """Read a type as it is written."""
+        plain = fold(_QUALIFIERS.sub(" ", text.replace("&", " ")))
+        base = plain.rstrip("* ")
+        return cls(re.sub(r"\s*::\s*", "::", base), plain.count("*", len(base)))
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateCall:
+    """A use of a template at an offset: what its parameters are there, as far as it says."""
+
+    at: int
+    arguments: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Code with its functions: who calls them, and with which types.
+
+    `types` are names of classes and aliases in it.
+    """
+
+    masked: str
+    functions: tuple[KernelFunction, ...]
+    types: frozenset[str]
+
+    def of(self, template: KernelFunction) -> Iterator[TemplateCall]:
+        """List the calls and explicit instantiations of a function template."""
+        masked = self.masked
+        for match in re.finditer(
+            rf"(?<![\w.>~])(?:\w+\s*::\s*)*{template.name}\s*(?=[<(])", masked
+        ):
+            if template.span[0] <= match.start() < template.span[1]:
+                continue
+            start = max(masked.rfind(mark, 0, match.start()) for mark in ";{}") + 1
+            before = re.sub(r"^\s*#.*$", "", masked[start : match.start()], flags=re.MULTILINE)
+            is_instance = _INSTANTIATION.match(before.lstrip()) is not None
+            if not is_instance and before.lstrip().startswith("template"):
+                continue  # a declaration, or a specialisation
+            at = match.end()
+            stated, end = listed(masked, at) if masked[at] == "<" else ((), at)
+            rest = masked[end:].lstrip() if end else ""
+            at = len(masked) - len(rest)
+            passed = listed(masked, at)[0] if rest.startswith("(") else ()
+            if end:
+                read = _declared if is_instance else self.types_of
+                types = read(passed, match.start())
+                yield TemplateCall(match.start(), arguments_of(template, stated, types))
+
+    def types_of(self, passed: Sequence[str], at: int) -> list[CType | None]:
+        """Say what types the arguments of a call have, None where the code does not."""
+        return [self.type_of(text, at) for text in passed]
+
+    def type_of(self, text: str, at: int, depth: int = 0) -> CType | None:
+        """Say what type an expression has at an offset; None where the code does not."""
+        text = text.strip()
+        while text.startswith("(") and closing(text, 0) == len(text):
+            text = text[1:-1].strip()
+        if depth > _MAX_HOPS or not text:
+            return None
+        if IDENTIFIER.fullmatch(text):
+            return self._variable(text, at, depth)
+        if literal := _LITERAL.fullmatch(text):
+            is_real = "." in text or "e" in text.lower().removeprefix("0x")
+            if not is_real:
+                return CType("int64_t" if "l" in literal[1].lower() else "int")
+            return CType("float" if "f" in literal[1].lower() else "double")
+        return self._composed(text, at, depth)
+
+    def _composed(self, text: str, at: int, depth: int) -> CType | None:
+        if text[0] in "&*":
+            inner = self.type_of(text[1:], at, depth + 1)
+            step = 1 if text[0] == "&" else -1
+            return inner and CType(inner.base, max(inner.pointers + step, 0))
+        if match := _NAMED_CAST.match(text):
+            return CType.of(", ".join(listed(text, match.end())[0]))
+        if match := _CAST.match(text):
+            cast = CType.of(match[1])
+            if cast.pointers or self._is_type(cast.base, at):
+                return cast
+        if match := _TYPED.search(text):
+            return CType(CType.of(match[1]).base, 1)
+        if (match := _MADE.match(text)) and closing(text, match.end()) == len(text):
+            made = CType.of(match[1])
+            is_type = text[match.end()] == "{" or self._is_type(made.base, at)
+            return made if is_type else None
+        # `x + offset` is a pointer where x is
+        first = re.split(r"\s*[-+]\s*", text, maxsplit=1)[0]
+        inner = self.type_of(first, at, depth + 1) if first not in ("", text) else None
+        return inner if inner is not None and inner.pointers else None
+
+    def _is_type(self, name: str, at: int) -> bool:
+        inside = (f for f in self.functions if f.span[0] <= at < f.span[1])
+        own = {parameter.name for function in inside for parameter in function.template}
+        return dtype_of(name, {}) is not None or not (own | self.types).isdisjoint(
+            {name, bare_name(name)}
+        )
+
+    def _variable(self, name: str, at: int, depth: int) -> CType | None:
+        if name in ("true", "false"):
+            return CType("bool")
+        around = [f for f in self.functions if f.span[0] <= at < f.span[1]]
+        start = max((f.span[0] for f in around), default=0)
+        declared = re.compile(
+            rf"(?<![\w.>])((?:const\s+)?{_TYPE}(?:\s+const)?[\s*&]*?[\s*&])"
+            rf"(?:__restrict__\s+)?{name}\s*(?=[=;({{,\[])"
+        )
+        for match in declared.finditer(self.masked, start, at):
+            found = CType.of(match[1])
+            if found.base not in ("auto", "return", "else", "", "using"):
+                return found
+        for function in reversed(around):
+            own = next((p for p in function.parameters if p.name == name), None)
+            if own is not None:
+                return CType(own.c_type, own.pointers)
+        spans: tuple[Span, ...] = tuple(f.span for f in self.functions)
+        value = assigned(self.masked, spans, at).get(name)
+        return self.type_of(value.text, at, depth + 1) if value is not None else None
+
+
+def _declared(parameters: Sequence[str], at: int) -> list[CType | None]:
+    found = (read_parameter(text, 1, {}) for text in parameters)
+    return [CType(one.c_type, one.pointers) if one is not None else None for one in found]
+
+
+def arguments_of(
+    template: KernelFunction, stated: Sequence[str], types: Sequence[CType | None]
+) -> dict[str, str]:
+    """Map the parameters of a function template to what is stated, deduced, or their default."""
+    names = [parameter.name for parameter in template.template]
+    found = dict(zip(names, stated, strict=False))
+    for parameter, known in zip(template.parameters, types, strict=False):
+        for name, text in _deduced(parameter, known, names) if known is not None else ():
+            found.setdefault(name, text)
+    for own in template.template:
+        if own.default is not None and own.name not in found:
+            found[own.name] = re.sub(
+                r"(?<![\w.:])[A-Za-z_]\w*", lambda m: found.get(m[0], m[0]), own.default
+            )
+    return found
+
+
+def _deduced(
+    parameter: KernelParameter, known: CType, names: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    if parameter.c_type in names:
+        more = known.pointers - parameter.pointers
+        if more == 0 or (more > 0 and not parameter.pointers):
+            yield parameter.c_type, known.base + "*" * more
+    elif parameter.pointers == known.pointers:
+        yield from _unified(parameter.c_type, known.base, names)
+
+
+def _unified(pattern: str, text: str, names: Collection[str]) -> Iterator[tuple[str, str]]:
+    # `View<T, int>` with `View<float, int>`
+    if pattern in names:
+        yield pattern, text
+    elif "<" in pattern and "<" in text and bare_name(pattern) == bare_name(text):
+        own, other = (
+            split_list(t[t.index("<") + 1 : t.rindex(">")], angles=True) for t in (pattern, text)
+        )
+        for (inner, _), (given, _) in zip(own, other, strict=False):
+            yield from _unified(inner, given, names)

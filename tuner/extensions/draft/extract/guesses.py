@@ -1,0 +1,174 @@
+"""Template arguments that no launch says: what an expert would take first, and what else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from tuner.extensions.draft.choices import snake_case
+from tuner.extensions.draft.extract.deduction import CType, arguments_of
+from tuner.source.facts import (
+    KernelFunction,
+    LineIndex,
+    SourceFile,
+    Symbol,
+    TemplateParameter,
+    bare_name,
+)
+from tuner.source.host import is_marked
+from tuner.source.kernels import dtype_of, read_template
+from tuner.source.syntax import listed
+
+_DATA = ("__nv_bfloat16", "__half", "float")
+_PAIRS = ("__nv_bfloat162", "__half2", "float2")
+# a parameter for a type that is no array's element
+_COMPUTING = re.compile(r"(?i)u|(?:acc|op_?math|compute|real|float).*")
+_COUNTING = re.compile(r"(?i)(?:index|idx|offset|id|int).*")
+_QUANTIZED = re.compile(r"(?i).*(?:fp8|f8|quant).*|q_?(?:t|type)")
+_PACKED = re.compile(r"(?i)packed.*|pack|vec(?:_?t)?|.*2(?:_t)?")
+VECTOR = re.compile(r"(?i).*(?:vec|pack|ITEMS|ELTS|ELEMS).*")
+# bytes of one load, which the element's size divides
+_LOADS = ("16 bytes", "8 bytes", "4 bytes", "1")
+# whole numbers by how parameters for them are called, in capitals
+_NUMBERS = (
+    (r"(.*_)?WARP_?(SIZE|THREADS)", ("32",)),
+    (r".*WARPS.*", ("4", "8", "2", "1")),
+    (r".*THREADS.*|(.*_)?(BLOCK|CTA)(_?(SIZE|DIM))?(_?X)?|TPB", ("256", "128", "512")),
+    (r".*HEAD_?(DIM|SIZE).*", ("128", "64")),
+    (r"(.*_)?(HIDDEN|WIDTH|COLS|N_?EMBD).*|(.*_)?DIM", ("4096", "1024", "128")),
+    (r".*(UNROLL|PER_THREAD|ILP|ROWS_PER).*", ("4", "2", "1", "8")),
+    (r".*STAGES.*|(.*_)?N?BITS", ("4", "2", "8")),
+    (r".*TILE.*|B[MNK]|BLOCK_[MNK]", ("32", "64", "16", "128")),
+    (r".*(GROUP|CHUNK)_?SIZE.*|(.*_)?GROUP", ("128", "64", "32")),
+    (r".*EXPERTS.*", ("64", "8", "128")),
+    (r".*", ("8", "4", "2", "1", "16", "32")),
+)
+_MOST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Guesses:
+    """What could stand for the template parameters of a source; `functions` are all of it."""
+
+    source: SourceFile
+    functions: tuple[KernelFunction, ...]
+
+    def of(self, parameter: TemplateParameter, template: KernelFunction) -> tuple[str, ...]:
+        """List what a parameter of a template may be, the likeliest first, nothing if unknown.
+
+        Of an access `16 bytes` stands for as many elements as that is.
+        """
+        if "..." in parameter.kind:
+            return ()
+        if parameter.is_type:
+            return self._types(parameter.name, template)
+        if parameter.kind.startswith("template"):
+            return self._class_templates(parameter, template)
+        if "(" in parameter.kind:
+            return tuple(self._functions(parameter.kind))
+        if parameter.kind == "bool":
+            return ("false", "true")
+        if values := self._enumerators(parameter.kind):
+            return values
+        if parameter.kind != "auto" and dtype_of(parameter.kind, self.source.aliases) is None:
+            return ()
+        if VECTOR.fullmatch(parameter.name) and "PER_THREAD" not in parameter.name.upper():
+            return _LOADS
+        name = snake_case(parameter.name).upper()
+        return next(texts for pattern, texts in _NUMBERS if re.fullmatch(pattern, name))
+
+    def _types(self, name: str, template: KernelFunction) -> tuple[str, ...]:
+        is_element = any(p.pointers and p.c_type == name for p in template.parameters)
+        values = [p.name for p in template.parameters if not p.pointers and p.c_type == name]
+        if not is_element:
+            members = self._used(name, template, values)
+            if members:
+                return tuple(self._classes(members))
+        for pattern, texts in (
+            (_COUNTING, ("int", "int64_t")),
+            (_QUANTIZED, ("__nv_fp8_e4m3", "int8_t")),
+            (_PACKED, _PAIRS),
+        ):
+            if pattern.fullmatch(name):
+                return texts
+        if values or (_COMPUTING.fullmatch(name) and not is_element):
+            return ("float", "double")
+        return _DATA
+
+    def _used(self, name: str, template: KernelFunction, values: Sequence[str]) -> set[str]:
+        # what code asks of a type that is none of data: `Op::apply`, `Op()(x)`, `op(x)`
+        text = self.source.masked[slice(*template.span)]
+        own = rf"\b{name}\s*(?:<[^;{{}}()]*>)?"
+        found = {match[1] for match in re.finditer(rf"{own}\s*::\s*(?:template\s+)?(\w+)", text)}
+        made = [m[1] for m in re.finditer(rf"{own}\s+(\w+)\s*(?=[;({{])", text)]
+        called = "|".join([*values, *made])
+        if re.search(rf"{own}\s*(?:\(\s*\)|\{{\s*\}})\s*\(", text) or (
+            called and re.search(rf"(?<![\w.>])(?:{called})\s*\((?!\s*\))", text[text.find("{") :])
+        ):
+            found.add("operator()")
+        return found
+
+    def _classes(self, members: set[str]) -> Iterator[str]:
+        for definition in self._with_members(members):
+            parameters = self._template_of(definition)
+            if all(parameter.is_type for parameter in parameters):
+                own = ", ".join([_DATA[0]] * len(parameters))
+                yield definition.name + (f"<{own}>" if own else "")
+
+    def _class_templates(
+        self, parameter: TemplateParameter, template: KernelFunction
+    ) -> tuple[str, ...]:
+        taken = len(listed(parameter.kind, parameter.kind.index("<"))[0])
+        members = self._used(parameter.name, template, ())
+        found = self._with_members(members)
+        return tuple(d.name for d in found if len(self._template_of(d)) == taken)
+
+    def _with_members(self, members: set[str]) -> Iterator[Symbol]:
+        for definition in self.source.definitions:
+            if definition.kind == "class":
+                text = re.sub(r"\s+", "", self.source.masked[slice(*definition.span)])
+                if "{" in text and all(member in text for member in members):
+                    yield definition
+
+    def _template_of(self, definition: Symbol) -> tuple[TemplateParameter, ...]:
+        text = self.source.masked[slice(*definition.span)]
+        return read_template(text, 0, LineIndex(text))[0]
+
+    def _functions(self, kind: str) -> Iterator[str]:
+        wanted, _ = listed(kind, kind.rindex("("))
+        types = [CType.of(text) for text in wanted]
+        for function in self.functions:
+            head = self.source.masked[function.span[0] : function.body[0]]
+            if len(function.parameters) != len(types) or not is_marked(head):
+                continue
+            names = [parameter.name for parameter in function.template]
+            known = arguments_of(function, (), types)
+            own = [CType(known.get(p.c_type, p.c_type), p.pointers) for p in function.parameters]
+            if own == types and "__global__" not in head and all(n in known for n in names):
+                yield function.name + (f"<{', '.join(known[n] for n in names)}>" if names else "")
+
+    def _enumerators(self, kind: str) -> tuple[str, ...]:
+        for definition in self.source.definitions:
+            text = self.source.masked[slice(*definition.span)]
+            if definition.name == bare_name(kind) and text.startswith("enum") and "{" in text:
+                names = (re.match(r"\w+", piece) for piece in listed(text, text.index("{"))[0])
+                return tuple(f"{kind}::{name[0]}" for name in names if name)
+        return ()
+
+
+def alternatives(lists: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Choose one text for each name, the first ones first; equal lists go together."""
+    groups = list(dict.fromkeys(tuple(texts) for texts in lists.values()))
+    places = sorted(product(*(range(len(group)) for group in groups)), key=sum)[:_MOST]
+    return [
+        {name: texts[chosen[groups.index(tuple(texts))]] for name, texts in lists.items()}
+        for chosen in places
+    ]
+
+
+def in_elements(text: str, element_bytes: int) -> str:
+    """Write a number of bytes as one of elements."""
+    number, _, unit = text.partition(" ")
+    return str(max(int(number) // element_bytes, 1)) if unit == "bytes" else text

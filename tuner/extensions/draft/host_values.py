@@ -1,0 +1,518 @@
+"""The way from `main` to a launch, and the values that host code passes along it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from tuner.extensions.draft.reading.accesses import Assigned, assigned
+from tuner.extensions.draft.reading.launches import (
+    Condition,
+    allocations_in,
+    calls_of,
+    conditions_of,
+    functions_of,
+)
+from tuner.extensions.draft.traits import traits_of
+from tuner.extensions.draft.translate import LIMITS, Scope, parse_expression, translate
+from tuner.extensions.draft.unlaunched import guessed_site
+from tuner.source.facts import (
+    IDENTIFIER,
+    KernelFunction,
+    LaunchSite,
+    LineIndex,
+    SourceFile,
+    Span,
+    bare_name,
+)
+from tuner.source.kernels import element_dtype
+from tuner.source.syntax import closing, number, text_of
+
+# threads where the host code leaves them to its caller
+_USUAL = 256
+_USUAL_PAIR = (32, 8)
+_THREADS = range(32, 1025, 32)
+INTEGERS = ("int32", "uint32", "int64", "uint64")
+_UNDERSTOOD = frozenset(("min", "max", "int", "sizeof", "dim3", "ceil_div", "cdiv"))
+_MAX_HOPS = 8
+
+
+def names_behind(texts: Iterable[str], definitions: Mapping[str, str]) -> frozenset[str]:
+    """List the names in some texts, and those that the variables among them depend on."""
+    found: set[str] = set()
+    pending = [*texts]
+    while pending:
+        names = {*IDENTIFIER.findall(pending.pop())} - found
+        found |= names
+        pending += (definitions.get(name, "") for name in names)
+    return frozenset(found)
+
+
+def _is_open(text: str) -> bool:
+    # a name that nothing defines, or what a function of the host decides; a `min` is no such
+    if IDENTIFIER.fullmatch(text):
+        return True
+    calls = re.findall(r"([A-Za-z_]\w*)\s*(?:<[^<>()]*>)?\s*\(", text)
+    return any(name not in _UNDERSTOOD for name in calls)
+
+
+def _candidates(text: str) -> tuple[int, ...]:
+    # `switch (block) { case 128: ... case 256: ... }`, or `{128, 256, 512}`
+    cases = {int(match) for match in re.findall(r"\bcase\s+(\d+)\s*:", text)}
+    lists = re.findall(r"\{\s*\d+(?:\s*,\s*\d+)+\s*\}", text)
+    found = [cases, *({*map(int, re.findall(r"\d+", numbers))} for numbers in lists)]
+    fitting = [sorted(ns) for ns in found if len(ns) > 1 and all(n in _THREADS for n in ns)]
+    return tuple(fitting[0]) if fitting else ()
+
+
+@dataclass(frozen=True, slots=True)
+class HostLaunch:
+    """One kernel with the first launch of it.
+
+    `guessed` are the block's extents that only whoever calls the host code knows, `candidates` the
+    numbers of threads that it lists. Where nothing launches the kernel, all `is_guessed`.
+    """
+
+    source: SourceFile
+    kernel: KernelFunction
+    site: LaunchSite
+    is_guessed: bool = False
+    guessed: tuple[str, ...] = ()
+    candidates: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, source: SourceFile, kernel: KernelFunction) -> HostLaunch:
+        """Find the first launch of `kernel` that the numbers in the source lead to.
+
+        One whose template arguments are known comes first. What was extracted has chosen already.
+        """
+        sites = [site for site in source.launches if bare_name(site.kernel) == kernel.name]
+        found = [cls(source, kernel, site) for site in sites]
+        found = [launch for launch in found if launch.instance is not None] or found
+        nowhere = next(
+            (site for site in source.unlaunched if site.kernel == kernel.name),
+            LaunchSite(kernel.name, (), (), (), "0", (), kernel.line),
+        )
+        first = next(iter(found), None)
+        if source.host_from is None and len(found) > 1:
+            first = next((launch for launch in found if not launch.is_ruled_out), first)
+        if first is not None:
+            return first.with_block()
+        known = cls(source, kernel, nowhere, is_guessed=True)
+        site = guessed_site(source, kernel, nowhere, known.types())
+        return replace(known, site=site).with_block()
+
+    def with_block(self) -> HostLaunch:
+        """Give extents of the block that the host code is handed a usual number."""
+        names = [self.followed(text) for text in self.site.block]
+        taken = {*self.passed.values()}
+        open_ones = [
+            name
+            for name, text in zip(names, self.site.block, strict=True)
+            if number(self.value(name)) is None
+            and _is_open(name)
+            and taken.isdisjoint((name, text))
+        ]
+        extents = [name for name in names if name != "1"]
+        is_row = extents == names[:1]
+        if not open_ones or self.constants.keys() & {*open_ones}:
+            return self
+        if not is_row and len(names) > len(_USUAL_PAIR):
+            return self
+        text = self.source.masked[slice(*self.around)]
+        candidates = _candidates(text)
+        usual = (_USUAL,) if is_row else _USUAL_PAIR
+        if candidates and is_row:
+            usual = (_USUAL if _USUAL in candidates else candidates[len(candidates) // 2],)
+        hosts = [Host(self.source, path) for path in paths_to(self)]
+        known: dict[str, str] = {}
+        guessed = []
+        for place, (name, written) in enumerate(zip(names, self.site.block, strict=True)):
+            if name in open_ones:
+                passed = {found.value for host in hosts if (found := host.number(name)) is not None}
+                one = passed.pop() if len(passed) == 1 else None
+                guessed += [name] if one is None else []
+                known[name] = known[written] = str(one or usual[place])
+        block = tuple(known.get(text, text) for text in self.site.block)
+        definitions = {**self.site.definitions, **known}
+        site = replace(self.site, block=block, definitions=definitions)
+        return replace(self, site=site, guessed=tuple(guessed), candidates=candidates)
+
+    @property
+    def around(self) -> Span:
+        """The function that launches."""
+        spans = [d.span for d in self.source.definitions if d.kind == "function"]
+        inside = [span for span in spans if span[0] <= self.site.at < span[1]]
+        return max(inside, default=(self.site.at, self.site.at))
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """What has to hold for the host code to come to this launch."""
+        return conditions_of(self.source.masked, self.site.at)
+
+    @property
+    def is_ruled_out(self) -> bool:
+        """Whether no number that the source states leads to this launch."""
+        hosts = [Host(self.source, path) for path in _ways_to(self)]
+        return bool(hosts) and all(host.is_ruled_out for host in hosts)
+
+    @property
+    def origin(self) -> str:
+        """Say how sure it is that the source launches so, and where it says it."""
+        line, own = f"line {self.site.line}", HostLaunch(self.source, self.kernel, self.site)
+        hosts = [Host(self.source, path) for path in paths_to(own)]
+        open_ones = [
+            c for c in self.conditions if any(h.holds(c.text) is not c.holds for h in hosts)
+        ]
+        others = (
+            one.site.line
+            for site in self.source.launches
+            if bare_name(site.kernel) == self.kernel.name and site.at != self.site.at
+            if (one := HostLaunch(self.source, self.kernel, site)).around == own.around
+            and not {*open_ones} <= {*one.conditions}
+            and not one.is_ruled_out
+        )
+        other = next(others, None) if open_ones else None
+        if other is None:
+            return f"sure: {line}"
+        asked = " and ".join(c.text if c.holds else f"not ({c.text})" for c in open_ones)
+        asked = "".join(filter(str.isprintable, asked))
+        return f"guessed: {line}, where {asked}; otherwise line {other}"
+
+    @property
+    def varying(self) -> frozenset[str]:
+        """The parameters for which other launches of the kernel pass something else."""
+        passed = self.passed
+        others = (s for s in self.source.launches if bare_name(s.kernel) == self.kernel.name)
+        return frozenset(
+            name
+            for site in others
+            for name, text in self.handed(site).items()
+            if passed.get(name, text) != text
+        )
+
+    @property
+    def passed(self) -> dict[str, str]:
+        """What the launch passes for each of the kernel's parameters."""
+        return self.handed(self.site)
+
+    def handed(self, site: LaunchSite) -> dict[str, str]:
+        names = (parameter.name for parameter in self.kernel.parameters)
+        return dict(zip(names, site.arguments, strict=False))
+
+    @property
+    def constants(self) -> dict[str, str]:
+        """The file's constants, and the template parameters that the instance gives a value."""
+        # `kSize = other::kSize` would be itself, for namespaces are not told apart
+        found = {
+            constant.name: constant.value
+            for constant in self.source.constants
+            if not re.search(rf"::\s*{constant.name}\b", constant.value)
+        }
+        for parameter, text in zip(self.kernel.template, self.instance or (), strict=False):
+            # in the kernel it hides a constant of the host's that has its name
+            stated = number(found.get(parameter.name, ""))
+            found[parameter.name] = found[parameter.name] if stated is not None else text
+        traits = traits_of(self.source.masked, self.kernel, self.instance or ())
+        return {**found, **traits.numbers}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All names that the launch configuration depends on."""
+        site = self.site
+        texts = (*site.grid, *site.block, site.shared, *site.template_arguments)
+        stated = {constant.name: constant.value for constant in self.source.constants}
+        return names_behind(texts, {**stated, **site.definitions})
+
+    @property
+    def problem_sizes(self) -> frozenset[str]:
+        """The names of the arrays' sizes and of what the kernel is handed, but of no block."""
+        source, site = self.source, self.site
+        if self.is_guessed:
+            return frozenset()
+        variables = {name: Assigned(text, 0) for name, text in site.definitions.items()}
+        texts = [a.size for a in allocations_in(source, (0, len(source.masked)), variables)]
+        passed = zip(self.kernel.parameters, site.arguments, strict=False)
+        texts += [text for parameter, text in passed if parameter.dtype in INTEGERS]
+        return names_behind(texts, site.definitions) - names_behind(site.block, site.definitions)
+
+    @property
+    def block(self) -> tuple[int, ...]:
+        """The block's extents where they are numbers, else nothing; none of 1 at the end."""
+        scope = Scope(definitions={**self.constants, **self.site.definitions})
+        texts = [self.value(extent) for extent in self.site.block]
+        numbers = [number(translate(text, scope) or text) for text in texts]
+        plain = [n for n in numbers if isinstance(n, int) and n > 0]
+        if len(plain) < len(numbers):
+            return ()
+        while len(plain) > 1 and plain[-1] == 1:
+            plain.pop()
+        return tuple(plain)
+
+    @property
+    def block_names(self) -> tuple[str, ...]:
+        """The block's extents as the names or expressions that host variables stand for."""
+        return tuple(map(self.followed, self.site.block))
+
+    @property
+    def instance(self) -> tuple[str, ...] | None:
+        """A text for every template parameter; None where the source does not say them all."""
+        parameters = self.kernel.template
+        own = [self.followed(text) for text in self.site.template_arguments[: len(parameters)]]
+        texts = [*own, *(parameter.default for parameter in parameters[len(own) :])]
+        defining = ("class", "alias", "function")
+        named = {d.name for d in self.source.definitions if d.kind in defining}
+        known = tuple(
+            text
+            for text in texts
+            if text is not None
+            # what was extracted is an instantiation that is known as a whole
+            and (
+                self.source.host_from is not None
+                or number(self.value(text)) is not None
+                or bare_name(text) in named
+                or element_dtype(text, self.source.aliases) is not None
+            )
+        )
+        packed = any("..." in parameter.kind for parameter in parameters)
+        return known if len(known) == len(parameters) and not packed else None
+
+    def stated(self, index: int) -> Iterator[str]:
+        """Yield the values that the file's launches give to one template parameter."""
+        for site in self.source.launches:
+            if bare_name(site.kernel) == self.kernel.name and len(site.template_arguments) > index:
+                launch = HostLaunch(self.source, self.kernel, site)
+                yield launch.value(site.template_arguments[index])
+
+    def followed(self, text: str) -> str:
+        """Follow host variables to what they stand for."""
+        for _ in range(_MAX_HOPS):
+            text = self.site.definitions.get(text, text)
+        return text
+
+    def value(self, text: str) -> str:
+        """Follow host variables, then the file's constants."""
+        text = self.followed(text)
+        values = {c.value for c in self.source.constants if c.name == text}
+        if not values and (limit := LIMITS.get(text.rpartition("::")[2])) is not None:
+            return str(limit)
+        return values.pop() if len(values) == 1 else text
+
+    def types(self) -> dict[str, str]:
+        """Map template parameters to the types they stand for, on top of the file's aliases."""
+        aliases = dict(self.source.aliases)
+        instance = self.instance
+        for index, parameter in enumerate(self.kernel.template):
+            aliases.pop(parameter.name, None)
+            if parameter.is_type and instance is not None:
+                aliases[parameter.name] = instance[index]
+        return {**aliases, **traits_of(self.source.masked, self.kernel, instance or ()).types}
+
+
+_MAX_DEPTH = 12
+_MAX_FRAMES = 4
+_MAX_PATHS = 8
+_CAST = re.compile(
+    r"^(?:\((?:const\s+)?(?:unsigned|signed|int|long|size_t|u?int\d*_t|float|double|[\w:]+\s*\*)"
+    r"(?:\s+\w+|\s*\*)*\s*\)|(?:static|reinterpret|const)_cast<[^<>]*>)\s*(?=[\w(&-])"
+)
+# `int64_t(row)`
+_FUNCTIONAL = re.compile(r"(?:unsigned|int|long|size_t|u?int\d+_t|float|double)\s*(?=\()")
+_COMMAND_LINE = re.compile(r"\b(?:argc|argv|getenv|ato(?:i|l|ll)|strto\w+|sto(?:i|l|ul|ll|ull))\b")
+_WHOLE_FLOAT = re.compile(r"(\d+)(?:\.0*)?(?:[eE]\+?(\d{1,2}))?[fF]?")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One function up to the call that leads on; `passed` maps its parameters to its caller's.
+
+    `conditions` are what has to hold in it to come there.
+    """
+
+    span: Span
+    line: int
+    variables: Mapping[str, Assigned]
+    passed: Mapping[str, str]
+    conditions: tuple[Condition, ...] = ()
+
+
+# the launch's own function first, the outermost caller last
+Path = tuple[Frame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    # a whole number that the source states, and the line where
+    value: int
+    line: int
+
+
+def paths_to(launch: HostLaunch) -> tuple[Path, ...]:
+    """List the ways on which host code reaches the launch, one where nobody in the file calls."""
+    paths = _ways_to(launch)
+    reaching = (path for path in paths if not Host(launch.source, path).is_ruled_out)
+    return tuple(reaching) or paths
+
+
+def _ways_to(launch: HostLaunch) -> tuple[Path, ...]:
+    # whatever an `if` on the way asks
+    if launch.is_guessed:
+        return ()
+    functions, calls = functions_of(launch.source), calls_of(launch.source)
+    spans = tuple(function.span for function in functions)
+
+    def paths(at: int, line: int, depth: int) -> Iterator[Path]:
+        around = [f for f in functions if f.span[0] <= at < f.span[1]]
+        variables = assigned(launch.source.masked, spans, at)
+        conditions = conditions_of(launch.source.masked, at)
+        if not around:
+            yield (Frame((0, at), line, variables, {}, conditions),)
+            return
+        own = max(around, key=lambda function: function.span[0])
+        callers = [
+            call
+            for call in calls
+            if call.name == own.name
+            and len(call.arguments) <= len(own.parameters)
+            and not own.span[0] <= call.at < own.span[1]
+        ]
+        if not callers or depth >= _MAX_FRAMES:
+            yield (Frame(own.span, line, variables, {}, conditions),)
+            return
+        for call in callers:
+            passed = dict(zip(own.parameters, call.arguments, strict=False))
+            frame = Frame(own.span, line, variables, passed, conditions)
+            for rest in paths(call.at, call.line, depth + 1):
+                yield (frame, *rest)
+
+    return tuple(islice(paths(launch.site.at, launch.site.line, 0), _MAX_PATHS))
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What the names mean on one way to the launch; level 0 is the launch's own function."""
+
+    source: SourceFile
+    path: Path
+
+    def followed(self, text: str, level: int = 0) -> tuple[str, int]:
+        """Follow a name through variables and callers; return what it stands for, and the level."""
+        for _ in range(_MAX_DEPTH):
+            text = plain(text)
+            before = self.before(text, level)
+            if before is None:
+                break
+            text, level = before
+        return text, level
+
+    def before(self, name: str, level: int) -> tuple[str, int] | None:
+        """Give what a name is set to, or what the caller passes for it, one level up; or None."""
+        frame = self.path[level]
+        if name in frame.variables:
+            return frame.variables[name].text, level
+        if name in frame.passed and level + 1 < len(self.path):
+            return frame.passed[name], level + 1
+        return None
+
+    def number(
+        self, text: str, level: int = 0, line: int | None = None, depth: int = 0
+    ) -> Number | None:
+        """Compute a whole number from what the source states, where it does."""
+        text = plain(text)
+        line = self.path[level].line if line is None else line
+        value = _literal(text)
+        if value is not None:
+            return Number(value, line)
+        if depth > _MAX_DEPTH:
+            return None
+        if IDENTIFIER.fullmatch(text):
+            return self._named(text, level, depth + 1)
+        source, node = parse_expression(text) or ("", None)
+        if node is None or node.type != "conditional_expression" or node.named_child_count != 3:
+            return self._computed(text, level, line, depth + 1)
+        # `argc > 1 ? atoi(argv[1]) : 1 << 20`: the one that needs no command line
+        test, *texts = (text_of(child, source) for child in node.named_children)
+        holds = number(test)
+        if holds is not None:
+            return self.number(texts[0 if holds else 1], level, line, depth + 1)
+        known = [self.number(text, level, line, depth + 1) for text in texts]
+        if not _COMMAND_LINE.search(text):
+            # which branch is taken nobody knows: a stride may be 0 in the other one
+            values = {None if one is None else one.value for one in known}
+            return known[0] if len(values) == 1 else None
+        stated = [found for found in known if found is not None]
+        return stated[0] if len(stated) == 1 else None
+
+    def holds(self, condition: str, level: int = 0) -> bool | None:
+        """Tell whether a condition in one of the functions holds; None where nobody knows."""
+        stated = self._stated(plain(condition), level, self.path[level].line, 0)
+        value = None if stated is None else translate(stated, Scope())
+        found = None if value is None else number(value)
+        return None if found is None else bool(found)
+
+    @property
+    def is_ruled_out(self) -> bool:
+        """Whether a condition on the way is known not to be as the launch needs it."""
+        return any(
+            self.holds(one.text, level) is (not one.holds)
+            for level, frame in enumerate(self.path)
+            for one in frame.conditions
+        )
+
+    def _named(self, name: str, level: int, depth: int) -> Number | None:
+        frame = self.path[level]
+        if name in frame.variables:
+            variable = frame.variables[name]
+            line = LineIndex(self.source.text).at(variable.at)
+            return self.number(variable.text, level, line, depth)
+        if name in frame.passed and level + 1 < len(self.path):
+            return self.number(frame.passed[name], level + 1, None, depth)
+        constants = [c for c in self.source.constants if c.name == name]
+        if len(constants) == 1:
+            return self.number(constants[0].value, level, constants[0].line, depth)
+        return None
+
+    def _computed(self, text: str, level: int, line: int, depth: int) -> Number | None:
+        stated = self._stated(text, level, line, depth)
+        value = None if stated is None else _literal(stated)
+        return None if value is None else Number(value, line)
+
+    def _stated(self, text: str, level: int, line: int, depth: int) -> str | None:
+        # numbers in place of names; None where one is unknown
+        pieces: list[str] = []
+        end = 0
+        for match in IDENTIFIER.finditer(text):
+            # `4u` and `0x10` hold letters that are no names
+            if match.start() and text[match.start() - 1].isdigit():
+                continue
+            found = self.number(match[0], level, line, depth)
+            if found is None:
+                return None
+            pieces += [text[end : match.start()], str(found.value)]
+            end = match.end()
+        return "".join([*pieces, text[end:]])
+
+
+def plain(text: str) -> str:
+    """Strip casts and the parentheses around a whole expression."""
+    text = text.strip()
+    for _ in range(_MAX_DEPTH):
+        if text.startswith("(") and closing(text, 0) == len(text):
+            text = text[1:-1].strip()
+        elif match := _CAST.match(text):
+            text = text[match.end() :].strip()
+        elif (match := _FUNCTIONAL.match(text)) and closing(text, match.end()) == len(text):
+            text = text[match.end() + 1 : -1].strip()
+        else:
+            break
+    return text
+
+
+def _literal(text: str) -> int | None:
+    value = number(text)
+    if value is not None and not isinstance(value, bool):
+        return value
+    whole = _WHOLE_FLOAT.fullmatch(text)
+    return int(whole[1]) * 10 ** int(whole[2] or 0) if whole else None

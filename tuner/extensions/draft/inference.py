@@ -1,0 +1,290 @@
+"""What the source says of sizes, values and roles, each with the line that says it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tuner.extensions.draft.arrays import Arrays, Stated
+from tuner.extensions.draft.choices import TunableConstant
+from tuner.extensions.draft.guesses import (
+    CERTAINTIES,
+    GUESSED,
+    LARGEST,
+    LIKELY,
+    SURE,
+    Evidence,
+    enumerators,
+    stated_default,
+    summed_products,
+    usual,
+)
+from tuner.extensions.draft.host_values import Host, HostLaunch, Number, plain
+from tuner.extensions.draft.indices import Shape
+from tuner.extensions.draft.launches import Axes, LaunchDraft
+from tuner.extensions.draft.memory import pointer_text
+from tuner.extensions.draft.reading.accesses import bare
+from tuner.extensions.draft.reading.reaches import Reach
+from tuner.extensions.draft.reading.uses import ConstantMemory, Use, constant_memory, uses_of
+from tuner.model.kernel import FLOAT_DTYPES
+from tuner.source.facts import IDENTIFIER, KernelParameter, LineIndex
+from tuner.source.kernels import dtype_of, element_dtype
+
+_NULL = ("nullptr", "NULL", "0")
+_FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
+
+
+@dataclass(frozen=True, slots=True)
+class DraftArgument:
+    """One argument as far as it is known; `role` is None for a scalar, the others if unknown.
+
+    `scale` is the usual size of an output's elements.
+    """
+
+    parameter: KernelParameter
+    dtype: str | None
+    role: str | None = None
+    shape: Shape | None = None
+    value: str | None = None
+    evidence: tuple[Evidence, ...] = ()
+    origin: str = ""
+    fill: str = ""
+    extreme: str = ""
+    scale: float | None = None
+    deterministic: bool = True
+
+    @property
+    def certainty(self) -> str:
+        """That of the least sure evidence."""
+        known = (one.certainty for one in self.evidence)
+        return max(known, key=CERTAINTIES.index, default=SURE)
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """All that was found; `sizes` has one mapping of axes to numbers for each way to the launch."""
+
+    axes: Axes
+    arguments: tuple[DraftArgument, ...]
+    sizes: tuple[Mapping[str, Number], ...]
+    constant_memory: tuple[ConstantMemory, ...] = ()
+    held_out: tuple[Mapping[str, int], ...] = ()
+    edge_cases: tuple[Mapping[str, int], ...] = ()
+    sizes_from: str = ""
+
+    @property
+    def complete_sizes(self) -> tuple[Mapping[str, Number], ...]:
+        """The ways on which every axis has a number."""
+        axes = self.axes.names
+        return tuple(known for known in self.sizes if axes and len(known) == len(axes))
+
+
+def infer(
+    launch: HostLaunch,
+    axes: Axes,
+    tuned: LaunchDraft,
+    choices: Sequence[TunableConstant],
+    hosts: Sequence[Host],
+) -> Inference:
+    """Find out what can be known of arguments and workloads; `tuned` is the template's launch."""
+    arrays = Arrays(launch, axes, tuned, choices, hosts)
+    distinct: dict[tuple[tuple[str, int], ...], Mapping[str, Number]] = {}
+    for sizes in arrays.sizes:
+        distinct.setdefault(tuple((axis, n.value) for axis, n in sizes.items()), sizes)
+    memory = constant_memory(launch.source, launch.kernel)
+    arguments = _Reading(launch, axes, hosts, arrays).arguments()
+    # what indices are below is an axis of its own where nothing else says it
+    used = {name for a in arguments for e in a.shape or () for name in IDENTIFIER.findall(e)}
+    own = (*arrays.tables.values(), *arrays.lasts.values())
+    below = {name: name for name in own if name in used}
+    axes = replace(axes, names={**axes.names, **below})
+    return Inference(axes, arguments, tuple(distinct.values()), memory)
+
+
+class _Reading:
+    def __init__(
+        self, launch: HostLaunch, axes: Axes, hosts: Sequence[Host], arrays: Arrays
+    ) -> None:
+        self.launch, self.axes, self.hosts = launch, axes, hosts
+        self.types, self.passed, self.arrays = launch.types(), launch.passed, arrays
+        self.uses = uses_of(launch.source, launch.kernel)
+
+    def arguments(self) -> tuple[DraftArgument, ...]:
+        parameters = self.launch.kernel.parameters
+        absent = {p.name: told for p in parameters if (told := self.absent(p)) is not None}
+        arrays = [p for p in parameters if p.name and p.pointers == 1 and p.name not in absent]
+        shapes = self.arrays.shapes(arrays)
+        fills, limit = self.arrays.fills(shapes), self.limit()
+        found: list[DraftArgument] = []
+        for p in parameters:
+            dtype = element_dtype(p.c_type, self.types) if p.pointers < 2 else None
+            if p.name in absent:
+                value, origin = absent[p.name]
+                argument = DraftArgument(p, "int64", value=value, evidence=_sure(origin))
+            elif p.pointers:
+                role, known = self.role(p)
+                argument = DraftArgument(p, dtype, role, evidence=(known,))
+                if p.name in fills and role in ("input", "inout"):
+                    fill, points = fills[p.name]
+                    known = replace(known, certainty=GUESSED, text=f"{known.text}; {points}")
+                    argument = replace(argument, fill=fill, evidence=(known,))
+                if p.name in shapes:
+                    shape, evidence = shapes[p.name]
+                    argument = replace(argument, shape=shape, evidence=(*evidence, known))
+                if line := self.summed_in_any_order(p.name, dtype):
+                    how = f"added to by atomics in any order, line {line}"
+                    evidence = (*argument.evidence, Evidence(LIKELY, how))
+                    argument = replace(argument, deterministic=False, evidence=evidence)
+                if dtype in ("float32", "bfloat16") and role in ("input", "inout"):
+                    argument = replace(argument, extreme=limit)
+            elif p.name in self.axes.names:
+                argument = DraftArgument(p, dtype, value=self.axes.names[p.name])
+            elif stated := self.axes.strides.get(p.name):
+                evidence = (Evidence(LIKELY, stated[1]),)  # that arrays are contiguous is assumed
+                argument = DraftArgument(p, dtype, value=stated[0], evidence=evidence)
+            elif stated := self.value(p):
+                argument = DraftArgument(p, dtype, value=stated[0], evidence=_sure(stated[1]))
+            else:
+                argument = self.guessed(p, dtype, [one.value for one in found if one.value])
+            evidence = (*self.guessed_dtype(p, dtype), *argument.evidence)
+            found.append(replace(argument, evidence=evidence))
+        return tuple(found)
+
+    def summed_in_any_order(self, name: str, dtype: str | None) -> int:
+        """Give the line where atomics add floats, whose sum rounds as they come; 0 for none."""
+        reaches = self.arrays.reaches.get(name, []) if dtype in FLOAT_DTYPES else []
+        return next((reach.line for reach in reaches if reach.adds), 0)
+
+    def guessed_dtype(self, parameter: KernelParameter, dtype: str | None) -> tuple[Evidence, ...]:
+        names = [n for n in self.launch.site.guessed if n in IDENTIFIER.findall(parameter.c_type)]
+        told = "for no launch says it; `tune init --instantiate` takes another"
+        return tuple(
+            Evidence(GUESSED, f"dtype {dtype}: {name} is a guess, {told}") for name in names
+        )
+
+    def limit(self) -> str:
+        """Say where extreme inputs end, if a right kernel overflows and its reference does not."""
+        masked, span = self.launch.source.masked, self.launch.kernel.body
+        floats = [name for name, text in self.types.items() if dtype_of(text, {}) == "float32"]
+        found = summed_products(masked, span, floats)
+        if found is None:
+            return ""
+        at, what = found
+        end = f"largest: {LARGEST}, " if what == "squares" else ""
+        of = "" if what == "numbers" else " in float32"
+        reason = f"a guess: {what} are summed{of} in line {LineIndex(masked).at(at)}"
+        return f'{{{end}reason: "{reason}"}}'
+
+    def guessed(
+        self, parameter: KernelParameter, dtype: str | None, besides: Collection[str]
+    ) -> DraftArgument:
+        """Give a number that no launch states a usual value, and say so."""
+        masked = self.launch.source.masked
+        options = enumerators(masked, parameter.c_type) if dtype is None else None
+        if options:
+            named = {host.followed(self.passed.get(parameter.name, ""))[0] for host in self.hosts}
+            known = {name.rsplit("::", 1)[-1] for name in named} & options.keys()
+            name = known.pop() if len(known) == 1 else next(iter(options))
+            certainty = GUESSED if len(named) != 1 or name not in " ".join(named) else SURE
+            evidence = (Evidence(certainty, f"{name}, one of {', '.join(options)}"),)
+            return DraftArgument(parameter, "int32", value=str(options[name]), evidence=evidence)
+        if dtype is None or not parameter.name:
+            return DraftArgument(parameter, dtype)
+        passed = self.passed.get(parameter.name, "")
+        names = {parameter.name, plain(passed), plain(self.launch.followed(passed))}
+        stated = stated_default(masked, tuple(sorted(names)))
+        if stated is not None:
+            told = f"the default in line {LineIndex(masked).at(stated[1])}"
+            evidence = (Evidence(LIKELY, told),)
+            return DraftArgument(parameter, dtype, value=stated[0], evidence=evidence)
+        evidence = (Evidence(GUESSED, "a usual number, for whoever calls the host code says it"),)
+        value = usual(parameter.name, dtype, besides)
+        return DraftArgument(parameter, dtype, value=value, evidence=evidence)
+
+    def value(self, parameter: KernelParameter) -> Stated | None:
+        if not parameter.name or parameter.name not in self.passed:
+            return None
+        if parameter.name in self.launch.varying:
+            return None
+        found = {self._value(parameter, host) for host in self.hosts}
+        return found.pop() if len(found) == 1 else None
+
+    def _value(self, parameter: KernelParameter, host: Host) -> Stated | None:
+        text, level = host.followed(self.passed[parameter.name])
+        for constant in self.launch.source.constants:
+            if constant.name == text:
+                text = constant.value
+        origin = f"passed in line {host.path[level].line}"
+        dtype = parameter.dtype or dtype_of(parameter.c_type, self.types) or ""
+        if dtype == "bool" and text in ("true", "false"):
+            return text, origin
+        if "int" in dtype:
+            known = host.number(self.passed[parameter.name])
+            return None if known is None else (str(known.value), f"line {known.line}")
+        if "float" not in dtype:
+            return None
+        if literal := _FLOAT.fullmatch(text):
+            return repr(float(literal[1])), origin
+        return None
+
+    def absent(self, parameter: KernelParameter) -> Stated | None:
+        if not parameter.name or parameter.pointers != 1 or parameter.name not in self.passed:
+            return None
+        passed = self.passed[parameter.name]
+        found = {pointer_text(host.followed(passed)[0]) for host in self.hosts}
+        if not found or not found <= {*_NULL}:
+            return None
+        return "0", f"a null pointer, line {self.hosts[0].path[0].line}"
+
+    def role(self, parameter: KernelParameter) -> tuple[str, Evidence]:
+        use = self.uses.get(parameter.name, Use())
+        read, written = use.read, use.written
+        if parameter.const or not parameter.name:
+            return ("input" if parameter.name else "output"), Evidence(SURE, "const")
+        if use.handed is not None and (read is None or written is None):
+            by, line = use.handed
+            told = f"{use.role} by the name of {by}" if use.assumed else f"handed to {by}"
+            return use.role, Evidence(GUESSED, f"{told}, line {line}")
+        if read is None and written is None:
+            return use.role, Evidence(GUESSED, "nothing here reads or writes it")
+        reaches = self.arrays.reaches.get(parameter.name, [])
+        scattered = [r for r in reaches if r.writes and self.arrays.pointed(r)]
+        if read is None and scattered:
+            told = f"written only where others point, line {scattered[0].line}"
+            return "inout", Evidence(GUESSED, told)
+        if read is None or written is None:
+            return use.role, Evidence(
+                SURE,
+                f"written, line {written}" if written else f"read, line {read}, and not written",
+            )
+        told = f"read, line {read}, and written, line {written}"
+        if reads_own_results(reaches, self.launch.source.masked):
+            return "output", Evidence(LIKELY, f"{told}: its own results")
+        looped = any(one.writes and one.loop_end for one in reaches)
+        return use.role, Evidence(LIKELY if written < read or looped else SURE, told)
+
+
+def reads_own_results(reaches: Sequence[Reach], masked: str) -> bool:
+    """Tell whether all that is read of an array was written before, as far as indices tell."""
+    written = [one for one in reaches if one.writes and not one.reads]
+    if not written or not all(one.exact for one in reaches):
+        return False
+    first = min(written, key=lambda one: one.at)
+    return all(_is_own(one, first, masked) for one in reaches if one.reads)
+
+
+def _is_own(read: Reach, written: Reach, masked: str) -> bool:
+    if bare(read.index) == bare(written.index):
+        return ";" in masked[written.at : read.at]
+    # of y[k], each y[j] with j < k
+    earlier = (
+        re.sub(rf"(?<![\w.]){re.escape(bound.what)}\b", bound.limit, read.index)
+        for bound in read.bounds
+        if IDENTIFIER.fullmatch(bound.what) and IDENTIFIER.fullmatch(bound.limit)
+    )
+    return any(bare(index) == bare(written.index) for index in earlier)
+
+
+def _sure(origin: str) -> tuple[Evidence, ...]:
+    return (Evidence(SURE, origin),) if origin else ()

@@ -1,0 +1,120 @@
+"""`tune init`: drafts of the files that a kernel needs before it can be tuned."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner.app.environment import program_name
+from tuner.cli import options
+
+if TYPE_CHECKING:
+    from tuner.extensions.draft.space import Drafted
+
+
+@click.command("init")
+@click.argument("kernel_file", metavar="KERNEL", type=click.Path(path_type=Path))
+@options.kernel()
+@options.instantiate
+@options.include
+@click.option(
+    "--problem",
+    metavar="FILE",
+    type=options.FILE,
+    help="What KERNEL.cu computes: a KernelBench problem (.py) or a FlashInfer-trace definition "
+    "(.json).",
+)
+@click.option(
+    "--out",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    help="Where search_spaces/ and templates/ are.  [default: here]",
+)
+@click.option("--force", is_flag=True, help="Overwrite drafts that exist; never a reference.")
+@options.as_json
+def command(
+    kernel_file: Path,
+    kernel: str | None,
+    instantiate: tuple[str, ...],
+    include: tuple[Path, ...],
+    problem: Path | None,
+    out: Path,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Draft a search space, a template and a reference for KERNEL.cu or KERNEL.py.
+
+    What the source says is filled in: the arguments, the launch, the constants that look tunable.
+    What it does not say is marked FILL IN. KERNEL.cu itself is not changed.
+
+    Where KERNEL.cu includes headers of its project or of a framework, the kernel and what it needs
+    are extracted first, into kernels/KERNEL.cu.
+
+    KERNEL.py may hold a kernel of Triton or Helion: its configs become the search space, and what
+    launches it KERNEL_tune.py, beside it. The file is read and never run.
+
+    Instead of a kernel a problem can be named, PROBLEM.py or DEFINITION.json: its kernel is the .cu
+    of the same name beside it, of which a skeleton is written where there is none.
+    """
+    from tuner.compiler.cache import Cache
+    from tuner.compiler.pool import NvrtcPool
+    from tuner.extensions.draft.drafting import Asked, draft_problem, draft_source
+    from tuner.extensions.draft.problems.statement import is_stated
+    from tuner.extensions.draft.python.drafting import draft_python
+    from tuner.model.languages import refuse_opencl
+
+    refuse_opencl(kernel_file, "`tune init`")
+    names = tuple(name.strip() for name in (kernel or "").split(",") if name.strip())
+    if kernel_file.suffix == ".py" and not is_stated(kernel_file):
+        made = draft_python(kernel_file, out, names, force=force)
+        click.echo(json.dumps(as_object(made)) if as_json else as_text(made))
+        return
+    asked = Asked(names, instantiate, include, problem)
+    with NvrtcPool(1, cache=Cache()) as pool:
+        if kernel_file.suffix in (".py", ".json"):
+            made = draft_problem(kernel_file, out, compiler=lambda: pool, force=force)
+        else:
+            made = draft_source(kernel_file, out, asked, compiler=lambda: pool, force=force)
+    click.echo(json.dumps(as_object(made)) if as_json else as_text(made))
+
+
+def as_object(made: Drafted) -> dict[str, object]:
+    """Make the object that `--json` prints; what tells of an extraction only where one was."""
+    extraction = {"left_out": list(made.left_out), "notes": list(made.notes)}
+    return {
+        "kernel": made.kernel,
+        "written": [*map(str, made.written)],
+        "kept": [*map(str, made.kept)],
+        "parameters": list(made.parameters),
+        "blanks": [
+            {"file": str(blank.file), "line": blank.line, "what": blank.what}
+            for blank in made.blanks
+        ],
+        **{name: told for name, told in extraction.items() if told},
+        "next": None if made.space is None else _check(made.space),
+    }
+
+
+def as_text(made: Drafted) -> str:
+    """Write for a terminal what was drafted and what is left to do."""
+    lines = [f"wrote {path}" for path in made.written]
+    lines += [f"kept {path}" for path in made.kept]
+    lines += [f"left out ({len(made.left_out)}):"] if made.left_out else []
+    lines += [f"  {text}" for text in made.left_out]
+    lines += made.notes
+    if made.space is not None:
+        blanks = made.blanks
+        lines.append(f"parameters: {', '.join(made.parameters) or 'none found'}")
+        lines.append(f"to fill in ({len(blanks)}):" if blanks else "nothing to fill in")
+        lines += [f"  {blank.file}:{blank.line}: {blank.what}" for blank in blanks]
+        lines.append(f"then: {_check(made.space)}")
+    return "\n".join(lines)
+
+
+def _check(space: Path) -> str:
+    return f"{program_name()} check {shlex.quote(str(space))}"

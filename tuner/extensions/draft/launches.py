@@ -1,0 +1,296 @@
+"""What the launch means in a search space: which names are axes, and its grid, block and memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from types import MappingProxyType
+
+from tuner.extensions.draft.choices import (
+    PER_THREAD,
+    PROBLEM_SIZE,
+    Names,
+    Proposals,
+    TunableConstant,
+    why_fixed,
+)
+from tuner.extensions.draft.host_values import (
+    INTEGERS,
+    Host,
+    HostLaunch,
+    Number,
+    names_behind,
+    plain,
+)
+from tuner.extensions.draft.reading.accesses import assigned
+from tuner.extensions.draft.reading.launches import HostFunction, functions_of
+from tuner.extensions.draft.translate import Result, Scope, translate
+from tuner.source.facts import IDENTIFIER, Constant
+from tuner.source.kernels import dtype_of
+from tuner.source.syntax import fold, listed, number
+
+_TILE = re.compile(r"\bblockIdx\.[xyz]\s*\*\s*(\w+(?:\s*\*\s*\w+)*)\s*(?=[;+)])")
+_RETURN = re.compile(r"\breturn\b([^;]*);")
+_MACRO = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([\w\s,]*\))((?:[^\n\\]|\\\n)*)", re.MULTILINE
+)
+_MAX_DEPTH = 8
+_VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Names of the C++ source that are axes, with the axes' names; `fixed` are constants of it.
+
+    `strides` are parameters that are products of the axes, each with the place that says so.
+    """
+
+    names: Mapping[str, str]
+    fixed: Mapping[str, Constant] = field(default_factory=dict)
+    strides: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def texts(self, launch: HostLaunch) -> dict[str, str]:
+        """Map texts of the launch's own function to axes: what it passes, and what it knows."""
+        strides = {name: text for name, (text, _) in self.strides.items()}
+        return (
+            strides
+            | dict(self.names)
+            | {
+                form: self.names[name]
+                for name, text in launch.passed.items()
+                if name in self.names and number(text) is None
+                for form in (text, plain(text))
+            }
+        )
+
+
+def axes_of(launch: HostLaunch, hosts: Sequence[Host]) -> Axes:
+    """Find the axes: whole-number parameters, host variables of the grid, else fixed sizes."""
+    names, types = Names(), launch.types()
+    arguments, grid = launch.site.arguments, launch.site.grid
+    found: dict[str, str] = {}
+    for place, p in enumerate(launch.kernel.parameters):
+        if p.name and not p.pointers and dtype_of(p.c_type, types) in INTEGERS:
+            # an offset of 0 is passed as a whole number too
+            known = [host.number(text) for text in arguments[place : place + 1] for host in hosts]
+            is_size = all(value is None or value.value > 0 for value in known)
+            if is_size or p.name in launch.varying:
+                found[p.name] = names.axis(p.name)
+    # `const int rows = 1024;`, where both the grid and an array have so many
+    texts = Axes(found).texts(launch)
+    sized = launch.problem_sizes & names_behind(grid, launch.site.definitions)
+    for name, value in launch.site.definitions.items():
+        if name in sized and name not in texts and number(value) is not None:
+            found[name] = names.axis(name)
+    scope = scope_of(launch, Axes(found), ())
+    for text in grid:
+        own = replace(scope, values={**scope.values, **found})
+        if translate(text, own) is not None:
+            continue
+        unknown = dict.fromkeys(_unknown(text, own))
+        if translate(text, replace(own, values={**own.values, **{n: n for n in unknown}})):
+            found |= {name: names.axis(name) for name in unknown}
+    if found:
+        return Axes(found)
+    fixed = {constant.name: constant for constant in _fixed(launch)}
+    return Axes({name: names.axis(name) for name in fixed}, fixed)
+
+
+def _unknown(text: str, scope: Scope, depth: int = 0) -> Iterator[str]:
+    # the names that a grid depends on, and that nothing but a caller or a tensor says
+    for name in _VARIABLE.findall(text):
+        if dtype_of(name, {}) is not None or translate(name, scope) is not None:
+            continue
+        computed = scope.definitions.get(name, "")
+        behind = [*_unknown(computed, scope, depth + 1)] if depth < _MAX_DEPTH else []
+        known = replace(scope, values={**scope.values, **{n: n for n in behind}})
+        # `per_block = kThreads / width`: an axis `per_block` would not follow the threads
+        yield from behind if behind and translate(computed, known) is not None else [name]
+
+
+def numbers_of(launch: HostLaunch, axes: Axes, host: Host) -> dict[str, Number]:
+    """Map axes to the numbers they have on one way to the launch, as far as the source says."""
+    passed = launch.passed
+    known = {axis: host.number(passed.get(name, name)) for name, axis in axes.names.items()}
+    return {axis: n for axis, n in known.items() if n is not None and n.value > 0}
+
+
+def _fixed(launch: HostLaunch) -> Iterator[Constant]:
+    source, sized = launch.source, launch.problem_sizes
+    reached = source.reachable([launch.kernel])
+    used = {name for span in reached for name in IDENTIFIER.findall(source.masked, *span)}
+    often = [constant.name for constant in source.constants]
+    for constant in source.constants:
+        value = constant.number
+        if constant.name not in used | launch.names or often.count(constant.name) > 1:
+            continue
+        if value is None or isinstance(value, bool) or value < 1:
+            continue
+        if constant.name in sized or why_fixed(constant.name, value) == PROBLEM_SIZE:
+            yield constant
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchDraft:
+    """A launch as expressions; None where only a person can say, `hints` what the source says."""
+
+    kernel: str | None
+    grid: tuple[str, ...] | None
+    block: tuple[str, ...] | None
+    shared_memory: str | None
+    hints: Mapping[str, str] = field(default_factory=dict)
+
+
+def template_launch(launch: HostLaunch, axes: Axes, proposals: Proposals) -> LaunchDraft:
+    """Draft the launch of the template: proposed constants are parameters in it."""
+    drafted = launch_draft(launch, axes, proposals.instance, proposals.choices)
+    factors = " * ".join(choice.name for choice in proposals.choices if choice.divides_grid)
+    if factors and drafted.grid is not None:
+        blocks = re.sub(
+            r"^ceil_div\((\w+), (\w+)\)$", rf"ceil_div(\1, \2 * {factors})", drafted.grid[0]
+        )
+        if blocks == drafted.grid[0]:
+            blocks = f"ceil_div({blocks}, {factors})"
+        drafted = replace(drafted, grid=(blocks, *drafted.grid[1:]))
+    own_block = next((choice.name for choice in proposals.choices if choice.is_block), None)
+    if not launch.is_guessed or own_block is None or len(drafted.block or ()) > 1:
+        return drafted
+    return replace(drafted, block=(own_block,))
+
+
+def exact_divisions(launch: HostLaunch, choices: Sequence[TunableConstant]) -> Iterator[str]:
+    """Yield constraints for parameters that the source divides by one another without rest."""
+    origins = {choice.origin: choice for choice in choices if choice.origin is not None}
+    spans = launch.source.reachable([launch.kernel])
+    texts = [launch.source.masked[start:end] for start, end in spans]
+    texts += [*launch.site.grid, *launch.site.block, *launch.site.definitions.values()]
+    found = {
+        (match[1], match[2])
+        for text in texts
+        for match in re.finditer(r"\b([A-Za-z_]\w*)\s*/\s*([A-Za-z_]\w*)\b", text)
+        if match[1] in origins and match[2] in origins
+    }
+    for dividend, divisor in sorted(found):
+        a, b = origins[dividend], origins[divisor]
+        if isinstance(a.default, int) and isinstance(b.default, int) and a.default % b.default == 0:
+            yield f"{a.name} % {b.name} == 0"
+
+
+def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant]) -> Scope:
+    """Say what the names in the host code and the file's constants stand for."""
+    constants, own = launch.constants, launch.site.definitions
+    # `kit::threads` in a function that has `threads` of its own
+    outer = {f"::{name}": text for name, text in constants.items() if name in own}
+    return Scope(
+        values=axes.texts(launch) | {c.origin: c.name for c in choices if c.origin is not None},
+        definitions={**constants, **own, **outer},
+        types=launch.types(),
+        defaults={c.name: c.default for c in choices if isinstance(c.default, int)},
+        results=_results(launch),
+    )
+
+
+def _results(launch: HostLaunch) -> dict[str, Result]:
+    # functions and macros in the launch that compute their result and do nothing else
+    source = launch.source
+    functions = functions_of(source)
+    spans = tuple(function.span for function in functions)
+    found: dict[str, Result] = {}
+    for function in functions:
+        returns = [*_RETURN.finditer(source.masked, *function.span)]
+        if function.name in launch.names and len(returns) == 1:
+            own = assigned(source.masked, spans, returns[0].start())
+            definitions = {name: variable.text for name, variable in own.items()}
+            defaults = {name: text for name, text in _declared(source.masked, function) if text}
+            found[function.name] = Result(function.parameters, returns[0][1], definitions, defaults)
+    for match in _MACRO.finditer(source.masked):
+        parameters = tuple(IDENTIFIER.findall(match[2]))
+        if match[1] in launch.names and not re.search(r"[;{#]", match[3]):
+            found[match[1]] = Result(parameters, fold(match[3].replace("\\\n", " ")))
+    return found
+
+
+def launch_draft(
+    launch: HostLaunch,
+    axes: Axes,
+    instance: tuple[str, ...] | None,
+    choices: Sequence[TunableConstant] = (),
+) -> LaunchDraft:
+    """Draft a launch of one instance of the kernel, of the source as it is without `choices`."""
+    name: str | None = launch.kernel.qualified_name
+    if launch.kernel.template and instance is None:
+        name = None
+    elif launch.kernel.template and instance is not None:
+        values = ((launch.value(text), text) for text in instance)
+        arguments = (value if number(value) is not None else text for value, text in values)
+        name = f"{name}<{', '.join(arguments)}>"
+    site, scope = launch.site, scope_of(launch, axes, choices)
+    hints = {
+        "grid": ", ".join(site.grid),
+        "block": ", ".join(site.block),
+        "shared_memory": launch.followed(site.shared),
+    }
+    hints = {} if launch.is_guessed else hints
+    shared = translate(site.shared, _with_literals(scope, choices, 0))
+    grid = _extents(site.grid, scope, choices, _tiles(launch, choices))
+    block = _extents(site.block, scope, choices)
+    return LaunchDraft(name, grid, block, shared, hints)
+
+
+def _tiles(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, str]:
+    """Map what a block takes, by `blockIdx.x * A * B` in the kernel, to parameters."""
+    origins = {c.origin: c for c in choices if c.origin is not None and type(c.default) is int}
+    found: dict[int, str] = {}
+    for match in _TILE.finditer(launch.source.masked, *launch.kernel.body):
+        factors = re.findall(r"\w+", match[1])
+        own = [origins[name] for name in factors if name in origins]
+        plain = [factor for factor in factors if factor.isdigit()]
+        if own and len(own) + len(plain) == len(factors):
+            size = prod(c.default for c in own if isinstance(c.default, int))
+            text = " * ".join([*(c.name for c in own), *plain])
+            found[size * prod(map(int, plain))] = text if len(factors) == 1 else f"({text})"
+    return found
+
+
+def _declared(masked: str, function: HostFunction) -> Iterator[tuple[str, str]]:
+    # parameters with the text of their defaults
+    head = masked.index(function.name, function.span[0]) + len(function.name)
+    pieces = listed(masked, masked.index("(", head))[0]
+    for name, piece in zip(function.parameters, pieces, strict=False):
+        yield name, piece.partition("=")[2].strip()
+
+
+def _extents(
+    texts: Sequence[str],
+    scope: Scope,
+    choices: Sequence[TunableConstant],
+    tiles: Mapping[int, str] = MappingProxyType({}),
+) -> tuple[str, ...] | None:
+    defaults = {**scope.defaults, **{text: size for size, text in tiles.items()}}
+    own = [_with_literals(scope, choices, axis) for axis in range(len(texts[:3]))]
+    translated = [
+        translate(text, replace(one, literals={**tiles, **one.literals}, defaults=defaults))
+        for text, one in zip(texts, own, strict=False)
+    ]
+    known = tuple(text for text in translated if text is not None)
+    while len(known) > 1 and known[-1] == "1":
+        known = known[:-1]
+    return known if translated and None not in translated else None
+
+
+def _with_literals(scope: Scope, choices: Sequence[TunableConstant], axis: int) -> Scope:
+    # a number in the launch that equals the block's size is taken to be the block's size
+    sized = sorted(choices, key=lambda choice: choice.axis == axis)
+    literals = {
+        choice.default: choice.name
+        for choice in sized
+        if (choice.is_block or choice.axis == axis) and isinstance(choice.default, int)
+    }
+    # and one that equals what a thread does is what a thread does
+    for choice in choices:
+        each = choice.axis is None and PER_THREAD.fullmatch(choice.name.upper())
+        if each and type(choice.default) is int and choice.default > 1:
+            literals.setdefault(choice.default, choice.name)
+    return replace(scope, literals=literals)

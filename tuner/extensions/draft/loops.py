@@ -1,0 +1,443 @@
+"""Let a thread take more: vectors of elements, the work of several blocks, unrolled loops."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tuner.extensions.draft.choices import PER_THREAD, Names, Proposals, TunableConstant
+from tuner.extensions.draft.host_values import HostLaunch, plain
+from tuner.extensions.draft.launches import Axes, scope_of
+from tuner.extensions.draft.reading.accesses import Access, accesses_of, assigned, bare, bounds_at
+from tuner.extensions.draft.translate import Scope, translate
+from tuner.extensions.draft.vectors import VECTOR_TYPE, Pack, Site, vectorized
+from tuner.model.kernel import DTYPE_BYTES
+from tuner.source.facts import IDENTIFIER, LineIndex, Span, within
+from tuner.source.host import Edit
+from tuner.source.kernels import dtype_of
+from tuner.source.syntax import Node, ancestors, fold, number, parse_tree, part, text_of, walk
+
+# what the parameters are called
+WORK = frozenset(("vec", "items", "unroll"))
+_LOAD_BYTES = 16
+_UNROLLS = (0, 2, 4, 8)
+_ITEMS = (1, 2, 4, 8)
+# the threads of a block depend on one another, or leave the loop
+_TIED = re.compile(
+    r"\bthreadIdx\b|__sync|_sync\b|__shfl|__ballot|__activemask|\b(?:goto|break|continue|return|asm"
+    r"|cooperative_groups|cg)\b|\bcuda::barrier\b"
+)
+_SYNCED = re.compile(r"__sync|_sync\b|__shfl|\b__shared__\b|\bthis_thread_block\b")
+_WIDE = re.compile(r"reinterpret_cast|\b(?:float|int|uint|double|half|bfloat16|nv_bfloat16)[24]\b")
+_CONDITIONAL = frozenset(
+    ("if_statement", "conditional_expression", "for_statement", "while_statement", "do_statement",
+     "switch_statement", "lambda_expression", "for_range_loop")
+)  # fmt: skip
+_INDEX = frozenset(
+    ("blockIdx.x*B+threadIdx.x", "B*blockIdx.x+threadIdx.x", "threadIdx.x+blockIdx.x*B",
+     "threadIdx.x+B*blockIdx.x")
+)  # fmt: skip
+_STRIDE = frozenset(("B*gridDim.x", "gridDim.x*B"))
+
+
+def with_loops(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Proposals:
+    """Add what a thread could do at once, where the accesses of the kernel allow it."""
+    reader = _Loops.of(launch, axes, proposals.choices)
+    if reader is None:
+        return proposals
+    names = Names([*axes.names.values(), *(choice.name for choice in proposals.choices)])
+    found = [*reader.vector(names), *reader.items(names), *reader.unrolled(names)]
+    return replace(proposals, choices=(*proposals.choices, *found))
+
+
+@dataclass(frozen=True, slots=True)
+class _Loops:
+    launch: HostLaunch
+    scope: Scope
+    body: Node
+    accesses: tuple[Access, ...]
+    blocks: frozenset[str]
+    has_width: bool
+    has_unroll: bool
+    sites: tuple[Site, ...]
+
+    @classmethod
+    def of(
+        cls, launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant]
+    ) -> _Loops | None:
+        kernel = launch.kernel
+        nodes = walk(parse_tree(launch.source.masked))
+        body = next(
+            (node for node in nodes if (node.start_byte, node.end_byte) == kernel.body), None
+        )
+        if body is None or body.has_error:
+            return None
+        blocks = {choice.origin for choice in choices if choice.is_block and choice.origin}
+        own = launch.source.masked[slice(*kernel.body)]
+        named = any(PER_THREAD.fullmatch(choice.name.upper()) for choice in choices)
+        width = named or _WIDE.search(own) is not None
+        scope = scope_of(launch, axes, ())
+        found = accesses_of(launch.source, kernel)
+        unrolled = any(choice.name.startswith("unroll") for choice in choices)
+        reader = cls(launch, scope, body, found, frozenset(blocks), width, unrolled, ())
+        return replace(reader, sites=(*reader.loops(), *reader.guards()))
+
+    def text(self, node: Node | None) -> str:
+        return fold(text_of(node, self.launch.source.masked))
+
+    def known(self, at: int) -> dict[str, str]:
+        values = assigned(self.launch.source.masked, (self.launch.kernel.body,), at)
+        return {name: value.text for name, value in values.items()}
+
+    def normal(self, text: str, at: int) -> str:
+        """Write an index with its variables followed, and B for the threads of a block."""
+        known = self.known(at)
+        for _ in range(4):
+            text = IDENTIFIER.sub(lambda m: known.get(m[0], m[0]), text)
+        text = re.sub(r"\b(?:static_cast<[^<>]*>|int64_t|size_t|int|unsigned|uint32_t)\b", "", text)
+        text = re.sub(r"static_cast<[^<>]*>|[\s()]", "", text)
+        return re.sub(
+            "|".join([r"\bblockDim\.x\b", *map(r"\b{}\b".format, self.blocks)]), "B", text
+        )
+
+    def loops(self) -> Iterator[Site]:
+        for node in walk(self.body):
+            initial, condition = part(node, "initializer"), part(node, "condition")
+            update, body = part(node, "update"), part(node, "body")
+            declared = part(initial, "declarator")
+            value, name = part(declared, "value"), part(declared, "declarator")
+            if node.type != "for_statement" or None in (condition, update, body, value, name):
+                continue
+            assert initial and condition and update and body and value and name
+            step, variable = part(update, "right"), self.text(name)
+            steps = self.text(part(update, "operator")) == "+="
+            limited = self.text(part(condition, "left")) == variable
+            if step is None or not steps or self.text(part(condition, "operator")) != "<":
+                continue
+            first = self.normal(self.text(value), node.start_byte)
+            stride = self.normal(self.text(step), node.start_byte)
+            over_grid = first in _INDEX and stride in _STRIDE
+            if limited and (over_grid or (first == "threadIdx.x" and stride == "B")):
+                yield Site(
+                    variable,
+                    self.text(part(initial, "type")),
+                    (name.start_byte, name.end_byte),
+                    (condition.start_byte, update.end_byte),
+                    ((value.start_byte, value.end_byte), (step.start_byte, step.end_byte)),
+                    (body.start_byte, body.end_byte),
+                    body.type == "compound_statement",
+                    self.text(part(condition, "right")),
+                    over_grid,
+                    guarded=False,
+                )
+
+    def guards(self) -> Iterator[Site]:
+        # int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) { ... }
+        statements = [node for node in self.body.named_children if node.type != "comment"]
+        for place, node in enumerate(statements):
+            declared = part(node, "declarator")
+            value, name = part(declared, "value"), part(declared, "declarator")
+            if node.type != "declaration" or value is None or name is None:
+                continue
+            if self.normal(self.text(value), node.start_byte) not in _INDEX:
+                continue
+            tests = [n for n in statements[place + 1 :] if n.type != "declaration"]
+            guard = tests[0] if tests and tests[0].type == "if_statement" else None
+            condition, inside = part(guard, "condition"), part(guard, "consequence")
+            if guard is None or condition is None or inside is None or part(guard, "alternative"):
+                return
+            leaves = self.text(inside) in ("return;", "{ return; }")
+            if not leaves and guard != statements[-1]:
+                return
+            body = (guard.end_byte, self.body.end_byte - 1)
+            at = inside
+            if not leaves:
+                body = (inside.start_byte, inside.end_byte)
+            elif guard == statements[-1]:
+                return
+            else:
+                at = statements[statements.index(guard) + 1]
+            bounds = bounds_at(at, self.body.start_byte, self.launch.source.masked)
+            variable = self.text(name)
+            limit = next((bound.limit for bound in bounds if bound.what == variable), None)
+            if limit is not None:
+                yield Site(
+                    variable,
+                    self.text(part(node, "type")),
+                    (name.start_byte, name.end_byte),
+                    (node.end_byte, condition.end_byte),
+                    ((value.start_byte, value.end_byte),),
+                    body,
+                    not leaves and inside.type == "compound_statement",
+                    limit,
+                    over_grid=True,
+                    guarded=True,
+                )
+            return
+
+    def is_free(self, site: Site) -> bool:
+        """Whether it does not matter which thread runs the body for which element."""
+        masked = self.launch.source.masked
+        text = masked[slice(*site.body)]
+        reached = set(IDENTIFIER.findall(text))
+        called = [
+            masked[slice(*d.span)]
+            for d in self.launch.source.definitions
+            if d.kind == "function" and d.name in reached
+        ]
+        name = site.variable
+        changed = rf"(?<![\w.]){name}\s*(?:[-+*/%]?=(?!=)|\+\+|--)|(?:\+\+|--)\s*{name}\b"
+        tied = _TIED.search(text) or any(re.search(r"threadIdx|__sync|_sync\b", c) for c in called)
+        if tied or re.search(changed, text) or (site.over_grid and "blockIdx.x" in text):
+            return False
+        # what a thread writes here, another may read where the order stays
+        bodies = [one.body for one in self.sites]
+        own = {a.array for a in self.accesses if a.writes and within(a.at, bodies)}
+        if any(a.array in own and not within(a.at, bodies) for a in self.accesses):
+            return False
+        # arrays of a thread's own have room for as many elements as it has now
+        return not self.counts(site)
+
+    def counts(self, site: Site) -> bool:
+        text = self.launch.source.masked[slice(*site.body)]
+        outside = self.launch.source.masked[self.body.start_byte : site.body[0]]
+        arrays = {a.array for a in self.accesses} | {*self.pointers()}
+        for name, index in re.findall(r"([A-Za-z_]\w*)\s*\[([^\]]*)\]", text):
+            own = re.search(rf"(?<!__shared__ )\b{name}\s*\[[^\]]*\]\s*[;=]", outside)
+            if name not in arrays and own and site.variable not in index:
+                return True
+        return False
+
+    def pointers(self) -> Iterator[str]:
+        masked = self.launch.source.masked[slice(*self.launch.kernel.body)]
+        yield from (
+            match[1] for match in re.finditer(r"\*\s*(?:__restrict__\s*)?(\w+)\s*=", masked)
+        )
+
+    def vector(self, names: Names) -> Iterator[TunableConstant]:
+        if self.has_width or not self.sites or not all(map(self.is_free, self.sites)):
+            return
+        if any(site.guarded for site in self.sites) and len(self.sites) > 1:
+            return
+        name = names.of("vec")
+        hole = f"@{{ {name} }}@"
+        edits: list[Edit] = []
+        constraints: dict[str, None] = {}
+        smallest: list[int] = []
+        for site in self.sites:
+            limit = self.multiple(site.limit, site.body[0])
+            packs = [*self.packs(site)]
+            if limit is None:
+                return
+            constraints[limit] = None
+            for pack in packs:
+                constraints |= dict.fromkeys(pack.multiples)
+                smallest.append(pack.bytes_each)
+            edits += vectorized(site, packs, hole, self.launch.source.masked, self.type_name)
+        if not smallest:
+            return
+        at = self.launch.kernel.span[0]
+        edits.append(Edit(at, at, VECTOR_TYPE.format(name=self.type_name)))
+        most = _LOAD_BYTES // min(smallest)
+        values = tuple(v for v in (1, 2, 4, 8, 16) if v <= most)
+        line = LineIndex(self.launch.source.masked).at(self.sites[0].declared[0])
+        if len(values) > 1:
+            yield TunableConstant(
+                name=name,
+                values=values,
+                default=1,
+                note=f"elements of one load, in the loop of line {line}",
+                edits=tuple(edits),
+                divides_grid=any(site.over_grid for site in self.sites),
+                constraints=tuple(f"{text} % {name} == 0" for text in constraints),
+                is_work=True,
+            )
+
+    @property
+    def type_name(self) -> str:
+        taken = {*IDENTIFIER.findall(self.launch.source.masked)}
+        return next(name for name in ("Vector", "TunedVector", "TunedVector_") if name not in taken)
+
+    def multiple(self, text: str, at: int) -> str | None:
+        """Write a number of elements in the names of the space; None where it is unknown."""
+        known = self.known(at)
+        scope = replace(self.scope, definitions={**known, **self.scope.definitions})
+        written = translate(text, scope)
+        if written is None or not written.strip("() ").isidentifier():
+            return None if written is None else f"({written})"
+        return written
+
+    def packs(self, site: Site) -> Iterator[Pack]:
+        inside = [a for a in self.accesses if site.body[0] <= a.at < site.body[1]]
+        nodes = {n.start_byte: n for n in walk(self.body) if n.type == "identifier"}
+        groups: dict[tuple[str, str], list[tuple[Access, Node]]] = {}
+        for access in inside:
+            node = nodes.get(access.at)
+            around = node.parent if node is not None else None
+            is_element = around is not None and around.type == "subscript_expression"
+            key = (access.array, bare(self.text(around)) if is_element else "")
+            groups.setdefault(key, []).append((access, around or self.body))
+        for (array, text), found in groups.items():
+            written = any(access.writes for access, _ in found)
+            alone = sum(key[0] == array for key in groups) == 1
+            if not text or (written and not alone):
+                continue
+            first, element = found[0]
+            certain = [not _is_conditional(node, site.body) for _, node in found]
+            multiples = self.aligned(first.index or "", site)
+            if not (all(certain) if written else certain[0]) or multiples is None:
+                continue
+            pointer = next(p for p in self.launch.kernel.parameters if p.name == array)
+            dtype = dtype_of(pointer.c_type, self.launch.types())
+            if dtype is not None:
+                reads, spans = (
+                    # `x[i] = x[i] * a` reads after it names what it writes
+                    any(access.reads for access, _ in found),
+                    tuple((n.start_byte, n.end_byte) for _, n in found),
+                )
+                yield Pack(
+                    f"{IDENTIFIER.findall(text)[0]}_{site.variable}",
+                    pointer.c_type, self.text(element), spans, reads, written,
+                    DTYPE_BYTES[dtype], multiples,
+                )  # fmt: skip
+
+    def aligned(self, index: str, site: Site) -> tuple[str, ...] | None:
+        """List what has to be a multiple of the width for an index to begin at one."""
+        terms = [term for text in terms_of(index) for term in self.followed(text, site)]
+        if sum(term == site.variable for term in terms) != 1:
+            return None
+        found = []
+        for term in terms:
+            if term in (site.variable, "0"):
+                continue
+            if site.variable in IDENTIFIER.findall(term):
+                return None
+            sizes = (self.multiple(factor, site.body[0]) for factor in factors_of(term))
+            known = [size for size in sizes if size is not None]
+            numbers = [n for size in known if (n := number(size.strip("()"))) is not None]
+            if any(n % _LOAD_BYTES == 0 for n in numbers):
+                continue
+            named = [size for size in known if size.isidentifier()]
+            if not named:
+                return None
+            found.append(named[-1])
+        return tuple(found)
+
+    def followed(self, term: str, site: Site) -> list[str]:
+        known: Mapping[str, str] = self.known(site.body[0])
+        term = plain(term)
+        if term != site.variable and term in known:
+            return [each for text in terms_of(known[term]) for each in self.followed(text, site)]
+        return [term]
+
+    def items(self, names: Names) -> Iterator[TunableConstant]:
+        guarded = [site for site in self.sites if site.guarded]
+        masked = self.launch.source.masked
+        own = masked[slice(*self.launch.kernel.body)]
+        if self.has_width or not guarded or _SYNCED.search(own) or own.count("blockIdx.x") != 1:
+            return
+        site = guarded[0]
+        value = site.scaled[0]
+        spans = self.launch.source.reachable([self.launch.kernel])
+        helpers = [
+            masked[start:end] for start, end in spans if (start, end) != self.launch.kernel.span
+        ]
+        if any("blockIdx" in text or _SYNCED.search(text) for text in helpers):
+            return
+        inside = masked[slice(*value)]
+        if "blockIdx.x" not in inside or re.search(r"\breturn\b", masked[slice(*site.body)]):
+            return
+        start = masked.rfind("\n", 0, site.declared[0]) + 1
+        first = max(start, masked.rfind(";", 0, site.declared[0]) + 1, self.body.start_byte + 1)
+        before = masked[self.body.start_byte + 1 : first]
+        parameters = {p.name for p in self.launch.kernel.parameters}
+        outer = parameters | {*re.findall(r"(\w+)\s*(?:=|;)", before)}
+        changed = rf"(?<![\w.\]])(?:{'|'.join(map(re.escape, outer))})\s*(?:[-+*/]?=(?!=)|\+\+|--)"
+        if re.search(changed, masked[first : self.body.end_byte]):
+            return
+        name = names.of("items")
+        item = next(n for n in ("item", "item_") if not re.search(rf"\b{n}\b", masked))
+        at = value[0] + inside.index("blockIdx.x")
+        hole = f"@{{ {name} }}@"
+        loop = f"for (int {item} = 0; {item} < {hole}; ++{item}) {{"
+        end = self.body.end_byte - 1
+        yield TunableConstant(
+            name=name,
+            values=_ITEMS,
+            default=1,
+            note="blocks of the source that one block stands for",
+            edits=(
+                Edit(first, first, f" {loop}\n" if first > start else f"  {loop}\n"),
+                Edit(at, at + len("blockIdx.x"), f"(blockIdx.x * {hole} + {item})"),
+                Edit(end, end, "}\n"),
+            ),
+            divides_grid=True,
+            is_work=True,
+        )
+
+    def unrolled(self, names: Names) -> Iterator[TunableConstant]:
+        masked, lines = self.launch.source.masked, LineIndex(self.launch.source.masked)
+        found: list[int] = []
+        for node in walk(self.body):
+            if node.type != "for_statement" or self.is_constant(node):
+                continue
+            above = masked[: node.start_byte].rstrip()
+            touches = any(node.start_byte <= a.at < node.end_byte for a in self.accesses)
+            inner = any(n.type == "for_statement" for n in walk(node) if n != node)
+            row = above[above.rfind("\n") + 1 :]
+            if touches and not inner and "#pragma" not in row and not row.rstrip().endswith(")"):
+                found.append(node.start_byte)
+        if not found or self.has_unroll:
+            return
+        name = names.of("unroll")
+        edits = []
+        for at in found:
+            start = masked.rfind("\n", 0, at) + 1
+            alone = not masked[start:at].strip()
+            text = f"//% if {name}\n#pragma unroll @{{ {name} }}@\n//% endif\n"
+            edits.append(Edit(start, start, text) if alone else Edit(at, at, f"\n{text}"))
+        told = " and ".join(str(lines.at(at)) for at in found)
+        note = f"the loop of line {told}; 0 leaves it to the compiler"
+        yield TunableConstant(name, _UNROLLS, 0, note, tuple(edits), is_work=True)
+
+    def is_constant(self, loop: Node) -> bool:
+        # the compiler unrolls it all by itself
+        declared = part(loop, "initializer", "declarator", "value")
+        limit = part(loop, "condition", "right")
+        return all(number(self.launch.value(self.text(n))) is not None for n in (declared, limit))
+
+
+def _is_conditional(node: Node, body: Span) -> bool:
+    for around in ancestors(node):
+        if around.start_byte < body[0] or around.end_byte > body[1]:
+            return False
+        if around.type in _CONDITIONAL:
+            return True
+        operator = part(around, "operator")
+        if operator is not None and operator.text in (b"&&", b"||"):
+            return True
+    return False
+
+
+def factors_of(text: str) -> list[str]:
+    """Split a product, without casts and parentheses."""
+    return [plain(piece) for piece in _split(plain(text), "*")]
+
+
+def terms_of(text: str) -> list[str]:
+    """Split a sum, without casts and parentheses, all the way down."""
+    pieces = [plain(piece) for piece in _split(plain(text), "+")]
+    if len(pieces) == 1:
+        return pieces
+    return [term for piece in pieces for term in terms_of(piece)]
+
+
+def _split(text: str, sign: str) -> list[str]:
+    pieces, depth, start = [], 0, 0
+    for at, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if character == sign and depth == 0:
+            pieces.append(text[start:at].strip())
+            start = at + 1
+    return [*pieces, text[start:].strip()]

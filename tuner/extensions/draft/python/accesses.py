@@ -1,0 +1,207 @@
+"""What a kernel of Triton does with each pointer that it is handed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tuner.extensions.draft.python.source import PythonKernel, all_arguments
+
+_READS = ("load", "gather")
+_WRITES = ("store", "scatter")
+_DEPTH = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Lines in which a pointer's elements are read and written.
+
+    `is_index` says that what is read points into another array, `stored_as` what type of Triton's
+    is stored, and `extent` is the parameter that bounds all of a row of numbers.
+    """
+
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    is_index: bool = False
+    stored_as: str = ""
+    extent: str = ""
+
+    def with_(self, other: Access) -> Access:
+        """Take both together."""
+        return Access(
+            self.reads + other.reads,
+            self.writes + other.writes,
+            self.is_index or other.is_index,
+            self.stored_as or other.stored_as,
+            self.extent or other.extent,
+        )
+
+
+def accesses(
+    kernel: PythonKernel, kernels: Mapping[str, PythonKernel], depth: int = 0
+) -> dict[str, Access]:
+    """Map each parameter that is a pointer to what is done with it, in helpers too."""
+    reading = _Reading(kernel)
+    found: dict[str, Access] = {}
+    for call in (node for node in ast.walk(kernel.node) if isinstance(node, ast.Call)):
+        for name, access in reading.of(call):
+            found[name] = found.get(name, Access()).with_(access)
+        helper = kernels.get(call.func.id) if isinstance(call.func, ast.Name) else None
+        if helper is None or helper is kernel or depth >= _DEPTH:
+            continue
+        inner = accesses(helper, kernels, depth + 1)
+        handed = dict(zip((one.arg for one in all_arguments(helper.node)), call.args, strict=False))
+        handed |= {one.arg: one.value for one in call.keywords if one.arg}
+        for name, access in inner.items():
+            base = reading.base(handed[name]) if name in handed else None
+            if base is not None:
+                plain = Access(access.reads, access.writes, access.is_index, access.stored_as)
+                found[base] = found.get(base, Access()).with_(plain)
+    return found
+
+
+def loops(kernel: PythonKernel) -> bool:
+    """Tell whether a kernel has a loop that Triton could pipeline."""
+    return any(isinstance(node, ast.For | ast.While) for node in ast.walk(kernel.node))
+
+
+def multiplies(kernel: PythonKernel, kernels: Mapping[str, PythonKernel]) -> bool:
+    """Tell whether a kernel, or what it calls, multiplies tiles on tensor cores."""
+    calls = [node for node in ast.walk(kernel.node) if isinstance(node, ast.Call)]
+    if any(ast.unparse(call.func).endswith((".dot", ".dot_scaled")) for call in calls):
+        return True
+    helpers = {call.func.id for call in calls if isinstance(call.func, ast.Name)} & {*kernels}
+    others = {name: one for name, one in kernels.items() if name != kernel.name}
+    return any(multiplies(others[name], others) for name in helpers & {*others})
+
+
+class _Reading:
+    def __init__(self, kernel: PythonKernel) -> None:
+        self.parameters = frozenset(kernel.parameters)
+        self.constexprs = frozenset(kernel.constexprs)
+        self.calls = [node for node in ast.walk(kernel.node) if isinstance(node, ast.Call)]
+        self.defined: dict[str, list[ast.expr]] = {}
+        for node in ast.walk(kernel.node):
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    if isinstance(target, ast.Name):
+                        self.defined.setdefault(target.id, []).append(node.value)
+            elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+                self.defined.setdefault(f"+{node.target.id}", []).append(node.value)
+
+    def base(self, node: ast.expr, depth: int = 0) -> str | None:
+        """Follow an address to the parameter that it starts from."""
+        if depth > 20:
+            return None
+        match node:
+            case ast.Name(id=name):
+                for value in self.defined.get(name, ()):
+                    if name not in _names(value) or name not in self.parameters:
+                        found = self.base(value, depth + 1)
+                        if found is not None:
+                            return found
+                return name if name in self.parameters else None
+            case ast.BinOp(left=left, right=right, op=ast.Add() | ast.Sub()):
+                return self.base(left, depth + 1) or self.base(right, depth + 1)
+            case ast.Call(func=ast.Attribute(value=inner, attr="to")):
+                return self.base(inner, depth + 1)
+            case ast.Call() if _method(node).startswith(("make_", "advance", "cast")):
+                first = node.args[0] if node.args else _keyword(node, "base")
+                return None if first is None else self.base(first, depth + 1)
+        return None
+
+    def of(self, call: ast.Call) -> Iterator[tuple[str, Access]]:
+        method = _method(call)
+        is_atomic = method.startswith("atomic_")
+        if not (method in _READS + _WRITES or is_atomic):
+            return
+        address = call.args[0] if call.args else _keyword(call, "pointer")
+        of_language = isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)
+        if of_language and isinstance(call.func, ast.Attribute):
+            described = self.base(call.func.value)
+            if described is not None:  # a descriptor's own load and store
+                address = call.func.value
+        base = None if address is None else self.base(address)
+        if base is None or address is None or base in self.constexprs:
+            return
+        line = (call.lineno,)
+        yield (
+            base,
+            Access(
+                reads=line if method in _READS or is_atomic else (),
+                writes=line if method in _WRITES or is_atomic else (),
+                is_index=method in _READS and self._points(call),
+                stored_as=self._stored(call) if method in _WRITES else "",
+                extent=self._extent(call, address),
+            ),
+        )
+
+    def _points(self, call: ast.Call) -> bool:
+        names = {
+            name
+            for name, values in self.defined.items()
+            if any(call is inner for value in values for inner in ast.walk(value))
+        }
+        names = {name.lstrip("+") for name in names}
+        for _ in range(4):
+            names |= {
+                name.lstrip("+")
+                for name, values in self.defined.items()
+                if any(
+                    names & _names(value)
+                    for value in values
+                    if not any(isinstance(n, ast.Call) for n in ast.walk(value))
+                )
+            }
+        return any(
+            names & (_names(other.args[0]) - {_first(other.args[0])})
+            for other in self.calls
+            if other is not call and other.args and _method(other) in _READS
+        )
+
+    @staticmethod
+    def _stored(call: ast.Call) -> str:
+        value = call.args[1] if len(call.args) > 1 else _keyword(call, "value")
+        match value:
+            case ast.Call(func=ast.Attribute(attr="to"), args=[kind]):
+                text = ast.unparse(kind)
+                return text.rpartition(".")[2] if "." in text and "dtype" not in text else ""
+        return ""
+
+    def _extent(self, call: ast.Call, address: ast.expr) -> str:
+        """Name the parameter that bounds the only offset of an address."""
+        mask = _keyword(call, "mask")
+        if mask is None and len(call.args) > 1 and _method(call) in _READS:
+            mask = call.args[1]
+        if isinstance(mask, ast.Name) and len(self.defined.get(mask.id, ())) == 1:
+            mask = self.defined[mask.id][0]
+        name = _first(address)
+        moved = name is None or f"+{name}" in self.defined or name in self.defined
+        match address, mask:
+            case (
+                ast.BinOp(left=ast.Name(), op=ast.Add(), right=ast.Name(id=offset)),
+                ast.Compare(
+                    ops=[ast.Lt()], left=ast.Name(id=bounded), comparators=[ast.Name(id=n)]
+                ),
+            ) if offset == bounded and n in self.parameters and not moved:
+                return n
+        return ""
+
+
+def _first(address: ast.expr) -> str | None:
+    while isinstance(address, ast.BinOp):
+        address = address.left
+    return address.id if isinstance(address, ast.Name) else None
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _method(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
+
+
+def _keyword(call: ast.Call, name: str) -> ast.expr | None:
+    return next((one.value for one in call.keywords if one.arg == name), None)

@@ -1,0 +1,448 @@
+"""The arguments, axes and workloads of a launcher of Triton's or a kernel of Helion's."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tuner.extensions.draft.guesses import GUESSED, LIKELY, SURE, Evidence, usual, usual_by_name
+from tuner.extensions.draft.host_values import Number
+from tuner.extensions.draft.inference import DraftArgument, Inference
+from tuner.extensions.draft.launches import Axes
+from tuner.extensions.draft.python.accesses import Access, accesses
+from tuner.extensions.draft.python.configs import guess_for, is_asked_for, passed_to
+from tuner.extensions.draft.python.literals import assigned
+from tuner.extensions.draft.python.shapes import Shapes
+from tuner.extensions.draft.python.source import (
+    LaunchSite,
+    PythonSource,
+    all_arguments,
+    defaults_of,
+)
+from tuner.extensions.draft.python.tensors import (
+    Tensor,
+    dtype_of,
+    may_be_none,
+    sizes_of,
+    statements,
+)
+from tuner.source.facts import KernelParameter
+
+_MOST_WORKLOADS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A number that the launcher takes: the Python text of its value, and how sure it is."""
+
+    name: str
+    text: str
+    said: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What a launcher is handed and gives back.
+
+    `outputs` maps each array that it makes to the expression that it returns for it; what is
+    written in place is in `inference` alone.
+    """
+
+    inference: Inference
+    scalars: tuple[Scalar, ...]
+    outputs: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The arrays that the launcher takes, in its order."""
+        made = set(self.outputs)
+        return tuple(
+            a.parameter.name for a in self.inference.arguments if a.parameter.name not in made
+        )
+
+
+def handed_to(source: PythonSource, host: ast.FunctionDef, sites: Sequence[LaunchSite]) -> Handed:
+    """Infer the arguments of the function that launches, or of a kernel of Helion itself.
+
+    Raises `KernelError` where it takes no tensors.
+    """
+    return _Arguments(source, host, sites).handed()
+
+
+class _Arguments:
+    def __init__(
+        self, source: PythonSource, host: ast.FunctionDef, sites: Sequence[LaunchSite]
+    ) -> None:
+        self.source, self.host, self.sites = source, host, sites
+        self.accesses: dict[str, Access] = {}
+        self.guessed: list[str] = []
+        launched = [s for s in source.sites if s.host is host and s.kernel in source.kernels]
+        pairs = [(source.kernels[site.kernel], site) for site in launched]
+        self.pairs = pairs
+        done = {kernel.name: accesses(kernel, source.kernels) for kernel, _ in pairs}
+        pointers = {
+            node.id
+            for kernel, site in pairs
+            for name, node in passed_to(kernel, site.call).items()
+            if name in done[kernel.name] and isinstance(node, ast.Name)
+        }
+        self.shapes = Shapes(host, source.literals, frozenset(pointers))
+        self._launches(done)
+
+    def _launches(self, done: Mapping[str, Mapping[str, Access]]) -> None:
+        for kernel, site in self.pairs:
+            passed = passed_to(kernel, site.call)
+            for name, node in passed.items():
+                tensor = self.shapes.root(node)
+                if tensor is None:
+                    self.shapes.size(node, name)  # a dimension that only the kernel names
+                elif name in done[kernel.name]:
+                    access = done[kernel.name][name]
+                    extent = passed.get(access.extent)
+                    known = self.accesses.get(tensor.name, Access())
+                    self.accesses[tensor.name] = known.with_(replace(access, extent=""))
+                    self._bounded(tensor, access, extent)
+
+    def _bounded(self, tensor: Tensor, access: Access, extent: ast.expr | None) -> None:
+        text = None if extent is None else self.shapes.size(extent)
+        if tensor.shape is None and not tensor.dims and text is not None:
+            line = (*access.reads, *access.writes)[0]
+            said = Evidence(LIKELY, f"bounded in line {line} by {access.extent}")
+            self.shapes.claim(tensor, (text,), said)
+
+    def handed(self) -> Handed:
+        scalars, outputs = self._scalars(), self._returned()
+        arguments = [name for name, one in self.shapes.tensors.items() if one.made is None]
+        if not arguments:
+            raise self.source.error(
+                f"{self.host.name} takes no tensor that a draft can tell",
+                self.host.lineno,
+                "annotate its parameters: `x: torch.Tensor`",
+            )
+        names = [*arguments, *outputs]
+        self._unsized(names)
+        dtypes = self._dtypes(names)
+        drafted = tuple(self._argument(name, dtypes[name], name in outputs) for name in names)
+        axes = {name: name for name in self.shapes.axes}
+        found = Inference(Axes(axes), drafted, tuple(self._workloads([*axes])))
+        return Handed(found, scalars, outputs, tuple(self._notes()))
+
+    def _notes(self) -> Iterator[str]:
+        defaults = defaults_of(self.host)
+        optional = [
+            one.arg
+            for one in all_arguments(self.host)
+            if isinstance(d := defaults.get(one.arg), ast.Constant) and d.value is None
+        ]
+        if optional:
+            yield f"{', '.join(optional)}: None, as the launcher has it where nobody says"
+
+    def _scalars(self) -> tuple[Scalar, ...]:
+        defaults = defaults_of(self.host)
+        found: list[Scalar] = []
+        for one in all_arguments(self.host):
+            # `out=None` is a scalar here: the launcher looks at it before it makes the array.
+            if self._is_argument(one.arg) or one.arg == "ctx" or not self._is_used(one.arg):
+                continue
+            default = defaults.get(one.arg)
+            if default is not None:
+                text = f"the default, line {default.lineno}"
+                found.append(Scalar(one.arg, ast.unparse(default), Evidence(LIKELY, text)))
+                continue
+            note = "" if one.annotation is None else ast.unparse(one.annotation)
+            found.append(self._guess(one, note, [known.text for known in found]))
+        return tuple(found)
+
+    def _is_used(self, name: str) -> bool:
+        nodes = (node for statement in self.host.body for node in ast.walk(statement))
+        return any(isinstance(node, ast.Name) and node.id == name for node in nodes)
+
+    def _guess(self, one: ast.arg, note: str, besides: Sequence[str]) -> Scalar:
+        text = f"nothing says it, line {one.lineno}"
+        for kernel, site in self.pairs:
+            for name, node in passed_to(kernel, site.call).items():
+                is_same = isinstance(node, ast.Name) and node.id == one.arg
+                is_compiled_in = is_same and name in kernel.constexprs
+                if is_compiled_in and is_asked_for(self.host, name, node):
+                    return Scalar(one.arg, str(guess_for(name)), Evidence(GUESSED, text))
+        if may_be_none(one):
+            return Scalar(one.arg, "None", Evidence(GUESSED, f"it may be None, line {one.lineno}"))
+        if note == "bool":
+            return Scalar(one.arg, "False", Evidence(GUESSED, text))
+        if note == "float" or (not note and usual_by_name(one.arg)):
+            return Scalar(one.arg, usual(one.arg, "float32", besides), Evidence(GUESSED, text))
+        if note.startswith(("dict", "Dict", "Mapping")) or self._is_config(one.arg):
+            return Scalar(
+                one.arg, "{}", Evidence(GUESSED, "a caller's config, which no call here says")
+            )
+        if "dtype" in note or one.arg.endswith("dtype"):
+            return Scalar(one.arg, "source.torch.bfloat16", Evidence(GUESSED, text))
+        axis = self.shapes.axis(one.arg, one.lineno)
+        self.shapes.sizes[one.arg] = axis
+        said = Evidence(GUESSED, f"a size, by its name; line {one.lineno}")
+        return Scalar(one.arg, f'axes["{axis}"]', said)
+
+    def _is_config(self, name: str) -> bool:
+        spread = (k.value for site in self.sites for k in site.call.keywords if k.arg is None)
+        return any(isinstance(node, ast.Name) and node.id == name for node in spread)
+
+    def _returned(self) -> dict[str, str]:
+        """Map the arrays that come back, and are not the launcher's own arguments, to texts."""
+        found: dict[str, str] = {}
+        for one in statements(self.host.body):
+            if not isinstance(one, ast.Return) or one.value is None:
+                continue
+            parts = one.value.elts if isinstance(one.value, ast.Tuple) else [one.value]
+            for part in parts:
+                tensor = self._given_back(part)
+                if tensor is None and not isinstance(part, ast.Constant):
+                    name = "out" if len(parts) == 1 else f"out{len(found)}"
+                    name = f"{name}_" if self._is_argument(name) else name
+                    self.shapes.tensors.setdefault(
+                        name,
+                        Tensor(
+                            name,
+                            part.lineno,
+                            ast.Call(func=ast.Name("unknown"), args=[], keywords=[]),
+                        ),
+                    )
+                    found.setdefault(name, ast.unparse(part))
+                elif tensor is not None and tensor.made is not None:
+                    found.setdefault(tensor.name, ast.unparse(part))
+        return found
+
+    def _is_argument(self, name: str) -> bool:
+        tensor = self.shapes.tensors.get(name)
+        return tensor is not None and tensor.made is None
+
+    def _given_back(self, part: ast.expr) -> Tensor | None:
+        # a part of an array is of that array
+        while isinstance(part, ast.Subscript):
+            part = part.value
+        return self.shapes.root(part)
+
+    def _unsized(self, names: Sequence[str]) -> None:
+        for name in names:
+            tensor = self.shapes.tensors[name]
+            if tensor.rank is None and [*tensor.dims] == [-1]:
+                tensor.rank = 2
+                tensor.said.append(Evidence(GUESSED, "taken as two-dimensional"))
+            if tensor.rank is None or tensor.shape is not None:
+                continue
+            for place in range(tensor.rank):
+                if place not in tensor.dims and place - tensor.rank not in tensor.dims:
+                    tensor.dims[place] = self.shapes.axis(f"{name}_{place}", tensor.line)
+                    self.guessed.append(tensor.dims[place])
+                    text = f"nothing says dimension {place}"
+                    tensor.said.append(Evidence(GUESSED, text))
+
+    def _dtypes(self, names: Sequence[str]) -> dict[str, tuple[str, Evidence]]:
+        found: dict[str, tuple[str, Evidence]] = {}
+        handed = self._handed_dtypes()
+        for name in names:
+            tensor = self.shapes.tensors[name]
+            access = self.accesses.get(name, Access())
+            if tensor.dtype is not None and tensor.dtype_said is not None:
+                found[name] = (tensor.dtype, tensor.dtype_said)
+            elif name in handed:
+                found[name] = handed[name]
+            elif access.is_index:
+                text = f"int64: line {access.reads[0]} reads where other elements are"
+                found[name] = ("int64", Evidence(GUESSED, text))
+            elif (stored := dtype_of(access.stored_as)) is not None and access.stored_as:
+                text = f"{stored} is stored in line {access.writes[0]}"
+                found[name] = (stored, Evidence(LIKELY, text))
+        floats = Counter(kind for kind, _ in found.values() if "float" in kind)
+        most = floats.most_common(1)[0][0] if floats else ""
+        for name in names:
+            if name not in found:
+                of = self.shapes.tensors[name].dtype_of
+                known = found.get(of or "")
+                if known is not None:
+                    found[name] = (known[0], Evidence(known[1].certainty, f"the dtype of {of}"))
+                else:
+                    found[name] = self._usual_dtype(most)
+        return found
+
+    def _usual_dtype(self, most: str) -> tuple[str, Evidence]:
+        casts = any(
+            isinstance(node, ast.Call) and ast.unparse(node).endswith(".to(tl.float32)")
+            for kernel, _ in self.pairs
+            for node in ast.walk(kernel.node)
+        )
+        if casts and most in ("", "float32"):
+            return "bfloat16", Evidence(GUESSED, "bfloat16: the kernel computes in float32")
+        if most:
+            return most, Evidence(GUESSED, f"{most} as other arrays")
+        return "float32", Evidence(GUESSED, "float32: nothing says the dtype")
+
+    def _argument(self, name: str, kind: tuple[str, Evidence], is_made: bool) -> DraftArgument:
+        tensor, access = self.shapes.tensors[name], self.accesses.get(name, Access())
+        dtype, dtype_said = kind
+        role, said = self._role(tensor, access, is_made)
+        kept = [
+            e for n, e in enumerate(tensor.said) if e.text not in {o.text for o in tensor.said[:n]}
+        ]
+        argument = DraftArgument(
+            KernelParameter(name, dtype, 1, role == "input", dtype, tensor.line),
+            dtype,
+            role,
+            tensor.shape,
+            evidence=(*kept[-2:], *dict.fromkeys((said, dtype_said))),
+        )
+        if access.is_index and role == "input" and "int" in dtype:
+            rows = [axis for axis in self.guessed if axis.endswith("_0")]
+            below = rows[0] if len(rows) == 1 else self.shapes.axis(f"{name}_below", tensor.line)
+            text = "what it points into has so many"
+            return replace(
+                argument,
+                fill=f"indices({below})",
+                evidence=(*argument.evidence, Evidence(GUESSED, text)),
+            )
+        return argument
+
+    def _role(self, tensor: Tensor, access: Access, is_made: bool) -> tuple[str, Evidence]:
+        if is_made:
+            line = tensor.line
+            return "output", Evidence(SURE, f"made and returned, line {line}")
+        restored = self._restored()
+        if tensor.name in restored:
+            text = f"restore_value, line {restored[tensor.name]}"
+            return "inout", Evidence(SURE, text)
+        if access.writes and access.reads:
+            return "inout", Evidence(LIKELY, f"read and written, line {access.writes[0]}")
+        if access.writes:
+            return "output", Evidence(LIKELY, f"written, line {access.writes[0]}")
+        if access.reads:
+            return "input", Evidence(SURE, f"read, line {access.reads[0]}")
+        for node in ast.walk(self.host):  # a kernel of Helion writes as Python does
+            if isinstance(node, ast.Assign | ast.AugAssign):
+                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+                written = target.value if isinstance(target, ast.Subscript) else None
+                if isinstance(written, ast.Name) and written.id == tensor.name:
+                    return "output", Evidence(LIKELY, f"written, line {node.lineno}")
+        return "input", Evidence(LIKELY, f"a parameter, line {tensor.line}")
+
+    def _restored(self) -> dict[str, int]:
+        found = {}
+        for kernel, site in self.pairs:
+            autotune = kernel.decoration("autotune")
+            passed = passed_to(kernel, site.call)
+            for one in autotune.call.keywords if autotune and autotune.call else ():
+                if one.arg == "restore_value":
+                    for name in self.source.literals.known(one.value) or ():
+                        tensor = self.shapes.root(passed[name]) if name in passed else None
+                        if tensor is not None:
+                            found[tensor.name] = one.value.lineno
+        return found
+
+    def _calls(self) -> Iterator[tuple[ast.Call, Mapping[str, ast.expr]]]:
+        """Find calls of the launcher elsewhere in the file, with what names are there."""
+        scopes: list[tuple[ast.AST, dict[str, ast.expr]]] = []
+        for node in (self.source.tree, *ast.walk(self.source.tree)):
+            if isinstance(node, ast.Module | ast.FunctionDef) and node is not self.host:
+                bound: dict[str, ast.expr] = {}
+                for one in statements(node.body):
+                    match one:
+                        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                            bound[name] = value
+                        case ast.Assign(
+                            targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)
+                        ):
+                            bound |= {
+                                n.id: v
+                                for n, v in zip(names, values, strict=False)
+                                if isinstance(n, ast.Name)
+                            }
+                scopes.append((node, bound))
+        called = {self.host.name}
+        if self.host.name == "forward":  # of autograd's functions
+            applied = (pair for node in self.source.tree.body for pair in assigned(node))
+            called |= {"apply"} | {n for n, v in applied if ast.unparse(v).endswith(".apply")}
+        for scope, bound in scopes:
+            for call in ast.walk(scope):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name | ast.Attribute):
+                    name = call.func.id if isinstance(call.func, ast.Name) else call.func.attr
+                    if name in called:
+                        yield call, bound
+
+    def _made(
+        self, call: ast.Call, bound: Mapping[str, ast.expr]
+    ) -> Iterator[tuple[str, ast.Call, list[ast.expr]]]:
+        names = [one.arg for one in all_arguments(self.host) if one.arg != "ctx"]
+        passed = dict(zip(names, call.args, strict=False))
+        passed |= {one.arg: one.value for one in call.keywords if one.arg}
+        for name, node in passed.items():
+            value = bound.get(node.id) if isinstance(node, ast.Name) else node
+            made = sizes_of(value) if value is not None else None
+            if made is not None and name in self.shapes.tensors:
+                yield name, *made
+
+    def _handed_dtypes(self) -> dict[str, tuple[str, Evidence]]:
+        found: dict[str, tuple[str, Evidence]] = {}
+        for call, bound in self._calls():
+            for name, made, _ in self._made(call, bound):
+                node = next((one.value for one in made.keywords if one.arg == "dtype"), None)
+                how = ast.unparse(made.func).rpartition(".")[2]
+                kind = dtype_of(ast.unparse(node)) if node is not None else None
+                if node is None:
+                    kind = "int64" if how in ("randint", "randperm", "arange") else "float32"
+                if kind is not None:
+                    said = Evidence(LIKELY, f"{how}, line {made.lineno}")
+                    found.setdefault(name, (kind, said))
+        return found
+
+    def _workloads(self, axes: Sequence[str]) -> Iterator[Mapping[str, Number]]:
+        """Find sizes in the calls of the launcher, else in Triton's own benchmarks."""
+        found: list[Mapping[str, Number]] = []
+        for call, bound in self._calls():
+            names: dict[str, object] = {}
+            for name, node in bound.items():
+                if (value := self.source.literals.known(node, names)) is not None:
+                    names[name] = value
+            sizes: dict[str, Number] = {}
+            for name, made, each in self._made(call, bound):
+                shape = self.shapes.tensors[name].shape or ()
+                values = [self.source.literals.known(node, names) for node in each]
+                if len(values) == 1 and isinstance(values[0], tuple | list):
+                    values = [*values[0]]
+                for axis, value in zip(shape, _folded(values, len(shape)), strict=False):
+                    if axis in axes and type(value) is int and value > 0:
+                        sizes.setdefault(axis, Number(value, made.lineno))
+            if len(sizes) == len(axes):
+                found.append({axis: sizes[axis] for axis in axes})
+        found += self._benchmarked(axes)
+        distinct = {tuple(n.value for n in one.values()): one for one in reversed(found)}
+        yield from [*distinct.values()][::-1][:_MOST_WORKLOADS]
+
+    def _benchmarked(self, axes: Sequence[str]) -> Iterator[Mapping[str, Number]]:
+        for node in ast.walk(self.source.tree):
+            if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".Benchmark")):
+                continue
+            said = {one.arg: self.source.literals.known(one.value) for one in node.keywords}
+            names, values = said.get("x_names"), said.get("x_vals")
+            if not isinstance(names, list) or not isinstance(values, list | tuple) or not values:
+                continue
+            chosen = [values[0], values[len(values) // 2], values[-1]]
+            for value in chosen:
+                each = value if isinstance(value, list | tuple) else [value] * len(names)
+                sizes = {**(said.get("args") or {}), **dict(zip(names, each, strict=False))}
+                lowered = {str(name).lower(): size for name, size in sizes.items()}
+                known = {axis: lowered.get(axis.lower()) for axis in axes}
+                if all(type(size) is int for size in known.values()):
+                    yield {
+                        axis: Number(int(size or 1), node.lineno) for axis, size in known.items()
+                    }
+
+
+def _folded(sizes: Sequence[object], rank: int) -> Sequence[object]:
+    # of a tensor that is taken to have fewer dimensions the first ones are one
+    further = len(sizes) - rank + 1
+    first = [size for size in sizes[:further] if type(size) is int]
+    if rank < 1 or further < 2:
+        return sizes
+    return [prod(first) if len(first) == further else None, *sizes[further:]]

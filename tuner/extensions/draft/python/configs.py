@@ -1,0 +1,436 @@
+"""Parameters of a Triton kernel: out of `triton.autotune`, else out of signature and launch."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tuner.extensions.draft.guesses import GUESSED, LIKELY, SURE
+from tuner.extensions.draft.python.accesses import loops, multiplies
+from tuner.extensions.draft.python.literals import Made, UnreadableError, assigned
+from tuner.extensions.draft.python.source import (
+    LaunchSite,
+    PythonKernel,
+    PythonSource,
+    all_arguments,
+    defaults_of,
+)
+from tuner.model.config import RESERVED_NAMES
+from tuner.model.expressions import Value
+from tuner.space.schema import MOST_SUGGESTIONS
+
+WARPS, STAGES = "num_warps", "num_stages"
+_ORDER = ("kwargs", WARPS, STAGES, "num_ctas", "maxnreg", "pre_hook")
+# What Triton compiles with where nobody says (triton.Config).
+_OWN = {WARPS: 4, STAGES: 3, "num_ctas": 1}
+_USUAL: Mapping[str, tuple[Value, ...]] = {WARPS: (1, 2, 4, 8, 16), STAGES: (1, 2, 3, 4, 5)}
+_OPTIONS = frozenset({*_ORDER[1:], "ir_override"})
+_TUNABLE = re.compile(
+    r"(?:^|_)(?:block|blk|tile|group|split|unroll|stages|warps|items|rows_per|xblock|yblock|rblock)"
+    r"|^b[mnkdvshtc]\d?$|^(?:block|tile|group)",
+    re.IGNORECASE,
+)
+_IS_BLOCK = re.compile(r"block|tile|^b[mnk]$", re.IGNORECASE)
+# `tl.dot` takes no less on a side.
+_LEAST_DOT = 16
+# What is taken where only a caller knows.
+_GUESSED_BLOCK, _GUESSED_OTHER = 64, 8
+_REMEDY = (
+    "write the configs as `triton.Config({...}, num_warps=4)` over numbers, lists, comprehensions "
+    "and itertools.product, in this file"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tunable:
+    """A parameter with its values, and how sure what is said of them is.
+
+    `is_known` says that the default is what the source does, and no guess.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    default: Value
+    certainty: str
+    note: str
+    is_known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """All parameters of a kernel; `left` says of other numbers why they are none.
+
+    `suggestions` are the file's other configs. `hook` is what each config is handed to before a
+    launch, as text. `notes` tell of what a draft does not take over.
+    """
+
+    tunables: tuple[Tunable, ...]
+    left: tuple[str, ...] = ()
+    suggestions: tuple[Mapping[str, Value], ...] = ()
+    hook: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def tuned_by(
+    source: PythonSource, kernel: PythonKernel, host: ast.FunctionDef, sites: Sequence[LaunchSite]
+) -> Tuned:
+    """Propose the parameters of a Triton kernel.
+
+    Raises `KernelError` for configs that only running the file could tell, and where there is
+    nothing to choose.
+    """
+    autotune = kernel.decoration("autotune")
+    if autotune is not None and autotune.call is not None:
+        found = _autotuned(source, kernel, autotune.call)
+    else:
+        found = _launched(source, kernel, host, sites[0])
+    named = {one.name for one in found.tunables}
+    bad = next((name for name in named if name in RESERVED_NAMES), None)
+    if bad is not None:
+        remedy = "rename it in the kernel and its launch"
+        raise source.error(f"{bad!r} cannot be a parameter", kernel.line, remedy)
+    more, left = _compiler_options(source, kernel, named, sites[0])
+    return replace(found, tunables=found.tunables + more, left=found.left + left)
+
+
+def _autotuned(source: PythonSource, kernel: PythonKernel, call: ast.Call) -> Tuned:
+    node = _argument(call, 0, "configs")
+    if node is None:
+        raise source.error("triton.autotune without configs", call.lineno, _REMEDY)
+    node, notes = _unfiltered(node)
+    made = _configs(source, kernel, node)
+    said = [_choices(one) for one in made]
+    names = list(dict.fromkeys(name for one in said for name in one))
+    implied = _implied(source, kernel)
+    choices = [{name: one.get(name, implied.get(name)) for name in names} for one in said]
+    # What a kernel cannot be launched without: a config that lacks it is of no use.
+    needed = {name for name, default in kernel.constexprs.items() if default is None}
+    tunables, left, line = [], [], made[0].line
+    for name in names:
+        stated = [one[name] for one in said if name in one]
+        odd = [value for value in stated if not isinstance(value, Value)]
+        if odd:
+            left.append(f"{name}: {odd[0]!r} is no number, text or boolean; line {line}")
+        elif len(stated) < len(said) and name not in implied and name not in needed:
+            left.append(
+                f"{name}: only some configs have it, and what the others do is no number or text"
+            )
+        else:
+            values = [value for one in choices if (value := one[name]) is not None]
+            tunables.append(_listed(name, values, line, _least(source, kernel, name)))
+    full = [{o.name: v for o in tunables if (v := one[o.name]) is not None} for one in choices]
+    distinct = [dict(pairs) for pairs in dict.fromkeys(tuple(one.items()) for one in full)]
+    others = [one for one in distinct[1:] if len(one) == len(tunables)]
+    hook, told = _hook(made)
+    left += _passed_too(source, kernel, {*names})
+    return Tuned(
+        tuple(tunables),
+        tuple(left),
+        _suggested(tunables, others),
+        hook,
+        (*notes, *told, *_ignored(call)),
+    )
+
+
+def _configs(source: PythonSource, kernel: PythonKernel, node: ast.expr) -> list[Made]:
+    try:
+        configs = source.literals.value(node)
+    except UnreadableError as error:
+        message = f"the configs of {kernel.name} cannot be read without running `{error.text}`"
+        raise source.error(message, error.line, _REMEDY) from error
+    if isinstance(configs, Made):
+        configs = [configs]
+    made = [one for one in configs or () if isinstance(one, Made)]
+    if not made or len(made) != len(configs):
+        message = (
+            f"the configs of {kernel.name} are no list of triton.Config: `{ast.unparse(node)[:80]}`"
+        )
+        raise source.error(message, node.lineno, _REMEDY)
+    return made
+
+
+def _suggested(
+    tunables: Sequence[Tunable], others: Sequence[Mapping[str, Value]]
+) -> tuple[Mapping[str, Value], ...]:
+    """Choose among the file's other configs: of all that there are none says more than another.
+
+    Of more than a space may suggest, some from everywhere: the first ones are often alike.
+    """
+    if len(others) + 1 == prod(len(one.values) for one in tunables):
+        return ()
+    step = max(len(others) / MOST_SUGGESTIONS, 1.0)
+    return tuple(others[int(n * step)] for n in range(min(len(others), MOST_SUGGESTIONS)))
+
+
+def _implied(source: PythonSource, kernel: PythonKernel) -> dict[str, Value]:
+    """Tell what holds in configs that do not say it: the kernel's own defaults, and Triton's."""
+    own = {name: source.literals.known(node) for name, node in kernel.constexprs.items()}
+    return {name: value for name, value in own.items() if isinstance(value, Value)} | _OWN
+
+
+def _choices(made: Made) -> dict[str, Value]:
+    said = {**dict(zip(_ORDER, made.arguments, strict=False)), **made.keywords}
+    own = said.pop("kwargs", None) or {}
+    options = {name: said[name] for name in _ORDER[1:5] if said.get(name) is not None}
+    return {**own, **options}
+
+
+def _listed(name: str, values: Sequence[Value], line: int, least: int) -> Tunable:
+    distinct = tuple(dict.fromkeys(values))
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in distinct)
+    listed = tuple(sorted(distinct, key=float)) if numbers else distinct
+    note = f"triton.autotune, line {line}"
+    if len(listed) == 1 and isinstance(listed[0], int) and numbers:
+        around = _USUAL.get(name) or _around(listed[0], least)
+        if len(around) > 1 and (name in _USUAL or _TUNABLE.search(name)):
+            note = f"values around {listed[0]}, the only one of {note}"
+            return Tunable(name, _with(around, listed[0]), listed[0], GUESSED, note)
+    return Tunable(name, listed, values[0], SURE, note)
+
+
+def _hook(made: Sequence[Made]) -> tuple[str, list[str]]:
+    hooks = {str(one.keywords.get("pre_hook", "None")) for one in made} - {"None"}
+    if not hooks:
+        return "", []
+    line = made[0].line
+    if len(hooks) == 1 and (hook := hooks.pop()).isidentifier():
+        return hook, [f"pre_hook {hook} (line {line}) is kept: launch calls it before the kernel"]
+    told = ", ".join(sorted(hooks)) or "a function without a name"
+    return "", [f"pre_hook (line {line}: {told}) is not kept: call it in launch, if it is needed"]
+
+
+def _ignored(call: ast.Call) -> Iterator[str]:
+    for keyword in call.keywords:
+        line, text = keyword.value.lineno, ast.unparse(keyword.value)
+        if keyword.arg == "prune_configs_by":
+            yield (
+                f"prune_configs_by (line {line}) is not read: write what it leaves out as "
+                "`constraints` (wrong) or `prune` (slow)"
+            )
+        elif keyword.arg in ("restore_value", "reset_to_zero"):
+            yield (
+                f"{keyword.arg}={text} (line {line}) is ignored: it protects arrays while Triton "
+                "tries configs, and the tuner gives each call its own"
+            )
+        elif keyword.arg in ("pre_hook", "post_hook"):
+            yield f"{keyword.arg} of triton.autotune (line {line}) is ignored"
+
+
+def _unfiltered(node: ast.expr) -> tuple[ast.expr, list[str]]:
+    notes = []
+    while True:
+        match node:
+            case ast.Call(func=ast.Name(id="filter"), args=[test, inner]):
+                kept, line = ast.unparse(test), node.lineno
+                notes.append(f"filter({kept}, ...) (line {line}) is not applied: all are listed")
+                node = inner
+            case ast.Call(func=ast.Name(id="list"), args=[inner]):
+                node = inner
+            case _:
+                return node, notes
+
+
+def _passed_too(source: PythonSource, kernel: PythonKernel, names: set[str]) -> Iterator[str]:
+    heuristics = _heuristics(source, kernel)
+    for name in kernel.constexprs:
+        if name in heuristics:
+            yield f"{name}: triton.heuristics computes it, line {heuristics[name]}"
+        elif name not in names and _TUNABLE.search(name):
+            yield f"{name}: the launch passes it, and no config of triton.autotune has it"
+
+
+def _heuristics(source: PythonSource, kernel: PythonKernel) -> dict[str, int]:
+    found = {}
+    for one in kernel.decorations:
+        node = _argument(one.call, 0, "values") if one.name == "heuristics" and one.call else None
+        if isinstance(node, ast.Name):
+            values = (value for n in source.tree.body for t, value in assigned(n) if t == node.id)
+            node = next(values, None)
+        for key in node.keys if isinstance(node, ast.Dict) else ():
+            if isinstance(key, ast.Constant):
+                found[str(key.value)] = key.lineno
+    return found
+
+
+def _launched(
+    source: PythonSource, kernel: PythonKernel, host: ast.FunctionDef, site: LaunchSite
+) -> Tuned:
+    passed, heuristics = passed_to(kernel, site.call), _heuristics(source, kernel)
+    tunables, left = [], []
+    for name, default in kernel.constexprs.items():
+        node = passed.get(name, default)
+        if name in heuristics:
+            left.append(f"{name}: triton.heuristics computes it, line {heuristics[name]}")
+            continue
+        found = dict_values(source, host, site, name) if node is None else None
+        if found is None and node is None and _TUNABLE.search(name) and _spreads(site):
+            found = ([], site.line)  # in the dict of a caller
+        if found is None and node is not None:
+            found = _values(source, host, node)
+            if found is None and is_asked_for(host, name, node):
+                found = ([], node.lineno)
+        if found is None:
+            left += _why_left(name, node)
+            continue
+        values, line = found
+        numbers = [v for v in values if isinstance(v, int) and not isinstance(v, bool) and v > 0]
+        if _TUNABLE.search(name) is None or len(numbers) < len(values):
+            if _TUNABLE.search(name):
+                left.append(f"{name}: {values[0]!r} is no whole number, line {line}")
+            continue
+        center = numbers[0] if numbers else guess_for(name)
+        around = _around(center, _least(source, kernel, name))
+        said = f"powers of two around {center}" if numbers else "powers of two, for nothing says it"
+        note = f"tl.constexpr; {said}, line {line}"
+        more = tuple(sorted({*around, *numbers}))
+        tunables.append(Tunable(name, more, center, GUESSED, note, bool(numbers)))
+    return Tuned(tuple(tunables), tuple(left))
+
+
+def guess_for(name: str) -> int:
+    """Give a number for what looks tunable and only a caller knows."""
+    return _GUESSED_BLOCK if _IS_BLOCK.search(name) else _GUESSED_OTHER
+
+
+def _spreads(site: LaunchSite) -> bool:
+    return any(one.arg is None for one in site.call.keywords)
+
+
+def is_asked_for(host: ast.FunctionDef, name: str, node: ast.expr) -> bool:
+    """Tell whether a launcher asks its own caller for what looks tunable."""
+    named = node.id if isinstance(node, ast.Name) else ""
+    required = {one.arg for one in all_arguments(host)} - {*defaults_of(host)}
+    return named in required and _TUNABLE.search(name) is not None
+
+
+def _why_left(name: str, node: ast.expr | None) -> Iterator[str]:
+    if not _TUNABLE.search(name):
+        return
+    if node is None:
+        yield f"{name}: nothing says what the launch passes"
+        return
+    text = ast.unparse(node)
+    yield f"{name}: `{text[:60]}` follows from the sizes, line {node.lineno}"
+
+
+def _compiler_options(
+    source: PythonSource, kernel: PythonKernel, named: set[str], site: LaunchSite
+) -> tuple[tuple[Tunable, ...], tuple[str, ...]]:
+    """Add warps and stages where the file does not choose them itself."""
+    found, left = [], []
+    given = {one.arg: one.value for one in site.call.keywords if one.arg and one.arg in _OPTIONS}
+    for name, usual in _USUAL.items():
+        if name in named:
+            continue
+        if name == STAGES and not loops(kernel):
+            left.append("num_stages: there is no loop whose loads Triton could pipeline")
+            continue
+        listed, line = _stated_option(source, site, name, given)
+        default = listed[0] if listed else _OWN[name]
+        is_known = bool(listed) or name not in given
+        if listed:
+            note = f"the launch passes {default}, line {line}"
+        elif is_known:
+            note = f"Triton's own choice is {default}"
+        else:
+            note = f"the launch computes it, line {given[name].lineno}"
+        values = usual
+        for value in listed:
+            values = _with(values, value)
+        found.append(Tunable(name, values, default, LIKELY, f"usual values; {note}", is_known))
+    return tuple(found), tuple(left)
+
+
+def _stated_option(
+    source: PythonSource, site: LaunchSite, name: str, given: Mapping[str, ast.expr]
+) -> tuple[list[int], int]:
+    node = given.get(name)
+    found = None if node is None or site.host is None else _values(source, site.host, node)
+    if node is None and site.host is not None:
+        found = dict_values(source, site.host, site, name)
+    values, line = found or ([], site.line)
+    return [v for v in values if isinstance(v, int) and not isinstance(v, bool)], line
+
+
+def passed_to(kernel: PythonKernel, call: ast.Call) -> dict[str, ast.expr]:
+    """Map a kernel's parameters to what a launch passes, as far as it names them."""
+    found = dict(zip(kernel.parameters, call.args, strict=False))
+    return found | {one.arg: one.value for one in call.keywords if one.arg is not None}
+
+
+def _values(
+    source: PythonSource, host: ast.FunctionDef, node: ast.expr
+) -> tuple[list[Value], int] | None:
+    """Evaluate what is passed: a literal, a constant, a local or a parameter's default."""
+    literals = source.literals
+    if isinstance(node, ast.Name):
+        own = [
+            v
+            for s in ast.walk(host)
+            if isinstance(s, ast.stmt)
+            for t, v in assigned(s)
+            if t == node.id
+        ]
+        default = defaults_of(host).get(node.id)
+        own += [default] if default is not None else []
+        known = [value for value in map(literals.known, own) if value is not None]
+        if own:
+            return (known, own[0].lineno) if len(known) == len(own) else None
+    value = literals.known(node)
+    return None if value is None else ([value], node.lineno)
+
+
+def dict_values(
+    source: PythonSource, host: ast.FunctionDef, site: LaunchSite, key: str
+) -> tuple[list[Value], int] | None:
+    """Collect what a key has in the dicts that a launch may be handed as `**config`."""
+    if not _spreads(site):
+        return None
+    found, line, is_there = [], site.line, False
+    for node in config_dicts(source, host, site):
+        for name, value in zip(node.keys, node.values, strict=True):
+            if isinstance(name, ast.Constant) and name.value == key:
+                known = source.literals.known(value)
+                line, is_there = (line if is_there else value.lineno), True
+                found += [] if known is None else [known]
+    return (list(dict.fromkeys(found)), line) if is_there else None
+
+
+def config_dicts(
+    source: PythonSource, host: ast.FunctionDef, site: LaunchSite
+) -> Iterator[ast.Dict]:
+    """Find the dicts written out in a file that share keys with a kernel: the host's own first."""
+    kernel = source.kernels[site.kernel]
+    keys = {*kernel.constexprs, *_USUAL}
+    seen = set()
+    for node in (*ast.walk(host), *ast.walk(source.tree)):
+        if isinstance(node, ast.Dict) and id(node) not in seen:
+            seen.add(id(node))
+            own = {key.value for key in node.keys if isinstance(key, ast.Constant)}
+            if len(own & keys) > 1 or own & {*kernel.constexprs}:
+                yield node
+
+
+def _least(source: PythonSource, kernel: PythonKernel, name: str) -> int:
+    is_side = _IS_BLOCK.search(name) and multiplies(kernel, source.kernels)
+    return _LEAST_DOT if is_side else 1
+
+
+def _around(value: int, least: int) -> tuple[int, ...]:
+    if value < 1 or value & (value - 1):
+        return (value,)
+    around = (value >> 2, value >> 1, value, value << 1, value << 2)
+    return tuple(sorted({n for n in around if n >= least} | {value}))
+
+
+def _with(values: Sequence[Value], value: int) -> tuple[Value, ...]:
+    return tuple(sorted({*values, value}, key=float))
+
+
+def _argument(call: ast.Call, place: int, name: str) -> ast.expr | None:
+    if len(call.args) > place:
+        return call.args[place]
+    return next((one.value for one in call.keywords if one.arg == name), None)

@@ -1,0 +1,176 @@
+"""Parameters of a kernel of Helion, out of the configs that its decoration names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tuner.extensions.draft.guesses import GUESSED, LIKELY
+from tuner.extensions.draft.python.configs import Tunable, Tuned
+from tuner.extensions.draft.python.literals import Made, UnreadableError
+from tuner.extensions.draft.python.source import PythonKernel, PythonSource
+from tuner.model.expressions import Value
+
+# Lists with a number for each tile or loop; a parameter each. None in one says that it has no loop.
+_LISTS = (
+    "block_sizes",
+    "l2_groupings",
+    "reduction_loops",
+    "range_unroll_factors",
+    "range_num_stages",
+    "num_threads",
+)
+# Helion's own, where a config does not say (helion.autotuner.config_spec); of a list each element.
+_TUNED_ANYWAY = {"num_warps": 4, "num_stages": 1}
+_OWN: Mapping[str, Value | None] = {
+    **_TUNED_ANYWAY,
+    "indexing": "pointer",
+    "pid_type": "flat",
+    "num_sm_multiplier": 1,
+    "l2_groupings": 1,
+    "reduction_loops": None,
+    "range_unroll_factors": 0,
+    "range_num_stages": 0,
+    "num_threads": 0,
+}
+_CHOICES: Mapping[str, tuple[Value, ...]] = {
+    "num_warps": (1, 2, 4, 8, 16),
+    "num_stages": (1, 2, 3, 4, 5),
+    "indexing": ("pointer", "block_ptr", "tensor_descriptor"),
+    "pid_type": ("flat", "persistent_blocked", "persistent_interleaved"),
+    "l2_groupings": (1, 2, 4, 8, 16, 32),
+    "range_unroll_factors": (0, 1, 2, 4),
+    "range_num_stages": (0, 1, 2, 3, 4),
+}
+_LEAST_BLOCK = 16
+_REMEDY = (
+    "let Helion autotune it once and write the config that it prints here: "
+    "`@helion.kernel(config=helion.Config(block_sizes=[64, 64], num_warps=4))`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HelionConfig:
+    """What a config is made of: each setting as Python text over `config`, in order."""
+
+    tuned: Tuned
+    settings: Mapping[str, str]
+
+
+def tuned_by_helion(source: PythonSource, kernel: PythonKernel) -> HelionConfig:
+    """Propose the parameters of a Helion kernel; raise `KernelError` where no config says them."""
+    made = _configs(source, kernel)
+    line = made[0].line
+    configs = _completed(made)
+    tunables: list[Tunable] = []
+    texts: dict[str, str] = {}
+    left: list[str] = []
+    for name in dict.fromkeys(name for one in configs for name in one):
+        values = [one[name] for one in configs if name in one]
+        found, text = _setting(name, values, line)
+        is_known = name in configs[0]
+        tunables += [replace(one, is_known=is_known) for one in found]
+        if found or is_known:
+            texts[name] = text
+        if not found:
+            stays = repr(values[0]) if is_known else "Helion's own, as in the first config"
+            left.append(f"{name}: stays {stays}, line {line}")
+    suggestions = tuple(_others(configs, tunables))
+    for name, own in _TUNED_ANYWAY.items():
+        if name not in texts:
+            note = f"usual values; Helion's own is {own}"
+            tunables.append(Tunable(name, _CHOICES[name], own, LIKELY, note))
+            texts[name] = f'config["{name}"]'
+    return HelionConfig(Tuned(tuple(tunables), tuple(left), suggestions), texts)
+
+
+def _completed(made: Sequence[Made]) -> list[dict[str, Any]]:
+    """Give each config Helion's own value of what only others say, where that is known."""
+    first_said: dict[str, Any] = {}
+    for one in made:
+        for name, value in one.keywords.items():
+            first_said.setdefault(name, value)
+    own = {
+        name: [_OWN[name]] * len(value) if isinstance(value, list) else _OWN[name]
+        for name, value in first_said.items()
+        if name in _OWN
+    }
+    filled = [{**own, **one.keywords} for one in made]
+    return [{name: one[name] for name in first_said if name in one} for one in filled]
+
+
+def _configs(source: PythonSource, kernel: PythonKernel) -> list[Made]:
+    decoration = kernel.decoration("kernel")
+    line = kernel.line if decoration is None else decoration.line
+    call = decoration.call if decoration is not None else None
+    nodes = [o.value for o in (call.keywords if call else ()) if o.arg in ("config", "configs")]
+    if not nodes:
+        everywhere = (n for n in ast.walk(source.tree) if isinstance(n, ast.Call))
+        nodes = [n for n in everywhere if ast.unparse(n.func).endswith("helion.Config")]
+        if len(nodes) != 1:
+            raise source.error(f"{kernel.name} names no config of its own", line, _REMEDY)
+    try:
+        values = source.literals.value(nodes[0])
+    except UnreadableError as error:
+        message = f"the config of {kernel.name} cannot be read without running `{error.text}`"
+        raise source.error(message, error.line, _REMEDY) from error
+    made = values if isinstance(values, list) else [values]
+    if not made or not all(isinstance(one, Made) and one.keywords for one in made):
+        message = f"`{ast.unparse(nodes[0])[:80]}` is no helion.Config with settings"
+        raise source.error(message, nodes[0].lineno, _REMEDY)
+    return made
+
+
+def _setting(name: str, values: Sequence[object], line: int) -> tuple[list[Tunable], str]:
+    first = values[0]
+    if name in _LISTS and isinstance(first, list):
+        lists = [one for one in values if isinstance(one, list) and len(one) == len(first)]
+        tunables, texts = [], []
+        for place in range(len(first)):
+            found = _one(name, f"{name}_{place}", [one[place] for one in lists], line)
+            tunables += [] if found is None else [found]
+            texts.append(repr(first[place]) if found is None else f'config["{found.name}"]')
+        return tunables, f"[{', '.join(texts)}]"
+    found = _one(name, name, values, line)
+    return ([], repr(first)) if found is None else ([found], f'config["{name}"]')
+
+
+def _one(setting: str, name: str, values: Sequence[object], line: int) -> Tunable | None:
+    simple = [v for v in values if isinstance(v, int | str) and not isinstance(v, bool)]
+    if len(simple) < len(values):
+        return None
+    known = [*dict.fromkeys(simple)]
+    usual = _CHOICES.get(setting, ())
+    if setting == "block_sizes":
+        usual = tuple(n for v in known if isinstance(v, int) for n in _powers(v))
+    if not usual and len(known) == 1:
+        return None
+    listed = dict.fromkeys([*usual, *known])
+    numbers = all(isinstance(value, int) for value in listed)
+    ordered = sorted(listed, key=int) if numbers else [*listed]
+    note = f"around what helion.Config says, line {line}"
+    return Tunable(name, tuple(ordered), known[0], GUESSED, note)
+
+
+def _powers(value: int) -> Iterator[int]:
+    around = (value // 4, value // 2, value, value * 2, value * 4)
+    yield from (n for n in around if n >= min(_LEAST_BLOCK, value) and n & (n - 1) == 0)
+
+
+def _others(
+    configs: Sequence[Mapping[str, Any]], tunables: Sequence[Tunable]
+) -> Iterator[Mapping[str, Value]]:
+    for one in configs[1:]:
+        found: dict[str, Value] = {}
+        for tunable in tunables:
+            setting, _, place = tunable.name.rpartition("_")
+            value = one.get(tunable.name)
+            if value is None and isinstance(values := one.get(setting), list):
+                value = values[int(place)] if int(place) < len(values) else None
+            if value in tunable.values:
+                found[tunable.name] = value
+        # What a suggestion leaves out becomes the default's, which this config may not have.
+        if found and len(found) == len(tunables):
+            yield found

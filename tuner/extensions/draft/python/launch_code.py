@@ -1,0 +1,383 @@
+"""The body of a drafted `launch`: the user's own launcher, with the config handed in."""
+
+from __future__ import annotations
+
+import ast
+import tokenize
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from io import StringIO
+
+from tuner.extensions.draft.python.arguments import Handed
+from tuner.extensions.draft.python.configs import Tuned, passed_to
+from tuner.extensions.draft.python.literals import assigned
+from tuner.extensions.draft.python.source import (
+    LaunchSite,
+    PythonKernel,
+    PythonSource,
+    all_arguments,
+)
+
+# Names that `launch` itself has.
+_OWN = ("config", "tensors", "axes", "source", "chosen", "kernel")
+# Decorators below which Triton's autotuner may lie, and what stands between.
+_KNOWN = ("autotune", "heuristics", "jit")
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCode:
+    """Lines of `launch`: what is bound first, then the launcher's statements.
+
+    `kernel` is how the kernel without Triton's autotuner is reached, "" where it has none.
+    `heuristics` are those around the autotuner, as expressions.
+    """
+
+    first: tuple[str, ...]
+    body: str
+    kernel: str = ""
+    heuristics: tuple[str, ...] = ()
+
+
+def launch_code(
+    source: PythonSource,
+    kernel: PythonKernel,
+    host: ast.FunctionDef,
+    sites: Sequence[LaunchSite],
+    tuned: Tuned,
+    handed: Handed,
+) -> LaunchCode:
+    """Rewrite the launcher so that each tuned parameter comes from the config, where one is given.
+
+    The tree is changed: for another kernel the file is to be read anew. Raises `KernelError` where
+    the source leaves open which number of the grid a parameter is.
+    """
+    untuned, heuristics = _without_autotuner(source, kernel)
+    work = _Rewriting(source, kernel, host, tuned, handed, is_autotuned=bool(untuned))
+    for site in sites:
+        work.note(site)
+    body = [new for one in host.body for new in work.statements(one)]
+    module = ast.fix_missing_locations(ast.Module(body or [ast.Pass()], []))
+    return LaunchCode((*work.bound(),), _quoted(ast.unparse(module)), untuned, heuristics)
+
+
+def _without_autotuner(source: PythonSource, kernel: PythonKernel) -> tuple[str, tuple[str, ...]]:
+    names = [one.name for one in kernel.decorations]
+    if "autotune" not in names:
+        return "", ()
+    text, around = f"source.{kernel.name}", []
+    for one in kernel.decorations[: names.index("autotune")]:
+        if one.name not in _KNOWN:
+            raise source.error(
+                f"what `@{one.name}` makes of {kernel.name} is not known, and Triton's autotuner "
+                "lies below it",
+                one.line,
+                "put it below triton.autotune, or call the kernel without it",
+            )
+        around.append(f"{text}.values")
+        text += ".fn"
+    return f"{text}.fn", tuple(around)
+
+
+@dataclass(slots=True)
+class _Rewriting(ast.NodeTransformer):
+    source: PythonSource
+    kernel: PythonKernel
+    host: ast.FunctionDef
+    tuned: Tuned
+    handed: Handed
+    is_autotuned: bool
+    names: dict[str, str] = field(init=False)
+    # locals that a parameter comes through, and those that hold a whole config
+    through: dict[str, str] = field(init=False, default_factory=dict)
+    spread: set[str] = field(init=False, default_factory=set)
+    constants: dict[str, str] = field(init=False, default_factory=dict)
+    grids: dict[int, dict[int, str]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        local = {one.arg for one in all_arguments(self.host)} | set(_stored(self.host))
+        shared = (n for n in ast.walk(self.host) if isinstance(n, ast.Global))
+        local -= {name for node in shared for name in node.names}
+        self.names = {name: f"{name}_" if name in _OWN else name for name in local}
+
+    def note(self, site: LaunchSite) -> None:
+        """Look at what a launch passes before anything is rewritten."""
+        known = {one.name for one in self.tuned.tunables}
+        passed = {n: v for n, v in passed_to(self.kernel, site.call).items() if n in known}
+        literal: dict[int, list[str]] = {}
+        for name, node in passed.items():
+            if isinstance(node, ast.Name):
+                self._comes_through(node, name, site)
+            elif isinstance(node, ast.Constant) and type(node.value) is int:
+                literal.setdefault(node.value, []).append(name)
+        for one in site.call.keywords:
+            if one.arg is None and isinstance(one.value, ast.Name):
+                self.spread.add(one.value.id)
+        self._grid(site, literal)
+
+    def _comes_through(self, node: ast.Name, name: str, site: LaunchSite) -> None:
+        other = self.through.get(node.id) or self.constants.get(node.id)
+        if other is not None and other != name:
+            raise self.source.error(
+                f"`{node.id}` is passed for both {other} and {name}",
+                site.line,
+                "give each a variable of its own, so that the grid follows the right one",
+            )
+        if node.id in self.names:
+            self.through[node.id] = name
+        else:
+            self.constants[node.id] = name
+
+    def _grid(self, site: LaunchSite, literal: Mapping[int, list[str]]) -> None:
+        """Find numbers of the grid that are a parameter's, written out."""
+        assert isinstance(site.call.func, ast.Subscript)
+        grid = site.call.func.slice
+        nodes = [grid]
+        if isinstance(grid, ast.Name):
+            nodes = [
+                v
+                for s in ast.walk(self.host)
+                if isinstance(s, ast.stmt)
+                for t, v in assigned(s)
+                if t == grid.id
+            ]
+        for node in nodes:
+            for one in ast.walk(node):
+                if not (isinstance(one, ast.Constant) and type(one.value) is int and one.value > 1):
+                    continue
+                meant = literal.get(one.value, [])
+                if len(meant) > 1:
+                    raise self.source.error(
+                        f"the grid's {one.value} may be {' or '.join(meant)}",
+                        one.lineno,
+                        f'write `lambda meta: (triton.cdiv(n, meta["{meta_name(meant)}"]),)`',
+                    )
+                if meant:
+                    self.grids.setdefault(id(one), {})[one.value] = meant[0]
+
+    def bound(self) -> Iterator[str]:
+        """Write what is bound before the first statement."""
+        for name in self.handed.tensors:
+            yield f'{self.names.get(name, name)} = tensors["{name}"]'
+        for one in self.handed.scalars:
+            text = f"{self._global(one.text)}"
+            own = self.names.get(one.name, one.name)
+            if one.name in self.spread:
+                text = self._whole_default()
+            elif one.name in self.through:
+                text = f'chosen.get("{self.through[one.name]}", {text})'
+            yield f"{own} = {text}  # {one.said.certainty}: {one.said.text}"
+        for name, parameter in self.constants.items():
+            if name in self.source.globals:
+                yield f'{name} = chosen.get("{parameter}", source.{name})'
+                self.names[name] = name
+
+    def _whole_default(self) -> str:
+        own = ", ".join(f'"{one.name}": {one.default!r}' for one in self.tuned.tunables)
+        return f"{{{own}, **chosen}}"
+
+    def _global(self, text: str) -> str:
+        try:
+            node = ast.parse(text, mode="eval").body
+        except SyntaxError:
+            return text
+        return text if text.startswith(("axes[", "source.")) else ast.unparse(self.visit(node))
+
+    def statements(self, one: ast.stmt) -> Iterator[ast.stmt]:
+        """Rewrite one statement of the launcher; none for what is not needed here."""
+        made = self.visit(one)
+        if isinstance(made, list):
+            yield from made
+        elif made is not None:
+            yield made
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id in self.constants:
+            return node
+        if node.id in self.names:
+            return ast.copy_location(ast.Name(self.names[node.id], node.ctx), node)
+        if node.id in self.source.globals:
+            return ast.Attribute(ast.Name("source", ast.Load()), node.id, node.ctx)
+        return node
+
+    def visit_Global(self, node: ast.Global) -> None:
+        """Leave it out: the names are the module's, which is `source`."""
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        return ast.arg(self.names.get(node.arg, node.arg), None)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        meant = self.grids.get(id(node))
+        return node if meant is None else _get(next(iter(meant.values())), node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        if node.value is None:
+            return None
+        return self.visit_Assign(ast.copy_location(ast.Assign([node.target], node.value), node))
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
+        target = node.targets[0]
+        if _is_of_context(target):
+            return None
+        names = [
+            one.id if isinstance(one, ast.Name) else ""
+            for one in (target.elts if isinstance(target, ast.Tuple) else [target])
+        ]
+        made = self.generic_visit(node)
+        assert isinstance(made, ast.Assign)
+        if len(names) == 1 and names[0] in self.through:
+            made.value = _get(self.through[names[0]], made.value)
+        elif len(names) == 1 and names[0] in self.spread and not _is_none(made.value):
+            made.value = ast.Dict([None, None], [made.value, ast.Name("chosen", ast.Load())])
+        elif isinstance(made.value, ast.Tuple) and len(made.value.elts) == len(names):
+            made.value.elts = [
+                _get(self.through[name], value) if name in self.through else value
+                for name, value in zip(names, made.value.elts, strict=True)
+            ]
+        return made
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | list[ast.AST] | None:
+        if isinstance(node.value, ast.Constant):
+            return None
+        called = node.value.func if isinstance(node.value, ast.Call) else None
+        if called is not None and _is_of_context(called):
+            return None
+        if self.tuned.hook and isinstance(node.value, ast.Call) and self._launches(node.value):
+            return [self._hook(deepcopy(node.value)), self.generic_visit(node)]
+        return self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        # a return of a function inside is its own
+        node.returns, node.decorator_list = None, [self.visit(one) for one in node.decorator_list]
+        inner = _Inner(self)
+        node.args = self.visit(node.args)
+        node.body = [inner.visit(one) for one in node.body]
+        return node
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        if not self.handed.outputs:
+            return ast.Return(None)
+        keys: list[ast.expr | None] = [ast.Constant(name) for name in self.handed.outputs]
+        value = node.value
+        own = value.elts if isinstance(value, ast.Tuple) else [value] if value is not None else []
+        if len(own) != len(keys):
+            own = [ast.parse(text, mode="eval").body for text in self.handed.outputs.values()]
+        return ast.Return(ast.Dict(keys, [self.visit(one) for one in own]))
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        return self._launch(node) if self._launches(node) else self.generic_visit(node)
+
+    def _launches(self, node: ast.Call) -> bool:
+        return (
+            isinstance(node.func, ast.Subscript)
+            and isinstance(node.func.value, ast.Name)
+            and node.func.value.id == self.kernel.name
+        )
+
+    def _launch(self, node: ast.Call) -> ast.Call:
+        tunables = {one.name for one in self.tuned.tunables}
+        parameters = self.kernel.parameters
+        first = next(
+            (n for n, name in enumerate(parameters[: len(node.args)]) if name in tunables),
+            len(node.args),
+        )
+        late = zip(parameters[first:], node.args[first:], strict=False)
+        named = [*((name, value) for name, value in late)]
+        named += [(one.arg, one.value) for one in node.keywords if one.arg is not None]
+        spread = [one.value for one in node.keywords if one.arg is None]
+        keys: list[ast.expr | None] = [ast.Constant(n) for n, _ in named if n in tunables]
+        values = [self.visit(value) for name, value in named if name in tunables]
+        values += [self.visit(one) for one in spread]
+        keys += [None] * len(spread)
+        whole = len(spread) == 1 and isinstance(spread[0], ast.Name) and len(values) == 1
+        if not (whole and isinstance(spread[0], ast.Name) and spread[0].id in self.spread):
+            keys.append(None)
+            values.append(ast.Name("chosen", ast.Load()))
+        handed = values[0] if len(values) == 1 else ast.Dict(keys, values)
+        kept = [ast.keyword(n, self.visit(v)) for n, v in named if n not in tunables]
+        assert isinstance(node.func, ast.Subscript)
+        callee = (
+            ast.Name("kernel", ast.Load()) if self.is_autotuned else self.visit(node.func.value)
+        )
+        func = ast.Subscript(callee, self.visit(node.func.slice), ast.Load())
+        arguments = [self.visit(one) for one in node.args[:first]]
+        return ast.Call(func, arguments, [*kept, ast.keyword(None, handed)])
+
+    def _hook(self, node: ast.Call) -> ast.If:
+        """Call what the configs name as `pre_hook`, as Triton's autotuner would."""
+        made = self._launch(node)
+        pairs = list(zip(self.kernel.parameters, made.args, strict=False))
+        pairs += [(one.arg, one.value) for one in made.keywords if one.arg is not None]
+        keys: list[ast.expr | None] = [ast.Constant(name) for name, _ in pairs]
+        arguments = ast.Dict(
+            [*keys, None], [*(v for _, v in pairs), ast.Name("chosen", ast.Load())]
+        )
+        hook = ast.Attribute(ast.Name("source", ast.Load()), self.tuned.hook, ast.Load())
+        test = ast.Compare(ast.Name("config", ast.Load()), [ast.IsNot()], [ast.Constant(None)])
+        return ast.If(test, [ast.Expr(ast.Call(hook, [arguments], []))], [])
+
+
+class _Inner(ast.NodeTransformer):
+    """Rewrites a function inside the launcher, whose returns stay."""
+
+    def __init__(self, outer: _Rewriting) -> None:
+        self.outer = outer
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        if node.value is not None:
+            node.value = self.outer.visit(node.value)
+        return node
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, ast.expr):
+            found: ast.AST = self.outer.visit(node)
+            return found
+        return super().generic_visit(node)
+
+
+def meta_name(names: Sequence[str]) -> str:
+    """Choose the name for an example of a grid."""
+    return names[0]
+
+
+def _quoted(code: str) -> str:
+    """Write plain texts in double quotes, as formatters do."""
+    rows = code.splitlines(keepends=True)
+    tokens = [*tokenize.generate_tokens(StringIO(code).readline)]
+    for token in reversed(tokens):
+        inner = token.string[1:-1]
+        is_plain = token.string.startswith("'") and token.start[0] == token.end[0]
+        if token.type == tokenize.STRING and is_plain and not {'"', "\\", "'"} & {*inner}:
+            row, (start, end) = token.start[0] - 1, (token.start[1], token.end[1])
+            rows[row] = f'{rows[row][:start]}"{inner}"{rows[row][end:]}'
+    return "".join(rows)
+
+
+def _get(name: str, value: ast.expr) -> ast.Call:
+    get = ast.Attribute(ast.Name("chosen", ast.Load()), "get", ast.Load())
+    return ast.Call(get, [ast.Constant(name), value], [])
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _is_of_context(node: ast.expr) -> bool:
+    """Whether it is of the `ctx` that autograd hands over."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return isinstance(node, ast.Name) and node.id == "ctx"
+
+
+def _stored(host: ast.FunctionDef) -> Iterator[str]:
+    for node in ast.walk(host):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.FunctionDef) and node is not host:
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((one.asname or one.name).partition(".")[0] for one in node.names)
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            yield node.name

@@ -1,0 +1,524 @@
+"""Find launches in host code: `<<<grid, block>>>`, cudaLaunchKernelEx and cudaLaunchKernel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tuner.extensions.draft.reading.accesses import Assigned, assigned
+from tuner.source.facts import (
+    KernelFunction,
+    LaunchSite,
+    LineIndex,
+    SourceFile,
+    Span,
+    bare_name,
+    within,
+)
+from tuner.source.kernels import read_kernel
+from tuner.source.syntax import (
+    Node,
+    ancestors,
+    closing,
+    closing_angle,
+    fold,
+    listed,
+    number,
+    opening,
+    parse_tree,
+    part,
+    span_of,
+    split_list,
+    text_of,
+    walk,
+)
+
+_CALLED = re.compile(r"((?:\w+\s*::\s*)*\w+)\s*$")
+_RUNTIME = re.compile(r"\bcudaLaunch(?:CooperativeKernel|KernelExC?|Kernel)\s*(?=\()")
+# a framework's helper: LaunchKernel(grid, block, device)(kernel, arguments...)
+_HELPER = re.compile(r"(?<![\w.>])(?!cu)\w*LaunchKernel(?:\s+\w+)?\s*(?=\()")
+_CHAINED = re.compile(r"\s*\.\s*\w+\s*(?=\()")
+_MEMBER = re.compile(
+    r"\bconstexpr\s+(?:auto|void)\s*[*(&]*\s*(\w+)[^=;{}]*=\s*&?\s*([\w:]+(?:<[^;{}]*>)?)\s*;"
+)
+# what only a framework's object knows: `x.size(0)`
+_ASKED = re.compile(r"[\w)\]]\s*(?:\.|->)\s*[a-z]\w*\s*\(")
+_DIM3 = re.compile(r"^(?:dim3\s*)?(?=[({])")
+_HEAD = re.compile(r"(\w+)\s*(?=\()")
+_LAMBDA = re.compile(r"\bauto\s*&*\s*(\w+)\s*=\s*\[[^\]]*\]\s*(?=\()")
+_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+_PART = re.compile(r"(?<![\w.])[A-Za-z_]\w*\.\w+")
+_TYPE = re.compile(r"\b(?!const\b|struct\b)[A-Za-z_]\w*(?=\s*[&*]|\s+\w)")
+_BUILT = re.compile(r"([\w:]*)\s*(?=[{(])")
+_NESTED = re.compile(r"(?<=\{)[^{}]+(?=\})|(?<=\()[^()]+(?=\))")
+_FIELD = re.compile(r"(?:^|(?<=[;{})]))\s*\w[\w:<>\s*&]*?[\s*&](\w+)\s*(?:=[^;]*|\{\})?;")
+_MAX_HOPS = 4
+_LEAVING = ("return_statement", "throw_statement")
+
+
+def find_launches(
+    masked: str, lines: LineIndex, functions: tuple[Span, ...]
+) -> tuple[LaunchSite, ...]:
+    """List all launches in the order of the text; `functions` bound the search for variables."""
+    # a launch inside a macro is one like any other, but for the line ends
+    finder = _Finder(masked.replace("\\\n", " \n"), lines, functions)
+    sites = [*finder.chevrons(), *finder.runtime(), *finder.helped()]
+    sites += [site for own in sites for site in finder.calls_of_helper(own)]
+    return tuple(sorted(sites, key=lambda site: site.line))
+
+
+_OPENS = re.compile(r"\s*(?=\()")
+
+
+@dataclass(frozen=True, slots=True)
+class _Finder:
+    masked: str
+    lines: LineIndex
+    functions: tuple[Span, ...]
+
+    def chevrons(self) -> Iterator[LaunchSite]:
+        masked = self.masked
+        for match in re.finditer("<<<", masked):
+            end = _end_of_config(masked, match.end())
+            called = _called(masked, match.start())
+            if end is None or called is None:
+                continue
+            config = [fold(piece) for piece, _ in split_list(masked[match.end() : end])]
+            after = _OPENS.match(masked, end + 3)
+            passed = listed(masked, after.end())[0] if after is not None else ()
+            yield self.site(called[:2], config, passed, called[2], self.known(called[2]))
+
+    def runtime(self) -> Iterator[LaunchSite]:
+        for match in _RUNTIME.finditer(self.masked):
+            pieces, known = self.passed(match.end()), self.known(match.start())
+            if "Ex" in match[0]:
+                if len(pieces) < 2 or (called := _callee(pieces[1], known)) is None:
+                    continue
+                config = _config(pieces[0].lstrip("& "), known)
+                yield self.site(called, config, pieces[2:], match.start(), known)
+            elif len(pieces) >= 3 and (called := _callee(pieces[0], known)) is not None:
+                config = [*pieces[1:3], *pieces[4:5]]
+                yield self.site(called, config, [], match.start(), known)
+
+    def helped(self) -> Iterator[LaunchSite]:
+        masked = self.masked
+        for match in _HELPER.finditer(masked):
+            config, end = listed(masked, match.end())
+            while end and (chained := _CHAINED.match(masked, end)):
+                end = closing(masked, chained.end()) or 0
+            if not end or len(config) < 2 or not masked[end:].lstrip().startswith("("):
+                continue
+            pieces = self.passed(masked.index("(", end))
+            known = self.members() | self.known(match.start())
+            if pieces and (called := _callee(pieces[0], known)) is not None:
+                config = (*config[:2], *config[3:4])
+                yield self.site(called, config, pieces[1:], match.start(), known)
+
+    def calls_of_helper(self, own: LaunchSite, depth: int = 0) -> Iterator[LaunchSite]:
+        """Find the launches by calls of a function, or a lambda, whose parameter `own` launches."""
+        helper = self.helper(own)
+        if helper is None or depth >= _MAX_HOPS:
+            return
+        name, parameters, (start, end) = helper
+        for match in re.finditer(rf"(?<![\w.>]){name}\s*(?=[(<])", self.masked):
+            at = match.end()
+            if self.masked[at] == "<":
+                at = closing_angle(self.masked, at) or at
+            if start <= match.start() < end or not self.masked.startswith("(", at):
+                continue
+            pieces, known = self.passed(at), self.known(match.start())
+            passed = dict(zip(parameters, pieces, strict=False))
+            called = _callee(passed.get(own.kernel, ""), known)
+            if called is None:
+                continue
+            for parameter, text in [*passed.items()]:
+                passed |= self.parts(parameter, parameters[parameter], text, known)
+
+            def stated(text: str, passed: Mapping[str, str] = passed) -> str:
+                text = _PART.sub(lambda word: passed.get(word[0], word[0]), text)
+                return _WORD.sub(lambda word: passed.get(word[0], word[0]), text)
+
+            inside = {n: stated(text) for n, text in own.definitions.items() if n not in passed}
+            shared = stated(own.shared)
+            config = [_joined(own.grid, stated), _joined(own.block, stated), shared]
+            handed = [stated(text) for text in own.arguments if "..." not in text]
+            if len(handed) < len(own.arguments):
+                handed += pieces[len(parameters) :]
+            site = self.site(called, config, handed, match.start(), {**inside, **known})
+            yield site
+            yield from self.calls_of_helper(site, depth + 1)
+
+    def parts(
+        self, name: str, declared: str, text: str, known: Mapping[str, str]
+    ) -> dict[str, str]:
+        # the members of a struct that is passed: `Config{grid, block}`, or braces alone
+        whole = _resolved(text, known)
+        match = _BUILT.match(whole)
+        if match is None or closing(whole, match.end()) != len(whole):
+            return {}
+        c_type = bare_name(match[1]) or next(iter(_TYPE.findall(declared)), "")
+        struct = re.search(rf"\bstruct\s+{c_type}\s*(?=\{{)", self.masked) if c_type else None
+        end = closing(self.masked, struct.end()) if struct is not None else None
+        if struct is None or end is None:
+            return {}
+        inside = self.masked[struct.end() + 1 : end - 1]
+        while (plain := _NESTED.sub("", inside)) != inside:
+            inside = plain
+        pieces = listed(whole, match.end())[0]
+        fields = [member[1] for member in _FIELD.finditer(inside)]
+        return {f"{name}.{field}": piece for field, piece in zip(fields, pieces, strict=False)}
+
+    def helper(self, own: LaunchSite) -> tuple[str, dict[str, str], Span] | None:
+        # the function or lambda around a launch that has what is launched as a parameter
+        around = [span for span in self.functions if span[0] <= own.at < span[1]]
+        heads = [(span, _HEAD.search(self.masked, *span)) for span in sorted(around)]
+        heads += [
+            ((match.start(), end), match)
+            for span in around[-1:]
+            for match in _LAMBDA.finditer(self.masked, span[0], own.at)
+            if (body := self.masked.find("{", match.end())) >= 0
+            and (end := closing(self.masked, body)) is not None
+            and end > own.at
+        ]
+        for span, match in reversed(heads):
+            pieces, end = listed(self.masked, match.end()) if match is not None else ((), 0)
+            declared = [text.partition("=")[0].rstrip() for text in pieces if "..." not in text]
+            names = {found[-1]: text for text in declared if (found := _WORD.findall(text))}
+            if match is not None and end and own.kernel in names:
+                return match[1], names, span
+        return None
+
+    def passed(self, start: int) -> list[str]:
+        # commas of a kernel's template arguments separate none of the launch's
+        joined: list[str] = []
+        for piece in listed(self.masked, start)[0]:
+            if joined and joined[-1].count("<") > joined[-1].count(">"):
+                joined[-1] += f", {piece}"
+            else:
+                joined.append(piece)
+        return joined
+
+    def known(self, end: int) -> dict[str, str]:
+        values = assigned(self.masked, self.functions, end)
+        return {name: value.text for name, value in values.items()}
+
+    def members(self) -> dict[str, str]:
+        # `static constexpr auto kernel = scale<T, 8>;` in the class that launches it
+        found: dict[str, set[str]] = {}
+        for match in _MEMBER.finditer(self.masked):
+            if not within(match.start(), self.functions):
+                found.setdefault(match[1], set()).add(fold(match[2]))
+        return {name: values.pop() for name, values in found.items() if len(values) == 1}
+
+    def site(
+        self,
+        called: tuple[str, tuple[str, ...]],
+        config: Sequence[str],
+        arguments: Sequence[str],
+        at: int,
+        known: Mapping[str, str],
+    ) -> LaunchSite:
+        grid, block, shared = [*config, "", "", ""][:3]
+        name, template_arguments = called
+        if not template_arguments:
+            name, template_arguments = _callee(name, known) or called
+        return LaunchSite(
+            kernel=name,
+            template_arguments=template_arguments,
+            grid=_extents(grid, known, named=True),
+            block=_extents(block, known),
+            shared=shared or "0",
+            arguments=tuple(arguments),
+            line=self.lines.at(at),
+            definitions=known,
+            at=at,
+        )
+
+
+def _joined(extents: Sequence[str], stated: Callable[[str], str]) -> str:
+    texts = [stated(text) for text in extents]
+    return texts[0] if len(texts) == 1 else f"({', '.join(texts)})" if texts else ""
+
+
+def _end_of_config(masked: str, start: int) -> int | None:
+    position = start
+    while position < len(masked):
+        if masked.startswith(">>>", position):
+            return position
+        if masked[position] in ";}":
+            return None
+        inside = closing(masked, position) if masked[position] in "({[" else None
+        position = inside or position + 1
+    return None
+
+
+def _called(masked: str, end: int) -> tuple[str, tuple[str, ...], int] | None:
+    end = len(masked[:end].rstrip())
+    arguments: tuple[str, ...] = ()
+    if masked[:end].endswith(">"):
+        angle = opening(masked, end - 1, "<>", stop=";{}")
+        if angle is None:
+            return None
+        inside = masked[angle + 1 : end - 1]
+        arguments = tuple(fold(piece) for piece, _ in split_list(inside, angles=True))
+        end = angle
+    match = _CALLED.search(masked[max(0, end - 400) : end])
+    if match is None:
+        return None
+    return re.sub(r"\s", "", match[1]), arguments, end - len(match[0])
+
+
+def _resolved(text: str, known: Mapping[str, str]) -> str:
+    for _ in range(_MAX_HOPS):
+        text = known.get(text, text)
+    return text
+
+
+def _callee(text: str, known: Mapping[str, str]) -> tuple[str, tuple[str, ...]] | None:
+    text = _resolved(text, known)
+    text = re.sub(r"^\(\s*(?:const\s+)?void\s*\*\s*\)|^reinterpret_cast<.*?>\s*", "", text)
+    bare = text.strip("&() ")
+    found = _called(bare, len(bare))
+    return found and found[:2]
+
+
+def _config(name: str, known: Mapping[str, str]) -> list[str]:
+    whole = known.get(name, "")
+    if pieces := split_list(whole[whole.find("{") + 1 : -1]):
+        return [fold(piece) for piece, _ in pieces]
+    fields = ("gridDim", "blockDim", "dynamicSmemBytes")
+    return [known.get(f"{name}.{field}", "") for field in fields]
+
+
+def _extents(name: str, known: Mapping[str, str], *, named: bool = False) -> tuple[str, ...]:
+    text = _resolved(name, known)
+    match = _DIM3.match(text)
+    if named and not match and (number(text) is not None or _ASKED.search(text)):
+        # a size that the problem may have a name for
+        return (name,)
+    if f"{text}.x" in known:
+        return tuple(known[f"{text}.{axis}"] for axis in "xyz" if f"{text}.{axis}" in known)
+    if match and closing(text, match.end()) == len(text):
+        return _assigned_again(name, listed(text, match.end())[0], known)
+    return _assigned_again(name, (text,), known) if text else ()
+
+
+def _assigned_again(
+    name: str, extents: tuple[str, ...], known: Mapping[str, str]
+) -> tuple[str, ...]:
+    # `block.x = 32 * ((block.x + 31) / 32);` behind `dim3 block(width);`
+    found = list(extents)
+    for place, axis in enumerate("xyz"):
+        member = f"{name.strip()}.{axis}"
+        if (text := known.get(member)) is not None:
+            found += ["1"] * (place + 1 - len(found))
+            found[place] = re.sub(rf"\b{re.escape(member)}\b", f"({found[place]})", text)
+    return tuple(found)
+
+
+_MALLOC = re.compile(r"\bcuda(?:Malloc(?:Managed|Async|Host)?|HostAlloc)\s*(?:<[^<>()]*>)?(?=\()")
+_CONTAINER = re.compile(
+    r"\b(?:std\s*::\s*|thrust\s*::\s*)?(?:\w+_)?vector\s*<\s*([\w:\s]+?)\s*>\s*(\w+)\s*(?=[({])"
+)
+# `&buffers[0]`: one of an array of pointers
+_POINTER = re.compile(r"([A-Za-z_][\w.]*)\s*(?:\[[^\]]*\]\s*)?\)*$")
+_CAST = re.compile(r"^(?:\([\w:\s]+\*\s*\)|(?:static|reinterpret)_cast<[^<>]*>)\s*")
+_HEAP = re.compile(r"(?:std::)?(?:malloc|aligned_alloc)\s*(?=\()")
+_CLEARED = re.compile(r"(?:std::)?calloc\s*(?=\()")
+_MAX_CASTS = 3
+_NEW = re.compile(r"new\s+([\w:\s]+?)\s*(?=\[)")
+
+
+@dataclass(frozen=True, slots=True)
+class HostFunction:
+    """A function with a body, and the names of its parameters; "" for one without a name."""
+
+    name: str
+    parameters: tuple[str, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """One call of a function, with its arguments as text."""
+
+    name: str
+    arguments: tuple[str, ...]
+    at: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Memory that a variable points to: `size` as text, in bytes, or in elements of a type.
+
+    `how` is what was called, for comments.
+    """
+
+    target: str
+    size: str
+    in_bytes: bool
+    how: str
+    line: int
+
+
+def functions_of(source: SourceFile) -> tuple[HostFunction, ...]:
+    """List the functions that the file defines."""
+    return tuple(
+        HostFunction(head.name, tuple(p.name for p in head.parameters), head.span)
+        for head in heads_of(source)
+        if head.parameters_known
+    )
+
+
+def heads_of(source: SourceFile) -> tuple[KernelFunction, ...]:
+    """Read the heads of all functions that the file defines, on whichever side they run."""
+    lines, found = LineIndex(source.text), []
+    for node in walk(parse_tree(source.masked)):
+        body = part(node, "body") if node.type == "function_definition" else None
+        if body is None:
+            continue
+        span, inside = span_of(node), (body.start_byte, body.end_byte)
+        found.append(read_kernel(source.masked, span, inside, source.path, lines, source.aliases))
+    return tuple(head for head in found if head is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What an `if` asks on the way to a place in host code, and the answer that leads there."""
+
+    text: str
+    holds: bool
+
+
+def conditions_of(masked: str, at: int) -> tuple[Condition, ...]:
+    """List what has to hold in its function for `at` to be reached, where an `if` says it."""
+    found: list[Condition] = []
+    node = parse_tree(masked).descendant_for_byte_range(at, at)
+    for around in ancestors(node) if node is not None else ():
+        if node is None or around.type in ("function_definition", "lambda_expression"):
+            break
+        if around.type == "if_statement" and node == part(around, "consequence"):
+            found += (Condition(text, True) for text in _asked(around, masked))
+        elif around.type == "if_statement" and node == part(around, "alternative"):
+            found.append(Condition(_condition(around, masked), False))
+        elif around.type == "compound_statement":
+            before = (one for one in around.named_children if one.end_byte <= node.start_byte)
+            found += (Condition(_condition(one, masked), False) for one in before if _ends(one))
+        elif around.type == "case_statement":
+            found += _of_case(around, masked)
+        node = around
+    return tuple(found)
+
+
+def _of_case(node: Node, masked: str) -> list[Condition]:
+    """Say which values of its `switch` lead to a `case`, those that fall through to it too."""
+    body = node.parent
+    switch = body.parent if body is not None else None
+    if body is None or switch is None or switch.type != "switch_statement":
+        return []
+    value, cases = _condition(switch, masked), body.named_children
+    first = place = cases.index(node)
+    while first and not _leaves(cases[first - 1]):
+        first -= 1
+    into, whole = cases[first : place + 1], all(one.type == "case_statement" for one in cases)
+    texts = [fold(text_of(part(one, "value"), masked)) for one in into]
+    if not whole:
+        return []
+    if all(texts):
+        return [Condition(" || ".join(f"({value}) == ({text})" for text in texts), True)]
+    others = (part(one, "value") for one in cases if one not in into)
+    asked = (f"({value}) == ({fold(text_of(one, masked))})" for one in others if one is not None)
+    return [Condition(text, False) for text in asked]
+
+
+def _leaves(node: Node) -> bool:
+    last = node.named_children[-1:]
+    while last and last[0].type == "compound_statement":
+        last = last[0].named_children[-1:]
+    return any(one.type in (*_LEAVING, "break_statement") for one in last)
+
+
+def _condition(node: Node, masked: str) -> str:
+    return fold(text_of(part(node, "condition", "value"), masked))
+
+
+def _asked(node: Node, masked: str) -> Iterator[str]:
+    # of `a && b` both hold
+    pending = [part(node, "condition", "value")]
+    while pending:
+        one = pending.pop()
+        if one is not None and text_of(part(one, "operator"), masked) == "&&":
+            pending += (part(one, "right"), part(one, "left"))
+        else:
+            yield fold(text_of(one, masked))
+
+
+def _ends(node: Node) -> bool:
+    # `if (n == 0) return;` and nothing else: what follows is for other numbers
+    if node.type != "if_statement" or part(node, "alternative") is not None:
+        return False
+    body = part(node, "consequence")
+    last = body.named_children[-1:] if body is not None else []
+    nodes = last if body is not None and body.type == "compound_statement" else [body]
+    return any(one is not None and one.type in _LEAVING for one in nodes)
+
+
+def calls_of(source: SourceFile) -> tuple[CallSite, ...]:
+    """List the plain calls in the file, launches aside."""
+    lines, found = LineIndex(source.text), []
+    for node in walk(parse_tree(source.masked)):
+        function, arguments = part(node, "function"), part(node, "arguments")
+        if node.type != "call_expression" or function is None or arguments is None:
+            continue
+        if any(child.type == "kernel_call_syntax" for child in node.named_children):
+            continue
+        name = bare_name(text_of(function, source.masked))
+        texts = split_list(text_of(arguments, source.masked)[1:-1], angles=True)
+        passed = tuple(fold(text) for text, _ in texts)
+        found.append(CallSite(name, passed, node.start_byte, lines.at(node.start_byte)))
+    return tuple(found)
+
+
+def allocations_in(
+    source: SourceFile, span: Span, variables: dict[str, Assigned]
+) -> tuple[Allocation, ...]:
+    """List the allocations in a piece of host code, those that `variables` are set to too."""
+    masked, lines = source.masked, LineIndex(source.text)
+    found: list[Allocation | None] = []
+    for match in _MALLOC.finditer(masked, *span):
+        pieces, _ = listed(masked, match.end())
+        target = _POINTER.search(pieces[0]) if len(pieces) > 1 else None
+        if target is not None:
+            how = re.sub(r"\s*<.*", "", match[0]).strip()
+            found.append(Allocation(target[1], pieces[1], True, how, lines.at(match.start())))
+    for match in _CONTAINER.finditer(masked, *span):
+        pieces, _ = listed(masked, match.end())
+        # braces list the elements where there are several
+        if pieces and (masked[match.end()] == "(" or len(pieces) == 1):
+            line = lines.at(match.start())
+            found.append(Allocation(match[2], pieces[0], False, "the vector", line))
+    found += [_on_heap(n, value.text, lines.at(value.at)) for n, value in variables.items()]
+    return tuple(allocation for allocation in found if allocation is not None)
+
+
+def _on_heap(name: str, text: str, line: int) -> Allocation | None:
+    plain = text
+    for _ in range(_MAX_CASTS):
+        plain = _CAST.sub("", plain)
+        if plain.startswith("(") and closing(plain, 0) == len(plain):
+            plain = plain[1:-1].strip()
+    if match := _NEW.match(plain):
+        end = closing(plain, match.end())
+        return Allocation(name, plain[match.end() + 1 : (end or 1) - 1], False, "new", line)
+    cleared = _CLEARED.match(plain)
+    match = cleared or _HEAP.match(plain)
+    end = closing(plain, match.end()) if match is not None else None
+    if match is None or end != len(plain):
+        return None
+    pieces, _ = listed(plain, match.end())
+    if cleared is not None:
+        size = f"({pieces[0]}) * {pieces[1]}" if len(pieces) == 2 else ""
+        return Allocation(name, size, True, "calloc", line)
+    return Allocation(name, pieces[-1] if pieces else "", True, "malloc", line)

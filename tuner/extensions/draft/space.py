@@ -1,0 +1,354 @@
+"""The files of a draft: the text of the search space, their blanks, and where they are written."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from math import inf, prod
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from tuner.device.encoding import SMALLEST_NORMAL
+from tuner.extensions.draft.blanks import BLANK, MARK, UNWRITTEN, Blank
+from tuner.extensions.draft.choices import MAX_THREADS, Proposals, TunableConstant
+from tuner.extensions.draft.host_values import HostLaunch
+from tuner.extensions.draft.inference import DraftArgument, Inference
+from tuner.extensions.draft.launches import Axes, LaunchDraft, exact_divisions, launch_draft
+from tuner.extensions.draft.tensor_maps import Handed
+from tuner.model.config import format_value
+from tuner.model.errors import InputError, SpaceError
+from tuner.model.expressions import Expression
+from tuner.model.kernel import DTYPE_BYTES
+from tuner.process.files import atomic_write
+from tuner.source.facts import KernelFunction
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """What became of a draft: the files written, those kept as they were, and what is left.
+
+    `space` is None where a person has to write it. `left_out` says what an extracted unit does not
+    hold and why, `notes` what else there is to know.
+    """
+
+    kernel: str
+    space: Path | None
+    written: tuple[Path, ...]
+    kept: tuple[Path, ...] = ()
+    parameters: tuple[str, ...] = ()
+    blanks: tuple[Blank, ...] = ()
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def require_filled(self, check: str) -> None:
+        """Raise `InputError` that lists every blank; `check` is the command that comes next."""
+        if not self.blanks:
+            return
+        listed = "".join(f"{blank}\n  " for blank in self.blanks)
+        count = "1 blank is" if len(self.blanks) == 1 else f"{len(self.blanks)} blanks are"
+        raise InputError(
+            f"{count} left in the draft for {self.kernel}, where the source does not say enough",
+            remedy=f"{listed}fill in what they ask for, then: {check}",
+        )
+
+
+def write_new(
+    files: Mapping[Path, str], *, force: bool, more: Mapping[Path, str] | None = None
+) -> None:
+    """Write files that must not be there yet unless `force`, then `more`, or nothing at all."""
+    existing = [path for path in files if path.exists()]
+    if existing and not force:
+        raise SpaceError(
+            "exists already; nothing was written",
+            path=existing[0],
+            remedy="with `tune init`, --force overwrites it and --out DIR writes elsewhere",
+        )
+    for path, text in {**files, **(more or {})}.items():
+        write(path, text)
+
+
+def write(path: Path, text: str) -> None:
+    """Write one file with its folder; raise `InputError` where that is not possible."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, text)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(
+            f"cannot be written: {reason.lower()}",
+            path=path,
+            remedy="`tune init --out DIR` writes search space and template elsewhere; the "
+            "reference belongs beside the kernel",
+        ) from error
+
+
+# Units in the last place, about: float64 has 2**-52, the others one of theirs. float32 is given
+# room for sums in another order.
+_RELATIVE = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}
+_ABSOLUTE = {"float64": 1e-13, "float32": 1e-6, "float16": 1e-6, "bfloat16": 1e-6}
+# In some rows of what production quantizes as many as 1.5 % lie halfway between two codes, and an
+# inverse that is rounded in fp32 takes the other one.
+_CODES = 0.02
+# Sums have as many terms where no size is known.
+_TERMS = 128
+# What an absolute tolerance may be of the usual size of an output where that is known.
+_LEAST_SHARE, _MOST_SHARE = 1e-5, 1e-3
+# ld.global.v8.b32, from compute capability 10.0 on (PTX ISA 8.8, ld); 16 before
+_WIDEST_LOAD_BYTES = 32
+_VECTOR = re.compile(r"(?:^|_)vec(?:tor)?(?:_|$)|vec_?size")
+_PLAIN = re.compile(r"[A-Za-z0-9_][\w .*/%<>()+:-]*", re.ASCII)
+
+
+def space_yaml(
+    launch: HostLaunch,
+    proposals: Proposals,
+    tuned: LaunchDraft,
+    inference: Inference,
+    files: Mapping[str, str],
+    options: Sequence[str] = (),
+    handed: Handed | None = None,
+) -> str:
+    """Write the whole file; `files` are those that it names, by their keys in it."""
+    maps = handed.maps if handed else ()
+    axes, arguments, choices = inference.axes, inference.arguments, proposals.choices
+    sizes, sizes_from = workloads_text(inference)
+    outputs = [a for a in arguments if a.role in ("output", "inout")]
+    template = environment().get_template("space.yaml.j2")
+    return template.render(
+        launch=launch,
+        files=files,
+        options=options,
+        axes=_axes(axes),
+        arguments=arguments,
+        constant_memory=inference.constant_memory,
+        sizes=sizes,
+        sizes_from=sizes_from,
+        held_out=_told(inference.held_out),
+        edge_cases=_told(inference.edge_cases),
+        min_bytes=min_bytes_text(arguments),
+        baseline=launch_draft(launch, axes, launch.instance),
+        choices=choices,
+        most=partial(_most, arguments),
+        left=proposals.left,
+        constraints=_constraints(launch, choices, tuned, axes),
+        default=[f"{c.name}: {format_value(c.default)}" for c in choices],
+        tuned=tuned,
+        own=handed.own if handed else (),
+        baseline_maps=[one.text(launch, axes, ()) for one in maps],
+        tuned_maps=[one.text(launch, axes, choices) for one in maps],
+        tolerances=[(a.parameter.name or BLANK, tolerance_text(a, inference)) for a in outputs],
+    )
+
+
+def reference_stub(kernel: KernelFunction, stem: str) -> str:
+    """Write a reference whose body a person has to write, for the source named `stem`."""
+    arrays = [parameter for parameter in kernel.parameters if parameter.pointers]
+    inputs = ", ".join(parameter.name for parameter in arrays if parameter.const)
+    template = environment().get_template("reference.py.j2")
+    return template.render(
+        kernel=kernel.name,
+        stem=stem,
+        unwritten=UNWRITTEN,
+        names=f": {inputs}" if inputs else "",
+        outputs=", ".join(f"'{p.name}': ..." for p in arrays if not p.const) or "'name': ...",
+    )
+
+
+@cache
+def environment() -> Environment:
+    """Give the templates of drafts, with what all of them write alike."""
+    made = Environment(
+        loader=PackageLoader("tuner", "draft"),
+        autoescape=False,
+        undefined=StrictUndefined,
+        variable_start_string="@{",
+        variable_end_string="}@",
+        line_statement_prefix="%",
+        keep_trailing_newline=True,
+    )
+    made.filters |= {"quoted": _quoted, "value": format_value}
+    made.globals |= {"argument": _argument, "hints": _hints}
+    return made
+
+
+def _axes(axes: Axes) -> str:
+    names = ", ".join(axes.names.values())
+    if not names:
+        return f"[{BLANK}]  {MARK} the names of the sizes, such as [T, D]"
+    fixed = [f"{c.name} in line {c.line}" if c.line else c.name for c in axes.fixed.values()]
+    return f"[{names}]" + (f"  # fixed in the source: {', '.join(fixed)}" if fixed else "")
+
+
+def _argument(argument: DraftArgument) -> str:
+    name, dtype = argument.parameter.name or BLANK, argument.dtype or BLANK
+    missing = [] if argument.dtype else [f"the dtype (`{argument.parameter.declaration}`)"]
+    missing += [] if argument.parameter.name else ["its name"]
+    if argument.role is not None:
+        missing += [f"the shape of {name} over the axes"] if argument.shape is None else []
+        end = f"shape: [{', '.join(argument.shape or (BLANK,))}], role: {argument.role}"
+        end += f", fill: {argument.fill}" if argument.fill else ""
+        end += f", extreme: {argument.extreme}" if argument.extreme else ""
+        end += "" if argument.deterministic else ", deterministic: false"
+    else:
+        missing += [f"the value of {name}"] if argument.value is None else []
+        end = f"value: {argument.value or BLANK}"
+    said = f"{argument.certainty}: {'; '.join(one.text for one in argument.evidence)}"
+    comment = f"  {MARK} {', '.join(missing)}" if missing else ""
+    if argument.evidence:
+        comment += f"; {said}" if missing else f"  # {said}"
+    return f"{{name: {name}, dtype: {dtype}, {end}}}{comment}"
+
+
+def workloads_text(inference: Inference) -> tuple[list[str], str]:
+    """Write the workloads to tune for, and a comment that says where they are from."""
+    names = list(inference.axes.names.values()) or [BLANK]
+    known = inference.complete_sizes
+    if not known:
+        some = next(iter(inference.sizes), {})
+        sizes = ", ".join(f"{a}: {some[a].value if a in some else BLANK}" for a in names)
+        return [f"{{{sizes}}}"], f"{MARK} the sizes to tune for, one {{...}} each"
+    lines = {axis: sorted({sizes[axis].line for sizes in known}) for axis in names}
+    origins = [f"{axis} from line {' and '.join(map(str, at))}" for axis, at in lines.items()]
+    if inference.sizes_from:
+        origins = [inference.sizes_from]
+    told = (", ".join(f"{axis}: {sizes[axis].value}" for axis in names) for sizes in known)
+    return [f"{{{sizes}}}" for sizes in told], f"# {', '.join(origins)}"
+
+
+def _told(workloads: Sequence[Mapping[str, int]]) -> str:
+    each = (", ".join(f"{axis}: {n}" for axis, n in sizes.items()) for sizes in workloads)
+    return ", ".join(f"{{{sizes}}}" for sizes in each)
+
+
+def min_bytes_text(arguments: Sequence[DraftArgument]) -> str | None:
+    """Write how many bytes all arrays have, where every shape is known."""
+    arrays = [argument for argument in arguments if argument.role is not None]
+    known = (a.dtype is not None and a.shape is not None and a.parameter.name for a in arrays)
+    if not arrays or not all(known):
+        return None
+    bytes_of: dict[str, int] = {}
+    pointing = [a.fill for a in arrays if a.fill.startswith(("indices(", "distinct("))]
+    tables = {fill.partition("(")[2].rstrip(")") for fill in pointing}
+    whole = [a for a in arrays if a.role != "input" or not tables & {*(a.shape or ())}]
+    for argument in whole:
+        elements = " * ".join(
+            e if e.isidentifier() or e.isdigit() or e.startswith("ceil_div(") else f"({e})"
+            for e in argument.shape or ()
+        )
+        size = DTYPE_BYTES[argument.dtype or ""] * (2 if argument.role == "inout" else 1)
+        bytes_of[elements] = bytes_of.get(elements, 0) + size
+    total = " + ".join(f"{elements} * {size}" for elements, size in bytes_of.items())
+    twice = any(argument.role == "inout" for argument in arrays)
+    rest = "" if len(whole) == len(arrays) else "; of a table nobody knows how much"
+    what = "read or written once" + (", what is changed in place both" if twice else "")
+    return f"{total}  # every array {what}{rest}"
+
+
+def _hints(launch: LaunchDraft) -> dict[str, str]:
+    printable = {key: "".join(filter(str.isprintable, h)) for key, h in launch.hints.items()}
+    told = {key: f"; the source says {hint}" for key, hint in printable.items() if hint}
+    return {"grid": "", "block": "", "shared_memory": "", **told}
+
+
+def _most(arguments: Sequence[DraftArgument], choice: TunableConstant) -> str:
+    # who widens the range later goes no further: no load is wider
+    bytes_each = [DTYPE_BYTES[a.dtype] for a in arguments if a.role and a.dtype]
+    numbers = [value for value in choice.values if isinstance(value, int)]
+    if isinstance(choice.default, bool):
+        return ""
+    if not _VECTOR.search(choice.name) or not bytes_each or len(numbers) < len(choice.values):
+        return ""
+    return f"; at most {max(_WIDEST_LOAD_BYTES // min(bytes_each), *numbers)}"
+
+
+def _constraints(
+    launch: HostLaunch, choices: Sequence[TunableConstant], tuned: LaunchDraft, axes: Axes
+) -> list[str]:
+    numbers = {c.name for c in choices if isinstance(c.default, int)}
+    constraints = list(exact_divisions(launch, choices))
+    constraints += [text for choice in choices for text in choice.constraints]
+    names = [extent for extent in tuned.block or () if not extent.isdigit()]
+    limited = len(names) == 1 and names[0].startswith("min(") and any(c.is_block for c in choices)
+    if tuned.block is not None and not limited and (len(names) > 1 or not {*names} <= numbers):
+        simple = len(tuned.block) == 1
+        bare = (e.isidentifier() or (simple and " if " not in e) for e in tuned.block)
+        factors = [e if alone else f"({e})" for e, alone in zip(tuned.block, bare, strict=True)]
+        constraints.append(f"{' * '.join(factors)} <= {MAX_THREADS}")
+    constraints += [f"{axes.names[c.name]} == {c.number}" for c in axes.fixed.values()]
+    # the source launches no block for what is left of a division
+    whole = (re.fullmatch(r"(\w+) // (\w+)", extent) for extent in tuned.grid or ())
+    named = {choice.name for choice in choices}
+    constraints += [f"{m[1]} % {m[2]} == 0" for m in whole if m is not None and m[2] in named]
+    return list(dict.fromkeys(constraints))
+
+
+def tolerance_text(output: DraftArgument, inference: Inference) -> str:
+    """Write how far an output may be from the reference, by its dtype and what it sums."""
+    name, dtype = output.parameter.name or BLANK, output.dtype or BLANK
+    if "int" in dtype or dtype == "bool":
+        return "{absolute: 0}"
+    if dtype.startswith("float8"):
+        return f"{{codes: {_CODES}}}  # a default: of them one code off"
+    if dtype not in _RELATIVE:
+        what = f"how far {name} may be from the reference, such as 1.0e-5"
+        return f"{{relative: {BLANK}}}  {MARK} {what}"
+    terms, over = _summed(output, inference)
+    bound, why = _ABSOLUTE[dtype] * terms, f"a default for {dtype}"
+    low, high = _scaled(output)
+    relative, absolute = _number(_RELATIVE[dtype]), _number(min(max(bound, low), high))
+    if not low <= bound <= high:
+        why += f"; the absolute one by the outputs' usual size, {output.scale:.2g}"
+    elif over:
+        why += f"; the absolute one for sums of {terms} terms, over {' and '.join(over)}"
+    return f"{{relative: {relative}, absolute: {absolute}}}  # {why}"
+
+
+def _scaled(output: DraftArgument) -> tuple[float, float]:
+    # what is known of an output's size bounds what is guessed from the number of terms
+    if output.scale is None:
+        return 0.0, inf
+    dtype = output.dtype or ""
+    least = min(_LEAST_SHARE, _RELATIVE[dtype])
+    return least * output.scale, max(_MOST_SHARE * output.scale, SMALLEST_NORMAL[dtype])
+
+
+def _summed(output: DraftArgument, inference: Inference) -> tuple[int, Sequence[str]]:
+    # Where the inputs have a dimension that an output lacks, its elements are taken for sums over
+    # it, whose rounding grows with their number.
+    if output.shape is None:
+        return 1, ()
+    inputs = [a.shape or () for a in inference.arguments if a.role in ("input", "inout")]
+    named = {name for extent in output.shape for name in Expression.parse(extent).names}
+    others = (extent for shape in inputs for extent in shape if extent not in output.shape)
+    over = [e for e in dict.fromkeys(others) if Expression.parse(e).names - named]
+    window = _window(output.shape, inference.arguments)
+    over += window
+    if not inference.complete_sizes:
+        return (_TERMS if len(over) > len(window) else 1) * prod(map(int, window)), over
+    extents = [Expression.parse(extent) for extent in over]
+    sizes = ({axis: n.value for axis, n in known.items()} for known in inference.complete_sizes)
+    return max(prod(extent.integer(values) for extent in extents) for values in sizes), over
+
+
+def _window(shape: Sequence[str], arguments: Sequence[DraftArgument]) -> list[str]:
+    # The window of a convolution, 3 times 3: numbers that an output lacks, the same one twice. What
+    # has one number for its only extent is a table, and whole numbers point to elements.
+    read = [a for a in arguments if a.role in ("input", "inout") and a.dtype in _RELATIVE]
+    weights = [a.shape for a in read if a.shape is not None and len(a.shape) > 1]
+    numbers = Counter(filter(str.isdigit, shape))
+    lacking = ((Counter(filter(str.isdigit, one)) - numbers).elements() for one in weights)
+    windows = ([extent for extent in one if extent != "1"] for one in lacking)
+    return max(windows, key=lambda window: prod(map(int, window)), default=[])
+
+
+def _number(value: float) -> str:
+    mantissa, _, exponent = f"{value:.1e}".partition("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def _quoted(text: str) -> str:
+    return text if _PLAIN.fullmatch(text) and ": " not in text else f'"{text}"'

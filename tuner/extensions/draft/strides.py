@@ -1,0 +1,167 @@
+"""Strides that a contiguous array has: products of the axes, and no axes of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tuner.extensions.draft.host_values import INTEGERS, HostLaunch
+from tuner.extensions.draft.indices import Site
+from tuner.extensions.draft.launches import Axes, launch_draft
+from tuner.extensions.draft.loops import factors_of, terms_of
+from tuner.extensions.draft.reading.accesses import Bound, assigned, bounds_at
+from tuner.extensions.draft.reading.reaches import reaches_of
+from tuner.extensions.draft.translate import Scope, translate
+from tuner.source.facts import KernelParameter, LineIndex
+from tuner.source.syntax import parse_tree, text_of, walk
+
+_NAMED = re.compile(r"(?i)(?:\w*_)?strides?(?:_\w+)?|(?:\w*_)?pitch|\w+[Ss]tride")
+_ASKED = re.compile(r"(?:\.|->)\s*strides?\s*[(\[]\s*(-?\d+)?|->\s*nb\s*\[\s*(\d+)")
+_SIZES = ("size", "dim", "len", "width")
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    # one index, or a part of one, with what is known where it stands
+    terms: tuple[str, ...]
+    bounds: tuple[Bound, ...]
+    at: int
+    counts: tuple[str, ...] = ()
+    exact: bool = False
+
+
+def with_strides(launch: HostLaunch, axes: Axes) -> Axes:
+    """Take the strides out of the axes that follow from the others where arrays are contiguous."""
+    texts = {p.name: launch.followed(launch.passed.get(p.name, "")) for p in _scalars(launch)}
+    asked = [
+        name
+        for name, text in texts.items()
+        if (_NAMED.fullmatch(name) or _ASKED.search(text)) and not text.strip().isdigit()
+    ]
+    if not asked or axes.fixed:
+        return axes
+    names = {name: axis for name, axis in axes.names.items() if name not in asked}
+    reader = _Strides(launch, replace(axes, names=names), tuple(asked), texts)
+    found = reader.found()
+    kept = {name: axis for name, axis in axes.names.items() if name not in found}
+    return replace(axes, names=kept, strides=found) if kept else axes
+
+
+def _scalars(launch: HostLaunch) -> Iterator[KernelParameter]:
+    yield from (p for p in launch.kernel.parameters if not p.pointers and p.dtype in INTEGERS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Strides:
+    launch: HostLaunch
+    axes: Axes
+    asked: tuple[str, ...]
+    texts: Mapping[str, str]
+
+    def found(self) -> dict[str, tuple[str, str]]:
+        """Map strides to what they are in a contiguous array, and the place that says so."""
+        indices, found = [*self.indices()], dict[str, tuple[str, str]]()
+        grid = launch_draft(self.launch, self.axes, None).grid or ()
+        while True:
+            known = {name: text for name, (text, _) in found.items()}
+            values = {**self.axes.names, **known}
+            scope = Scope(values, self.launch.constants, types=self.launch.types())
+            more = {
+                name: stated
+                for name in self.asked
+                if name not in found and (stated := self.stride(name, indices, scope, grid))
+            }
+            if not more:
+                return found
+            found |= more
+
+    def indices(self) -> Iterator[_Index]:
+        kernel, masked = self.launch.kernel, self.launch.source.masked
+        for reach in reaches_of(self.launch.source, kernel, self.launch.types()):
+            terms = tuple(terms_of(reach.index))
+            yield _Index(terms, reach.bounds, reach.at, reach.counts, reach.exact)
+        for node in walk(parse_tree(masked)):
+            inside = kernel.body[0] <= node.start_byte < kernel.body[1]
+            if not inside or node.type != "identifier" or text_of(node, masked) not in self.asked:
+                continue
+            whole = node
+            while whole.parent is not None and whole.parent.type in (
+                "binary_expression", "parenthesized_expression",
+            ):  # fmt: skip
+                whole = whole.parent
+            bounds = bounds_at(whole, kernel.body[0], masked)
+            yield _Index(tuple(terms_of(text_of(whole, masked))), bounds, whole.start_byte)
+
+    def stride(
+        self, name: str, indices: Sequence[_Index], scope: Scope, grid: tuple[str, ...]
+    ) -> tuple[str, str] | None:
+        lines = LineIndex(self.launch.source.masked)
+        told: dict[str, int] = {}
+        for index in indices:
+            minor = self.minor(name, index, scope)
+            outside = any(s != name and s in factors_of(t) for t in index.terms for s in self.asked)
+            if minor is None or not (minor or index.counts or (index.exact and outside)):
+                continue
+            variables = assigned(self.launch.source.masked, (self.launch.kernel.body,), index.at)
+            known = {variable: value.text for variable, value in variables.items()}
+            site = Site(scope, grid, (), index.bounds, known)
+            inside = " + ".join(minor) or "0"
+            shape = site.counted(inside, index.counts) or (
+                site.dimensions(inside) if index.exact or minor else None
+            )
+            if shape:
+                told.setdefault(_product(shape), lines.at(index.at))
+        if len(told) == 1:
+            text, line = next(iter(told.items()))
+            return text, f"of a contiguous array, as it is indexed in line {line}"
+        return None if told else self.named(name)
+
+    def minor(self, name: str, index: _Index, scope: Scope) -> list[str] | None:
+        """List the terms that run inside the stride; None where one of them is not known yet."""
+        places = [i for i, term in enumerate(index.terms) if name in factors_of(term)]
+        if len(places) != 1:
+            return None
+        inner = []
+        for place, term in enumerate(index.terms):
+            other = next((s for s in self.asked if s in factors_of(term)), None)
+            if place == places[0] or (other and self.is_outside(other, name, place < places[0])):
+                continue
+            if other is not None and other not in scope.values:
+                return None
+            # a pointer is no part of an index
+            if term not in {p.name for p in self.launch.kernel.parameters if p.pointers}:
+                inner.append(term)
+        return inner
+
+    def is_outside(self, other: str, name: str, comes_first: bool) -> bool:
+        dimensions = []
+        for stride in (other, name):
+            match = _ASKED.search(self.texts.get(stride, ""))
+            dimensions.append(
+                int(match[1] or match[2]) if match and (match[1] or match[2]) else None
+            )
+        first, second = dimensions
+        if first is None or second is None or first == second or (first < 0) != (second < 0):
+            return comes_first
+        # ggml counts dimensions from the innermost
+        return (first < second) != ("nb" in self.texts.get(other, ""))
+
+    def named(self, name: str) -> tuple[str, str] | None:
+        """Go by the host code, `known ? x.stride(1) : head_size`, or by the stride's own name."""
+        line = self.launch.site.line
+        text = self.texts.get(name, "")
+        branches = re.split(r"\?|:(?!:)", text)[1:]
+        scope = Scope({**self.axes.texts(self.launch)}, self.launch.site.definitions)
+        for branch in branches:
+            written = translate(branch.strip(), scope) if not _ASKED.search(branch) else None
+            if written is not None and not written.isdigit():
+                return written, f"of a contiguous array, line {line}"
+        stem = re.sub(r"(?i)_?strides?$", "", name)
+        sizes = [a for n, a in self.axes.names.items() if n in {f"{stem}_{end}" for end in _SIZES}]
+        return (sizes[0], "of a contiguous array, by its name") if len(sizes) == 1 else None
+
+
+def _product(shape: Sequence[str]) -> str:
+    pieces = (text for text in shape if text != "1")
+    return " * ".join(p if re.fullmatch(r"[\w* ]+", p) else f"({p})" for p in pieces) or "1"

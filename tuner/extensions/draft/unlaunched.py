@@ -1,0 +1,166 @@
+"""A launch for a kernel that nothing launches, from how it uses its blocks: a guess."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from tuner.extensions.draft.reading.accesses import assigned, bare
+from tuner.extensions.draft.reading.reaches import reaches_of
+from tuner.source.facts import IDENTIFIER, KernelFunction, LaunchSite, SourceFile
+from tuner.source.syntax import number
+
+# what counts the threads of a block, by its name
+BLOCK = re.compile(
+    r"(CTA|BLOCK|TB)(_?(SIZE|DIM|THREADS))?(_?X)?|(N|NUM|MAX)?_?THREADS?(_PER_(BLOCK|CTA))?|TPB"
+)
+# stands for what only a person can say: no expression
+UNKNOWN = "?"
+# one that nothing defines: a usual number of threads takes its place
+_THREADS = "block_size"
+_ROW = ("threads_x", "threads_y")
+_CUBE = ("8", "8", "4")
+_BUILTIN = re.compile(r"\b(?:(?:block|grid)Dim|(?:block|thread)Idx)\s*\.\s*[xyz]\b")
+_USED = r"\b{}\s*\.\s*{}\b"
+# a padded column is no thread
+_TILE = re.compile(r"\b__shared__[^;=]*?\w+\s*\[\s*(\w+)\s*\]\s*\[\s*(\w+)\s*(?:\+\s*\d+\s*)?\]")
+_STEP = re.compile(r"=\s*(?:\(\w+\)\s*)?threadIdx\s*\.\s*x\s*;[^;{}]*;\s*\w+\s*\+=\s*(\w+)\s*\)")
+
+
+def guessed_site(
+    source: SourceFile, kernel: KernelFunction, nowhere: LaunchSite, types: Mapping[str, str]
+) -> LaunchSite:
+    """Fill in grid and block of `nowhere` as far as the kernel's code tells them.
+
+    It takes as many blocks as what they count is compared with. An extent that nothing bounds is a
+    name, so that it becomes an axis, where a block is one row of it, else `UNKNOWN`.
+    """
+    reading = _Reading.of(source, kernel, types)
+    block = reading.block()
+    grid = tuple(reading.blocks(place, block) for place in range(reading.count("blockIdx") or 1))
+    return replace(
+        nowhere,
+        grid=grid,
+        block=block,
+        shared=UNKNOWN if reading.is_dynamic else nowhere.shared,
+        arguments=tuple(parameter.name for parameter in kernel.parameters),
+        definitions=reading.definitions,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    kernel: KernelFunction
+    body: str
+    text: str
+    constants: frozenset[str]
+    limits: Mapping[str, str]
+    definitions: Mapping[str, str]
+
+    @classmethod
+    def of(cls, source: SourceFile, kernel: KernelFunction, types: Mapping[str, str]) -> _Reading:
+        reaches = reaches_of(source, kernel, types)
+        limits = {bare(bound.what): bound.limit for one in reaches for bound in one.bounds}
+        spans = source.reachable([kernel])
+        known = assigned(source.masked, (kernel.body,), kernel.body[1])
+        own = {name: one.text for name, one in known.items() if not _BUILTIN.search(one.text)}
+        numbers = {constant.name for constant in source.constants}
+        numbers |= {parameter.name for parameter in kernel.template if not parameter.is_type}
+        return cls(
+            kernel,
+            source.masked[slice(*kernel.body)],
+            "\n".join(source.masked[start:end] for start, end in spans),
+            frozenset(numbers),
+            limits,
+            {name: text for name, text in own.items() if name not in numbers},
+        )
+
+    @property
+    def is_dynamic(self) -> bool:
+        pattern = r"\bextern\b[^;{}]*\b__shared__\b|\b__shared__\b[^;{}=\[]*\bextern\b"
+        return re.search(pattern, self.text) is not None
+
+    def uses(self, what: str, place: int) -> bool:
+        return re.search(_USED.format(what, "xyz"[place]), self.text) is not None
+
+    def count(self, what: str) -> int:
+        return max((place + 1 for place in range(3) if self.uses(what, place)), default=0)
+
+    def block(self) -> tuple[str, ...]:
+        extents = max(self.count("threadIdx"), self.count("blockDim"), 1)
+        tile = _TILE.search(self.body)
+        if extents == 1:
+            return (self.threads(),)
+        if extents == 2 and tile is not None and {tile[1], tile[2]} <= self.known():
+            rows, columns = number(tile[1]), number(tile[2])
+            is_padded = rows is not None and columns == rows + 1
+            return (tile[1] if is_padded else tile[2], tile[1])
+        return _ROW if extents == 2 else _CUBE
+
+    def known(self) -> frozenset[str]:
+        return self.constants | {text for text in re.findall(r"\d+", self.body) if int(text) <= 33}
+
+    def threads(self) -> str:
+        if not self.uses("threadIdx", 0) and not self.uses("blockDim", 0):
+            return "1"
+        bounds = self.kernel.bounds
+        stated = bounds.max_threads if bounds is not None else ""
+        if stated in self.constants or number(stated) is not None:
+            return stated
+        own = self.factor(0)
+        if own in self.constants and not self.uses("blockDim", 0):
+            return own
+        used = self.constants & {*IDENTIFIER.findall(self.text)}
+        named = {name for name in used if BLOCK.fullmatch(re.sub(r"^k(?=[A-Z])", "", name).upper())}
+        if len(named) == 1:
+            return named.pop()
+        steps = {*_STEP.findall(self.body)} & {*self.constants}
+        return steps.pop() if len(steps) == 1 else _THREADS
+
+    def counters(self, place: int) -> Iterator[tuple[str, str]]:
+        # what is counted with the blocks, in variables and what is computed from them
+        used = _USED.format("blockIdx", "xyz"[place])
+        found = [
+            (match[1], match[2])
+            for match in re.finditer(rf"(\w+)\s*=(?!=)\s*([^;=]*?{used}[^;]*?)\s*;", self.body)
+        ]
+        yield from found
+        for name, _ in found:
+            for match in re.finditer(rf"(\w+)\s*=(?!=)\s*([^;=?]*\b{name}\b[^;=?]*);", self.body):
+                if "+" in match[2] and "[" not in match[2]:
+                    yield match[1], match[2]
+
+    def factor(self, place: int) -> str:
+        axis = "xyz"[place]
+        used = _USED.format("blockIdx", axis)
+        product = rf"{used}\s*\*\s*([\w.]+)|([\w.]+)\s*\*\s*{used}"
+        found = {match[1] or match[2] for match in re.finditer(product, self.body)}
+        return found.pop() if len(found) == 1 else ""
+
+    def blocks(self, place: int, block: tuple[str, ...]) -> str:
+        if not self.uses("blockIdx", place):
+            return "1"
+        limit = self.limit(place)
+        factor = self.factor(place)
+        if factor == f"blockDim.{'xyz'[place]}":
+            factor = block[place] if place < len(block) else "1"
+        if limit is not None:
+            return f"({limit} + {factor} - 1) / {factor}" if factor else limit
+        used = _USED.format("blockIdx", "xyz"[place])
+        if re.search(rf"{used}\s*[*/%]|[*/%]\s*(?:\(\w+\)\s*)?{used}", self.text):
+            return UNKNOWN
+        plain = rf"(?:static_cast<\w+>|\(\w+\))?\s*\(?{used}\)?"
+        rows = (name for name, text in self.counters(place) if re.fullmatch(plain, text))
+        return f"{next(rows, 'xyz'[place] + '_block')}_count"
+
+    def limit(self, place: int) -> str | None:
+        used = _USED.format("blockIdx", "xyz"[place])
+        inline = [what for what in self.limits if re.search(used, what)]
+        for name in [*(name for name, _ in self.counters(place)), *inline]:
+            limit = self.limits.get(name)
+            names = IDENTIFIER.findall(limit or "")
+            parameters = {parameter.name for parameter in self.kernel.parameters}
+            if limit and {*names} <= parameters | self.constants | self.definitions.keys():
+                return f"({limit})" if len(names) > 1 else limit
+        return None
