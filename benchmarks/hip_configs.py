@@ -32,9 +32,9 @@ from tuner.app.check import UnavailableDevice
 from tuner.compiler.cache import Cache
 from tuner.compiler.code_object import kernel_resources
 from tuner.compiler.hip import HipCompiler, code_options, find_clang
-from tuner.compiler.host import HostCompiler
 from tuner.device.base import amd_info
-from tuner.device.cpu.device import HostDevice
+from tuner.extensions.cpu.compiler import HostCompiler
+from tuner.extensions.cpu.device import HostDevice
 from tuner.model.amd import AMD_TARGETS, DEFAULT_TARGET
 from tuner.model.trial import Status
 from tuner.search.pool import valid_configs

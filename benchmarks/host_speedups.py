@@ -23,10 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from environment import environment, write_result
 
 from tuner.compiler.base import CompileRequest
-from tuner.compiler.host import HostCompiler
 from tuner.device.base import Program
-from tuner.device.cpu.device import HostDevice
 from tuner.dispatch.evidence import compared
+from tuner.extensions.cpu.compiler import HostCompiler
+from tuner.extensions.cpu.device import HostDevice
 from tuner.model.config import Config
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Comparison, Variant

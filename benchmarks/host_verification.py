@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from environment import environment, write_result
 
 from tuner.compiler.cache import Cache
-from tuner.compiler.host import HostCompiler
-from tuner.device.cpu.device import HostDevice
+from tuner.extensions.cpu.compiler import HostCompiler
+from tuner.extensions.cpu.device import HostDevice
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
 from tuner.search.pool import valid_configs

@@ -22,9 +22,9 @@ from environment import environment, write_result
 
 from tuner.app.check import check
 from tuner.compiler.cache import Cache
-from tuner.compiler.host import HostCompiler
 from tuner.compiler.pool import NvrtcPool
-from tuner.device.cpu.device import HostDevice
+from tuner.extensions.cpu.compiler import HostCompiler
+from tuner.extensions.cpu.device import HostDevice
 from tuner.extensions.draft.drafting import draft_problem
 from tuner.model.errors import TunerError
 from tuner.model.trial import Status

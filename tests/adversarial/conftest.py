@@ -16,9 +16,9 @@ from unusual_kernels import UNUSUAL
 
 from tuner.compiler.base import CompileRequest, CompileResult, source_key
 from tuner.compiler.cache import Cache
-from tuner.compiler.host import HostCompiler, preload, sanitizer_finding
 from tuner.device.base import Program
-from tuner.device.cpu.device import HostDevice
+from tuner.extensions.cpu.compiler import HostCompiler, preload, sanitizer_finding
+from tuner.extensions.cpu.device import HostDevice
 from tuner.model.kernel import Launch, Workload
 
 FOLDER = Path(__file__).parent

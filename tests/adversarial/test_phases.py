@@ -16,12 +16,12 @@ from on_trial import Build
 from operators import EXACT, HISTOGRAM, Operator, array, axes, launch
 
 from tuner.device.base import Program
-from tuner.device.cpu.device import HostDevice, HostRunner, SharedMemory, host_info
-from tuner.device.cpu.worker import HostWorker
 from tuner.device.timing import Stretch
 from tuner.device.verify import verified_device
 from tuner.device.verify.verified_device import VerifiedDevice
 from tuner.device.verify.verifier import Verifier
+from tuner.extensions.cpu.device import HostDevice, HostRunner, SharedMemory, host_info
+from tuner.extensions.cpu.worker import HostWorker
 from tuner.model.kernel import Workload
 from tuner.model.trial import Correctness, Status
 

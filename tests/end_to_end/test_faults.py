@@ -37,10 +37,10 @@ from faults import (
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.cache import Cache
 from tuner.compiler.command import MOST_RUNS
-from tuner.compiler.host import HostCompiler, entry_name
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import Program
-from tuner.device.cpu.device import HostDevice
+from tuner.extensions.cpu.compiler import HostCompiler, entry_name
+from tuner.extensions.cpu.device import HostDevice
 from tuner.model.kernel import Launch
 from tuner.model.trial import Comparison, Result, Status, Trial
 from tuner.process.pool import MAX_KILLS

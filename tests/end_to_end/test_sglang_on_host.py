@@ -13,7 +13,7 @@ import pytest
 from slow import mostly_slow
 
 from tuner.app.instruments import sanitized_host
-from tuner.compiler.host import SANITIZERS, preload
+from tuner.extensions.cpu.compiler import SANITIZERS, preload
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import Workload

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.device.cpu.child import LaunchRecord, Range
+from tuner.extensions.cpu.child import LaunchRecord, Range
 
 GUARD_BYTES = 256
 PATTERN = 0x5A

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tuner.compiler.cache import Cache
-from tuner.compiler.host import HostCompiler
+from tuner.extensions.cpu.compiler import HostCompiler
 
 
 def folder_of_the_run(factory: pytest.TempPathFactory) -> Path:

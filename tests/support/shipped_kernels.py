@@ -17,10 +17,10 @@ from ruamel.yaml import YAML
 from slow import mostly_slow
 
 from tuner.compiler.base import CompileRequest
-from tuner.compiler.host import HostCompiler
 from tuner.device.base import Program
-from tuner.device.cpu.device import HostDevice
 from tuner.device.reference import load_reference
+from tuner.extensions.cpu.compiler import HostCompiler
+from tuner.extensions.cpu.device import HostDevice
 from tuner.model.config import SearchSpace
 from tuner.model.expressions import Value
 from tuner.model.kernel import KernelSpec, Launch, Workload

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.app.plan import check_signature, read_chosen
-from tuner.app.proof import Proof, prove, require_no_constant_memory, require_right
 from tuner.compiler.base import Compiler
 from tuner.compiler.opencl_devices import list_devices
 from tuner.compiler.passed_on import PassingCompiler
@@ -27,6 +26,7 @@ from tuner.device.inputs import NORMAL
 from tuner.device.layout import lay_out
 from tuner.device.select import open_compiler, open_device
 from tuner.device.verify.verifier import HostMemory, Verifier
+from tuner.extensions.cpu.proof import Proof, prove, require_no_constant_memory, require_right
 from tuner.model.amd import AMD_TARGETS, DEFAULT_TARGET, is_amd
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import DeviceError

@@ -134,9 +134,9 @@ def _by_device(
 
 
 def _on_host(plan: Plan, stack: ExitStack) -> tuple[Watch, ...]:
-    from tuner.compiler.host import SANITIZERS, preload
-    from tuner.device.cpu.device import HostWatcher
     from tuner.extensions.agents.gate import LARGEST_HOST_BYTES
+    from tuner.extensions.cpu.compiler import SANITIZERS, preload
+    from tuner.extensions.cpu.device import HostWatcher
     from tuner.model.errors import DeviceError
     from tuner.tuning.evaluator import evaluator_of
     from tuner.tuning.verification import Watch
@@ -158,8 +158,8 @@ def sanitized_host(
 ) -> tuple[Compiler, Device]:
     """Open a device with `preload(SANITIZERS)`, and its compiler; the stack closes both."""
     from tuner.compiler.cache import Cache
-    from tuner.compiler.host import SANITIZERS, HostCompiler, sanitizer_finding
-    from tuner.device.cpu.device import HostDevice
+    from tuner.extensions.cpu.compiler import SANITIZERS, HostCompiler, sanitizer_finding
+    from tuner.extensions.cpu.device import HostDevice
 
     compiler = HostCompiler(sanitizers=SANITIZERS, cache=Cache())
     stack.callback(compiler.close)

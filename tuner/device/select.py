@@ -128,7 +128,7 @@ def _open_one(
     kind, _, detail = text.partition(":")
     require_for(spec, kind)
     if text == HOST:
-        from tuner.device.cpu.device import HostDevice
+        from tuner.extensions.cpu.device import HostDevice
 
         return HostDevice(spec, operators)
     if text.startswith(COMMAND):
@@ -164,7 +164,7 @@ def open_compiler(jobs: int | None, *, on_cpu: bool = False, architecture: str =
     from tuner.compiler.cache import Cache
 
     if on_cpu:
-        from tuner.compiler.host import HostCompiler
+        from tuner.extensions.cpu.compiler import HostCompiler
 
         return HostCompiler(jobs, cache=Cache())
     if is_amd(architecture):

@@ -13,8 +13,8 @@ import pytest
 from host_programs import cached_compiler
 
 from tuner.app.record import recording_path
-from tuner.compiler.host import HostCompiler
-from tuner.device.cpu.device import HostDevice
+from tuner.extensions.cpu.compiler import HostCompiler
+from tuner.extensions.cpu.device import HostDevice
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
 from tuner.search.pool import valid_configs

@@ -19,8 +19,8 @@ import pytest
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.cache import Cache
 from tuner.compiler.command import MOST_RUNS, PREFIX, remove_left_behind, scratch_folder
-from tuner.compiler.host import HostCompiler, errors, preload, sanitizer_finding
-from tuner.compiler.host_source import to_host
+from tuner.extensions.cpu.compiler import HostCompiler, errors, preload, sanitizer_finding
+from tuner.extensions.cpu.host_source import to_host
 from tuner.model.errors import DeviceError
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

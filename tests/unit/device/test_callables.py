@@ -12,8 +12,8 @@ from callable_project import SPACE, callable_project, evaluator_of, read_project
 from fake_triton import write_autotuner
 
 from tuner.device.base import ComparesBits
-from tuner.device.cpu import callables
-from tuner.device.cpu.device import HostDevice
+from tuner.extensions.cpu import callables
+from tuner.extensions.cpu.device import HostDevice
 from tuner.model.config import Config
 from tuner.model.errors import KernelError
 from tuner.model.kernel import Workload
@@ -234,7 +234,7 @@ def test_a_call_may_take_a_part_of_the_memory_that_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free_bytes = 8 << 30
-    monkeypatch.setattr("tuner.device.cpu.device.available_bytes", lambda: free_bytes)
+    monkeypatch.setattr("tuner.extensions.cpu.device.available_bytes", lambda: free_bytes)
     # Which nobody touches.
     takes = f"kept = bytes(int(config['pieces'] * 0.4 * {free_bytes}))"
     with opened(callable_project(tmp_path, (HERE, f"{HERE}        {takes}\n"))) as evaluator:

@@ -12,8 +12,8 @@ import pytest
 from host_programs import cached_compiler
 
 from tuner.device.base import Program
-from tuner.device.cpu.device import HostDevice
 from tuner.device.layout import ALIGNMENT, GUARD_BYTES, lay_out
+from tuner.extensions.cpu.device import HostDevice
 from tuner.model.config import Config
 from tuner.model.kernel import MOST_SCRATCH_BYTES, KernelSpec, Workload
 from tuner.model.trial import INITIAL, Status

@@ -11,9 +11,9 @@ import pytest
 from host_programs import cached_compiler
 
 from tuner.device.base import Outcome
-from tuner.device.cpu.device import HostDevice
 from tuner.device.cuda import driver
 from tuner.device.layout import lay_out
+from tuner.extensions.cpu.device import HostDevice
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.tensor_maps import TensorMap

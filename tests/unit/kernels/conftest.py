@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 from host_programs import cached_compiler
 
-from tuner.compiler.host import HostCompiler
-from tuner.device.cpu.device import HostDevice
+from tuner.extensions.cpu.compiler import HostCompiler
+from tuner.extensions.cpu.device import HostDevice
 from tuner.space.choices import chosen_operators
 from tuner.space.template import Template
 from tuner.tuning.evaluator import Candidate, Evaluator

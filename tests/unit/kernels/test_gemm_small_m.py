@@ -10,9 +10,9 @@ import pytest
 from shipped_kernels import KernelChecks, Sample, ShippedKernel
 
 from tuner.compiler.base import CompileRequest
-from tuner.compiler.host import HostCompiler
 from tuner.device.base import Program
-from tuner.device.cpu.device import HostDevice
+from tuner.extensions.cpu.compiler import HostCompiler
+from tuner.extensions.cpu.device import HostDevice
 from tuner.model.expressions import Value
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Status

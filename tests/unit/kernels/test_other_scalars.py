@@ -12,8 +12,8 @@ import pytest
 from shipped_kernels import SPACES
 from slow import mostly_slow
 
-from tuner.compiler.host import HostCompiler
-from tuner.device.cpu.device import HostDevice
+from tuner.extensions.cpu.compiler import HostCompiler
+from tuner.extensions.cpu.device import HostDevice
 from tuner.model.expressions import Expression
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Status

@@ -9,8 +9,8 @@ from shutil import copytree
 import pytest
 from host_programs import cached_compiler
 
-from tuner.compiler.host import HostCompiler
 from tuner.device.base import DeviceInfo
+from tuner.extensions.cpu.compiler import HostCompiler
 from tuner.extensions.study.mutation.subject import MutationSubject
 from tuner.model.config import Config
 from tuner.space.load import load_definition

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from host_programs import shared_cache
 
-from tuner.compiler.host import SANITIZERS, HostCompiler, preload
 from tuner.compiler.pool import NvrtcPool
-from tuner.device.cpu.device import HostDevice
+from tuner.extensions.cpu.compiler import SANITIZERS, HostCompiler, preload
+from tuner.extensions.cpu.device import HostDevice
 from tuner.extensions.study.mutation.examine import (
     NOT_ON_HOST,
     SAME_CODE,

@@ -15,7 +15,6 @@ from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from tuner.device.base import DeviceInfo, Program
-from tuner.device.cpu.device import host_verifier
 from tuner.device.hip.driver import HipError
 from tuner.device.hip.topology import NODES
 from tuner.device.hip.worker import HipWorker
@@ -30,6 +29,7 @@ from tuner.device.verify.restarting_worker import (
     unless_killed,
 )
 from tuner.device.verify.verified_device import VerifiedDevice
+from tuner.extensions.cpu.device import host_verifier
 from tuner.model.amd import amd_limits
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec

@@ -12,9 +12,9 @@ from tuner.app.instruments import compiler_for, sanitized_host
 from tuner.app.plan import check_signature, read_chosen
 from tuner.app.render import chosen_config
 from tuner.compiler.cache import Cache
-from tuner.compiler.host import SANITIZERS, preload
 from tuner.compiler.pool import NvrtcPool
-from tuner.device.cpu.device import HostDevice
+from tuner.extensions.cpu.compiler import SANITIZERS, preload
+from tuner.extensions.cpu.device import HostDevice
 from tuner.extensions.study.mutation.examine import (
     Bench,
     Examiner,

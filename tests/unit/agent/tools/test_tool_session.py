@@ -7,10 +7,10 @@ from host_programs import cached_compiler
 
 from tuner.analysis.sass import find_nvdisasm
 from tuner.app.check import UnavailableDevice, target_info
-from tuner.device.cpu.device import HostDevice
 from tuner.device.simulated import SimulatedDevice
 from tuner.extensions.agents.base import Answer
 from tuner.extensions.agents.gate import drafted
+from tuner.extensions.cpu.device import HostDevice
 from tuner.model.errors import SessionError, WorkerError
 from tuner.model.trial import INITIAL, Status
 from tuner.session.events import Event

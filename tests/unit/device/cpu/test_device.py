@@ -11,14 +11,14 @@ import pytest
 from host_programs import cached_compiler
 
 from tuner.compiler.base import CompileRequest, CompileResult
-from tuner.compiler.host import HostCompiler
 from tuner.device.base import Program
-from tuner.device.cpu.child import LaunchEnd
-from tuner.device.cpu.device import SharedMemory
-from tuner.device.cpu.worker import HostRunError, HostWorker
 from tuner.device.encoding import encode, storage_dtype
 from tuner.device.layout import UNCHANGED, lay_out
 from tuner.device.verify.verifier import Verifier
+from tuner.extensions.cpu.child import LaunchEnd
+from tuner.extensions.cpu.compiler import HostCompiler
+from tuner.extensions.cpu.device import SharedMemory
+from tuner.extensions.cpu.worker import HostRunError, HostWorker
 from tuner.model.kernel import KernelSpec, Launch, Tolerance, Workload
 from tuner.model.trial import Correctness
 

@@ -16,7 +16,7 @@ from host_programs import shared_cache
 
 from tests.support.host_launch import Launched, launch
 from tuner.compiler.base import CompileRequest
-from tuner.compiler.host import HostCompiler, preload
+from tuner.extensions.cpu.compiler import HostCompiler, preload
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

@@ -19,12 +19,12 @@ import pytest
 from host_programs import cached_compiler
 
 from tuner.compiler.base import CompileRequest
-from tuner.compiler.host import HostCompiler
 from tuner.device.base import Outcome, Program
-from tuner.device.cpu.child import ANSWER, COMMAND
-from tuner.device.cpu.device import HostDevice, SharedMemory, available_bytes
-from tuner.device.cpu.worker import HostWorker, elf_fault
 from tuner.device.layout import Layout, lay_out
+from tuner.extensions.cpu.child import ANSWER, COMMAND
+from tuner.extensions.cpu.compiler import HostCompiler
+from tuner.extensions.cpu.device import HostDevice, SharedMemory, available_bytes
+from tuner.extensions.cpu.worker import HostWorker, elf_fault
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Status
@@ -413,8 +413,8 @@ import ctypes, errno, json, os, platform, struct, sys
 import numpy as np
 from tuner.process import seccomp
 from tuner.device.base import Program
-from tuner.device.cpu.device import SharedMemory
-from tuner.device.cpu.worker import HostWorker
+from tuner.extensions.cpu.device import SharedMemory
+from tuner.extensions.cpu.worker import HostWorker
 from tuner.device.layout import UNCHANGED, Layout, Slot
 from tuner.model.kernel import Launch, Workload
 
@@ -460,7 +460,7 @@ class TestEnds:
 import json, sys, threading, time
 from pathlib import Path
 from tuner.device.base import Program
-from tuner.device.cpu.device import HostDevice
+from tuner.extensions.cpu.device import HostDevice
 from tuner.model.kernel import Launch, Workload
 from tuner.space.load import load_definition
 

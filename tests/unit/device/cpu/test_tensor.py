@@ -15,8 +15,8 @@ from host_programs import shared_cache
 
 from tests.support.host_launch import Launched, launch
 from tuner.compiler.base import CompileRequest
-from tuner.compiler.host import HostCompiler, preload
-from tuner.device.cpu.child import LaunchEnd
+from tuner.extensions.cpu.child import LaunchEnd
+from tuner.extensions.cpu.compiler import HostCompiler, preload
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

@@ -10,8 +10,8 @@ from host_launch import Launched, launch
 from host_programs import cached_compiler
 
 from tuner.compiler.base import CompileRequest
-from tuner.compiler.host import HostCompiler
-from tuner.device.cpu.child import LaunchEnd
+from tuner.extensions.cpu.child import LaunchEnd
+from tuner.extensions.cpu.compiler import HostCompiler
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 LANES = 64

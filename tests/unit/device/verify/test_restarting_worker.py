@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from tuner.device.base import Program
-from tuner.device.cpu.child import LaunchEnd
-from tuner.device.cpu.device import HostRunner
-from tuner.device.cpu.worker import HostRunError
 from tuner.device.cuda.device import CudaRunner
 from tuner.device.cuda.driver import CudaError
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
 from tuner.device.opencl.device import OpenclRunner
 from tuner.device.opencl.worker import OpenclError
 from tuner.device.verify.restarting_worker import RunFailedError
+from tuner.extensions.cpu.child import LaunchEnd
+from tuner.extensions.cpu.device import HostRunner
+from tuner.extensions.cpu.worker import HostRunError
 from tuner.model.errors import WorkerError
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Status
@@ -105,9 +105,9 @@ def cuda(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> CudaRunner:
 
 @pytest.fixture
 def host(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> HostRunner:
-    make = "tuner.device.cpu.device.HostWorker"
+    make = "tuner.extensions.cpu.device.HostWorker"
     monkeypatch.setattr(make, lambda *given: FakeWorker(workers))
-    monkeypatch.setattr("tuner.device.cpu.device._some_orders", lambda most: [])
+    monkeypatch.setattr("tuner.extensions.cpu.device._some_orders", lambda most: [])
     runner = HostRunner(10.0)
     workers.since()
     return runner

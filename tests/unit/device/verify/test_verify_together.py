@@ -14,13 +14,13 @@ from host_programs import cached_compiler
 from idle_runner import IdleRunner
 
 from tuner.compiler.base import CompileRequest
-from tuner.compiler.host import HostCompiler
 from tuner.device.base import DeviceInfo, Outcome, Program, verify_all
-from tuner.device.cpu.device import HostDevice
 from tuner.device.inputs import INPUT_KINDS, NORMAL
 from tuner.device.layout import Arena
 from tuner.device.simulated import SimulatedDevice
 from tuner.device.verify.verified_device import VerifiedDevice
+from tuner.extensions.cpu.compiler import HostCompiler
+from tuner.extensions.cpu.device import HostDevice
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Correctness, Status

@@ -9,8 +9,8 @@ import pytest
 
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
-from tuner.compiler.host import HostCompiler
 from tuner.compiler.pool import NvrtcPool
+from tuner.extensions.cpu.compiler import HostCompiler
 from tuner.extensions.draft.drafting import draft_source
 from tuner.extensions.draft.extract.extraction import Extraction, extract
 from tuner.extensions.draft.extract.failures import failure

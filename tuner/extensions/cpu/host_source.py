@@ -10,8 +10,8 @@ from itertools import chain
 from pathlib import Path
 
 from tuner.compiler.includes import UNIT_NAME
-from tuner.compiler.ptx import Bound, statement
-from tuner.compiler.ptx_instructions import UnknownInstructionError
+from tuner.extensions.cpu.ptx import Bound, statement
+from tuner.extensions.cpu.ptx_instructions import UnknownInstructionError
 
 # A line `# 12 "file.h" 1 3`: what follows is line 12 of that file; 1 says that it was just entered.
 MARKER = re.compile(r'^# (\d+) "((?:[^"\\\n]|\\.)*)"([ \d]*)\n', re.M)

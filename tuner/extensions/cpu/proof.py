@@ -12,10 +12,10 @@ from math import prod
 import numpy as np
 
 from tuner.compiler.cache import Cache
-from tuner.compiler.host import HostCompiler, preload
 from tuner.device.base import CompileTarget, DeviceInfo, Program
-from tuner.device.cpu.probe import BeyondError, Contents, Probe
-from tuner.device.cpu.worker import HostRunError
+from tuner.extensions.cpu.compiler import HostCompiler, preload
+from tuner.extensions.cpu.probe import BeyondError, Contents, Probe
+from tuner.extensions.cpu.worker import HostRunError
 from tuner.extensions.draft.reading.uses import constant_memory
 from tuner.model.errors import SpaceError, TunerError
 from tuner.model.kernel import FLOAT_DTYPES, Argument, KernelSpec, Workload

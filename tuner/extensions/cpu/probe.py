@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from tuner.device.base import Program
-from tuner.device.cpu.device import SharedMemory
-from tuner.device.cpu.worker import HostRunError, HostWorker
 from tuner.device.encoding import Array, storage_dtype
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import PAGE_BYTES, UNCHANGED, Layout, lay_out
 from tuner.device.verify.verifier import HostMemory, Verifier
+from tuner.extensions.cpu.device import SharedMemory
+from tuner.extensions.cpu.worker import HostRunError, HostWorker
 from tuner.model.kernel import KernelSpec, Workload
 
 Contents = Mapping[str, Array]

@@ -6,8 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tuner.compiler.ptx_instructions import NUMBERS, Instruction, Operand, UnknownInstructionError
-from tuner.compiler.ptx_memory import MEMORY, special_register
+from tuner.extensions.cpu.ptx_instructions import (
+    NUMBERS,
+    Instruction,
+    Operand,
+    UnknownInstructionError,
+)
+from tuner.extensions.cpu.ptx_memory import MEMORY, special_register
 
 _TOKEN = re.compile(
     r"(?P<blank>\s+|//[^\n]*|/\*.*?\*/)|%(?P<operand>\d+)|(?P<directive>\.[a-z]\w*)"

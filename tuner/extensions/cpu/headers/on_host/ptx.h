@@ -1,4 +1,4 @@
-// The instructions of inline PTX, as the compile step writes them: `tuner/compiler/ptx.py` says
+// The instructions of inline PTX, as the compile step writes them: `tuner/extensions/cpu/ptx.py` says
 // which instruction becomes a call of which function.
 //
 // A register is an unsigned number of its width; `as` and `put` give it the instruction's type.

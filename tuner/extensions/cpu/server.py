@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
-from tuner.device.cpu.child import (
+from tuner.extensions.cpu.child import (
     ANSWER,
     COMMAND,
     MESSAGE_BYTES,

@@ -15,7 +15,8 @@ from itertools import chain
 from pathlib import Path
 
 from tuner.device.base import Program
-from tuner.device.cpu.child import (
+from tuner.device.layout import SCALARS, UNCHANGED, Arena, Layout, Patch, Slot
+from tuner.extensions.cpu.child import (
     AttachRequest,
     DetachRequest,
     LaunchCall,
@@ -29,7 +30,6 @@ from tuner.device.cpu.child import (
     UnloadRequest,
     encoded,
 )
-from tuner.device.layout import SCALARS, UNCHANGED, Arena, Layout, Patch, Slot
 from tuner.model.errors import TunerError, WorkerError
 from tuner.model.kernel import Launch
 from tuner.model.tensor_maps import TensorMap
@@ -88,7 +88,7 @@ class HostWorker(ChildProcess):
         with tempfile.TemporaryDirectory(prefix="tune-kernel-") as folder:
             super().__init__(
                 "tune-kernels",
-                "tuner.device.cpu.server",
+                "tuner.extensions.cpu.server",
                 readable,
                 environment=outside,
                 folder=folder,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tuner.compiler.ptx_instructions import (
+from tuner.extensions.cpu.ptx_instructions import (
     BITS,
     BYTES,
     FLOATS,

@@ -20,10 +20,10 @@ from typing import Any
 
 from tuner.device.base import Program
 from tuner.device.callables import Modules, blamed_on_call, checked_results
-from tuner.device.cpu.triton_interpreter import mend_interpreter
 from tuner.device.encoding import torch_name
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, Slot
 from tuner.device.reference import PeerError, ran_out
+from tuner.extensions.cpu.triton_interpreter import mend_interpreter
 from tuner.process.child import Child
 
 # A first call imports what it needs and compiles.

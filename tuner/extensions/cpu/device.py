@@ -18,9 +18,6 @@ from pathlib import Path
 import numpy as np
 
 from tuner.device.base import Device, DeviceInfo, Outcome, Program, amd_info, verify_all
-from tuner.device.cpu.callables import CallableWorker
-from tuner.device.cpu.child import LaunchEnd
-from tuner.device.cpu.worker import HostRunError, HostWorker
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, fill_byte
 from tuner.device.reference import PeerError
 from tuner.device.timing import TimingPolicy, finished, hopeless
@@ -33,6 +30,9 @@ from tuner.device.verify.restarting_worker import (
 )
 from tuner.device.verify.verified_device import VerifiedDevice, fresh_seed
 from tuner.device.verify.verifier import HostMemory, Verifier
+from tuner.extensions.cpu.callables import CallableWorker
+from tuner.extensions.cpu.child import LaunchEnd
+from tuner.extensions.cpu.worker import HostRunError, HostWorker
 from tuner.model.amd import DEFAULT_TARGET
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import architecture_for

@@ -23,7 +23,8 @@ from tuner.compiler.command import (
     remove_left_behind,
     scratch_folder,
 )
-from tuner.compiler.host_source import (
+from tuner.compiler.includes import UNIT_NAME, include_digest, refused_include
+from tuner.extensions.cpu.host_source import (
     LAUNCH_UNIT,
     PTX_REMEDY,
     REMEDY,
@@ -32,7 +33,6 @@ from tuner.compiler.host_source import (
     refusal,
     to_host,
 )
-from tuner.compiler.includes import UNIT_NAME, include_digest, refused_include
 from tuner.model.amd import amd_limits, is_amd
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.trial import Resources
