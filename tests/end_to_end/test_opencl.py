@@ -178,7 +178,7 @@ def test_a_kernel_without_a_search_space_is_not_drafted(written, tune) -> None:
 
 
 def test_without_a_platform_the_remedy_is_said(written, tune, monkeypatch) -> None:
-    monkeypatch.setattr("tuner.compiler.opencl_devices._handles", list)
+    monkeypatch.setattr("tuner.extensions.backends.opencl.devices._handles", list)
     done = tune("kernels/doubled.cl")
     assert done.exit_code == 2
     assert "no OpenCL platform was found" in done.stderr or "pyopencl is not" in done.stderr
@@ -199,7 +199,7 @@ def test_a_recording_answers_without_a_platform(written, tune, monkeypatch) -> N
     (path,) = Path("kernels/recordings").glob("*/*")
     assert path.name == "doubled.cl.json.xz"
     assert re.fullmatch(r"[\w.+-]+", path.parent.name)
-    monkeypatch.setattr("tuner.compiler.opencl_devices._handles", list)
+    monkeypatch.setattr("tuner.extensions.backends.opencl.devices._handles", list)
     words = ("--device", "recorded", "--session", "r", "--json", "--searcher", "exhaustive")
     done = tune("kernels/doubled.cl", *words)
     assert done.exit_code == 0, done.stderr

@@ -9,10 +9,10 @@ import pytest
 from operators import SCALE, Operator
 
 from tuner.compiler.base import CompileRequest, source_key
-from tuner.compiler.opencl import OpenclPool
-from tuner.compiler.opencl_devices import list_devices
 from tuner.device.base import Program
-from tuner.device.opencl.device import OpenclDevice
+from tuner.extensions.backends.opencl.compiler import OpenclPool
+from tuner.extensions.backends.opencl.device import OpenclDevice
+from tuner.extensions.backends.opencl.devices import list_devices
 from tuner.model.kernel import Launch
 
 needs_opencl = pytest.mark.skipif(

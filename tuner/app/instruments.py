@@ -31,13 +31,13 @@ def compiler_for(spec: KernelSpec, device: Device, jobs: int | None, stack: Exit
 
     compiler: Compiler
     if device.info.evaluator:
-        from tuner.compiler.passed_on import PassingCompiler
+        from tuner.extensions.backends.passed_on import PassingCompiler
 
         compiler = PassingCompiler(device.info.evaluator)
     elif isinstance(device, HasCompiler):
         compiler = device.compiler(jobs)
     elif spec.language is OPENCL:  # a recording, which knows the results
-        from tuner.compiler.opencl import OpenclPool
+        from tuner.extensions.backends.opencl.compiler import OpenclPool
 
         compiler = OpenclPool(0, jobs, cache=Cache())
     elif not spec.language.is_read:
@@ -83,7 +83,7 @@ def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitSta
     from tuner.app.check import NVIDIA_TARGET, UnavailableDevice, target_info
     from tuner.device.base import CanCount
     from tuner.device.select import open_compiler
-    from tuner.model.amd import is_amd
+    from tuner.extensions.backends.hip.amd import is_amd
     from tuner.tuning.evaluator import evaluator_of
     from tuner.tuning.profiling import Profiling
 

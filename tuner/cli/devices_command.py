@@ -131,8 +131,8 @@ def list_gpus() -> Iterator[Gpu]:
 
 def list_amd() -> Iterator[Amd]:
     """Ask Linux for AMD's GPUs, of which the HIP runtime may show fewer."""
-    from tuner.device.hip.topology import NODES, list_gpus
-    from tuner.model.amd import AMD_TARGETS
+    from tuner.extensions.backends.hip.amd import AMD_TARGETS
+    from tuner.extensions.backends.hip.topology import NODES, list_gpus
 
     for number, gpu in enumerate(list_gpus(NODES)):
         known = gpu.architecture in AMD_TARGETS
@@ -142,7 +142,7 @@ def list_amd() -> Iterator[Amd]:
 
 def list_opencl() -> Iterator[Opencl]:
     """Ask all OpenCL platforms for their devices; there are none without pyopencl."""
-    from tuner.compiler.opencl_devices import list_devices
+    from tuner.extensions.backends.opencl.devices import list_devices
 
     for one in list_devices():
         facts = (one.version, one.compute_units, one.memory_gib)

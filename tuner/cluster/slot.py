@@ -43,7 +43,7 @@ from tuner.cluster.task import SlotPlugin
 from tuner.compiler.base import Compiler, CompileResult
 from tuner.device.base import CanCount, CanWatch, Counters, Device, Watcher
 from tuner.device.select import open_compiler, open_device
-from tuner.model.amd import is_amd
+from tuner.extensions.backends.hip.amd import is_amd
 from tuner.model.errors import TunerError, WorkerError
 from tuner.process.child import connected
 from tuner.process.protocol import receive, send

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult, source_key
-from tuner.compiler.opencl_devices import work_groups
-from tuner.model.amd import amd_limits
+from tuner.extensions.backends.hip.amd import amd_limits
+from tuner.extensions.backends.opencl.devices import work_groups
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.expressions import Value

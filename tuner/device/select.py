@@ -12,7 +12,7 @@ from pathlib import Path
 from tuner.compiler.base import Compiler
 from tuner.device.base import Device
 from tuner.device.recorded.recording import recordings_of
-from tuner.model.amd import is_amd
+from tuner.extensions.backends.hip.amd import is_amd
 from tuner.model.errors import DeviceError, InputError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.languages import HIP, OPENCL, PYTHON
@@ -132,7 +132,7 @@ def _open_one(
 
         return HostDevice(spec, operators)
     if text.startswith(COMMAND):
-        from tuner.device.evaluator.device import EvaluatorDevice
+        from tuner.extensions.backends.program.device import EvaluatorDevice
 
         return EvaluatorDevice(text.removeprefix(COMMAND), spec, operators)
     if kind == "recorded":
@@ -168,7 +168,7 @@ def open_compiler(jobs: int | None, *, on_cpu: bool = False, architecture: str =
 
         return HostCompiler(jobs, cache=Cache())
     if is_amd(architecture):
-        from tuner.compiler.hip import HipCompiler
+        from tuner.extensions.backends.hip.compiler import HipCompiler
 
         return HipCompiler(architecture, jobs, cache=Cache())
     from tuner.compiler.pool import NvrtcPool
@@ -213,7 +213,7 @@ def _cuda(spec: KernelSpec, operators: Mapping[str, str], ordinal: int) -> Devic
 
 
 def _hip(spec: KernelSpec, operators: Mapping[str, str], ordinal: int) -> Device:
-    from tuner.device.hip.device import HipDevice
+    from tuner.extensions.backends.hip.device import HipDevice
 
     return HipDevice(ordinal, spec, operators)
 
@@ -250,10 +250,10 @@ def require_for(spec: KernelSpec, kind: str) -> None:
 
 
 def _opencl(spec: KernelSpec, operators: Mapping[str, str], number: int) -> Device:
-    from tuner.compiler.opencl_devices import find_device
+    from tuner.extensions.backends.opencl.devices import find_device
 
     find_device(number)  # for what is wrong with the installation, here and at once
-    from tuner.device.opencl.device import OpenclDevice
+    from tuner.extensions.backends.opencl.device import OpenclDevice
 
     return OpenclDevice(number, spec, operators)
 

@@ -15,8 +15,8 @@ import pytest
 from opencl_programs import SCALED, needs_opencl
 
 from tuner.compiler.base import CompileRequest, CompileResult
-from tuner.compiler.opencl import OpenclPool
-from tuner.compiler.opencl_devices import list_devices, work_groups
+from tuner.extensions.backends.opencl.compiler import OpenclPool
+from tuner.extensions.backends.opencl.devices import list_devices, work_groups
 from tuner.model.kernel import Launch
 
 on_pocl = pytest.mark.skipif(
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 # Compiles in a process that may read its packages and little else.
 COMPILES = """
 from tuner.compiler.base import CompileRequest
-from tuner.compiler.opencl import OpenclPool
+from tuner.extensions.backends.opencl.compiler import OpenclPool
 source = "__kernel void run(__global float* y) { y[get_global_id(0)] = 1.0f; }"
 with OpenclPool(0, 1) as pool:
     made = pool.submit(CompileRequest(source, ("run",), "opencl")).result(60)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from tuner.compiler.base import CompileResult
 from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
-from tuner.model.amd import AmdLimits
+from tuner.extensions.backends.hip.amd import AmdLimits
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import DeviceLimits

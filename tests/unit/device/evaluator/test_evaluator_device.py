@@ -17,11 +17,11 @@ from device_contract import DeviceContract
 from faults import wait_until
 
 from tuner.device.base import Device, DeviceInfo, Program
-from tuner.device.evaluator import device as evaluator_device
-from tuner.device.evaluator.device import ALTERNATIONS, MOST_FAULTS, EvaluatorDevice
-from tuner.device.evaluator.messages import Answer, Described, json_schema
 from tuner.device.select import open_device
-from tuner.model.amd import amd_limits
+from tuner.extensions.backends.hip.amd import amd_limits
+from tuner.extensions.backends.program import device as evaluator_device
+from tuner.extensions.backends.program.device import ALTERNATIONS, MOST_FAULTS, EvaluatorDevice
+from tuner.extensions.backends.program.messages import Answer, Described, json_schema
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import limits_for, occupancy
@@ -180,7 +180,7 @@ def test_a_failure_has_its_status_and_reason(opened: Open, status: str) -> None:
 def test_what_a_program_does_behind_its_answer_is_waited_for(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.device.evaluator.command.GRACE_S", 0.1)
+    monkeypatch.setattr("tuner.extensions.backends.program.command.GRACE_S", 0.1)
     assert opened("lingers=0.5").run(program("us=9")).status is Status.CORRECT
     late = opened("lingers=60", 'describe={"timeout_s": 1.0}').run(program("us=9"))
     assert late.status is Status.TIMEOUT

@@ -18,9 +18,9 @@ from host_programs import cached_compiler
 
 from tuner.cli import cli
 from tuner.device.base import CompileTarget, Device, Program
-from tuner.device.hip.device import UNTRIED, HipDevice
-from tuner.device.hip.topology import gpu_at, list_gpus
 from tuner.device.select import open_device
+from tuner.extensions.backends.hip.device import UNTRIED, HipDevice
+from tuner.extensions.backends.hip.topology import gpu_at, list_gpus
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Status
@@ -165,7 +165,7 @@ class TestFailures:
         monkeypatch: pytest.MonkeyPatch,
         tmp_path: Path,
     ) -> None:
-        monkeypatch.setattr("tuner.device.hip.device.RUN_TIMEOUT_S", 2.0)
+        monkeypatch.setattr("tuner.extensions.backends.hip.device.RUN_TIMEOUT_S", 2.0)
         monkeypatch.setenv("FAKE_HIP_FAILS", "hang")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         with closing(HipDevice(0, spec, {}, nodes=nodes)) as device:
@@ -197,7 +197,7 @@ class TestFailures:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         # The second one must not load the GPU of the first, whose times it would spoil.
-        monkeypatch.setattr("tuner.device.hip.device.HipRunner.describe", pytest.fail)
+        monkeypatch.setattr("tuner.extensions.backends.hip.device.HipRunner.describe", pytest.fail)
         with pytest.raises(DeviceError, match="in use by another"):
             HipDevice(0, spec, {}, nodes=nodes)
 
@@ -270,7 +270,7 @@ def test_devices_are_listed_in_the_drivers_order(
         text = f"simd_count 16\ngfx_target_version {version}\nlocation_id {number << 8}\n"
         (tmp_path / f"{number}/properties").write_text(text)
     assert [one.architecture for one in list_gpus(tmp_path)] == ["gfx1030", "gfx942"]
-    monkeypatch.setattr("tuner.device.hip.topology.NODES", tmp_path)
+    monkeypatch.setattr("tuner.extensions.backends.hip.topology.NODES", tmp_path)
     listed = CliRunner().invoke(cli, ["devices"]).stdout.splitlines()
     assert "hip:0  AMD gfx1030, 16 SIMDs; not supported: known are gfx90a" in "\n".join(listed)
     assert "hip:1  AMD gfx942, 16 SIMDs; not run on AMD hardware yet" in listed

@@ -11,7 +11,7 @@ from opencl_programs import SCALED, Build, needs_opencl, opened
 from operators import STAGED_ENERGY, launch
 
 from tuner.device.base import Device, Program
-from tuner.device.opencl.device import OpenclDevice
+from tuner.extensions.backends.opencl.device import OpenclDevice
 from tuner.model.trial import Status
 
 pytestmark = needs_opencl

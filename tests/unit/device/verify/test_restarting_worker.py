@@ -13,9 +13,9 @@ from tuner.device.base import Program
 from tuner.device.cuda.device import CudaRunner
 from tuner.device.cuda.driver import CudaError
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
-from tuner.device.opencl.device import OpenclRunner
-from tuner.device.opencl.worker import OpenclError
 from tuner.device.verify.restarting_worker import RunFailedError
+from tuner.extensions.backends.opencl.device import OpenclRunner
+from tuner.extensions.backends.opencl.worker import OpenclError
 from tuner.extensions.cpu.child import LaunchEnd
 from tuner.extensions.cpu.device import HostRunner
 from tuner.extensions.cpu.worker import HostRunError
@@ -221,7 +221,9 @@ def test_memory_that_a_gpu_cannot_map_is_no_programs_fault(
 def test_memory_that_an_opencl_device_cannot_share_is_no_programs_fault(
     workers: Workers, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr("tuner.device.opencl.device.Child", lambda *given: FakeWorker(workers))
+    monkeypatch.setattr(
+        "tuner.extensions.backends.opencl.device.Child", lambda *given: FakeWorker(workers)
+    )
     runner = OpenclRunner(0, frozenset())
     workers.planned["map"] = error
     with pytest.raises(WorkerError, match="the verifier's memory cannot be shared"):

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tuner.compiler.cache import Cache
-from tuner.compiler.opencl import OpenclPool
 from tuner.device.base import DeviceInfo, Program
 from tuner.device.layout import ALIGNMENT, Arena, Patch
-from tuner.device.opencl.worker import OpenclError, OpenclWorker, require_aligned
 from tuner.device.timing import FINALS, SEARCH, TimingPolicy
 from tuner.device.verify.restarting_worker import (
     Judge,
@@ -24,6 +22,8 @@ from tuner.device.verify.restarting_worker import (
     unless_killed,
 )
 from tuner.device.verify.verified_device import VerifiedDevice
+from tuner.extensions.backends.opencl.compiler import OpenclPool
+from tuner.extensions.backends.opencl.worker import OpenclError, OpenclWorker, require_aligned
 from tuner.extensions.cpu.device import host_verifier
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import DeviceLimits

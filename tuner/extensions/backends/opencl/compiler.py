@@ -18,8 +18,8 @@ from typing import Any
 
 from tuner.compiler.base import CompileRequest, CompileResult, normalized, shortened
 from tuner.compiler.cache import Cache
-from tuner.compiler.opencl_devices import INSTALL, find_device, keep_private
 from tuner.compiler.pool import CompilerPool, CompilerProcess
+from tuner.extensions.backends.opencl.devices import INSTALL, find_device, keep_private
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.languages import OPENCL
 from tuner.model.trial import Resources
@@ -53,7 +53,7 @@ LINKED_PROGRAMS = 16
 class OpenclProcess(CompilerProcess):
     """A process that compiles for the OpenCL device of a number."""
 
-    module = "tuner.compiler.opencl"
+    module = "tuner.extensions.backends.opencl.compiler"
 
     def __init__(self, cache_dir: Path, number: int) -> None:
         super().__init__(cache_dir, str(number))

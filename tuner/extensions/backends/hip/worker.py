@@ -14,11 +14,11 @@ from itertools import count
 from pathlib import Path
 
 from tuner.device.base import Program
-from tuner.device.hip.driver import Hip, LoadedModule, Parameters, Stopwatch
-from tuner.device.hip.topology import NODES, gpu_at
 from tuner.device.layout import UNCHANGED, Arena, Patch, fill_byte
 from tuner.device.timing import TimingPolicy, finished, hopeless
-from tuner.model.amd import amd_limits
+from tuner.extensions.backends.hip.amd import amd_limits
+from tuner.extensions.backends.hip.driver import Hip, LoadedModule, Parameters, Stopwatch
+from tuner.extensions.backends.hip.topology import NODES, gpu_at
 from tuner.model.trial import Measurement
 from tuner.process.confinement import be_quiet
 

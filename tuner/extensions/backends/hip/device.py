@@ -15,9 +15,6 @@ from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from tuner.device.base import DeviceInfo, Program
-from tuner.device.hip.driver import HipError
-from tuner.device.hip.topology import NODES
-from tuner.device.hip.worker import HipWorker
 from tuner.device.layout import Arena, Patch
 from tuner.device.timing import TimingPolicy
 from tuner.device.verify.restarting_worker import (
@@ -29,8 +26,11 @@ from tuner.device.verify.restarting_worker import (
     unless_killed,
 )
 from tuner.device.verify.verified_device import VerifiedDevice
+from tuner.extensions.backends.hip.amd import amd_limits
+from tuner.extensions.backends.hip.driver import HipError
+from tuner.extensions.backends.hip.topology import NODES
+from tuner.extensions.backends.hip.worker import HipWorker
 from tuner.extensions.cpu.device import host_verifier
-from tuner.model.amd import amd_limits
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Measurement, Status

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from tuner.compiler.opencl_devices import find_device, keep_private
 from tuner.device.base import Program
 from tuner.device.layout import SCALARS, UNCHANGED, Arena, Layout, Patch, fill_byte
 from tuner.device.timing import TimingPolicy, finished, hopeless
+from tuner.extensions.backends.opencl.devices import find_device, keep_private
 from tuner.model.errors import DeviceError, TunerError
 from tuner.model.kernel import Launch
 from tuner.model.trial import Measurement

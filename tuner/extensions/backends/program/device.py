@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 
 from tuner.compiler.includes import OWN
 from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
-from tuner.device.evaluator.command import EXAMPLE, Command, CommandFailed
-from tuner.device.evaluator.messages import (
+from tuner.extensions.backends.program.command import EXAMPLE, Command, CommandFailed
+from tuner.extensions.backends.program.messages import (
     Answer,
     ArgumentMessage,
     Described,

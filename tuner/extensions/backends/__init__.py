@@ -1,0 +1,1 @@
+"""Other hardware, and programs that judge configs: HIP, OpenCL, an evaluator of the user's."""
