@@ -31,9 +31,9 @@ from pathlib import Path
 from environment import RESULTS as CPU_RESULTS
 from environment import environment, require_clean, write_result
 
-from tuner.campaign.jobs import CampaignJob, tuning_job
-from tuner.campaign.run import Campaign
 from tuner.device.cuda.driver import gpu_name
+from tuner.extensions.scale.campaign.jobs import CampaignJob, tuning_job
+from tuner.extensions.scale.campaign.run import Campaign
 from tuner.model.settings import RunSettings
 from tuner.space.load import load_definition
 

@@ -40,20 +40,20 @@ from typing import Any
 import dask
 from environment import ROOT, environment, versions, write_result
 
-from tuner.cluster import slot as slots
-from tuner.cluster.compiler import RemoteCompiler
-from tuner.cluster.coordinator import Cluster
-from tuner.cluster.device import RemoteDevice
-from tuner.cluster.files import FileStore
-from tuner.cluster.membership import Wanted
-from tuner.cluster.messages import TOPIC, SlotInfo, code_version, cuda_version
-from tuner.cluster.network import require_dask
-from tuner.cluster.settings import ClusterSettings
-from tuner.cluster.signing import Seal
-from tuner.cluster.slot import Slot, SlotOptions, slot_worker
-from tuner.cluster.task import NAME
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.device.base import DeviceInfo, Outcome, Program
+from tuner.extensions.scale.cluster import slot as slots
+from tuner.extensions.scale.cluster.compiler import RemoteCompiler
+from tuner.extensions.scale.cluster.coordinator import Cluster
+from tuner.extensions.scale.cluster.device import RemoteDevice
+from tuner.extensions.scale.cluster.files import FileStore
+from tuner.extensions.scale.cluster.membership import Wanted
+from tuner.extensions.scale.cluster.messages import TOPIC, SlotInfo, code_version, cuda_version
+from tuner.extensions.scale.cluster.network import require_dask
+from tuner.extensions.scale.cluster.settings import ClusterSettings
+from tuner.extensions.scale.cluster.signing import Seal
+from tuner.extensions.scale.cluster.slot import Slot, SlotOptions, slot_worker
+from tuner.extensions.scale.cluster.task import NAME
 from tuner.model.trial import Measurement, Status
 from tuner.space.load import load_definition
 

@@ -25,12 +25,12 @@ from environment import provenance, require_clean, write_result
 from rich.console import Console
 
 from tuner.app.record import gpu_folder
-from tuner.campaign.jobs import CampaignJob, tuning_job
-from tuner.campaign.run import Campaign
-from tuner.cli.campaign_view import make_campaign_view
 from tuner.cli.exits import terminated_as_interrupted
 from tuner.device.cuda.driver import gpu_name
 from tuner.device.select import gpu_count
+from tuner.extensions.scale.campaign.jobs import CampaignJob, tuning_job
+from tuner.extensions.scale.campaign.run import Campaign
+from tuner.extensions.scale.campaign_view import make_campaign_view
 from tuner.model.errors import INTERRUPTED, InputError
 from tuner.model.settings import RunSettings
 

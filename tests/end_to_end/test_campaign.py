@@ -68,7 +68,7 @@ def test_all_jobs_are_run_and_what_is_done_is_not_run_again(project, tune, campa
 def test_a_gpu_without_a_job_is_told_of(
     project, tune, campaign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.campaign.file.gpu_count", lambda: 3)
+    monkeypatch.setattr("tuner.extensions.scale.campaign.file.gpu_count", lambda: 3)
     campaign.write_text(FILE.replace("device: recorded, ", ""), encoding="utf-8")
     result = tune("campaign", campaign, "--dry-run")
     assert result.stdout.splitlines() == ["small", "large", "2 of 2 jobs are left"]

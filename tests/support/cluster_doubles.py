@@ -12,12 +12,6 @@ from typing import Any
 
 from distributed import LocalCluster, Worker
 
-from tuner.cluster.files import FileStore
-from tuner.cluster.messages import SlotInfo, code_version, cuda_version
-from tuner.cluster.network import require_dask
-from tuner.cluster.settings import ClusterSettings
-from tuner.cluster.signing import Seal
-from tuner.cluster.slot import Slot, SlotOptions, slot_worker
 from tuner.device.base import (
     ComparisonRounds,
     Counted,
@@ -26,6 +20,12 @@ from tuner.device.base import (
     Program,
     Watchers,
 )
+from tuner.extensions.scale.cluster.files import FileStore
+from tuner.extensions.scale.cluster.messages import SlotInfo, code_version, cuda_version
+from tuner.extensions.scale.cluster.network import require_dask
+from tuner.extensions.scale.cluster.settings import ClusterSettings
+from tuner.extensions.scale.cluster.signing import Seal
+from tuner.extensions.scale.cluster.slot import Slot, SlotOptions, slot_worker
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import EnergyWindow, Measurement, Status
 

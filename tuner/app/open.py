@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from tuner.device.base import Device, EnergyMeter
     from tuner.extensions.agents.base import Agent
     from tuner.extensions.agents.rounds import Author
+    from tuner.extensions.scale.copier import SessionCopier
     from tuner.model.kernel import Workload
-    from tuner.session.copier import SessionCopier
     from tuner.space.plan import Plan
     from tuner.tuning.evaluator import Candidates
     from tuner.tuning.verification import Watch
@@ -139,7 +139,7 @@ def _reopened(
 def _device(plan: Plan, options: RunOptions, stack: ExitStack) -> tuple[Device, Compiler | None]:
     """Open the device, here or on a cluster, which brings its compiler."""
     if options.cluster is not None:
-        from tuner.app.cluster import open_on_cluster
+        from tuner.extensions.scale.cluster_run import open_on_cluster
 
         return open_on_cluster(options.cluster, plan, options.say, stack)
     config = plan.config
@@ -238,7 +238,7 @@ def _knowledge(options: RunOptions, device: Device) -> Knowledge | None:
 
 
 def _copier(session: Session, options: RunOptions) -> SessionCopier:
-    from tuner.session.copier import copying
+    from tuner.extensions.scale.copier import copying
 
     return copying(
         session.directory, options.store, os.environ, lambda text: options.say(f"Warning: {text}")

@@ -35,7 +35,7 @@ from tuner.model.surroundings import ALONE
 from tuner.process.files import read_text
 
 if TYPE_CHECKING:
-    from tuner.cluster.settings import ClusterSettings
+    from tuner.extensions.scale.cluster.settings import ClusterSettings
     from tuner.model.kernel import KernelSpec
     from tuner.space.load import Definition
     from tuner.space.plan import Plan

@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 import record_all
 from record_all import BENCHMARKS, Part, benchmark_job, operators, recording_job
 
-from tuner.campaign.jobs import CampaignJob
-from tuner.campaign.ledger import locked
-from tuner.campaign.run import Campaign
+from tuner.extensions.scale.campaign.jobs import CampaignJob
+from tuner.extensions.scale.campaign.ledger import locked
+from tuner.extensions.scale.campaign.run import Campaign
 from tuner.model.errors import INTERRUPTED
 
 

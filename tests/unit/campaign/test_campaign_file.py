@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tuner.campaign import file as campaign_file
-from tuner.campaign import jobs
-from tuner.campaign.file import CampaignModel, CampaignPlan, JobModel, read_campaign
-from tuner.campaign.jobs import TUNE
+from tuner.extensions.scale.campaign import file as campaign_file
+from tuner.extensions.scale.campaign import jobs
+from tuner.extensions.scale.campaign.file import (
+    CampaignModel,
+    CampaignPlan,
+    JobModel,
+    read_campaign,
+)
+from tuner.extensions.scale.campaign.jobs import TUNE
 from tuner.model.errors import InputError
 from tuner.session.database import ENVIRONMENT as TUNE_STORE
 

@@ -19,9 +19,9 @@ import pytest
 from filelock import FileLock
 from manifests import manifest
 
-from tuner.campaign import ledger
-from tuner.campaign.jobs import CampaignJob
-from tuner.campaign.run import NO_SCHEDULER, RESTARTS, Campaign
+from tuner.extensions.scale.campaign import ledger
+from tuner.extensions.scale.campaign.jobs import CampaignJob
+from tuner.extensions.scale.campaign.run import NO_SCHEDULER, RESTARTS, Campaign
 from tuner.model.errors import InputError
 from tuner.model.progress import JobState
 from tuner.session.session import Session

@@ -6,7 +6,13 @@ import os
 
 import pytest
 
-from tuner.campaign.progress import VARIABLE, ProgressWriter, line_of, progress_writer, read_line
+from tuner.extensions.scale.campaign.progress import (
+    VARIABLE,
+    ProgressWriter,
+    line_of,
+    progress_writer,
+    read_line,
+)
 from tuner.model.errors import InputError
 from tuner.model.kernel import Workload
 from tuner.model.progress import Phase, Progress, WorkloadProgress

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tuner.campaign import file as campaign_file
-from tuner.campaign.jobs import CampaignJob
-from tuner.campaign.ledger import Ledger
-from tuner.campaign.run import Campaign
+from tuner.extensions.scale.campaign import file as campaign_file
+from tuner.extensions.scale.campaign.jobs import CampaignJob
+from tuner.extensions.scale.campaign.ledger import Ledger
+from tuner.extensions.scale.campaign.run import Campaign
 from tuner.model.errors import InputError
 
 SCALE = Path(__file__).parents[2] / "end_to_end/data/scale"

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from tuner.cli.campaign_view import (
+from tuner.extensions.scale.campaign_view import (
     LiveCampaignView,
     PlainCampaignView,
     campaign_table,

@@ -17,7 +17,7 @@ pytest.importorskip("distributed")
 from cluster_processes import free_port
 
 from tuner.cli import cli
-from tuner.cluster.signing import ENVIRONMENT
+from tuner.extensions.scale.cluster.signing import ENVIRONMENT
 
 TOKEN = "a token that is long enough"  # noqa: S105
 NOWHERE = "tcp://127.0.0.1:1"

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 from manifests import manifest
 
-from tuner.cli.session_command import command
+from tuner.extensions.scale.session_command import command
 from tuner.model.config import Config
 from tuner.model.errors import InputError, SessionError
 from tuner.model.kernel import Workload

@@ -16,10 +16,10 @@ from certificates import Authority
 from cluster_processes import free_port
 from distributed.core import Server
 
-from tuner.cluster.connections import Connections, UnreachableError
-from tuner.cluster.network import require_dask, security_of
-from tuner.cluster.settings import TlsFiles
-from tuner.cluster.task import SlotPlugin
+from tuner.extensions.scale.cluster.connections import Connections, UnreachableError
+from tuner.extensions.scale.cluster.network import require_dask, security_of
+from tuner.extensions.scale.cluster.settings import TlsFiles
+from tuner.extensions.scale.cluster.task import SlotPlugin
 
 TIMEOUT_S = 20.0
 

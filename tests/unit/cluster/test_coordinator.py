@@ -14,17 +14,17 @@ import pytest
 from cluster_doubles import H200, TOKEN, Hosts, StandInTool, program
 from faults import wait_until
 
-from tuner.cluster.compiler import RemoteCompiler
-from tuner.cluster.connections import Connections, UnreachableError
-from tuner.cluster.coordinator import MOST_LOSSES, Cluster, SlotLostError
-from tuner.cluster.device import RemoteDevice
-from tuner.cluster.gpu import RemoteGpu
-from tuner.cluster.membership import Slot, Wanted
-from tuner.cluster.messages import CPU_MODEL, Answer, code_version, cuda_version
-from tuner.cluster.signing import Seal
 from tuner.compiler.base import CompileRequest
 from tuner.device.base import CanCount, CanWatch, ComparisonRounds, Counted, Outcome
 from tuner.device.reference import load_reference
+from tuner.extensions.scale.cluster.compiler import RemoteCompiler
+from tuner.extensions.scale.cluster.connections import Connections, UnreachableError
+from tuner.extensions.scale.cluster.coordinator import MOST_LOSSES, Cluster, SlotLostError
+from tuner.extensions.scale.cluster.device import RemoteDevice
+from tuner.extensions.scale.cluster.gpu import RemoteGpu
+from tuner.extensions.scale.cluster.membership import Slot, Wanted
+from tuner.extensions.scale.cluster.messages import CPU_MODEL, Answer, code_version, cuda_version
+from tuner.extensions.scale.cluster.signing import Seal
 from tuner.model.errors import (
     ClusterLost,
     DeviceError,

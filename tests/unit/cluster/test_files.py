@@ -9,8 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tuner.cluster.files import FileStore, kernel_bundle, placed, request_bundle, unplaced
 from tuner.compiler.base import CompileRequest
+from tuner.extensions.scale.cluster.files import (
+    FileStore,
+    kernel_bundle,
+    placed,
+    request_bundle,
+    unplaced,
+)
 from tuner.model.errors import KernelError, WorkerError
 from tuner.model.kernel import KernelSpec
 
@@ -47,7 +53,9 @@ def test_what_is_said_of_a_file_there_is_said_of_it_here(
 ) -> None:
     monkeypatch.chdir(spec.path.parent if not below else tmp_path)
     names = {field: Path(below + getattr(spec, field).name) for field in PATHS}
-    monkeypatch.setattr("tuner.cluster.files._content", lambda path: str(path).encode())
+    monkeypatch.setattr(
+        "tuner.extensions.scale.cluster.files._content", lambda path: str(path).encode()
+    )
     bundle = kernel_bundle(replace(spec, **names))[1]
     folder = tmp_path / "there"
     said = unplaced(f"see {folder}/scale.py:5 and {folder}/scale.cu", folder)
@@ -57,7 +65,9 @@ def test_what_is_said_of_a_file_there_is_said_of_it_here(
 def test_files_that_share_the_root_alone_are_named_as_they_are(
     spec: KernelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.cluster.files._content", lambda path: str(path).encode())
+    monkeypatch.setattr(
+        "tuner.extensions.scale.cluster.files._content", lambda path: str(path).encode()
+    )
     apart = replace(spec, **{field: Path(f"/{field}/file") for field in PATHS})
     said = unplaced(f"{tmp_path}/reference/file", tmp_path)
     assert kernel_bundle(apart)[1].at_home(said) == "/reference/file"

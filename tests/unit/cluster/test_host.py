@@ -15,9 +15,9 @@ import faults
 import pytest
 from cluster_doubles import Hosts
 
-from tuner.cluster.host import HostOptions, _keep_all, _Keeper, slot_infos
-from tuner.cluster.messages import read_info
-from tuner.cluster.slot import SlotOptions
+from tuner.extensions.scale.cluster.host import HostOptions, _keep_all, _Keeper, slot_infos
+from tuner.extensions.scale.cluster.messages import read_info
+from tuner.extensions.scale.cluster.slot import SlotOptions
 from tuner.model.errors import DeviceError, InputError
 
 

@@ -11,11 +11,11 @@ pytest.importorskip("distributed")
 
 from cluster_doubles import Hosts
 
-from tuner.app.cluster import _group
-from tuner.cluster.coordinator import Cluster
-from tuner.cluster.device import RemoteDevice
-from tuner.cluster.membership import Wanted
 from tuner.device.base import Device
+from tuner.extensions.scale.cluster.coordinator import Cluster
+from tuner.extensions.scale.cluster.device import RemoteDevice
+from tuner.extensions.scale.cluster.membership import Wanted
+from tuner.extensions.scale.cluster_run import _group
 from tuner.model.errors import DeviceError, KernelError
 from tuner.model.kernel import KernelSpec
 

@@ -14,14 +14,14 @@ from cluster_processes import free_port
 from cryptography.hazmat.primitives import serialization
 from distributed import LocalCluster
 
-from tuner.cluster import network
-from tuner.cluster.network import (
+from tuner.extensions.scale.cluster import network
+from tuner.extensions.scale.cluster.network import (
     require_address,
     require_dask,
     require_scheduler,
     security_of,
 )
-from tuner.cluster.settings import TlsFiles
+from tuner.extensions.scale.cluster.settings import TlsFiles
 from tuner.model.errors import DeviceError, InputError
 
 SHORT_S = 2.0

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tuner.cluster.signing import ENVIRONMENT, LEAST_CHARACTERS, ForgedError, Seal, read_token
+from tuner.extensions.scale.cluster.signing import (
+    ENVIRONMENT,
+    LEAST_CHARACTERS,
+    ForgedError,
+    Seal,
+    read_token,
+)
 from tuner.model.errors import InputError
 
 GOOD = "x" * LEAST_CHARACTERS

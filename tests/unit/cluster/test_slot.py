@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from cluster_doubles import H200, TOKEN, StandIn, info_of, program
 
-from tuner.cluster.files import FileStore, kernel_bundle
-from tuner.cluster.messages import (
+from tuner.extensions.scale.cluster.files import FileStore, kernel_bundle
+from tuner.extensions.scale.cluster.messages import (
     Answer,
     CallDevice,
     Held,
@@ -23,8 +23,8 @@ from tuner.cluster.messages import (
     Work,
     read_info,
 )
-from tuner.cluster.signing import ForgedError, Seal
-from tuner.cluster.slot import Slot
+from tuner.extensions.scale.cluster.signing import ForgedError, Seal
+from tuner.extensions.scale.cluster.slot import Slot
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.kernel import KernelSpec
 

@@ -12,13 +12,19 @@ from pathlib import Path
 import pytest
 from manifests import manifest
 
+from tuner.extensions.scale import copier
+from tuner.extensions.scale.copier import (
+    LeaseLostError,
+    SessionCopier,
+    SessionCopy,
+    copy_session,
+    copying,
+)
+from tuner.extensions.scale.copies import SessionCopies
 from tuner.model.config import Config
 from tuner.model.errors import InputError, SessionError
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Measurement, Status, Trial
-from tuner.session import copier
-from tuner.session.copier import LeaseLostError, SessionCopier, SessionCopy, copy_session, copying
-from tuner.session.copies import SessionCopies
 from tuner.session.database import find_store
 from tuner.session.session import Session
 from tuner.session.store import SessionStore

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tuner.cluster.device import RemoteDevice
-from tuner.cluster.messages import COUNTERS, WATCHERS, CallDevice, ToldWatchers
 from tuner.device.base import Counted, Outcome, Program, Watchers
+from tuner.extensions.scale.cluster.device import RemoteDevice
+from tuner.extensions.scale.cluster.messages import COUNTERS, WATCHERS, CallDevice, ToldWatchers
 from tuner.model.trial import EnergyWindow
 
 

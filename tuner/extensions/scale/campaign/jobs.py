@@ -109,7 +109,7 @@ def check_settings(given: Mapping[str, Any], base: Path, about: About) -> None:
     """
     store, device = given.get("store"), given.get("device", AUTO)
     if store is not None or given.get("copy_session"):
-        from tuner.session.copies import require_server
+        from tuner.extensions.scale.copies import require_server
         from tuner.session.database import find_store
 
         with about("store", "copy_session"):
@@ -130,10 +130,15 @@ def check_settings(given: Mapping[str, Any], base: Path, about: About) -> None:
 
 
 def _check_cluster(given: Mapping[str, Any], base: Path, about: About) -> None:
-    from tuner.app.cluster import require_of_cluster
-    from tuner.cluster.network import require_address, require_dask, require_scheme, security_of
-    from tuner.cluster.settings import TlsFiles
-    from tuner.cluster.signing import read_token
+    from tuner.extensions.scale.cluster.network import (
+        require_address,
+        require_dask,
+        require_scheme,
+        security_of,
+    )
+    from tuner.extensions.scale.cluster.settings import TlsFiles
+    from tuner.extensions.scale.cluster.signing import read_token
+    from tuner.extensions.scale.cluster_run import require_of_cluster
 
     with about("device", "gpu_model", "cluster"):
         require_of_cluster(given.get("device", AUTO), given.get("gpu_model", ""))

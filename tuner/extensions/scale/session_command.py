@@ -15,7 +15,7 @@ from tuner.cli import options
 from tuner.model.errors import SessionError
 
 if TYPE_CHECKING:
-    from tuner.session.copies import CopySummary
+    from tuner.extensions.scale.copies import CopySummary
     from tuner.session.database import StoreLocation
 
 _COLUMNS = ("id", "kernel", "state", "records", "last heard of (UTC)", "in use", "written by")
@@ -34,7 +34,7 @@ def command() -> None:
 @options.as_json
 def list_sessions(store: str | None, as_json: bool) -> None:
     """List the sessions that are there, the one heard of last at the end."""
-    from tuner.session.copies import SessionCopies
+    from tuner.extensions.scale.copies import SessionCopies
 
     copies = SessionCopies(_server(store))
     found = copies.summaries()
@@ -53,7 +53,7 @@ def list_sessions(store: str | None, as_json: bool) -> None:
 @options.store
 def fetch(name: str, folder: Path, store: str | None) -> None:
     """Make the folder of the session ID again, as DIR."""
-    from tuner.session.copies import SessionCopies
+    from tuner.extensions.scale.copies import SessionCopies
 
     count = SessionCopies(_server(store)).fetch(name, folder)
     click.echo(f"fetched: {_records(count)} to {folder}")
@@ -64,7 +64,7 @@ def fetch(name: str, folder: Path, store: str | None) -> None:
 @options.store
 def copy(sessions: tuple[Path, ...], store: str | None) -> None:
     """Send what the copies of these sessions lack; one that cannot be sent keeps none back."""
-    from tuner.session.copier import copy_session
+    from tuner.extensions.scale.copier import copy_session
 
     server = _server(store)
     failures: list[SessionError] = []
@@ -87,7 +87,7 @@ def copy(sessions: tuple[Path, ...], store: str | None) -> None:
 @options.store
 def forget(name: str, store: str | None) -> None:
     """Delete the copy of the session ID."""
-    from tuner.session.copies import SessionCopies
+    from tuner.extensions.scale.copies import SessionCopies
 
     server = _server(store)
     SessionCopies(server).forget(name)
@@ -95,7 +95,7 @@ def forget(name: str, store: str | None) -> None:
 
 
 def _server(option: str | None) -> StoreLocation:
-    from tuner.session.copies import require_server
+    from tuner.extensions.scale.copies import require_server
     from tuner.session.database import find_store
 
     return require_server(find_store(option, os.environ))

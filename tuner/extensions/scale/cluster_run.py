@@ -15,12 +15,12 @@ from tuner.model.errors import ClusterLost, DeviceError, InputError
 from tuner.model.settings import AUTO
 
 if TYPE_CHECKING:
-    from tuner.cluster.coordinator import Cluster
-    from tuner.cluster.device import RemoteDevice
-    from tuner.cluster.membership import Wanted
-    from tuner.cluster.settings import ClusterSettings
     from tuner.compiler.base import Compiler
     from tuner.device.base import Device
+    from tuner.extensions.scale.cluster.coordinator import Cluster
+    from tuner.extensions.scale.cluster.device import RemoteDevice
+    from tuner.extensions.scale.cluster.membership import Wanted
+    from tuner.extensions.scale.cluster.settings import ClusterSettings
     from tuner.space.plan import Plan
 
 CUDA = "cuda"
@@ -57,14 +57,14 @@ def open_on_cluster(
             f"--gpus {gpus} names GPUs of one machine, and --cluster is given",
             remedy="write all, or how many of the cluster's are to share the workloads",
         )
-    from tuner.cluster.network import require_dask
+    from tuner.extensions.scale.cluster.network import require_dask
 
     require_dask()  # which the others import
-    from tuner.cluster.compiler import RemoteCompiler
-    from tuner.cluster.coordinator import Cluster
-    from tuner.cluster.device import RemoteDevice
-    from tuner.cluster.gpu import RemoteGpu
-    from tuner.cluster.membership import Wanted
+    from tuner.extensions.scale.cluster.compiler import RemoteCompiler
+    from tuner.extensions.scale.cluster.coordinator import Cluster
+    from tuner.extensions.scale.cluster.device import RemoteDevice
+    from tuner.extensions.scale.cluster.gpu import RemoteGpu
+    from tuner.extensions.scale.cluster.membership import Wanted
 
     cluster = Cluster(settings, say)
     stack.callback(cluster.close)
@@ -88,7 +88,7 @@ def _group(
     say: Say,
 ) -> Device:
     """Open the slots that are free, by their names; those that cannot be had are told of."""
-    from tuner.cluster.coordinator import LeftOutError
+    from tuner.extensions.scale.cluster.coordinator import LeftOutError
 
     found = cluster.fitting(wanted, wait_s=cluster.settings.patience.rejoin_s)
     names = [info.name for info in found]
@@ -131,7 +131,7 @@ def _group(
 
 def _joined(cluster: Cluster, failures: Sequence[DeviceError]) -> DeviceError:
     """Make one error of why no slot could be opened, and of the workers that were never asked."""
-    from tuner.cluster.coordinator import LeftOutError
+    from tuner.extensions.scale.cluster.coordinator import LeftOutError
 
     left_out = cluster.left_out()
     told: list[DeviceError] = [left_out] if left_out else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tuner.cluster.messages import TOPIC, Pool
+from tuner.extensions.scale.cluster.messages import TOPIC, Pool
 
 if TYPE_CHECKING:
     from distributed.comm import Comm

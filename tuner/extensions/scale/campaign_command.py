@@ -18,8 +18,8 @@ from tuner.model.errors import INTERRUPTED, TunerError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tuner.campaign.file import CampaignPlan
-    from tuner.campaign.run import Campaign
+    from tuner.extensions.scale.campaign.file import CampaignPlan
+    from tuner.extensions.scale.campaign.run import Campaign
     from tuner.model.progress import JobState
 
 
@@ -42,8 +42,8 @@ def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json
     """
     failure: KeyboardInterrupt | TunerError | None = None
     with terminated_as_interrupted(), stdout_kept_for_result(as_json):
-        from tuner.campaign.file import read_campaign
-        from tuner.campaign.run import Campaign
+        from tuner.extensions.scale.campaign.file import read_campaign
+        from tuner.extensions.scale.campaign.run import Campaign
 
         again = _words(file, folder)
         plan = read_campaign(file, folder)
@@ -84,7 +84,7 @@ def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json
 def _run(campaign: Campaign, again: tuple[str, ...], *, stderr: bool) -> None:
     from rich.console import Console
 
-    from tuner.cli.campaign_view import make_campaign_view
+    from tuner.extensions.scale.campaign_view import make_campaign_view
 
     with make_campaign_view(Console(stderr=stderr, highlight=False)) as view, resumed_by(again):
         campaign.run(view)
@@ -108,7 +108,7 @@ def _words(file: Path, folder: Path | None) -> tuple[str, ...]:
 
 
 def _left_lines(states: Sequence[JobState]) -> list[str]:
-    from tuner.cli.campaign_view import end_line
+    from tuner.extensions.scale.campaign_view import end_line
 
     left = [one for one in states if one.status != "done"]
     listed = [end_line(one) if one.message else one.name for one in left]
@@ -118,8 +118,8 @@ def _left_lines(states: Sequence[JobState]) -> list[str]:
 def _end_lines(
     campaign: Campaign, plan: CampaignPlan, states: Sequence[JobState]
 ) -> tuple[str, ...]:
-    from tuner.cli.campaign_view import end_line
     from tuner.cli.view import duration
+    from tuner.extensions.scale.campaign_view import end_line
 
     done = sum(one.status == "done" for one in states)
     return (

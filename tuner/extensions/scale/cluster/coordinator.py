@@ -11,10 +11,11 @@ from contextlib import suppress
 from random import sample
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tuner.cluster.connections import Connections, UnreachableError
-from tuner.cluster.files import Bundle
-from tuner.cluster.membership import Slot, Wanted, other_version
-from tuner.cluster.messages import (
+from tuner.device.base import DeviceInfo
+from tuner.extensions.scale.cluster.connections import Connections, UnreachableError
+from tuner.extensions.scale.cluster.files import Bundle
+from tuner.extensions.scale.cluster.membership import Slot, Wanted, other_version
+from tuner.extensions.scale.cluster.messages import (
     COMPILE_RESOURCE,
     TOPIC,
     Answer,
@@ -32,7 +33,7 @@ from tuner.cluster.messages import (
     pool_of,
     read_info,
 )
-from tuner.cluster.network import (
+from tuner.extensions.scale.cluster.network import (
     allow_connections,
     refused_connection,
     require_address,
@@ -40,10 +41,9 @@ from tuner.cluster.network import (
     require_scheduler,
     security_of,
 )
-from tuner.cluster.settings import ClusterSettings
-from tuner.cluster.signing import SHARE_ONE, ForgedError, Seal, read_token
-from tuner.cluster.task import answer
-from tuner.device.base import DeviceInfo
+from tuner.extensions.scale.cluster.settings import ClusterSettings
+from tuner.extensions.scale.cluster.signing import SHARE_ONE, ForgedError, Seal, read_token
+from tuner.extensions.scale.cluster.task import answer
 from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, WorkerError
 
 if TYPE_CHECKING:

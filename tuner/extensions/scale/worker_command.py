@@ -39,10 +39,10 @@ def command(
 
     It runs until Ctrl-C, or until the scheduler has been away for ten minutes.
     """
-    from tuner.cluster.network import require_dask
+    from tuner.extensions.scale.cluster.network import require_dask
 
     require_dask()  # which the other imports
-    from tuner.cluster.host import HostOptions, serve_host
+    from tuner.extensions.scale.cluster.host import HostOptions, serve_host
 
     asked = HostOptions(
         address=address,

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from tuner.cluster.messages import LacksFiles, Manifest
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.includes import reachable_files
 from tuner.device.base import ComparisonRounds, Counted, Outcome
+from tuner.extensions.scale.cluster.messages import LacksFiles, Manifest
 from tuner.model.errors import KernelError, TunerError, WorkerError
 from tuner.model.kernel import KernelSpec
 from tuner.process.files import atomic_write, read_regular

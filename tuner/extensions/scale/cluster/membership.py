@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tuner.cluster.connections import Connections
-from tuner.cluster.messages import SlotInfo, code_version, cuda_version
+from tuner.extensions.scale.cluster.connections import Connections
+from tuner.extensions.scale.cluster.messages import SlotInfo, code_version, cuda_version
 from tuner.model.errors import InputError
 
 

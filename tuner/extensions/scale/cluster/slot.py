@@ -15,8 +15,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.cluster.files import FileStore, placed, retell, retold, unplaced
-from tuner.cluster.messages import (
+from tuner.compiler.base import Compiler, CompileResult
+from tuner.device.base import CanCount, CanWatch, Counters, Device, Watcher
+from tuner.device.select import open_compiler, open_device
+from tuner.extensions.backends.hip.amd import is_amd
+from tuner.extensions.scale.cluster.files import FileStore, placed, retell, retold, unplaced
+from tuner.extensions.scale.cluster.messages import (
     COMPILE_RESOURCE,
     COUNTERS,
     TOPIC,
@@ -36,14 +40,10 @@ from tuner.cluster.messages import (
     code_version,
     cuda_version,
 )
-from tuner.cluster.network import refused_connection, require_dask, security_of
-from tuner.cluster.settings import TlsFiles
-from tuner.cluster.signing import ForgedError, Seal
-from tuner.cluster.task import SlotPlugin
-from tuner.compiler.base import Compiler, CompileResult
-from tuner.device.base import CanCount, CanWatch, Counters, Device, Watcher
-from tuner.device.select import open_compiler, open_device
-from tuner.extensions.backends.hip.amd import is_amd
+from tuner.extensions.scale.cluster.network import refused_connection, require_dask, security_of
+from tuner.extensions.scale.cluster.settings import TlsFiles
+from tuner.extensions.scale.cluster.signing import ForgedError, Seal
+from tuner.extensions.scale.cluster.task import SlotPlugin
 from tuner.model.errors import TunerError, WorkerError
 from tuner.process.child import connected
 from tuner.process.protocol import receive, send
@@ -51,7 +51,7 @@ from tuner.process.protocol import receive, send
 if TYPE_CHECKING:
     from distributed import Worker
 
-logger = logging.getLogger("tuner.cluster")
+logger = logging.getLogger("tuner.extensions.scale.cluster")
 
 # A worker that finds no scheduler in so long tells `tune worker`, which tries again.
 JOIN_S = 20.0

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tuner.cluster.settings import DASK, LOGGERS, TlsFiles
+from tuner.extensions.scale.cluster.settings import DASK, LOGGERS, TlsFiles
 from tuner.model.errors import DeviceError, InputError
 
 if TYPE_CHECKING:

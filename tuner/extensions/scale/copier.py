@@ -16,8 +16,7 @@ from typing import Any, Self
 
 from sqlalchemy import Connection, func, select, update
 
-from tuner.model.errors import InputError, SessionError
-from tuner.session.copies import (
+from tuner.extensions.scale.copies import (
     found_copy,
     metadata,
     records,
@@ -26,6 +25,7 @@ from tuner.session.copies import (
     require_version,
     sessions,
 )
+from tuner.model.errors import InputError, SessionError
 from tuner.session.database import Database, StoreLocation, find_store, insert_new
 from tuner.session.store import SCHEMA_VERSION, SessionStore
 

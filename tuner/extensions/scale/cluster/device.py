@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tuner.cluster.coordinator import MOST_LOSSES, Cluster, LostTooOftenError
-from tuner.cluster.files import kernel_bundle, retold
-from tuner.cluster.membership import Slot, Wanted
-from tuner.cluster.messages import CallDevice, Leave, OpenKernel
 from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program, RankedRounds
+from tuner.extensions.scale.cluster.coordinator import MOST_LOSSES, Cluster, LostTooOftenError
+from tuner.extensions.scale.cluster.files import kernel_bundle, retold
+from tuner.extensions.scale.cluster.membership import Slot, Wanted
+from tuner.extensions.scale.cluster.messages import CallDevice, Leave, OpenKernel
 from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, WorkerError
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Status

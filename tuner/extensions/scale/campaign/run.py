@@ -11,9 +11,9 @@ from typing import Protocol
 
 from filelock import FileLock, Timeout
 
-from tuner.campaign.jobs import CampaignJob
-from tuner.campaign.ledger import JobRecord, Ledger, locked, writable
-from tuner.campaign.process import JobProcess, how_it_ended, wait_for_any
+from tuner.extensions.scale.campaign.jobs import CampaignJob
+from tuner.extensions.scale.campaign.ledger import JobRecord, Ledger, locked, writable
+from tuner.extensions.scale.campaign.process import JobProcess, how_it_ended, wait_for_any
 from tuner.model.errors import INTERRUPTED, SessionError, TunerError
 from tuner.model.progress import JobOutcome, JobState, JobStatus, RunProgress
 from tuner.model.statistics import geometric_mean
@@ -185,7 +185,7 @@ class Campaign:
         cluster = ended.job.cluster
         if not cluster or code <= 0 or self._stopping or cluster in self._lost_clusters:
             return
-        from tuner.cluster.network import unreachable
+        from tuner.extensions.scale.cluster.network import unreachable
 
         # A run says so with a code of its own once it measures. One that begins or ends just then
         # ends as with any device that cannot be used.

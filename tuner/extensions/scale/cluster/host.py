@@ -14,15 +14,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event, Thread
 
-from tuner.cluster.files import FileStore
-from tuner.cluster.messages import CPU_MODEL, SlotInfo
-from tuner.cluster.network import require_address, require_dask, require_scheduler, security_of
-from tuner.cluster.settings import Patience, TlsFiles
-from tuner.cluster.signing import read_token
-from tuner.cluster.slot import SlotOptions
 from tuner.compiler.cache import user_cache_dir
 from tuner.compiler.command import remove_left_behind, scratch_folder
 from tuner.device.select import HOST, gpu_count
+from tuner.extensions.scale.cluster.files import FileStore
+from tuner.extensions.scale.cluster.messages import CPU_MODEL, SlotInfo
+from tuner.extensions.scale.cluster.network import (
+    require_address,
+    require_dask,
+    require_scheduler,
+    security_of,
+)
+from tuner.extensions.scale.cluster.settings import Patience, TlsFiles
+from tuner.extensions.scale.cluster.signing import read_token
+from tuner.extensions.scale.cluster.slot import SlotOptions
 from tuner.model.errors import DeviceError, InputError
 from tuner.process.child import ChildDiedError, ChildProcess, ChildTimeoutError
 
@@ -56,7 +61,7 @@ class SlotProcess(ChildProcess):
 
     def __init__(self, options: SlotOptions) -> None:
         with _starting():
-            super().__init__("tune-slot", "tuner.cluster.slot")
+            super().__init__("tune-slot", "tuner.extensions.scale.cluster.slot")
             self.write({}, pickle.dumps(options))
 
     def joined(self) -> str:

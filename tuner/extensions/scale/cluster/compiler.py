@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from tuner.cluster.coordinator import MOST_LOSSES, Cluster, LostTooOftenError
-from tuner.cluster.files import Bundle, request_bundle
-from tuner.cluster.messages import Compile, NameCompiler, Work
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.includes import refused_include
+from tuner.extensions.scale.cluster.coordinator import MOST_LOSSES, Cluster, LostTooOftenError
+from tuner.extensions.scale.cluster.files import Bundle, request_bundle
+from tuner.extensions.scale.cluster.messages import Compile, NameCompiler, Work
 from tuner.model.errors import DeviceLost
 
 

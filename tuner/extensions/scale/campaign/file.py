@@ -16,7 +16,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from tuner.app.locate import require_kernel
-from tuner.campaign.jobs import (
+from tuner.device.select import HOST, gpu_count
+from tuner.extensions.scale.campaign.jobs import (
     CERTIFICATES,
     RECORDED_FILE,
     TUNE,
@@ -24,9 +25,8 @@ from tuner.campaign.jobs import (
     check_settings,
     tuning_job,
 )
-from tuner.campaign.ledger import LEDGER, LOCK
-from tuner.campaign.run import INDEX
-from tuner.device.select import HOST, gpu_count
+from tuner.extensions.scale.campaign.ledger import LEDGER, LOCK
+from tuner.extensions.scale.campaign.run import INDEX
 from tuner.model.errors import InputError, TunerError
 from tuner.model.languages import CUDA, PYTHON, language_of
 from tuner.model.settings import RunSettings, duration_s

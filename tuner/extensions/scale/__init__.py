@@ -1,0 +1,1 @@
+"""Many kernels and many machines: campaigns, clusters, sessions on a server."""
