@@ -12,31 +12,28 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# From the bottom up: a package imports from itself and from those before it.
-PACKAGES = (
+# From the bottom up: a package of the core imports from itself and from those before it.
+CORE = (
     "model",
     "process",
     "source",
     "space",
     "compiler",
     "device",
-    "cluster",
     "search",
     "analysis",
     "session",
     "dispatch",
     "tuning",
-    "agent",
-    "mutation",
-    "draft",
     "report",
-    "export",
-    "timeline",
     "app",
-    "campaign",
-    "mcp",
     "cli",
 )
+# They import the core, which is to import none of them, and of one another only these.
+EXTENSIONS = (
+    *("runtime", "export", "engines", "draft", "agents", "cpu", "backends", "scale", "study"),
+)
+BETWEEN = frozenset({("export", "runtime"), ("engines", "runtime"), ("engines", "export")})
 FLAT = frozenset({"tuner", "tuner.__main__"})
 KERNEL = "kernels/sglang/silu_and_mul.cu"
 
@@ -71,19 +68,61 @@ def _imported(name: str, tree: ast.Module, known: Mapping[str, object]) -> Itera
                     yield found
 
 
-def upward(graph: Mapping[str, set[str]]) -> list[tuple[str, str]]:
-    """List the imports that lead from a package to one above it."""
-    level = {f"tuner.{package}": number for number, package in enumerate(PACKAGES)}
+def extension_of(module: str) -> str:
+    """Name the extension that a module belongs to, "" for the core."""
+    parts = module.split(".")
+    return parts[2] if parts[1:2] == ["extensions"] and len(parts) > 2 else ""
 
-    def level_of(module: str) -> int:
-        return level[".".join(module.split(".")[:2])]
+
+def upward(graph: Mapping[str, set[str]]) -> list[tuple[str, str]]:
+    """List the imports that lead from a package of the core to one above it."""
+    level = {package: number for number, package in enumerate(CORE)}
+
+    def level_of(module: str) -> int | None:
+        return level.get(module.split(".")[1]) if module not in FLAT else None
 
     return [
         (name, other)
         for name, others in graph.items()
         for other in sorted(others)
-        if not {name, other} & FLAT and level_of(other) > level_of(name)
+        if (low := level_of(name)) is not None
+        and (high := level_of(other)) is not None
+        and high > low
     ]
+
+
+def outward(graph: Mapping[str, set[str]]) -> list[tuple[str, str]]:
+    """List the imports that lead from the core to an extension."""
+    return [
+        (name, other)
+        for name, others in graph.items()
+        for other in sorted(others)
+        if extension_of(other) and not extension_of(name)
+    ]
+
+
+def across(graph: Mapping[str, set[str]]) -> list[tuple[str, str]]:
+    """List the imports from one extension to another, but for those that are meant to be."""
+    pairs = ((name, other) for name, others in graph.items() for other in sorted(others))
+    return [
+        (name, other)
+        for name, other in pairs
+        if (here := extension_of(name))
+        and (there := extension_of(other))
+        and here != there
+        and (here, there) not in BETWEEN
+    ]
+
+
+def lines_by_part(root: Path = ROOT) -> dict[str, int]:
+    """Count the lines of the core, of each extension, of the tests, and of docs by hand."""
+    extensions = root / "tuner/extensions"
+    by_part = {name: lines_of(extensions / name) for name in EXTENSIONS}
+    by_part["core"] = lines_of(root / "tuner") - lines_of(extensions)
+    by_part["tests"] = lines_of(root / "tests")
+    pages = [path for path in (root / "docs").glob("*.md") if path.name != "results.md"]
+    by_part["docs"] = sum(path.read_bytes().count(b"\n") for path in pages)
+    return by_part
 
 
 def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
@@ -172,6 +211,9 @@ def figures(root: Path = ROOT) -> dict[str, object]:
         "lines in tests": lines_of(root / "tests"),
         "modules flat in tuner": len(flat),
         "imports that point up": upward(graph) if known else "no layers",
+        "imports from the core into extensions": outward(graph),
+        "imports between extensions": across(graph),
+        "lines by part": [f"{part} {lines}" for part, lines in lines_by_part(root).items()],
         "cycles of modules": cycles(graph),
         "class names in several modules": repeated_classes(trees),
         "functions, 90th percentile in lines": lengths[int(0.9 * len(lengths))],

@@ -28,14 +28,14 @@ __all__ = [
 __version__ = TUNER_VERSION
 
 _HOMES = {
-    "Effort": "reward",
-    "GrpoReward": "reward",
-    "TuningResult": "api",
-    "check": "check",
-    "compare": "compare",
-    "render": "render",
-    "reward": "reward",
-    "tune": "api",
+    "Effort": "extensions.agents.reward",
+    "GrpoReward": "extensions.agents.reward",
+    "TuningResult": "app.api",
+    "check": "app.check",
+    "compare": "extensions.study.compare",
+    "render": "app.render",
+    "reward": "extensions.agents.reward",
+    "tune": "app.api",
 }
 
 
@@ -43,4 +43,4 @@ def __getattr__(name: str) -> object:
     """Import what `import tuner` alone need not pay for."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"tuner.app.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"tuner.{_HOMES[name]}"), name)

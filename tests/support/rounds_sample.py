@@ -1,4 +1,4 @@
-"""A session with rounds: a scripted agent's events as `tuner.extensions.agents.rounds` records them."""
+"""A session with rounds: a scripted agent's events as a run records them."""
 
 from __future__ import annotations
 

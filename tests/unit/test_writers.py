@@ -19,18 +19,18 @@ WRITING = {
 ALLOWED = {
     "process/files.py": "fdopen",
     # A folder that nobody else can write to, made by `mkdtemp` a moment before.
-    "compiler/hip.py": "write_text",
-    "compiler/host.py": "write_text write_bytes",
+    "extensions/backends/hip/compiler.py": "write_text",
+    "extensions/cpu/compiler.py": "write_text write_bytes",
     # Below the one that a compiler's process has for itself.
-    "compiler/opencl.py": "write_bytes",
+    "extensions/backends/opencl/compiler.py": "write_bytes",
     "device/cuda/counters.py": "touch",
     "device/cuda/tool_process.py": "write_bytes open fdopen",
     "analysis/sass.py": "write_bytes open",
     # A descriptor that was handed over.
-    "device/cpu/worker.py": "open",
+    "extensions/cpu/worker.py": "open",
     # Its own standard output, kept from what an engine prints.
-    "export/engine_configs/asking.py": "fdopen",
-    "mcp/server.py": "fdopen",
+    "extensions/engines/configs/asking.py": "fdopen",
+    "extensions/agents/mcp/server.py": "fdopen",
     # A pipe to the process that it is a copy of.
     "process/fork.py": "fdopen",
     # It cuts the end of Optuna's journal, which a session refuses to have as a link.

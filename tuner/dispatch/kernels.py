@@ -79,7 +79,7 @@ def nearest(
     shape: Mapping[str, int],
     holds: Callable[[Served], bool],
 ) -> tuple[Workload, Served] | None:
-    """Find the nearest point in log axes whose kernel holds, as tuner/extensions/export/dispatch.h.j2 does."""
+    """Find the nearest point in log axes whose kernel holds, as dispatch.h.j2 does."""
     logs = {axis: log(size) for axis, size in shape.items()}
     least, found = inf, None
     for workload, served in points:

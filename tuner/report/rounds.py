@@ -57,7 +57,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class RoundData:
-    """One round: what `tuner.extensions.agents.history` tells of it, how it ended and what it took."""
+    """One round: what the agents' history tells of it, how it ended and what it took."""
 
     record: RoundRecord
     end: End

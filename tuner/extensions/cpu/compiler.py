@@ -208,7 +208,7 @@ class _Gxx(CompilerCommand):
         return tuple(Path(line.strip()).resolve() for line in lines if line.startswith(" "))
 
 
-HEADERS = Path(__file__).resolve().parents[1] / "device" / "cpu" / "headers"
+HEADERS = Path(__file__).with_name("headers").resolve()
 RUNTIME_TIMEOUT_S = 60.0
 
 

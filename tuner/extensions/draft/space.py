@@ -162,7 +162,7 @@ def reference_stub(kernel: KernelFunction, stem: str) -> str:
 def environment() -> Environment:
     """Give the templates of drafts, with what all of them write alike."""
     made = Environment(
-        loader=PackageLoader("tuner", "draft"),
+        loader=PackageLoader("tuner.extensions", "draft"),
         autoescape=False,
         undefined=StrictUndefined,
         variable_start_string="@{",

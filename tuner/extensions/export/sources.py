@@ -347,7 +347,7 @@ def _unless(used: bool) -> str:
 @cache
 def _environment() -> Environment:
     return Environment(
-        loader=PackageLoader("tuner", "export"),
+        loader=PackageLoader("tuner.extensions", "export"),
         autoescape=False,
         undefined=StrictUndefined,
         variable_start_string="@{",

@@ -40,7 +40,7 @@ from tuner.model.languages import HIP
 from tuner.process.confinement import confine_program
 from tuner.process.pool import settle
 
-HEADERS = Path(__file__).with_name("hip_headers")
+HEADERS = Path(__file__).with_name("headers")
 # The first knows code objects of version 5, from which our headers read a grid's size.
 OLDEST_CLANG, NEWEST_CLANG = 17, 29
 # Of those that Debian 12 has; other releases have their neighbours.

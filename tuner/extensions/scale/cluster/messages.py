@@ -71,7 +71,7 @@ def read_info(announced: object) -> SlotInfo | None:
 @cache
 def code_version() -> str:
     """Name this version and the content of its files: pickles and judges of both sides agree."""
-    package = Path(__file__).resolve().parents[1]
+    package = Path(__file__).resolve().parents[3]
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*")):
         if path.is_file() and path.suffix not in (".pyc", ".so") and path.name[0] != ".":
