@@ -34,7 +34,7 @@ EXTENSIONS = (
     *("runtime", "export", "engines", "draft", "agents", "cpu", "backends", "scale", "study"),
 )
 BETWEEN = frozenset({("export", "runtime"), ("engines", "runtime"), ("engines", "export")})
-FLAT = frozenset({"tuner", "tuner.__main__"})
+FLAT = frozenset({"tuner", "tuner.__main__", "tuner.plugins"})
 KERNEL = "kernels/sglang/silu_and_mul.cu"
 
 

@@ -10,6 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner import plugins
 from tuner.app.locate import require_kernel, require_space, space_of
 from tuner.app.trust import MayRun, nobody_asked
 from tuner.model.errors import InputError, KernelError
@@ -28,7 +29,6 @@ from tuner.model.settings import (
     MCTS_ROUNDS,
     OPENAI,
     SEARCHERS,
-    STRATEGIES,
     RunSettings,
 )
 from tuner.model.surroundings import ALONE
@@ -187,13 +187,15 @@ def require_portable(spec: KernelSpec) -> None:
 
 def require_searcher(name: str) -> None:
     """Raise `InputError` for a searcher or a strategy that there isn't, before any measurement."""
-    if name.startswith(STRATEGIES):
-        from tuner.extensions.study.kernel_tuner_searcher import find_strategy
+    family, colon, strategy = name.partition(":")
+    families = plugins.names_of(plugins.SEARCHERS)
+    if colon and family in families:
+        from tuner.search.factory import strategies_of
 
-        find_strategy(name.removeprefix(STRATEGIES))
+        strategies_of(family).require(strategy)
     elif name not in SEARCHERS:
-        known = ", ".join(SEARCHERS)
-        raise InputError(f"{name!r} is no searcher", remedy=f"{known}, {STRATEGIES}<strategy>")
+        known = ", ".join((*SEARCHERS, *(f"{one}:<strategy>" for one in families)))
+        raise InputError(f"{name!r} is no searcher", remedy=known)
 
 
 def new_session_folder(kernel: str, now: datetime) -> Path:

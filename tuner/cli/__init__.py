@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from tuner import plugins
 from tuner.app.environment import program_name
 from tuner.cli.exits import translated_errors
 from tuner.model import TUNER_VERSION
@@ -44,10 +45,13 @@ class Program(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command's module when it is first needed."""
-        if cmd_name != RUN and cmd_name not in COMMANDS:
+        if cmd_name in plugins.names_of(plugins.COMMANDS):
+            command = plugins.load(plugins.COMMANDS, cmd_name)
+        elif cmd_name == RUN or cmd_name in COMMANDS:
+            command = importlib.import_module(f"tuner.cli.{cmd_name}_command").command
+        else:
             return None
-        module = importlib.import_module(f"tuner.cli.{cmd_name}_command")
-        command: click.Command = module.command
+        assert isinstance(command, click.Command)
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

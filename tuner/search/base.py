@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from tuner.model.config import Config
+from tuner.model.config import Config, SearchSpace
+from tuner.model.expressions import Value
 from tuner.model.trial import Trial
+from tuner.search.pool import Pool
 
 # What is known of a config before it runs, by name: registers, waves of blocks, instructions by
 # class (tuner/analysis/static_features.py). All configs of a candidate have the same names.
@@ -61,3 +63,22 @@ class TransferLearning(Protocol):
 
         Whose is largest goes on first. None before there is anything to go by.
         """
+
+
+@runtime_checkable
+class Strategies(Protocol):
+    """A family of searchers that an extension brings, each by the name of its strategy."""
+
+    def require(self, strategy: str) -> None:
+        """Raise `InputError` for a strategy that there isn't."""
+
+    def make(
+        self,
+        pool: Pool,
+        space: SearchSpace,
+        strategy: str,
+        seed: int,
+        budget: int,
+        seeds: Sequence[Mapping[str, Value]] = (),
+    ) -> Searcher:
+        """Make the searcher of one workload, as `make_searcher` does."""

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tuner import plugins
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import InputError
 from tuner.model.expressions import Value
 from tuner.model.trial import Trial
-from tuner.search.base import Searcher
+from tuner.search.base import Searcher, Strategies
 from tuner.search.journal import JournalFile
 from tuner.search.pool import Pool, RemainingConfigs
 
@@ -103,14 +104,19 @@ def make_searcher(
                 journal=journal,
                 study_name=study_name,
             )
-        case ["kernel_tuner", strategy]:
-            from tuner.extensions.study.kernel_tuner_searcher import KernelTunerSearcher
-
-            return KernelTunerSearcher(pool, space, strategy, seed, budget, seeds)
+        case [family, strategy] if family in plugins.names_of(plugins.SEARCHERS):
+            return strategies_of(family).make(pool, space, strategy, seed, budget, seeds)
         case _:
             raise InputError(
                 f"unknown searcher {name!r}", remedy=f"known searchers: {', '.join(NAMES)}"
             )
+
+
+def strategies_of(family: str) -> Strategies:
+    """Import a family of searchers that an extension brings."""
+    found = plugins.load(plugins.SEARCHERS, family)
+    assert isinstance(found, Strategies), f"{family}: {found!r} is no Strategies"
+    return found
 
 
 def default_budget(name: str, pool_size: int) -> int:

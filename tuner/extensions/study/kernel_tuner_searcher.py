@@ -335,3 +335,24 @@ def _numbers(parameter: Parameter) -> list[float]:
     if any(isinstance(value, bool | str) for value in parameter.values):
         return list(range(len(parameter.values)))
     return [value for value in parameter.values if not isinstance(value, str)]
+
+
+class KernelTunerStrategies:
+    """Kernel Tuner's strategies as a family of searchers; implements `Strategies`."""
+
+    def require(self, strategy: str) -> None:
+        find_strategy(strategy)
+
+    def make(
+        self,
+        pool: Pool,
+        space: SearchSpace,
+        strategy: str,
+        seed: int,
+        budget: int,
+        seeds: Sequence[Mapping[str, Value]] = (),
+    ) -> KernelTunerSearcher:
+        return KernelTunerSearcher(pool, space, strategy, seed, budget, seeds)
+
+
+STRATEGIES = KernelTunerStrategies()

@@ -1,0 +1,56 @@
+"""What extensions bring, by the name of a seam: imported when it is first asked for.
+
+A package of somebody else's joins by an entry point of the seam's name in its metadata. Those that
+come in this wheel are listed here, so that a checkout works without being installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+
+from tuner.model.errors import InputError
+
+# A click command: `tune NAME`.
+COMMANDS = "tuner.commands"
+# tuner.search.base.Strategies: `--searcher NAME:STRATEGY`.
+SEARCHERS = "tuner.searchers"
+OWN: dict[str, dict[str, str]] = {
+    COMMANDS: {
+        "init": "tuner.extensions.draft.init_command:command",
+        "mcp": "tuner.extensions.agents.mcp_command:command",
+        "export": "tuner.extensions.export.export_command:command",
+        "compare": "tuner.extensions.study.compare_command:command",
+        "session": "tuner.extensions.scale.session_command:command",
+        "mutate": "tuner.extensions.study.mutate_command:command",
+        "timeline": "tuner.extensions.engines.timeline_command:command",
+        "fleet": "tuner.extensions.engines.fleet_command:command",
+        "campaign": "tuner.extensions.scale.campaign_command:command",
+        "worker": "tuner.extensions.scale.worker_command:command",
+    },
+    SEARCHERS: {
+        "kernel_tuner": "tuner.extensions.study.kernel_tuner_searcher:STRATEGIES",
+    },
+}
+
+
+def names_of(seam: str) -> list[str]:
+    """List what extensions bring for a seam, our own first; nothing of it is imported."""
+    return list(_points(seam))
+
+
+def load(seam: str, name: str) -> object:
+    """Import what an extension calls by this name; raise `InputError` for what nobody has."""
+    point = _points(seam).get(name)
+    if point is None:
+        known = ", ".join(_points(seam)) or "none"
+        raise InputError(f"no extension has {name!r} for {seam}", remedy=f"there are: {known}")
+    return getattr(importlib.import_module(point.module), point.attr)
+
+
+@cache
+def _points(seam: str) -> dict[str, EntryPoint]:
+    own = {name: EntryPoint(name, place, seam) for name, place in OWN.get(seam, {}).items()}
+    others = {point.name: point for point in entry_points(group=seam)}
+    return {**own, **others, **own}
