@@ -14,6 +14,10 @@ from tuner.model.errors import InputError
 
 # A click command: `tune NAME`.
 COMMANDS = "tuner.commands"
+# tuner.device.families.DeviceFamily: `--device NAME` or `NAME:DETAIL`.
+DEVICES = "tuner.devices"
+# tuner.device.recorded.recording.ForeignFiles: `--device recorded:FILE` of other tuners.
+RECORDINGS = "tuner.recordings"
 # tuner.search.base.Strategies: `--searcher NAME:STRATEGY`.
 SEARCHERS = "tuner.searchers"
 OWN: dict[str, dict[str, str]] = {
@@ -29,6 +33,13 @@ OWN: dict[str, dict[str, str]] = {
         "campaign": "tuner.extensions.scale.campaign_command:command",
         "worker": "tuner.extensions.scale.worker_command:command",
     },
+    DEVICES: {
+        "host": "tuner.extensions.cpu.family:HOST",
+        "hip": "tuner.extensions.backends.hip.family:HIP",
+        "opencl": "tuner.extensions.backends.opencl.family:OPENCL",
+        "command": "tuner.extensions.backends.program.family:COMMAND",
+    },
+    RECORDINGS: {"kernel_tuner": "tuner.extensions.study.foreign_recordings:FOREIGN"},
     SEARCHERS: {
         "kernel_tuner": "tuner.extensions.study.kernel_tuner_searcher:STRATEGIES",
     },

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from slow import mostly_slow
 
-from tuner.app.instruments import sanitized_host
 from tuner.extensions.cpu.compiler import SANITIZERS, preload
+from tuner.extensions.cpu.family import sanitized_host
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import Workload

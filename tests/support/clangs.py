@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.extensions.backends.hip.amd import DEFAULT_TARGET
 from tuner.extensions.backends.hip.compiler import find_clang
+from tuner.model.amd import DEFAULT_TARGET
 from tuner.model.errors import DeviceError
 
 

@@ -9,7 +9,7 @@ from tuner.analysis.base import Degree, Profile, ProfileSubject
 from tuner.analysis.metrics import DURATION, counters_for
 from tuner.analysis.sass import codes, disassemble, hot_lines
 from tuner.device.base import Counters, DeviceInfo
-from tuner.extensions.backends.hip.amd import is_amd
+from tuner.model.amd import is_amd
 
 # A config is profiled on one workload after another, with the same code.
 _listing = lru_cache(maxsize=4)(disassemble)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tuner.app.plan import check_signature, read_chosen
 from tuner.compiler.base import Compiler
+from tuner.compiler.passed_on import PassingCompiler
 from tuner.compiler.python import PythonCompiler
 from tuner.device.base import (
     ComparisonRounds,
@@ -20,14 +21,13 @@ from tuner.device.base import (
     Program,
     amd_info,
 )
+from tuner.device.families import family
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import lay_out
 from tuner.device.select import open_compiler, open_device
 from tuner.device.verify.verifier import HostMemory, Verifier
-from tuner.extensions.backends.hip.amd import AMD_TARGETS, DEFAULT_TARGET, is_amd
-from tuner.extensions.backends.opencl.devices import list_devices
-from tuner.extensions.backends.passed_on import PassingCompiler
 from tuner.extensions.cpu.proof import Proof, prove, require_no_constant_memory, require_right
+from tuner.model.amd import AMD_TARGETS, DEFAULT_TARGET, is_amd
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import COMPUTE_CAPABILITIES, MULTIPROCESSORS, architecture_for
@@ -219,7 +219,7 @@ def check(
     only where none does.
     """
     definition, chosen = read_chosen(space, operators)
-    if definition.spec.language is OPENCL and list_devices():
+    if definition.spec.language is OPENCL and family("opencl").list_here():
         device = open_device("opencl", definition.spec, chosen)
         assert isinstance(device, HasCompiler)
         with closing(device), closing(device.compiler(jobs)) as compiler:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from contextlib import ExitStack
 
     from tuner.compiler.base import Compiler
@@ -18,28 +17,33 @@ if TYPE_CHECKING:
     from tuner.tuning.profiling import Profiling
     from tuner.tuning.verification import Watch
 
-SANITIZED_TIMEOUT_S = 10.0
+
+@runtime_checkable
+class WatchesPlans(Protocol):
+    """A family of devices whose programs are watched on a device of their own."""
+
+    def watches(self, plan: Plan, stack: ExitStack) -> tuple[Watch, ...]:
+        """Open the tools, which the stack closes; none where they are not installed."""
 
 
 def compiler_for(spec: KernelSpec, device: Device, jobs: int | None, stack: ExitStack) -> Compiler:
     """Start the compiler of a kernel whose results run on a device; the stack ends it."""
-    from tuner.compiler.cache import AnsweringCompiler, Cache
+    from tuner.compiler.cache import AnsweringCompiler
     from tuner.device.base import FromRecording, HasCompiler
+    from tuner.device.families import family
     from tuner.device.select import open_compiler
     from tuner.model.errors import DeviceError
     from tuner.model.languages import OPENCL
 
     compiler: Compiler
     if device.info.evaluator:
-        from tuner.extensions.backends.passed_on import PassingCompiler
+        from tuner.compiler.passed_on import PassingCompiler
 
         compiler = PassingCompiler(device.info.evaluator)
     elif isinstance(device, HasCompiler):
         compiler = device.compiler(jobs)
     elif spec.language is OPENCL:  # a recording, which knows the results
-        from tuner.extensions.backends.opencl.compiler import OpenclPool
-
-        compiler = OpenclPool(0, jobs, cache=Cache())
+        compiler = family("opencl").compiler(jobs, "")
     elif not spec.language.is_read:
         raise DeviceError(
             f"{spec.language.name} is compiled and run by no device of tune's own",
@@ -83,7 +87,7 @@ def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitSta
     from tuner.app.check import NVIDIA_TARGET, UnavailableDevice, target_info
     from tuner.device.base import CanCount
     from tuner.device.select import open_compiler
-    from tuner.extensions.backends.hip.amd import is_amd
+    from tuner.model.amd import is_amd
     from tuner.tuning.evaluator import evaluator_of
     from tuner.tuning.profiling import Profiling
 
@@ -114,7 +118,12 @@ def watches_for(
         return ()  # the tools follow launches of our own
     if isinstance(device, CanWatch):
         return _by_device(device, device.watchers(), compiler, stack)
-    return _on_host(plan, stack) if device.info.on_cpu else ()
+    if not device.info.on_cpu:
+        return ()
+    from tuner.device.families import family
+
+    host = family("host")
+    return host.watches(plan, stack) if isinstance(host, WatchesPlans) else ()
 
 
 def _by_device(
@@ -131,44 +140,3 @@ def _by_device(
     for tool in watchers.tools:
         stack.callback(tool.close)
     return tuple(Watch(tool, evaluator, watchers.largest_bytes) for tool in watchers.tools)
-
-
-def _on_host(plan: Plan, stack: ExitStack) -> tuple[Watch, ...]:
-    from tuner.extensions.agents.gate import LARGEST_HOST_BYTES
-    from tuner.extensions.cpu.compiler import SANITIZERS, preload
-    from tuner.extensions.cpu.device import HostWatcher
-    from tuner.model.errors import DeviceError
-    from tuner.tuning.evaluator import evaluator_of
-    from tuner.tuning.verification import Watch
-
-    try:
-        environment = preload(SANITIZERS)
-    except DeviceError:
-        return ()
-    compiler, device = sanitized_host(plan.spec, plan.config.operators, environment, stack)
-    evaluator = partial(evaluator_of, compiler=compiler, device=device)
-    return (Watch(HostWatcher(device), evaluator, LARGEST_HOST_BYTES),)
-
-
-def sanitized_host(
-    spec: KernelSpec,
-    operators: Mapping[str, str],
-    environment: Mapping[str, str],
-    stack: ExitStack,
-) -> tuple[Compiler, Device]:
-    """Open a device with `preload(SANITIZERS)`, and its compiler; the stack closes both."""
-    from tuner.compiler.cache import Cache
-    from tuner.extensions.cpu.compiler import SANITIZERS, HostCompiler, sanitizer_finding
-    from tuner.extensions.cpu.device import HostDevice
-
-    compiler = HostCompiler(sanitizers=SANITIZERS, cache=Cache())
-    stack.callback(compiler.close)
-    device = HostDevice(
-        spec,
-        operators,
-        run_timeout_s=SANITIZED_TIMEOUT_S,
-        environment=environment,
-        finding=sanitizer_finding,
-    )
-    stack.callback(device.close)
-    return compiler, device

@@ -23,7 +23,7 @@ from tuner.app.plan import RunOptions, new_plan, new_session_folder
 from tuner.app.session_plan import manifest_of, resumed_plan
 from tuner.app.trust import trust, trust_command
 from tuner.device.select import open_device
-from tuner.extensions.backends.hip.amd import is_amd
+from tuner.model.amd import is_amd
 from tuner.model.errors import (
     INTERRUPTED,
     ClusterLost,

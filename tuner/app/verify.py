@@ -10,14 +10,13 @@ from tuner.app.instruments import compiler_for, watches_for
 from tuner.app.session_plan import verified_plan
 from tuner.app.trust import MayRun, nobody_asked
 from tuner.device.select import AMD_DRIVER, HOST, gpu_count, open_device
-from tuner.extensions.agents.gate import LARGEST_HOST_BYTES
 from tuner.extensions.agents.history import restore
 from tuner.model.errors import DeviceError, SessionError
 from tuner.model.languages import HIP
 from tuner.model.trial import Check
 from tuner.session.session import Session
 from tuner.tuning.evaluator import Candidates
-from tuner.tuning.verification import Verification
+from tuner.tuning.verification import LARGEST_HOST_BYTES, Verification
 
 
 def verify(

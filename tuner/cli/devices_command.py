@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import click
 
 from tuner.app.locate import find_recordings
 from tuner.cli import options
+from tuner.device.families import family, family_names
 from tuner.model.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -29,27 +31,6 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Amd:
-    """One GPU that Linux's driver of AMD's shows."""
-
-    device: str
-    architecture: str
-    simds: int
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Opencl:
-    """One device of an OpenCL platform."""
-
-    device: str
-    name: str
-    version: str
-    compute_units: int
-    memory_gib: float
-
-
-@dataclass(frozen=True, slots=True)
 class Recorded:
     """One recording in the tree, or why it cannot be read."""
 
@@ -64,16 +45,14 @@ class Recorded:
 @options.as_json
 def command(as_json: bool) -> None:
     """List the GPUs and OpenCL devices here and the recordings under kernels/."""
-    gpus, amd, opencl = tuple(list_gpus()), tuple(list_amd()), tuple(list_opencl())
-    recordings = tuple(list_recordings(Path.cwd()))
+    gpus, recordings = tuple(list_gpus()), tuple(list_recordings(Path.cwd()))
+    families = [one for one in map(family, family_names()) if one.listed_as]
+    others = {one.listed_as: one.list_here() for one in families}
     if as_json:
-        listed = {
-            "gpus": [*map(asdict, gpus)],
-            "amd": [*map(asdict, amd)],
-            "opencl": [*map(asdict, opencl)],
-            "recordings": [*map(asdict, recordings)],
-        }
-        click.echo(json.dumps(listed))
+        listed = {"gpus": [*map(asdict, gpus)]}
+        for name, devices in others.items():
+            listed[name] = [{"device": one.device, **one.facts} for one in devices]
+        click.echo(json.dumps({**listed, "recordings": [*map(asdict, recordings)]}))
         return
     for gpu in gpus:
         click.echo(
@@ -82,13 +61,8 @@ def command(as_json: bool) -> None:
         )
     if not gpus:
         click.echo("no NVIDIA GPU found")
-    for each in amd:
-        what = each.problem or "not run on AMD hardware yet"
-        click.echo(f"{each.device}  AMD {each.architecture}, {each.simds} SIMDs; {what}")
-    for one in opencl:
-        click.echo(
-            f"{one.device}  {one.name}, {one.compute_units} compute units, {one.memory_gib:.0f} GiB"
-        )
+    for one in chain.from_iterable(others.values()):
+        click.echo(f"{one.device}  {one.text}")
     for recording in recordings:
         what = recording.problem or f"{recording.kernel} on {recording.name}, {recording.date}"
         click.echo(f"{recording.device}  {what}")
@@ -127,26 +101,6 @@ def list_gpus() -> Iterator[Gpu]:
             multiprocessors=multiprocessors,
             memory_gib=call(driver.cuDeviceTotalMem, handle) / 2**30,
         )
-
-
-def list_amd() -> Iterator[Amd]:
-    """Ask Linux for AMD's GPUs, of which the HIP runtime may show fewer."""
-    from tuner.extensions.backends.hip.amd import AMD_TARGETS
-    from tuner.extensions.backends.hip.topology import NODES, list_gpus
-
-    for number, gpu in enumerate(list_gpus(NODES)):
-        known = gpu.architecture in AMD_TARGETS
-        problem = "" if known else f"not supported: known are {' '.join(AMD_TARGETS)}"
-        yield Amd(f"hip:{number}", gpu.architecture, gpu.simds, problem)
-
-
-def list_opencl() -> Iterator[Opencl]:
-    """Ask all OpenCL platforms for their devices; there are none without pyopencl."""
-    from tuner.extensions.backends.opencl.devices import list_devices
-
-    for one in list_devices():
-        facts = (one.version, one.compute_units, one.memory_gib)
-        yield Opencl(f"opencl:{one.number}", one.title, *facts)
 
 
 def list_recordings(start: Path) -> Iterator[Recorded]:

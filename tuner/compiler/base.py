@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,9 @@ from tuner.compiler.python_code import reached
 from tuner.model.kernel import PYTHON_OPTION, Launch
 from tuner.model.trial import Resources
 
+# PoCL compiles anew for a launch of more work-items in any dimension.
+SMALL_GRID_ITEMS = 0xFFFF
+
 
 @dataclass(frozen=True, slots=True)
 class CompileRequest:
@@ -23,7 +26,7 @@ class CompileRequest:
 
     `kernels` are names as a launch states them, C++ template instantiations included
     (`act_and_mul<8>`). `architecture` is the real target, `sm_90a`. `work_groups` are what a
-    compiler of OpenCL may compile for ahead (`opencl_devices.work_groups`).
+    compiler of OpenCL may compile for ahead (`work_groups_of`).
     """
 
     source: str
@@ -32,6 +35,17 @@ class CompileRequest:
     options: tuple[str, ...] = ()
     include_dirs: tuple[str, ...] = ()
     work_groups: tuple[str, ...] = ()
+
+
+def work_groups_of(launches: Sequence[Launch]) -> tuple[str, ...]:
+    """Name what PoCL compiles a kernel for at each launch, as it names that in its cache."""
+    return tuple(dict.fromkeys(map(_work_group, launches)))
+
+
+def _work_group(launch: Launch) -> str:
+    sizes = "-".join(map(str, launch.block))
+    items = (count * size for count, size in zip(launch.grid, launch.block, strict=True))
+    return f"{sizes}-goffs0" + "-smallgrid" * (max(items) < SMALL_GRID_ITEMS)
 
 
 @dataclass(frozen=True, slots=True)

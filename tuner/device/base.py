@@ -10,9 +10,8 @@ from math import prod
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from tuner.compiler.base import Compiler, CompileRequest, CompileResult, source_key
-from tuner.extensions.backends.hip.amd import amd_limits
-from tuner.extensions.backends.opencl.devices import work_groups
+from tuner.compiler.base import Compiler, CompileRequest, CompileResult, source_key, work_groups_of
+from tuner.model.amd import amd_limits
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.expressions import Value
@@ -409,7 +408,7 @@ class CompileTarget:
             architecture=self.device.architecture,
             options=self.options,
             include_dirs=self._include_dirs,
-            work_groups=work_groups(launches) if self.spec.language is OPENCL else (),
+            work_groups=work_groups_of(launches) if self.spec.language is OPENCL else (),
         )
 
     def program(

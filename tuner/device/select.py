@@ -11,8 +11,9 @@ from pathlib import Path
 
 from tuner.compiler.base import Compiler
 from tuner.device.base import Device
+from tuner.device.families import family, family_names
 from tuner.device.recorded.recording import recordings_of
-from tuner.extensions.backends.hip.amd import is_amd
+from tuner.model.amd import is_amd
 from tuner.model.errors import DeviceError, InputError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.languages import HIP, OPENCL, PYTHON
@@ -100,7 +101,7 @@ def members_of(text: str, gpus: str) -> dict[str, str]:
             remedy=f"leave --gpus out: --device {kind}:1 is the second one",
         )
     if text not in ("auto", "cuda"):
-        raise DeviceError(f"unknown device {text!r}", remedy=f"use {CHOICES}")
+        raise unknown_device(text)
     count = gpu_count()
     if missing := [number for number in listed if number >= count] if count else []:
         raise _no_such_gpu(missing[0], count)
@@ -127,32 +128,27 @@ def _open_one(
 ) -> Device:
     kind, _, detail = text.partition(":")
     require_for(spec, kind)
-    if text == HOST:
-        from tuner.extensions.cpu.device import HostDevice
-
-        return HostDevice(spec, operators)
-    if text.startswith(COMMAND):
-        from tuner.extensions.backends.program.device import EvaluatorDevice
-
-        return EvaluatorDevice(text.removeprefix(COMMAND), spec, operators)
+    if text.startswith(COMMAND) or (kind in family_names() and text != COMMAND.rstrip(":")):
+        return family(kind).open(detail, spec, operators)
     if kind == "recorded":
         return _recorded(spec, operators, detail, workloads)
-    if kind == "hip" and (detail.isdecimal() or not detail):
-        return _hip(spec, operators, int(detail or 0))
     if kind == "cuda" and (detail.isdecimal() or not detail):
         return _cuda(spec, operators, int(detail or 0))
-    if kind == "opencl" and (detail.isdecimal() or not detail):
-        return _opencl(spec, operators, int(detail or 0))
     if text == "auto" and spec.language is HIP and AMD_DRIVER.exists():
-        return _hip(spec, operators, 0)
+        return family("hip").open("", spec, operators)
     if text == "auto" and spec.language is HIP:
         return _recorded(spec, operators)
     if text == "auto" and spec.language is OPENCL:
-        return _opencl(spec, operators, 0)
+        return family("opencl").open("", spec, operators)
     if text == "auto":
         count = gpu_count()
         return _cuda(spec, operators, 0) if count else _recorded(spec, operators)
-    raise DeviceError(f"unknown device {text!r}", remedy=f"use {CHOICES}")
+    raise unknown_device(text)
+
+
+def unknown_device(text: str) -> DeviceError:
+    """Say which devices there are."""
+    return DeviceError(f"unknown device {text!r}", remedy=f"use {CHOICES}")
 
 
 def open_compiler(jobs: int | None, *, on_cpu: bool = False, architecture: str = "") -> Compiler:
@@ -161,16 +157,11 @@ def open_compiler(jobs: int | None, *, on_cpu: bool = False, architecture: str =
     `jobs` is one per core where not given. Raises `DeviceError` where there is no g++ for the CPU,
     and no clang that knows the architecture.
     """
-    from tuner.compiler.cache import Cache
-
     if on_cpu:
-        from tuner.extensions.cpu.compiler import HostCompiler
-
-        return HostCompiler(jobs, cache=Cache())
+        return family(HOST).compiler(jobs, "")
     if is_amd(architecture):
-        from tuner.extensions.backends.hip.compiler import HipCompiler
-
-        return HipCompiler(architecture, jobs, cache=Cache())
+        return family("hip").compiler(jobs, architecture)
+    from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
 
     return NvrtcPool(workers=jobs, cache=Cache())
@@ -212,12 +203,6 @@ def _cuda(spec: KernelSpec, operators: Mapping[str, str], ordinal: int) -> Devic
     return CudaDevice(ordinal, spec, operators)
 
 
-def _hip(spec: KernelSpec, operators: Mapping[str, str], ordinal: int) -> Device:
-    from tuner.extensions.backends.hip.device import HipDevice
-
-    return HipDevice(ordinal, spec, operators)
-
-
 def _no_such_gpu(number: int, count: int) -> DeviceError:
     known = "the only one is 0" if count == 1 else f"there are 0 to {count - 1}"
     return DeviceError(f"there is no GPU {number}", remedy=known)
@@ -249,33 +234,16 @@ def require_for(spec: KernelSpec, kind: str) -> None:
         )
 
 
-def _opencl(spec: KernelSpec, operators: Mapping[str, str], number: int) -> Device:
-    from tuner.extensions.backends.opencl.devices import find_device
-
-    find_device(number)  # for what is wrong with the installation, here and at once
-    from tuner.extensions.backends.opencl.device import OpenclDevice
-
-    return OpenclDevice(number, spec, operators)
-
-
 def _recorded(
     spec: KernelSpec,
     operators: Mapping[str, str],
     file: str = "",
     workloads: Sequence[Workload] | None = None,
 ) -> Device:
-    from tuner.device.recorded.recording import RecordedDevice
+    from tuner.device.recorded.recording import RecordedDevice, read_foreign
 
     if file:
-        from tuner.extensions.study.foreign import is_foreign
-
-        if not is_foreign(Path(file)):
-            return RecordedDevice(Path(file), spec.name, operators, None, spec.surroundings_of)
-        from tuner.extensions.study.foreign_recordings import recording_from
-        from tuner.space.load import load_definition
-
-        space = load_definition(spec.path, operators).space
-        recording = recording_from(Path(file), spec, space, operators, workloads)
+        recording = read_foreign(Path(file), spec, operators, workloads)
         return RecordedDevice(Path(file), spec.name, operators, recording, spec.surroundings_of)
     found = recording_of(spec.source)
     return RecordedDevice(found, spec.name, operators, None, spec.surroundings_of)

@@ -29,6 +29,8 @@ from tuner.tuning.evaluator import Candidates, Evaluator, Pending
 
 VERIFY, EDGE_CASES, COMPARE, MACHINE_CODE = "verify", "edge_cases", "compare", "machine_code"
 BITS = "bits"
+# On a CPU a large problem takes seconds, and most of what is found there shows in a small one.
+LARGEST_HOST_BYTES = 16 << 20
 # What says nothing of a kernel: the config is not for this workload, or it cannot be had here.
 _NOT_MEANT = frozenset({Status.CONSTRAINT, Status.RESOURCE_LIMIT})
 _NOT_RUN = frozenset({Status.COMPILE, Status.NOT_RECORDED})

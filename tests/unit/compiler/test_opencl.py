@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from opencl_programs import SCALED, needs_opencl
 
-from tuner.compiler.base import CompileRequest, CompileResult
+from tuner.compiler.base import CompileRequest, CompileResult, work_groups_of
 from tuner.extensions.backends.opencl.compiler import OpenclPool
-from tuner.extensions.backends.opencl.devices import list_devices, work_groups
+from tuner.extensions.backends.opencl.devices import list_devices
 from tuner.model.kernel import Launch
 
 on_pocl = pytest.mark.skipif(
@@ -53,8 +53,8 @@ def compiled(pool: OpenclPool, *groups: str, source: str = SCALED) -> CompileRes
 
 def test_a_work_group_is_named_once_by_its_size_and_whether_the_grid_is_small() -> None:
     launches = [launch((4, 1, 1), (64, 2, 1)), launch((9, 1, 1), (64, 2, 1))]
-    assert work_groups(launches) == ("64-2-1-goffs0-smallgrid",)
-    assert work_groups([launch((65535, 1, 1), (1, 1, 1))]) == ("1-1-1-goffs0",)
+    assert work_groups_of(launches) == ("64-2-1-goffs0-smallgrid",)
+    assert work_groups_of([launch((65535, 1, 1), (1, 1, 1))]) == ("1-1-1-goffs0",)
 
 
 @on_pocl

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.extensions.backends.hip.amd import AMD_TARGETS, amd_limits, is_amd
+from tuner.model.amd import AMD_TARGETS, amd_limits, is_amd
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import occupancy, refusal
 from tuner.model.kernel import Launch, Limits

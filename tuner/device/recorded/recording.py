@@ -7,17 +7,18 @@ import lzma
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from tuner import plugins
 from tuner.compiler.base import CompileResult
 from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
-from tuner.extensions.backends.hip.amd import AmdLimits
+from tuner.model.amd import AmdLimits
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import DeviceLimits
-from tuner.model.kernel import Dim3, Launch, Workload
+from tuner.model.kernel import Dim3, KernelSpec, Launch, Workload
 from tuner.model.languages import CUDA, PYTHON, language_of
 from tuner.model.surroundings import Surroundings
 from tuner.model.trial import Correctness, Measurement, Resources, Status
@@ -233,6 +234,37 @@ def recording_name(source: Path) -> str:
     """Name a kernel's recording; another language's form of it lies in the same folder."""
     in_cuda = language_of(source) in (CUDA, PYTHON)
     return (source.stem if in_cuda else source.name) + SUFFIX
+
+
+class ForeignFiles(Protocol):
+    """Measurements of other tuners, which an extension reads as a recording."""
+
+    def is_foreign(self, path: Path) -> bool:
+        """Tell by its first bytes whether a file is one of them."""
+
+    def read(
+        self,
+        path: Path,
+        spec: KernelSpec,
+        operators: Mapping[str, str],
+        workloads: Sequence[Workload] | None,
+    ) -> Recording:
+        """Read it; raise `DeviceError` where it does not fit the kernel."""
+
+
+def read_foreign(
+    path: Path,
+    spec: KernelSpec,
+    operators: Mapping[str, str],
+    workloads: Sequence[Workload] | None,
+) -> Recording | None:
+    """Read a file of another tuner; None for one of our own."""
+    for name in plugins.names_of(plugins.RECORDINGS):
+        files: Any = plugins.load(plugins.RECORDINGS, name)
+        if files.is_foreign(path):
+            read: Recording = files.read(path, spec, operators, workloads)
+            return read
+    return None
 
 
 class RecordedDevice:

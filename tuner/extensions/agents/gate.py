@@ -37,13 +37,12 @@ from tuner.space.template import Template
 from tuner.space.yaml import parse, read
 from tuner.tuning.evaluator import Evaluator, Pending
 from tuner.tuning.search import no_valid_config
+from tuner.tuning.verification import LARGEST_HOST_BYTES
 
 SPACE = "space.yaml"
 RANDOM_CONFIGS = 4
 # Each is verified with every kind of input, twice, on several workloads.
 VERIFIED_CONFIGS = 3
-# On a CPU a large problem takes seconds, and most of what is found there shows in a small one.
-LARGEST_HOST_BYTES = 16 << 20
 # Problems told at once: an agent that reads more mends fewer.
 MOST_PROBLEMS = 4
 # Enumerating takes up to 3 s for a million combinations, and no run may hang on an answer.

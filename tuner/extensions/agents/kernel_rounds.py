@@ -145,10 +145,10 @@ def _check(source: str, problem: Path, device: str, options: RunOptions) -> None
 
 def _verify(space: Path, device_name: str, jobs: int | None) -> None:
     """Compare the baseline with the problem, on small sizes alone where a CPU runs it."""
-    from tuner.extensions.agents.gate import LARGEST_HOST_BYTES
     from tuner.space.load import load_definition
     from tuner.space.template import Template
     from tuner.tuning.evaluator import Candidate, Evaluator
+    from tuner.tuning.verification import LARGEST_HOST_BYTES
 
     definition = load_definition(space)
     spec = definition.spec

@@ -24,7 +24,6 @@ from tuner.compiler.command import (
     scratch_folder,
 )
 from tuner.compiler.includes import UNIT_NAME, include_digest, refused_include
-from tuner.extensions.backends.hip.amd import amd_limits, is_amd
 from tuner.extensions.cpu.host_source import (
     LAUNCH_UNIT,
     PTX_REMEDY,
@@ -34,6 +33,7 @@ from tuner.extensions.cpu.host_source import (
     refusal,
     to_host,
 )
+from tuner.model.amd import amd_limits, is_amd
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.trial import Resources
 

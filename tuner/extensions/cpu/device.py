@@ -30,10 +30,10 @@ from tuner.device.verify.restarting_worker import (
 )
 from tuner.device.verify.verified_device import VerifiedDevice, fresh_seed
 from tuner.device.verify.verifier import HostMemory, Verifier
-from tuner.extensions.backends.hip.amd import DEFAULT_TARGET
 from tuner.extensions.cpu.callables import CallableWorker
 from tuner.extensions.cpu.child import LaunchEnd
 from tuner.extensions.cpu.worker import HostRunError, HostWorker
+from tuner.model.amd import DEFAULT_TARGET
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import architecture_for
 from tuner.model.kernel import KernelSpec

@@ -12,7 +12,13 @@ from tuner.device.recorded.recording import (
     RecordedWorkload,
     Recording,
 )
-from tuner.extensions.study.foreign import BASELINE, MeasuredSpace, device_info, naming
+from tuner.extensions.study.foreign import (
+    BASELINE,
+    MeasuredSpace,
+    device_info,
+    is_foreign,
+    naming,
+)
 from tuner.extensions.study.kernel_tuner_files import load_measured
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import DeviceError
@@ -140,3 +146,25 @@ def _workload(
 
 def _without_ones(sizes: Iterable[int]) -> list[int]:
     return sorted(size for size in sizes if size != 1)
+
+
+class KernelTunerFiles:
+    """Kernel Tuner's caches and T4 results; implements `ForeignFiles`."""
+
+    def is_foreign(self, path: Path) -> bool:
+        return is_foreign(path)
+
+    def read(
+        self,
+        path: Path,
+        spec: KernelSpec,
+        operators: Mapping[str, str],
+        workloads: Sequence[Workload] | None,
+    ) -> Recording:
+        from tuner.space.load import load_definition
+
+        space = load_definition(spec.path, operators).space
+        return recording_from(path, spec, space, operators, workloads)
+
+
+FOREIGN = KernelTunerFiles()

@@ -8,13 +8,14 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tuner.app.instruments import compiler_for, sanitized_host
+from tuner.app.instruments import compiler_for
 from tuner.app.plan import check_signature, read_chosen
 from tuner.app.render import chosen_config
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
 from tuner.extensions.cpu.compiler import SANITIZERS, preload
 from tuner.extensions.cpu.device import HostDevice
+from tuner.extensions.cpu.family import sanitized_host
 from tuner.extensions.study.mutation.examine import (
     Bench,
     Examiner,

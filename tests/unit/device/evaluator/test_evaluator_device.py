@@ -18,10 +18,10 @@ from faults import wait_until
 
 from tuner.device.base import Device, DeviceInfo, Program
 from tuner.device.select import open_device
-from tuner.extensions.backends.hip.amd import amd_limits
 from tuner.extensions.backends.program import device as evaluator_device
 from tuner.extensions.backends.program.device import ALTERNATIONS, MOST_FAULTS, EvaluatorDevice
 from tuner.extensions.backends.program.messages import Answer, Described, json_schema
+from tuner.model.amd import amd_limits
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import limits_for, occupancy

@@ -28,13 +28,13 @@ from tuner.compiler.command import (
     scratch_folder,
 )
 from tuner.compiler.includes import UNIT_NAME, include_digest, refused_include
-from tuner.extensions.backends.hip.amd import ROCM, amd_limits
 from tuner.extensions.backends.hip.code_object import (
     kernel_resources,
     pointed_functions,
     require_readers,
     wave_sizes,
 )
+from tuner.model.amd import ROCM, amd_limits
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.languages import HIP
 from tuner.process.confinement import confine_program

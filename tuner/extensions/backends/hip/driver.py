@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.device.layout import SCALARS, Layout
-from tuner.extensions.backends.hip.amd import ROCM
+from tuner.model.amd import ROCM
 from tuner.model.errors import WorkerError
 from tuner.model.kernel import Launch
 

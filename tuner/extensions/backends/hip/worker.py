@@ -16,9 +16,9 @@ from pathlib import Path
 from tuner.device.base import Program
 from tuner.device.layout import UNCHANGED, Arena, Patch, fill_byte
 from tuner.device.timing import TimingPolicy, finished, hopeless
-from tuner.extensions.backends.hip.amd import amd_limits
 from tuner.extensions.backends.hip.driver import Hip, LoadedModule, Parameters, Stopwatch
 from tuner.extensions.backends.hip.topology import NODES, gpu_at
+from tuner.model.amd import amd_limits
 from tuner.model.trial import Measurement
 from tuner.process.confinement import be_quiet
 

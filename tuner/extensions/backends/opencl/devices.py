@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tuner.model.errors import DeviceError
-from tuner.model.kernel import Launch
 
 INSTALL = (
     "pip install '.[opencl]' in the checkout brings PoCL, which is one for every CPU (Debian: "
@@ -18,8 +16,6 @@ INSTALL = (
 )
 # Whose compiler waits with the machine code until it knows the size of a work-group.
 POCL = "Portable Computing Language"
-# It compiles anew for a launch of more work-items in any dimension.
-SMALL_GRID_ITEMS = 0xFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +55,6 @@ def find_device(number: int) -> tuple[OpenclDevice, Any]:
         known = "the only one is 0" if len(handles) == 1 else f"there are 0 to {len(handles) - 1}"
         raise DeviceError(f"there is no OpenCL device {number}", remedy=f"{known}: `tune devices`")
     return _described(number, handles[number]), handles[number]
-
-
-def work_groups(launches: Sequence[Launch]) -> tuple[str, ...]:
-    """Name what PoCL compiles a kernel for at each launch, as it names that in its cache."""
-    return tuple(dict.fromkeys(map(_work_group, launches)))
-
-
-def _work_group(launch: Launch) -> str:
-    sizes = "-".join(map(str, launch.block))
-    items = (count * size for count, size in zip(launch.grid, launch.block, strict=True))
-    return f"{sizes}-goffs0" + "-smallgrid" * (max(items) < SMALL_GRID_ITEMS)
 
 
 def keep_private(cache_dir: Path) -> None:

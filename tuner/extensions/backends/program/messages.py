@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from tuner.compiler.base import shortened
 from tuner.device.base import DeviceInfo
-from tuner.extensions.backends.hip.amd import AMD_TARGETS, amd_limits
+from tuner.model.amd import AMD_TARGETS, amd_limits
 from tuner.model.hardware import COMPUTE_CAPABILITIES, DeviceLimits
 from tuner.model.trial import Resources
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from tuner.compiler.base import Compiler, CompileResult
 from tuner.device.base import CanCount, CanWatch, Counters, Device, Watcher
 from tuner.device.select import open_compiler, open_device
-from tuner.extensions.backends.hip.amd import is_amd
 from tuner.extensions.scale.cluster.files import FileStore, placed, retell, retold, unplaced
 from tuner.extensions.scale.cluster.messages import (
     COMPILE_RESOURCE,
@@ -44,6 +43,7 @@ from tuner.extensions.scale.cluster.network import refused_connection, require_d
 from tuner.extensions.scale.cluster.settings import TlsFiles
 from tuner.extensions.scale.cluster.signing import ForgedError, Seal
 from tuner.extensions.scale.cluster.task import SlotPlugin
+from tuner.model.amd import is_amd
 from tuner.model.errors import TunerError, WorkerError
 from tuner.process.child import connected
 from tuner.process.protocol import receive, send
