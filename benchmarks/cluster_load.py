@@ -50,10 +50,10 @@ from tuner.extensions.scale.cluster.files import FileStore
 from tuner.extensions.scale.cluster.membership import Wanted
 from tuner.extensions.scale.cluster.messages import TOPIC, SlotInfo, code_version, cuda_version
 from tuner.extensions.scale.cluster.network import require_dask
-from tuner.extensions.scale.cluster.settings import ClusterSettings
 from tuner.extensions.scale.cluster.signing import Seal
 from tuner.extensions.scale.cluster.slot import Slot, SlotOptions, slot_worker
 from tuner.extensions.scale.cluster.task import NAME
+from tuner.model.cluster import ClusterSettings
 from tuner.model.trial import Measurement, Status
 from tuner.space.load import load_definition
 

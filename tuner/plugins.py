@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from tuner.model.errors import InputError
 
@@ -18,6 +19,10 @@ COMMANDS = "tuner.commands"
 DEVICES = "tuner.devices"
 # tuner.device.recorded.recording.ForeignFiles: `--device recorded:FILE` of other tuners.
 RECORDINGS = "tuner.recordings"
+# tuner.app.drafters.Drafter: search spaces for kernels that have none.
+DRAFTERS = "tuner.drafters"
+# What several machines offer a run: a cluster's devices, a copy of its session (tuner/app/open.py).
+REMOTES = "tuner.remotes"
 # tuner.search.base.Strategies: `--searcher NAME:STRATEGY`.
 SEARCHERS = "tuner.searchers"
 OWN: dict[str, dict[str, str]] = {
@@ -39,6 +44,11 @@ OWN: dict[str, dict[str, str]] = {
         "opencl": "tuner.extensions.backends.opencl.family:OPENCL",
         "command": "tuner.extensions.backends.program.family:COMMAND",
     },
+    DRAFTERS: {"source": "tuner.extensions.draft.drafter:DRAFTER"},
+    REMOTES: {
+        "cluster": "tuner.extensions.scale.cluster_run:open_on_cluster",
+        "copies": "tuner.extensions.scale.copier:copying",
+    },
     RECORDINGS: {"kernel_tuner": "tuner.extensions.study.foreign_recordings:FOREIGN"},
     SEARCHERS: {
         "kernel_tuner": "tuner.extensions.study.kernel_tuner_searcher:STRATEGIES",
@@ -51,7 +61,7 @@ def names_of(seam: str) -> list[str]:
     return list(_points(seam))
 
 
-def load(seam: str, name: str) -> object:
+def load(seam: str, name: str) -> Any:
     """Import what an extension calls by this name; raise `InputError` for what nobody has."""
     point = _points(seam).get(name)
     if point is None:

@@ -23,9 +23,9 @@ from tuner.device.base import (
 from tuner.extensions.scale.cluster.files import FileStore
 from tuner.extensions.scale.cluster.messages import SlotInfo, code_version, cuda_version
 from tuner.extensions.scale.cluster.network import require_dask
-from tuner.extensions.scale.cluster.settings import ClusterSettings
 from tuner.extensions.scale.cluster.signing import Seal
 from tuner.extensions.scale.cluster.slot import Slot, SlotOptions, slot_worker
+from tuner.model.cluster import ClusterSettings
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import EnergyWindow, Measurement, Status
 

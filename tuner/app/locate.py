@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tuner.model.errors import KernelError, SpaceError
 from tuner.model.languages import OPENCL, language_of
+from tuner.process.files import read_text
 
 FOLDER = "search_spaces"
 # How files end that state what a kernel computes.
@@ -16,6 +17,7 @@ PROBLEMS = (".py", ".json")
 DRAFTED = "_tune"
 # How a file defines `launch`, or what it cannot be, which is told once the file is read.
 _LAUNCH = re.compile(rb"^((async\s+)?def|class)\s+launch\b|^launch\s*[:=]", re.MULTILINE)
+_KERNEL = re.compile(r"^kernel:\s*[\"']?(\w+)", re.MULTILINE)
 
 
 def find_space(kernel: Path, start: Path) -> Path:
@@ -111,10 +113,18 @@ def is_python_kernel(path: Path) -> bool:
     files = [one for one in (path, drafted) if one.is_file()]
     if any(_LAUNCH.search(one.read_bytes()) for one in files):
         return True
-    from tuner.extensions.draft.problems.statement import is_stated
-    from tuner.extensions.draft.python.source import holds_kernel
+    from tuner.app.drafters import drafter
 
-    return not is_stated(path) and holds_kernel(path)
+    return drafter().holds_kernel(path)
+
+
+def is_for(space: Path, kernel: str) -> bool:
+    """Whether a search space is for a kernel, as far as it says, or is not there."""
+    try:
+        found = _KERNEL.search(read_text(space))
+    except OSError:
+        return True
+    return found is None or found[1] == kernel
 
 
 def require_space(path: Path) -> None:

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tuner import plugins
+from tuner.app.drafters import drafter
 from tuner.app.environment import (
     environment_of,
     program_name,
     require_same_device,
 )
 from tuner.app.instruments import compiler_for, meter_for, watches_for
-from tuner.app.locate import PROBLEMS, find_space, is_python_kernel, look_for_space, require_kernel
+from tuner.app.locate import (
+    PROBLEMS,
+    find_space,
+    is_for,
+    is_python_kernel,
+    look_for_space,
+    require_kernel,
+)
 from tuner.app.plan import RunOptions, new_plan, new_session_folder
 from tuner.app.session_plan import manifest_of, resumed_plan
 from tuner.app.trust import trust, trust_command
@@ -41,12 +50,20 @@ if TYPE_CHECKING:
     from tuner.device.base import Device, EnergyMeter
     from tuner.extensions.agents.base import Agent
     from tuner.extensions.agents.rounds import Author
-    from tuner.extensions.scale.copier import SessionCopier
+    from tuner.model.cluster import ClusterSettings
     from tuner.model.kernel import Workload
     from tuner.space.plan import Plan
     from tuner.tuning.evaluator import Candidates
     from tuner.tuning.verification import Watch
     from tuner.tuning.warm_start import Knowledge
+
+    # What `plugins.REMOTES` has: who opens a device on a cluster, and who copies a session.
+    OpenOnCluster = Callable[
+        [ClusterSettings, Plan, Callable[[str], None], ExitStack], tuple[Device, Compiler | None]
+    ]
+    Copying = Callable[
+        [Path, str | None, Mapping[str, str], Callable[[str], None]], AbstractContextManager[object]
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +156,7 @@ def _reopened(
 def _device(plan: Plan, options: RunOptions, stack: ExitStack) -> tuple[Device, Compiler | None]:
     """Open the device, here or on a cluster, which brings its compiler."""
     if options.cluster is not None:
-        from tuner.extensions.scale.cluster_run import open_on_cluster
-
+        open_on_cluster: OpenOnCluster = plugins.load(plugins.REMOTES, "cluster")
         return open_on_cluster(options.cluster, plan, options.say, stack)
     config = plan.config
     opened = (config.device, plan.spec, config.operators, config.workloads)
@@ -189,10 +205,6 @@ def _with_space(
             )
         return settings, False
     require_kernel(kernel)
-    from tuner.compiler.cache import Cache
-    from tuner.compiler.pool import NvrtcPool
-    from tuner.extensions.draft.drafting import Asked, draft_source, require_one
-
     names = tuple(name.strip() for name in (options.kernel or "").split(",") if name.strip())
     found = _space_of(kernel, names)
     if found is not None and options.instantiate:
@@ -205,24 +217,11 @@ def _with_space(
         return {**settings, "space": found} if names else settings, False
     if language_of(kernel) is OPENCL:
         find_space(kernel, Path.cwd())  # there is none, and nothing drafts one
-    if kernel.suffix == ".py":
-        from tuner.extensions.draft.python.drafting import draft_python
-
-        made = draft_python(kernel, Path(), names)
-    else:
-        asked = Asked(names, options.instantiate, options.include)
-        with NvrtcPool(1, cache=Cache()) as pool:
-            made = draft_source(kernel, asked=asked, compiler=lambda: pool)
-    for path in made.written:
-        options.say(f"drafted {path}")
-    space = require_one(made)
-    made.require_filled(f"{program_name()} check {shlex.quote(str(space))}")
+    space = drafter().draft(kernel, names, options.instantiate, options.include, options.say)
     return {**settings, "space": space}, True
 
 
 def _space_of(kernel: Path, names: tuple[str, ...]) -> Path | None:
-    from tuner.extensions.draft.drafting import is_for
-
     found = look_for_space(kernel, Path.cwd())
     if len(names) != 1 or found is None or is_for(found, names[0]):
         return found
@@ -237,9 +236,8 @@ def _knowledge(options: RunOptions, device: Device) -> Knowledge | None:
     )
 
 
-def _copier(session: Session, options: RunOptions) -> SessionCopier:
-    from tuner.extensions.scale.copier import copying
-
+def _copier(session: Session, options: RunOptions) -> AbstractContextManager[object]:
+    copying: Copying = plugins.load(plugins.REMOTES, "copies")
     return copying(
         session.directory, options.store, os.environ, lambda text: options.say(f"Warning: {text}")
     )

@@ -35,7 +35,7 @@ from tuner.model.surroundings import ALONE
 from tuner.process.files import read_text
 
 if TYPE_CHECKING:
-    from tuner.extensions.scale.cluster.settings import ClusterSettings
+    from tuner.model.cluster import ClusterSettings
     from tuner.model.kernel import KernelSpec
     from tuner.space.load import Definition
     from tuner.space.plan import Plan
@@ -117,16 +117,16 @@ def new_plan(kernel: Path, settings: RunSettings, *, drafted: bool = False) -> P
 
 def read_space(space: Path, template: Path | None = None) -> Definition:
     """Read a search space that is no draft any more; `template` takes the place of its own."""
-    from tuner.extensions.draft.blanks import require_filled
+    from tuner.space.blanks import require_filled
     from tuner.space.load import load_definition
 
     require_space(space)
     require_filled(space)
     definition = load_definition(space)
     if template is None and not definition.spec.template.exists():
-        from tuner.extensions.draft.drafting import restore_template
+        from tuner.app.drafters import drafter
 
-        restore_template(space)
+        drafter().restore_template(space)
     require_filled(definition.spec.reference)
     if template is None:
         return definition

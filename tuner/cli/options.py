@@ -23,7 +23,7 @@ from tuner.model.settings import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tuner.extensions.scale.cluster.settings import TlsFiles
+    from tuner.model.cluster import TlsFiles
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _SHARE = re.compile(r"(\d+(?:\.\d+)?(?:e-\d+)?)\s*(%?)")
@@ -249,7 +249,7 @@ def tls_files(
         return None
     if authority is None or certificate is None:
         raise click.UsageError("--tls-ca and --tls-cert are needed together")
-    from tuner.extensions.scale.cluster.settings import TlsFiles
+    from tuner.model.cluster import TlsFiles
 
     return TlsFiles(authority, certificate, key)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tuner.app.open import OpenRun
     from tuner.app.plan import RunOptions
     from tuner.app.run import FinishedRun
-    from tuner.extensions.scale.cluster.settings import ClusterSettings
+    from tuner.model.cluster import ClusterSettings
     from tuner.model.settings import RunSettings
 
 WORDS = "tuner.cli.words"
@@ -217,7 +217,7 @@ def _cluster(values: dict[str, Any]) -> ClusterSettings | None:
             names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             raise click.UsageError(f"{names} needs --cluster ADDRESS")
         return None
-    from tuner.extensions.scale.cluster.settings import ClusterSettings
+    from tuner.model.cluster import ClusterSettings
 
     return ClusterSettings(values["cluster"], values["token_file"], tls, values["gpu_model"])
 

@@ -66,7 +66,7 @@ class View:
 
 def make_view(console: Console, *, quiet: bool) -> View:
     """Choose the view that suits the console; it also tells who started this process, if asked."""
-    from tuner.extensions.scale.campaign.progress import progress_writer
+    from tuner.app.progress_lines import progress_writer
 
     shown = _console_view(console, quiet=quiet)
     writer = progress_writer()

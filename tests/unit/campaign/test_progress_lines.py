@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tuner.extensions.scale.campaign.progress import (
+from tuner.app.progress_lines import (
     VARIABLE,
     ProgressWriter,
     line_of,

@@ -18,8 +18,8 @@ from distributed.core import Server
 
 from tuner.extensions.scale.cluster.connections import Connections, UnreachableError
 from tuner.extensions.scale.cluster.network import require_dask, security_of
-from tuner.extensions.scale.cluster.settings import TlsFiles
 from tuner.extensions.scale.cluster.task import SlotPlugin
+from tuner.model.cluster import TlsFiles
 
 TIMEOUT_S = 20.0
 

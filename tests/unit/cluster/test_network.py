@@ -21,7 +21,7 @@ from tuner.extensions.scale.cluster.network import (
     require_scheduler,
     security_of,
 )
-from tuner.extensions.scale.cluster.settings import TlsFiles
+from tuner.model.cluster import TlsFiles
 from tuner.model.errors import DeviceError, InputError
 
 SHORT_S = 2.0

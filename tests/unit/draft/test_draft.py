@@ -11,9 +11,9 @@ import pytest
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
-from tuner.extensions.draft.blanks import blanks
 from tuner.extensions.draft.drafting import Draft, draft
 from tuner.source import check_arguments, hide_host_code, parse_source, read_source
+from tuner.space.blanks import blanks
 from tuner.space.load import Definition, load_definition
 from tuner.space.template import Template
 from tuner.space.yaml import Data, parse

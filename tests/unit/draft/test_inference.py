@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tuner.extensions.draft.blanks import blanks
 from tuner.extensions.draft.drafting import Draft, draft
 from tuner.source import parse_source, read_source
+from tuner.space.blanks import blanks
 
 DATA = Path(__file__).parents[1] / "data"
 # what comes out of sources there

@@ -35,10 +35,10 @@ def kernel_for(
     problem, `InputError` where nobody is named who could write a kernel, `DeviceError` where it
     could not be checked, and `AgentError` where none is written that is right.
     """
-    from tuner.extensions.draft.blanks import require_filled
     from tuner.extensions.draft.problems.kernel import skeleton
     from tuner.extensions.draft.problems.statement import statement_of
     from tuner.extensions.draft.space import write
+    from tuner.space.blanks import require_filled
 
     stated, kernel = statement_of(problem), problem.with_suffix(".cu")
     # A skeleton that nobody has touched is none.

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tuner.app.locate import is_for
 from tuner.compiler.base import Compiler, CompileRequest
-from tuner.extensions.draft.blanks import blanks_in, require_filled
 from tuner.extensions.draft.choices import Proposals, propose
 from tuner.extensions.draft.extract.conditions import guard_of
 from tuner.extensions.draft.extract.extraction import Extraction, Memo, extract
@@ -30,18 +30,17 @@ from tuner.extensions.draft.tensor_maps import split_maps, with_maps
 from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Expression, Value
 from tuner.model.languages import HIP, language_of
-from tuner.process.files import read_text
 from tuner.source import hide_host_code, read_source
 from tuner.source.facts import KernelFunction, LineIndex, SourceFile, bare_name
 from tuner.source.host import Edit, apply_edits, host_edits
 from tuner.source.kernels import element_dtype
 from tuner.source.reader import source_text
 from tuner.source.unsupported import require_arguments, require_body, require_closed
+from tuner.space.blanks import blanks_in, require_filled
 from tuner.space.choices import check_names, search_space
 from tuner.space.schema import validated
 from tuner.space.yaml import read
 
-_KERNEL = re.compile(r"^kernel:\s*[\"']?(\w+)", re.MULTILINE)
 # what a template would read as its own syntax
 _DELIMITER = re.compile(r"@\{|\}@|^[ \t]*//%|/\*%|%\*/|/\*#|#\*/", re.MULTILINE)
 # sm_90a has every instruction that a kernel may hold; a draft is for any architecture
@@ -251,15 +250,6 @@ def stem_of(path: Path, kernels: Sequence[str], folder: Path = Path()) -> str:
     name = bare_name(kernels[0]) if len(kernels) == 1 else None
     taken = folder / "search_spaces" / f"{path.stem}.yaml"
     return path.stem if name is None or is_for(taken, name) else f"{path.stem}_{name}"
-
-
-def is_for(space: Path, kernel: str) -> bool:
-    """Whether a search space is for a kernel, as far as it says, or is not there."""
-    try:
-        found = _KERNEL.search(read_text(space))
-    except OSError:
-        return True
-    return found is None or found[1] == kernel
 
 
 def draft_problem(

@@ -13,7 +13,6 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tuner.device.encoding import SMALLEST_NORMAL
-from tuner.extensions.draft.blanks import BLANK, MARK, UNWRITTEN, Blank
 from tuner.extensions.draft.choices import MAX_THREADS, Proposals, TunableConstant
 from tuner.extensions.draft.host_values import HostLaunch
 from tuner.extensions.draft.inference import DraftArgument, Inference
@@ -25,6 +24,7 @@ from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.process.files import atomic_write
 from tuner.source.facts import KernelFunction
+from tuner.space.blanks import BLANK, MARK, UNWRITTEN, Blank
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tuner.extensions.draft.blanks import BLANK, MARK
 from tuner.extensions.draft.choices import TunableConstant
 from tuner.extensions.draft.guesses import GUESSED, LIKELY, Evidence
 from tuner.extensions.draft.host_values import HostLaunch, plain
@@ -16,6 +15,7 @@ from tuner.extensions.draft.translate import translate
 from tuner.model.tensor_maps import DATA_TYPES, SWIZZLES
 from tuner.source.facts import IDENTIFIER, KernelFunction, KernelParameter, LineIndex
 from tuner.source.syntax import closing, split_list
+from tuner.space.blanks import BLANK, MARK
 
 # Of cuTensorMapEncodeTiled: the map, type, rank, address, sizes, strides, box, steps, interleave,
 # swizzle, promotion, fill.

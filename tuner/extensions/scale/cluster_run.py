@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tuner.extensions.scale.cluster.coordinator import Cluster
     from tuner.extensions.scale.cluster.device import RemoteDevice
     from tuner.extensions.scale.cluster.membership import Wanted
-    from tuner.extensions.scale.cluster.settings import ClusterSettings
+    from tuner.model.cluster import ClusterSettings
     from tuner.space.plan import Plan
 
 CUDA = "cuda"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tuner.extensions.draft.blanks import MARK
 from tuner.extensions.draft.host_values import HostLaunch, Number
 from tuner.extensions.draft.inference import DraftArgument, Inference
 from tuner.extensions.draft.launches import Axes
 from tuner.extensions.draft.problems.statement import StatedArray, Statement
 from tuner.model.errors import KernelError
 from tuner.source.facts import Constant, KernelFunction, KernelParameter
+from tuner.space.blanks import MARK
 
 _C_TYPES = {
     "bool": "bool",

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.extensions.draft.blanks import UNWRITTEN, blanks_in
 from tuner.extensions.draft.drafting import stem_of
 from tuner.extensions.draft.python.arguments import Handed, handed_to
 from tuner.extensions.draft.python.configs import Tuned, tuned_by
@@ -25,6 +24,7 @@ from tuner.extensions.draft.space import (
     write_new,
 )
 from tuner.model.config import format_value
+from tuner.space.blanks import UNWRITTEN, blanks_in
 
 _NEITHER = (
     "holds neither a kernel of Triton (@triton.jit) or Helion (@helion.kernel) nor a KernelBench "

@@ -136,9 +136,9 @@ def _check_cluster(given: Mapping[str, Any], base: Path, about: About) -> None:
         require_scheme,
         security_of,
     )
-    from tuner.extensions.scale.cluster.settings import TlsFiles
     from tuner.extensions.scale.cluster.signing import read_token
     from tuner.extensions.scale.cluster_run import require_of_cluster
+    from tuner.model.cluster import TlsFiles
 
     with about("device", "gpu_model", "cluster"):
         require_of_cluster(given.get("device", AUTO), given.get("gpu_model", ""))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tuner.extensions.scale.campaign.progress import VARIABLE, read_line
+from tuner.app.progress_lines import VARIABLE, read_line
 from tuner.model.progress import RunProgress
 from tuner.process.files import open_log
 

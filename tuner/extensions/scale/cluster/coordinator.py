@@ -41,9 +41,9 @@ from tuner.extensions.scale.cluster.network import (
     require_scheduler,
     security_of,
 )
-from tuner.extensions.scale.cluster.settings import ClusterSettings
 from tuner.extensions.scale.cluster.signing import SHARE_ONE, ForgedError, Seal, read_token
 from tuner.extensions.scale.cluster.task import answer
+from tuner.model.cluster import ClusterSettings
 from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, WorkerError
 
 if TYPE_CHECKING:

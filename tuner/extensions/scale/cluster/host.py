@@ -25,9 +25,9 @@ from tuner.extensions.scale.cluster.network import (
     require_scheduler,
     security_of,
 )
-from tuner.extensions.scale.cluster.settings import Patience, TlsFiles
 from tuner.extensions.scale.cluster.signing import read_token
 from tuner.extensions.scale.cluster.slot import SlotOptions
+from tuner.model.cluster import Patience, TlsFiles
 from tuner.model.errors import DeviceError, InputError
 from tuner.process.child import ChildDiedError, ChildProcess, ChildTimeoutError
 

@@ -15,7 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tuner.extensions.scale.cluster.settings import DASK, LOGGERS, TlsFiles
+from tuner.extensions.scale.cluster.settings import DASK, LOGGERS
+from tuner.model.cluster import TlsFiles
 from tuner.model.errors import DeviceError, InputError
 
 if TYPE_CHECKING:

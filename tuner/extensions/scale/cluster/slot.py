@@ -40,10 +40,10 @@ from tuner.extensions.scale.cluster.messages import (
     cuda_version,
 )
 from tuner.extensions.scale.cluster.network import refused_connection, require_dask, security_of
-from tuner.extensions.scale.cluster.settings import TlsFiles
 from tuner.extensions.scale.cluster.signing import ForgedError, Seal
 from tuner.extensions.scale.cluster.task import SlotPlugin
 from tuner.model.amd import is_amd
+from tuner.model.cluster import TlsFiles
 from tuner.model.errors import TunerError, WorkerError
 from tuner.process.child import connected
 from tuner.process.protocol import receive, send

@@ -1,0 +1,49 @@
+"""What a run asks of drafts; implements `Drafter`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tuner.app.environment import program_name
+from tuner.compiler.cache import Cache
+from tuner.compiler.pool import NvrtcPool
+from tuner.extensions.draft.drafting import Asked, draft_source, require_one, restore_template
+from tuner.extensions.draft.problems.statement import is_stated
+from tuner.extensions.draft.python.source import holds_kernel
+
+
+class SourceDrafter:
+    """Drafts for kernels in CUDA C++, HIP, Triton and Helion."""
+
+    def holds_kernel(self, path: Path) -> bool:
+        return not is_stated(path) and holds_kernel(path)
+
+    def restore_template(self, space: Path) -> Path | None:
+        return restore_template(space)
+
+    def draft(
+        self,
+        kernel: Path,
+        names: Sequence[str],
+        instantiate: Sequence[str],
+        include: Sequence[Path],
+        say: Callable[[str], None],
+    ) -> Path:
+        if kernel.suffix == ".py":
+            from tuner.extensions.draft.python.drafting import draft_python
+
+            made = draft_python(kernel, Path(), tuple(names))
+        else:
+            asked = Asked(tuple(names), tuple(instantiate), tuple(include))
+            with NvrtcPool(1, cache=Cache()) as pool:
+                made = draft_source(kernel, asked=asked, compiler=lambda: pool)
+        for path in made.written:
+            say(f"drafted {path}")
+        space = require_one(made)
+        made.require_filled(f"{program_name()} check {shlex.quote(str(space))}")
+        return space
+
+
+DRAFTER = SourceDrafter()
