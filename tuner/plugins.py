@@ -19,6 +19,8 @@ COMMANDS = "tuner.commands"
 DEVICES = "tuner.devices"
 # tuner.device.recorded.recording.ForeignFiles: `--device recorded:FILE` of other tuners.
 RECORDINGS = "tuner.recordings"
+# tuner.app.authors.Authors: who writes further candidates.
+AUTHORS = "tuner.authors"
 # tuner.app.drafters.Drafter: search spaces for kernels that have none.
 DRAFTERS = "tuner.drafters"
 # What several machines offer a run: a cluster's devices, a copy of its session (tuner/app/open.py).
@@ -44,6 +46,7 @@ OWN: dict[str, dict[str, str]] = {
         "opencl": "tuner.extensions.backends.opencl.family:OPENCL",
         "command": "tuner.extensions.backends.program.family:COMMAND",
     },
+    AUTHORS: {"agents": "tuner.extensions.agents.authors:AUTHORS"},
     DRAFTERS: {"source": "tuner.extensions.draft.drafter:DRAFTER"},
     REMOTES: {
         "cluster": "tuner.extensions.scale.cluster_run:open_on_cluster",

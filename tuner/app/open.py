@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner import plugins
+from tuner.app.authors import authors
 from tuner.app.drafters import drafter
 from tuner.app.environment import (
     environment_of,
@@ -46,14 +47,12 @@ from tuner.model.settings import FILES, RunSettings
 from tuner.session.session import Session
 
 if TYPE_CHECKING:
+    from tuner.app.authors import RunRounds
     from tuner.compiler.base import Compiler
     from tuner.device.base import Device, EnergyMeter
-    from tuner.extensions.agents.base import Agent
-    from tuner.extensions.agents.rounds import Author
     from tuner.model.cluster import ClusterSettings
     from tuner.model.kernel import Workload
     from tuner.space.plan import Plan
-    from tuner.tuning.evaluator import Candidates
     from tuner.tuning.verification import Watch
     from tuner.tuning.warm_start import Knowledge
 
@@ -75,7 +74,7 @@ class OpenRun:
     device: Device
     compiler: Compiler
     watches: tuple[Watch, ...]
-    author: Callable[[Session, Candidates], Author] | None
+    run_rounds: RunRounds | None
     warning: str
     meter: EnergyMeter | None
     knowledge: Knowledge | None
@@ -88,7 +87,7 @@ def open_run(
     options: RunOptions,
     *,
     resume: Path | None = None,
-    agent: Agent | None = None,
+    agent: object = None,
 ) -> OpenRun:
     """Start a new session of a kernel, or open the one in the folder `resume` to go on with it.
 
@@ -104,9 +103,7 @@ def open_run(
         raise InputError("no kernel given; name a .cu file, or a session with --resume")
     else:
         if kernel.suffix in PROBLEMS and kernel.is_file() and not is_python_kernel(kernel):
-            from tuner.extensions.agents.kernel_rounds import kernel_for
-
-            kernel, agent = kernel_for(kernel, settings, options, agent)
+            kernel, agent = authors().kernel_for(kernel, settings, options, agent)
         settings, drafted = _with_space(kernel, settings, options)
         plan = new_plan(kernel, settings, drafted=drafted)
         if options.wait_s is not None and plan.config.agent != FILES:
@@ -124,18 +121,17 @@ def open_run(
     watches = watches_for(plan, device, compiler, stack)
     authoring = None
     if plan.config.rounds:
-        from tuner.extensions.agents.open_agents import authoring_for
-
-        authoring = authoring_for(plan, options, device, compiler, stack, agent)
+        authoring = authors().prepare(plan, options, device, compiler, stack, agent)
     if session is None:
         plan = _with_device(plan, device)
         session = _new_session(plan, device, compiler, watches, options, stack)
     if options.copy_session:
         stack.enter_context(_copier(session, options))
-    author, warning = None, ""
+    rounds, warning = None, ""
     if authoring is not None:
-        author, warning = authoring.author, authoring.early_warning(session, plan.config.rounds)
-    return OpenRun(plan, session, device, compiler, watches, author, warning, meter, knowledge)
+        rounds = authoring.run_rounds
+        warning = authoring.early_warning(session, plan.config.rounds)
+    return OpenRun(plan, session, device, compiler, watches, rounds, warning, meter, knowledge)
 
 
 def _reopened(

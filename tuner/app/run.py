@@ -41,8 +41,7 @@ from tuner.tuning.verification import Verification, Watch
 from tuner.tuning.warm_start import Knowledge, warm_seeds
 
 if TYPE_CHECKING:
-    from tuner.extensions.agents.base import Agent
-    from tuner.extensions.agents.rounds import Author
+    from tuner.app.authors import RunRounds
     from tuner.report.data import ReportData
 
 
@@ -62,7 +61,7 @@ def run(
     listener: Listener,
     *,
     resume: Path | None = None,
-    agent: Agent | None = None,
+    agent: object = None,
     opened: Callable[[OpenRun], None] = lambda run: None,
 ) -> FinishedRun:
     """Run a kernel's new session, or the one in the folder `resume`, to its end.
@@ -88,7 +87,7 @@ def run(
                 compiler=run.compiler,
                 listener=listener,
                 watches=run.watches,
-                author=run.author,
+                run_rounds=run.run_rounds,
                 meter=run.meter,
                 knowledge=run.knowledge,
                 began=began,
@@ -107,14 +106,14 @@ def tune(
     compiler: Compiler,
     listener: Listener,
     watches: Sequence[Watch] = (),
-    author: Callable[[Session, Candidates], Author] | None = None,
+    run_rounds: RunRounds | None = None,
     meter: EnergyMeter | None = None,
     knowledge: Knowledge | None = None,
     began: Moment | None = None,
 ) -> tuple[Result, ...]:
     """Run or resume a session to its end; what it holds already is not measured again.
 
-    `author` makes who writes further candidates in rounds. The winners are run under the tools
+    `run_rounds` has further candidates written. The winners are run under the tools
     of `watches` at last. `meter` is there where the plan's objective is not time. `began` is when
     the opening of all this began. Raises the `AgentError` that ended the rounds too early once
     all else is done.
@@ -141,7 +140,7 @@ def tune(
             kept = default_bits(plan, session, evaluator, pools, undecided)
             candidates.kept_bits.update(kept)
         _search(plan, session, evaluator, tracker, pools, undecided, warm)
-        failure = _write_candidates(plan, session, candidates, tracker, undecided, author)
+        failure = _write_candidates(plan, session, candidates, tracker, undecided, run_rounds)
         of = plan, session, candidates, verification, undecided
         ranked = _ranked_by_energy(*of, meter, tracker)
         finals = Finals(plan, session, device, candidates, verification, undecided, ranked)
@@ -180,9 +179,9 @@ def _take_up_candidates(plan: Plan, session: Session, candidates: Candidates) ->
     session.add_candidate(plan.candidate, plan.template.text, space_text)
     if session.events(CandidateMade):
         # Imported here, as below: most runs have no agent, and need none of its modules.
-        from tuner.extensions.agents.history import restore
+        from tuner.app.authors import authors
 
-        restore(plan, session, candidates)
+        authors().restore(plan, session, candidates)
 
 
 def _load_ahead(plan: Plan, pools: Mapping[Workload, Pool]) -> None:
@@ -223,14 +222,11 @@ def _write_candidates(
     candidates: Candidates,
     tracker: ProgressTracker,
     undecided: Undecided,
-    author: Callable[[Session, Candidates], Author] | None,
+    run_rounds: RunRounds | None,
 ) -> AgentError | None:
-    if author is None:
+    if run_rounds is None:
         return None
-    from tuner.extensions.agents.rounds import Rounds
-
-    by = author(session, candidates)
-    return Rounds(plan, session, candidates, tracker, undecided, by).run()
+    return run_rounds(plan, session, candidates, tracker, undecided)
 
 
 def _ranked_by_energy(

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from tuner.app.authors import authors
 from tuner.app.instruments import compiler_for, watches_for
 from tuner.app.session_plan import verified_plan
 from tuner.app.trust import MayRun, nobody_asked
 from tuner.device.select import AMD_DRIVER, HOST, gpu_count, open_device
-from tuner.extensions.agents.history import restore
 from tuner.model.errors import DeviceError, SessionError
 from tuner.model.languages import HIP
 from tuner.model.trial import Check
+from tuner.session.events import CandidateMade
 from tuner.session.session import Session
 from tuner.tuning.evaluator import Candidates
 from tuner.tuning.verification import LARGEST_HOST_BYTES, Verification
@@ -47,7 +48,8 @@ def verify(
             raise DeviceError("a recording cannot run a kernel", remedy="use --device cuda or host")
         compiler = compiler_for(plan.spec, opened, jobs, stack)
         candidates = Candidates(plan, compiler, opened)
-        restore(plan, session, candidates)
+        if session.events(CandidateMade):
+            authors().restore(plan, session, candidates)
         watches = watches_for(plan, opened, compiler, stack)
         most = LARGEST_HOST_BYTES if opened.info.on_cpu else None
         verification = Verification(

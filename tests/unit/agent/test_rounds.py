@@ -13,6 +13,7 @@ from tuner.device.simulated import SimulatedDevice
 from tuner.extensions.agents.base import Answer
 from tuner.extensions.agents.briefing import Briefer
 from tuner.extensions.agents.history import history, tree_of
+from tuner.extensions.agents.open_agents import rounds_by
 from tuner.extensions.agents.rounds import Author
 from tuner.extensions.agents.tree import Greedy
 from tuner.model.errors import AgentError, AwaitedError, BudgetError, OutOfMemory, ReplyError
@@ -98,7 +99,7 @@ def run(make_plan, make_session, compiler, listener):
         with make_session(plan, name) as session:
             try:
                 doers = {"device": device, "compiler": compiler, "listener": listener}
-                return session, tune(plan, session=session, author=author, **doers)
+                return session, tune(plan, session=session, run_rounds=rounds_by(author), **doers)
             except AgentError as error:
                 return session, error
 

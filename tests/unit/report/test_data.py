@@ -20,6 +20,7 @@ from tuner.cli import cli
 from tuner.device.simulated import SimulatedDevice
 from tuner.extensions.agents.base import Answer
 from tuner.extensions.agents.briefing import Briefer
+from tuner.extensions.agents.open_agents import rounds_by
 from tuner.extensions.agents.rounds import Author
 from tuner.extensions.agents.tree import Greedy
 from tuner.model.config import Config
@@ -333,7 +334,7 @@ def test_a_session_that_the_rounds_wrote_has_a_report(make_plan, make_session, c
             device=device,
             compiler=compiler,
             listener=listener,
-            author=author,
+            run_rounds=rounds_by(author),
         )
         folder = session.directory
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import ExitStack
 
+    from tuner.app.authors import RunRounds
     from tuner.app.plan import RunOptions
     from tuner.compiler.base import Compiler
     from tuner.device.base import Device
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from tuner.space.plan import Plan
     from tuner.tuning.evaluator import Candidates
     from tuner.tuning.profiling import Profiling
+    from tuner.tuning.progress import ProgressTracker
+    from tuner.tuning.undecided import Undecided
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,11 @@ class Authoring:
 
     agent: Agent
     author: Callable[[Session, Candidates], Author]
+
+    @property
+    def run_rounds(self) -> RunRounds:
+        """Run or resume a session's rounds with it."""
+        return rounds_by(self.author)
 
     def early_warning(self, session: Session, rounds: int) -> str:
         """Where a round is left, ask whether the agent can be had; say why not, "" if so."""
@@ -49,6 +57,23 @@ class Authoring:
         except AgentError as error:
             return " ".join(error.message.split())
         return ""
+
+
+def rounds_by(author: Callable[[Session, Candidates], Author]) -> RunRounds:
+    """Give what runs or resumes a session's rounds with who writes in it."""
+    from tuner.extensions.agents.rounds import Rounds
+
+    def run(
+        plan: Plan,
+        session: Session,
+        candidates: Candidates,
+        tracker: ProgressTracker,
+        undecided: Undecided,
+    ) -> AgentError | None:
+        by = author(session, candidates)
+        return Rounds(plan, session, candidates, tracker, undecided, by).run()
+
+    return run
 
 
 def authoring_for(
