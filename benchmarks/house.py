@@ -92,12 +92,15 @@ def upward(graph: Mapping[str, set[str]]) -> list[tuple[str, str]]:
 
 
 def outward(graph: Mapping[str, set[str]]) -> list[tuple[str, str]]:
-    """List the imports that lead from the core to an extension."""
+    """List the imports that lead from the core to an extension.
+
+    `tuner` itself names what extensions bring for type checkers alone, and imports it by name.
+    """
     return [
         (name, other)
         for name, others in graph.items()
         for other in sorted(others)
-        if extension_of(other) and not extension_of(name)
+        if name not in FLAT and extension_of(other) and not extension_of(name)
     ]
 
 

@@ -25,6 +25,10 @@ AUTHORS = "tuner.authors"
 DRAFTERS = "tuner.drafters"
 # What several machines offer a run: a cluster's devices, a copy of its session (tuner/app/open.py).
 REMOTES = "tuner.remotes"
+# What writes a session in a form that other programs load (tuner/app/api.py).
+FORMATS = "tuner.formats"
+# tuner.app.proofs.Prover: what running the baseline shows of a search space.
+PROVERS = "tuner.provers"
 # tuner.search.base.Strategies: `--searcher NAME:STRATEGY`.
 SEARCHERS = "tuner.searchers"
 OWN: dict[str, dict[str, str]] = {
@@ -52,6 +56,8 @@ OWN: dict[str, dict[str, str]] = {
         "cluster": "tuner.extensions.scale.cluster_run:open_on_cluster",
         "copies": "tuner.extensions.scale.copier:copying",
     },
+    FORMATS: {"dispatch": "tuner.extensions.export.dispatch:export_dispatch"},
+    PROVERS: {"host": "tuner.extensions.cpu.proof:PROVER"},
     RECORDINGS: {"kernel_tuner": "tuner.extensions.study.foreign_recordings:FOREIGN"},
     SEARCHERS: {
         "kernel_tuner": "tuner.extensions.study.kernel_tuner_searcher:STRATEGIES",

@@ -13,7 +13,7 @@ from manifests import plan_of
 
 from tuner.app.session_plan import manifest_of
 from tuner.cli import cli
-from tuner.extensions.study.mutation.examine import load_score
+from tuner.report.mutation_score import load_score
 from tuner.session.session import Session
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

@@ -22,8 +22,8 @@ from fake_openai import MODEL, FakeOpenAI, Request
 from faults import started
 
 from tuner.cli import cli
-from tuner.extensions.agents.history import RoundRecord, history
 from tuner.session.events import Event, Said
+from tuner.session.rounds import RoundRecord, history
 from tuner.session.session import Session
 
 _Event = TypeVar("_Event", bound=Event)

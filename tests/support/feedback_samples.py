@@ -10,13 +10,13 @@ from pathlib import Path
 from tuner.analysis.base import Degree
 from tuner.device.base import DeviceInfo
 from tuner.extensions.agents.briefing import KernelTask
-from tuner.extensions.agents.history import RoundRecord
 from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.statistics import floor_us
 from tuner.model.trial import Measurement, Occupancy, Resources, Status, Trial
 from tuner.session.events import Expectation, Idea, Moved, RoundOutcome
+from tuner.session.rounds import RoundRecord
 from tuner.space.load import load_definition
 from tuner.space.template import Template
 

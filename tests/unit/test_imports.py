@@ -25,19 +25,19 @@ from house import (  # noqa: E402
 )
 
 Graph = dict[str, set[str]]
-# They only go down. At 0 an extension can be left out.
-OUTWARD, ACROSS = 59, 19
+# They only go down.
+OUTWARD, ACROSS = 0, 16
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 40_400,
+    "core": 42_150,
     "runtime": 2_150,
     "export": 2_850,
     "engines": 3_450,
-    "draft": 14_900,
-    "agents": 8_200,
-    "cpu": 4_100,
-    "backends": 3_200,
-    "scale": 4_950,
+    "draft": 14_000,
+    "agents": 8_250,
+    "cpu": 4_150,
+    "backends": 3_150,
+    "scale": 4_800,
     "study": 3_700,
     "tests": 75_900,
     "docs": 5_600,

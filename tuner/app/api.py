@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
+from tuner import plugins
 from tuner.app.plan import RunOptions
 from tuner.app.run import run
 from tuner.model.errors import AgentError, InputError
@@ -20,7 +21,7 @@ from tuner.session.store import DATABASE
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tuner.extensions.export.dispatch import Exported
+    from tuner.dispatch.table import Exported
     from tuner.report.data import ReportData
 
 
@@ -123,13 +124,14 @@ class TuningResult:
         `InputError` where the folder cannot be written or holds what is not ours.
         """
         from tuner.dispatch.table import SetSelection
-        from tuner.extensions.export.dispatch import export_dispatch
 
         choice = None
         if variants_within is not None or max_variants is not None:
             within = VARIANTS_WITHIN if variants_within is None else variants_within
             choice = SetSelection(within, max_variants)
-        return export_dispatch(self.folder, Path(folder), choice, None)
+        write = plugins.load(plugins.FORMATS, "dispatch")
+        written: Exported = write(self.folder, Path(folder), choice, None)
+        return written
 
 
 def tune(

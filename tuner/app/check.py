@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.app.plan import check_signature, read_chosen
+from tuner.app.proofs import Proof, prover, require_right
 from tuner.compiler.base import Compiler
 from tuner.compiler.passed_on import PassingCompiler
 from tuner.compiler.python import PythonCompiler
@@ -26,7 +27,6 @@ from tuner.device.inputs import NORMAL
 from tuner.device.layout import lay_out
 from tuner.device.select import open_compiler, open_device
 from tuner.device.verify.verifier import HostMemory, Verifier
-from tuner.extensions.cpu.proof import Proof, prove, require_no_constant_memory, require_right
 from tuner.model.amd import AMD_TARGETS, DEFAULT_TARGET, is_amd
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import DeviceError
@@ -156,8 +156,8 @@ def _check(
     check_signature(spec)
     proofs: tuple[Proof, ...] = ()
     if not spec.is_callable and spec.language.is_read:
-        require_no_constant_memory(spec)
-        proofs = prove(spec, operators, target) if run else ()
+        prover().require_no_constant_memory(spec)
+        proofs = prover().prove(spec, operators, target) if run else ()
         require_right(spec, proofs)
     _check_reference(spec, operators)
     device = UnavailableDevice(target)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log
 from operator import attrgetter
+from pathlib import Path
 
 from tuner.dispatch.evidence import Compared, distrusted, evidence
 from tuner.dispatch.kernels import (
@@ -344,3 +345,13 @@ def wanted(
                 found |= dict.fromkeys((workload, other.variant) for workload in lacking)
                 break
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export wrote, and of which dispatch; `incomplete` are workloads without a variant."""
+
+    folder: Path
+    table: DispatchTable
+    files: tuple[str, ...]
+    incomplete: tuple[str, ...]

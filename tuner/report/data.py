@@ -51,7 +51,7 @@ from tuner.tuning.undecided import undecided_of
 
 if TYPE_CHECKING:
     from tuner.dispatch.table import DispatchTable
-    from tuner.extensions.study.mutation.examine import MutationScore
+    from tuner.report.mutation_score import MutationScore
     from tuner.report.rounds import AuthorData, RoundData
     from tuner.session.events import Profiled
 
@@ -402,7 +402,7 @@ def _with_spec(data: ReportData, spec: KernelSpec) -> ReportData:
 def _mutation_score(session: Session) -> MutationScore | None:
     if not (session.directory / "mutation.json").exists():
         return None  # as in nearly every session, which then needs none of that package's modules
-    from tuner.extensions.study.mutation.examine import load_score
+    from tuner.report.mutation_score import load_score
 
     return load_score(session.directory)
 

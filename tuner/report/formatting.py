@@ -161,3 +161,8 @@ def without(config: Mapping[str, Value], left_out: Mapping[str, Value]) -> dict[
 
 def pairs(values: Mapping[str, Value]) -> str:
     return " ".join(f"{name}={format_value(value)}" for name, value in values.items())
+
+
+def times(ratio: float) -> str:
+    """Write a ratio: `x0.71`."""
+    return f"x{ratio:.2f}" if ratio < 100 else f"x{ratio:.0f}"

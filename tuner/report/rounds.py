@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tuner.extensions.agents.history import RoundRecord, begun
 from tuner.model.statistics import geometric_mean
 from tuner.session.events import AgentIdle, Moved, RoundOutcome, RoundRefused, Said
+from tuner.session.rounds import RoundRecord, begun
 from tuner.session.session import Session
 
 # `idle`: the agent had nothing left to try; `open`: the run ended in the middle of it.

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from tuner.extensions.draft.reading.launches import find_launches
 from tuner.model.errors import KernelError
 from tuner.process.files import read_regular
 from tuner.source.facts import (
@@ -26,6 +25,7 @@ from tuner.source.facts import (
     within,
 )
 from tuner.source.kernels import read_kernel, uniform_structs
+from tuner.source.launches import find_launches
 from tuner.source.syntax import (
     Node,
     ancestors,

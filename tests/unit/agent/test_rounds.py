@@ -12,13 +12,14 @@ from tuner.device.base import Outcome
 from tuner.device.simulated import SimulatedDevice
 from tuner.extensions.agents.base import Answer
 from tuner.extensions.agents.briefing import Briefer
-from tuner.extensions.agents.history import history, tree_of
+from tuner.extensions.agents.history import tree_of
 from tuner.extensions.agents.open_agents import rounds_by
 from tuner.extensions.agents.rounds import Author
 from tuner.extensions.agents.tree import Greedy
 from tuner.model.errors import AgentError, AwaitedError, BudgetError, OutOfMemory, ReplyError
 from tuner.model.trial import INITIAL, Status
 from tuner.session.events import Expectation, Idea, RoundRefused
+from tuner.session.rounds import history
 
 FASTER = """
 constexpr int kThreads = @{ threads }@;

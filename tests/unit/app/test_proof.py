@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tuner.app.check import target_info
-from tuner.extensions.cpu.proof import Proof, prove, require_no_constant_memory, require_right
+from tuner.app.proofs import Proof, require_right
+from tuner.extensions.cpu.proof import prove, require_no_constant_memory
 from tuner.model.errors import SpaceError
 from tuner.model.kernel import KernelSpec
 from tuner.space.load import load_definition

@@ -6,17 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tuner.extensions.study.mutation.examine import (
-    FILE,
-    Fate,
-    MutantVerdict,
-    MutationScore,
-    load_score,
-    save_score,
-    score_of,
-    share_text,
-)
+from tuner.extensions.study.mutation.examine import Fate, MutantVerdict, save_score, score_of
 from tuner.model.errors import SessionError
+from tuner.report.mutation_score import FILE, MutationScore, load_score, share_text
 
 
 @pytest.fixture

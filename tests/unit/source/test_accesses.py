@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.extensions.draft.reading.accesses import Access, accesses_of
 from tuner.source import parse_source
+from tuner.source.accesses import Access, accesses_of
 
 ARRAYS = "const float* x, float* y, int n, int m"
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tuner.extensions.draft.reading.accesses import assigned
-from tuner.extensions.draft.reading.launches import (
+from tuner.source import parse_source
+from tuner.source.accesses import assigned
+from tuner.source.facts import SourceFile
+from tuner.source.launches import (
     Allocation,
     allocations_in,
     calls_of,
     conditions_of,
     functions_of,
 )
-from tuner.source import parse_source
-from tuner.source.facts import SourceFile
 
 KERNEL = "__global__ void k(float* x) { x[0] = 1; }\n"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tuner.extensions.draft.reading.accesses import accesses_of
 from tuner.model.errors import KernelError
 from tuner.source import parse_source, read_source
+from tuner.source.accesses import accesses_of
 from tuner.source.facts import SourceFile
 
 DATA = Path(__file__).parents[1] / "data"

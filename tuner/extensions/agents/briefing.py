@@ -9,7 +9,7 @@ from tuner.analysis.base import Degree
 from tuner.device.base import DeviceInfo
 from tuner.extensions.agents.base import BriefedCandidate, Briefing
 from tuner.extensions.agents.findings import constrained, search_findings
-from tuner.extensions.agents.history import RoundRecord, history, memory_text, population
+from tuner.extensions.agents.history import memory_text
 from tuner.extensions.agents.prompts import (
     keys,
     microseconds,
@@ -18,7 +18,6 @@ from tuner.extensions.agents.prompts import (
     prompt,
     settings,
     size,
-    times,
 )
 from tuner.model.config import Config
 from tuner.model.expressions import Value
@@ -26,7 +25,9 @@ from tuner.model.kernel import Argument, KernelSpec, Workload, spoken
 from tuner.model.statistics import floor_us, geometric_mean
 from tuner.model.trial import Finding, Trial, ranked
 from tuner.process.files import read_text
+from tuner.report.formatting import times
 from tuner.session.records import CandidateRecord
+from tuner.session.rounds import RoundRecord, history, population
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.space.sections import NEEDED_SECTIONS, OWN_SECTIONS

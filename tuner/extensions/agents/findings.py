@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import gcd
 from statistics import median
 
-from tuner.extensions.agents.prompts import keys, one_line, percent, settings, times
+from tuner.extensions.agents.prompts import keys, one_line, percent, settings
 from tuner.extensions.agents.ranges import CLEAR, FEWEST, Observed, decisive, edges, time_of, unused
 from tuner.model.config import Config, SearchSpace, format_value
 from tuner.model.errors import ExpressionError
@@ -17,6 +17,7 @@ from tuner.model.expressions import Expression, Value
 from tuner.model.kernel import Workload
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Finding, Status, Trial
+from tuner.report.formatting import times
 from tuner.space.template import Template
 
 # Larger spaces are judged by so many combinations, spread evenly.

@@ -4,39 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import log
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 from tuner.extensions.agents.base import Answer
 from tuner.extensions.agents.gate import drafted
-from tuner.extensions.agents.prompts import one_line, times
+from tuner.extensions.agents.prompts import one_line
 from tuner.extensions.agents.tree import Node, Tree
 from tuner.model.errors import SessionError
 from tuner.model.statistics import geometric_mean
+from tuner.report.formatting import times
 from tuner.session.events import (
-    AgentIdle,
     AnswerAccepted,
     CandidateMade,
-    Event,
     Expectation,
     Idea,
     Moved,
-    Planned,
-    RoundEnded,
     RoundOutcome,
-    RoundRefused,
     Said,
 )
-from tuner.session.session import CandidateRecord, Session
+from tuner.session.rounds import TIME, RoundRecord, history, population
+from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates
 from tuner.tuning.progress import mean_speedup
 
-TIME = "time_us"
-_Event = TypeVar("_Event", bound=Event)
 ByWorkload = Mapping[str, float]
 ByMetric = Mapping[str, Mapping[str, float]]
 _NAMES = {TIME: "time"}
@@ -115,26 +109,6 @@ MOST_ENTRIES = 24
 _NUMBER = re.compile(r"\d+")
 
 
-@dataclass(frozen=True, slots=True)
-class RoundRecord:
-    """One round that ended.
-
-    `problems` say why each answer was refused, in order. `candidate` is the one that was made,
-    None where every answer was refused.
-    """
-
-    number: int
-    base: str
-    idea: Idea | None = None
-    candidate: str | None = None
-    problems: tuple[str, ...] = ()
-    outcome: RoundOutcome | None = None
-
-    @property
-    def failed(self) -> bool:
-        return self.candidate is None or self.outcome is None or self.outcome.speedup is None
-
-
 def memory_text(rounds: Sequence[RoundRecord], most: int = MOST_ENTRIES) -> str:
     """Tell what was tried, the newest first, by the candidate that it was built on.
 
@@ -198,56 +172,6 @@ def _counted(cut: Sequence[RoundRecord]) -> str:
     best = f", the best of them {times(max(speedups))} as fast as the baseline" if speedups else ""
     failed = sum(one.failed for one in cut)
     return f"[left out: {len(cut)} older rounds, {failed} of them failed{best}]"
-
-
-def over(session: Session, number: int) -> bool:
-    """Whether a round has come to its end, good or bad, and is not run again."""
-    return bool(session.events(RoundEnded, number) or session.events(RoundRefused, number))
-
-
-def history(session: Session) -> tuple[RoundRecord, ...]:
-    """List the rounds that are over, in order."""
-    return tuple(one for one in begun(session) if over(session, one.number))
-
-
-def begun(session: Session) -> tuple[RoundRecord, ...]:
-    """List all rounds in order, also one that has not ended."""
-    numbers = {event.round for event in session.events(Event) if event.round > 0}
-    return tuple(_record(session, number) for number in sorted(numbers))
-
-
-def population(session: Session) -> tuple[CandidateRecord, ...]:
-    """List the candidates that were searched to their end, the initial one first."""
-    refused = {event.candidate for event in session.events(RoundRefused)}
-    ended = {event.round for event in session.events(RoundEnded)}
-    made = {event.name for event in session.events(CandidateMade) if event.round in ended}
-    return tuple(
-        one
-        for one in session.candidates()
-        if one.name not in refused and (one.parent is None or one.name in made)
-    )
-
-
-def _record(session: Session, number: int) -> RoundRecord:
-    idea = last(session.events(Planned, number))
-    made = last(session.events(CandidateMade, number))
-    refused = last(session.events(RoundRefused, number))
-    ended = last(session.events(RoundEnded, number))
-    idle = last(session.events(AgentIdle, number))
-    said = idea.idea if idea else refused or idle
-    base = (said.base if said else None) or ""
-    return RoundRecord(
-        number=number,
-        base=base,
-        idea=idea.idea if idea else None,
-        candidate=made.name if made and not refused else None,
-        problems=(refused and refused.problems) or (made and made.problems) or (),
-        outcome=ended.outcome if ended else None,
-    )
-
-
-def last(events: Sequence[_Event]) -> _Event | None:
-    return events[-1] if events else None
 
 
 class SessionTranscript:

@@ -45,8 +45,8 @@ class Authoring:
 
     def early_warning(self, session: Session, rounds: int) -> str:
         """Where a round is left, ask whether the agent can be had; say why not, "" if so."""
-        from tuner.extensions.agents.history import over
         from tuner.extensions.agents.openai import OpenAIAgent, Unreachable
+        from tuner.session.rounds import over
 
         if not isinstance(self.agent, OpenAIAgent | Unreachable):
             return ""

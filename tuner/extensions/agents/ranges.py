@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from tuner.extensions.agents.prompts import joined, keys, percent, times, values
+from tuner.extensions.agents.prompts import joined, keys, percent, values
 from tuner.model.config import Parameter, SearchSpace, format_value
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, Value
 from tuner.model.kernel import Workload
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Finding, Status, Trial, fastest
+from tuner.report.formatting import times
 from tuner.search.importance import average, importance
 from tuner.space.template import Template
 

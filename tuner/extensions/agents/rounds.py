@@ -11,9 +11,7 @@ from tuner.extensions.agents.gate import RefusedError, drafted, require_as_wide,
 from tuner.extensions.agents.history import (
     SessionTranscript,
     attempt_folder,
-    last,
     outcome,
-    over,
     sentence,
     tree_of,
 )
@@ -33,6 +31,7 @@ from tuner.session.events import (
     RoundRefused,
     ToolsDeclared,
 )
+from tuner.session.rounds import last, over
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates

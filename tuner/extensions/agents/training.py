@@ -10,7 +10,6 @@ from math import log
 from pathlib import Path
 from typing import Any, Literal
 
-from tuner.extensions.agents.history import RoundRecord, begun, over
 from tuner.extensions.agents.prompts import fenced
 from tuner.model.errors import InputError, SessionError
 from tuner.process.files import atomic_write
@@ -23,6 +22,7 @@ from tuner.session.events import (
     Said,
     ToolsDeclared,
 )
+from tuner.session.rounds import RoundRecord, begun, over
 from tuner.session.session import Session
 
 Message = dict[str, Any]

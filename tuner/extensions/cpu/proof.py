@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -11,6 +11,7 @@ from math import prod
 
 import numpy as np
 
+from tuner.app.proofs import Finding, Proof
 from tuner.compiler.cache import Cache
 from tuner.device.base import CompileTarget, DeviceInfo, Program
 from tuner.extensions.cpu.compiler import HostCompiler, preload
@@ -29,45 +30,6 @@ _SANITIZERS = ("address",)
 _SEEDS = (1, 2)
 _MOST_GROWTH = 64
 _MULTIPLES = (1, 2, 3, 4)
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that a run showed of an argument; a `mistake` contradicts the file at `line`."""
-
-    argument: str
-    line: int | None
-    text: str
-    mistake: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """What was shown on one workload; `open_because` says why nothing was, or not all of it."""
-
-    workload: Workload | None
-    findings: tuple[Finding, ...] = ()
-    open_because: str = ""
-
-    @property
-    def mistakes(self) -> tuple[Finding, ...]:
-        return tuple(finding for finding in self.findings if finding.mistake)
-
-
-def require_right(spec: KernelSpec, proofs: Sequence[Proof]) -> None:
-    """Raise `SpaceError` with all mistakes of the first proof that has any, by line."""
-    wrong = next((proof for proof in proofs if proof.mistakes), None)
-    if wrong is None:
-        return
-    first, *rest = wrong.mistakes
-    listed = "".join(f"\n  {spec.path.name}:{one.line}: {one.text}" for one in rest)
-    raise SpaceError(
-        first.text,
-        path=spec.path,
-        line=first.line,
-        remedy=f"seen when the baseline ran on the CPU with {wrong.workload}"
-        f"{'; and also:' if rest else ''}{listed}",
-    )
 
 
 def prove(spec: KernelSpec, operators: Mapping[str, str], info: DeviceInfo) -> tuple[Proof, ...]:
@@ -345,3 +307,18 @@ def _judged(argument: Argument, seen: _Seen) -> tuple[str, str]:
 def _bits(array: np.ndarray) -> np.ndarray:
     # not as floats: NaN differs from itself
     return array.view(f"u{array.dtype.itemsize}")
+
+
+class HostProver:
+    """Proofs by runs on the CPU; implements `Prover`."""
+
+    def require_no_constant_memory(self, spec: KernelSpec) -> None:
+        require_no_constant_memory(spec)
+
+    def prove(
+        self, spec: KernelSpec, operators: Mapping[str, str], info: DeviceInfo
+    ) -> tuple[Proof, ...]:
+        return prove(spec, operators, info)
+
+
+PROVER = HostProver()

@@ -14,11 +14,11 @@ from tuner.extensions.draft.host_values import INTEGERS, Host, HostLaunch
 from tuner.extensions.draft.indices import Shape, Site, linear, product, undivided, widest
 from tuner.extensions.draft.launches import Axes, LaunchDraft, numbers_of
 from tuner.extensions.draft.memory import allocated_shape, zeroed_line
-from tuner.extensions.draft.reading.accesses import assigned, bare
 from tuner.extensions.draft.reading.reaches import Reach, own_arrays, reaches_of
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
+from tuner.source.accesses import assigned, bare
 from tuner.source.facts import IDENTIFIER, KernelParameter
 from tuner.source.kernels import dtype_of, element_dtype, lanes_of
 

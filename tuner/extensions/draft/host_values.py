@@ -7,17 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from tuner.extensions.draft.reading.accesses import Assigned, assigned
-from tuner.extensions.draft.reading.launches import (
-    Condition,
-    allocations_in,
-    calls_of,
-    conditions_of,
-    functions_of,
-)
 from tuner.extensions.draft.traits import traits_of
 from tuner.extensions.draft.translate import LIMITS, Scope, parse_expression, translate
 from tuner.extensions.draft.unlaunched import guessed_site
+from tuner.source.accesses import Assigned, assigned
 from tuner.source.facts import (
     IDENTIFIER,
     KernelFunction,
@@ -28,6 +21,13 @@ from tuner.source.facts import (
     bare_name,
 )
 from tuner.source.kernels import element_dtype
+from tuner.source.launches import (
+    Condition,
+    allocations_in,
+    calls_of,
+    conditions_of,
+    functions_of,
+)
 from tuner.source.syntax import closing, number, text_of
 
 # threads where the host code leaves them to its caller

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from tuner.extensions.draft.host_values import plain
-from tuner.extensions.draft.reading.accesses import Bound, bare
 from tuner.extensions.draft.translate import Scope, parse_expression, translate
+from tuner.source.accesses import Bound, bare
 from tuner.source.facts import IDENTIFIER
 from tuner.source.syntax import Node, fold, text_of, walk
 

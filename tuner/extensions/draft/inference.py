@@ -24,10 +24,10 @@ from tuner.extensions.draft.host_values import Host, HostLaunch, Number, plain
 from tuner.extensions.draft.indices import Shape
 from tuner.extensions.draft.launches import Axes, LaunchDraft
 from tuner.extensions.draft.memory import pointer_text
-from tuner.extensions.draft.reading.accesses import bare
 from tuner.extensions.draft.reading.reaches import Reach
 from tuner.extensions.draft.reading.uses import ConstantMemory, Use, constant_memory, uses_of
 from tuner.model.kernel import FLOAT_DTYPES
+from tuner.source.accesses import bare
 from tuner.source.facts import IDENTIFIER, KernelParameter, LineIndex
 from tuner.source.kernels import dtype_of, element_dtype
 

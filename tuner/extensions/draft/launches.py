@@ -24,11 +24,11 @@ from tuner.extensions.draft.host_values import (
     names_behind,
     plain,
 )
-from tuner.extensions.draft.reading.accesses import assigned
-from tuner.extensions.draft.reading.launches import HostFunction, functions_of
 from tuner.extensions.draft.translate import Result, Scope, translate
+from tuner.source.accesses import assigned
 from tuner.source.facts import IDENTIFIER, Constant
 from tuner.source.kernels import dtype_of
+from tuner.source.launches import HostFunction, functions_of
 from tuner.source.syntax import fold, listed, number
 
 _TILE = re.compile(r"\bblockIdx\.[xyz]\s*\*\s*(\w+(?:\s*\*\s*\w+)*)\s*(?=[;+)])")

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from tuner.extensions.draft.choices import PER_THREAD, Names, Proposals, TunableConstant
 from tuner.extensions.draft.host_values import HostLaunch, plain
 from tuner.extensions.draft.launches import Axes, scope_of
-from tuner.extensions.draft.reading.accesses import Access, accesses_of, assigned, bare, bounds_at
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.extensions.draft.vectors import VECTOR_TYPE, Pack, Site, vectorized
 from tuner.model.kernel import DTYPE_BYTES
+from tuner.source.accesses import Access, accesses_of, assigned, bare, bounds_at
 from tuner.source.facts import IDENTIFIER, LineIndex, Span, within
 from tuner.source.host import Edit
 from tuner.source.kernels import dtype_of

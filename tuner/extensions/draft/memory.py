@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from tuner.extensions.draft.host_values import Host, plain
 from tuner.extensions.draft.indices import Shape
-from tuner.extensions.draft.reading.launches import Allocation, allocations_in
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.source.facts import IDENTIFIER, LineIndex
+from tuner.source.launches import Allocation, allocations_in
 from tuner.source.syntax import number
 
 _MAX_HOPS = 8

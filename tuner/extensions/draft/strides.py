@@ -10,9 +10,9 @@ from tuner.extensions.draft.host_values import INTEGERS, HostLaunch
 from tuner.extensions.draft.indices import Site
 from tuner.extensions.draft.launches import Axes, launch_draft
 from tuner.extensions.draft.loops import factors_of, terms_of
-from tuner.extensions.draft.reading.accesses import Bound, assigned, bounds_at
 from tuner.extensions.draft.reading.reaches import reaches_of
 from tuner.extensions.draft.translate import Scope, translate
+from tuner.source.accesses import Bound, assigned, bounds_at
 from tuner.source.facts import KernelParameter, LineIndex
 from tuner.source.syntax import parse_tree, text_of, walk
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tuner.extensions.draft.reading.accesses import assigned, bare
 from tuner.extensions.draft.reading.reaches import reaches_of
+from tuner.source.accesses import assigned, bare
 from tuner.source.facts import IDENTIFIER, KernelFunction, LaunchSite, SourceFile
 from tuner.source.syntax import number
 

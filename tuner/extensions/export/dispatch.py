@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tuner.compiler.includes import header_digest
 from tuner.dispatch.evidence import Compared, productions
-from tuner.dispatch.table import DispatchTable, Entry, HeldOut, SetSelection, wanted_for
+from tuner.dispatch.table import DispatchTable, Entry, Exported, HeldOut, SetSelection, wanted_for
 from tuner.extensions.export.folder import with_table, write_folder
 from tuner.extensions.export.sources import Sources, described, template, times_of
 from tuner.extensions.export.winners import Winners, cuda_winners_of
@@ -20,14 +19,6 @@ from tuner.model.kernel import KernelSpec
 
 # Options of NVRTC that nvcc has no word for.
 _ONLY_NVRTC = ("--builtin-", "--device-int128", "--device-float128", "-default-device")
-
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    folder: Path
-    table: DispatchTable
-    files: tuple[str, ...]
-    incomplete: tuple[str, ...]
 
 
 def export_dispatch(

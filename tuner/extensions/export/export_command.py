@@ -12,10 +12,9 @@ import click
 from tuner.cli import options
 
 if TYPE_CHECKING:
-    from tuner.dispatch.table import SetSelection
+    from tuner.dispatch.table import Exported, SetSelection
     from tuner.extensions.engines.configs.files import Engine
     from tuner.extensions.engines.configs.winners import Configs
-    from tuner.extensions.export.dispatch import Exported
 
 
 CONFIGS = {"sglang-configs": "sglang", "vllm-configs": "vllm"}

@@ -107,7 +107,7 @@ def _assignments(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _require_share(found: MutationReport, at_least: float) -> None:
-    from tuner.extensions.study.mutation.examine import share_text
+    from tuner.report.mutation_score import share_text
 
     share = found.score.share
     if share is None or 100 * share < at_least:

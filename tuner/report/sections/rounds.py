@@ -10,13 +10,13 @@ from typing import Literal
 from markupsafe import Markup
 
 from tuner.analysis.base import METRICS
-from tuner.extensions.agents.history import TIME
-from tuner.extensions.agents.prompts import times
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData, Tried
+from tuner.report.formatting import times
 from tuner.report.pages import draw
 from tuner.report.rounds import End, Spent
 from tuner.session.events import Profiled
+from tuner.session.rounds import TIME
 
 WIDTH = 1000
 LEFT, RIGHT, TOP, HEIGHT = 64, 24, 30, 250

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.extensions.study.mutation.examine import MutationScore
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Check, Correctness, Result, Status, Trial
 from tuner.report.data import Declared, ReportData
+from tuner.report.mutation_score import MutationScore
 from tuner.report.sections import summary
 from tuner.report.sections.summary import headline
 

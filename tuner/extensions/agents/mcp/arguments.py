@@ -13,7 +13,7 @@ from pydantic import Field, WithJsonSchema
 
 from tuner.app.run import FinishedRun
 from tuner.extensions.agents.base import Answer
-from tuner.extensions.agents.history import history, memory_text
+from tuner.extensions.agents.history import memory_text
 from tuner.extensions.agents.mcp_agent import Submission
 from tuner.extensions.agents.replies import KNOWN_METRICS, MOST_EXPECTATIONS
 from tuner.extensions.agents.tools.arguments import ToolArguments, schema
@@ -24,6 +24,7 @@ from tuner.report.html import write_report
 from tuner.report.sections.summary import headline, verdict
 from tuner.report.terminal import json_of, results_table
 from tuner.session.events import Tool
+from tuner.session.rounds import history
 from tuner.session.session import Session
 
 PLAN = ("base", "reference", "hypothesis", "change", "expectations")

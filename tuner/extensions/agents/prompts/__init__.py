@@ -58,11 +58,6 @@ def microseconds(value: float | None) -> str:
     return f"{value:.2f}" if value >= 10 else f"{value:.3f}"
 
 
-def times(ratio: float) -> str:
-    """Write a ratio: `x0.71`."""
-    return f"x{ratio:.2f}" if ratio < 100 else f"x{ratio:.0f}"
-
-
 def percent(share: float) -> str:
     """Write a share: `71 %`, and one decimal below two."""
     return f"{share * 100:.1f} %" if share < 0.02 else f"{share * 100:.0f} %"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner.extensions.draft.reading.accesses import assigned
+from tuner.source.accesses import assigned
 from tuner.source.facts import IDENTIFIER, KernelFunction, KernelParameter, Span, bare_name
 from tuner.source.kernels import dtype_of, read_parameter
 from tuner.source.syntax import closing, fold, listed, split_list

@@ -19,10 +19,10 @@ from tuner.extensions.draft.extract.lambdas import (
 )
 from tuner.extensions.draft.extract.names import Macro, dispatched_types, expanded
 from tuner.extensions.draft.host_values import HostLaunch, names_behind
-from tuner.extensions.draft.reading.accesses import assigned
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.model.errors import KernelError
 from tuner.model.kernel import DTYPE_BYTES
+from tuner.source.accesses import assigned
 from tuner.source.facts import (
     IDENTIFIER,
     KernelFunction,

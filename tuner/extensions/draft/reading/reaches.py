@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tuner.extensions.draft.reading.accesses import Bound, assigned, bounds_at
 from tuner.model.kernel import DTYPE_BYTES
+from tuner.source.accesses import Bound, assigned, bounds_at
 from tuner.source.facts import KernelFunction, LineIndex, SourceFile, Span
 from tuner.source.kernels import dtype_of, element_dtype, lanes_of
 from tuner.source.syntax import Node, ancestors, fold, parse_tree, part, split_list, text_of, walk

@@ -10,9 +10,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult
 from tuner.device.base import Device, Outcome
@@ -21,7 +18,8 @@ from tuner.extensions.study.mutation.subject import MutationSubject, entry
 from tuner.model.errors import DeviceError, KernelError, SessionError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
-from tuner.process.files import atomic_write, read_text
+from tuner.process.files import atomic_write
+from tuner.report.mutation_score import FILE, MutationScore, share_text
 from tuner.session.records import file_sha
 from tuner.session.session import Session
 
@@ -221,43 +219,6 @@ class Examiner:
         return bench
 
 
-MOST_SCORE_BYTES = 1 << 20
-FILE = "mutation.json"
-
-
-class MutationScore(BaseModel):
-    """What became of the mutants of one source.
-
-    `subject` is `baseline` or the config; `mutants` counts all that the source has, of which a
-    sample may have been examined. `survivors` are the mutants' identities as text.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    version: Literal[1] = 1
-    kernel: str
-    subject: str
-    mutants: int = Field(ge=0)
-    killed: int = Field(ge=0)
-    survived: int = Field(ge=0)
-    equivalent: int = Field(ge=0)
-    stillborn: int = Field(ge=0)
-    survivors: tuple[str, ...]
-    source_sha: str
-    date: str
-    device: str = "host"
-
-    @property
-    def examined(self) -> int:
-        return self.killed + self.survived + self.equivalent + self.stillborn
-
-    @property
-    def share(self) -> float | None:
-        """The share caught of those that compile and are not equivalent; None where none is."""
-        counted = self.killed + self.survived
-        return self.killed / counted if counted else None
-
-
 def score_of(
     subject: MutationSubject, verdicts: Sequence[MutantVerdict], date: str
 ) -> MutationScore:
@@ -301,22 +262,6 @@ def save_score(folder: Path, score: MutationScore) -> None:
     except OSError as error:
         message = f"the score cannot be written: {error.strerror}"
         raise SessionError(message, path=folder / FILE) from error
-
-
-def load_score(folder: Path) -> MutationScore | None:
-    """Read a session's score, None where it has none; raise `SessionError` for a damaged one."""
-    path = folder / FILE
-    try:
-        text = read_text(path, MOST_SCORE_BYTES, follow=False)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise SessionError(f"cannot be read: {error.strerror}", path=path) from error
-    try:
-        return MutationScore.model_validate_json(text)
-    except ValidationError as error:
-        remedy = "delete it, and run `tune mutate --session` again"
-        raise SessionError("is not the score of `tune mutate`", path=path, remedy=remedy) from error
 
 
 _REASON = "why no result can differ"
@@ -403,13 +348,6 @@ def as_text(found: MutationReport) -> Iterator[str]:
     yield "verified on " + ", ".join(map(str, subject.workloads))
     if found.unsanitized:
         yield f"survivors were not run under the sanitizers: {found.unsanitized}"
-
-
-def share_text(score: MutationScore) -> str:
-    """Write the share: `97.1 %`; never 100 % where a mutant survived."""
-    if score.share is None:
-        return "no share"
-    return f"{min(100 * score.share, 99.9) if score.survived else 100:.1f} %"
 
 
 def _mutant(verdict: MutantVerdict, subject: MutationSubject) -> dict[str, object]:

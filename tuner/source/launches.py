@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner.extensions.draft.reading.accesses import Assigned, assigned
+from tuner.source.accesses import Assigned, assigned
 from tuner.source.facts import (
     KernelFunction,
     LaunchSite,

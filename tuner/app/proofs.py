@@ -1,0 +1,71 @@
+"""What running the baseline proves of a search space, which an extension does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from tuner import plugins
+from tuner.device.base import DeviceInfo
+from tuner.model.errors import SpaceError
+from tuner.model.kernel import KernelSpec, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a run showed of an argument; a `mistake` contradicts the file at `line`."""
+
+    argument: str
+    line: int | None
+    text: str
+    mistake: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was shown on one workload; `open_because` says why nothing was, or not all of it."""
+
+    workload: Workload | None
+    findings: tuple[Finding, ...] = ()
+    open_because: str = ""
+
+    @property
+    def mistakes(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.mistake)
+
+
+def require_right(spec: KernelSpec, proofs: Sequence[Proof]) -> None:
+    """Raise `SpaceError` with all mistakes of the first proof that has any, by line."""
+    wrong = next((proof for proof in proofs if proof.mistakes), None)
+    if wrong is None:
+        return
+    first, *rest = wrong.mistakes
+    listed = "".join(f"\n  {spec.path.name}:{one.line}: {one.text}" for one in rest)
+    raise SpaceError(
+        first.text,
+        path=spec.path,
+        line=first.line,
+        remedy=f"seen when the baseline ran on the CPU with {wrong.workload}"
+        f"{'; and also:' if rest else ''}{listed}",
+    )
+
+
+@runtime_checkable
+class Prover(Protocol):
+    """Who runs a baseline to see what its arguments are."""
+
+    def require_no_constant_memory(self, spec: KernelSpec) -> None:
+        """Raise `SpaceError` where the baseline needs memory that nothing fills."""
+
+    def prove(
+        self, spec: KernelSpec, operators: Mapping[str, str], info: DeviceInfo
+    ) -> tuple[Proof, ...]:
+        """Run the baseline and compare what it does with the file."""
+
+
+def prover() -> Prover:
+    """Import the extension that runs baselines on the CPU."""
+    found = plugins.load(plugins.PROVERS, "host")
+    assert isinstance(found, Prover), f"{found!r} is no Prover"
+    return found
