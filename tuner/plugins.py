@@ -25,7 +25,7 @@ AUTHORS = "tuner.authors"
 DRAFTERS = "tuner.drafters"
 # What several machines offer a run: a cluster's devices, a copy of its session (tuner/app/open.py).
 REMOTES = "tuner.remotes"
-# What writes a session in a form that other programs load (tuner/app/api.py).
+# What writes sessions in a form that other programs load, called as `tune export` does.
 FORMATS = "tuner.formats"
 # tuner.app.proofs.Prover: what running the baseline shows of a search space.
 PROVERS = "tuner.provers"
@@ -56,7 +56,13 @@ OWN: dict[str, dict[str, str]] = {
         "cluster": "tuner.extensions.scale.cluster_run:open_on_cluster",
         "copies": "tuner.extensions.scale.copier:copying",
     },
-    FORMATS: {"dispatch": "tuner.extensions.export.dispatch:export_dispatch"},
+    FORMATS: {
+        "dispatch": "tuner.extensions.export.dispatch:export_dispatch",
+        "sglang-configs": "tuner.extensions.engines.configs.writing:SGLANG",
+        "vllm-configs": "tuner.extensions.engines.configs.writing:VLLM",
+        "kernel-tuner": "tuner.extensions.study.kernel_tuner_export:write_both",
+        "trajectories": "tuner.extensions.agents.training:export_trajectories",
+    },
     PROVERS: {"host": "tuner.extensions.cpu.proof:PROVER"},
     RECORDINGS: {"kernel_tuner": "tuner.extensions.study.foreign_recordings:FOREIGN"},
     SEARCHERS: {
@@ -65,22 +71,43 @@ OWN: dict[str, dict[str, str]] = {
 }
 
 
+# Which extra brings a library that isn't part of every installation.
+EXTRAS = {
+    "distributed": "cluster",
+    "dask": "cluster",
+    "mcp": "mcp",
+    "msgpack": "hip",
+    "elftools": "hip",
+    "pyopencl": "opencl",
+    "psycopg": "postgresql",
+}
+
+
 def names_of(seam: str) -> list[str]:
     """List what extensions bring for a seam, our own first; nothing of it is imported."""
-    return list(_points(seam))
+    return list(points_of(seam))
 
 
 def load(seam: str, name: str) -> Any:
     """Import what an extension calls by this name; raise `InputError` for what nobody has."""
-    point = _points(seam).get(name)
+    point = points_of(seam).get(name)
     if point is None:
-        known = ", ".join(_points(seam)) or "none"
+        known = ", ".join(points_of(seam)) or "none"
         raise InputError(f"no extension has {name!r} for {seam}", remedy=f"there are: {known}")
-    return getattr(importlib.import_module(point.module), point.attr)
+    try:
+        return getattr(importlib.import_module(point.module), point.attr)
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        extra = EXTRAS.get(library)
+        install = f"pip install '.[{extra}]' in the checkout" if extra else f"pip install {library}"
+        raise InputError(
+            f"{name} needs {library}, which is not installed", remedy=install
+        ) from None
 
 
 @cache
-def _points(seam: str) -> dict[str, EntryPoint]:
+def points_of(seam: str) -> dict[str, EntryPoint]:
+    """Find what is brought for a seam, by name; ours first, and none in the place of ours."""
     own = {name: EntryPoint(name, place, seam) for name, place in OWN.get(seam, {}).items()}
     others = {point.name: point for point in entry_points(group=seam)}
     return {**own, **others, **own}

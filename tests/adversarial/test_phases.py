@@ -18,9 +18,10 @@ from operators import EXACT, HISTOGRAM, Operator, array, axes, launch
 from tuner.device.base import Program
 from tuner.device.timing import Stretch
 from tuner.device.verify import verified_device
+from tuner.device.verify.shared_memory import SharedMemory
 from tuner.device.verify.verified_device import VerifiedDevice
 from tuner.device.verify.verifier import Verifier
-from tuner.extensions.cpu.device import HostDevice, HostRunner, SharedMemory, host_info
+from tuner.extensions.cpu.device import HostDevice, HostRunner, host_info
 from tuner.extensions.cpu.worker import HostWorker
 from tuner.model.kernel import Workload
 from tuner.model.trial import Correctness, Status

@@ -26,13 +26,13 @@ from house import (  # noqa: E402
 
 Graph = dict[str, set[str]]
 # They only go down.
-OUTWARD, ACROSS = 0, 16
+OUTWARD, ACROSS = 0, 8
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 42_150,
+    "core": 42_300,
     "runtime": 2_150,
     "export": 2_850,
-    "engines": 3_450,
+    "engines": 3_500,
     "draft": 14_000,
     "agents": 8_250,
     "cpu": 4_150,

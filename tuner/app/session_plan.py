@@ -20,6 +20,7 @@ from tuner.session.records import Manifest, file_sha
 if TYPE_CHECKING:
     from tuner.model.kernel import KernelSpec
     from tuner.model.run_config import RunConfig
+    from tuner.session.session import Session
     from tuner.space.plan import Plan
 
 # What a resumed run may be given anew; the session keeps what it began with.
@@ -162,3 +163,31 @@ def _require_unchanged(directory: Path, manifest: Manifest, spec: KernelSpec) ->
             remedy="undo the change to resume, or start a new session: the times of two versions "
             "must not mix",
         )
+
+
+def unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
+    """Read a session's search space; raise `SessionError` where it or the kernel has changed."""
+    from tuner.space.load import load_definition
+
+    manifest = session.manifest
+    path = space or manifest.config.space
+    if not path.exists():
+        raise SessionError(
+            f"its search space is gone: {path}",
+            path=session.directory,
+            remedy="name a copy of it with --space",
+        )
+    spec = load_definition(path, manifest.config.operators).spec
+    files = {spec.path: manifest.space_sha, spec.source: manifest.source_sha}
+    try:
+        changed = [str(one) for one, before in files.items() if before and file_sha(one) != before]
+    except OSError as error:
+        message = f"a file of it cannot be read: {error.filename}: {error.strerror}"
+        raise SessionError(message, path=session.directory) from error
+    if changed:
+        raise SessionError(
+            f"changed since the session began: {', '.join(changed)}",
+            path=session.directory,
+            remedy="undo the change, or tune again: what was measured is not this kernel",
+        )
+    return spec

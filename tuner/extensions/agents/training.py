@@ -296,3 +296,13 @@ def _outcome(record: RoundRecord) -> str:
         return "refused"
     assert record.outcome is not None
     return "incorrect" if record.outcome.speedup is None else "measured"
+
+
+def export_trajectories(directory: Path, path: Path, form: str) -> Iterator[tuple[str, bool]]:
+    """Write the rows, and say what was written and what was left out: texts, the latter notes."""
+    (chosen,) = (one for one in FORMATS if one == form)
+    made = write_trajectories(directory, path, chosen)
+    count = len(made.rows)
+    yield f"{path} ({count} round{'s' * (count != 1)})", False
+    if made.left_out:
+        yield f"left out: {told(made.left_out)}", True

@@ -12,8 +12,8 @@ from tuner.device.base import Program
 from tuner.device.encoding import Array, storage_dtype
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import PAGE_BYTES, UNCHANGED, Layout, lay_out
+from tuner.device.verify.shared_memory import SharedMemory
 from tuner.device.verify.verifier import HostMemory, Verifier
-from tuner.extensions.cpu.device import SharedMemory
 from tuner.extensions.cpu.worker import HostRunError, HostWorker
 from tuner.model.kernel import KernelSpec, Workload
 

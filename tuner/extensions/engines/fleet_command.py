@@ -180,8 +180,8 @@ def _make(
     from rich.console import Console
 
     from tuner.cli.view import make_view
+    from tuner.extensions.engines.configs.writing import asked_with, tell_configs
     from tuner.extensions.engines.fleet import make
-    from tuner.extensions.export.export_command import asked_with, tell_configs
 
     if not jobs:
         click.echo("nothing to make")

@@ -137,7 +137,7 @@ def find_spaces(operators: frozenset[str]) -> Mapping[str, Definition]:
 
 def bandwidth(gpu: str | None, trace: Trace) -> tuple[str, float | None]:
     """Name the GPU and its memory's peak (1e9 B/s); raise a usage error for an unknown one."""
-    from tuner.extensions.study.foreign import GPUS, known_gpu
+    from tuner.device.recorded.known_gpus import GPUS, known_gpu
 
     known = known_gpu(gpu or trace.gpu)
     if known is not None:

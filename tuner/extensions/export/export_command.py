@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from tuner import plugins
 from tuner.cli import options
 
 if TYPE_CHECKING:
     from tuner.dispatch.table import Exported, SetSelection
-    from tuner.extensions.engines.configs.files import Engine
-    from tuner.extensions.engines.configs.winners import Configs
 
 
-CONFIGS = {"sglang-configs": "sglang", "vllm-configs": "vllm"}
+CONFIGS = ("sglang-configs", "vllm-configs")
 PACKAGES = ("torch", "sglang", "vllm", "kernels")
 _PACKAGE = "tuned_kernels"
 FORMATS = ("cpp", *PACKAGES, "flashinfer-trace", *CONFIGS)
@@ -106,15 +103,21 @@ def command(
         raise click.UsageError("--rows is for --trajectories")
     choice = _choice(variants_within, max_variants)
     if to is not None and form in CONFIGS:
-        _write_configs((session, *others), to, form, triton, space)
+        if space is not None and others:
+            raise click.UsageError("--space is for one session")
+        plugins.load(plugins.FORMATS, form)((session, *others), to, triton, space)
     elif to is not None and packaged:
         _write_package((session, *others), to, form, package or _PACKAGE, choice, space)
     elif to is not None:
         _write_dispatch(session, to, choice, space)
     if kernel_tuner is not None:
-        _write_for_kernel_tuner(session, kernel_tuner, space)
+        for path in plugins.load(plugins.FORMATS, "kernel-tuner")(session, kernel_tuner, space):
+            click.echo(str(path))
     if trajectories is not None:
-        _write_trajectories(session, trajectories, rows or "sft")
+        for text, is_note in plugins.load(plugins.FORMATS, "trajectories")(
+            session, trajectories, rows or "sft"
+        ):
+            click.echo(text, err=is_note)
 
 
 def _choice(within: float | None, most: int | None) -> SetSelection | None:
@@ -167,46 +170,6 @@ def _write_package(
     click.echo(f"{to}: {following}")
 
 
-def _write_configs(
-    sessions: tuple[Path, ...], to: Path, form: str, triton: str | None, space: Path | None
-) -> None:
-    from tuner.extensions.engines.configs.files import ENGINES, write_files
-    from tuner.extensions.engines.configs.winners import configs_of, installed_triton
-
-    if space is not None and len(sessions) > 1:
-        raise click.UsageError("--space is for one session")
-    (engine,) = (one for one in ENGINES if one == CONFIGS[form])
-    python = asked_with(engine)
-    made = configs_of(sessions, engine, triton or installed_triton(), space, python=python)
-    write_files(to, made.files)
-    tell_configs(made, engine, to)
-
-
-def asked_with(engine: Engine) -> tuple[str, ...] | None:
-    """Name the Python that can import an engine: this one, or None."""
-    return (sys.executable,) if importlib.util.find_spec(engine) else None
-
-
-def tell_configs(made: Configs, engine: Engine, to: Path) -> None:
-    """Print the files that were written, and what the engine makes of them where it is here."""
-    from tuner.extensions.engines.configs.files import TITLES
-    from tuner.extensions.engines.configs.winners import differences
-
-    for name in made.files:
-        click.echo(str(to / name))
-    for note in made.notes:
-        click.echo(note, err=True)
-    python = asked_with(engine)
-    if python is None:
-        click.echo(f"{TITLES[engine]} is not installed here: not checked by its own loader")
-        return
-    told = differences(made, engine, to, python)
-    for one in told:
-        click.echo(one, err=True)
-    if not told:
-        click.echo(f"{TITLES[engine]} uses them all as they are written")
-
-
 def _tell(made: Exported) -> None:
     table = made.table
     count, served = len(table.kernels), sum(e.kernel is not None for e in table.entries)
@@ -229,21 +192,3 @@ def _tell(made: Exported) -> None:
         click.echo(
             f"never compared, so served by the baseline: {', '.join(made.incomplete)}", err=True
         )
-
-
-def _write_for_kernel_tuner(session: Path, folder: Path, space: Path | None) -> None:
-    from tuner.extensions.study.kernel_tuner_export import write_both
-
-    for path in write_both(session, folder, space):
-        click.echo(str(path))
-
-
-def _write_trajectories(session: Path, path: Path, form: str) -> None:
-    from tuner.extensions.agents.training import FORMATS, told, write_trajectories
-
-    (chosen,) = (one for one in FORMATS if one == form)
-    made = write_trajectories(session, path, chosen)
-    count = len(made.rows)
-    click.echo(f"{path} ({count} round{'s' * (count != 1)})")
-    if made.left_out:
-        click.echo(f"left out: {told(made.left_out)}", err=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tuner.app.session_plan import unchanged_spec
 from tuner.device.base import DeviceInfo
 from tuner.dispatch.kernels import capability_of
 from tuner.dispatch.table import SessionDispatch, SetSelection
 from tuner.extensions.export.sources import Measured
 from tuner.model.errors import SessionError
 from tuner.model.kernel import KernelSpec
-from tuner.session.records import Manifest, file_sha
+from tuner.session.records import Manifest
 from tuner.session.session import Session
-from tuner.space.load import load_definition
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,29 +86,3 @@ def winners_of(directory: Path, choice: SetSelection | None, space: Path | None)
         recorded=recorded,
     )
     return Winners(spec, manifest, dispatch, measured, device)
-
-
-def unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
-    """Read a session's search space; raise `SessionError` where it or the kernel has changed."""
-    manifest = session.manifest
-    path = space or manifest.config.space
-    if not path.exists():
-        raise SessionError(
-            f"its search space is gone: {path}",
-            path=session.directory,
-            remedy="name a copy of it with --space",
-        )
-    spec = load_definition(path, manifest.config.operators).spec
-    files = {spec.path: manifest.space_sha, spec.source: manifest.source_sha}
-    try:
-        changed = [str(one) for one, before in files.items() if before and file_sha(one) != before]
-    except OSError as error:
-        message = f"a file of it cannot be read: {error.filename}: {error.strerror}"
-        raise SessionError(message, path=session.directory) from error
-    if changed:
-        raise SessionError(
-            f"changed since the session began: {', '.join(changed)}",
-            path=session.directory,
-            remedy="undo the change, or tune again: what was measured is not this kernel",
-        )
-    return spec

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import json
 import zlib
@@ -15,6 +14,7 @@ from typing import Any, NoReturn
 
 from pydantic import Field
 
+from tuner.device.recorded.known_gpus import GPUS, known_gpu
 from tuner.device.recorded.recording import (
     MAX_BYTES,
     TICK_US,
@@ -26,7 +26,6 @@ from tuner.device.recorded.recording import (
 from tuner.model.config import Config, Parameter
 from tuner.model.errors import DeviceError
 from tuner.model.expressions import Value
-from tuner.model.hardware import architecture_for
 from tuner.model.trial import Status
 from tuner.process.files import open_regular, read_regular
 
@@ -108,34 +107,6 @@ def _parsed(text: str) -> Any:
         raise
 
 
-def _known_gpus() -> dict[str, RecordedDeviceInfo]:
-    """Read gpus.csv, from the whitepapers of NVIDIA's architectures and the products' data sheets.
-
-    They are Turing, GA100, GA102, Ada, GH100 and RTX Blackwell; the H200's L2 is what its driver
-    says (kernels/sglang/recordings/h200). By the driver's name without "NVIDIA", "GeForce" and
-    "Tesla", in lower case, blanks for hyphens. The streaming rate is the memory's peak, which no
-    kernel reaches: a share of it says too little.
-    """
-    told = {"gpu_numbers": "from data sheets; the streaming rate is the memory's peak"}
-    known = {}
-    with Path(__file__).with_name("gpus.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            capability = int(row["major"]), int(row["minor"])
-            known[row["name"]] = RecordedDeviceInfo(
-                name=row["name"],
-                architecture=architecture_for(capability),
-                compute_capability=capability,
-                multiprocessors=int(row["multiprocessors"]),
-                l2_bytes=int(float(row["l2_mib"]) * (1 << 20)),
-                streaming_gbps=float(row["memory_gbps"]),
-                environment=told,
-            )
-    return known
-
-
-GPUS = _known_gpus()
-
-
 def device_info(name: str) -> RecordedDeviceInfo:
     """Look a GPU up by its driver's name for it; raise `DeviceError` for an unknown one."""
     if (gpu := known_gpu(name)) is not None:
@@ -150,19 +121,9 @@ def device_info(name: str) -> RecordedDeviceInfo:
     raise DeviceError(what, remedy=remedy)
 
 
-def known_gpu(name: str) -> RecordedDeviceInfo | None:
-    """Look a GPU up by its driver's name for it."""
-    return GPUS.get(_short(name))
-
-
 def l2_bytes_of(name: str) -> int:
     gpu = known_gpu(name)
     return 0 if gpu is None else gpu.l2_bytes
-
-
-def _short(name: str) -> str:
-    words = name.lower().replace("-", " ").split()
-    return " ".join(word for word in words if word not in ("nvidia", "geforce", "tesla"))
 
 
 # The key under which our own files keep what the format has no place for. Readers ignore it.

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from tuner.app.session_plan import unchanged_spec
 from tuner.device.recorded.recording import RecordedDeviceInfo, RecordedFinals
-from tuner.extensions.export.winners import unchanged_spec
 from tuner.extensions.study.foreign import (
     BASELINE,
     ForeignAnswer,

@@ -14,10 +14,10 @@ from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.device.base import Program
 from tuner.device.encoding import encode, storage_dtype
 from tuner.device.layout import UNCHANGED, lay_out
+from tuner.device.verify.shared_memory import SharedMemory
 from tuner.device.verify.verifier import Verifier
 from tuner.extensions.cpu.child import LaunchEnd
 from tuner.extensions.cpu.compiler import HostCompiler
-from tuner.extensions.cpu.device import SharedMemory
 from tuner.extensions.cpu.worker import HostRunError, HostWorker
 from tuner.model.kernel import KernelSpec, Launch, Tolerance, Workload
 from tuner.model.trial import Correctness

@@ -21,9 +21,10 @@ from host_programs import cached_compiler
 from tuner.compiler.base import CompileRequest
 from tuner.device.base import Outcome, Program
 from tuner.device.layout import Layout, lay_out
+from tuner.device.verify.shared_memory import SharedMemory, available_bytes
 from tuner.extensions.cpu.child import ANSWER, COMMAND
 from tuner.extensions.cpu.compiler import HostCompiler
-from tuner.extensions.cpu.device import HostDevice, SharedMemory, available_bytes
+from tuner.extensions.cpu.device import HostDevice
 from tuner.extensions.cpu.worker import HostWorker, elf_fault
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.kernel import KernelSpec, Launch, Workload
@@ -413,7 +414,7 @@ import ctypes, errno, json, os, platform, struct, sys
 import numpy as np
 from tuner.process import seccomp
 from tuner.device.base import Program
-from tuner.extensions.cpu.device import SharedMemory
+from tuner.device.verify.shared_memory import SharedMemory
 from tuner.extensions.cpu.worker import HostWorker
 from tuner.device.layout import UNCHANGED, Layout, Slot
 from tuner.model.kernel import Launch, Workload

@@ -8,9 +8,10 @@ import pytest
 
 from tests.support.caches import BLOCKS, cache, written
 from tuner.device.base import Program
+from tuner.device.recorded.known_gpus import GPUS
 from tuner.device.recorded.recording import RecordedDevice
 from tuner.device.select import open_device
-from tuner.extensions.study.foreign import GPUS, device_info
+from tuner.extensions.study.foreign import device_info
 from tuner.extensions.study.foreign_recordings import recording_from
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError

@@ -25,11 +25,11 @@ from tuner.device.verify.restarting_worker import (
     let_judge,
     unless_killed,
 )
+from tuner.device.verify.shared_memory import host_verifier
 from tuner.device.verify.verified_device import VerifiedDevice
 from tuner.extensions.backends.hip.driver import HipError
 from tuner.extensions.backends.hip.topology import NODES
 from tuner.extensions.backends.hip.worker import HipWorker
-from tuner.extensions.cpu.device import host_verifier
 from tuner.model.amd import amd_limits
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec

@@ -21,10 +21,10 @@ from tuner.device.verify.restarting_worker import (
     let_judge,
     unless_killed,
 )
+from tuner.device.verify.shared_memory import host_verifier
 from tuner.device.verify.verified_device import VerifiedDevice
 from tuner.extensions.backends.opencl.compiler import OpenclPool
 from tuner.extensions.backends.opencl.worker import OpenclError, OpenclWorker, require_aligned
-from tuner.extensions.cpu.device import host_verifier
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import DeviceLimits
 from tuner.model.kernel import KernelSpec

@@ -1,0 +1,87 @@
+"""The verifier's memory on this host, which a worker of another process maps."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from tuner.device.layout import Arena, Layout
+from tuner.device.verify.verifier import HostMemory, Verifier
+from tuner.model.kernel import KernelSpec
+
+# Inputs and references that are kept for use again.
+CACHE_BYTES = 256 << 20
+
+
+class SharedMemory(HostMemory):
+    """Memory without a place in any folder, so that none is left behind.
+
+    Another process of the same user opens it through this one's entry in /proc.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(np, CACHE_BYTES)
+        self._descriptor: int | None = None
+
+    def open(self, key: str, layout: Layout) -> Arena:
+        """Allocate, releasing what was open; all of it at once, for a lack would kill later."""
+        self.close()
+        size = layout.total_bytes
+        available = available_bytes()
+        if available is not None and size > available:
+            raise MemoryError(
+                f"{size / 1e9:.3g} GB to share, of {available / 1e9:.3g} GB available"
+            )
+        self._descriptor = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.posix_fallocate(self._descriptor, 0, size)
+            # Or a kernel could cut it off under the verifier.
+            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals)
+            self.data = np.frombuffer(mmap.mmap(self._descriptor, size), np.uint8)
+        except OSError as error:
+            self.close()
+            raise MemoryError(f"{size / 1e9:.3g} GB to share: {error}") from error
+        return Arena(key, layout, None, f"/proc/{os.getpid()}/fd/{self._descriptor}")
+
+    def close(self) -> None:
+        """Release the memory; views of it that are still held keep it mapped."""
+        self.data = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def synchronize(self) -> None:
+        """Nothing to do: NumPy has finished when it returns."""
+
+
+def available_bytes(
+    system: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")
+) -> int | None:
+    """Read how much memory can still be taken: the system's, or what is left of a container's."""
+    found = []
+    with suppress(OSError):
+        found.append(_numbers(system)["MemAvailable:"] << 10)
+    with suppress(OSError, ValueError):  # "max" is no number, and no limit
+        most = int((group / "memory.max").read_text(encoding="ascii"))
+        cached = _numbers(group / "memory.stat")
+        used = int((group / "memory.current").read_text(encoding="ascii"))
+        used -= cached["inactive_file"] + cached["active_file"]
+        found.append(max(0, most - used))
+    return min(found, default=None)
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    lines = (line.split() for line in path.read_text(encoding="ascii").splitlines())
+    return {words[0]: int(words[1]) for words in lines}
+
+
+def host_verifier(spec: KernelSpec, operators: Mapping[str, str]) -> Verifier:
+    """Make the verifier of a child process, with memory that others may map."""
+    return Verifier(SharedMemory(), spec, operators)
