@@ -10,6 +10,7 @@ import pytest
 
 from tuner import plugins
 from tuner.model.errors import InputError
+from tuner.search.base import Strategies
 
 
 @pytest.fixture(autouse=True)
@@ -40,12 +41,12 @@ def test_another_packages_entry_point_joins_and_takes_no_name_of_ours(
     monkeypatch.setattr(plugins, "entry_points", lambda group: theirs)
     assert plugins.names_of(plugins.SEARCHERS) == ["kernel_tuner", "annealing"]
     assert plugins.load(plugins.SEARCHERS, "annealing").__name__ == "dumps"
-    assert plugins.load(plugins.SEARCHERS, "kernel_tuner").__name__ != "loads"
+    assert isinstance(plugins.load(plugins.SEARCHERS, "kernel_tuner"), Strategies)
 
 
 @pytest.mark.parametrize(
     ("missing", "install"),
-    [("distributed", r"\[cluster\]"), ("mcp", r"\[mcp\]"), ("thing", "pip install thing")],
+    [("distributed", "[cluster]"), ("mcp", "[mcp]"), ("thing", "pip install thing")],
 )
 def test_a_library_that_is_missing_is_told_with_what_installs_it(
     missing: str, install: str, monkeypatch: pytest.MonkeyPatch
@@ -56,11 +57,11 @@ def test_a_library_that_is_missing_is_told_with_what_installs_it(
     monkeypatch.setattr(plugins.importlib, "import_module", absent)
     with pytest.raises(InputError, match=f"needs {missing}") as caught:
         plugins.load(plugins.COMMANDS, "worker")
-    assert __import__("re").search(install, caught.value.remedy)
+    assert install in caught.value.remedy
 
 
-def test_a_recorded_run_imports_no_extension_but_those_it_names() -> None:
+def test_a_run_imports_no_extension_before_it_asks_for_one() -> None:
     code = "import sys, tuner.cli, tuner.app.run\n"
-    code += "print(*[name for name in sys.modules if 'extensions' in name])"
+    code += "print(*[name for name in sys.modules if name.startswith('tuner.extensions.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
