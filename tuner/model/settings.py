@@ -19,7 +19,7 @@ AGENTS = (AUTO, LITERAL, OPENAI, FILES)
 MCTS, GREEDY, LLM = "mcts", "greedy", "llm"
 POLICIES = (MCTS, GREEDY, LLM)
 # With fewer rounds a tree search loses to building on the best: it has no time to be wrong and
-# come back (tests/unit/agent/test_tree.py simulates both).
+# come back (tests/unit/extensions/agents/test_tree.py simulates both).
 MCTS_ROUNDS = 16
 # Without a number, an agent that can think gets so many rounds.
 DEFAULT_ROUNDS = 4

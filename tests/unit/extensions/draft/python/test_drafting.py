@@ -18,7 +18,7 @@ from tuner.space.schema import MOST_SUGGESTIONS
 from tuner.space.yaml import read
 
 DATA = Path(__file__).parent / "data"
-PAGE = Path(__file__).parents[4] / "docs" / "drafts.md"
+PAGE = Path(__file__).parents[5] / "docs" / "drafts.md"
 HEAD = "import torch, triton\nimport triton.language as tl\n"
 KERNEL = """
 @triton.jit

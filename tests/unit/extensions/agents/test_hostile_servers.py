@@ -423,7 +423,7 @@ def test_a_long_list_of_models_takes_no_long_time(count: int, chars: int) -> Non
 
 def asked(server: HostileServer, **options: object) -> dict[str, Any]:
     """Ask in a process of its own and say what it took."""
-    path = Path(__file__).parents[2] / "support/asking_child.py"
+    path = Path(__file__).parents[3] / "support/asking_child.py"
     words = [sys.executable, str(path), server.url, json.dumps(options)]
     return dict(json.loads(subprocess.check_output(words, timeout=300)))
 

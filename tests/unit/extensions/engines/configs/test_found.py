@@ -21,7 +21,7 @@ from tuner.extensions.engines.configs.used import used_configs
 from tuner.model.errors import InputError
 
 GPU, TRITON = "NVIDIA H200", "3.6.0"
-QWEN = Path(__file__).parents[4] / "benchmarks" / "models" / "qwen3-30b-a3b.json"
+QWEN = Path(__file__).parents[5] / "benchmarks" / "models" / "qwen3-30b-a3b.json"
 NAME = file_name(MoeKey(128, 768), "sglang", GPU)
 
 

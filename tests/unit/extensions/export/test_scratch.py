@@ -19,8 +19,8 @@ from tuner.extensions.export.dispatch import export_dispatch
 from tuner.extensions.export.packages import export_package
 from tuner.extensions.export.winners import winners_of
 
-SPACE = Path(__file__).parents[2] / "support" / "weighted_sum" / "weighted_sum.yaml"
-MAPPED = SPACE.parents[1] / "tiled_gemm" / "tiled_gemm.yaml"
+SPACE = Path(__file__).parents[3] / "support" / "weighted_sum" / "weighted_sum.yaml"
+MAPPED = SPACE.parents[2] / "tiled_gemm" / "tiled_gemm.yaml"
 MAIN = """\
 #include <cstdio>
 #include "weighted_sum.h"

@@ -22,7 +22,7 @@ from tuner.extensions.export.dispatch import export_dispatch
 from tuner.model.kernel import KernelSpec
 from tuner.space.load import load_definition
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 BUILD_S = 280
 # One that launches twice, and one that has choices; of the others what won is made up.
 RECORDED = ("moe_align_block_size", "fused_add_rmsnorm")

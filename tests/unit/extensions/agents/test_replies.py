@@ -21,7 +21,7 @@ from tuner.extensions.agents.replies import (
 from tuner.model.errors import ReplyError
 from tuner.session.events import Expectation
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def test_a_plan_becomes_an_idea() -> None:

@@ -75,7 +75,7 @@ def test_an_answer_for_a_python_kernel_is_python_and_its_own_template(tmp_path):
 
 
 def test_an_answer_for_a_hip_kernel_is_in_hip(tmp_path):
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     space, kernel = (
         root / f"{at}/row_sum.hip" for at in ("search_spaces/portable", "kernels/portable")
     )

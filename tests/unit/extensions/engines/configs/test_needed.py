@@ -18,7 +18,7 @@ from tuner.extensions.engines.configs.files import ENGINES, BlockFp8Key, MoeKey
 from tuner.extensions.engines.configs.needed import DTYPES, needed_configs
 from tuner.model.errors import InputError
 
-MODELS = Path(__file__).parents[4] / "benchmarks" / "models"
+MODELS = Path(__file__).parents[5] / "benchmarks" / "models"
 QWEN = MODELS / "qwen3-30b-a3b.json"
 FP8 = ("fp8_w8a8", (128, 128))
 

@@ -14,7 +14,7 @@ from tuner.extensions.engines.timeline.trace import Call, Launch, Trace
 from tuner.model.kernel import Workload
 from tuner.space.load import load_definition
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[5]
 KERNELS = sorted(path.stem for path in (ROOT / "kernels" / "sglang").glob("*.cu"))
 FLASHINFER = (
     "void flashinfer::activation::act_and_mul_kernel<__nv_bfloat16, &(float gelu<float>())>"

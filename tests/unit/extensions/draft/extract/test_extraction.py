@@ -370,7 +370,7 @@ def test_a_type_may_be_told_by_what_is_passed(tmp_path: Path) -> None:
     assert written(tmp_path, host, kernel).names == ("k<__nv_bfloat16>",)
 
 
-PAGE = Path(__file__).parents[4] / "docs" / "drafts.md"
+PAGE = Path(__file__).parents[5] / "docs" / "drafts.md"
 
 
 def test_the_example_in_the_page_on_drafts_is_what_tune_init_says(

@@ -21,7 +21,7 @@ from tuner.extensions.scale.campaign.jobs import TUNE
 from tuner.model.errors import InputError
 from tuner.session.database import ENVIRONMENT as TUNE_STORE
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[5]
 SCALE = ROOT / "tests/end_to_end/data/scale"
 RECORDING = Path("kernels/recordings/nvidia-h200/scale.json.xz")
 SILU = ROOT / "kernels/sglang/silu_and_mul.cu"

@@ -13,7 +13,7 @@ from tuner.model.errors import InputError
 from tuner.source import read_source
 from tuner.space.load import load_definition
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tuner.extensions.runtime.vllm import hooks  # noqa: E402
 from tuner.extensions.runtime.vllm.hooks import ENGINE, HOOKS  # noqa: E402
 from tuner.space.load import load_definition  # noqa: E402
 
-SPACES = Path(__file__).parents[3] / "search_spaces" / "sglang"
+SPACES = Path(__file__).parents[4] / "search_spaces" / "sglang"
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 CHOICES = {"SCALES": "column", "RENORMALIZE": "true", "ACTIVATION": "silu"}
 SILU, GELU = SimpleNamespace(name="SILU"), SimpleNamespace(name="GELU")
@@ -267,7 +267,7 @@ def test_an_adapter_gives_what_the_operator_takes(name: str) -> None:
 
 
 def test_every_operator_is_replaced_or_says_why_not() -> None:
-    names = {path.stem for path in (SPACES.parents[1] / "kernels/sglang").glob("*.cu")}
+    names = {path.stem for path in (SPACES.parents[2] / "kernels/sglang").glob("*.cu")}
     assert names <= {one.operator for one in HOOKS} | set(ENGINE.why_not)
 
 

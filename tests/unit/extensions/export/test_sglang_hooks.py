@@ -18,7 +18,7 @@ from tuner.extensions.runtime.sglang import hooks  # noqa: E402
 from tuner.extensions.runtime.sglang.hooks import HOOKS  # noqa: E402
 from tuner.space.load import load_definition  # noqa: E402
 
-SPACES = Path(__file__).parents[3] / "search_spaces" / "sglang"
+SPACES = Path(__file__).parents[4] / "search_spaces" / "sglang"
 
 BF16 = torch.bfloat16
 

@@ -18,7 +18,7 @@ from tuner.space.load import Definition, load_definition
 from tuner.space.template import Template
 from tuner.space.yaml import Data, parse
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 # the drafts as a person would fill them in
 FILLED = Path(__file__).parent / "data/filled"
 NAMES = ("saxpy", "tiled_sgemm", "block_reduce", "framework_norm")

@@ -18,7 +18,7 @@ from tuner.extensions.runtime.sglang.hooks import ENGINE, HOOKS
 from tuner.space.choices import chosen_operators
 from tuner.space.load import load_definition
 
-SPACES = Path(__file__).parents[3] / "search_spaces" / "sglang"
+SPACES = Path(__file__).parents[4] / "search_spaces" / "sglang"
 ALL = sorted({one.operator for one in HOOKS})
 
 Write = Callable[..., Path]

@@ -19,7 +19,7 @@ from tuner.model.errors import InputError
 from tuner.model.kernel import Workload
 from tuner.space.load import load_definition
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[5]
 SPACES = {
     name: load_definition(ROOT / "search_spaces" / "sglang" / f"{name}.yaml")
     for name in ("silu_and_mul", "rmsnorm")

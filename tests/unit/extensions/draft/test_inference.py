@@ -10,7 +10,7 @@ from tuner.extensions.draft.drafting import Draft, draft
 from tuner.source import parse_source, read_source
 from tuner.space.blanks import blanks
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 # what comes out of sources there
 DRAFTS = Path(__file__).parent / "data"
 
@@ -184,7 +184,7 @@ def test_a_pointer_that_is_only_compared_is_not_touched() -> None:
 
 
 def test_the_page_on_drafts_shows_what_comes_out() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "drafts.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[4] / "docs" / "drafts.md").read_text(encoding="utf-8")
     code, shown = (
         page.partition(f"```{kind}\n")[2].partition("```")[0] for kind in ("cuda", "yaml")
     )
