@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from tuner.cli import cli
 
-TRITON = Path(__file__).parents[1] / "unit/draft/python/data/vector_add.py"
+TRITON = Path(__file__).parents[1] / "unit/extensions/draft/python/data/vector_add.py"
 
 
 def run(*words: str) -> Result:

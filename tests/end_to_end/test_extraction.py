@@ -14,7 +14,7 @@ from slow import mostly_slow
 
 from tuner.cli import cli
 
-DATA = Path(__file__).parents[1] / "unit" / "draft" / "extract" / "data"
+DATA = Path(__file__).parents[1] / "unit/extensions/draft/extract/data"
 
 
 STYLES = YAML(typ="safe").load(Path(__file__).with_name("data") / "extraction.yaml")

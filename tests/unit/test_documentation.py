@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import sys
@@ -13,7 +12,7 @@ import click
 import pytest
 from rounds_sample import session_with_rounds
 
-from tuner.cli import COMMANDS, RUN
+from tuner.cli import COMMANDS, RUN, cli
 from tuner.cli.view import agent_object
 from tuner.model.statistics import geometric_mean
 from tuner.report.data import from_session
@@ -40,7 +39,8 @@ CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
 def options_of(name: str) -> list[str]:
-    command = importlib.import_module(f"tuner.cli.{name}_command").command
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
     options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
     return [next(word for word in one.opts if word.startswith("--")) for one in options]
 

@@ -211,7 +211,7 @@ def test_a_kernel_that_does_not_fit_its_problem_is_told(
 
 
 def test_a_file_of_triton_gives_a_space_and_a_launch(tune: Tune, tmp_path: Path) -> None:
-    data = DATA.parent / "draft" / "python" / "data" / "vector_add.py"
+    data = DATA.parent / "extensions/draft/python/data" / "vector_add.py"
     path = Path(copy(data, tmp_path))
     before = path.read_bytes()
     found = json.loads(tune("init", path, "--out", tmp_path, "--json").stdout)

@@ -158,7 +158,7 @@ def test_what_an_architecture_lacks_is_a_sentence(
 
 
 def test_both_devices_have_the_same_functions() -> None:
-    host = Path(__file__).parents[3] / "tuner" / "device" / "cpu" / "headers"
+    host = Path(__file__).parents[3] / "tuner/extensions/cpu/headers"
     for name, text in own_headers().items():
         gpu, cpu = (
             set(re.findall(r"(?:TUNE_\w+|inline|constexpr|^|>)\s*[\w&]+ (\w+)\(", one, re.M))
