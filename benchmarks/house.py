@@ -206,7 +206,7 @@ def figures(root: Path = ROOT) -> dict[str, object]:
     graph = imports(trees)
     lengths = function_lengths(trees)
     loaded, packages = loaded_by_a_run(root)
-    flat = {p.name for p in (root / "tuner").glob("*.py")} - {"__init__.py", "__main__.py"}
+    flat = {p.name for p in (root / "tuner").glob("*.py")} - {"__init__.py", "__main__.py", "plugins.py"}
     known = not flat
     return {
         "modules": len(trees),
