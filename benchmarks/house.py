@@ -206,7 +206,8 @@ def figures(root: Path = ROOT) -> dict[str, object]:
     graph = imports(trees)
     lengths = function_lengths(trees)
     loaded, packages = loaded_by_a_run(root)
-    flat = {p.name for p in (root / "tuner").glob("*.py")} - {"__init__.py", "__main__.py", "plugins.py"}
+    flat = {path.stem for path in (root / "tuner").glob("*.py")}
+    flat -= {"__init__", "__main__", "plugins"}
     known = not flat
     return {
         "modules": len(trees),
