@@ -162,7 +162,7 @@ def neighbours(content: Json) -> Iterator[str]:
     yield "### What runs before a product\n"
     yield (
         "The same programs between other neighbours, us: after a stand-in that lets the product "
-        "begin early, as SGLang's norms and activations do; after one that does not; and after "
+        "begin early, as SGLang's activation does; after one that does not; and after "
         "another product and then such a stand-in.\n"
     )
     names = ("early", "waiting", "product")
