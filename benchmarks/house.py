@@ -29,7 +29,7 @@ CORE = (
     "app",
     "cli",
 )
-# They import the core, which is to import none of them, and of one another only these.
+# They import the core, which imports none of them, and of one another are to import only these.
 EXTENSIONS = (
     *("runtime", "export", "engines", "draft", "agents", "cpu", "backends", "scale", "study"),
 )

@@ -1,12 +1,11 @@
 """What extensions bring, by the name of a seam: imported when it is first asked for.
 
-A package of somebody else's joins by an entry point of the seam's name in its metadata. Those that
-come in this wheel are listed here, so that a checkout works without being installed.
+Those that come in this wheel are listed here, so that a checkout works without being installed. To
+the seams in `OPEN` other packages add by entry points of the seam's name.
 """
 
 from __future__ import annotations
 
-import importlib
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -31,6 +30,15 @@ FORMATS = "tuner.formats"
 PROVERS = "tuner.provers"
 # tuner.search.base.Strategies: `--searcher NAME:STRATEGY`.
 SEARCHERS = "tuner.searchers"
+OPEN = frozenset({COMMANDS, DEVICES, RECORDINGS, SEARCHERS})
+# What the core has by these names, and no extension may take.
+CORE = {
+    COMMANDS: frozenset(
+        {"run", "check", "render", "verify", "report", "devices", "knowledge", "record"}
+    ),
+    DEVICES: frozenset({"auto", "cuda", "recorded"}),
+    SEARCHERS: frozenset({"auto", "exhaustive", "random", "optuna", "classifier"}),
+}
 OWN: dict[str, dict[str, str]] = {
     COMMANDS: {
         "init": "tuner.extensions.draft.init_command:command",
@@ -71,43 +79,44 @@ OWN: dict[str, dict[str, str]] = {
 }
 
 
-# Which extra brings a library that isn't part of every installation.
-EXTRAS = {
-    "distributed": "cluster",
-    "dask": "cluster",
-    "mcp": "mcp",
-    "msgpack": "hip",
-    "elftools": "hip",
-    "pyopencl": "opencl",
-    "psycopg": "postgresql",
-}
-
-
 def names_of(seam: str) -> list[str]:
     """List what extensions bring for a seam, our own first; nothing of it is imported."""
     return list(points_of(seam))
 
 
-def load(seam: str, name: str) -> Any:
-    """Import what an extension calls by this name; raise `InputError` for what nobody has."""
+def load(seam: str, name: str, kind: type | None = None) -> Any:
+    """Import what an extension calls by this name, which is of a `kind` where one is given.
+
+    Raises `InputError` for what nobody has, and for what another package's entry point promises
+    and does not keep.
+    """
     point = points_of(seam).get(name)
     if point is None:
         known = ", ".join(points_of(seam)) or "none"
         raise InputError(f"no extension has {name!r} for {seam}", remedy=f"there are: {known}")
     try:
-        return getattr(importlib.import_module(point.module), point.attr)
-    except ModuleNotFoundError as error:
-        library = (error.name or "").partition(".")[0]
-        extra = EXTRAS.get(library)
-        install = f"pip install '.[{extra}]' in the checkout" if extra else f"pip install {library}"
-        raise InputError(
-            f"{name} needs {library}, which is not installed", remedy=install
-        ) from None
+        found = point.load()
+    except (ImportError, AttributeError) as error:
+        if name in OWN[seam]:
+            raise
+        raise _broken(seam, point, f"cannot be loaded: {error}") from error
+    if kind is not None and not isinstance(found, kind):
+        raise _broken(seam, point, f"is no {kind.__name__}")
+    return found
+
+
+def _broken(seam: str, point: EntryPoint, why: str) -> InputError:
+    package = point.dist.name if point.dist else point.value
+    return InputError(
+        f"the entry point {point.name!r} of {seam} in {package} {why}",
+        remedy=f"mend it, or uninstall {package}",
+    )
 
 
 @cache
 def points_of(seam: str) -> dict[str, EntryPoint]:
-    """Find what is brought for a seam, by name; ours first, and none in the place of ours."""
-    own = {name: EntryPoint(name, place, seam) for name, place in OWN.get(seam, {}).items()}
-    others = {point.name: point for point in entry_points(group=seam)}
-    return {**own, **others, **own}
+    """Find what is brought for a seam, by name; none in the place of ours or the core's."""
+    own = {name: EntryPoint(name, place, seam) for name, place in OWN[seam].items()}
+    taken = own.keys() | CORE.get(seam, frozenset())
+    others = entry_points(group=seam) if seam in OPEN else ()
+    return {**own, **{point.name: point for point in others if point.name not in taken}}

@@ -6,11 +6,16 @@ import subprocess
 import sys
 from importlib.metadata import EntryPoint
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from tuner import plugins
+from tuner.cli import cli
+from tuner.cli.options import searcher
 from tuner.model.errors import InputError
 from tuner.search.base import Strategies
+from tuner.search.factory import strategies_of
 
 
 @pytest.fixture(autouse=True)
@@ -44,20 +49,47 @@ def test_another_packages_entry_point_joins_and_takes_no_name_of_ours(
     assert isinstance(plugins.load(plugins.SEARCHERS, "kernel_tuner"), Strategies)
 
 
-@pytest.mark.parametrize(
-    ("missing", "install"),
-    [("distributed", "[cluster]"), ("mcp", "[mcp]"), ("thing", "pip install thing")],
-)
-def test_a_library_that_is_missing_is_told_with_what_installs_it(
-    missing: str, install: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def absent(_: str) -> None:
-        raise ModuleNotFoundError(f"No module named {missing!r}", name=f"{missing}.part")
+def test_no_name_of_the_cores_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = [EntryPoint("cuda", "json:dumps", plugins.DEVICES)]
+    monkeypatch.setattr(plugins, "entry_points", lambda group: theirs)
+    assert "cuda" not in plugins.names_of(plugins.DEVICES)
 
-    monkeypatch.setattr(plugins.importlib, "import_module", absent)
-    with pytest.raises(InputError, match=f"needs {missing}") as caught:
-        plugins.load(plugins.COMMANDS, "worker")
-    assert install in caught.value.remedy
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("json:dumps", "is no Strategies"),
+        ("no_such_module:x", "cannot be loaded: No module named 'no_such_module'"),
+        ("json:no_such_name", "cannot be loaded: module 'json' has no attribute"),
+    ],
+)
+def test_an_entry_point_that_does_not_keep_its_promise_is_one_error(
+    place: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = [EntryPoint("annealing", place, plugins.SEARCHERS)]
+    monkeypatch.setattr(plugins, "entry_points", lambda group: theirs)
+    with pytest.raises(
+        InputError, match=f"the entry point 'annealing' of tuner.searchers .*{says}"
+    ):
+        strategies_of("annealing")
+
+
+def test_another_packages_command_and_searcher_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = {
+        plugins.COMMANDS: [EntryPoint("cray", f"{__name__}:cray", plugins.COMMANDS)],
+        plugins.SEARCHERS: [EntryPoint("annealing", "json:dumps", plugins.SEARCHERS)],
+    }
+    monkeypatch.setattr(plugins, "entry_points", lambda group: theirs.get(group, []))
+    monkeypatch.setattr(EntryPoint, "load", lambda point: cray)
+    assert CliRunner().invoke(cli, ["cray"]).output == "a supercomputer\n"
+    assert "Of another package." in CliRunner().invoke(cli, ["--help"]).output
+    assert searcher("annealing:fast") == "annealing:fast"
+
+
+@click.command("cray")
+def cray() -> None:
+    """Say what it is."""
+    click.echo("a supercomputer")
 
 
 def test_a_run_imports_no_extension_before_it_asks_for_one() -> None:

@@ -62,6 +62,5 @@ class Authors(Protocol):
 
 def authors() -> Authors:
     """Import the extension whose agents write."""
-    found = plugins.load(plugins.AUTHORS, "agents")
-    assert isinstance(found, Authors), f"{found!r} is no Authors"
+    found: Authors = plugins.load(plugins.AUTHORS, "agents", Authors)
     return found

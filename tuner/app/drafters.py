@@ -35,6 +35,5 @@ class Drafter(Protocol):
 
 def drafter() -> Drafter:
     """Import the extension that drafts."""
-    found = plugins.load(plugins.DRAFTERS, "source")
-    assert isinstance(found, Drafter), f"{found!r} is no Drafter"
+    found: Drafter = plugins.load(plugins.DRAFTERS, "source", Drafter)
     return found

@@ -178,7 +178,7 @@ def _take_up_candidates(plan: Plan, session: Session, candidates: Candidates) ->
     space_text = read_text(plan.spec.path)
     session.add_candidate(plan.candidate, plan.template.text, space_text)
     if session.events(CandidateMade):
-        # Imported here, as below: most runs have no agent, and need none of its modules.
+        # Most runs have no agent, and need none of its modules.
         from tuner.app.authors import authors
 
         authors().restore(plan, session, candidates)

@@ -40,13 +40,13 @@ class Program(click.Group):
     """A group whose first argument may be a kernel file instead of a command."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name the commands in the order of the help."""
-        return list(COMMANDS)
+        """Name the commands in the order of the help, those of other packages last."""
+        return list(dict.fromkeys((*COMMANDS, *plugins.names_of(plugins.COMMANDS))))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command's module when it is first needed."""
         if cmd_name in plugins.names_of(plugins.COMMANDS):
-            command = plugins.load(plugins.COMMANDS, cmd_name)
+            command = plugins.load(plugins.COMMANDS, cmd_name, click.Command)
         elif cmd_name == RUN or cmd_name in COMMANDS:
             command = importlib.import_module(f"tuner.cli.{cmd_name}_command").command
         else:
@@ -56,13 +56,14 @@ class Program(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the hidden command `run` before anything that is no command."""
-        own = {"--help", "-h", "--version", RUN, *COMMANDS}
+        commands = self.list_commands(ctx)
+        own = {"--help", "-h", "--version", RUN, *commands}
         if args and (word := args[0]) not in own:
             path = Path(word)
             with translated_errors():
                 is_there = path.exists()
             if not (word.startswith("-") or path.suffix or is_there or "/" in word):
-                close = difflib.get_close_matches(word, COMMANDS, n=1)
+                close = difflib.get_close_matches(word, commands, n=1)
                 hint = f"; did you mean `{close[0]}`?" if close else ""
                 message = f"{word!r} is neither a command nor a kernel file{hint}"
                 raise click.UsageError(message, ctx)
@@ -83,7 +84,9 @@ class Program(click.Group):
         if run is not None:
             run.format_options(ctx, formatter)
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            others = (one for one in self.list_commands(ctx) if one not in COMMANDS)
+            rows = [*COMMANDS.items(), *((one, "Of another package.") for one in others)]
+            formatter.write_dl(rows)
         formatter.write_paragraph()
         formatter.write_text(f"`{ctx.command_path} COMMAND --help` shows a command's own options.")
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 from click.core import ParameterSource
 
+from tuner import plugins
 from tuner.model.settings import (
     MCTS_ROUNDS,
     POLICIES,
     SEARCHERS,
-    STRATEGIES,
     RunSettings,
     duration_s,
 )
@@ -46,9 +46,12 @@ def seconds(text: str) -> float:
 
 def searcher(text: str) -> str:
     """Check a searcher's name; a strategy is checked where Kernel Tuner is loaded."""
-    if text in SEARCHERS or (text.startswith(STRATEGIES) and text != STRATEGIES):
+    family, _, strategy = text.partition(":")
+    families = plugins.names_of(plugins.SEARCHERS)
+    if text in SEARCHERS or (family in families and strategy):
         return text
-    raise click.BadParameter(f"{text!r} is none of {', '.join(SEARCHERS)}, {STRATEGIES}<strategy>")
+    known = ", ".join((*SEARCHERS, *(f"{one}:<strategy>" for one in families)))
+    raise click.BadParameter(f"{text!r} is none of {known}")
 
 
 def share(text: str) -> float:

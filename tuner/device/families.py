@@ -44,6 +44,5 @@ def family_names() -> list[str]:
 
 def family(name: str) -> DeviceFamily:
     """Import a family of devices."""
-    found = plugins.load(plugins.DEVICES, name)
-    assert isinstance(found, DeviceFamily), f"{name}: {found!r} is no DeviceFamily"
+    found: DeviceFamily = plugins.load(plugins.DEVICES, name, DeviceFamily)
     return found

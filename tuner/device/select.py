@@ -128,7 +128,9 @@ def _open_one(
 ) -> Device:
     kind, _, detail = text.partition(":")
     require_for(spec, kind)
-    if text.startswith(COMMAND) or (kind in family_names() and text != COMMAND.rstrip(":")):
+    if text in (f"{HOST}:", COMMAND.rstrip(":")):
+        raise unknown_device(text)
+    if kind in family_names():
         return family(kind).open(detail, spec, operators)
     if kind == "recorded":
         return _recorded(spec, operators, detail, workloads)

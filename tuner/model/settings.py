@@ -24,7 +24,6 @@ MCTS_ROUNDS = 16
 # Without a number, an agent that can think gets so many rounds.
 DEFAULT_ROUNDS = 4
 SEARCHERS = ("auto", "exhaustive", "random", "optuna", "classifier")
-STRATEGIES = "kernel_tuner:"
 # How much slower than its own best a workload may be served, for the sake of fewer variants.
 VARIANTS_WITHIN = 0.02
 # The share of the best time below which looking on for it isn't worth a trial.

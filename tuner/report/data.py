@@ -401,7 +401,7 @@ def _with_spec(data: ReportData, spec: KernelSpec) -> ReportData:
 
 def _mutation_score(session: Session) -> MutationScore | None:
     if not (session.directory / "mutation.json").exists():
-        return None  # as in nearly every session, which then needs none of that package's modules
+        return None  # as in nearly every session
     from tuner.report.mutation_score import load_score
 
     return load_score(session.directory)

@@ -114,8 +114,7 @@ def make_searcher(
 
 def strategies_of(family: str) -> Strategies:
     """Import a family of searchers that an extension brings."""
-    found = plugins.load(plugins.SEARCHERS, family)
-    assert isinstance(found, Strategies), f"{family}: {found!r} is no Strategies"
+    found: Strategies = plugins.load(plugins.SEARCHERS, family, Strategies)
     return found
 
 

@@ -7,7 +7,7 @@ import lzma
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Protocol, Self, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -236,6 +236,7 @@ def recording_name(source: Path) -> str:
     return (source.stem if in_cuda else source.name) + SUFFIX
 
 
+@runtime_checkable
 class ForeignFiles(Protocol):
     """Measurements of other tuners, which an extension reads as a recording."""
 
@@ -260,10 +261,9 @@ def read_foreign(
 ) -> Recording | None:
     """Read a file of another tuner; None for one of our own."""
     for name in plugins.names_of(plugins.RECORDINGS):
-        files: Any = plugins.load(plugins.RECORDINGS, name)
+        files: ForeignFiles = plugins.load(plugins.RECORDINGS, name, ForeignFiles)
         if files.is_foreign(path):
-            read: Recording = files.read(path, spec, operators, workloads)
-            return read
+            return files.read(path, spec, operators, workloads)
     return None
 
 

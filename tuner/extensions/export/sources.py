@@ -360,7 +360,7 @@ def _environment() -> Environment:
 
 
 def template(name: str) -> Template:
-    """Load a template of an export's file, by its place under tuner/export."""
+    """Load a template of an export's file, by its place under extensions/export."""
     return _environment().get_template(name)
 
 
