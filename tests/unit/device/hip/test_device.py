@@ -270,7 +270,7 @@ def test_devices_are_listed_in_the_drivers_order(
         text = f"simd_count 16\ngfx_target_version {version}\nlocation_id {number << 8}\n"
         (tmp_path / f"{number}/properties").write_text(text)
     assert [one.architecture for one in list_gpus(tmp_path)] == ["gfx1030", "gfx942"]
-    monkeypatch.setattr("tuner.extensions.backends.hip.topology.NODES", tmp_path)
+    monkeypatch.setattr("tuner.extensions.backends.hip.family.NODES", tmp_path)
     listed = CliRunner().invoke(cli, ["devices"]).stdout.splitlines()
     assert "hip:0  AMD gfx1030, 16 SIMDs; not supported: known are gfx90a" in "\n".join(listed)
     assert "hip:1  AMD gfx942, 16 SIMDs; not run on AMD hardware yet" in listed
