@@ -20,7 +20,7 @@ from tuner.extensions.export.packages import export_package
 from tuner.extensions.export.winners import winners_of
 
 SPACE = Path(__file__).parents[3] / "support" / "weighted_sum" / "weighted_sum.yaml"
-MAPPED = SPACE.parents[2] / "tiled_gemm" / "tiled_gemm.yaml"
+MAPPED = SPACE.parents[1] / "tiled_gemm" / "tiled_gemm.yaml"
 MAIN = """\
 #include <cstdio>
 #include "weighted_sum.h"
