@@ -24,6 +24,8 @@ CONTENTS = {
     ALL: "these and `gemm_small_m`",
 }
 PRODUCTS = "gemm_small_m"
+# The widest product of a layer, and how many layers the model has.
+WIDE, LAYERS = "M=16,N=28672,K=4096", 32
 # Of the runs of a process, the longest over the shortest: beyond it a step is not known.
 SCATTER = 1.2
 
@@ -177,13 +179,30 @@ def neighbours(content: Json) -> Iterator[str]:
             for name in names
         )
         yield f"| {workload} | {' | '.join(cells)} |"
-    yield (
-        "\nAn early start is worth 1.0 to 1.6 us of a tuned product, and nothing of cuBLAS's. "
-        "What the predictions miss by is more: cuBLAS's product of 28672x4096, 32 times in a step, "
-        "takes 57 us in one process and 62 in another. The operators' session of "
-        "2026-11-27 had 62.0 at 16 tokens, this one 57.2: of 461 us predicted 156 are of that.\n"
-    )
+    yield _why_predictions_miss(by_workload)
     yield "`benchmarks/gemm_surroundings.py`, `benchmarks/results/h200/gemm_surroundings.json`.\n"
+
+
+def _why_predictions_miss(costs: Mapping[str, Mapping[str, Json]]) -> str:
+    """Say what an early start is worth, and how far cuBLAS is from itself in another session."""
+    worth = [
+        one["waiting"]["tuned"] - one["early"]["tuned"]
+        for one in costs.values()
+        if "waiting" in one
+    ]
+    here = costs[WIDE]["early"]["pytorch"]
+    content = json.loads((RESULTS / f"{PRODUCTS}.json").read_text(encoding="utf-8"))
+    (row,) = (one for one in content["workloads"] if one["workload"] == WIDE)
+    (there,) = (one["us"] for one in row["programs"] if one["name"] == "pytorch")
+    of_it = LAYERS * (there - here)
+    predicted = predicted_us("llama-3-8b", row["axes"]["M"])[PRODUCTS]
+    return (
+        f"\nAn early start is worth {min(worth):.1f} to {max(worth):.1f} us of a tuned product, "
+        "and nothing of cuBLAS's. What the predictions miss by is more: cuBLAS's widest product "
+        f"of a layer, `{WIDE}`, took {there:.1f} us in the operators' session of "
+        f"{content['created'][:10]} and {here:.1f} us here. Of the {predicted:.0f} us predicted at "
+        f"this size {of_it:.0f} are of that.\n"
+    )
 
 
 def in_short(content: Json) -> str:
