@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ CONTENTS = {
     ALL: "these and `gemm_small_m`",
 }
 PRODUCTS = "gemm_small_m"
-# The widest product of a layer, and how many layers the model has.
-WIDE, LAYERS = "M=16,N=28672,K=4096", 32
+# Whose layers gemm_surroundings.py has, and the widest product of one.
+MODEL, WIDE = "llama-3-8b", "M=16,N=28672,K=4096"
 # Of the runs of a process, the longest over the shortest: beyond it a step is not known.
 SCATTER = 1.2
 
@@ -112,6 +113,13 @@ def calls_of(model: str, batch: int) -> Iterator[tuple[str, dict[str, int], int]
         yield PRODUCTS, {"M": batch, "N": columns, "K": depth}, layers
 
 
+@cache
+def read_operator(name: str) -> Json:
+    """Read an operator's result; it is asked for each of its shapes."""
+    content: Json = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return content
+
+
 def predicted_us(model: str, batch: int) -> dict[str, float]:
     """Sum up what the costs in the chains say that each operator saves in a step.
 
@@ -119,8 +127,7 @@ def predicted_us(model: str, batch: int) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     for name, axes, count in calls_of(model, batch):
-        content = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-        for row in content["workloads"]:
+        for row in read_operator(name)["workloads"]:
             if row["axes"] == axes:
                 costs = {one["name"]: one["us"] for one in row["programs"]}
                 own = costs[row["production"]]
@@ -191,11 +198,12 @@ def _why_predictions_miss(costs: Mapping[str, Mapping[str, Json]]) -> str:
         if "waiting" in one
     ]
     here = costs[WIDE]["early"]["pytorch"]
-    content = json.loads((RESULTS / f"{PRODUCTS}.json").read_text(encoding="utf-8"))
+    content = read_operator(PRODUCTS)
     (row,) = (one for one in content["workloads"] if one["workload"] == WIDE)
     (there,) = (one["us"] for one in row["programs"] if one["name"] == "pytorch")
-    of_it = LAYERS * (there - here)
-    predicted = predicted_us("llama-3-8b", row["axes"]["M"])[PRODUCTS]
+    tokens = row["axes"]["M"]
+    (layers,) = (n for _, axes, n in calls_of(MODEL, tokens) if axes == row["axes"])
+    of_it, predicted = layers * (there - here), predicted_us(MODEL, tokens)[PRODUCTS]
     return (
         f"\nAn early start is worth {min(worth):.1f} to {max(worth):.1f} us of a tuned product, "
         "and nothing of cuBLAS's. What the predictions miss by is more: cuBLAS's widest product "

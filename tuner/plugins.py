@@ -71,7 +71,7 @@ OWN: dict[str, dict[str, str]] = {
         "kernel-tuner": "tuner.extensions.study.kernel_tuner_export:write_both",
         "trajectories": "tuner.extensions.agents.training:export_trajectories",
     },
-    PROVERS: {"host": "tuner.extensions.cpu.proof:PROVER"},
+    PROVERS: {"host": "tuner.extensions.cpu.proof"},
     RECORDINGS: {"kernel_tuner": "tuner.extensions.study.foreign_recordings:FOREIGN"},
     SEARCHERS: {
         "kernel_tuner": "tuner.extensions.study.kernel_tuner_searcher:STRATEGIES",

@@ -4,7 +4,6 @@ import ctypes
 import random
 from functools import cache
 from importlib import import_module
-from statistics import fmean
 
 MOST_TOKENS = 16  # that SGLang's operators take
 MOST_EXPERTS = 512
@@ -180,13 +179,15 @@ def cheapest(graphs):
 
     The better quarter stays for the next stage, of four times as many rounds.
     """
+    from tuner.model.statistics import cost_us
+
     order, left, rounds = random.Random(7), list(range(len(graphs))), ROUNDS  # noqa: S311, an order
     while len(left) > 1:
         times_ms = {one: [] for one in left}
         for _ in range(rounds):
             for one in order.sample(left, len(left)):
                 times_ms[one].append(replay_ms(graphs[one]))
-        left = sorted(left, key=lambda one: trimmed_mean(times_ms[one]))[: -(-len(left) // 4)]
+        left = sorted(left, key=lambda one: cost_us(times_ms[one]))[: -(-len(left) // 4)]
         rounds *= 4
     return left[0]
 
@@ -202,12 +203,6 @@ def replay_ms(graph):
     ended.record()
     ended.synchronize()
     return begun.elapsed_time(ended)
-
-
-def trimmed_mean(times):
-    """Average what is left without a fifth at each end."""
-    cut = len(times) // 5
-    return fmean(sorted(times)[cut : len(times) - cut])
 
 
 def lt_library():

@@ -307,18 +307,3 @@ def _judged(argument: Argument, seen: _Seen) -> tuple[str, str]:
 def _bits(array: np.ndarray) -> np.ndarray:
     # not as floats: NaN differs from itself
     return array.view(f"u{array.dtype.itemsize}")
-
-
-class HostProver:
-    """Proofs by runs on the CPU; implements `Prover`."""
-
-    def require_no_constant_memory(self, spec: KernelSpec) -> None:
-        require_no_constant_memory(spec)
-
-    def prove(
-        self, spec: KernelSpec, operators: Mapping[str, str], info: DeviceInfo
-    ) -> tuple[Proof, ...]:
-        return prove(spec, operators, info)
-
-
-PROVER = HostProver()

@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tuner.app.environment import program_name
-from tuner.compiler.cache import Cache
-from tuner.compiler.pool import NvrtcPool
-from tuner.extensions.draft.drafting import Asked, draft_source, require_one, restore_template
-from tuner.extensions.draft.problems.statement import is_stated
-from tuner.extensions.draft.python.source import holds_kernel
 
 
 class SourceDrafter:
-    """Drafts for kernels in CUDA C++, HIP, Triton and Helion."""
+    """Drafts for kernels in CUDA C++, HIP, Triton and Helion; each question imports its own."""
 
     def holds_kernel(self, path: Path) -> bool:
+        from tuner.extensions.draft.problems.statement import is_stated
+        from tuner.extensions.draft.python.source import holds_kernel
+
         return not is_stated(path) and holds_kernel(path)
 
     def restore_template(self, space: Path) -> Path | None:
+        from tuner.extensions.draft.drafting import restore_template
+
         return restore_template(space)
 
     def draft(
@@ -31,6 +31,10 @@ class SourceDrafter:
         include: Sequence[Path],
         say: Callable[[str], None],
     ) -> Path:
+        from tuner.compiler.cache import Cache
+        from tuner.compiler.pool import NvrtcPool
+        from tuner.extensions.draft.drafting import Asked, draft_source, require_one
+
         if kernel.suffix == ".py":
             from tuner.extensions.draft.python.drafting import draft_python
 
