@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -65,6 +66,9 @@ def main(jobs: int, words: list[str]) -> int:
     ) as cluster:
         cluster.scale(jobs=jobs)
         run = [sys.executable, "-m", "tuner", *words, "--cluster", cluster.scheduler_address]
+        # `tune` has Ctrl-C too, ends as it should and says how to go on: this only waits for it.
+        # (On import, dask_jobqueue had Ctrl-C end this process at once.)
+        signal.signal(signal.SIGINT, lambda *_: None)
         return subprocess.call([*run, *TLS_WORDS])
 
 
