@@ -66,6 +66,6 @@ for use in (lambda: (other / "file").read_text(), lambda: (mine / "link").read_t
 
 
 def test_the_bounds_are_those_of_the_documentation() -> None:
-    text = (Path(__file__).parents[3] / "docs/trust.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs/strangers.md").read_text(encoding="utf-8")
     assert f"{confinement.MAX_DATA_BYTES >> 30} GiB of memory" in text
     assert f"files of {confinement.MAX_FILE_BYTES >> 30} GiB" in text
