@@ -296,7 +296,7 @@ ROOT = Path(__file__).parents[4]
 
 
 def test_the_pages_figures_are_what_was_measured() -> None:
-    page = (ROOT / "docs/shared-store.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/knowledge.md").read_text(encoding="utf-8")
     found = json.loads((ROOT / "benchmarks/results/cpu/shared_store.json").read_text())
     copied, added = found["sessions"], found["searches"]
     assert (found["writers"], copied["sessions"], copied["fetched_equal"]) == (16, 16, 16)
