@@ -13,9 +13,13 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from kept import kept_folder
 from postgres_server import PostgresServer, programs, running
 
+pytest_plugins = ("cpu_time",)
+
 os.environ["TUNE_STORE"] = "none"
+os.environ["TUNER_CACHE_DIR"] = str(kept_folder())
 # Where it is kept whose Python may run.
 os.environ["XDG_STATE_HOME"] = f"{tempfile.gettempdir()}/tune-tests-{os.getuid()}"
 

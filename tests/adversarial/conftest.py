@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from adversaries import ON_HOST
-from host_programs import shared_cache
 from on_trial import Build, OneDevice
 from operators import Operator
 from unusual_kernels import UNUSUAL
@@ -94,10 +93,10 @@ def _job(source: str, launches: tuple[Launch, ...], sanitizers: tuple[str, ...])
 
 
 @pytest.fixture(scope="session")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Build]:
+def build() -> Iterator[Build]:
     adversaries = [(one.source, one.launched, one.sanitizers) for one in ON_HOST]
     unusual = [(one.source, one.launched, ()) for one in UNUSUAL]
-    programs = HostPrograms([*adversaries, *unusual], shared_cache(tmp_path_factory))
+    programs = HostPrograms([*adversaries, *unusual], Cache())
     yield programs.build
     programs.close()
 

@@ -12,7 +12,6 @@ import faults
 import pytest
 import recordings
 from click.testing import CliRunner, Result
-from host_programs import folder_of_the_run
 
 from tuner.app.check import UnavailableDevice, target_info
 from tuner.cli import cli
@@ -59,14 +58,6 @@ class Project:
         text = path.read_text(encoding="utf-8")
         assert old in text
         path.write_text(text.replace(old, new), encoding="utf-8")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep what is compiled here out of the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TUNER_CACHE_DIR", str(folder_of_the_run(tmp_path_factory) / "cache"))
-        yield
 
 
 @pytest.fixture(scope="session")

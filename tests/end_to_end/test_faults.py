@@ -477,9 +477,8 @@ def test_a_cache_that_is_damaged_in_every_way_is_never_trusted(
     bench: Bench, undisturbed: set[str], tmp_path: Path
 ) -> None:
     cache = tmp_path / "cache"
-    # Other tests may be writing, under names with a dot, what they then rename.
-    unfinished = shutil.ignore_patterns(".*")
-    shutil.copytree(os.environ["TUNER_CACHE_DIR"], cache, symlinks=True, ignore=unfinished)
+    ended(bench.search(TUNER_CACHE_DIR=str(cache)))
+    shutil.rmtree(bench.session)
     entries = sorted((cache / "compiled").iterdir())
     assert len(entries) > TRIALS
     for entry, how, other in zip(entries, itertools.cycle(DAMAGES), entries[1:], strict=False):

@@ -20,17 +20,10 @@ def folder_of_the_run(factory: pytest.TempPathFactory) -> Path:
     return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
-def shared_cache(factory: pytest.TempPathFactory) -> Cache:
-    """Return the cache of this run of the tests."""
-    return Cache(folder_of_the_run(factory) / "host_programs")
-
-
 @contextmanager
-def cached_compiler(
-    factory: pytest.TempPathFactory, *, timeout_s: float = 60.0
-) -> Iterator[HostCompiler]:
-    """Open a compiler over that cache."""
-    compiler = HostCompiler(timeout_s=timeout_s, cache=shared_cache(factory))
+def cached_compiler(*, timeout_s: float = 60.0) -> Iterator[HostCompiler]:
+    """Open a compiler over what is kept between runs."""
+    compiler = HostCompiler(timeout_s=timeout_s, cache=Cache())
     try:
         yield compiler
     finally:

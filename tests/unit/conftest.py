@@ -9,7 +9,6 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from host_programs import folder_of_the_run
 from manifests import manifest, plan_of
 
 from tuner.compiler.cache import Cache
@@ -107,10 +106,9 @@ def make_session(tmp_path: Path):
 
 
 @pytest.fixture(scope="session")
-def compiler(tmp_path_factory: pytest.TempPathFactory):
-    """Two compilers with a cache that all processes of this run of the tests share."""
-    cache = Cache(folder_of_the_run(tmp_path_factory) / "nvrtc")
-    with NvrtcPool(workers=2, cache=cache) as pool:
+def compiler():
+    """Two compilers over what is kept between runs."""
+    with NvrtcPool(workers=2, cache=Cache()) as pool:
         yield pool
 
 

@@ -47,14 +47,6 @@ def by_threads(program):
     return {64: 8.0, BASELINE_THREADS: 12.0, 256: 6.0}[threads]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    """Compile the same few kernels once for all tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TUNER_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture
 def scorer(project, monkeypatch):
     """Open a scorer on a simulated device that answers as it is told."""

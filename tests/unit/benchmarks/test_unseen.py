@@ -46,8 +46,8 @@ def definition(request: pytest.FixtureRequest) -> Definition:
 
 
 @pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
-    with cached_compiler(tmp_path_factory, timeout_s=30.0) as compiler:
+def compiler() -> Iterator[HostCompiler]:
+    with cached_compiler(timeout_s=30.0) as compiler:
         yield compiler
 
 

@@ -51,12 +51,12 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def bench() -> Iterator[Bench]:
     definition = load_definition(FOLDER / "weighted_sum.yaml")
     spec, space = definition.spec, definition.space
     candidate = Candidate(INITIAL, space, Template.load(spec.template))
     device = HostDevice(spec, {})
-    with cached_compiler(tmp_path_factory) as compiler:
+    with cached_compiler() as compiler:
         yield Bench(definition, Evaluator(spec, candidate, {}, compiler, device))
     device.close()
 

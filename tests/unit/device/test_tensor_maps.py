@@ -30,7 +30,7 @@ Verify = Callable[..., Outcome]
 
 
 @pytest.fixture(scope="module")
-def verify(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verify]:
+def verify() -> Iterator[Verify]:
     definition = load_definition(FOLDER / "tiled_gemm.yaml")
     spec, space = definition.spec, definition.space
     template = Template.load(spec.template)
@@ -43,7 +43,7 @@ def verify(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verify]:
         chosen = Config.of({**(space.default or {}), **config})
         return evaluator.verify(evaluator.start(WORKLOAD, chosen))
 
-    with cached_compiler(tmp_path_factory) as compiler:
+    with cached_compiler() as compiler:
         yield run
     device.close()
 

@@ -15,8 +15,8 @@ from tuner.tuning.evaluator import Candidate, Evaluator
 
 
 @pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
-    with cached_compiler(tmp_path_factory, timeout_s=30.0) as compiler:
+def compiler() -> Iterator[HostCompiler]:
+    with cached_compiler(timeout_s=30.0) as compiler:
         yield compiler
 
 

@@ -19,6 +19,7 @@ from tuner.analysis.sass import disassemble
 from tuner.analysis.waits import before_wait
 from tuner.app.check import target_info
 from tuner.compiler.base import CompileRequest
+from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import CompileTarget
 from tuner.model.config import Config
@@ -67,7 +68,7 @@ def requests(name: str, configs: int) -> list[tuple[CompileRequest, tuple[Launch
 
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[NvrtcPool]:
-    with NvrtcPool(workers=1) as pool:
+    with NvrtcPool(workers=1, cache=Cache()) as pool:
         yield pool
 
 

@@ -33,8 +33,8 @@ KERNEL = 'extern "C" __global__ void run(float* y, const float* x) {{ {} }}'
 
 
 @pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
-    with cached_compiler(tmp_path_factory, timeout_s=30.0) as compiler:
+def compiler() -> Iterator[HostCompiler]:
+    with cached_compiler(timeout_s=30.0) as compiler:
         yield compiler
 
 

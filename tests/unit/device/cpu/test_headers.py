@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from host_programs import shared_cache
 
 from tests.support.host_launch import Launched, launch
 from tuner.compiler.base import CompileRequest
@@ -46,8 +45,8 @@ class Compilers:
 
 
 @pytest.fixture(scope="module")
-def compilers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compilers]:
-    compilers = Compilers(shared_cache(tmp_path_factory))
+def compilers() -> Iterator[Compilers]:
+    compilers = Compilers(Cache())
     yield compilers
     compilers.close()
 

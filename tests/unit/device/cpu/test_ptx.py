@@ -12,10 +12,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from host_programs import shared_cache
 
 from tests.support.host_launch import Launched, launch
 from tuner.compiler.base import CompileRequest
+from tuner.compiler.cache import Cache
 from tuner.extensions.cpu.compiler import HostCompiler, preload
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -423,8 +423,8 @@ Library = Callable[..., bytes]
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
-    store, compilers = shared_cache(tmp_path_factory), []
+def library() -> Iterator[Library]:
+    store, compilers = Cache(), []
 
     def compiled(source: str, kernel: str = "run", sanitizers: tuple[str, ...] = ()) -> bytes:
         compilers.append(HostCompiler(sanitizers=sanitizers, cache=store))

@@ -68,8 +68,8 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
-    with cached_compiler(tmp_path_factory) as compiler:
+def compiler() -> Iterator[HostCompiler]:
+    with cached_compiler() as compiler:
         yield compiler
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from host_programs import shared_cache
 
 from tests.support.host_launch import Launched, launch
 from tuner.compiler.base import CompileRequest
+from tuner.compiler.cache import Cache
 from tuner.extensions.cpu.child import LaunchEnd
 from tuner.extensions.cpu.compiler import HostCompiler, preload
 
@@ -46,8 +46,8 @@ Library = Callable[..., bytes]
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
-    store = shared_cache(tmp_path_factory)
+def library() -> Iterator[Library]:
+    store = Cache()
     compilers: list[HostCompiler] = []
 
     @cache

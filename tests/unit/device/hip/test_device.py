@@ -68,14 +68,12 @@ def device(spec: KernelSpec, nodes: Path) -> Iterator[HipDevice]:
 
 
 @pytest.fixture(scope="module")
-def programs(
-    spec: KernelSpec, device: HipDevice, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Program]:
+def programs(spec: KernelSpec, device: HipDevice) -> dict[str, Program]:
     made = {}
     target = CompileTarget(spec, {}, device.info)
     (launch,) = spec.baseline_launches(target.names(WORKLOAD))
     launches = (replace(launch, block=(64, 1, 1)),)
-    with cached_compiler(tmp_path_factory) as compiler:
+    with cached_compiler() as compiler:
         for name, text in (
             ("right", ""),
             ("other", " * 1"),

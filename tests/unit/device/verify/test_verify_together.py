@@ -47,8 +47,8 @@ BODIES = {
 
 
 @pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
-    with cached_compiler(tmp_path_factory) as compiler:
+def compiler() -> Iterator[HostCompiler]:
+    with cached_compiler() as compiler:
         yield compiler
 
 

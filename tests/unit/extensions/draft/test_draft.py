@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from shutil import copy
 
 import pytest
 
 from tuner.compiler.base import CompileRequest, CompileResult
-from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
 from tuner.extensions.draft.drafting import Draft, draft
 from tuner.source import check_arguments, hide_host_code, parse_source, read_source
@@ -52,13 +50,6 @@ def snippet(text: str, kernel: str | None = None) -> Draft:
 
 def data(made: Draft) -> dict[str, Data]:
     return parse(made.space_yaml, made.space_path).data
-
-
-@pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NvrtcPool]:
-    cache = Cache(tmp_path_factory.mktemp("cache"))
-    with NvrtcPool(workers=1, cache=cache) as pool:
-        yield pool
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -247,8 +247,8 @@ def test_ctrl_c_and_dead_processes_are_not_answers(make_tools):
 
 
 @pytest.fixture(scope="module")
-def host_compiler(tmp_path_factory):
-    with cached_compiler(tmp_path_factory) as host:
+def host_compiler():
+    with cached_compiler() as host:
         yield host
 
 

@@ -38,6 +38,6 @@ def make_subject(folder: Path) -> Callable[..., MutationSubject]:
 
 
 @pytest.fixture(scope="session")
-def host_compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
-    with cached_compiler(tmp_path_factory) as compiler:
+def host_compiler() -> Iterator[HostCompiler]:
+    with cached_compiler() as compiler:
         yield compiler

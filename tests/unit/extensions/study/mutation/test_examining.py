@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from host_programs import shared_cache
 
+from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
 from tuner.extensions.cpu.compiler import SANITIZERS, HostCompiler, preload
 from tuner.extensions.cpu.device import HostDevice
@@ -30,9 +30,7 @@ MakeExaminer = Callable[..., Examiner]
 
 
 @pytest.fixture
-def make_examiner(
-    host_compiler: HostCompiler, compiler: NvrtcPool, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[MakeExaminer]:
+def make_examiner(host_compiler: HostCompiler, compiler: NvrtcPool) -> Iterator[MakeExaminer]:
     opened: list[HostDevice | HostCompiler] = []
 
     def bench(subject: MutationSubject, compiler: HostCompiler, **more: object) -> Bench:
@@ -41,7 +39,7 @@ def make_examiner(
         return Bench(subject, device, compiler, subject.workloads)
 
     def watched(subject: MutationSubject) -> Bench:
-        cache = shared_cache(tmp_path_factory)
+        cache = Cache()
         opened.append(HostCompiler(sanitizers=SANITIZERS, cache=cache))
         return bench(subject, opened[-1], environment=preload(SANITIZERS))
 
