@@ -16,7 +16,7 @@ RMSNORM = ("rmsnorm.cu", "--peers", "--workload", "T=1,H=4096", "--workload", "T
 
 def without_times(text: str) -> str:
     """Replace what depends on the machine's speed, and all white space by single spaces."""
-    text = re.sub(r"\b[\d.]+ (s  |trials/s|s left)", r"# \1", text)
+    text = re.sub(r"\b(?:\d+ min )?[\d.]+ (s  |trials/s|s left)", r"# \1", text)
     return " ".join(text.split())
 
 
