@@ -91,19 +91,19 @@ class BenchProblem:
         self.knobs: dict[str, Knob] = {}
         for node in self._tree.body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                self._add_constants(node.targets[0].id, node.value)
+                name, value = node.targets[0].id, node.value
+                if isinstance(value, ast.Tuple | ast.List):
+                    for place, element in enumerate(value.elts):
+                        self._add(f"{name}_{place}", element)
+                else:
+                    self._add(name, value)
             elif isinstance(node, ast.FunctionDef) and node.name in _DRAWN_IN:
                 for one in ast.walk(node):
                     if isinstance(one, ast.Constant) and type(one.value) is int and one.value > 1:
                         self._add(f"n{one.value}", one)
-        self._posed = lru_cache(maxsize=4)(self._pose)
-
-    def _add_constants(self, name: str, value: ast.expr) -> None:
-        if isinstance(value, ast.Tuple | ast.List):
-            for place, element in enumerate(value.elts):
-                self._add(f"{name}_{place}", element)
-        else:
-            self._add(name, value)
+        self._posed = lru_cache(maxsize=4)(
+            lambda sizes: PosedModel(self, self._module(dict(sizes)))
+        )
 
     def _add(self, name: str, node: ast.expr) -> None:
         number = _number(node)
@@ -115,9 +115,6 @@ class BenchProblem:
         """Pose it for some sizes; those that are not named stay as they are."""
         known = {name: size for name, size in sizes.items() if name in self.knobs}
         return self._posed(tuple(sorted(known.items())))
-
-    def _pose(self, sizes: tuple[tuple[str, int], ...]) -> PosedModel:
-        return PosedModel(self, self._module(dict(sizes)))
 
     def _module(self, sizes: Sizes) -> dict[str, Any]:
         changed = {at: sizes[name] for at, name in self._places.items() if name in sizes}
@@ -299,10 +296,11 @@ class _Judged:
 
     def _run(self, posed: Any, inputs: Mapping[str, Array], axes: Sizes, *, wide: bool) -> Any:
         torch, known = self._torch, dict[str, Any]()
+        theirs = {ours: name for name, ours in _DTYPES.items()}
         for name, values in inputs.items():
-            argument = self._arrays[name]
-            tensor = tensor_of(torch, values, argument.dtype)
-            known[name] = tensor if wide else tensor.to(_torch_dtype(torch, argument.dtype))
+            dtype = self._arrays[name].dtype
+            tensor = tensor_of(torch, values, dtype)
+            known[name] = tensor if wide else tensor.to(getattr(torch, theirs.get(dtype, dtype)))
         passed = self._problem.passed
         known |= {n: v.evaluate(axes) for n, v in self._scalars.items() if n in passed}
         return posed.run(known, wide=wide)
@@ -368,7 +366,3 @@ def _nudged(rng: Any, values: Array) -> Array:
     """
     share = 2.0 * rng.random(values.shape) - 1.0
     return values * (1.0 + share * 2.0**-24)
-
-
-def _torch_dtype(torch: Any, dtype: str) -> Any:
-    return getattr(torch, {ours: theirs for theirs, ours in _DTYPES.items()}.get(dtype, dtype))

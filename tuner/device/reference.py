@@ -207,12 +207,9 @@ def blamed_on_peer(file: Path, before_line: str) -> Iterator[None]:
         line = line_in(file, error)
         place = f"{before_line}{line}: " if line else ""
         text = f"{place}{type(error).__name__}: {_text_of(error)}"
-        status = Status.RESOURCE_LIMIT if _lacks_memory(error) else Status.LAUNCH
+        lacks_memory = ran_out(error) or _is_one_of(error, _RESOURCE_ERRORS)
+        status = Status.RESOURCE_LIMIT if lacks_memory else Status.LAUNCH
         raise PeerError(text[:_LONGEST_REASON], status=status) from error
-
-
-def _lacks_memory(error: BaseException) -> bool:
-    return ran_out(error) or _is_one_of(error, _RESOURCE_ERRORS)
 
 
 def ran_out(error: BaseException | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -137,7 +137,7 @@ class Results:
         if result.is_complex():
             raise self._error(f"gives complex numbers for {output.name!r}", "take `.real`")
         whole = output.dtype not in FLOAT_DTYPES
-        if whole and result.is_floating_point() and not _are_whole(result):
+        if whole and result.is_floating_point() and not bool((result == result.round()).all()):
             raise self._error(
                 f"gives fractions for {output.name!r}, which is {output.dtype}",
                 "end with torch.round(...), torch.floor(...) or what the kernel does",
@@ -148,10 +148,6 @@ class Results:
         return KernelError(
             f"{self._what} {message}", path=self._path, line=self._line, remedy=remedy
         )
-
-
-def _are_whole(tensor: Any) -> bool:
-    return bool((tensor == tensor.round()).all())
 
 
 def expression_reference(spec: KernelSpec) -> Reference:
@@ -201,10 +197,6 @@ def _compiled(spec: KernelSpec, torch: Any) -> Callable[[dict[str, Any]], Any]:
     def run(known: dict[str, Any]) -> Any:
         names = {**given, **known}
         exec(code, names)  # noqa: S102
-        return names[result] if result in names else _each(names, outputs)
+        return names[result] if result in names else tuple(names[name] for name in outputs)
 
     return run
-
-
-def _each(names: Mapping[str, Any], outputs: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(names[name] for name in outputs)

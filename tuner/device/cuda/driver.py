@@ -167,15 +167,13 @@ class LaunchArguments:
         """
         if (taken, maps) not in self._pointers:
             values = [self._values[place] for place in self.layout.places(taken)]
-            values += map(self._encoded, maps)
+            for one in maps:
+                if one not in self._maps:
+                    self._maps[one] = encoded(one, self.base + self.layout.slot(one.of).offset)
+                values.append(self._maps[one])
             pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
             self._pointers[taken, maps] = pointers
         return ctypes.addressof(self._pointers[taken, maps])
-
-    def _encoded(self, one: TensorMap) -> ctypes.Array[ctypes.c_char]:
-        if one not in self._maps:
-            self._maps[one] = encoded(one, self.base + self.layout.slot(one.of).offset)
-        return self._maps[one]
 
 
 class Issuer(Protocol):

@@ -71,7 +71,10 @@ class Neighbours:
         sizes = [per_link * _aligned(_weight_bytes(one)) for one in planted]
         with self._room(max(everything, key=_weight_bytes, default=None)):
             self._pool = memory.of("weights", self._pool_bytes)
-            sink_bytes = max((2 * prod(_results(one)) for one in everything), default=4)
+            sink_bytes = max(
+                (2 * prod(one.sizes[:2] if one.kind == "gemm" else (2,)) for one in everything),
+                default=4,
+            )
             self._sink = memory.of("results", sink_bytes)
             base = memory.of("planted", sum(sizes)) if planted else 0
             self._identity = {one: _identity_of(one) for one in planted}
@@ -188,10 +191,9 @@ class Neighbours:
         if one.array:
             slot = self._slots[one.array]
             array, array_bytes = arguments.base + slot.offset, slot.size_bytes
-        wanted = max(
-            (_read_bytes(n, self._slots[n.array].size_bytes) for n in self._readers(number)),
-            default=0,
-        )
+        readers = [reader for reader in self._link(number).after if reader.array]
+        reads_bytes = (_read_bytes(n, self._slots[n.array].size_bytes) for n in readers)
+        wanted = max(reads_bytes, default=0)
         hot_bytes = min(wanted, weight_bytes) if wanted > array_bytes else 0
         if not one.pdl:
             numbers = (array, array_bytes, weights, weight_bytes, weights, hot_bytes)
@@ -229,9 +231,6 @@ class Neighbours:
             *map(ctypes.c_uint64, (*addresses, _aligned(_weight_bytes(one)))),
             *map(ctypes.c_uint32, numbers),
         )
-
-    def _readers(self, number: int) -> Sequence[Neighbour]:
-        return [one for one in self._link(number).after if one.array]
 
     def _in_l2(self, arguments: LaunchArguments, number: int, size_bytes: int) -> int:
         """Return where the launch before has left so many bytes in the L2."""
@@ -337,10 +336,6 @@ def _identity_of(one: Neighbour) -> int:
     base = allocate(rows.nbytes)
     call(driver.cuMemcpyHtoD, base, rows.ctypes.data, rows.nbytes)
     return base
-
-
-def _results(one: Neighbour) -> tuple[int, ...]:
-    return one.sizes[:2] if one.kind == "gemm" else (2,)
 
 
 def _read_bytes(one: Neighbour, array_bytes: int) -> int:

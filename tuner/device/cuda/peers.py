@@ -188,7 +188,14 @@ class PeerLauncher:
     ) -> None:
         """Enqueue the call; tensors of `instead` take the place of the arrays of their names."""
         with self._views(arguments) as tensors:
-            given = self._anew(tensors, arguments) if self.is_call else {**tensors, **instead}
+            given = {**tensors, **instead}
+            if self.is_call:  # which may resize or transpose its tensors in place
+                given = {
+                    slot.name: _over(
+                        self.torch, tensors[slot.name].untyped_storage(), slot, self.stream
+                    )
+                    for slot in arguments.layout.slots
+                }
             returned = self.function(given, dict(self.axes), **self.home.operators)
             outputs = [slot.name for slot in arguments.layout.with_role("output", "inout")]
             checked = checked_results(self.torch, returned, tensors, outputs)
@@ -214,13 +221,6 @@ class PeerLauncher:
     def forget(self, arguments: LaunchArguments) -> None:
         self.tensors.pop(arguments.base, None)
         self.returned.pop(arguments.base, None)
-
-    def _anew(self, tensors: Mapping[str, Any], arguments: LaunchArguments) -> dict[str, Any]:
-        """Make tensors for one call, which may resize or transpose them in place."""
-        return {
-            slot.name: _over(self.torch, tensors[slot.name].untyped_storage(), slot, self.stream)
-            for slot in arguments.layout.slots
-        }
 
     @contextmanager
     def _views(self, arguments: LaunchArguments) -> Iterator[dict[str, Any]]:

@@ -65,7 +65,9 @@ class CallCompiler(PythonCompiler):
     def __init__(self, spec: KernelSpec, device: str, jobs: int | None) -> None:
         most = jobs or len(os.sched_getaffinity(0))
         self._pool = ProcessPool(
-            lambda: Child(Preparer, (spec, device), "tune-prepare", wait=False), most, _cannot_start
+            lambda: Child(Preparer, (spec, device), "tune-prepare", wait=False),
+            most,
+            lambda reason: WorkerError(f"no process can be started to compile ahead: {reason}"),
         )
         # Processes that have imported nothing yet, until the first module comes.
         self._cold = min(most, AHEAD)
@@ -342,7 +344,3 @@ def _numbered(
     for launch, used in dict.fromkeys(called):
         yield counts.get(launch.kernel, 0), (launch, used)
         counts[launch.kernel] = counts.get(launch.kernel, 0) + 1
-
-
-def _cannot_start(reason: Exception) -> WorkerError:
-    return WorkerError(f"no process can be started to compile ahead: {reason}")

@@ -276,7 +276,16 @@ class CudaWorker:
     def isolated_us(self, programs: Sequence[Program], policy: TimingPolicy) -> list[float | None]:
         """Time those with programmatic dependent launch without it; the medians, in us."""
         replays = self._renewed(policy, alone=True)
-        return [self._isolated(program, policy, replays) for program in programs]
+        medians_us: list[float | None] = [None] * len(programs)
+        for index, program in enumerate(programs):
+            if any(launch.pdl for launch in program.launches):
+                loaded = self._load(program)
+                launcher = Launcher(loaded, program.launches, self._stream, isolated=True)
+                graph = self._graph(launcher, policy, replays, None)
+                times_us, _ = replays.run([graph] * ISOLATED_REPLAYS)
+                graph.close()
+                medians_us[index] = median(times_us) / graph.calls
+        return medians_us
 
     def rerun(self, program: Program, policy: TimingPolicy) -> None:
         """Replay what was timed, on what the arena holds now; one result is shown."""
@@ -481,15 +490,6 @@ class CudaWorker:
                 times_us += replays.run([graphs[len(times_us) % len(graphs)]])[0]
             if new:
                 compared.lowers_clocks = clocks_fell(policy, times_us, len(graphs))
-
-    def _isolated(self, program: Program, policy: TimingPolicy, replays: Replays) -> float | None:
-        if not any(launch.pdl for launch in program.launches):
-            return None
-        launcher = Launcher(self._load(program), program.launches, self._stream, isolated=True)
-        graph = self._graph(launcher, policy, replays, None)
-        times, _ = replays.run([graph] * ISOLATED_REPLAYS)
-        graph.close()
-        return median(times) / graph.calls
 
 
 def _once_past(load: QueuedReplays, batches: int) -> int:

@@ -148,7 +148,10 @@ class Verifier:
         `cached` allows inputs that other configs were checked with. Those that are in the arena
         already are not drawn again.
         """
-        prepared = self._in_arena(workload, kind, seed)
+        prepared = self._prepared
+        wanted = workload, kind, seed
+        if prepared and (prepared.workload, prepared.kind, prepared.seed) != wanted:
+            prepared = None
         if prepared is None and cached:
             prepared = self._cache.take(kind, seed)
         if prepared is None:
@@ -158,11 +161,6 @@ class Verifier:
         self._use(prepared)
         self._trim()
         return prepared.reference is not None
-
-    def _in_arena(self, workload: Workload, kind: str, seed: int) -> Prepared | None:
-        now = self._prepared
-        same = now is not None and (now.workload, now.kind, now.seed) == (workload, kind, seed)
-        return now if same else None
 
     def prepare_same(self, workload: Workload) -> None:
         """Put the inputs into the arena that every config of a workload gets, and poison the rest.
