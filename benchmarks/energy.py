@@ -23,7 +23,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from environment import write_result
 
 from tuner.compiler.pool import NvrtcPool
-from tuner.device.base import open_meter
 from tuner.device.cuda.device import CudaDevice
 from tuner.device.cuda.driver import gpu_uuid
 from tuner.device.cuda.energy import NvmlCounter
@@ -163,7 +162,7 @@ def main() -> None:
     definition = load_definition(SPACE)
     spec, space = chosen(definition.spec, ALONE), definition.space
     device = CudaDevice(0, spec, OPERATORS)
-    meter = open_meter(device)
+    device.require_energy()
     ticks = tick_ms()
     print(f"the counter ticks every {ticks[len(ticks) // 2]:.1f} ms", file=sys.stderr)
     template = Template.load(spec.template, spec.include_dirs)
@@ -173,10 +172,10 @@ def main() -> None:
         parts = []
         for axes in WORKLOADS:
             part, baseline = workload_part(
-                meter, evaluator, space, Workload.of(axes), options, device
+                device, evaluator, space, Workload.of(axes), options, device
             )
             parts.append(part)
-        windows = [meter.energy(baseline, seconds=options.short) for _ in range(SHORT_WINDOWS)]
+        windows = [device.energy(baseline, seconds=options.short) for _ in range(SHORT_WINDOWS)]
         compiler_version = compiler.version
     short_mj = [w.power_w * w.time_us * 1e-3 for w in windows]
     environment = {"device": device.info.name, **device.info.environment}

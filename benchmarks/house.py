@@ -28,6 +28,7 @@ CORE = (
     "report",
     "app",
     "cli",
+    "testing",
 )
 # They import the core, which imports none of them, and of one another are to import only these.
 EXTENSIONS = (

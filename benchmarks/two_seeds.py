@@ -28,7 +28,7 @@ from running import tuned
 from stand_ins import described, opened
 
 if TYPE_CHECKING:
-    from tuner.device.base import CanRank
+    from tuner.device.base import Device
     from tuner.model.config import Config
     from tuner.model.kernel import KernelSpec, Workload
     from tuner.tuning.evaluator import Evaluator
@@ -58,7 +58,7 @@ def winners(
 
 
 def compared(
-    device: CanRank, evaluator: Evaluator, workload: Workload, configs: list[Config], rounds: int
+    device: Device, evaluator: Evaluator, workload: Workload, configs: list[Config], rounds: int
 ) -> dict[str, Any]:
     """Run the two winners in the same rounds, unless they are one."""
     from tuner.model.statistics import paired_interval

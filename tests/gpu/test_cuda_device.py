@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from device_contract import DeviceContract
 from faults import descendants
 from silu_kernels import EVEN_AND_ODD, LAUNCH, WORKLOAD, silu
 
@@ -20,6 +19,7 @@ from tuner.model.errors import DeviceError
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Status
 from tuner.space.load import Definition
+from tuner.testing.devices import DeviceContract
 
 Build = Callable[..., Program]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from silu_kernels import LAUNCH, WORKLOAD, silu
 
-from tuner.device.base import Outcome, Program, open_meter
+from tuner.device.base import Outcome, Program
 from tuner.device.cuda.device import CudaDevice
 from tuner.model.errors import DeviceError
 from tuner.model.trial import EnergyWindow, Status
@@ -31,7 +31,7 @@ def device(definition: Definition) -> Iterator[CudaDevice]:
     spec = replace(definition.spec, surroundings=())
     device = CudaDevice(0, spec, {"ACTIVATION": "silu"})
     try:
-        open_meter(device)
+        device.require_energy()
     except DeviceError as error:
         device.close()
         pytest.skip(f"this GPU tells no energy: {error.message}")

@@ -54,6 +54,7 @@ class StandIn:
     began: Event = field(default_factory=Event)
     fails: list[Exception] = field(default_factory=list)
     closed: int = 0
+    capabilities = frozenset({"sanitizer", "counters"})
 
     def __post_init__(self) -> None:
         self.goes.set()

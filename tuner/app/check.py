@@ -16,8 +16,8 @@ from tuner.compiler.passed_on import PassingCompiler
 from tuner.compiler.python import PythonCompiler
 from tuner.device.base import (
     ComparisonRounds,
+    Device,
     DeviceInfo,
-    HasCompiler,
     Outcome,
     Program,
     amd_info,
@@ -74,7 +74,7 @@ class SpaceCheck:
         return Counter(t.reason for t in self.sample if t.status is Status.RESOURCE_LIMIT)
 
 
-class UnavailableDevice:
+class UnavailableDevice(Device):
     """Stand in for a GPU of one architecture: whatever would run on it is `not_recorded`."""
 
     def __init__(self, info: DeviceInfo) -> None:
@@ -221,7 +221,6 @@ def check(
     definition, chosen = read_chosen(space, operators)
     if definition.spec.language is OPENCL and family("opencl").list_here():
         device = open_device("opencl", definition.spec, chosen)
-        assert isinstance(device, HasCompiler)
         with closing(device), closing(device.compiler(jobs)) as compiler:
             return _check(definition, chosen, device.info, compiler, sample, run)
     hip = definition.spec.language is HIP

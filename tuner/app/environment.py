@@ -29,8 +29,6 @@ COMMIT = "TUNE_COMMIT"
 
 def headline(device: Device) -> str:
     """Say what runs where; a recording is said to be one before anything else is said."""
-    from tuner.device.base import FromRecording
-
     info = device.info
     several = info.members > 1
     if info.on_cpu:
@@ -43,14 +41,14 @@ def headline(device: Device) -> str:
         if info.verifies:
             return f"{info.name}: {info.evaluator} compiles, verifies and times, not tune"
         return f"{info.name}: {info.evaluator} compiles and times, not tune; NOTHING IS VERIFIED"
-    if not isinstance(device, FromRecording):
+    if "recording" not in device.capabilities:
         count = f"{info.members} GPUs, each " if several else ""
         return f"{count}{info.name} ({info.architecture}): everything is measured here"
-    here, path = Path.cwd(), device.path
+    here, path = Path.cwd(), device.recording.path
     path = path.relative_to(here) if path.is_relative_to(here) else path
     return (
         "RECORDED: no GPU is used; answers come from measurements made on "
-        f"{article(info.name)} {info.name} on {_date(device.created)} ({path})"
+        f"{article(info.name)} {info.name} on {_date(device.recording.created)} ({path})"
         + (f", for {info.members} members" if several else "")
     )
 
@@ -63,7 +61,6 @@ def article(noun: str) -> str:
 
 def environment_of(device: Device, compiler: Compiler, folder: Path) -> Mapping[str, str]:
     """Describe the hardware and the software of a run; `folder` is in the kernel's checkout."""
-    from tuner.device.base import FromRecording
     from tuner.model.statistics import PROTOCOL
 
     info = device.info
@@ -82,20 +79,19 @@ def environment_of(device: Device, compiler: Compiler, folder: Path) -> Mapping[
         "python": platform.python_version(),
         "commit": _commit(folder),
     }
-    if isinstance(device, FromRecording):
-        described["date"] = _date(device.created)
-        described["recording"] = _identity(device.path)
+    if "recording" in device.capabilities:
+        described["date"] = _date(device.recording.created)
+        described["recording"] = _identity(device.recording.path)
     return {name: value for name, value in described.items() if value}
 
 
 def require_same_device(session: Session, device: Device) -> None:
     """Raise `SessionError` unless the device answers as it did when the session began."""
-    from tuner.device.base import FromRecording
     from tuner.model.statistics import PROTOCOL
 
     now = {"device": device.info.name}
-    if isinstance(device, FromRecording):
-        now["recording"] = _identity(device.path)
+    if "recording" in device.capabilities:
+        now["recording"] = _identity(device.recording.path)
     else:
         now["protocol"] = str(PROTOCOL)
     for name, found in now.items():

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from tuner.compiler.base import Compiler
-    from tuner.device.base import Device, EnergyMeter, Watchers
+    from tuner.device.base import Device, Watchers
     from tuner.model.kernel import KernelSpec
     from tuner.space.plan import Plan
     from tuner.tuning.evaluator import Evaluator
@@ -29,18 +29,13 @@ class WatchesPlans(Protocol):
 def compiler_for(spec: KernelSpec, device: Device, jobs: int | None, stack: ExitStack) -> Compiler:
     """Start the compiler of a kernel whose results run on a device; the stack ends it."""
     from tuner.compiler.cache import AnsweringCompiler
-    from tuner.device.base import FromRecording, HasCompiler
     from tuner.device.families import family
     from tuner.device.select import open_compiler
     from tuner.model.errors import DeviceError
     from tuner.model.languages import OPENCL
 
     compiler: Compiler
-    if device.info.evaluator:
-        from tuner.compiler.passed_on import PassingCompiler
-
-        compiler = PassingCompiler(device.info.evaluator)
-    elif isinstance(device, HasCompiler):
+    if "compiler" in device.capabilities:
         compiler = device.compiler(jobs)
     elif spec.language is OPENCL:  # a recording, which knows the results
         compiler = family("opencl").compiler(jobs, "")
@@ -52,9 +47,8 @@ def compiler_for(spec: KernelSpec, device: Device, jobs: int | None, stack: Exit
         )
     elif spec.is_callable:
         from tuner.compiler.python import PythonCompiler
-        from tuner.device.base import CanPrepare
 
-        if isinstance(device, CanPrepare):
+        if "callables" in device.capabilities:
             compiler = device.call_compiler(jobs)
         else:
             compiler = PythonCompiler()
@@ -62,30 +56,28 @@ def compiler_for(spec: KernelSpec, device: Device, jobs: int | None, stack: Exit
         compiler = open_compiler(
             jobs, on_cpu=device.info.on_cpu, architecture=device.info.architecture
         )
-    if isinstance(device, FromRecording) and (known := device.compiled()):
+    if "recording" in device.capabilities and (known := device.recording.compiled()):
         version = device.info.environment.get("recorded_compiler", compiler.version)
         compiler = AnsweringCompiler(known, version, compiler)
     stack.callback(compiler.close)
     return compiler
 
 
-def meter_for(plan: Plan, device: Device) -> EnergyMeter | None:
-    """Find the energy meter that an objective needs; raise before anything is measured."""
+def meter_for(plan: Plan, device: Device) -> Device | None:
+    """Return the device if an objective needs its energy; raise before anything is measured."""
     if plan.config.objective == "time":
         return None
-    from tuner.device.base import open_meter
     from tuner.tuning.energy import require_time
 
-    meter = open_meter(device)
+    device.require_energy()
     require_time(plan, plan.config.objective)
-    return meter
+    return device
 
 
 def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitStack) -> Profiling:
     """Open the profiler that goes deepest here."""
     from tuner.analysis.profilers import Profiler
     from tuner.app.check import NVIDIA_TARGET, UnavailableDevice, target_info
-    from tuner.device.base import CanCount
     from tuner.device.select import open_compiler
     from tuner.model.amd import is_amd
     from tuner.tuning.evaluator import evaluator_of
@@ -101,7 +93,7 @@ def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitSta
             compiler = open_compiler(None, architecture=target.architecture)
             stack.callback(compiler.close)
     timed = not device.info.on_cpu
-    counters = device.counters() if isinstance(device, CanCount) else None
+    counters = device.counters() if "counters" in device.capabilities else None
     profiler = Profiler(profiled.info, counters, timed=timed)
     stack.callback(profiler.close)
     evaluators = partial(evaluator_of, compiler=compiler, device=profiled)
@@ -112,11 +104,9 @@ def watches_for(
     plan: Plan, device: Device, compiler: Compiler, stack: ExitStack
 ) -> tuple[Watch, ...]:
     """Open the tools that can watch a device's programs. The stack closes them."""
-    from tuner.device.base import CanWatch
-
     if plan.spec.is_callable:
         return ()  # the tools follow launches of our own
-    if isinstance(device, CanWatch):
+    if "sanitizer" in device.capabilities:
         return _by_device(device, device.watchers(), compiler, stack)
     if not device.info.on_cpu:
         return ()

@@ -49,7 +49,7 @@ from tuner.session.session import Session
 if TYPE_CHECKING:
     from tuner.app.authors import RunRounds
     from tuner.compiler.base import Compiler
-    from tuner.device.base import Device, EnergyMeter
+    from tuner.device.base import Device
     from tuner.model.cluster import ClusterSettings
     from tuner.model.kernel import Workload
     from tuner.space.plan import Plan
@@ -76,7 +76,7 @@ class OpenRun:
     watches: tuple[Watch, ...]
     run_rounds: RunRounds | None
     warning: str
-    meter: EnergyMeter | None
+    meter: Device | None
     knowledge: Knowledge | None
 
 
@@ -171,12 +171,10 @@ def _with_device(plan: Plan, device: Device) -> Plan:
 
 def as_recorded(plan: Plan, device: Device, say: Callable[[str], None]) -> Plan:
     """Leave out the space's workloads that a recording lacks; all of them are for it to refuse."""
-    from tuner.device.base import FromRecording
-
     workloads = plan.config.workloads
-    if not isinstance(device, FromRecording):
+    if "recording" not in device.capabilities:
         return plan
-    held = tuple(one for one in workloads if device.holds(one))
+    held = tuple(one for one in workloads if device.recording.holds(one))
     if not held or held == workloads:
         return plan
     lacking = [one for one in workloads if one not in held]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tuner.app.open import OpenRun, open_run
 from tuner.app.plan import RunOptions
 from tuner.compiler.base import Compiler
-from tuner.device.base import Device, EnergyMeter
+from tuner.device.base import Device
 from tuner.dispatch.set_cover import preload_solver
 from tuner.model.config import Config
 from tuner.model.errors import AgentError, AwaitedError, ClusterLost, DeviceLost
@@ -107,7 +107,7 @@ def tune(
     listener: Listener,
     watches: Sequence[Watch] = (),
     run_rounds: RunRounds | None = None,
-    meter: EnergyMeter | None = None,
+    meter: Device | None = None,
     knowledge: Knowledge | None = None,
     began: Moment | None = None,
 ) -> tuple[Result, ...]:
@@ -235,7 +235,7 @@ def _ranked_by_energy(
     candidates: Candidates,
     verification: Verification,
     undecided: Undecided,
-    meter: EnergyMeter | None,
+    meter: Device | None,
     tracker: ProgressTracker,
 ) -> Mapping[Workload, tuple[Variant, ...]]:
     if meter is None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult, source_key, work_groups_of
 from tuner.model.amd import amd_limits
@@ -163,108 +164,6 @@ class ComparisonRounds:
     raced_us: tuple[float | None, ...] = ()
 
 
-class Device(Protocol):
-    """Verify and time programs. Close it when done; a crash costs one outcome, never the device.
-
-    What only some devices can do is a protocol of its own: `CanRank`, `VerifiesTogether`,
-    `ComparesBits`, `FromRecording`, `CanWatch`, `CanCount`, `EnergyMeter`. Ask
-    `isinstance(device, CanWatch)`, never for the class of a device.
-    """
-
-    @property
-    def info(self) -> DeviceInfo: ...
-
-    def run(
-        self,
-        program: Program,
-        *,
-        incumbent_us: float | None = None,
-        full_verification: bool = False,
-    ) -> Outcome:
-        """Verify, then time; may stop early when clearly slower than `incumbent_us`."""
-
-    def verify(self, program: Program) -> Outcome:
-        """Verify with every kind of input and twice for equal bits, without timing."""
-
-    def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
-        """Time verified programs of one workload interleaved; the first is the baseline.
-
-        Raises `DeviceError` where a program fails although it was verified before.
-        """
-
-    def close(self) -> None: ...
-
-
-RankedRounds = Sequence[Sequence[float | None]]
-
-
-@runtime_checkable
-class CanRank(Protocol):
-    """A device that can tell many programs apart sooner than by comparing them in full."""
-
-    def rank(self, programs: Sequence[Program], *, rounds: int) -> RankedRounds:
-        """Time programs of one workload interleaved: a row (us) a round, None for what went wrong.
-
-        Raises `DeviceError` as `compare` does.
-        """
-
-
-@runtime_checkable
-class VerifiesTogether(Protocol):
-    """A device that draws inputs once to verify several programs: drawing may take the longest."""
-
-    def verify_together(self, programs: Sequence[Program]) -> Sequence[Outcome]:
-        """Do what `Device.verify` does for programs of one workload, and give their outcomes."""
-
-
-@runtime_checkable
-class ComparesBits(Protocol):
-    """A device that can tell whether two programs make the same bits."""
-
-    def same_bits(self, program: Program, like: Program) -> Outcome:
-        """Run both on inputs of every kind; `incorrect` where the bits of an output differ."""
-
-
-@runtime_checkable
-class FromRecording(Protocol):
-    """A device that answers from a file, which may hold some configs only."""
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def created(self) -> str:
-        """When its measurements were made (ISO 8601)."""
-
-    def holds(self, workload: Workload) -> bool:
-        """Tell whether the file has anything on a workload."""
-
-    def configs_of(self, workload: Workload) -> Sequence[Config] | None:
-        """List the configs that were tried; None where all valid ones were."""
-
-    def compiled(self) -> Mapping[str, CompileResult]:
-        """Tell what the compiler said of each source, by its key, without machine code."""
-
-
-@runtime_checkable
-class HasCompiler(Protocol):
-    """A device whose programs only its own compiler makes."""
-
-    def compiler(self, jobs: int | None) -> Compiler:
-        """Open it with so many processes."""
-
-
-@runtime_checkable
-class CanPrepare(Protocol):
-    """A device whose Python kernels compile at their first call, and can be compiled before."""
-
-    def call_compiler(self, jobs: int | None) -> Compiler:
-        """Open what calls their modules in so many processes without launching anything."""
-
-    def import_ahead(self, program: Program) -> None:
-        """Begin to import what a program needs where it will run; what fails is told by its run."""
-
-
 class Watcher(Protocol):
     """Run programs under a tool that watches every access. Close it when done."""
 
@@ -285,14 +184,6 @@ class Watchers:
     tools: tuple[Watcher, ...]
     compile_options: tuple[str, ...]
     largest_bytes: int
-
-
-@runtime_checkable
-class CanWatch(Protocol):
-    """A device whose programs can be watched."""
-
-    def watchers(self) -> Watchers:
-        """Open the tools that this machine has; none is no error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,42 +220,143 @@ class Counters(Protocol):
     def close(self) -> None: ...
 
 
-@runtime_checkable
-class CanCount(Protocol):
-    """A device with hardware counters."""
+# What some devices can do besides; each names the methods of `Device` that then don't refuse.
+Capability = Literal[
+    "verify",  # `verify` gives verdicts of its own
+    "verify_together",  # `verify_together`, at less cost than one by one
+    "bits",  # `same_bits`, and digests of outputs (`Correctness.bits`)
+    "rank",  # `rank`
+    "recording",  # `recording`: answers come from a file, which may hold some configs only
+    "compiler",  # `compiler`: no other makes programs for it
+    "resources",  # an outcome's `resources`: only the device knows them
+    "callables",  # `call_compiler` and `import_ahead`, for kernels in Python
+    "machine_code",  # programs are machine code of a GPU, which can be read
+    "sanitizer",  # `watchers`
+    "counters",  # `counters`
+    "energy",  # `require_energy`, `idle_energy` and `energy`
+    "members",  # it is a group of devices (tuner.device.group)
+]
+
+RankedRounds = Sequence[Sequence[float | None]]
+
+
+class Recorded(Protocol):
+    """The file that a device answers from."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def created(self) -> str:
+        """When its measurements were made (ISO 8601)."""
+
+    def holds(self, workload: Workload) -> bool:
+        """Tell whether the file has anything on a workload."""
+
+    def configs_of(self, workload: Workload) -> Sequence[Config] | None:
+        """List the configs that were tried; None where all valid ones were."""
+
+    def compiled(self) -> Mapping[str, CompileResult]:
+        """Tell what the compiler said of each source, by its key, without machine code."""
+
+
+class Device(ABC):
+    """Verify and time programs. Close it when done; a crash costs one outcome, never the device.
+
+    Ask `capabilities` what else a device can do, never for its class: a method that belongs to
+    none of them raises `DeviceError`.
+    """
+
+    info: DeviceInfo
+    capabilities: frozenset[Capability] = frozenset()
+
+    @abstractmethod
+    def run(
+        self,
+        program: Program,
+        *,
+        incumbent_us: float | None = None,
+        full_verification: bool = False,
+    ) -> Outcome:
+        """Verify, then time; may stop early when clearly slower than `incumbent_us`."""
+
+    @abstractmethod
+    def verify(self, program: Program) -> Outcome:
+        """Verify with every kind of input and twice for equal bits, without timing."""
+
+    @abstractmethod
+    def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
+        """Time verified programs of one workload interleaved; the first is the baseline.
+
+        Raises `DeviceError` where a program fails although it was verified before.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the hardware; a second call does nothing."""
+
+    def verify_together(self, programs: Sequence[Program]) -> Sequence[Outcome]:
+        """Verify programs of one workload, drawing inputs once where that is cheaper."""
+        return [self.verify(program) for program in programs]
+
+    def rank(self, programs: Sequence[Program], *, rounds: int) -> RankedRounds:
+        """Tell many programs of one workload apart sooner than by comparing them in full.
+
+        They are timed interleaved: a row (us) a round, None for what went wrong. Raises
+        `DeviceError` as `compare` does.
+        """
+        raise self._refusal("does not rank programs")
+
+    def same_bits(self, program: Program, like: Program) -> Outcome:
+        """Run both on inputs of every kind; `incorrect` where the bits of an output differ."""
+        raise self._refusal("compares no bits")
+
+    @property
+    def recording(self) -> Recorded:
+        raise self._refusal("is no recording")
+
+    def compiler(self, jobs: int | None) -> Compiler:
+        """Open the device's own compiler with so many processes."""
+        raise self._refusal("has no compiler of its own")
+
+    def call_compiler(self, jobs: int | None) -> Compiler:
+        """Open what calls modules in Python in so many processes, without launching anything."""
+        raise self._refusal("compiles no kernels in Python")
+
+    def import_ahead(self, program: Program) -> None:
+        """Begin to import what a program needs where it will run; what fails is told by its run."""
+        raise self._refusal("imports nothing ahead")
+
+    def watchers(self) -> Watchers:
+        """Open the tools that this machine has; none is no error."""
+        raise self._refusal("runs under no sanitizer")
 
     def counters(self) -> Counters:
-        """Open them; whether they can be read is theirs to say."""
-
-
-@runtime_checkable
-class EnergyMeter(Protocol):
-    """A device that tells what verified programs cost in energy."""
+        """Open the hardware counters; whether they can be read is theirs to say."""
+        raise self._refusal("has no counters")
 
     def require_energy(self) -> None:
         """Raise `DeviceError` with a remedy where the energy cannot be read here."""
+        if self.info.recorded:
+            why = "a recording holds times, but no energy"
+        elif self.info.on_cpu:
+            why = "a CPU says nothing of a GPU's energy"
+        elif self.info.evaluator:
+            why = f"{self.info.evaluator} says times, but no energy"
+        else:
+            why = f"{self.info.name} has no energy meter"
+        raise DeviceError(why, remedy="use a GPU (--device cuda), or --objective time")
 
     def idle_energy(self, *, seconds: float) -> EnergyWindow:
         """Read the energy over at least `seconds` in which the GPU, open for use, has no work."""
+        raise self._refusal("has no energy meter")
 
     def energy(self, program: Program, *, seconds: float) -> EnergyWindow | Outcome:
         """Read it while the GPU repeats a verified program; an `Outcome` says how that failed."""
+        raise self._refusal("has no energy meter")
 
-
-def open_meter(device: Device) -> EnergyMeter:
-    """Return the device's energy meter; raise `DeviceError` where it has none or cannot read it."""
-    if isinstance(device, EnergyMeter):
-        device.require_energy()
-        return device
-    if device.info.recorded:
-        why = "a recording holds times, but no energy"
-    elif device.info.on_cpu:
-        why = "a CPU says nothing of a GPU's energy"
-    elif device.info.evaluator:
-        why = f"{device.info.evaluator} says times, but no energy"
-    else:
-        why = f"{device.info.name} has no energy meter"
-    raise DeviceError(why, remedy="use a GPU (--device cuda), or --objective time")
+    def _refusal(self, why: str) -> DeviceError:
+        return DeviceError(f"{self.info.name} {why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,14 +449,8 @@ def verify_all(device: Device, programs: Sequence[Program]) -> Sequence[Outcome]
 
     Each workload is opened once.
     """
-    of_workload: dict[Workload, list[int]] = {}
-    for index, program in enumerate(programs):
-        of_workload.setdefault(program.workload, []).append(index)
     outcomes: dict[int, Outcome] = {}
-    for indices in of_workload.values():
-        chosen = [programs[index] for index in indices]
-        if isinstance(device, VerifiesTogether):
-            outcomes |= zip(indices, device.verify_together(chosen), strict=True)
-        else:
-            outcomes |= zip(indices, map(device.verify, chosen), strict=True)
+    for workload in dict.fromkeys(program.workload for program in programs):
+        chosen = {k: one for k, one in enumerate(programs) if one.workload == workload}
+        outcomes |= zip(chosen, device.verify_together([*chosen.values()]), strict=True)
     return [outcomes[index] for index in range(len(programs))]

@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from tuner.compiler.base import Compiler, CompileResult
-from tuner.device.base import (
-    CanCount,
-    CanPrepare,
-    CanRank,
-    CanWatch,
-    ComparesBits,
-    ComparisonRounds,
-    Counters,
-    Device,
-    EnergyMeter,
-    FromRecording,
-    Outcome,
-    Program,
-    RankedRounds,
-    VerifiesTogether,
-    Watchers,
-)
-from tuner.model.config import Config
+from tuner.device.base import ComparisonRounds, Device, Outcome, Program, Recorded
+from tuner.device.forwarding import ForwardingDevice, forwarded
 from tuner.model.errors import DeviceError, DeviceLost, WorkerError
 from tuner.model.kernel import Workload
-from tuner.model.trial import EnergyWindow, Measurement
 
+# Whom a call goes to: the home of its workload, whose times are scaled; the first member, for what
+# is not timed; all of them. Any other goes to the member that the calling thread serves.
+AT_HOME = frozenset({"run", "compare", "rank", "energy"})
+BY_THE_FIRST = frozenset({"call_compiler", "watchers", "counters"})
+BY_EACH = frozenset({"require_energy", "import_ahead"})
 _T = TypeVar("_T")
 
 
@@ -108,8 +94,8 @@ class Turns:
             self._lock.release()
 
 
-class DeviceGroup:
-    """Time each workload on its home; see `Device` for the contract. Make one by `group_of`.
+class DeviceGroup(ForwardingDevice):
+    """Time each workload on its home. Make one by `group_of`.
 
     What is only verified runs on the member that the calling thread serves. A member that is lost
     is asked no more: its workloads move to another, and their times then are in the lost one's
@@ -119,7 +105,9 @@ class DeviceGroup:
 
     def __init__(self, members: Mapping[str, Device]) -> None:
         self.members = tuple(Member(name, device) for name, device in members.items())
-        self.info = replace(self.members[0].device.info, members=len(self.members))
+        self.info = replace(self.members[0].device.info, members=len(members))
+        shared = frozenset.intersection(*(one.capabilities for one in members.values()))
+        self.capabilities = shared - {"compiler"} | {"members"}
         self.turns = Turns()
         self.reference_us: Mapping[str, float] = {}
         self.moved = False
@@ -161,47 +149,42 @@ class DeviceGroup:
             self.members[number].lost = reason
             self._move_out()
 
-    def run(
-        self,
-        program: Program,
-        *,
-        incumbent_us: float | None = None,
-        full_verification: bool = False,
-    ) -> Outcome:
-        def run(device: Device, factor: float) -> Outcome:
-            incumbent = None if incumbent_us is None else incumbent_us / factor
-            outcome = device.run(
-                program, incumbent_us=incumbent, full_verification=full_verification
-            )
-            return replace(outcome, measurement=_scaled(outcome.measurement, factor))
+    verify_together = forwarded(Device.verify_together)
+    call_compiler = forwarded(Device.call_compiler)
+    import_ahead = forwarded(Device.import_ahead)
+    watchers = forwarded(Device.watchers)
+    counters = forwarded(Device.counters)
 
-        return self._at_home(program.workload, run)
+    @property
+    def recording(self) -> Recorded:
+        return self.members[0].device.recording
 
-    def verify(self, program: Program) -> Outcome:
-        return self._on(self._served, lambda device: device.verify(program))
+    def forward(self, name: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        if name in BY_THE_FIRST:
+            return getattr(self.members[0].device, name)(*arguments, **options)
+        if name in BY_EACH:
+            for member in self.members:
+                getattr(member.device, name)(*arguments, **options)
+            return None
+        if name not in AT_HOME:
+            return self._on(self._served, lambda one: getattr(one, name)(*arguments, **options))
+        timed = arguments[0]
+        workload = (timed if isinstance(timed, Program) else timed[0]).workload
 
-    def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
-        def compare(device: Device, factor: float) -> ComparisonRounds:
-            return _rounds_scaled(device.compare(programs, rounds=rounds), factor)
+        def call(device: Device) -> Any:
+            home, asked = self._homes.get(workload.key), dict(options)
+            factor = 1.0 if home is None else home.factor
+            if asked.get("incumbent_us") is not None:
+                asked["incumbent_us"] /= factor
+            return scale_times(getattr(device, name)(*arguments, **asked), factor)
 
-        return self._at_home(programs[0].workload, compare)
+        return self._on(lambda: self.home(workload), call)
 
     def close(self) -> None:
         self._closed = True
         with ExitStack() as stack:  # each of them, whatever another one's end raises
             for member in self.members:
                 stack.callback(member.device.close)
-
-    def first(self) -> Device:
-        """Return the member that opens what is not timed: compilers, tools, counters."""
-        return self.members[0].device
-
-    def _at_home(self, workload: Workload, call: Callable[[Device, float], _T]) -> _T:
-        def scaled(device: Device) -> _T:
-            home = self._homes.get(workload.key)
-            return call(device, 1.0 if home is None else home.factor)
-
-        return self._on(lambda: self.home(workload), scaled)
 
     def _on(self, number_of: Callable[[], int], call: Callable[[Device], _T]) -> _T:
         """Call the device of a member, and, where it is lost meanwhile, of the one after it.
@@ -237,7 +220,10 @@ class DeviceGroup:
         return left
 
     def _move_out(self) -> None:
-        """Move every workload whose home is lost to the member that has the fewest."""
+        """Move every workload whose home is lost to the member that has the fewest.
+
+        Its times go on in the lost one's terms, where both were timed on the reference kernel.
+        """
         left = [self.members[number].name for number in self._left()]
         counts = dict.fromkeys(left, 0)
         for home in self._homes.values():
@@ -247,14 +233,10 @@ class DeviceGroup:
             if home.member not in counts:
                 to = min(left, key=counts.__getitem__)
                 counts[to] += 1
-                self._homes[key] = Home(to, home.factor * self._ratio(home.member, to))
+                known = {home.member, to} <= self.reference_us.keys()
+                ratio = self.reference_us[home.member] / self.reference_us[to] if known else 1.0
+                self._homes[key] = Home(to, home.factor * ratio)
                 self.moved = True
-
-    def _ratio(self, before: str, after: str) -> float:
-        """Tell how much longer the one takes than the other; 1 where they were not compared."""
-        times_us = self.reference_us
-        known = before in times_us and after in times_us
-        return times_us[before] / times_us[after] if known else 1.0
 
 
 def group_of(members: Mapping[str, Device]) -> DeviceGroup:
@@ -270,130 +252,35 @@ def group_of(members: Mapping[str, Device]) -> DeviceGroup:
                 "not mix",
                 remedy="name GPUs of one kind with --gpus, and tune for the others in another run",
             )
-    can = [
-        made
-        for protocol, made in _CAPABILITIES.items()
-        if all(isinstance(device, protocol) for device in members.values())
-    ]
-    # `isinstance` with a protocol looks for methods: a group may only have those of its members.
-    made = type(DeviceGroup.__name__, (*can, DeviceGroup), {})
-    return cast("DeviceGroup", made(members))
+    return DeviceGroup(members)
+
+
+def as_group(device: Device) -> DeviceGroup | None:
+    """Return the group that a device is; None for a single one."""
+    return cast("DeviceGroup", device) if "members" in device.capabilities else None
 
 
 def _kind(device: Device) -> str:
     return f"{device.info.name} ({device.info.architecture})"
 
 
-class _Ranking(DeviceGroup):
-    def rank(self, programs: Sequence[Program], *, rounds: int) -> RankedRounds:
-        def rank(device: Device, factor: float) -> RankedRounds:
-            rows = cast("CanRank", device).rank(programs, rounds=rounds)
-            return [tuple(None if us is None else us * factor for us in row) for row in rows]
+def scale_times(answer: Any, factor: float) -> Any:
+    """Multiply the times in what a device answers; energies stay what they are."""
 
-        return self._at_home(programs[0].workload, rank)
+    def scale(row: Iterable[float | None]) -> tuple[Any, ...]:
+        return tuple(None if us is None else us * factor for us in row)
 
-
-class _VerifyingTogether(DeviceGroup):
-    def verify_together(self, programs: Sequence[Program]) -> Sequence[Outcome]:
-        return self._on(
-            self._served,
-            lambda device: cast("VerifiesTogether", device).verify_together(programs),
-        )
-
-
-class _ComparingBits(DeviceGroup):
-    def same_bits(self, program: Program, like: Program) -> Outcome:
-        return self._on(
-            self._served, lambda device: cast("ComparesBits", device).same_bits(program, like)
-        )
-
-
-class _Recorded(DeviceGroup):
-    @property
-    def _recording(self) -> FromRecording:
-        return cast("FromRecording", self.first())
-
-    @property
-    def path(self) -> Path:
-        return self._recording.path
-
-    @property
-    def created(self) -> str:
-        return self._recording.created
-
-    def holds(self, workload: Workload) -> bool:
-        return self._recording.holds(workload)
-
-    def configs_of(self, workload: Workload) -> Sequence[Config] | None:
-        return self._recording.configs_of(workload)
-
-    def compiled(self) -> Mapping[str, CompileResult]:
-        return self._recording.compiled()
-
-
-class _Preparing(DeviceGroup):
-    def call_compiler(self, jobs: int | None) -> Compiler:
-        return cast("CanPrepare", self.first()).call_compiler(jobs)
-
-    def import_ahead(self, program: Program) -> None:
-        for member in self.members:
-            cast("CanPrepare", member.device).import_ahead(program)
-
-
-class _Watching(DeviceGroup):
-    def watchers(self) -> Watchers:
-        return cast("CanWatch", self.first()).watchers()
-
-
-class _Counting(DeviceGroup):
-    def counters(self) -> Counters:
-        return cast("CanCount", self.first()).counters()
-
-
-class _Metering(DeviceGroup):
-    def require_energy(self) -> None:
-        for member in self.members:
-            cast("EnergyMeter", member.device).require_energy()
-
-    def idle_energy(self, *, seconds: float) -> EnergyWindow:
-        """Read it on the member that the calling thread serves."""
-        return self._on(
-            self._served, lambda device: cast("EnergyMeter", device).idle_energy(seconds=seconds)
-        )
-
-    def energy(self, program: Program, *, seconds: float) -> EnergyWindow | Outcome:
-        return self._at_home(
-            program.workload,
-            lambda device, _: cast("EnergyMeter", device).energy(program, seconds=seconds),
-        )
-
-
-_CAPABILITIES: Mapping[type, type[DeviceGroup]] = {
-    CanRank: _Ranking,
-    VerifiesTogether: _VerifyingTogether,
-    ComparesBits: _ComparingBits,
-    FromRecording: _Recorded,
-    CanPrepare: _Preparing,
-    CanWatch: _Watching,
-    CanCount: _Counting,
-    EnergyMeter: _Metering,
-}
-
-
-def _scaled(measurement: Measurement | None, factor: float) -> Measurement | None:
-    if measurement is None or factor == 1.0:
-        return measurement
-    return replace(measurement, times_us=tuple(us * factor for us in measurement.times_us))
-
-
-def _rounds_scaled(rounds: ComparisonRounds, factor: float) -> ComparisonRounds:
-    if factor == 1.0:
-        return rounds
-    isolated = (None if us is None else us * factor for us in rounds.isolated_us)
-    return replace(
-        rounds,
-        times_us=tuple(tuple(us * factor for us in row) for row in rounds.times_us),
-        isolated_us=tuple(isolated),
-        alone_us=tuple(us * factor for us in rounds.alone_us),
-        noise_us=rounds.noise_us * factor,
-    )
+    match answer:
+        case Outcome(measurement=timed) if timed is not None:
+            return replace(answer, measurement=replace(timed, times_us=scale(timed.times_us)))
+        case ComparisonRounds():
+            return replace(
+                answer,
+                times_us=tuple(map(scale, answer.times_us)),
+                isolated_us=scale(answer.isolated_us),
+                alone_us=scale(answer.alone_us),
+                noise_us=answer.noise_us * factor,
+            )
+        case [*rows]:
+            return list(map(scale, rows))
+    return answer

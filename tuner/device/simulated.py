@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
+from tuner.device.base import ComparisonRounds, Device, DeviceInfo, Outcome, Program
 from tuner.model.errors import DeviceError
 from tuner.model.trial import Correctness, EnergyWindow, Measurement, Status
 
@@ -20,8 +20,10 @@ H200_LIKE = DeviceInfo(
 )
 
 
-class SimulatedDevice:
+class SimulatedDevice(Device):
     """Give every program the time (us) or failing status that `answer` returns; list what `ran`."""
+
+    capabilities = frozenset({"verify", "rank", "machine_code"})
 
     def __init__(
         self, answer: Callable[[Program], float | Status], info: DeviceInfo = H200_LIKE
@@ -67,6 +69,8 @@ class SimulatedDevice:
 
 class MeteredDevice(SimulatedDevice):
     """Draw the power (W) that `power` returns; list the programs `metered`, None for idle."""
+
+    capabilities = SimulatedDevice.capabilities | {"energy"}
 
     def __init__(
         self,

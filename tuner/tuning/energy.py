@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal, Protocol
 
-from tuner.device.base import EnergyMeter, Outcome
+from tuner.device.base import Device, Outcome
 from tuner.model.energy import Account, Objective, accounts
 from tuner.model.errors import InputError, KernelError
 from tuner.model.kernel import Workload
@@ -102,7 +102,7 @@ class EnergyStage:
     plan: Plan
     objective: Objective
     session: Session
-    meter: EnergyMeter
+    meter: Device
     candidates: Candidates
     verification: Verification
     undecided: Undecided

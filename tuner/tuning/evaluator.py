@@ -13,10 +13,8 @@ from tuner.compiler.base import Compiler, CompileRequest, CompileResult
 from tuner.device.base import (
     BITS_DIFFER,
     DIFFERS,
-    CanPrepare,
     CompileTarget,
     Device,
-    FromRecording,
     Outcome,
     Program,
 )
@@ -94,9 +92,9 @@ class Evaluator:
 
     def answered(self, workload: Workload) -> Sequence[Config] | None:
         """List the configs that the device has answers for; None where it takes any."""
-        if self.candidate.name != INITIAL or not isinstance(self.device, FromRecording):
+        if self.candidate.name != INITIAL or "recording" not in self.device.capabilities:
             return None
-        return self.device.configs_of(workload)
+        return self.device.recording.configs_of(workload)
 
     def render(self, workload: Workload, config: Config) -> Rendered:
         names = {**workload.values, **self._target.operators, **config}
@@ -144,7 +142,7 @@ class Evaluator:
         status, reason = outcome.status, outcome.reason
         if status is Status.CORRECT and self._impossible(workload, outcome.measurement):
             status, reason = Status.INCORRECT, "faster than its memory traffic allows"
-        if self.device.info.evaluator:
+        if "resources" in self.device.capabilities:
             # It is what compiles: before nobody knew.
             launch, resources = pending.launches[0], outcome.resources
             share = self._occupancy(resources, launch)
@@ -255,7 +253,7 @@ class Evaluator:
 
     def import_ahead(self, workload: Workload) -> None:
         """Begin to import what kernels in Python need where they run, beside what compiles them."""
-        if not (self.spec.is_callable and isinstance(self.device, CanPrepare)):
+        if not (self.spec.is_callable and "callables" in self.device.capabilities):
             return
         with suppress(TunerError):  # told when it is measured
             source = self._baseline_source(workload)
@@ -288,7 +286,7 @@ class Evaluator:
         program, resources, share = self._baseline(workload)
         outcome = self.device.run(program, full_verification=True)
         self._require_right(workload, outcome)
-        if self.device.info.evaluator:
+        if "resources" in self.device.capabilities:
             resources = outcome.resources
             share = self._occupancy(resources, program.launches[0])
         if outcome.status is Status.NOT_RECORDED:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from tuner.device.base import CanRank, ComparisonRounds, Device, Outcome, Program, RankedRounds
+from tuner.device.base import ComparisonRounds, Device, Outcome, Program, RankedRounds
 from tuner.device.reference import load_production, peer_program
 from tuner.dispatch.evidence import Compared, compared, unmeasured, winner_of
 from tuner.model.energy import accounts
@@ -223,7 +223,7 @@ class Finals:
         device, of = self._device, self._candidates.evaluator
         # A CPU's times say nothing of a GPU's: there a race only keeps chance from choosing.
         fewest, seconds = (self._plan.config.finalists, 0.0) if device.info.on_cpu else (1, SECONDS)
-        if not isinstance(device, CanRank) or len(variants) <= fewest:
+        if "rank" not in device.capabilities or len(variants) <= fewest:
             return unraced
         programs = [of(one.candidate).program(workload, one.config) for one in variants]
         # Most of those that a race chooses are the search's fastest.

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tuner.compiler.base import Compiler
-from tuner.device.group import DeviceGroup, Home, Member
+from tuner.device.base import Device
+from tuner.device.group import DeviceGroup, Home, Member, as_group
 from tuner.model.errors import DeviceLost, WorkerError
 from tuner.model.kernel import Workload
 from tuner.session.events import HomesChosen, ReferenceTimed
@@ -21,7 +22,7 @@ ALIKE = 0.02
 def settle_homes(
     plan: Plan,
     session: Session,
-    device: object,
+    device: Device,
     compiler: Compiler,
     trials: Mapping[Workload, int],
 ) -> str:
@@ -30,18 +31,19 @@ def settle_homes(
     `trials` is what each tuned workload may take. The members time one kernel first, by which they
     are compared, and by which the times of a workload are adjusted that has to move.
     """
-    if not isinstance(device, DeviceGroup):
+    group = as_group(device)
+    if group is None:
         return ""
-    names = [member.name for member in device.members]
+    names = [member.name for member in group.members]
     # The first: all times are in its terms, and a device that was lost may be back.
     first = next(iter(session.events(HomesChosen)), None)
     chosen = {w.key: name for w, name in chosen_homes(plan, names, trials).items()}
     homes = {key: Home(name) for key, name in (first.homes if first else chosen).items()}
     if {*names} | {home.member for home in homes.values()} != {*names[:1]}:
-        device.reference_us = _reference_us(plan, session, device, compiler)
-    device.settle(homes)
-    keep_homes(session, device)
-    return "" if device.info.on_cpu else difference(device.reference_us)
+        group.reference_us = _reference_us(plan, session, group, compiler)
+    group.settle(homes)
+    keep_homes(session, group)
+    return "" if group.info.on_cpu else difference(group.reference_us)
 
 
 def chosen_homes(
@@ -60,17 +62,18 @@ def chosen_homes(
     return spread
 
 
-def keep_homes(session: Session, device: object) -> tuple[str, ...]:
+def keep_homes(session: Session, device: Device) -> tuple[str, ...]:
     """Record the homes of a group where they have changed; say which members are gone."""
-    if not isinstance(device, DeviceGroup) or not device.moved:
+    group = as_group(device)
+    if group is None or not group.moved:
         return ()
-    device.moved = False
-    homes = device.homes
-    lost = {member.name: member.lost for member in device.members if member.lost}
+    group.moved = False
+    homes = group.homes
+    lost = {member.name: member.lost for member in group.members if member.lost}
     known = {name for event in session.events(HomesChosen) for name in event.lost}
     event = HomesChosen(
         0,
-        tuple(member.name for member in device.members),
+        tuple(member.name for member in group.members),
         {key: home.member for key, home in homes.items()},
         {key: home.factor for key, home in homes.items() if home.factor != 1.0},
         lost,

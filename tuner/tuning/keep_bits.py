@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tuner.device.base import FromRecording
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import DeviceError, KernelError, SpaceError
 from tuner.model.kernel import KernelSpec, Workload
@@ -74,12 +73,12 @@ def _bits_of(trial: Trial, spec: KernelSpec, evaluator: Evaluator) -> str:
     bits = trial.correctness.bits if trial.correctness else ""
     if trial.status is Status.CORRECT and bits:
         return bits
-    if isinstance(evaluator.device, FromRecording):
+    if "recording" in evaluator.device.capabilities:
         what = "bits" if trial.status is Status.CORRECT else "measurement"
         raise DeviceError(
             f"holds no {what} of the default config ({trial.config}) on {trial.workload}, which "
             "--keep-bits compares all others with",
-            path=evaluator.device.path,
+            path=evaluator.device.recording.path,
             remedy=f"make it anew with `tune record`, use a GPU, or {_LEAVE_OUT}",
         )
     if trial.status is Status.CORRECT:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 
-from tuner.device.group import DeviceGroup, Turns
+from tuner.device.base import Device
+from tuner.device.group import Turns, as_group
 from tuner.model.kernel import Workload
 
 
-def lane_of(device: object, workload: Workload) -> int:
+def lane_of(device: Device, workload: Workload) -> int:
     """Number the thread that a workload's trials go to; 0 where there is one device."""
-    return device.home(workload) if isinstance(device, DeviceGroup) else 0
+    group = as_group(device)
+    return group.home(workload) if group else 0
 
 
 def in_lanes(
-    device: object, workloads: Sequence[Workload], work: Callable[[Workload], None]
+    device: Device, workloads: Sequence[Workload], work: Callable[[Workload], None]
 ) -> None:
     """Call `work` for each workload: in their order, or those of different members at once.
 
@@ -25,15 +27,16 @@ def in_lanes(
     lanes: dict[int, list[Workload]] = {}
     for workload in workloads:
         lanes.setdefault(lane_of(device, workload), []).append(workload)
-    if not isinstance(device, DeviceGroup) or len(lanes) < 2:
+    group = as_group(device)
+    if group is None or len(lanes) < 2:
         for workload in workloads:
             go_home(device, workload)
             work(workload)
         return
-    device.turns = turns = Turns()
+    group.turns = turns = Turns()
 
     def drive(lane: int) -> None:
-        device.serve(lane)
+        group.serve(lane)
         with turns.taken():
             try:
                 for workload in lanes[lane]:
@@ -54,7 +57,7 @@ def in_lanes(
         pool.shutdown(wait=False)
 
 
-def go_home(device: object, workload: Workload) -> None:
+def go_home(device: Device, workload: Workload) -> None:
     """Have this thread do what names no workload, such as reading idle energy, on its home."""
-    if isinstance(device, DeviceGroup):
-        device.serve(device.home(workload))
+    if group := as_group(device):
+        group.serve(group.home(workload))

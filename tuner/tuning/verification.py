@@ -11,11 +11,9 @@ from functools import cache, partial
 from tuner.analysis.sass import disassemble
 from tuner.analysis.waits import before_wait, unread_because
 from tuner.device.base import (
-    ComparesBits,
     Device,
     Outcome,
     Program,
-    VerifiesTogether,
     Watcher,
     verify_all,
 )
@@ -113,7 +111,7 @@ class Verification:
 
     @property
     def _verifies(self) -> bool:
-        return self.device.info.verifies and not self.device.info.recorded
+        return "verify" in self.device.capabilities
 
     def verify(self, pairs: Iterable[Pair], kind: str = VERIFY) -> None:
         """Verify variants with every kind of input and twice, untimed, where the device does."""
@@ -173,7 +171,7 @@ class Verification:
         comparison has few calls there, and who keeps results may do so after more.
         """
         device, evaluator = self.device, self.candidates.evaluator(one.candidate)
-        together = isinstance(device, VerifiesTogether) and not device.info.on_cpu
+        together = "verify_together" in device.capabilities and not device.info.on_cpu
         if evaluator.tells_bits or not together:
             return False
         trial = self.session.trial(one.candidate, workload, one.config)
@@ -223,8 +221,7 @@ class Verification:
 
     def _begin_reading(self, pairs: Iterable[Pair]) -> None:
         """Read in threads: the disassembler takes as long for a cubin as finals for a config."""
-        info = self.device.info
-        if info.recorded or info.on_cpu or info.evaluator:
+        if "machine_code" not in self.device.capabilities:
             return
         left = [one for one in pairs if (MACHINE_CODE, *one) not in self._known]
         started = {one: self._started(*one) for one in left if one not in self._reading}
@@ -239,7 +236,7 @@ class Verification:
         With inputs of every kind, drawn anew, there and on the edge cases that both may run on.
         """
         default, device = self.plan.space.default, self.device
-        if not (self.plan.config.keep_bits and default and isinstance(device, ComparesBits)):
+        if not (self.plan.config.keep_bits and default and "bits" in device.capabilities):
             return
         model = Variant(self.plan.candidate, default)
         wanted = dict.fromkeys(pair for pair in pairs if pair[1] != model)

@@ -19,6 +19,8 @@ from tuner.device.simulated import SimulatedDevice
 class Noting(SimulatedDevice):
     """Compiles calls as a GPU does; notes in which order it is asked for what."""
 
+    capabilities = SimulatedDevice.capabilities | {"callables"}
+
     def __init__(self) -> None:
         super().__init__(lambda program: 10.0)
         self.asked: list[tuple[str, bytes]] = []

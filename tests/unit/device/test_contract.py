@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from device_contract import DeviceContract
 from recordings import recording
 
 from tuner.device.base import Device, Program
@@ -17,9 +16,10 @@ from tuner.device.recorded.recording import (
     RecordedWorkload,
     save_recording,
 )
-from tuner.device.simulated import SimulatedDevice
+from tuner.device.simulated import MeteredDevice, SimulatedDevice
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Status
+from tuner.testing.devices import DeviceContract
 
 WORKLOAD = Workload.of({"T": 64})
 
@@ -50,6 +50,15 @@ class TestSimulated(WithPrograms):
         device.close()
         device.close()
         assert device.closed
+
+
+class TestMetered(WithPrograms):
+    @pytest.fixture
+    def device(self) -> Device:
+        def answer(asked: Program) -> float | Status:
+            return TIMES_US.get(asked.source_key, Status.INCORRECT)
+
+        return MeteredDevice(answer, lambda asked: 300.0)
 
 
 class TestRecorded(WithPrograms):

@@ -11,19 +11,7 @@ import pytest
 
 from tuner.compiler.base import Compiler
 from tuner.compiler.python import PythonCompiler
-from tuner.device.base import (
-    CanCount,
-    CanPrepare,
-    CanRank,
-    CanWatch,
-    Device,
-    EnergyMeter,
-    FromRecording,
-    Outcome,
-    Program,
-    VerifiesTogether,
-    verify_all,
-)
+from tuner.device.base import Device, Outcome, Program, verify_all
 from tuner.device.group import DeviceGroup, Home, Turns, group_of
 from tuner.device.simulated import H200_LIKE, MeteredDevice, SimulatedDevice
 from tuner.model.errors import DeviceError, DeviceLost, WorkerError
@@ -86,16 +74,19 @@ def test_a_group_says_what_its_members_are_and_how_many(group: DeviceGroup) -> N
 
 def test_a_group_can_do_what_all_members_can() -> None:
     plain, metered = SimulatedDevice(lambda asked: 1.0), MeteredDevice(lambda _: 1.0, lambda _: 1.0)
-    both: DeviceGroup = group_of({"GPU 0": metered, "GPU 1": metered})
-    assert isinstance(both, CanRank)
-    assert isinstance(both, EnergyMeter)
-    for protocol in (FromRecording, CanWatch, CanCount, CanPrepare):
-        assert not isinstance(both, protocol)
-    assert not isinstance(group_of({"GPU 0": metered, "GPU 1": plain}), EnergyMeter)
+    both = group_of({"GPU 0": metered, "GPU 1": metered})
+    assert both.capabilities == metered.capabilities | {"members"}
+    mixed = group_of({"GPU 0": metered, "GPU 1": plain})
+    assert mixed.capabilities == plain.capabilities | {"members"}
+    both.require_energy()
+    with pytest.raises(DeviceError, match="no energy meter"):
+        mixed.require_energy()
 
 
 def test_a_group_verifies_together_on_whoever_is_left() -> None:
     class Together(Fragile):
+        capabilities = Fragile.capabilities | {"verify_together"}
+
         def verify_together(self, programs: Sequence[Program]) -> Sequence[Outcome]:
             if self.lost is not None:
                 raise self.lost
@@ -104,8 +95,9 @@ def test_a_group_verifies_together_on_whoever_is_left() -> None:
 
     members = {"GPU 0": Together(1.0), "GPU 1": Together(1.0)}
     both: Device = group_of(members)
-    assert isinstance(both, VerifiesTogether)
-    assert not isinstance(group_of({**members, "GPU 1": Fragile(1.0)}), VerifiesTogether)
+    assert "verify_together" in both.capabilities
+    mixed = group_of({**members, "GPU 1": Fragile(1.0)})
+    assert "verify_together" not in mixed.capabilities
     asked = [program(A), program(B), program(A)]
     assert len(verify_all(both, asked)) == 3
     assert members["GPU 0"].ran == [asked[0], asked[2], asked[1]], "those of a workload in one go"
@@ -128,7 +120,6 @@ def test_every_member_imports_ahead_and_the_first_compiles() -> None:
 
     members = {"GPU 0": Preparing(), "GPU 1": Preparing()}
     both: Device = group_of(members)
-    assert isinstance(both, CanPrepare)
     both.import_ahead(program(A))
     assert [one.imported for one in members.values()] == [[program(A)]] * 2
 

@@ -160,7 +160,7 @@ def test_members_of_a_recording_are_one_device(spec: KernelSpec) -> None:
     device = open_device("recorded", spec, {}, gpus="3")
     assert isinstance(device, DeviceGroup)
     assert device.info.members == 3
-    assert device.path == path  # type: ignore[attr-defined]
+    assert device.recording.path == path
 
 
 def test_what_opened_is_closed_where_another_does_not(

@@ -28,6 +28,8 @@ class BitsDevice(SimulatedDevice):
     `unlike` are the blocks whose bits are others on inputs that no trial has seen.
     """
 
+    capabilities = SimulatedDevice.capabilities | {"bits"}
+
     def __init__(
         self,
         answer=lambda program: 10.0 + program.launches[0].threads / 64,

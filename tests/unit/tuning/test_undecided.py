@@ -212,6 +212,8 @@ def test_an_interrupted_run_tries_it_again_as_well(run):
 
 def test_where_bits_are_kept_it_is_left_out_from_the_look_at_the_default_on(run):
     class Bits(Narrow):
+        capabilities = Narrow.capabilities | {"bits"}
+
         def run(self, program, **options):
             outcome = super().run(program, **options)
             return replace(outcome, correctness=replace(outcome.correctness, bits="bits"))

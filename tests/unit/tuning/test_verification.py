@@ -133,6 +133,8 @@ def test_one_that_hangs_on_a_held_out_workload_serves_nowhere(plan, make_session
 class Together(OddDevice):
     """Verifies programs of a workload together, and finds these blocks wrong there."""
 
+    capabilities = OddDevice.capabilities | {"verify_together"}
+
     def __init__(self, *wrong: int) -> None:
         super().__init__()
         self.wrong, self.together, self.in_full = wrong, [], []
@@ -284,7 +286,7 @@ def test_a_verdict_stands_where_its_workload_is_now_too_large(plan, make_session
 
 def test_a_recording_is_asked_for_nothing(plan, make_session, compiler):
     device = OddDevice()
-    device.info = replace(device.info, recorded=True)
+    device.capabilities = frozenset({"recording"})
     with make_session(plan) as session:
         verification = Verification(plan, session, device, Candidates(plan, compiler, device))
         verification.on_edge_cases([Variant(INITIAL, plan.space.default)])

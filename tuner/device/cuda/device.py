@@ -36,11 +36,10 @@ from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
 from tuner.device.reference import PeerError
 from tuner.device.timing import ASIDE, FINALS, SEARCH, TimingPolicy
 from tuner.device.verify.restarting_worker import (
+    ChildRunner,
     Judge,
-    RestartingWorker,
     Rows,
     RunFailedError,
-    let_judge,
     unless_killed,
 )
 from tuner.device.verify.verified_device import VERIFIER_TIMEOUT_S, VerifiedDevice, fresh_seed
@@ -89,6 +88,8 @@ SAID: Mapping[Probe, str] = {
 
 class CudaDevice(VerifiedDevice):
     """Run programs on one GPU; raise `DeviceError` where another `tune` uses it or it is silent."""
+
+    capabilities = VerifiedDevice.capabilities | {"callables", "sanitizer", "counters", "energy"}
 
     def __init__(self, ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> None:
         self._ordinal, self._operators = ordinal, dict(operators)
@@ -165,10 +166,11 @@ class CudaDevice(VerifiedDevice):
         self._lock.release()
 
 
-class CudaRunner(RestartingWorker[Child]):
+class CudaRunner(ChildRunner):
     """The worker process of one GPU, replaced when a kernel hangs or breaks it."""
 
     _called = "the worker process"
+    run_timeout_s = RUN_TIMEOUT_S
 
     def __init__(
         self,
@@ -242,19 +244,14 @@ class CudaRunner(RestartingWorker[Child]):
         judge: Judge,
     ) -> Measurement:
         self._timed_by = policy
-        with self._blamed_on_the_program():
-            worker = self._ready_worker()
-            measurement: Measurement = worker.call(
-                *("time", program, policy, incumbent_us, patch),
-                timeout_s=_limit_s(TIMING_TIMEOUT_S, program),
-            )
-            let_judge(worker, 0, judge, RUN_TIMEOUT_S)
+        measurement: Measurement = self.ask_and_judge(
+            *(judge, 1, "time", program, policy, incumbent_us, patch),
+            timeout_s=_limit_s(TIMING_TIMEOUT_S, program),
+        )
         return measurement
 
     def rerun(self, program: Program) -> None:
-        with self._blamed_on_the_program():
-            limit_s = _limit_s(RERUN_TIMEOUT_S, program)
-            self._ready_worker().call("rerun", program, self._timed_by, timeout_s=limit_s)
+        self.ask("rerun", program, self._timed_by, timeout_s=_limit_s(RERUN_TIMEOUT_S, program))
 
     def compare(
         self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge | None
@@ -262,54 +259,47 @@ class CudaRunner(RestartingWorker[Child]):
         self._timed_by = FINALS
         timeout_s = _limit_s(TIMING_TIMEOUT_S * 4 + _rounds_limit_s(programs, rounds), *programs)
         try:
-            with self._blamed_on_the_program():
-                worker = self._ready_worker()
-                rows: Sequence[Sequence[float]] = worker.call(
-                    "compare", programs, FINALS, rounds, patch, timeout_s=timeout_s
-                )
-                for index in range(len(programs)):
-                    let_judge(worker, index, judge, RUN_TIMEOUT_S)
+            rows: Sequence[Sequence[float]] = self.ask_and_judge(
+                *(judge, len(programs), "compare", programs, FINALS, rounds, patch),
+                timeout_s=timeout_s,
+            )
         except RunFailedError:
             self._drop_worker()
             raise
         return [tuple(row) for row in rows]
 
     def alone_us(self, programs: Sequence[Program]) -> tuple[float, ...]:
-        with self._blamed_on_the_program():
-            rows: Sequence[Sequence[float]] = self._ready_worker().call(
-                *("compare", programs, ASIDE, ALONE_ROUNDS, UNCHANGED),
-                alone=True,
-                timeout_s=_limit_s(_rounds_limit_s(programs, ALONE_ROUNDS), *programs),
-            )
+        rows: Sequence[Sequence[float]] = self.ask(
+            *("compare", programs, ASIDE, ALONE_ROUNDS, UNCHANGED),
+            alone=True,
+            timeout_s=_limit_s(_rounds_limit_s(programs, ALONE_ROUNDS), *programs),
+        )
         return tuple(median(column) for column in zip(*rows, strict=True))
 
     def isolated_us(self, programs: Sequence[Program]) -> tuple[float | None, ...]:
-        with self._blamed_on_the_program():
-            policy = FINALS if self._surroundings is None else ASIDE
-            limit_s = _limit_s(_rounds_limit_s(programs, ISOLATED_REPLAYS), *programs)
-            found: Sequence[float | None] = self._ready_worker().call(
-                "isolated_us", programs, policy, timeout_s=limit_s
-            )
-        return tuple(found)
+        policy = FINALS if self._surroundings is None else ASIDE
+        limit_s = _limit_s(_rounds_limit_s(programs, ISOLATED_REPLAYS), *programs)
+        return tuple(self.ask("isolated_us", programs, policy, timeout_s=limit_s))
 
     def require_energy(self) -> None:
-        with _blamed_on_the_worker():
-            self._live_worker().call("require_energy", timeout_s=RUN_TIMEOUT_S)
+        self._ask_of_energy("require_energy", timeout_s=RUN_TIMEOUT_S)
 
     def idle_energy(self, seconds: float) -> EnergyWindow:
-        with _blamed_on_the_worker():
-            window: EnergyWindow = self._live_worker().call(
-                "idle_energy", seconds, timeout_s=ENERGY_TIMEOUT_S + seconds
-            )
+        window: EnergyWindow = self._ask_of_energy(
+            "idle_energy", seconds, timeout_s=ENERGY_TIMEOUT_S + seconds
+        )
         return window
+
+    def _ask_of_energy(self, method: str, *arguments: float, timeout_s: float) -> Any:
+        try:
+            return self._live_worker().call(method, *arguments, timeout_s=timeout_s)
+        except (ChildDiedError, ChildTimeoutError) as error:
+            raise DeviceError(f"the GPU's process gave no energy: {error}") from error
 
     def energy(self, program: Program, seconds: float) -> EnergyWindow:
         self._timed_by = ENERGY
-        with self._blamed_on_the_program():
-            limit_s = _limit_s(ENERGY_TIMEOUT_S + seconds, program)
-            window: EnergyWindow = self._ready_worker().call(
-                "energy", program, ENERGY, seconds, timeout_s=limit_s
-            )
+        limit_s = _limit_s(ENERGY_TIMEOUT_S + seconds, program)
+        window: EnergyWindow = self.ask("energy", program, ENERGY, seconds, timeout_s=limit_s)
         return window
 
     def _start(self) -> Child:
@@ -336,12 +326,6 @@ class CudaRunner(RestartingWorker[Child]):
     def _map(self, worker: Child, arena: Arena) -> None:
         with unless_killed("the verifier's memory cannot be mapped", CudaError):
             worker.call("attach", arena, self._surroundings, timeout_s=RUN_TIMEOUT_S)
-
-    def _fit(self, worker: Child, arena: Arena) -> None:
-        worker.call("fit", arena.layout, timeout_s=RUN_TIMEOUT_S)
-
-    def _unmap(self, worker: Child) -> None:
-        worker.call("detach", timeout_s=RUN_TIMEOUT_S)
 
     @contextmanager
     def _own_failures_blamed(self) -> Iterator[None]:
@@ -386,14 +370,6 @@ def _limit_s(seconds: float, *programs: Program) -> float:
     peers = sum(bool(program.peer) for program in programs)
     calls = sum(program.is_call for program in programs)
     return seconds + PEER_WARM_UP_S * peers + CALL_WARM_UP_S * calls
-
-
-@contextmanager
-def _blamed_on_the_worker() -> Iterator[None]:
-    try:
-        yield
-    except (ChildDiedError, ChildTimeoutError) as error:
-        raise DeviceError(f"the GPU's process gave no energy: {error}") from error
 
 
 def _lock(ordinal: int, uuid: str) -> FileLock:
@@ -496,18 +472,11 @@ def cuda_verifier(ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) 
     # first run that is more time than all else that is verified.
     os.environ.setdefault("CUPY_ACCELERATORS", "")
     memory = CudaMemory(ordinal)
-    _load_ahead()
-    return Verifier(memory, spec, operators)
-
-
-def _load_ahead() -> None:
-    """Import what CuPy and NumPy else import when inputs are first drawn, while the worker starts.
-
-    That is SciPy's sparse arrays, which take longer than to verify a baseline. Not in a thread of
-    its own: CuPy's modules import one another, and two threads then wait for each other.
-    """
+    # What CuPy and NumPy else import when inputs are first drawn is imported while the worker
+    # starts: SciPy's sparse arrays take longer than to verify a baseline. Not in a thread of its
+    # own: CuPy's modules import one another, and two threads then wait for each other.
     import cupyx
     import numpy.ma  # noqa: F401
 
-    # CuPy has put a module there that is loaded when it is first asked for something.
-    _ = cupyx.errstate
+    _ = cupyx.errstate  # which stands for a module until it is first asked for something
+    return Verifier(memory, spec, operators)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from tuner import plugins
 from tuner.compiler.base import CompileResult
-from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
+from tuner.device.base import ComparisonRounds, Device, DeviceInfo, Outcome, Program
 from tuner.model.amd import AmdLimits
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
@@ -267,12 +267,14 @@ def read_foreign(
     return None
 
 
-class RecordedDevice:
-    """Answer for the programs of one recording; see `Device` for the contract.
+class RecordedDevice(Device):
+    """Answer for the programs of one recording.
 
     `recording` is what was read from `path` already: a foreign file. `surroundings` tells what a
     workload's times are wanted in.
     """
+
+    capabilities = frozenset({"recording"})
 
     def __init__(
         self,
@@ -300,6 +302,10 @@ class RecordedDevice:
         self.info = self._recording.device.info()
         self.created = self._recording.created
         self._by_config = self._recording.keyed_by == "config"
+
+    @property
+    def recording(self) -> Self:
+        return self
 
     def holds(self, workload: Workload) -> bool:
         return workload.key in self._recording.workloads

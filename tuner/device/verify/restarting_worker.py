@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import count
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from tuner.device.base import Program
 from tuner.device.layout import Arena, Patch
@@ -49,7 +49,7 @@ class RestartingWorker(ABC, Generic[_W]):
     """
 
     # What a reason calls the worker.
-    _called: ClassVar[str]
+    _called: str
     # Whether arrays get pages of their own, which the worker closes and protects.
     by_pages: ClassVar[bool] = False
     # What the clock varies by.
@@ -194,14 +194,38 @@ class RestartingWorker(ABC, Generic[_W]):
         self._worker, self._attached = None, False
 
 
-def let_judge(worker: Child, index: int, judge: Judge | None, timeout_s: float) -> None:
-    """Have a worker show what a program's last timed calls left, for each variant that they met."""
-    if judge is None:
-        return
-    for variant in (0, 1):
-        repeats: bool | None = worker.call("show", index, variant, timeout_s=timeout_s)
-        if repeats is not None:
-            judge(index, variant, repeats)
+class ChildRunner(RestartingWorker[Child]):
+    """A worker that is an object in a process of ours, whose methods are called by their names."""
+
+    run_timeout_s: float
+
+    def ask(self, method: str, *arguments: Any, timeout_s: float, **options: Any) -> Any:
+        """Have the worker do something with the program that is blamed where it fails."""
+        with self._blamed_on_the_program():
+            return self._ready_worker().call(method, *arguments, timeout_s=timeout_s, **options)
+
+    def ask_and_judge(
+        self, judge: Judge | None, count: int, method: str, *arguments: Any, timeout_s: float
+    ) -> Any:
+        """Have it time so many programs, then show what each one's last calls left.
+
+        There is something to show for each variant of the inputs that they met.
+        """
+        with self._blamed_on_the_program():
+            worker = self._ready_worker()
+            answer = worker.call(method, *arguments, timeout_s=timeout_s)
+            for index in range(count if judge else 0):
+                for variant in (0, 1):
+                    repeats = worker.call("show", index, variant, timeout_s=self.run_timeout_s)
+                    if judge is not None and repeats is not None:
+                        judge(index, variant, repeats)
+        return answer
+
+    def _fit(self, worker: Child, arena: Arena) -> None:
+        worker.call("fit", arena.layout, timeout_s=self.run_timeout_s)
+
+    def _unmap(self, worker: Child) -> None:
+        worker.call("detach", timeout_s=self.run_timeout_s)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from tuner.device.base import (
     DIFFERS,
     ComparisonRounds,
+    Device,
     DeviceInfo,
     Outcome,
     Program,
@@ -37,8 +38,10 @@ MEMORY, VERIFIER, RUNS, TIMING, VERDICTS = "memory", "verifier", "runs", "timing
 _T = TypeVar("_T")
 
 
-class VerifiedDevice:
+class VerifiedDevice(Device):
     """Verify and time programs of one kernel: no candidate's code runs in the verifier process."""
+
+    capabilities = frozenset({"verify", "verify_together", "bits", "rank", "machine_code"})
 
     def __init__(
         self, info: DeviceInfo, spec: KernelSpec, verifier: Child, runner: RestartingWorker[Any]
@@ -172,7 +175,9 @@ class VerifiedDevice:
             judging = judge if stretch.judged else None
             with spent_on(TIMING):
                 timed = self._runner.compare(programs, stretch.rounds, patch, judging)
-            rows += [_mean(timed)] if self._draws_each_row else timed
+            if self._draws_each_row:
+                timed = [tuple(map(fmean, zip(*timed, strict=True)))]
+            rows += timed
         if again and not varied:
             left = {k: one for k, one in enumerate(programs) if k not in faults and not one.peer}
             faults |= self._faults_on_others(left)
@@ -267,14 +272,23 @@ class VerifiedDevice:
             )
             return Outcome(Status.INCORRECT, reason, measurement, before)
         if program.tell_bits:
-            before = replace(before, bits=self._bits_of(program))
+            # On the inputs that are the same for all.
+            self._ask("prepare_same", program.workload)
+            self._run_once(program, next(self._runner.orders()))
+            before = replace(before, bits=self._ask("digest"))
         return Outcome(Status.CORRECT, "", measurement, before)
 
     def _verdict(self, program: Program, full_verification: bool) -> Correctness:
         if program.peer:
             return self._peer_verdict(program)
-        check = self._thorough_verdict if full_verification else self._quick_verdict
-        return check(program)
+        if not full_verification:
+            return self._quick_verdict(program)
+        verdicts, orders = list[Correctness](), self._runner.orders()
+        for kind in self._all_kinds:
+            verdicts.append(self._checked(program, orders, kind, fresh_seed()))
+            if not verdicts[-1].passed:
+                return verdicts[-1]
+        return merged(verdicts)
 
     def _quick_verdict(self, program: Program) -> Correctness:
         """Check one kind of input, drawn at random, and then `normal`, whose inputs are timed."""
@@ -293,15 +307,6 @@ class VerifiedDevice:
             return merged((verdict, last))
         self._note_told(workload)
         return replace(last, reason=last.reason + said)
-
-    def _thorough_verdict(self, program: Program) -> Correctness:
-        """Check every kind of input."""
-        verdicts, orders = list[Correctness](), self._runner.orders()
-        for kind in self._all_kinds:
-            verdicts.append(self._checked(program, orders, kind, fresh_seed()))
-            if not verdicts[-1].passed:
-                return verdicts[-1]
-        return merged(verdicts)
 
     def _checked(
         self, program: Program, orders: Iterator[int], kind: str, seed: int
@@ -333,13 +338,6 @@ class VerifiedDevice:
                 return replace(verdict, reason=verdict.reason + said)
             verdicts.append(verdict)
         return merged(verdicts)
-
-    def _bits_of(self, program: Program) -> str:
-        """Run a program on the inputs that are the same for all, and digest what it makes."""
-        self._ask("prepare_same", program.workload)
-        self._run_once(program, next(self._runner.orders()))
-        bits: str = self._ask("digest")
-        return bits
 
     def _peer_verdict(self, program: Program) -> Correctness:
         """Check a peer with every kind of input; only ordinary ones decide, the rest is told.
@@ -486,10 +484,6 @@ def _blamed_on_verifier() -> Iterator[None]:
             remedy="it holds the inputs and the float64 reference of a workload: the system may "
             "have run out of memory",
         ) from error
-
-
-def _mean(rows: Rows) -> tuple[float, ...]:
-    return tuple(map(fmean, zip(*rows, strict=True)))
 
 
 def _outcome(verdict: Correctness) -> Outcome:

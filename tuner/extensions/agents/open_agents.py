@@ -122,7 +122,7 @@ def _author(
     if isinstance(agent, OpenAIAgent):
         # What earlier runs of the session spent.
         agent.budget.remember(event.entry for event in session.events(Said))
-    verifies = device.info.verifies and not device.info.recorded
+    verifies = "verify" in device.capabilities
     sources = (*plan.spec.include_dirs, *plan.config.sources)
     tools = ToolSession(
         plan,

@@ -61,6 +61,8 @@ class HostDevice(VerifiedDevice):
     empty where there is none. Their times say nothing.
     """
 
+    capabilities = VerifiedDevice.capabilities - {"machine_code"}
+
     def __init__(
         self,
         spec: KernelSpec,

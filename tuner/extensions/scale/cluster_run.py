@@ -62,8 +62,7 @@ def open_on_cluster(
     require_dask()  # which the others import
     from tuner.extensions.scale.cluster.compiler import RemoteCompiler
     from tuner.extensions.scale.cluster.coordinator import Cluster
-    from tuner.extensions.scale.cluster.device import RemoteDevice
-    from tuner.extensions.scale.cluster.gpu import RemoteGpu
+    from tuner.extensions.scale.cluster.device import RemoteDevice, RemoteGpu
     from tuner.extensions.scale.cluster.membership import Wanted
 
     cluster = Cluster(settings, say)

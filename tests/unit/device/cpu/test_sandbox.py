@@ -30,6 +30,7 @@ from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Status
 from tuner.process.seccomp import MACHINES
+from tuner.testing.devices import DeviceContract
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -105,6 +106,17 @@ def server_of(device: HostDevice) -> int:
     worker = device._runner._worker  # type: ignore[attr-defined]
     assert isinstance(worker, HostWorker)
     return worker.pid
+
+
+class TestContract(DeviceContract):
+    @pytest.fixture
+    def working(self, bench: Bench) -> list[Program]:
+        doubled = RIGHT.replace("2 * x[i]", "x[i] + x[i]")
+        return [bench.program(kernel("")), bench.program(kernel("", doubled))]
+
+    @pytest.fixture
+    def failing(self, bench: Bench) -> Program:
+        return bench.program(kernel("__builtin_trap();"))
 
 
 def children_of(pid: int) -> list[int]:

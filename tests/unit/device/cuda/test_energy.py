@@ -8,7 +8,6 @@ from types import ModuleType
 
 import pytest
 
-from tuner.device.base import open_meter
 from tuner.device.cuda import energy
 from tuner.device.cuda.energy import LIMITS, LONGEST_TICK_S, NvmlCounter, Sampled, Window
 from tuner.device.simulated import H200_LIKE, MeteredDevice, SimulatedDevice
@@ -202,18 +201,18 @@ def unmetered(**changes) -> SimulatedDevice:
 )
 def test_a_device_without_energy_is_refused_in_one_line(device, message):
     with pytest.raises(DeviceError) as caught:
-        open_meter(device)
+        device.require_energy()
     assert caught.value.message == message
     assert caught.value.remedy == "use a GPU (--device cuda), or --objective time"
 
 
 def test_a_device_with_a_meter_is_its_own_unless_it_cannot_read():
     device = MeteredDevice(lambda program: 1.0, lambda program: 300.0)
-    assert open_meter(device) is device
+    device.require_energy()
 
     class Unreadable(MeteredDevice):
         def require_energy(self) -> None:
             raise DeviceError("the GPU is partitioned (MIG)")
 
     with pytest.raises(DeviceError, match="MIG"):
-        open_meter(Unreadable(lambda program: 1.0, lambda program: 300.0))
+        Unreadable(lambda program: 1.0, lambda program: 300.0).require_energy()

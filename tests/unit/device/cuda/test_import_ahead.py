@@ -90,6 +90,8 @@ time.sleep(600)
 class ForCalls(SimulatedDevice):
     """Compiles and imports as the GPU does, and answers by a function."""
 
+    capabilities = SimulatedDevice.capabilities | {"callables"}
+
     def __init__(self, spec: KernelSpec, runner: CudaRunner) -> None:
         super().__init__(lambda program: 10.0)
         self._spec, self.runner = spec, runner

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from device_contract import DeviceContract
 from faults import wait_until
 
 from tuner.device.base import Device, DeviceInfo, Program
@@ -28,6 +27,7 @@ from tuner.model.hardware import limits_for, occupancy
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Resources, Status
 from tuner.space.load import load_definition
+from tuner.testing.devices import DeviceContract
 
 ROOT = Path(__file__).parents[4]
 FAKE = Path(__file__).parents[3] / "support/fake_evaluator.py"

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from device_contract import DeviceContract
 from fake_hip import install_fake_hip
 from host_programs import cached_compiler
 
@@ -25,6 +24,7 @@ from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Status
 from tuner.space.load import load_definition
+from tuner.testing.devices import DeviceContract
 
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None or shutil.which("gcc") is None, reason="needs gcc and g++"
@@ -195,7 +195,7 @@ class TestFailures:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         # The second one must not load the GPU of the first, whose times it would spoil.
-        monkeypatch.setattr("tuner.extensions.backends.hip.device.HipRunner.describe", pytest.fail)
+        monkeypatch.setattr("tuner.extensions.backends.copying.CopyingRunner.describe", pytest.fail)
         with pytest.raises(DeviceError, match="in use by another"):
             HipDevice(0, spec, {}, nodes=nodes)
 

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from device_contract import DeviceContract
 from opencl_programs import SCALED, Build, needs_opencl, opened
 from operators import STAGED_ENERGY, launch
 
 from tuner.device.base import Device, Program
 from tuner.extensions.backends.opencl.device import OpenclDevice
 from tuner.model.trial import Status
+from tuner.testing.devices import DeviceContract
 
 pytestmark = needs_opencl
 

@@ -14,8 +14,7 @@ from tuner.device.cuda.device import CudaRunner
 from tuner.device.cuda.driver import CudaError
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
 from tuner.device.verify.restarting_worker import RunFailedError
-from tuner.extensions.backends.opencl.device import OpenclRunner
-from tuner.extensions.backends.opencl.worker import OpenclError
+from tuner.extensions.backends.copying import CallFailedError, CopyingRunner
 from tuner.extensions.cpu.child import LaunchEnd
 from tuner.extensions.cpu.device import HostRunner
 from tuner.extensions.cpu.worker import HostRunError
@@ -217,16 +216,19 @@ def test_memory_that_a_gpu_cannot_map_is_no_programs_fault(
     assert workers.since() == ["start", "map T=1", "kill"]
 
 
-@pytest.mark.parametrize("error", [DIED, LATE, OpenclError("no memory")], ids=["died", "late", "1"])
-def test_memory_that_an_opencl_device_cannot_share_is_no_programs_fault(
+@pytest.mark.parametrize(
+    "error", [DIED, LATE, CallFailedError("no memory")], ids=["died", "late", "1"]
+)
+def test_memory_that_cannot_be_copied_to_a_device_is_no_programs_fault(
     workers: Workers, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(
-        "tuner.extensions.backends.opencl.device.Child", lambda *given: FakeWorker(workers)
+        "tuner.extensions.backends.copying.Child", lambda *given: FakeWorker(workers)
     )
-    runner = OpenclRunner(0, frozenset())
+    names = {"called": "the worker", "device": "a device"}
+    runner = CopyingRunner(pytest.fail, (), **names, run_timeout_s=1.0)
     workers.planned["map"] = error
-    with pytest.raises(WorkerError, match="the verifier's memory cannot be shared"):
+    with pytest.raises(WorkerError, match="the verifier's memory cannot be copied"):
         runner.attach(ARENA)
     assert workers.since() == ["start", "map T=1", "kill"]
     runner.close()

@@ -1,4 +1,4 @@
-"""The HIP runtime as this project uses it: errors as exceptions, launches, events, by ctypes.
+"""The HIP runtime as a `Runtime` of programs, by ctypes.
 
 Only functions whose C interface has been the same since ROCm 5 are called, so that no header and
 no package of one release is needed. It has not run on AMD's hardware yet: tests put a library in
@@ -10,13 +10,17 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from tuner.device.base import Program
 from tuner.device.layout import SCALARS, Layout
-from tuner.model.amd import ROCM
-from tuner.model.errors import WorkerError
+from tuner.extensions.backends.copying import Bytes, CallFailedError, CopyingWorker
+from tuner.extensions.backends.hip.topology import NODES, gpu_at
+from tuner.model.amd import ROCM, amd_limits
 from tuner.model.kernel import Launch
+from tuner.process.confinement import be_quiet
 
 LIBRARIES = ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5")
 _NO_DEVICE = 100
@@ -29,76 +33,97 @@ _SEEN = (
 _REFUSALS = frozenset((1, 2, 9, 98, 200, 201, 209, 300, 301, 500, 701))
 _OUT_OF_MEMORY = 2
 _BUS_ID_BYTES, _NAME_BYTES = 64, 256
+# What a flush writes, in the largest cache's sizes.
+FLUSH_MULTIPLE = 2
+# For the streaming rate: beyond every cache, within an eighth of the memory that is free.
+PROBE_BYTES, PROBE_SHARE, PROBE_REPEATS = 1 << 30, 8, 3
+# Events may come out alike for what took less than their resolution.
+_LEAST_PROBE_US = 1e-3
+# After a fault ROCm's runtime writes the GPU's memory to a file, which takes minutes, unless told
+# otherwise; where it heeds neither of these it stays within the limit on core files.
+_NO_DUMPS = {"HSA_DISABLE_COREDUMP_ON_EXCEPTION": "1", "HSA_COREDUMP_PATTERN": os.devnull}
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
 
 
-class HipError(WorkerError):
-    """Report a failed call of the runtime; `sticky` tells that the process is lost with it."""
-
-    def __init__(self, message: str, *, sticky: bool = True, remedy: str | None = None) -> None:
-        super().__init__(message, remedy=remedy)
-        self.sticky = sticky
-
-
 class Hip:
-    """The runtime in this process, on one of its devices.
+    """The runtime in this process, on one of its devices; implements `Runtime`.
 
-    Raises `HipError` where there is no runtime, or no such device.
+    Raises `CallFailedError` where there is no runtime, or no such device. `nodes` is where Linux's
+    driver describes its GPUs.
     """
 
-    def __init__(self, ordinal: int) -> None:
+    most_copies, warm_up_calls = 1, 3
+
+    def __init__(self, ordinal: int, nodes: Path = NODES) -> None:
         self._library = _loaded()
         self._library.hipGetErrorString.restype = ctypes.c_char_p
-        count = self._count()
-        if ordinal >= count:
-            message = f"there is no AMD GPU {ordinal}: the HIP runtime shows {count or 'none'}"
-            raise HipError(message, sticky=False, remedy=_SEEN)
+        gpus = self._count()
+        if ordinal >= gpus:
+            message = f"there is no AMD GPU {ordinal}: the HIP runtime shows {gpus or 'none'}"
+            raise CallFailedError(message, remedy=_SEEN)
         self._ordinal = ordinal
         self.call("hipSetDevice", ordinal)
+        self._gpu = gpu_at(self.bus_id(), nodes)
+        self._limits = amd_limits(self._gpu.architecture)
+        self._flushed: int | None = None
+        self._flushes = count()
+        self._events = ctypes.c_void_p(), ctypes.c_void_p()
+        for event in self._events:
+            self.call("hipEventCreate", ctypes.byref(event))
 
     def _count(self) -> int:
-        count = ctypes.c_int()
-        for name, argument in (("hipInit", 0), ("hipGetDeviceCount", ctypes.byref(count))):
+        gpus = ctypes.c_int()
+        for name, argument in (("hipInit", 0), ("hipGetDeviceCount", ctypes.byref(gpus))):
             status = getattr(self._library, name)(argument)
             if status == _NO_DEVICE:
                 return 0
             self._check(name, status)
-        return count.value
+        return gpus.value
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function of the runtime; raise `HipError` with its name and reason."""
+        """Call a function of the runtime; raise `CallFailedError` with its name and reason."""
         self._check(name, getattr(self._library, name)(*arguments))
 
     def _check(self, name: str, status: int) -> None:
         if status:
             text = self._library.hipGetErrorString(status) or b"no description"
             message = f"{name}: error {status} ({text.decode(errors='replace')})"
-            raise HipError(message, sticky=status not in _REFUSALS)
+            raise CallFailedError(message, sticky=status not in _REFUSALS)
 
-    @property
-    def name(self) -> str:
-        room = ctypes.create_string_buffer(_NAME_BYTES)
-        self.call("hipDeviceGetName", room, _NAME_BYTES, self._ordinal)
-        return room.value.decode(errors="replace")
-
-    @property
     def bus_id(self) -> str:
-        """Where the GPU is: `0000:c1:00.0`."""
+        """Say where the GPU is, `0000:c1:00.0`, without any work on it."""
         room = ctypes.create_string_buffer(_BUS_ID_BYTES)
         self.call("hipDeviceGetPCIBusId", room, _BUS_ID_BYTES, self._ordinal)
         return room.value.decode(errors="replace").lower()
 
-    @property
-    def version(self) -> str:
-        found = ctypes.c_int()
-        self.call("hipRuntimeGetVersion", ctypes.byref(found))
-        return str(found.value)
+    def describe(self) -> Mapping[str, int | float | str]:
+        """Tell what the GPU is, and measure its memory."""
+        name, version = ctypes.create_string_buffer(_NAME_BYTES), ctypes.c_int()
+        self.call("hipDeviceGetName", name, _NAME_BYTES, self._ordinal)
+        self.call("hipRuntimeGetVersion", ctypes.byref(version))
+        return {
+            "name": name.value.decode(errors="replace"),
+            "architecture": self._gpu.architecture,
+            "multiprocessors": max(1, self._gpu.simds // self._limits.partitions),
+            "cache_bytes": self._limits.cache_bytes,
+            "runtime": str(version.value),
+            "streaming_gbps": self._streaming_gbps(),
+        }
 
-    @property
-    def free_bytes(self) -> int:
+    def _streaming_gbps(self) -> float:
+        """Measure copying on the GPU, reads and writes together, in GB/s."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.call("hipMemGetInfo", ctypes.byref(free), ctypes.byref(total))
-        return free.value
+        size_bytes = min(PROBE_BYTES, free.value // PROBE_SHARE) // 2
+        target, source = (self.allocate(size_bytes) for _ in range(2))
+        times_us = []
+        for _ in range(1 + PROBE_REPEATS):
+            self.start()
+            self.copy(target, source, 0, size_bytes)
+            times_us.append(max(self.stop_us(), _LEAST_PROBE_US))
+        for place in (target, source):
+            self.free(place)
+        return 2 * size_bytes / min(times_us) / 1e3
 
     def allocate(self, size_bytes: int) -> int:
         """Allocate memory of the GPU; raise `MemoryError` where it is full."""
@@ -107,40 +132,73 @@ class Hip:
         if status == _OUT_OF_MEMORY:
             raise MemoryError(f"{size_bytes / 1e9:.3g} GB on the GPU")
         if status or place.value is None:
-            raise HipError(f"hipMalloc: error {status}")
+            raise CallFailedError(f"hipMalloc: error {status}", sticky=True)
         return place.value
 
     def free(self, place: int) -> None:
         self.call("hipFree", ctypes.c_void_p(place))
 
-    def upload(self, place: int, source: int, size_bytes: int) -> None:
-        """Copy from an address of this process's memory, and wait."""
-        self._copy(place, source, size_bytes, _TO_DEVICE)
+    def upload(self, place: int, source: Bytes) -> None:
+        self._copy(place, source.ctypes.data, source.nbytes, _TO_DEVICE)
 
-    def download(self, target: int, place: int, size_bytes: int) -> None:
-        """Copy to an address of this process's memory, and wait."""
-        self._copy(target, place, size_bytes, _TO_HOST)
+    def download(self, target: Bytes, place: int) -> None:
+        self._copy(target.ctypes.data, place, target.nbytes, _TO_HOST)
 
-    def copy(self, target: int, place: int, size_bytes: int) -> None:
-        self._copy(target, place, size_bytes, _ON_DEVICE)
+    def copy(self, target: int, source: int, offset: int, size_bytes: int) -> None:
+        self._copy(target + offset, source + offset, size_bytes, _ON_DEVICE)
 
     def _copy(self, target: int, source: int, size_bytes: int, kind: int) -> None:
         places = ctypes.c_void_p(target), ctypes.c_void_p(source)
         self.call("hipMemcpy", *places, ctypes.c_size_t(size_bytes), ctypes.c_int(kind))
 
-    def fill(self, place: int, byte: int, size_bytes: int) -> None:
-        size = ctypes.c_size_t(size_bytes)
-        self.call("hipMemset", ctypes.c_void_p(place), ctypes.c_int(byte), size)
+    def fill(self, place: int, byte: int, offset: int, size_bytes: int) -> None:
+        where, size = ctypes.c_void_p(place + offset), ctypes.c_size_t(size_bytes)
+        self.call("hipMemset", where, ctypes.c_int(byte), size)
 
-    def synchronize(self) -> None:
+    def load(self, program: Program) -> LoadedModule:
+        return LoadedModule(self, program.cubin, program.lowered, program.launches)
+
+    def unload(self, code: LoadedModule) -> None:
+        code.unload()
+
+    def bind(self, layout: Layout, place: int) -> Parameters:
+        return Parameters(layout, place)
+
+    def launch(self, code: LoadedModule, launch: Launch, arguments: Parameters) -> None:
+        sizes = (*launch.grid, *launch.block, launch.shared_bytes)
+        parameters = ctypes.c_void_p(arguments.address(launch.arguments))
+        places = (ctypes.c_void_p(None), parameters, ctypes.c_void_p(None))
+        numbers = map(ctypes.c_uint, sizes)
+        self.call("hipModuleLaunchKernel", code.functions[launch.kernel], *numbers, *places)
+
+    def spoil(self) -> None:
+        """Fill the caches, the one beside the memory too, with what no kernel reads."""
+        size_bytes = FLUSH_MULTIPLE * self._limits.cache_bytes
+        if self._flushed is None:
+            self._flushed = self.allocate(size_bytes)
+        self.fill(self._flushed, next(self._flushes) & 0xFF, 0, size_bytes)
+
+    def wait(self) -> None:
         self.call("hipDeviceSynchronize")
 
-    def launch(self, function: ctypes.c_void_p, launch: Launch, parameters: int) -> None:
-        """Enqueue a kernel; `parameters` is where the addresses of its parameters lie."""
-        sizes = (*launch.grid, *launch.block, launch.shared_bytes)
-        numbers = map(ctypes.c_uint, sizes)
-        places = (ctypes.c_void_p(None), ctypes.c_void_p(parameters), ctypes.c_void_p(None))
-        self.call("hipModuleLaunchKernel", function, *numbers, *places)
+    def start(self) -> None:
+        self.call("hipEventRecord", self._events[0], ctypes.c_void_p(None))
+
+    def stop_us(self) -> float:
+        self.call("hipEventRecord", self._events[1], ctypes.c_void_p(None))
+        self.call("hipEventSynchronize", self._events[1])
+        time_ms = ctypes.c_float()
+        self.call("hipEventElapsedTime", ctypes.byref(time_ms), *self._events)
+        return time_ms.value * 1e3
+
+
+def hip_worker(
+    ordinal: int, deterministic: frozenset[str], nodes: Path
+) -> CopyingWorker[int, LoadedModule, Parameters]:
+    """Make the worker of one GPU, in a process of its own."""
+    be_quiet()
+    os.environ |= _NO_DUMPS
+    return CopyingWorker(Hip(ordinal, nodes), deterministic)
 
 
 def _loaded() -> ctypes.CDLL:
@@ -150,9 +208,8 @@ def _loaded() -> ctypes.CDLL:
             return ctypes.CDLL(name)
         except OSError:
             continue
-    raise HipError(
+    raise CallFailedError(
         f"no AMD GPU can be used: the HIP runtime ({LIBRARIES[0]}) is not installed",
-        sticky=False,
         remedy=f"install ROCm where there is an AMD GPU (ROCM_PATH names its folder, {ROCM} "
         "otherwise); --device host verifies on the CPU",
     )
@@ -174,7 +231,7 @@ class LoadedModule:
                 symbol = lowered[kernel].encode()
                 hip.call("hipModuleGetFunction", ctypes.byref(found), self._module, symbol)
                 self.functions[kernel] = found
-        except HipError:
+        except CallFailedError:
             self.unload()
             raise
 
@@ -203,27 +260,3 @@ class Parameters:
             pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
             self._pointers[taken] = pointers
         return ctypes.addressof(self._pointers[taken])
-
-
-class Stopwatch:
-    """Two events of the default stream, and the time between them."""
-
-    def __init__(self, hip: Hip) -> None:
-        self._hip = hip
-        self._events = ctypes.c_void_p(), ctypes.c_void_p()
-        for event in self._events:
-            hip.call("hipEventCreate", ctypes.byref(event))
-
-    def start(self) -> None:
-        self._record(self._events[0])
-
-    def stop_us(self) -> float:
-        """Wait for what was enqueued since the start; return what it took, in microseconds."""
-        self._record(self._events[1])
-        self._hip.call("hipEventSynchronize", self._events[1])
-        time_ms = ctypes.c_float()
-        self._hip.call("hipEventElapsedTime", ctypes.byref(time_ms), *self._events)
-        return time_ms.value * 1e3
-
-    def _record(self, event: ctypes.c_void_p) -> None:
-        self._hip.call("hipEventRecord", event, ctypes.c_void_p(None))

@@ -12,7 +12,8 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from tuner.compiler.includes import OWN
-from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
+from tuner.compiler.passed_on import PassingCompiler
+from tuner.device.base import ComparisonRounds, Device, Outcome, Program
 from tuner.extensions.backends.program.command import EXAMPLE, Command, CommandFailed
 from tuner.extensions.backends.program.messages import (
     Answer,
@@ -39,12 +40,14 @@ ANSWER_LETTERS = 200
 M = TypeVar("M", bound=BaseModel)
 
 
-class EvaluatorDevice:
-    """Ask a command for everything; implements `Device`. `run` may be called from threads.
+class EvaluatorDevice(Device):
+    """Ask a command for everything. `run` may be called from threads.
 
     Raises `DeviceError` where the command does not describe its hardware, and once it has failed
     `MOST_FAULTS` times in a row. A single failure is the outcome of what was asked.
     """
+
+    capabilities = frozenset({"compiler", "resources"})
 
     def __init__(self, text: str, spec: KernelSpec, operators: Mapping[str, str]) -> None:
         if any(launch.maps for launch in (*spec.baseline, *spec.launch)):
@@ -57,7 +60,12 @@ class EvaluatorDevice:
         self._command = Command(text)
         self._faults, self._lock = 0, Lock()
         self._described = self._describe()
-        self.info: DeviceInfo = self._described.info(text)
+        self.info = self._described.info(text)
+        if self._described.verifies:
+            self.capabilities |= {"verify"}
+
+    def compiler(self, jobs: int | None) -> PassingCompiler:
+        return PassingCompiler(self._text)
 
     def run(
         self,

@@ -6,24 +6,37 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program, RankedRounds
+from tuner.device.base import Counted, DeviceInfo, Outcome, Program, Watchers
+from tuner.device.forwarding import ForwardingDevice
 from tuner.extensions.scale.cluster.coordinator import MOST_LOSSES, Cluster, LostTooOftenError
 from tuner.extensions.scale.cluster.files import kernel_bundle, retold
 from tuner.extensions.scale.cluster.membership import Slot, Wanted
-from tuner.extensions.scale.cluster.messages import CallDevice, Leave, OpenKernel
+from tuner.extensions.scale.cluster.messages import (
+    COUNTERS,
+    WATCHERS,
+    CallDevice,
+    Leave,
+    OpenKernel,
+    ToldWatchers,
+)
 from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, WorkerError
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Status
 
+# What becomes of one program, and is soon known.
+_OF_PROGRAMS = frozenset({"run", "verify", "same_bits"})
 
-class RemoteDevice:
-    """Verify and time programs on one slot of a cluster; as `Device`, `CanRank`, `ComparesBits`.
+
+class RemoteDevice(ForwardingDevice):
+    """Verify and time programs on one slot of a cluster.
 
     A call whose slot is lost is made again on another one of the same model, for which it waits.
     Where `wanted` names a slot, only that one will do, once it is back; it is waited for only where
     the run has no other: they take over what a `DeviceLost` tells them of. `say` is told which host
     works for whom. `wait_s` is how long to wait for the first one, otherwise as long.
     """
+
+    capabilities = frozenset({"verify", "bits", "rank"})
 
     def __init__(
         self,
@@ -52,40 +65,15 @@ class RemoteDevice:
         """The host that works for this device now."""
         return self._slot.info.host
 
-    def run(
-        self,
-        program: Program,
-        *,
-        incumbent_us: float | None = None,
-        full_verification: bool = False,
-    ) -> Outcome:
-        """Verify and time; a program that is lost with every worker is blamed for it."""
-        call = CallDevice(
-            "run",
-            (program,),
-            {"incumbent_us": incumbent_us, "full_verification": full_verification},
-        )
-        return self._outcome(call)
-
-    def verify(self, program: Program) -> Outcome:
-        return self._outcome(CallDevice("verify", (program,)))
-
-    def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
-        compared: ComparisonRounds = self.call(
-            CallDevice("compare", (tuple(programs),), {"rounds": rounds}),
-            self._cluster.settings.patience.compare_s,
-        )
-        return compared
-
-    def rank(self, programs: Sequence[Program], *, rounds: int) -> RankedRounds:
-        times_us: RankedRounds = self.call(
-            CallDevice("rank", (tuple(programs),), {"rounds": rounds}),
-            self._cluster.settings.patience.compare_s,
-        )
-        return times_us
-
-    def same_bits(self, program: Program, like: Program) -> Outcome:
-        return self._outcome(CallDevice("same_bits", (program, like)))
+    def forward(self, name: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """Have the slot do it; a program that is lost with every worker is blamed for it."""
+        call, patience = CallDevice(name, arguments, options), self._cluster.settings.patience
+        if name not in _OF_PROGRAMS:
+            return self.call(call, patience.compare_s + options.get("seconds", 0.0))
+        try:
+            return self.call(call, patience.run_s)
+        except LostTooOftenError as error:
+            return Outcome(Status.LAUNCH, error.message)
 
     def close(self) -> None:
         """Give the slot back; its worker closes the device."""
@@ -93,12 +81,10 @@ class RemoteDevice:
             self._closed = True
             self._cluster.release(self._slot, Leave())
 
-    def _outcome(self, call: CallDevice) -> Outcome:
-        try:
-            outcome: Outcome = self.call(call, self._cluster.settings.patience.run_s)
-        except LostTooOftenError as error:
-            return Outcome(Status.LAUNCH, error.message)
-        return outcome
+    def call_part(self, part: str, method: str, *arguments: Any) -> Any:
+        """Call a watching tool, by its kind, or the counters."""
+        call = CallDevice(method, arguments, part=part)
+        return self.call(call, self._cluster.settings.patience.compare_s)
 
     def call(self, call: CallDevice, deadline_s: float) -> Any:
         """Call the device, on another slot where this one is lost."""
@@ -138,3 +124,38 @@ class RemoteDevice:
         with self._bundle.errors_at_home():
             slot, info = self._cluster.take(self._wanted, self._kernel, self._bundle, wait_s=wait_s)
         return slot, replace(info, environment={**info.environment, "host": slot.info.host})
+
+
+class RemoteGpu(RemoteDevice):
+    """A GPU of a cluster; its tools run on the worker's host: where that has none, none is here."""
+
+    capabilities = RemoteDevice.capabilities | {"machine_code", "sanitizer", "counters", "energy"}
+
+    def watchers(self) -> Watchers:
+        told: ToldWatchers = self.call_part(WATCHERS, "")
+        tools = tuple(RemotePart(self, kind) for kind in told.kinds)
+        return Watchers(tools, told.compile_options, told.largest_bytes)
+
+    def counters(self) -> RemotePart:
+        return RemotePart(self, COUNTERS)
+
+
+class RemotePart:
+    """A watching tool beside a GPU of the cluster, or its counters: a `Watcher` or `Counters`."""
+
+    def __init__(self, device: RemoteGpu, kind: str) -> None:
+        self._device, self.kind = device, kind
+
+    def watch(self, programs: Sequence[Program]) -> Sequence[Outcome]:
+        outcomes: Sequence[Outcome] = self._device.call_part(self.kind, "watch", tuple(programs))
+        return outcomes
+
+    def refusal(self) -> str:
+        return str(self._device.call_part(self.kind, "refusal"))
+
+    def count(self, program: Program, names: Sequence[str]) -> Counted:
+        counted: Counted = self._device.call_part(self.kind, "count", program, tuple(names))
+        return counted
+
+    def close(self) -> None:
+        """The worker closes it with the device."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.compiler.base import Compiler, CompileResult
-from tuner.device.base import CanCount, CanWatch, Counters, Device, Watcher
+from tuner.device.base import Counters, Device, Watcher
 from tuner.device.select import open_compiler, open_device
 from tuner.extensions.scale.cluster.files import FileStore, placed, retell, retold, unplaced
 from tuner.extensions.scale.cluster.messages import (
@@ -258,11 +258,11 @@ class _Tools:
     def __init__(self, device: Device) -> None:
         self.parts: dict[str, Watcher | Counters] = {}
         self.told = ToldWatchers((), (), 0)
-        if isinstance(device, CanWatch):
+        if "sanitizer" in device.capabilities:
             found = device.watchers()
             self.parts = {tool.kind: tool for tool in found.tools}
             self.told = ToldWatchers(tuple(self.parts), found.compile_options, found.largest_bytes)
-        if isinstance(device, CanCount):
+        if "counters" in device.capabilities:
             self.parts[COUNTERS] = device.counters()
 
     def close(self) -> None:

@@ -1,17 +1,51 @@
-"""What every device does: one class of tests, run over each of them."""
+"""What every device does, for who writes one: derive from `DeviceContract` in a pytest module.
+
+    class TestMine(DeviceContract):
+        @pytest.fixture
+        def device(self): ...      # an open device
+        @pytest.fixture
+        def working(self): ...     # programs of one workload, two or more, that it runs
+        @pytest.fixture
+        def failing(self): ...     # one of the same workload that fails, or is wrong
+
+A device derives from `tuner.device.base.Device`, and names in `capabilities` what it can do besides
+running, verifying and comparing. The suite tries what it names and asks it to refuse the rest.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import pytest
 
-from tuner.device.base import CanRank, Device, Program
+from tuner.device.base import Capability, Device, Program
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import limits_for
 from tuner.model.trial import Status
 
+# Asked of a device that lacks a capability, with a program.
+REFUSED: Mapping[Capability, Callable[[Device, Program], object]] = {
+    "bits": lambda device, program: device.same_bits(program, program),
+    "rank": lambda device, program: device.rank([program] * 2, rounds=1),
+    "recording": lambda device, _: device.recording,
+    "compiler": lambda device, _: device.compiler(1),
+    "callables": lambda device, _: device.call_compiler(1),
+    "sanitizer": lambda device, _: device.watchers(),
+    "counters": lambda device, _: device.counters(),
+    "energy": lambda device, _: device.require_energy(),
+}
+
 
 class DeviceContract:
     """Subclasses give the fixtures `device`, `working` (two programs or more) and `failing`."""
+
+    @pytest.mark.parametrize("capability", REFUSED)
+    def test_what_it_cannot_do_is_an_error(
+        self, device: Device, working: list[Program], capability: Capability
+    ) -> None:
+        if capability not in device.capabilities:
+            with pytest.raises(DeviceError):
+                REFUSED[capability](device, working[0])
 
     def test_it_names_hardware_that_is_known(self, device: Device) -> None:
         info = device.info
@@ -59,8 +93,34 @@ class DeviceContract:
         assert all(time > 0 for row in rounds.times_us for time in row)
         assert len(rounds.isolated_us) == len(working)
 
+    def test_a_verdict_has_no_time(
+        self, device: Device, working: list[Program], failing: Program
+    ) -> None:
+        asked = [*working, failing]
+        outcomes = list(device.verify_together(asked))
+        assert len(outcomes) == len(asked)
+        outcomes += map(device.verify, asked)
+        assert all(outcome.measurement is None for outcome in outcomes)
+        right = [True] * len(working) + [False]
+        if "verify" in device.capabilities:
+            assert [outcome.status is Status.CORRECT for outcome in outcomes] == right * 2
+        else:
+            assert {outcome.status for outcome in outcomes} <= {Status.NOT_RECORDED}
+
+    def test_a_program_makes_its_own_bits(self, device: Device, working: list[Program]) -> None:
+        if "bits" in device.capabilities:
+            assert device.same_bits(working[0], working[0]).status is Status.CORRECT
+
+    def test_a_recording_holds_what_it_answers(
+        self, device: Device, working: list[Program]
+    ) -> None:
+        if "recording" in device.capabilities:
+            assert device.recording.path.is_file()
+            assert device.recording.created
+            assert device.recording.holds(working[0].workload)
+
     def test_ranked_programs_have_a_time_each(self, device: Device, working: list[Program]) -> None:
-        if isinstance(device, CanRank):
+        if "rank" in device.capabilities:
             rows = device.rank(working, rounds=4)
             assert [len(row) for row in rows] == [len(working)] * 4
             assert all(time is not None and time > 0 for row in rows for time in row)
