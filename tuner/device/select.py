@@ -222,15 +222,11 @@ def require_for(spec: KernelSpec, kind: str) -> None:
             path=spec.source,
             remedy="--device hip measures it on AMD's, --device host verifies it on the CPU",
         )
-    if spec.language in (PYTHON, OPENCL) and kind == "hip":
+    not_hip = kind == "hip" and spec.language in (PYTHON, OPENCL)
+    if not_hip or (kind == "opencl" and spec.language is not OPENCL):
+        runs = "HIP" if not_hip else "OpenCL"
         raise DeviceError(
-            f"--device hip runs HIP, and this is {spec.language.name}",
-            path=spec.source,
-            remedy="use another device: `tune devices` lists them",
-        )
-    if spec.language is not OPENCL and kind == "opencl":
-        raise DeviceError(
-            f"--device opencl runs OpenCL, and this is {spec.language.name}",
+            f"--device {kind} runs {runs}, and this is {spec.language.name}",
             path=spec.source,
             remedy="use another device: `tune devices` lists them",
         )

@@ -38,7 +38,6 @@ from tuner.model.amd import ROCM, amd_limits
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.languages import HIP
 from tuner.process.confinement import confine_program
-from tuner.process.pool import settle
 
 HEADERS = Path(__file__).with_name("headers")
 # The first knows code objects of version 5, from which our headers read a grid's size.
@@ -185,13 +184,12 @@ class HipCompiler:
         self._timeout_s, self._cache = timeout_s, cache
         self._workers = workers or len(os.sched_getaffinity(0))
         remove_left_behind()
-        # Looks results up and stores them: the others' threads cannot reach the cache.
-        self._front = ThreadPoolExecutor(1, "hip-cache")
+        # They look results up and store them: threads that compile cannot reach the cache.
+        self._front = ThreadPoolExecutor(self._workers, "hip-cache")
         self._confined: dict[tuple[str, ...], tuple[ThreadPoolExecutor, Path]] = {}
         self._thread = threading.local()
         self._stack = ExitStack()
         self._lock = threading.Lock()
-        self._waiting: set[Future[CompileResult]] = set()
         self._closed = False
 
     @property
@@ -199,69 +197,34 @@ class HipCompiler:
         return self._clang.name
 
     def submit(self, request: CompileRequest) -> Future[CompileResult]:
-        future: Future[CompileResult] = Future()
         with self._lock:
             if self._closed:
                 raise WorkerError("the compiler was closed")
-            self._waiting.add(future)
-            self._front.submit(self._answer, request, future)
-        return future
+            return self._front.submit(self._answer, request)
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            left = list(self._waiting)
-        for future in left:
-            future.cancel()
         self._command.close()
         self._front.shutdown(wait=True, cancel_futures=True)
         self._stack.close()
 
-    def _answer(self, request: CompileRequest, future: Future[CompileResult]) -> None:
-        try:
-            if refused := self._refusal(request):
-                self._settle(future, CompileResult(error=refused))
-                return
-            included = include_digest(request.source, request.include_dirs)
-            key = cache_key(request, self._identity, included)
-            stored = self._cache.get(key) if self._cache else None
-            if stored is not None:
-                self._settle(future, stored)
-                return
-            threads, scratch = self._threads(request.include_dirs)
-            compiling = threads.submit(self._compile, request, scratch)
-        except Exception as error:  # noqa: BLE001 - whoever waits for the result is told
-            self._settle(future, error)
-            return
-
-        def hand_back(done: Future[tuple[CompileResult, bool]]) -> None:
-            with suppress(RuntimeError):  # it was closed, and nobody waits for the result
-                self._front.submit(self._compiled, request, key, done, future)
-
-        compiling.add_done_callback(hand_back)
-
-    def _compiled(
-        self,
-        request: CompileRequest,
-        key: str,
-        done: Future[tuple[CompileResult, bool]],
-        future: Future[CompileResult],
-    ) -> None:
-        try:
-            result, lasting = done.result()
-            if result.ok:
-                result = _described(request, result, self._limits.threads_per_warp)
-            if self._cache and lasting:
-                self._cache.put(key, result)
-        except Exception as error:  # noqa: BLE001 - as above
-            self._settle(future, error)
-        else:
-            self._settle(future, result)
-
-    def _settle(self, future: Future[CompileResult], outcome: CompileResult | Exception) -> None:
+    def _answer(self, request: CompileRequest) -> CompileResult:
+        if refused := self._refusal(request):
+            return CompileResult(error=refused)
+        included = include_digest(request.source, request.include_dirs)
+        key = cache_key(request, self._identity, included)
+        stored = self._cache.get(key) if self._cache else None
+        if stored is not None:
+            return stored
         with self._lock:
-            self._waiting.discard(future)
-        settle(future, outcome)
+            threads, scratch = self._threads(request.include_dirs)
+        result, lasting = threads.submit(self._compile, request, scratch).result()
+        if result.ok:
+            result = _described(request, result, self._limits.threads_per_warp)
+        if self._cache and lasting:
+            self._cache.put(key, result)
+        return result
 
     def _refusal(self, request: CompileRequest) -> str | None:
         for option in request.options:
