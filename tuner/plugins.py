@@ -68,11 +68,11 @@ OWN: dict[str, dict[str, str]] = {
         "dispatch": "tuner.extensions.export.dispatch:export_dispatch",
         "sglang-configs": "tuner.extensions.engines.configs.writing:SGLANG",
         "vllm-configs": "tuner.extensions.engines.configs.writing:VLLM",
-        "kernel-tuner": "tuner.extensions.study.kernel_tuner_export:write_both",
+        "kernel-tuner": "tuner.extensions.study.kernel_tuner_recordings:write_both",
         "trajectories": "tuner.extensions.agents.training:export_trajectories",
     },
     PROVERS: {"host": "tuner.extensions.cpu.proof"},
-    RECORDINGS: {"kernel_tuner": "tuner.extensions.study.foreign_recordings:FOREIGN"},
+    RECORDINGS: {"kernel_tuner": "tuner.extensions.study.kernel_tuner_recordings:FOREIGN"},
     SEARCHERS: {
         "kernel_tuner": "tuner.extensions.study.kernel_tuner_searcher:STRATEGIES",
     },

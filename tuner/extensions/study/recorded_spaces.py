@@ -8,8 +8,7 @@ from pathlib import Path
 
 from tuner.device.base import CompileTarget, Outcome
 from tuner.device.recorded.recording import Recording, load_recording
-from tuner.extensions.study.foreign import MeasuredSpace, is_foreign
-from tuner.extensions.study.kernel_tuner_files import load_measured
+from tuner.extensions.study.kernel_tuner_files import MeasuredSpace, is_foreign, load_measured
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import InputError
 from tuner.model.kernel import KernelSpec, Workload

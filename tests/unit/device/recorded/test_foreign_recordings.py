@@ -11,8 +11,7 @@ from tuner.device.base import Program
 from tuner.device.recorded.known_gpus import GPUS
 from tuner.device.recorded.recording import RecordedDevice
 from tuner.device.select import open_device
-from tuner.extensions.study.foreign import device_info
-from tuner.extensions.study.foreign_recordings import recording_from
+from tuner.extensions.study.kernel_tuner_recordings import device_info, recording_from
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import limits_for

@@ -12,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.caches import BLOCKS, FAILED, ITEMS, cache, entry, time_ms, written
-from tuner.extensions.study import foreign
-from tuner.extensions.study.foreign import UNKNOWN_DATE, ForeignAnswer, MeasuredSpace, is_foreign
+from tuner.extensions.study import kernel_tuner_files
 from tuner.extensions.study.kernel_tuner_files import (
+    UNKNOWN_DATE,
+    ForeignAnswer,
+    MeasuredSpace,
     cache_text,
+    is_foreign,
     load_measured,
     measured_in_cache,
     measured_in_t4,
@@ -133,7 +136,7 @@ def test_a_packed_file_that_is_cut_short_or_huge_is_refused(
     cut, bomb = tmp_path / "cut.json.gz", tmp_path / "bomb.json.gz"
     cut.write_bytes(whole[:-20])
     assert "cannot be read" in refused(cut).message
-    monkeypatch.setattr(foreign, "MAX_BYTES", 1 << 16)
+    monkeypatch.setattr(kernel_tuner_files, "MAX_BYTES", 1 << 16)
     bomb.write_bytes(gzip.compress(b"{" + b" " * (1 << 24)))
     assert f"over {1 << 16} bytes when unpacked" in refused(bomb).message
 

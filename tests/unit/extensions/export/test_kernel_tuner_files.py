@@ -11,7 +11,7 @@ import pytest
 from tuner.app.run import tune
 from tuner.device.select import open_device
 from tuner.device.simulated import H200_LIKE, SimulatedDevice
-from tuner.extensions.study.kernel_tuner_export import write_both
+from tuner.extensions.study.kernel_tuner_recordings import write_both
 from tuner.model.errors import DeviceError, InputError, SessionError
 from tuner.model.trial import Status
 from tuner.session.records import file_sha
