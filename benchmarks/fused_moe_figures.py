@@ -237,7 +237,7 @@ def searches(
 ) -> list[dict[str, Any]]:
     """Replay the search over all numbers of tokens of recordings and of what was measured."""
     from tuner.device.recorded.recording import load_recording
-    from tuner.extensions.study.compare import recorded_spaces
+    from tuner.extensions.study.recorded_spaces import recorded_spaces
 
     found = [
         (space, load_recording(one).operators["WEIGHTS"])

@@ -24,9 +24,8 @@ from statistics import stdev
 
 from environment import RESULTS, ROOT, commit, environment, write_result
 
-from tuner.extensions.study.compare import recorded_spaces
-from tuner.extensions.study.comparison import SearcherScore, Settings, compare, mean_of
-from tuner.extensions.study.recorded_spaces import recording_name
+from tuner.extensions.study.comparison import SearcherScore, Settings, mean_of, replay_all
+from tuner.extensions.study.recorded_spaces import recorded_spaces, recording_name
 
 SEARCHERS = (
     "auto",
@@ -104,7 +103,7 @@ def row_of(path: Path, spaces: list, name: str, asked: argparse.Namespace) -> di
     """Replay one method over one recording; the mean of its workloads, and of every seed."""
     started_s = time.perf_counter()
     settings = Settings((name,), asked.seeds, asked.trials, asked.batch)
-    comparison = compare(settings, spaces, jobs=asked.jobs)
+    comparison = replay_all(settings, spaces, jobs=asked.jobs)
     shares = [result.space.optimum_us / result.methods[0].found_us for result in comparison.results]
     return {
         "recording": path.name,

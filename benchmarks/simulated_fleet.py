@@ -67,7 +67,7 @@ FEW, EACH = "few", "each"
 
 def extract(sessions: Sequence[Path], recording: Path) -> dict[str, Any]:
     """Read what sessions of one slice measured, and a recording of one number of tokens."""
-    from tuner.extensions.study.compare import recorded_spaces
+    from tuner.extensions.study.recorded_spaces import recorded_spaces
     from tuner.model.trial import INITIAL
     from tuner.session.session import Session
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tuner.app.check import check
     from tuner.app.render import render
     from tuner.extensions.agents.reward import Effort, GrpoReward, reward
-    from tuner.extensions.study.compare import compare
+    from tuner.extensions.study.comparison import compare
 
 __all__ = [
     "Effort",
@@ -32,7 +32,7 @@ _HOMES = {
     "GrpoReward": "extensions.agents.reward",
     "TuningResult": "app.api",
     "check": "app.check",
-    "compare": "extensions.study.compare",
+    "compare": "extensions.study.comparison",
     "render": "app.render",
     "reward": "extensions.agents.reward",
     "tune": "app.api",

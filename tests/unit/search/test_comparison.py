@@ -24,11 +24,11 @@ from tuner.extensions.study.comparison import (
     SearcherComparison,
     SearcherScore,
     Settings,
-    compare,
     expected_random,
     half,
     mean_of,
     replay,
+    replay_all,
     score_of,
 )
 from tuner.extensions.study.recorded_spaces import RecordedSpace, load_spaces
@@ -119,7 +119,7 @@ def test_failures_are_evaluations_and_an_early_end_keeps_the_best(cached, watche
 
 
 def compared(spaces: list[RecordedSpace], jobs: int = 1, trials: int = 8) -> SearcherComparison:
-    return compare(Settings(NAMES, seeds=2, trials=trials), spaces, jobs=jobs)
+    return replay_all(Settings(NAMES, seeds=2, trials=trials), spaces, jobs=jobs)
 
 
 def test_the_results_do_not_depend_on_the_jobs(cached: RecordedSpace) -> None:
@@ -133,7 +133,7 @@ def test_the_results_do_not_depend_on_the_jobs(cached: RecordedSpace) -> None:
 def test_every_run_is_heard_of_and_recordings_are_averaged(cached, tmp_path: Path) -> None:
     (other,) = load_spaces(written(tmp_path / "other.json", cache()), never)
     ended: list[ReplayTask] = []
-    made = compare(Settings(("random",), 3, 5), [cached, other], ended=ended.append)
+    made = replay_all(Settings(("random",), 3, 5), [cached, other], ended=ended.append)
     assert ended == [ReplayTask(space, "random", seed) for space in (0, 1) for seed in range(3)]
     assert list(made.by_recording()) == [str(cached.path), str(other.path)]
     first, second = (row["random"] for row in made.by_recording().values())

@@ -41,6 +41,7 @@ from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
 
 # Whose limits on threads, shared memory and grids a launch must keep.
 COMPUTE_CAPABILITY = (9, 0)
+RUN_TIMEOUT_S = 10.0
 # Of what a kernel's process wrote, in a reason.
 LOG_LETTERS = 200
 # Ascending, descending and random.
@@ -68,7 +69,7 @@ class HostDevice(VerifiedDevice):
         spec: KernelSpec,
         operators: Mapping[str, str],
         *,
-        run_timeout_s: float = 10.0,
+        run_timeout_s: float = RUN_TIMEOUT_S,
         environment: Mapping[str, str] | None = None,
         finding: Callable[[str], str] | None = None,
     ) -> None:

@@ -12,7 +12,7 @@ from tuner.device.base import Device
 from tuner.device.families import Listed
 from tuner.device.select import unknown_device
 from tuner.extensions.cpu.compiler import SANITIZERS, HostCompiler, preload, sanitizer_finding
-from tuner.extensions.cpu.device import HostDevice, HostWatcher
+from tuner.extensions.cpu.device import RUN_TIMEOUT_S, HostDevice, HostWatcher
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec
 from tuner.space.plan import Plan
@@ -27,10 +27,26 @@ class HostFamily:
 
     listed_as = ""
 
-    def open(self, detail: str, spec: KernelSpec, operators: Mapping[str, str]) -> Device:
+    def open(
+        self,
+        detail: str,
+        spec: KernelSpec,
+        operators: Mapping[str, str],
+        *,
+        run_timeout_s: float = RUN_TIMEOUT_S,
+    ) -> Device:
         if detail:
             raise unknown_device(f"host:{detail}")
-        return HostDevice(spec, operators)
+        return HostDevice(spec, operators, run_timeout_s=run_timeout_s)
+
+    def open_sanitized(
+        self, spec: KernelSpec, operators: Mapping[str, str], stack: ExitStack
+    ) -> tuple[Compiler, Device]:
+        """Open a device that runs sanitized programs, and their compiler; the stack closes both.
+
+        Raises `DeviceError` where g++ came without the sanitizers.
+        """
+        return sanitized_host(spec, operators, preload(SANITIZERS), stack)
 
     def compiler(self, jobs: int | None, target: str) -> Compiler:
         return HostCompiler(jobs, cache=Cache())

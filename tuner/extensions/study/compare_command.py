@@ -90,8 +90,8 @@ def command(
     search expects, 1 the optimum from the first trial on. In the JSON object, share_50 and
     share_100 are the shares of the optimum after 50 % and 100 % of the trials.
     """
-    from tuner.extensions.study.compare import compare
     from tuner.extensions.study.compare_page import write_comparison
+    from tuner.extensions.study.comparison import compare
     from tuner.extensions.study.recorded_spaces import recording_name
 
     recordings = tuple(dict.fromkeys(path.resolve() for path in recordings))

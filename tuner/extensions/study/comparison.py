@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
-from tuner.extensions.study.recorded_spaces import RecordedSpace
+from tuner.app.plan import require_searcher
+from tuner.extensions.study.recorded_spaces import (
+    RecordedSpace,
+    recorded_spaces,
+    recording_name,
+)
 from tuner.model.errors import InputError
 from tuner.search.factory import make_searcher
 
@@ -182,6 +189,49 @@ class SearcherComparison:
 
 
 def compare(
+    recordings: Sequence[Path | str],
+    *,
+    searchers: Sequence[str] = ("auto", "optuna", "random"),
+    seeds: int = 20,
+    trials: int = 100,
+    batch: int = 1,
+    workloads: Sequence[str] = (),
+    space: Path | str | None = None,
+    jobs: int = 1,
+    reading: Callable[[Path], None] = lambda path: None,
+    ended: Callable[[RecordedSpace, str], None] = lambda space, searcher: None,
+) -> SearcherComparison:
+    """Replay search methods over recordings, each with every seed, and score what they find.
+
+    A recording is a file of `tune record`, a Kernel Tuner cache or T4 results; the search space of
+    the first kind is found by its name, or is `space`. `ended` is called when a method was replayed
+    over a space with every seed. Raises `InputError` for a searcher or a file of no use.
+    """
+    for name in searchers:
+        require_searcher(name)
+    own = None if space is None else Path(space)
+    read: list[RecordedSpace] = []
+    for path in dict.fromkeys(Path(path).resolve() for path in recordings):
+        reading(path)
+        read += recorded_spaces(path, own, workloads)
+    # Recordings of one name have their folders' too: those of two GPUs are called alike.
+    paths = Counter(recording_name(path) for path in {one.path for one in read})
+    spaces = [
+        replace(one, name=f"{one.path.parent.name}/{one.name}") if paths[one.name] > 1 else one
+        for one in read
+    ]
+    left = {(number, name): seeds for number in range(len(spaces)) for name in searchers}
+
+    def count(task: ReplayTask) -> None:
+        left[task.space, task.searcher] -= 1
+        if not left[task.space, task.searcher]:
+            ended(spaces[task.space], task.searcher)
+
+    settings = Settings(tuple(searchers), seeds, trials, batch)
+    return replay_all(settings, spaces, jobs=jobs, ended=count)
+
+
+def replay_all(
     settings: Settings,
     spaces: Sequence[RecordedSpace],
     *,

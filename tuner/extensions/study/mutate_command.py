@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from tuner.extensions.study.mutation.examine import MutantVerdict, MutationReport
+    from tuner.extensions.study.mutation.examine import MutantVerdict
 
 PLAIN_EVERY_S = 5.0
 BELOW = 1
@@ -74,11 +74,12 @@ def command(
     """
     from rich.console import Console
 
-    from tuner.extensions.study.mutate import mutate
-    from tuner.extensions.study.mutation.examine import as_object, as_text
+    from tuner.extensions.study.mutation.examine import as_object, as_text, mutate
+    from tuner.report.mutation_score import share_text
 
     console = Console(stderr=as_json, highlight=False)
-    given = None if config is None else options.unique(_assignments(config), "parameter")
+    pairs = () if config in (None, "default") else map(options.assignment, config.split(","))
+    given = None if config is None else options.unique(tuple(pairs), "parameter")
     with terminated_as_interrupted():
         with stdout_kept_for_result(as_json):
             found = mutate(
@@ -89,7 +90,7 @@ def command(
                 seed=seed,
                 equivalent=equivalent,
                 session=session,
-                progress=partial(_shown, console=console),
+                progress=partial(_show_progress, console=console),
             )
         if as_json:
             click.echo(json.dumps(as_object(found)))
@@ -98,25 +99,14 @@ def command(
                 console.print(line, markup=False, soft_wrap=True)
     if not found.complete:
         raise KeyboardInterrupt
-    if at_least is not None:
-        _require_share(found, at_least)
-
-
-def _assignments(text: str) -> tuple[tuple[str, str], ...]:
-    return () if text == "default" else tuple(map(options.assignment, text.split(",")))
-
-
-def _require_share(found: MutationReport, at_least: float) -> None:
-    from tuner.report.mutation_score import share_text
-
     share = found.score.share
-    if share is None or 100 * share < at_least:
+    if at_least is not None and (share is None or 100 * share < at_least):
         caught = f"{share_text(found.score)} of the mutants caught"
         click.echo(f"Error: {caught}, below the {at_least:g} % asked for", err=True)
         raise Exit(BELOW)
 
 
-def _shown(
+def _show_progress(
     verdicts: Iterable[MutantVerdict], count: int, console: Console
 ) -> Iterator[MutantVerdict]:
     """Pass verdicts on, showing how far they are: a bar on a terminal, else a line at times."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tuner.app.locate import look_for_space
+from tuner.app.plan import read_space
 from tuner.device.base import CompileTarget, Outcome
 from tuner.device.recorded.recording import Recording, load_recording
 from tuner.extensions.study.kernel_tuner_files import MeasuredSpace, is_foreign, load_measured
@@ -94,6 +96,29 @@ def _solvable(space: RecordedSpace) -> RecordedSpace:
 def recording_name(path: Path) -> str:
     """Name a recording by its file, without the endings."""
     return path.name.partition(".")[0] or path.name
+
+
+def recorded_spaces(
+    path: Path, space: Path | None = None, workloads: Sequence[str] = ()
+) -> tuple[RecordedSpace, ...]:
+    """Read a recording's spaces, with the search space that belongs to it or is given."""
+
+    def find(recording: Path) -> Definition:
+        if space is not None:
+            return read_space(space)
+        # It is named after `<folder>/recordings/<gpu>/<kernel>.json.xz`.
+        folders = recording.resolve().parents
+        kernel = folders[min(2, len(folders) - 1)] / f"{recording_name(recording)}.cu"
+        found = look_for_space(kernel, Path.cwd())
+        if found is None:
+            raise InputError(
+                f"there is no search space named {kernel.stem}.yaml, which says what was recorded",
+                path=recording,
+                remedy="name it with --space",
+            )
+        return read_space(found)
+
+    return load_spaces(path, find, workloads)
 
 
 # `tune record` leaves out what is decided without a GPU: whoever answers decides it again.

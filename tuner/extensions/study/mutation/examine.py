@@ -1,33 +1,51 @@
-"""Put mutants to the test, and tell what the check caught: verdicts, the score, its texts."""
+"""Break a kernel in many small ways, and see what share its verification catches."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
+from tuner import plugins
+from tuner.app.instruments import compiler_for
+from tuner.app.plan import check_signature, read_chosen
+from tuner.app.render import chosen_config
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult
-from tuner.device.base import Device, Outcome
-from tuner.extensions.study.mutation.mutants import Mutant
-from tuner.extensions.study.mutation.subject import MutationSubject, entry
+from tuner.compiler.cache import Cache
+from tuner.compiler.pool import NvrtcPool
+from tuner.device.base import Device
+from tuner.extensions.study.mutation.mutants import Mutant, sampled
+from tuner.extensions.study.mutation.subject import (
+    MutationSubject,
+    default_path,
+    entry,
+    read_marks,
+)
 from tuner.model.errors import DeviceError, KernelError, SessionError
-from tuner.model.kernel import Workload
+from tuner.model.kernel import KernelSpec, Workload
+from tuner.model.languages import refuse_opencl, refuse_python
 from tuner.model.trial import Status
 from tuner.process.files import atomic_write
 from tuner.report.mutation_score import FILE, MutationScore, share_text
 from tuner.session.records import file_sha
 from tuner.session.session import Session
 
+# A mutant that never ends is found out in this time.
+RUN_TIMEOUT_S = 2.0
 SAME_CODE = "same machine code"
 NOT_ON_HOST = "compiles to other code for the GPU, but to the same for the host"
 
 
-class Fate(StrEnum):
+class Verdict(StrEnum):
     """What became of a mutant; `stillborn` ones do not compile."""
 
     KILLED = "killed"
@@ -38,20 +56,20 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MutantVerdict:
-    """A mutant's fate and the reason: what was wrong, the mark's words, the compiler's error.
+    """A mutant's verdict and the reason: what was wrong, the mark's words, the compiler's error.
 
     `workload` is the one it died on. `mark` is the reason for which the user marked it equivalent.
     """
 
     mutant: Mutant
-    fate: Fate
+    verdict: Verdict
     reason: str = ""
     workload: Workload | None = None
     mark: str | None = None
 
     @property
     def mark_is_wrong(self) -> bool:
-        return self.mark is not None and self.fate is Fate.KILLED
+        return self.mark is not None and self.verdict is Verdict.KILLED
 
 
 class Compilations:
@@ -93,7 +111,8 @@ class Bench(Compilations):
             if not result.ok:
                 message = f"does not compile for the `host` device:\n{result.error}"
                 raise KernelError(message, path=path)
-            found = self._verified(self._subject.text(workload), workload, result)
+            program = self._subject.program(self._subject.text(workload), workload, result)
+            found = self._device.verify(program)
             if found.status is not Status.CORRECT:
                 message = f"fails unchanged on {workload}: {found.status}: {found.reason}"
                 remedy = "a check that the kernel itself does not pass tells nothing of mutants"
@@ -119,18 +138,15 @@ class Bench(Compilations):
                 results[request] = done or self._compiler.submit(request).result()
             result = results[request]
             if not result.ok:
-                return MutantVerdict(mutant, Fate.STILLBORN, result.error), False
+                return MutantVerdict(mutant, Verdict.STILLBORN, result.error), False
             if result.cubin == self.original(workload).cubin:
                 continue
             same = False
-            found = self._verified(text, workload, result)
+            found = self._device.verify(self._subject.program(text, workload, result))
             if found.status is not Status.CORRECT:
                 reason = f"{found.status}: {found.reason}"
-                return MutantVerdict(mutant, Fate.KILLED, reason, workload), False
+                return MutantVerdict(mutant, Verdict.KILLED, reason, workload), False
         return None, same
-
-    def _verified(self, text: str, workload: Workload, result: CompileResult) -> Outcome:
-        return self._device.verify(self._subject.program(text, workload, result))
 
 
 class Examiner:
@@ -172,25 +188,25 @@ class Examiner:
         self, mutant: Mutant, compilation: Future[CompileResult], marks: Mapping[Mutant, str]
     ) -> MutantVerdict:
         mark = marks.get(mutant)
-        verdict = self._judged(mutant, compilation.result())
+        judged = self._judge(mutant, compilation.result())
         # What only makes a kernel slow may or may not run out of time: that says nothing of a mark.
-        harmless = verdict.fate is Fate.SURVIVED or verdict.reason.startswith(f"{Status.TIMEOUT}:")
-        if mark is not None and harmless:
-            return MutantVerdict(mutant, Fate.EQUIVALENT, mark, mark=mark)
-        return replace(verdict, mark=mark)
+        timed_out = judged.reason.startswith(f"{Status.TIMEOUT}:")
+        if mark is not None and (timed_out or judged.verdict is Verdict.SURVIVED):
+            return MutantVerdict(mutant, Verdict.EQUIVALENT, mark, mark=mark)
+        return replace(judged, mark=mark)
 
-    def _judged(self, mutant: Mutant, first: CompileResult) -> MutantVerdict:
+    def _judge(self, mutant: Mutant, first: CompileResult) -> MutantVerdict:
         verdict, same_on_host = self._plain.verdict(mutant, first)
         if verdict is not None:
             return verdict
         if self._same_on_gpu(mutant, otherwise=same_on_host):
-            return MutantVerdict(mutant, Fate.EQUIVALENT, SAME_CODE)
+            return MutantVerdict(mutant, Verdict.EQUIVALENT, SAME_CODE)
         if same_on_host:
-            return MutantVerdict(mutant, Fate.SURVIVED, NOT_ON_HOST)
+            return MutantVerdict(mutant, Verdict.SURVIVED, NOT_ON_HOST)
         sanitized = self._sanitized.verdict(mutant)[0] if self._sanitized is not None else None
-        if sanitized is not None and sanitized.fate is Fate.KILLED:
+        if sanitized is not None and sanitized.verdict is Verdict.KILLED:
             return sanitized
-        return MutantVerdict(mutant, Fate.SURVIVED)
+        return MutantVerdict(mutant, Verdict.SURVIVED)
 
     def _same_on_gpu(self, mutant: Mutant, *, otherwise: bool) -> bool:
         # `otherwise` where the GPU's compiler refuses the original
@@ -222,16 +238,16 @@ class Examiner:
 def score_of(
     subject: MutationSubject, verdicts: Sequence[MutantVerdict], date: str
 ) -> MutationScore:
-    counts = Counter(verdict.fate for verdict in verdicts)
-    survivors = (v.mutant.identity for v in verdicts if v.fate is Fate.SURVIVED)
+    counts = Counter(verdict.verdict for verdict in verdicts)
+    survivors = (v.mutant.identity for v in verdicts if v.verdict is Verdict.SURVIVED)
     return MutationScore(
         kernel=subject.spec.name,
         subject=subject.name,
         mutants=len(subject.reached),
-        killed=counts[Fate.KILLED],
-        survived=counts[Fate.SURVIVED],
-        equivalent=counts[Fate.EQUIVALENT],
-        stillborn=counts[Fate.STILLBORN],
+        killed=counts[Verdict.KILLED],
+        survived=counts[Verdict.SURVIVED],
+        equivalent=counts[Verdict.EQUIVALENT],
+        stillborn=counts[Verdict.STILLBORN],
         survivors=tuple(map(str, survivors)),
         source_sha=file_sha(subject.path),
         date=date,
@@ -264,9 +280,6 @@ def save_score(folder: Path, score: MutationScore) -> None:
         raise SessionError(message, path=folder / FILE) from error
 
 
-_REASON = "why no result can differ"
-
-
 @dataclass(frozen=True, slots=True)
 class MutationReport:
     """The verdicts on the chosen mutants; `complete` is False where the run was interrupted.
@@ -285,7 +298,93 @@ class MutationReport:
 
     @property
     def survivors(self) -> tuple[MutantVerdict, ...]:
-        return tuple(v for v in self.verdicts if v.fate is Fate.SURVIVED)
+        return tuple(v for v in self.verdicts if v.verdict is Verdict.SURVIVED)
+
+
+@runtime_checkable
+class BreakableDevices(Protocol):
+    """The family of devices on which broken kernels are run: they end with a mutant's process."""
+
+    def open(
+        self, detail: str, spec: KernelSpec, operators: Mapping[str, str], *, run_timeout_s: float
+    ) -> Device:
+        """Open one on which a run may take so long."""
+
+    def open_sanitized(
+        self, spec: KernelSpec, operators: Mapping[str, str], stack: ExitStack
+    ) -> tuple[Compiler, Device]:
+        """Open one for sanitized programs, and their compiler; raise `DeviceError` without any."""
+
+
+def mutate(
+    space: Path,
+    *,
+    config: Mapping[str, str] | None = None,
+    operators: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    equivalent: Path | None = None,
+    session: Path | None = None,
+    progress: Callable[
+        [Iterable[MutantVerdict], int], Iterable[MutantVerdict]
+    ] = lambda verdicts, count: verdicts,
+) -> MutationReport:
+    """Examine mutants of the baseline, or of the template at a config; no GPU is needed.
+
+    `config` names parameters whose values aren't the default's. `limit` mutants are tried, spread
+    evenly; `equivalent` marks those that change no result. The score is kept in `session`. Verdicts
+    pass through `progress`, with their number. An interruption ends it with what is known.
+    """
+    definition, chosen = read_chosen(space, operators)
+    spec = definition.spec
+    for refuse in (refuse_opencl, refuse_python):
+        refuse(spec.source, "`tune mutate`")
+    family: BreakableDevices = plugins.load(plugins.DEVICES, "host", BreakableDevices)
+    with ExitStack() as stack:
+        device = family.open("", spec, chosen, run_timeout_s=RUN_TIMEOUT_S)
+        stack.callback(device.close)
+        check_signature(spec)
+        mutated = None if config is None else chosen_config(spec, definition.space, config)
+        subject = MutationSubject(spec, definition.space, chosen, device.info, mutated)
+        if session is not None:
+            require_same_sources(session, subject)
+        marks: Mapping[Mutant, str] = {}
+        marks_path = equivalent or default_path(space)
+        if equivalent is not None or marks_path.exists():
+            marks = read_marks(marks_path, subject.space).matched(subject)
+        started_s = time.perf_counter()
+        verdicts: list[MutantVerdict] = []
+        complete = False
+        compiler = compiler_for(spec, device, None, stack)
+        plain = Bench(subject, device, compiler, subject.workloads)
+        twin = stack.enter_context(NvrtcPool(workers=1, cache=Cache()))
+
+        def open_sanitized() -> Bench:
+            watching, watched = family.open_sanitized(spec, chosen, stack)
+            return Bench(subject, watched, watching, subject.small_workloads)
+
+        examiner = Examiner(subject, plain, twin, open_sanitized)
+        try:
+            examiner.require_correct()
+            mutants = sampled(subject.reached, limit, seed)
+            for verdict in progress(examiner.examine(mutants, marks), len(mutants)):
+                verdicts.append(verdict)
+            complete = True
+        except KeyboardInterrupt:
+            pass
+        seconds = time.perf_counter() - started_s
+    found = MutationReport(
+        subject=subject,
+        score=score_of(subject, verdicts, datetime.now(UTC).date().isoformat()),
+        verdicts=tuple(verdicts),
+        marks=marks_path,
+        seconds=seconds,
+        complete=complete,
+        unsanitized=examiner.unsanitized,
+    )
+    if session is not None and complete:
+        save_score(session, found.score)
+    return found
 
 
 def as_object(found: MutationReport) -> dict[str, object]:
@@ -301,24 +400,24 @@ def as_object(found: MutationReport) -> dict[str, object]:
         "share": score.share,
         "mutants": score.mutants,
         "examined": score.examined,
-        "counts": {fate.value: getattr(score, fate) for fate in Fate},
+        "counts": {one.value: getattr(score, one) for one in Verdict},
         "workloads": [workload.values for workload in subject.workloads],
         "unsanitized": found.unsanitized,
         "seconds": round(found.seconds, 1),
         "wrong_marks": [str(v.mutant.identity) for v in found.verdicts if v.mark_is_wrong],
         "survivors": [
-            {**_mutant(verdict, subject), "diff": subject.diff(verdict.mutant)}
-            for verdict in found.survivors
+            {**_describe(one.mutant, subject), "diff": subject.diff(one.mutant)}
+            for one in found.survivors
         ],
         "verdicts": [
             {
-                **_mutant(verdict, subject),
-                "fate": verdict.fate,
-                "reason": verdict.reason,
-                "marked": verdict.mark is not None,
-                "workload": verdict.workload.values if verdict.workload else None,
+                **_describe(one.mutant, subject),
+                "fate": one.verdict,
+                "reason": one.reason,
+                "marked": one.mark is not None,
+                "workload": one.workload.values if one.workload else None,
             }
-            for verdict in found.verdicts
+            for one in found.verdicts
         ],
     }
 
@@ -333,7 +432,7 @@ def as_text(found: MutationReport) -> Iterator[str]:
         yield f"survived: {place}: {mutant.identity.operator}{why}"
         yield subject.diff(mutant)
         yield f"If no result can differ, put this under `{subject.group}:` in {found.marks}:"
-        yield f"{entry(mutant.identity, _REASON)}\n"
+        yield f"{entry(mutant.identity, 'why no result can differ')}\n"
     for verdict in found.verdicts:
         if verdict.mark_is_wrong:
             yield f"marked equivalent, but caught: {verdict.mutant.identity}\n  {verdict.reason}"
@@ -350,8 +449,7 @@ def as_text(found: MutationReport) -> Iterator[str]:
         yield f"survivors were not run under the sanitizers: {found.unsanitized}"
 
 
-def _mutant(verdict: MutantVerdict, subject: MutationSubject) -> dict[str, object]:
-    mutant = verdict.mutant
+def _describe(mutant: Mutant, subject: MutationSubject) -> dict[str, object]:
     return {
         "id": str(mutant.identity),
         "operator": mutant.identity.operator,
