@@ -290,11 +290,16 @@ def from_session(
     on_cpu = environment.get("on_cpu") == "true"
     records = session.records()
     references = session.events(ReferenceTimed)
+    # Several devices end in any order.
+    places = {workload: place for place, workload in enumerate(config.workloads)}
+    checked = {w.key: one.correctness for w, one in session.baselines().items()}
+    shown = {f"operator {name}": value for name, value in config.operators.items()}
+    shown |= {k: v for k, v in environment.items() if k not in _SHOWN_ELSEWHERE}
     data = ReportData(
         kernel=manifest.kernel,
         device=environment.get("device", config.device),
         recorded=recorded,
-        results=_results(session),
+        results=tuple(sorted(session.results(), key=lambda one: places.get(one.workload, 0))),
         records=tuple((record.trial, record.elapsed_s) for record in records),
         finals=tuple(session.trials(stage="finals")),
         comparisons=tuple(session.comparisons()),
@@ -304,9 +309,9 @@ def from_session(
         streaming_gbps=None if on_cpu else _number(environment.get("streaming_gbps", "")),
         dynamic_shared_bytes=dict(_dynamic_shared([one.trial for one in records], session)),
         default=_default(session.candidates()),
-        baseline_bits=_baseline_bits(session),
+        baseline_bits={key: one.bits for key, one in checked.items() if one and one.bits},
         keep_bits=config.keep_bits,
-        environment=_environment(session),
+        environment=shown,
         command=shlex.join(manifest.command),
         searcher=config.searcher,
         seed=config.seed,
@@ -320,7 +325,10 @@ def from_session(
         verified_by=session.verified_by,
         checks=tuple(session.checks()),
         mutation=_mutation_score(session),
-        candidates=_tried(session),
+        candidates=tuple(
+            Tried(one.name, one.parent, mean_speedup(session, one.name), one.template_text)
+            for one in session.candidates()
+        ),
         energies=tuple(session.energies()),
         objective=config.objective,
         early_ends=tuple(session.events(SearchEnded)),
@@ -336,30 +344,6 @@ def from_session(
     if config.rounds or any(event.round > 0 for event in session.events(Event)):
         data = _with_rounds(data, session)
     return data if spec is None else _with_spec(data, spec)
-
-
-def _results(session: Session) -> tuple[Result, ...]:
-    # Several devices end in any order.
-    places = {workload: place for place, workload in enumerate(session.manifest.config.workloads)}
-    return tuple(sorted(session.results(), key=lambda one: places.get(one.workload, 0)))
-
-
-def _baseline_bits(session: Session) -> dict[str, str]:
-    found = {w.key: one.correctness for w, one in session.baselines().items()}
-    return {key: one.bits for key, one in found.items() if one is not None and one.bits}
-
-
-def _environment(session: Session) -> dict[str, str]:
-    operators = session.manifest.config.operators
-    shown = {k: v for k, v in session.environment.items() if k not in _SHOWN_ELSEWHERE}
-    return {**{f"operator {name}": value for name, value in operators.items()}, **shown}
-
-
-def _tried(session: Session) -> tuple[Tried, ...]:
-    return tuple(
-        Tried(one.name, one.parent, mean_speedup(session, one.name), one.template_text)
-        for one in session.candidates()
-    )
 
 
 def _with_rounds(data: ReportData, session: Session) -> ReportData:

@@ -9,7 +9,7 @@ from tuner.model.trial import Status, Trial
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData, roofline_of
 from tuner.report.pages import render_page, write_page
-from tuner.report.sections import bits, course, search, summary
+from tuner.report.sections import bits, course, search, summary, surroundings
 
 
 def write_report(data: ReportData, path: Path) -> None:
@@ -22,6 +22,16 @@ def write_report(data: ReportData, path: Path) -> None:
 
 def render_report(data: ReportData) -> str:
     """Make the report's HTML; every text from outside is escaped."""
+    rows = {
+        "kernel": data.kernel,
+        "device": f"{data.device} (recorded)" if data.recorded else data.device,
+        "measured": data.measured_on,
+        "streaming rate": f"{data.streaming_gbps:,.0f} GB/s" if data.streaming_gbps else "",
+        "searcher": data.searcher,
+        "seed": "" if data.seed is None else str(data.seed),
+        "session": data.session,
+        **data.environment,
+    }
     return render_page(
         "report.html.j2",
         ("style.css",),
@@ -30,7 +40,7 @@ def render_report(data: ReportData) -> str:
         total=len(data.records),
         correct=data.counts()[Status.CORRECT],
         workload_count=len({r.workload for r in data.results} | set(data.by_workload())),
-        environment=_environment_rows(data),
+        environment=[(name, value) for name, value in rows.items() if value],
         checks=summary.check_rows(data),
         open_checks=summary.open_checks(data),
         checks_shown=summary.CHECKS_SHOWN,
@@ -87,7 +97,10 @@ def _result_parts(data: ReportData) -> Mapping[str, object]:
         for r in data.results
     ]
     return {
-        **_surroundings_parts(data),
+        "around": any(result.surroundings for result in data.results),
+        "surroundings_lines": surroundings.surroundings_lines(data),
+        "disagreements": surroundings.disagreements(data),
+        "surroundings_chart": surroundings.surroundings_chart(data),
         "paired": {result.paired for result in data.results} or {not data.recorded},
         "rounds_least": min((len(one.rounds) for one in data.comparisons), default=0),
         "isolated": any(result.isolated_us is not None for result in data.results),
@@ -100,17 +113,6 @@ def _result_parts(data: ReportData) -> Mapping[str, object]:
         "roofline_chart": charts.roofline(known, traffic, operations, streaming, data.compute_roof)
         if known
         else None,
-    }
-
-
-def _surroundings_parts(data: ReportData) -> Mapping[str, object]:
-    from tuner.report.sections import surroundings
-
-    return {
-        "around": any(result.surroundings for result in data.results),
-        "surroundings_lines": surroundings.surroundings_lines(data),
-        "disagreements": surroundings.disagreements(data),
-        "surroundings_chart": surroundings.surroundings_chart(data),
     }
 
 
@@ -150,17 +152,3 @@ def _parts_of_some(data: ReportData) -> Mapping[str, object]:
 
         made |= parts(data)
     return made
-
-
-def _environment_rows(data: ReportData) -> list[tuple[str, str]]:
-    rows = {
-        "kernel": data.kernel,
-        "device": f"{data.device} (recorded)" if data.recorded else data.device,
-        "measured": data.measured_on,
-        "streaming rate": f"{data.streaming_gbps:,.0f} GB/s" if data.streaming_gbps else "",
-        "searcher": data.searcher,
-        "seed": "" if data.seed is None else str(data.seed),
-        "session": data.session,
-        **data.environment,
-    }
-    return [(name, value) for name, value in rows.items() if value]

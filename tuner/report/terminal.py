@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from tuner.model.expressions import Value
@@ -63,7 +63,13 @@ def results_table(results: Sequence[Result], peers: Sequence[PeersOn] = ()) -> T
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for header, justify, _ in columns:
         table.add_column(header, justify=justify, no_wrap=True)
-    _wrap_workloads(table.columns[0], results, shared)
+    # Let long names of workloads break between their axes, and never within one.
+    column = table.columns[0]
+    named = [formatting.without(result.workload.values, shared) for result in results]
+    if any(len(formatting.pairs(one)) > formatting.MOST_WORKLOAD_CHARS for one in named):
+        longest = max(len(formatting.pairs({axis: n})) for one in named for axis, n in one.items())
+        column.no_wrap, column.min_width = False, longest
+        column.max_width = max(longest, formatting.MOST_WORKLOAD_CHARS)
     table.add_column("config", ratio=1, min_width=10, overflow="fold")
     for result in sorted(results, key=lambda result: result.workload.held_out):
         own = formatting.pairs(formatting.without(result.config, common)) or "-"
@@ -134,15 +140,6 @@ def _alone(result: Result) -> Text:
         return Text("-" if result.surroundings else "only")
     us, speedup = formatting.microseconds(result.alone_us), formatting.ratio(result.alone_speedup)
     return Text(us).append(f"\n{speedup}", style="dim")
-
-
-def _wrap_workloads(column: Column, results: Sequence[Result], shared: Mapping[str, Value]) -> None:
-    """Let long names of workloads break between their axes, and never within one."""
-    named = [formatting.without(result.workload.values, shared) for result in results]
-    if any(len(formatting.pairs(one)) > formatting.MOST_WORKLOAD_CHARS for one in named):
-        longest = max(len(formatting.pairs({axis: n})) for one in named for axis, n in one.items())
-        column.no_wrap, column.min_width = False, longest
-        column.max_width = max(longest, formatting.MOST_WORKLOAD_CHARS)
 
 
 def _workload(workload: Workload, shared: Mapping[str, Value]) -> Text:

@@ -296,7 +296,15 @@ class HostCompiler:
             allowed = (*map(Path, request.include_dirs), folder, HEADERS, *self._gxx.include_dirs)
             if refused := refusal(text, folder, allowed):
                 raise NotOnHostError(refused)
-            (folder / "unit.ii").write_text(to_host(text) + _entries(request.kernels), "utf-8")
+            lines = [f'\n# 1 "{LAUNCH_UNIT}"']
+            for index, kernel in enumerate(request.kernels):
+                lines.append(
+                    f'extern "C" __attribute__((visibility("default"))) int {entry_name(index)}'
+                    "(const ::cuda_on_host::Launch* launch) "
+                    f"{{ return ::cuda_on_host::launch(launch, &{kernel}); }}"
+                )
+            entries = "\n".join([*lines, ""])
+            (folder / "unit.ii").write_text(to_host(text) + entries, "utf-8")
             (folder / "runtime.o").write_bytes(self._runtime_object(request, deadline))
             code = ["-w", _standard(request), *_CODE, "-O1"]
             code += [option for name in self._sanitizers for option in _SANITIZING[name]]
@@ -386,14 +394,3 @@ def _headers_digest() -> str:
     for path in sorted(path for path in HEADERS.rglob("*") if path.is_file()):
         content.update(f"{path.relative_to(HEADERS)}\0".encode() + path.read_bytes())
     return content.hexdigest()
-
-
-def _entries(kernels: tuple[str, ...]) -> str:
-    lines = [f'\n# 1 "{LAUNCH_UNIT}"']
-    for index, kernel in enumerate(kernels):
-        lines.append(
-            f'extern "C" __attribute__((visibility("default"))) int {entry_name(index)}'
-            "(const ::cuda_on_host::Launch* launch) "
-            f"{{ return ::cuda_on_host::launch(launch, &{kernel}); }}"
-        )
-    return "\n".join(lines) + "\n"

@@ -11,7 +11,7 @@ import numpy as np
 from tuner.device.base import Program
 from tuner.device.encoding import Array, storage_dtype
 from tuner.device.inputs import NORMAL
-from tuner.device.layout import PAGE_BYTES, UNCHANGED, Layout, lay_out
+from tuner.device.layout import PAGE_BYTES, UNCHANGED, lay_out
 from tuner.device.verify.shared_memory import SharedMemory
 from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.extensions.cpu.worker import HostRunError, HostWorker
@@ -92,7 +92,15 @@ class Probe:
         An array is as large as its content. Raises `BeyondError` for the first access outside all
         of them, and `HostRunError` where the program does not end as it should.
         """
-        layout = self._sized(contents)
+        slots, end = [], 0
+        for slot in self._layout.slots:
+            size = contents[slot.name].nbytes
+            # A smaller one leaves its room empty: what is beyond it stays beyond it.
+            room = self._rooms[slot.name] = max(size, self._rooms.get(slot.name, 0))
+            offset = _pages(end + PAGE_BYTES)
+            slots.append(replace(slot, offset=offset, size_bytes=size, shape=(size,)))
+            end = offset + room + min(room, _MOST_GAP_BYTES)
+        layout = replace(self._layout, slots=tuple(slots), total_bytes=_pages(end + PAGE_BYTES))
         arena = self._memory.open(self._workload.key, layout)
         data = self._memory.data
         data[...] = _GUARD
@@ -113,17 +121,6 @@ class Probe:
     def close(self) -> None:
         self._worker.kill()
         self._memory.close()
-
-    def _sized(self, contents: Contents) -> Layout:
-        slots, end = [], 0
-        for slot in self._layout.slots:
-            size = contents[slot.name].nbytes
-            # A smaller one leaves its room empty: what is beyond it stays beyond it.
-            room = self._rooms[slot.name] = max(size, self._rooms.get(slot.name, 0))
-            offset = _pages(end + PAGE_BYTES)
-            slots.append(replace(slot, offset=offset, size_bytes=size, shape=(size,)))
-            end = offset + room + min(room, _MOST_GAP_BYTES)
-        return replace(self._layout, slots=tuple(slots), total_bytes=_pages(end + PAGE_BYTES))
 
     def _beyond(self, error: HostRunError, program: Program) -> BeyondError | None:
         found, line = _BEYOND.search(error.message), _LINE.search(error.message)

@@ -49,7 +49,12 @@ def prove(spec: KernelSpec, operators: Mapping[str, str], info: DeviceInfo) -> t
         return (Proof(None, open_because=why),)
     first = min(small, key=lambda one: (_ambiguous(one), spec.footprint_bytes(one)))
     others = [workload for workload in small if workload != first]
-    others.sort(key=lambda one: (_alike(one, first), spec.footprint_bytes(one)))
+
+    def likeness(one: Workload) -> tuple[int, int]:
+        equal = sum(size == first.values[axis] for axis, size in one.values.items())
+        return equal, spec.footprint_bytes(one)
+
+    others.sort(key=likeness)
     proofs: list[Proof] = []
     for workload in (first, *others[:1]):
         proofs.append(_proved(spec, operators, info, workload, sizes_only=bool(proofs)))
@@ -64,10 +69,6 @@ def _ambiguous(workload: Workload) -> int:
     return len(workload.values) - len(set(sizes))
 
 
-def _alike(one: Workload, other: Workload) -> int:
-    return sum(size == other.values[axis] for axis, size in one.values.items())
-
-
 def _proved(
     spec: KernelSpec,
     operators: Mapping[str, str],
@@ -78,13 +79,22 @@ def _proved(
 ) -> Proof:
     with ExitStack() as stack:
         try:
-            program = _compiled(spec, operators, info, workload, stack)
+            compiler = HostCompiler(sanitizers=_SANITIZERS, cache=Cache())
+            stack.callback(compiler.close)
+            target = CompileTarget(spec, dict(operators), info)
+            source = hide_host_code(read_source(spec.source))
+            launches = spec.baseline_launches(target.names(workload))
+            result = compiler.submit(target.request(source, launches)).result()
+            if not result.ok:
+                raise TunerError(result.error)
+            program = target.program(source, workload, launches, result)
             environment = preload(_SANITIZERS)
             probe = Probe(spec, operators, workload, environment, RUN_TIMEOUT_S)
             stack.callback(probe.close)
             return _Observer(spec, workload, probe, program, sizes_only=sizes_only).proof()
         except (TunerError, OSError, MemoryError) as error:
-            return Proof(workload, open_because=_first_line(error))
+            lines = (line for line in str(error).splitlines() if line.strip())
+            return Proof(workload, open_because=next(lines, type(error).__name__))
 
 
 def require_no_constant_memory(spec: KernelSpec) -> None:
@@ -99,28 +109,6 @@ def require_no_constant_memory(spec: KernelSpec) -> None:
                 remedy="make it a parameter of the kernel and list it under `arguments`, or give "
                 "it its numbers where it is declared",
             )
-
-
-def _compiled(
-    spec: KernelSpec,
-    operators: Mapping[str, str],
-    info: DeviceInfo,
-    workload: Workload,
-    stack: ExitStack,
-) -> Program:
-    compiler = HostCompiler(sanitizers=_SANITIZERS, cache=Cache())
-    stack.callback(compiler.close)
-    target = CompileTarget(spec, dict(operators), info)
-    source = hide_host_code(read_source(spec.source))
-    launches = spec.baseline_launches(target.names(workload))
-    result = compiler.submit(target.request(source, launches)).result()
-    if not result.ok:
-        raise TunerError(result.error)
-    return target.program(source, workload, launches, result)
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 class _OutOfTimeError(Exception):

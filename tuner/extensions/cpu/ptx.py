@@ -153,7 +153,20 @@ class _Reader:
             inner = self._scope("}")
             scope.lines += [inner.text()] if inner.lines else []
         elif token.text == ".reg":
-            self._declaration(scope)
+            start = self._tokens[self._at]
+            kind = _REGISTERS.get(self._peek(1))
+            if kind is None:
+                raise UnknownInstructionError(self._rest(start))
+            self._at += 2
+            while self._at < len(self._tokens) and not self._taken_if(";"):
+                name = self._tokens[self._at]
+                self._at += 1
+                if name.kind == "word":
+                    count, first = self._count(), name.text
+                    names = [first] if count is None else [f"{first}{i}" for i in range(count)]
+                    scope.registers.update({_local(one): kind for one in names})
+                elif name.text != ",":
+                    raise UnknownInstructionError(self._rest(start))
         elif token.kind == "word" and self._peek(1) == ":":
             self._at += 2
             scope.labels.append(_label(token.text))
@@ -164,22 +177,6 @@ class _Reader:
     def _rest(self, start: _Token) -> str:
         end = self._template.find(";", start.start)
         return " ".join(self._template[start.start : end if end >= 0 else None].split())
-
-    def _declaration(self, scope: _Scope) -> None:
-        start = self._tokens[self._at]
-        kind = _REGISTERS.get(self._peek(1))
-        if kind is None:
-            raise UnknownInstructionError(self._rest(start))
-        self._at += 2
-        while self._at < len(self._tokens) and not self._taken_if(";"):
-            name = self._tokens[self._at]
-            self._at += 1
-            if name.kind == "word":
-                count = self._count()
-                names = [name.text] if count is None else [f"{name.text}{i}" for i in range(count)]
-                scope.registers.update({_local(one): kind for one in names})
-            elif name.text != ",":
-                raise UnknownInstructionError(self._rest(start))
 
     def _count(self) -> int | None:
         # of `.reg .b32 r<4>;`, which are r0 to r3
@@ -204,18 +201,16 @@ class _Reader:
             self._taken_if(";")
             base, *modifiers = name.text.split(".")
             if base == "bra":
-                code = self._jump(operands[0])
+                to = operands[0]
+                there = rf"(?<![\w$]){re.escape(to.text)}\s*:(?!:)"
+                if to.kind != "name" or not re.search(there, self._template):
+                    raise UnknownInstructionError(to.text)
+                code = f"goto {_label(to.text)};"
             else:
                 code = _in_cpp(Instruction(base, tuple(modifiers), tuple(operands)))
         except (UnknownInstructionError, IndexError, ValueError):
             raise UnknownInstructionError(written) from None
         return [f"if ({condition}) {{ {code} }}" if condition else f"{{ {code} }}"] if code else []
-
-    def _jump(self, to: Operand) -> str:
-        there = rf"(?<![\w$]){re.escape(to.text)}\s*:(?!:)"
-        if to.kind != "name" or not re.search(there, self._template):
-            raise UnknownInstructionError(to.text)
-        return f"goto {_label(to.text)};"
 
     def _predicate(self) -> str:
         if not self._taken_if("@"):

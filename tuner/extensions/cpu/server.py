@@ -155,30 +155,24 @@ class _Server:
                 self._children[program] = self._fork(work)
                 return self._commanded(program, 0, request.timeout_s)
             case RunRequest(program=program):
-                self._fill(request.fill, request.variant)
-                self._zero(program)
+                # Every run finds the same memory: nothing of the one before is left, nor zeros
+                # that another program may not have left.
+                assert self._attach is not None
+                assert self._memory is not None
+                for start, end in self._attach.outputs:
+                    ctypes.memset(self._base + start, request.fill, end - start)
+                restored = zip(self._attach.restored, self._renewed, strict=False)
+                for (start, end), content in restored:
+                    self._memory[start:end] = content
+                for offset, value in self._variants[request.variant]:
+                    self._memory[offset] = value
+                for start, end in self._attach.zeroed if program != self._last else ():
+                    ctypes.memset(self._base + start, 0, end - start)
+                self._last = program
                 return self._commanded(program, request.order, request.timeout_s)
             case UnloadRequest():
                 self._end(request.program)
         return RunAnswer(LaunchEnd.DONE)
-
-    def _fill(self, byte: int, variant: int) -> None:
-        """Make the memory what every run finds: nothing of the run before is left."""
-        assert self._attach is not None
-        assert self._memory is not None
-        for start, end in self._attach.outputs:
-            ctypes.memset(self._base + start, byte, end - start)
-        for (start, end), content in zip(self._attach.restored, self._renewed, strict=False):
-            self._memory[start:end] = content
-        for offset, value in self._variants[variant]:
-            self._memory[offset] = value
-
-    def _zero(self, program: int) -> None:
-        """Give another program the zeros that the last one may not have left."""
-        assert self._attach is not None
-        for start, end in self._attach.zeroed if program != self._last else ():
-            ctypes.memset(self._base + start, 0, end - start)
-        self._last = program
 
     def _unmap(self) -> None:
         self.end_all()
@@ -339,7 +333,15 @@ class _ForkedChild:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 self._status = status
-                return _described(os.waitstatus_to_exitcode(status))
+                exit_code = os.waitstatus_to_exitcode(status)
+                if exit_code >= 0:
+                    return f"the kernel ended its process (exit code {exit_code}) without an answer"
+                if -exit_code == signal.SIGSYS:
+                    return _FORBIDDEN
+                name = signal.Signals(-exit_code).name
+                if -exit_code == signal.SIGKILL:
+                    return f"the kernel's process was killed ({name}): memory may have run out"
+                return f"the kernel's process ended by {name}"
             time.sleep(1e-3)
         return "the kernel closed the channel of its process: there is no answer"
 
@@ -355,14 +357,3 @@ def _parsed(content: bytes, token: bytes, wall_us: float) -> RunAnswer:
     return RunAnswer(
         LaunchEnd.FAULT, "the kernel wrote to the channel of its process: there is no answer"
     )
-
-
-def _described(exit_code: int) -> str:
-    if exit_code >= 0:
-        return f"the kernel ended its process (exit code {exit_code}) without an answer"
-    if -exit_code == signal.SIGSYS:
-        return _FORBIDDEN
-    name = signal.Signals(-exit_code).name
-    if -exit_code == signal.SIGKILL:
-        return f"the kernel's process was killed ({name}): memory may have run out"
-    return f"the kernel's process ended by {name}"

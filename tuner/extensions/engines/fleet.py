@@ -67,7 +67,8 @@ def jobs_of(
                 refused[f"{file.wanted.name}: {why}"] = None
             continue
         if isinstance(key, BlockFp8Key):
-            job = _block(key, batches)
+            workloads = tuple(_workloads(batches, {"N": key.n, "K": key.k}))
+            job = Job(f"block-fp8-N{key.n}-K{key.k}", "w8a8_block_fp8", {}, workloads)
         else:
             job = _moe(key, config, ep, batches, two=two or key in read)
         if lacking or (sessions is not None and _left_undecided(sessions / job.name)):
@@ -164,9 +165,19 @@ def _tuned(
     while True:
         settings_now: RunSettings = {**own, "workloads": left}
         if (session / DATABASE).exists():
-            settings_now, kept = _gone_on_with(session, settings)
+            with Session.open(session, read_only=True) as opened:
+                config = opened.manifest.config
+            kept = []
+            for name in ("trials", "enough", "gpus"):
+                before, asked = getattr(config, name), dict(settings).get(name)
+                if asked not in (None, before) and not is_renewable(config, name):
+                    kept.append(
+                        f"{option_of(name)} {before}" if before else f"no {option_of(name)}"
+                    )
+            renewed = "gpus" in settings and is_renewable(config, "gpus")
+            settings_now = {"gpus": settings["gpus"]} if renewed else {}
             if kept:
-                yield f"goes on with {kept}, as it was started"
+                yield f"goes on with {' and '.join(kept)}, as it was started"
         try:
             tune(kernel, session=session, progress=told, **settings_now)
         except OutOfMemory as error:
@@ -182,19 +193,6 @@ def _tuned(
     with Session.open(session, read_only=True) as opened:
         for key, reason in undecided_of(opened).items():
             yield f"undecided: {key.partition(',')[0]}: {reason}"
-
-
-def _gone_on_with(session: Path, settings: RunSettings) -> tuple[RunSettings, str]:
-    """Give what a session may be given anew, and say what it keeps in place of what is asked."""
-    with Session.open(session, read_only=True) as opened:
-        config = opened.manifest.config
-    kept = []
-    for name in ("trials", "enough", "gpus"):
-        own, asked = getattr(config, name), dict(settings).get(name)
-        if asked not in (None, own) and not is_renewable(config, name):
-            kept.append(f"{option_of(name)} {own}" if own else f"no {option_of(name)}")
-    renewed = "gpus" in settings and is_renewable(config, "gpus")
-    return {"gpus": settings["gpus"]} if renewed else {}, " and ".join(kept)
 
 
 def _forgotten(session: Path) -> bool:
@@ -239,15 +237,6 @@ def _moe(key: MoeKey, config: Path, ep: int, batches: Sequence[int], *, two: boo
             "CONFIGS": "two" if two else "one",
         },
         tuple(_workloads(batches, axes)),
-    )
-
-
-def _block(key: BlockFp8Key, batches: Sequence[int]) -> Job:
-    return Job(
-        f"block-fp8-N{key.n}-K{key.k}",
-        "w8a8_block_fp8",
-        {},
-        tuple(_workloads(batches, {"N": key.n, "K": key.k})),
     )
 
 

@@ -117,10 +117,11 @@ def command(
     MODEL is a Hugging Face config.json, or the folder that it lies in. Each shape is tuned in a
     session of its own under --sessions: started again, the command goes on with what is left.
     """
-    from tuner.extensions.engines.configs.files import require_release
+    from tuner.extensions.engines.configs.files import place, require_release
     from tuner.extensions.engines.configs.found import missing_files
+    from tuner.extensions.engines.configs.used import FOLDERS
     from tuner.extensions.engines.configs.winners import installed_triton
-    from tuner.extensions.engines.fleet import jobs_of, sessions_of
+    from tuner.extensions.engines.fleet import jobs_of, refusal, sessions_of
 
     if as_json and not dry_run:
         raise click.UsageError("--json is for --dry-run")
@@ -130,7 +131,21 @@ def command(
     require_release(triton)
     if not dry_run:
         _require_here(gpu, triton)
-        _require_measured_with(engine, engine_dir, folder)
+        # Files are listed of the engine that the baseline runs with.
+        here = _installed(engine)
+        if engine_dir is not None and here and engine_dir.resolve() != here.resolve():
+            raise InputError(
+                f"files are made beside the {engine} that is installed, {here}",
+                path=engine_dir,
+                remedy="leave --engine-dir out, or list them alone with --dry-run",
+            )
+        named = os.environ.get(FOLDERS[engine])
+        if folder is not None and folder.resolve() != Path(named or "").resolve():
+            raise InputError(
+                f"the engine is told of {named or 'no folder of your own'}",
+                path=folder,
+                remedy=f"set {FOLDERS[engine]} in place of --folder, or list them with --dry-run",
+            )
     places = _folders(engine, engine_dir, folder)
     files = missing_files(model, places, gpu, triton, tp=tp, ep=ep, dtype=dtype)
     if as_json:
@@ -144,21 +159,15 @@ def command(
         return
     own = sessions_of(sessions, gpu, triton, keep_bits=keep_bits)
     jobs, refused = jobs_of(files, model, ep, two=two, sessions=own)
-    if jobs:
-        _require_room(files, to, engine, gpu, triton)
+    # Files that could not be written are an error now, not once all is tuned.
+    for needed in [file.needed for file in files if jobs and not refusal(file.needed.key)]:
+        path = to / place(needed.key, engine, gpu, triton, down=needed.down)
+        require_writable(path.parent, "--to")
+        if path.exists() and not path.is_file():
+            remedy = "move it away, or choose another place with --to"
+            raise InputError("is in the place of a file to make", path=path, remedy=remedy)
     for one in refused:
         click.echo(f"cannot be made: {one}", err=True)
-    _make(jobs, own, to, engine, triton, _settings(gpus, trials, enough, keep_bits=keep_bits))
-    if refused:
-        raise WorkerError(
-            f"{len(refused)} of {len(files)} files cannot be made",
-            remedy="why is said above; the engine has a default for them",
-        )
-
-
-def _settings(
-    gpus: str | None, trials: int | None, enough: float | None, *, keep_bits: bool
-) -> RunSettings:
     settings: RunSettings = {"device": "cuda", "keep_bits": keep_bits}
     if gpus is not None:
         settings["gpus"] = gpus
@@ -166,7 +175,12 @@ def _settings(
         settings["trials"] = trials
     if enough is not None:
         settings["enough"] = enough
-    return settings
+    _make(jobs, own, to, engine, triton, settings)
+    if refused:
+        raise WorkerError(
+            f"{len(refused)} of {len(files)} files cannot be made",
+            remedy="why is said above; the engine has a default for them",
+        )
 
 
 def _make(
@@ -179,14 +193,22 @@ def _make(
 ) -> None:
     from rich.console import Console
 
+    from tuner.cli.devices_command import list_gpus
     from tuner.cli.view import make_view
+    from tuner.device.select import members_of
     from tuner.extensions.engines.configs.writing import asked_with, tell_configs
     from tuner.extensions.engines.fleet import make
 
     if not jobs:
         click.echo("nothing to make")
         return
-    _require_gpus(settings.get("gpus"))
+    if not list(list_gpus()):
+        raise DeviceError(
+            "no NVIDIA GPU was found",
+            remedy="make the files where it is, or list them alone with --dry-run",
+        )
+    if (gpus := settings.get("gpus")) is not None:
+        members_of("cuda", gpus)
     with ExitStack() as stack:
         stack.enter_context(terminated_as_interrupted())
         # Not by `tune --resume`: that would go on with one shape, and write no file.
@@ -231,54 +253,6 @@ def _require_here(gpu: str, triton: str) -> None:
         raise InputError(
             f"files for Triton {triton} cannot be made with Triton {here}",
             remedy="leave --triton out, or list them alone with --dry-run",
-        )
-
-
-def _require_room(
-    files: Sequence[EngineFile], to: Path, engine: Engine, gpu: str, triton: str
-) -> None:
-    """Raise `InputError` now, not once all is tuned, where the files could not be written."""
-    from tuner.extensions.engines.configs.files import place
-    from tuner.extensions.engines.fleet import refusal
-
-    for one in [file.needed for file in files if not refusal(file.needed.key)]:
-        path = to / place(one.key, engine, gpu, triton, down=one.down)
-        require_writable(path.parent, "--to")
-        if path.exists() and not path.is_file():
-            remedy = "move it away, or choose another place with --to"
-            raise InputError("is in the place of a file to make", path=path, remedy=remedy)
-
-
-def _require_gpus(gpus: str | None) -> None:
-    """Raise `DeviceError` without a GPU, and `InputError` for what is no list of them."""
-    from tuner.cli.devices_command import list_gpus
-    from tuner.device.select import members_of
-
-    if not list(list_gpus()):
-        raise DeviceError(
-            "no NVIDIA GPU was found",
-            remedy="make the files where it is, or list them alone with --dry-run",
-        )
-    if gpus is not None:
-        members_of("cuda", gpus)
-
-
-def _require_measured_with(engine: Engine, package: Path | None, own: Path | None) -> None:
-    """Raise `InputError` unless files are listed of the engine that the baseline runs with."""
-    from tuner.extensions.engines.configs.used import FOLDERS
-
-    if package is not None and (here := _installed(engine)) and package.resolve() != here.resolve():
-        raise InputError(
-            f"files are made beside the {engine} that is installed, {here}",
-            path=package,
-            remedy="leave --engine-dir out, or list them alone with --dry-run",
-        )
-    named = os.environ.get(FOLDERS[engine])
-    if own is not None and own.resolve() != Path(named or "").resolve():
-        raise InputError(
-            f"the engine is told of {named or 'no folder of your own'}",
-            path=own,
-            remedy=f"set {FOLDERS[engine]} in place of --folder, or list them with --dry-run",
         )
 
 

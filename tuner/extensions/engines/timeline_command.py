@@ -173,45 +173,14 @@ def as_object(found: Findings) -> dict[str, object]:
 
 
 def as_text(found: Findings, top: int | None, *, wide: bool) -> Iterator[RenderableType]:
-    """Lay the findings out for a terminal; one that is not wide has no room for kernels' names."""
+    """Lay the findings out for a terminal; one that is not wide has no room for kernels' names.
+
+    First what was profiled, then the rows, what is not known of them, and what to run.
+    """
     from rich.table import Table
 
-    yield from _headline(found)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    columns = _COLUMNS if wide else _COLUMNS[:-1]
-    for name, right in columns:
-        side: Literal["left", "right"] = "right" if right else "left"
-        table.add_column(name, justify=side, no_wrap=name != "operator", overflow="fold")
-    shown = found.rows[:top]
-    for row in shown:
-        table.add_row(*_cells(row)[: len(columns)])
-    rest = found.rows[len(shown) :]
-    if rest:
-        calls, share = sum(row.calls for row in rest), sum(row.share for row in rest)
-        table.add_row(f"{len(rest)} more rows", "", f"{calls:,}", f"{share:.1%}")
-    table.add_row("all", "", "", f"{sum(row.share for row in found.rows):.1%}")
-    yield table
-    yield from _advice(found)
-    if found.commands:
-        yield "\nmost to gain first:"
-    for one in found.commands:
-        gain = "" if one.at_most is None else f"    # at most {one.at_most:.1%} of the step"
-        yield f"  {_line(one)}{gain}"
+    from tuner.extensions.engines.timeline.table import short, without_shapes
 
-
-_COLUMNS = (
-    ("operator", False),
-    ("workload", False),
-    ("calls", True),
-    ("share", True),
-    ("us a call", True),
-    ("floor us", True),
-    ("at most", True),
-    ("kernels", False),
-)
-
-
-def _headline(found: Findings) -> Iterator[str]:
     trace = found.trace
     overlap = trace.kernel_us - trace.busy_us
     gpu = found.gpu or "a GPU that the trace does not name"
@@ -224,32 +193,36 @@ def _headline(found: Findings) -> Iterator[str]:
     if overlap > 0.001 * trace.kernel_us:
         yield f"{overlap:,.1f} us ran beside others: a share of those may cost the step less"
     yield ""
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    from tuner.extensions.engines.timeline.table import short
-
-    label = row.label
-    names = dict.fromkeys(short(use.name) for use in row.kernels)
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    engine = f"{label.engine}: " if label.engine else ""
-    chosen = "".join(f" {name}={value}" for name, value in label.choices)
-    workload = "not known" if label.operator else ""
-    return (
-        f"{row.name}{chosen}",
-        label.workload.key if label.workload else workload,
-        f"{row.calls:,}",
-        f"{row.share:.1%}",
-        f"{row.per_call_us:.2f}",
-        "" if row.floor_us is None else f"{row.floor_us:.2f}",
-        "" if row.at_most is None else f"{row.at_most:.1%}",
-        f"{engine}{next(iter(names))}{more}",
-    )
-
-
-def _advice(found: Findings) -> Iterator[str]:
-    from tuner.extensions.engines.timeline.table import without_shapes
-
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    columns = _COLUMNS if wide else _COLUMNS[:-1]
+    for name, right in columns:
+        side: Literal["left", "right"] = "right" if right else "left"
+        table.add_column(name, justify=side, no_wrap=name != "operator", overflow="fold")
+    shown = found.rows[:top]
+    for row in shown:
+        label = row.label
+        names = dict.fromkeys(short(use.name) for use in row.kernels)
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        engine = f"{label.engine}: " if label.engine else ""
+        chosen = "".join(f" {name}={value}" for name, value in label.choices)
+        workload = "not known" if label.operator else ""
+        cells = (
+            f"{row.name}{chosen}",
+            label.workload.key if label.workload else workload,
+            f"{row.calls:,}",
+            f"{row.share:.1%}",
+            f"{row.per_call_us:.2f}",
+            "" if row.floor_us is None else f"{row.floor_us:.2f}",
+            "" if row.at_most is None else f"{row.at_most:.1%}",
+            f"{engine}{next(iter(names))}{more}",
+        )
+        table.add_row(*cells[: len(columns)])
+    rest = found.rows[len(shown) :]
+    if rest:
+        calls, share = sum(row.calls for row in rest), sum(row.share for row in rest)
+        table.add_row(f"{len(rest)} more rows", "", f"{calls:,}", f"{share:.1%}")
+    table.add_row("all", "", "", f"{sum(row.share for row in found.rows):.1%}")
+    yield table
     lacking = dict.fromkeys(row.name for row in without_shapes(found.rows))
     if lacking:
         yield f"\nshapes not known: {', '.join(lacking)}"
@@ -267,6 +240,23 @@ def _advice(found: Findings) -> Iterator[str]:
             f"\nno search space found from here: {', '.join(found.unfound)}\n"
             f"  floors and commands need {KERNELS} and its search spaces: run this in their tree"
         )
+    if found.commands:
+        yield "\nmost to gain first:"
+    for one in found.commands:
+        gain = "" if one.at_most is None else f"    # at most {one.at_most:.1%} of the step"
+        yield f"  {_line(one)}{gain}"
+
+
+_COLUMNS = (
+    ("operator", False),
+    ("workload", False),
+    ("calls", True),
+    ("share", True),
+    ("us a call", True),
+    ("floor us", True),
+    ("at most", True),
+    ("kernels", False),
+)
 
 
 def _line(command: Command) -> str:

@@ -99,7 +99,9 @@ class _CppTranslator:
             case ast.Constant(value=bool() as flag):
                 return CppCode(str(flag).lower(), CppType.BOOL)
             case ast.Constant(value=int() as number):
-                return _whole(number)
+                if abs(number) > _LARGEST:
+                    raise ExpressionError(f"{number} has over 64 bits")
+                return CppCode(str(number) if abs(number) < 2**31 else f"{number}LL", CppType.INT)
             case ast.Constant(value=float() as number):
                 return CppCode(repr(number), CppType.FLOAT)
             case ast.Name(id=name):
@@ -109,7 +111,13 @@ class _CppTranslator:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return CppCode(f"!{self.truth(operand)}", CppType.BOOL)
             case ast.UnaryOp(op=op, operand=operand):
-                return _signed(self.value(operand), isinstance(op, ast.UAdd))
+                code = self.value(operand)
+                plus = isinstance(op, ast.UAdd)
+                if plus:
+                    return CppCode(f"(+{code.text})", max(code.kind, CppType.INT))
+                if code.kind is CppType.FLOAT:
+                    return CppCode(f"(-{code.text})", CppType.FLOAT)
+                return CppCode(f"difference(0, {code.text})", CppType.INT)
             case ast.BoolOp(op=op, values=values):
                 return self._either(isinstance(op, ast.Or), values)
             case ast.IfExp(test=test, body=body, orelse=orelse):
@@ -162,12 +170,6 @@ class _CppTranslator:
         return CppCode(f"({' && '.join(parts)})", CppType.BOOL)
 
 
-def _whole(number: int) -> CppCode:
-    if abs(number) > _LARGEST:
-        raise ExpressionError(f"{number} has over 64 bits")
-    return CppCode(str(number) if abs(number) < 2**31 else f"{number}LL", CppType.INT)
-
-
 def _binary(a: CppCode, op: ast.operator, b: CppCode, exponent: ast.expr) -> CppCode:
     whole, reals = CppType.FLOAT not in (a.kind, b.kind), f"{_double(a)}, {_double(b)}"
     if isinstance(op, ast.Pow):
@@ -183,7 +185,13 @@ def _binary(a: CppCode, op: ast.operator, b: CppCode, exponent: ast.expr) -> Cpp
     if isinstance(op, ast.Div):
         return CppCode(f"quotient({reals})", CppType.FLOAT)
     if type(op) in _BIT_SIGNS:
-        return _bits(a, _BIT_SIGNS[type(op)], b)
+        sign = _BIT_SIGNS[type(op)]
+        if CppType.FLOAT in (a.kind, b.kind):
+            raise ExpressionError(f"`{sign}` of a number that is not whole")
+        if CppType.BOOL is a.kind is b.kind:
+            # The bits of two bools are an int in C++.
+            return CppCode(f"(({a.text} {sign} {b.text}) != 0)", CppType.BOOL)
+        return CppCode(f"({_as(a, CppType.INT)} {sign} {_as(b, CppType.INT)})", CppType.INT)
     if whole:
         return CppCode(f"{_INTEGER_CALLS[type(op)]}({a.text}, {b.text})", CppType.INT)
     if type(op) in _FLOAT_SIGNS:
@@ -194,14 +202,6 @@ def _binary(a: CppCode, op: ast.operator, b: CppCode, exponent: ast.expr) -> Cpp
     raise ExpressionError("a shift of a number that is not whole")
 
 
-def _signed(code: CppCode, plus: bool) -> CppCode:
-    if plus:
-        return CppCode(f"(+{code.text})", max(code.kind, CppType.INT))
-    if code.kind is CppType.FLOAT:
-        return CppCode(f"(-{code.text})", CppType.FLOAT)
-    return CppCode(f"difference(0, {code.text})", CppType.INT)
-
-
 def _call(name: str, arguments: list[CppCode]) -> CppCode:
     kind = max(CppType.INT, *(argument.kind for argument in arguments))
     texts = ", ".join(_as(argument, kind) for argument in arguments)
@@ -210,15 +210,6 @@ def _call(name: str, arguments: list[CppCode]) -> CppCode:
         return CppCode(f"{real}{'magnitude' if name == 'abs' else name}({texts})", kind)
     typed = "double" if real else "std::int64_t"
     return CppCode(f"std::{name}<{typed}>({{{texts}}})", kind)
-
-
-def _bits(a: CppCode, sign: str, b: CppCode) -> CppCode:
-    if CppType.FLOAT in (a.kind, b.kind):
-        raise ExpressionError(f"`{sign}` of a number that is not whole")
-    if CppType.BOOL is a.kind is b.kind:
-        # The bits of two bools are an int in C++.
-        return CppCode(f"(({a.text} {sign} {b.text}) != 0)", CppType.BOOL)
-    return CppCode(f"({_as(a, CppType.INT)} {sign} {_as(b, CppType.INT)})", CppType.INT)
 
 
 def _decided(codes: list[CppCode], is_or: bool) -> list[CppCode]:

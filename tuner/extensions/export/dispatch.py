@@ -10,7 +10,7 @@ from typing import Any
 
 from tuner.compiler.includes import header_digest
 from tuner.dispatch.evidence import Compared, productions
-from tuner.dispatch.table import DispatchTable, Entry, Exported, HeldOut, SetSelection, wanted_for
+from tuner.dispatch.table import Exported, SetSelection, wanted_for
 from tuner.extensions.export.folder import with_table, write_folder
 from tuner.extensions.export.sources import Sources, described, template, times_of
 from tuner.extensions.export.winners import Winners, cuda_winners_of
@@ -48,7 +48,7 @@ def _files(winners: Winners) -> tuple[Mapping[str, str], Mapping[str, Any]]:
         kernel=spec.name,
         architecture=measured.architecture.removeprefix("sm_"),
         files=units,
-        options=[_cmake_text(shlex.quote(option)) for option in options],
+        options=[re.sub(r'(["\\$;])', r"\\\1", shlex.quote(option)) for option in options],
     )
     files["README.md"] = template("dispatch_readme.md.j2").render(
         kernel=spec.name,
@@ -86,11 +86,6 @@ def options_of(spec: KernelSpec, texts: Iterable[str]) -> list[str]:
     return options + [f"-I{folder}" for folder in used]
 
 
-def _cmake_text(text: str) -> str:
-    """Write a text between quotation marks of CMake's."""
-    return re.sub(r'(["\\$;])', r"\\\1", text)
-
-
 def _document(sources: Sources, winners: Winners) -> dict[str, Any]:
     """Make the content of `dispatch.json`: times in us, shapes as `--workload` takes them."""
     dispatch, measured, manifest = winners.dispatch, winners.measured, winners.manifest
@@ -122,8 +117,25 @@ def _document(sources: Sources, winners: Winners) -> dict[str, Any]:
                 "recorded": measured.recorded,
                 "verified_by": measured.verified_by or None,
                 "surroundings": described(spec, table),
-                "shapes": {one.workload.key: _entry(one, table) for one in table.entries},
-                "held_out": {one.workload.key: _held_out(one, table) for one in table.held_out},
+                "shapes": {
+                    one.workload.key: {
+                        "variant": table.number(one.kernel),
+                        **_times(one.compared, one.best),
+                        "slowdown": one.slowdown,
+                        "reason": one.reason,
+                    }
+                    for one in table.entries
+                },
+                "held_out": {
+                    one.workload.key: {
+                        "variant": 0 if one.refuted else table.number(one.kernel),
+                        "nearest": one.nearest.key if one.nearest else None,
+                        "rule": table.number(one.kernel),
+                        "verdict": one.verdict,
+                        **_times(one.compared, one.best),
+                    }
+                    for one in table.held_out
+                },
                 "wanted": [
                     {"shape": workload.key, "candidate": one.candidate, "config": dict(one.config)}
                     for workload, one in wanted_for(dispatch)
@@ -135,25 +147,6 @@ def _document(sources: Sources, winners: Winners) -> dict[str, Any]:
             "space": manifest.space_sha,
             "template": manifest.template_sha,
         },
-    }
-
-
-def _entry(entry: Entry, table: DispatchTable) -> dict[str, Any]:
-    return {
-        "variant": table.number(entry.kernel),
-        **_times(entry.compared, entry.best),
-        "slowdown": entry.slowdown,
-        "reason": entry.reason,
-    }
-
-
-def _held_out(one: HeldOut, table: DispatchTable) -> dict[str, Any]:
-    return {
-        "variant": 0 if one.refuted else table.number(one.kernel),
-        "nearest": one.nearest.key if one.nearest else None,
-        "rule": table.number(one.kernel),
-        "verdict": one.verdict,
-        **_times(one.compared, one.best),
     }
 
 

@@ -11,7 +11,7 @@ from tuner import plugins
 from tuner.cli import options
 
 if TYPE_CHECKING:
-    from tuner.dispatch.table import Exported, SetSelection
+    from tuner.dispatch.table import SetSelection
 
 
 CONFIGS = ("sglang-configs", "vllm-configs")
@@ -101,7 +101,13 @@ def command(
         raise click.UsageError(f"--package is for --format {', '.join(PACKAGES)}")
     if rows is not None and trajectories is None:
         raise click.UsageError("--rows is for --trajectories")
-    choice = _choice(variants_within, max_variants)
+    choice = None
+    if to is not None and not (variants_within is None and max_variants is None):
+        from tuner.dispatch.table import SetSelection
+        from tuner.model.settings import VARIANTS_WITHIN
+
+        within = VARIANTS_WITHIN if variants_within is None else variants_within
+        choice = SetSelection(within, max_variants)
     if to is not None and form in CONFIGS:
         if space is not None and others:
             raise click.UsageError("--space is for one session")
@@ -109,7 +115,31 @@ def command(
     elif to is not None and packaged:
         _write_package((session, *others), to, form, package or _PACKAGE, choice, space)
     elif to is not None:
-        _write_dispatch(session, to, choice, space)
+        from tuner.extensions.export.dispatch import export_dispatch
+
+        made = export_dispatch(session, to, choice, space)
+        table = made.table
+        count, total = len(table.kernels), len(table.entries)
+        served = sum(entry.kernel is not None for entry in table.entries)
+        of, rest = (f" of {total}", "; the baseline for the others") if served < total else ("", "")
+        click.echo(
+            f"{made.folder} ({count} variant{'s' * (count != 1)} for {served}{of} tuned workloads, "
+            f"{table.choice}{rest})"
+        )
+        if not count:
+            click.echo(
+                "no variant is proved faster anywhere: only the baseline is exported", err=True
+            )
+        for one in table.held_out:
+            if one.refuted:
+                click.echo(
+                    f"{one.workload}: the rule's variant is no faster there, production's serves",
+                    err=True,
+                )
+        if made.incomplete:
+            click.echo(
+                f"never compared, so served by the baseline: {', '.join(made.incomplete)}", err=True
+            )
     if kernel_tuner is not None:
         for path in plugins.load(plugins.FORMATS, "kernel-tuner")(session, kernel_tuner, space):
             click.echo(str(path))
@@ -118,23 +148,6 @@ def command(
             session, trajectories, rows or "sft"
         ):
             click.echo(text, err=is_note)
-
-
-def _choice(within: float | None, most: int | None) -> SetSelection | None:
-    from tuner.dispatch.table import SetSelection
-    from tuner.model.settings import VARIANTS_WITHIN
-
-    if within is None and most is None:
-        return None
-    return SetSelection(VARIANTS_WITHIN if within is None else within, most)
-
-
-def _write_dispatch(
-    session: Path, to: Path, choice: SetSelection | None, space: Path | None
-) -> None:
-    from tuner.extensions.export.dispatch import export_dispatch
-
-    _tell(export_dispatch(session, to, choice, space))
 
 
 def _write_package(
@@ -168,27 +181,3 @@ def _write_package(
             click.echo(f"{one.spec.name}: no variant is proved faster anywhere", err=True)
     following = NEXT[form].format(to=as_argument(str(to)), path=str(to), package=package)
     click.echo(f"{to}: {following}")
-
-
-def _tell(made: Exported) -> None:
-    table = made.table
-    count, served = len(table.kernels), sum(e.kernel is not None for e in table.entries)
-    click.echo(
-        f"{made.folder} ({count} variant{'s' * (count != 1)} for {served} of {len(table.entries)} "
-        f"tuned workloads, {table.choice}; the baseline for the others)"
-        if served < len(table.entries)
-        else f"{made.folder} ({count} variant{'s' * (count != 1)} for {served} tuned workloads, "
-        f"{table.choice})"
-    )
-    if not count:
-        click.echo("no variant is proved faster anywhere: only the baseline is exported", err=True)
-    for one in table.held_out:
-        if one.refuted:
-            click.echo(
-                f"{one.workload}: the rule's variant is no faster there, production's serves",
-                err=True,
-            )
-    if made.incomplete:
-        click.echo(
-            f"never compared, so served by the baseline: {', '.join(made.incomplete)}", err=True
-        )

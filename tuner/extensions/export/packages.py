@@ -118,23 +118,22 @@ def export_package(
         "tune": TUNER_VERSION,
         "package": package,
         "form": form,
-        "operators": {one.spec.name: _described(one) for one in sessions},
-    }
-    write_folder(to, with_table(files, content))
-
-
-def _described(one: Winners) -> Mapping[str, object]:
-    return {
-        "operators": dict(one.measured.operators),
-        "axes": list(one.spec.axes),
-        **({"constants": list(one.spec.constants)} if one.spec.constants else {}),
-        "device": one.measured.device,
-        "architecture": one.measured.architecture,
-        "measured": one.measured.date,
-        "verified_by": one.measured.verified_by or None,
-        "made_from": {
-            "source": one.manifest.source_sha,
-            "space": one.manifest.space_sha,
-            "template": one.manifest.template_sha,
+        "operators": {
+            one.spec.name: {
+                "operators": dict(one.measured.operators),
+                "axes": list(one.spec.axes),
+                **({"constants": list(one.spec.constants)} if one.spec.constants else {}),
+                "device": one.measured.device,
+                "architecture": one.measured.architecture,
+                "measured": one.measured.date,
+                "verified_by": one.measured.verified_by or None,
+                "made_from": {
+                    "source": one.manifest.source_sha,
+                    "space": one.manifest.space_sha,
+                    "template": one.manifest.template_sha,
+                },
+            }
+            for one in sessions
         },
     }
+    write_folder(to, with_table(files, content))

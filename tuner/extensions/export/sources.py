@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from tuner.compiler.includes import with_own_headers
 from tuner.dispatch.evidence import productions
-from tuner.dispatch.kernels import Applicability, VariantKernel
+from tuner.dispatch.kernels import VariantKernel
 from tuner.dispatch.table import DispatchTable, SessionDispatch
 from tuner.extensions.export.cpp import (
     ARRAY_TYPES,
@@ -120,7 +120,14 @@ class Sources:
             raise InputError(wrong[0], path=spec.path, remedy=wrong[1])
         table = dispatch.table
         kernels = enumerate(table.kernels, start=1)
-        self.variants = (self._baseline(), *(self._unit(i, kernel) for i, kernel in kernels))
+        source = with_own_headers(hide_host_code(read_source(self.spec.source)))
+        launches = tuple(map(self._launch, self.spec.baseline))
+        self.variants = (
+            self._for_defaults(
+                VariantSource(0, "the baseline", source, launches), self.spec.baseline, ()
+            ),
+            *(self._unit(i, kernel) for i, kernel in kernels),
+        )
 
     def header(self) -> str:
         table = self._dispatch.table
@@ -246,13 +253,6 @@ class Sources:
             text = f"narrow<{kind}>({integer(argument.value, self._names)})"
         return {"type": kind, "local": f"tune_{argument.name}", "text": text}
 
-    def _baseline(self) -> VariantSource:
-        source = with_own_headers(hide_host_code(read_source(self.spec.source)))
-        launches = tuple(map(self._launch, self.spec.baseline))
-        return self._for_defaults(
-            VariantSource(0, "the baseline", source, launches), self.spec.baseline, ()
-        )
-
     def _for_defaults(
         self, one: VariantSource, launches: Sequence[LaunchSpec], choices: Sequence[str]
     ) -> VariantSource:
@@ -265,7 +265,28 @@ class Sources:
     def _unit(self, number: int, kernel: VariantKernel) -> VariantSource:
         reach = self._dispatch.applicability(kernel)
         try:
-            return self._translated(number, kernel, reach)
+            known = {**self._names, **DEVICE}
+            found = [truth(condition, known) for condition in reach.conditions]
+            shapes = (
+                " && ".join(
+                    f"{self._names[a]} == {size}"
+                    for a, size in zip(reach.written, one, strict=True)
+                )
+                for one in reach.shapes
+            )
+            written = (
+                [f"({' || '.join(f'({shape})' for shape in shapes)})"] if reach.written else []
+            )
+            unit = VariantSource(
+                number,
+                str(kernel.variant),
+                with_own_headers(kernel.source),
+                tuple(map(self._launch, reach.launches)),
+                tuple(dict.fromkeys(text for text in (*written, *found) if text != "true")),
+                reach.static_bytes,
+                scratch={a.name: self._bytes(a, reach.scratch[a.name]) for a in self.spec.sized},
+            )
+            return self._for_defaults(unit, reach.launches, reach.choices)
         except ExpressionError as error:
             # A candidate's search space stands in the session; the first one's is the user's.
             first = kernel.variant.candidate == INITIAL
@@ -273,32 +294,6 @@ class Sources:
             raise ExpressionError(
                 error.message, path=path, line=error.line, remedy=error.remedy
             ) from error
-
-    def _translated(
-        self, number: int, kernel: VariantKernel, reach: Applicability
-    ) -> VariantSource:
-        unit = VariantSource(
-            number,
-            str(kernel.variant),
-            with_own_headers(kernel.source),
-            tuple(map(self._launch, reach.launches)),
-            self._conditions(reach),
-            reach.static_bytes,
-            scratch={a.name: self._bytes(a, reach.scratch[a.name]) for a in self.spec.sized},
-        )
-        return self._for_defaults(unit, reach.launches, reach.choices)
-
-    def _conditions(self, reach: Applicability) -> tuple[str, ...]:
-        known = {**self._names, **DEVICE}
-        found = [truth(condition, known) for condition in reach.conditions]
-        shapes = (
-            " && ".join(
-                f"{self._names[a]} == {size}" for a, size in zip(reach.written, one, strict=True)
-            )
-            for one in reach.shapes
-        )
-        written = [f"({' || '.join(f'({shape})' for shape in shapes)})"] if reach.written else []
-        return tuple(dict.fromkeys(text for text in (*written, *found) if text != "true"))
 
     def _launch(self, spec: LaunchSpec) -> LaunchCode:
         known = {**self._names, **DEVICE}

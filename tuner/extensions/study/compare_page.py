@@ -44,7 +44,13 @@ def search_curves(
     width, height = (1000, 340) if large else (380, 230)
     trials = len(random_share)
     x = charts.Scale(1, max(trials, 2), 52, width - 12)
-    y = charts.Scale(_lowest(curves, random_share), 1.0, height - 34, 22)
+    # Frame all but the first tenth of the evaluations, where every method still guesses.
+    start = len(random_share) // 10
+    lowest = min(
+        [float(random_share[start:].min())]
+        + [float(np.quantile(curve.shares[:, start:], 0.25, axis=0).min()) for curve in curves]
+    )
+    y = charts.Scale(min(floor(lowest * 20) / 20, 0.95), 1.0, height - 34, 22)
     steps = sorted(set(np.linspace(0, trials - 1, min(trials, MOST_POINTS)).round().astype(int)))
 
     def places(shares: Floats) -> list[tuple[float, float]]:
@@ -80,16 +86,6 @@ def search_curves(
     )
 
 
-def _lowest(curves: Sequence[Curve], random_share: Floats) -> float:
-    """Frame all but the first tenth of the evaluations, where every method still guesses."""
-    start = len(random_share) // 10
-    lowest = min(
-        [float(random_share[start:].min())]
-        + [float(np.quantile(curve.shares[:, start:], 0.25, axis=0).min()) for curve in curves]
-    )
-    return min(floor(lowest * 20) / 20, 0.95)
-
-
 def write_comparison(comparison: SearcherComparison, path: Path, command: str = "") -> None:
     write_page(render_comparison(comparison, command), path)
 
@@ -105,7 +101,10 @@ def render_comparison(comparison: SearcherComparison, command: str = "") -> str:
         rows=rows_of(comparison),
         legend=[(name, index % COLORS) for index, name in enumerate(settings.searchers)],
         overview=_overview(comparison) if len(comparison.results) > 1 else None,
-        charts=[_chart(result) for result in comparison.results],
+        charts=[
+            (one.space.label, search_curves(one.space.label, *curves_of(one)))
+            for one in comparison.results
+        ],
         spaces=comparison.results,
         command=command,
     )
@@ -121,20 +120,18 @@ def rows_of(comparison: SearcherComparison) -> list[tuple[str, Mapping[str, Sear
     return rows if len(rows) == 1 else [*rows, ("all", comparison.overall())]
 
 
-def _chart(result: SpaceResult) -> tuple[str, Markup]:
+def curves_of(result: SpaceResult) -> tuple[list[Curve], Floats]:
+    """Return each method's curve on a space, and what random search expects there."""
     optimum_us = result.space.optimum_us
     curves = [Curve(one.searcher, optimum_us / one.found_us) for one in result.methods]
-    label = result.space.label
-    return label, search_curves(label, curves, optimum_us / result.random_us)
+    return curves, optimum_us / result.random_us
 
 
 def _overview(comparison: SearcherComparison) -> Markup:
-    results = comparison.results
-    curves = [
-        Curve(
-            name, np.mean([r.space.optimum_us / r.methods[index].found_us for r in results], axis=0)
-        )
-        for index, name in enumerate(comparison.settings.searchers)
+    curves, expected = zip(*map(curves_of, comparison.results), strict=True)
+    means = [
+        Curve(of_all[0].name, np.mean([one.shares for one in of_all], axis=0))
+        for of_all in zip(*curves, strict=True)
     ]
-    random = np.mean([r.space.optimum_us / r.random_us for r in results], axis=0)
-    return search_curves(f"{len(results)} spaces", curves, random, large=True)
+    label = f"{len(comparison.results)} spaces"
+    return search_curves(label, means, np.mean(expected, axis=0), large=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from pathlib import Path
@@ -258,9 +259,21 @@ def replay_all(
         for seed in range(settings.seeds)
     ]
     runs: dict[ReplayTask, ReplayRun] = {}
-    for task, run in _runs(settings, spaces, tasks, jobs):
-        runs[task] = run
-        ended(task)
+    with ExitStack() as stack:
+        if jobs == 1:
+            worker = ReplayWorker(settings, spaces)
+            done: Iterator[tuple[ReplayTask, ReplayRun]] = (
+                (task, worker.run(task)) for task in tasks
+            )
+        else:
+            from tuner.process.pool import ObjectPool
+
+            processes = min(jobs, len(tasks))
+            pool = ObjectPool(ReplayWorker, (settings, tuple(spaces)), processes)
+            done = stack.enter_context(pool).map("run", tasks)
+        for task, run in done:
+            runs[task] = run
+            ended(task)
     results = []
     for position, space in enumerate(spaces):
         random_us = expected_random(space.times_us, settings.trials)
@@ -283,16 +296,3 @@ class ReplayWorker:
 
     def run(self, task: ReplayTask) -> ReplayRun:
         return replay(self._spaces[task.space], task.searcher, task.seed, self._settings)
-
-
-def _runs(
-    settings: Settings, spaces: Sequence[RecordedSpace], tasks: Sequence[ReplayTask], jobs: int
-) -> Iterator[tuple[ReplayTask, ReplayRun]]:
-    if jobs == 1:
-        worker = ReplayWorker(settings, spaces)
-        yield from ((task, worker.run(task)) for task in tasks)
-        return
-    from tuner.process.pool import ObjectPool
-
-    with ObjectPool(ReplayWorker, (settings, tuple(spaces)), min(jobs, len(tasks))) as pool:
-        yield from pool.map("run", tasks)

@@ -13,7 +13,7 @@ from tuner.device.recorded.recording import Recording, load_recording
 from tuner.extensions.study.kernel_tuner_files import MeasuredSpace, is_foreign, load_measured
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import InputError
-from tuner.model.kernel import KernelSpec, Workload
+from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Measurement, Status, Trial
 from tuner.search.pool import Pool, valid_configs
 from tuner.space.callables import load_template
@@ -80,10 +80,12 @@ def space_of(measured: MeasuredSpace, path: Path) -> RecordedSpace:
         )
     pool = Pool.of(measured.parameters, measured.answers)
     space = SearchSpace(measured.parameters)
-    return _solvable(RecordedSpace(recording_name(path), path, NO_WORKLOAD, space, pool, trials))
+    return _require_solvable(
+        RecordedSpace(recording_name(path), path, NO_WORKLOAD, space, pool, trials)
+    )
 
 
-def _solvable(space: RecordedSpace) -> RecordedSpace:
+def _require_solvable(space: RecordedSpace) -> RecordedSpace:
     if all(time is None for time in space.times_us):
         raise InputError(
             f"none of its {len(space.trials)} configs is correct{space.place}",
@@ -154,29 +156,24 @@ def load_spaces(
             path=path,
             remedy="name the right search space with --space",
         )
-    template = load_template(definition.spec, definition.space)
-    chosen = _workloads(path, recording, definition.spec, workloads)
-    return tuple(_rendered(path, recording, definition, template, one) for one in chosen)
-
-
-def _workloads(
-    path: Path, recording: Recording, spec: KernelSpec, asked: Sequence[str]
-) -> list[Workload]:
-    if not asked:
-        tuned = [one for one in spec.tuned if one.key in recording.workloads]
-        return tuned or [workload_from_text(spec, key) for key in recording.workloads]
-    chosen = list(dict.fromkeys(workload_from_text(spec, text) for text in asked))
+    spec, known = definition.spec, recording.workloads
+    if workloads:
+        chosen = list(dict.fromkeys(workload_from_text(spec, text) for text in workloads))
+    else:
+        tuned = [one for one in spec.tuned if one.key in known]
+        chosen = tuned or [workload_from_text(spec, key) for key in known]
     for workload in chosen:
-        if workload.key not in recording.workloads:
+        if workload.key not in known:
             raise InputError(
                 f"has no measurements for workload {workload.key}",
                 path=path,
-                remedy="recorded workloads: " + " ".join(recording.workloads),
+                remedy="recorded workloads: " + " ".join(known),
             )
-    return chosen
+    template = load_template(spec, definition.space)
+    return tuple(_render_all(path, recording, definition, template, one) for one in chosen)
 
 
-def _rendered(
+def _render_all(
     path: Path, recording: Recording, definition: Definition, template: Template, workload: Workload
 ) -> RecordedSpace:
     """Find the programs of all valid configs by rendering the template, uncompiled."""
@@ -186,8 +183,7 @@ def _rendered(
     target = CompileTarget(spec, operators, recording.device.info())
     names = target.names(workload)
     pool = valid_configs(definition.space, names)
-    tried = recorded.tried()
-    if tried is not None:
+    if (tried := recorded.tried()) is not None:
         pool = pool.restricted(tried)
     trials = {}
     for config in pool:
@@ -195,10 +191,9 @@ def _rendered(
         written = {**workload.values, **operators, **config}
         source = template.render(written, definition.space.derived).source
         program = recorded.programs.get(target.key(source, workload, launches, config))
-        unrecorded = Outcome(Status.RESOURCE_LIMIT, _UNRECORDED)
-        found = program.outcome() if program else unrecorded
-        where = INITIAL, workload, config
-        trials[config] = Trial(*where, found.status, found.reason, measurement=found.measurement)
+        outcome = program.outcome() if program else Outcome(Status.RESOURCE_LIMIT, _UNRECORDED)
+        said = outcome.status, outcome.reason
+        trials[config] = Trial(INITIAL, workload, config, *said, measurement=outcome.measurement)
     if all(trial.status is Status.RESOURCE_LIMIT for trial in trials.values()):
         raise InputError(
             f"holds none of the {len(pool)} valid configs on {workload}",
@@ -206,4 +201,4 @@ def _rendered(
             remedy=f"{spec.path} or its template has changed since: record it again",
         )
     name = recording_name(path)
-    return _solvable(RecordedSpace(name, path, workload, definition.space, pool, trials))
+    return _require_solvable(RecordedSpace(name, path, workload, definition.space, pool, trials))

@@ -82,8 +82,11 @@ def classes(data: ReportData) -> tuple[WorkloadClasses, ...]:
         for trial in _known(trials):
             if trial.variant not in wrong:
                 groups.setdefault(_bits(trial), []).append(trial)
+        first = _first(data)
         default = {
-            _bits(trial) for ones in groups.values() for trial in ones if _is_default(data, trial)
+            bits
+            for bits, ones in groups.items()
+            if any(one.candidate == first and one.config == data.default for one in ones)
         }
         made = [
             _class(bits, ones, bits in default, bits == data.baseline_bits.get(workload.key))
@@ -203,10 +206,6 @@ def _known(trials: Iterable[Trial]) -> list[Trial]:
 
 def _bits(trial: Trial) -> str:
     return trial.correctness.bits if trial.correctness else ""
-
-
-def _is_default(data: ReportData, trial: Trial) -> bool:
-    return trial.candidate == _first(data) and trial.config == data.default
 
 
 def _first(data: ReportData) -> str:

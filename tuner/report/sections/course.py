@@ -110,12 +110,9 @@ def time_spent(data: ReportData) -> TimeTable | None:
     lanes_s = sum(one.lanes * one.phases_s.get("search", 0.0) for one in data.time_spent)
     left_s = max(0.0, lanes_s - device_s - compiler_s)
     inside_s = _added(one.inside_s for one in data.time_spent)
-    return TimeTable(dict(phases_s), device_s, compiler_s, left_s, _starts(data), inside_s)
-
-
-def _starts(data: ReportData) -> Mapping[str, Mapping[str, int]] | None:
-    told = [one.starts for one in data.time_spent]
-    return None if None in told else _added(one or {} for one in told)
+    counts = [one.starts for one in data.time_spent]
+    starts = None if None in counts else _added(one or {} for one in counts)
+    return TimeTable(dict(phases_s), device_s, compiler_s, left_s, starts, inside_s)
 
 
 def _added(runs: Iterable[Mapping[str, Mapping[str, _N]]]) -> dict[str, dict[str, _N]]:

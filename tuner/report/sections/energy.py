@@ -119,7 +119,24 @@ def energy_json(energies: Sequence[Energy], results: Sequence[Result]) -> list[d
         {
             "workload": one.account.workload.values,
             "idle_w": rounded_all(one.account.idle_w),
-            "programs": [_json_program(p, p in one.front) for p in one.account.programs],
+            "programs": [
+                {
+                    "candidate": None if p.variant is None else p.variant.candidate,
+                    "config": None if p.variant is None else dict(p.variant.config),
+                    "time_us": rounded(p.time_us),
+                    "net_mj": rounded(p.net_mj),
+                    "net_range_mj": rounded_all(p.net_range_mj),
+                    "gross_mj": rounded(p.gross_mj),
+                    "power_w": rounded(p.power_w),
+                    "edp_mj_us": rounded(p.edp),
+                    "windows": len(p.windows),
+                    "spread": rounded(p.spread),
+                    "cold": all(window.cold for window in p.windows),
+                    "limited_by": _limits([p]),
+                    "on_front": p in one.front,
+                }
+                for p in one.account.programs
+            ],
             "energy": _json_saving(one, "energy"),
             "edp": _json_saving(one, "edp"),
         }
@@ -148,24 +165,6 @@ def last_seen(one: Consumption) -> str:
 
 def _limits(programs: Sequence[Consumption]) -> list[str]:
     return sorted({name for one in programs for w in one.windows for name in w.limited_by})
-
-
-def _json_program(one: Consumption, on_front: bool) -> dict[str, object]:
-    return {
-        "candidate": None if one.variant is None else one.variant.candidate,
-        "config": None if one.variant is None else dict(one.variant.config),
-        "time_us": rounded(one.time_us),
-        "net_mj": rounded(one.net_mj),
-        "net_range_mj": rounded_all(one.net_range_mj),
-        "gross_mj": rounded(one.gross_mj),
-        "power_w": rounded(one.power_w),
-        "edp_mj_us": rounded(one.edp),
-        "windows": len(one.windows),
-        "spread": rounded(one.spread),
-        "cold": all(window.cold for window in one.windows),
-        "limited_by": _limits([one]),
-        "on_front": on_front,
-    }
 
 
 def _json_saving(one: EnergyOf, objective: Objective) -> Mapping[str, object] | None:

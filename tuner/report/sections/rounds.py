@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,7 +55,13 @@ def tree(marks: Sequence[TreeMark]) -> Markup:
     out.
     """
     places = _Places.of(marks)
-    lineage = _lineage(marks)
+    bases = {mark.name: mark.base for mark in marks if mark.shape != "failed"}
+    lineage: set[str] = set()
+    for mark in marks:
+        name = mark.name if mark.won else ""
+        while name and name not in lineage:
+            lineage.add(name)
+            name = bases.get(name, "")
     by_name = {mark.name: mark for mark in marks if mark.shape != "failed"}
     edges = []
     for mark in marks:
@@ -104,17 +110,6 @@ class _Places:
     def at(self, mark: TreeMark) -> tuple[float, float]:
         height = (self.below or 0.0) if mark.speedup is None else self.y(mark.speedup)
         return self.x(mark.round), height
-
-
-def _lineage(marks: Sequence[TreeMark]) -> frozenset[str]:
-    bases: Mapping[str, str] = {m.name: m.base for m in marks if m.shape != "failed"}
-    found: set[str] = set()
-    for mark in marks:
-        name = mark.name if mark.won else ""
-        while name and name not in found:
-            found.add(name)
-            name = bases.get(name, "")
-    return frozenset(found)
 
 
 LONGEST_PROBLEM = 1500

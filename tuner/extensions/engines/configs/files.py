@@ -142,16 +142,27 @@ def files_of(
     what the engine would refuse, or would silently change when it loads it.
     """
     _require_table(table, _scaled(key, engine))
-    made = {place(key, engine, gpu, triton): _text(table, _head(key, engine, triton))}
+    head = {VERSION_KEY: triton} if engine == "vllm" and isinstance(key, MoeKey) else {}
+    texts = {place(key, engine, gpu, triton): _text(table, head)}
     if down is not None:
         _require_table(down, _scaled(key, engine), more=frozenset({"USE_TMA"}))
-        _require_same_rows(table, down)
-        made[place(key, engine, gpu, triton, down=True)] = _text(down, {})
-    return made
-
-
-def _head(key: Key, engine: Engine, triton: str) -> dict[str, str]:
-    return {VERSION_KEY: triton} if engine == "vllm" and isinstance(key, MoeKey) else {}
+        if table.keys() != down.keys():
+            odd = sorted(table.keys() ^ down.keys())
+            raise InputError(
+                f"only one of the two GEMMs has a config for {', '.join(map(str, odd))} tokens",
+                remedy="tune both for the same numbers of tokens: each GEMM takes its nearest",
+            )
+        for tokens in sorted(table):
+            first, second = table[tokens]["BLOCK_SIZE_M"], down[tokens]["BLOCK_SIZE_M"]
+            if first != second:
+                raise InputError(
+                    f"BLOCK_SIZE_M is {first} and, for the down projection, {second} for {tokens} "
+                    "tokens",
+                    remedy="both GEMMs use one sorting of tokens, in blocks of BLOCK_SIZE_M; "
+                    "SGLang would run the second with the first's",
+                )
+        texts[place(key, engine, gpu, triton, down=True)] = _text(down, {})
+    return texts
 
 
 def _text(table: Table, head: Mapping[str, str]) -> str:
@@ -176,8 +187,12 @@ def _require_table(table: Table, scaled: int | None, more: frozenset[str] = froz
         if tokens < 1:
             raise InputError(f"{tokens} tokens", remedy="the least number of tokens is 1")
         _require_config(tokens, config, more)
-        if scaled:
-            _require_block(tokens, config["BLOCK_SIZE_K"], scaled)
+        # The kernels load one scale for each step of K.
+        if scaled and scaled % (step := config["BLOCK_SIZE_K"]):
+            raise InputError(
+                f"BLOCK_SIZE_K={step} for {tokens} tokens, with a scale for each {scaled}",
+                remedy=f"take a divisor of {scaled}: others give wrong results, or are replaced",
+            )
 
 
 def _require_config(tokens: int, config: Config, more: frozenset[str]) -> None:
@@ -198,33 +213,6 @@ def _require_config(tokens: int, config: Config, more: frozenset[str]) -> None:
         if name in _POWERS and value & (value - 1):
             raise InputError(
                 f"{name}={value} for {tokens} tokens", remedy="Triton wants a power of two"
-            )
-
-
-def _require_block(tokens: int, block_size_k: int, scaled: int) -> None:
-    # The kernels load one scale for each step of K.
-    if scaled % block_size_k:
-        raise InputError(
-            f"BLOCK_SIZE_K={block_size_k} for {tokens} tokens, with a scale for each {scaled}",
-            remedy=f"take a divisor of {scaled}: others give wrong results, or are replaced",
-        )
-
-
-def _require_same_rows(table: Table, down: Table) -> None:
-    if table.keys() != down.keys():
-        odd = sorted(table.keys() ^ down.keys())
-        raise InputError(
-            f"only one of the two GEMMs has a config for {', '.join(map(str, odd))} tokens",
-            remedy="tune both for the same numbers of tokens: each GEMM takes its nearest",
-        )
-    for tokens in sorted(table):
-        first, second = table[tokens]["BLOCK_SIZE_M"], down[tokens]["BLOCK_SIZE_M"]
-        if first != second:
-            raise InputError(
-                f"BLOCK_SIZE_M is {first} and, for the down projection, {second} for {tokens} "
-                "tokens",
-                remedy="both GEMMs use one sorting of tokens, in blocks of BLOCK_SIZE_M; "
-                "SGLang would run the second with the first's",
             )
 
 

@@ -148,7 +148,17 @@ def needed_configs(
     has no experts, and for slices that the engines refuse.
     """
     path = config / CONFIG if config.is_dir() else config
-    given = _read(path)
+    try:
+        given = json.loads(read_text(path))
+    except (OSError, ValueError, RecursionError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        raise InputError(
+            f"cannot be read: {said}",
+            path=path,
+            remedy="name a model's config.json, or the folder that it lies in",
+        ) from error
+    if not isinstance(given, dict):
+        raise InputError("is no object", path=path, remedy="name a model's config.json")
     kind = str(given.get("model_type"))
     if kind not in _MODELS:
         raise _unknown(path, kind, given)
@@ -158,23 +168,7 @@ def needed_configs(
             f"{ep} parts of experts on {tp} GPUs", remedy=f"--ep is 1 or, as --tp, {tp}"
         )
     slices = Slices(path, tp, ep, precision.block_shape)
-    found = dict.fromkeys(_MODELS[kind](given, engine, slices, precision))
-    return tuple(found)
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        content = json.loads(read_text(path))
-    except (OSError, ValueError, RecursionError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        raise InputError(
-            f"cannot be read: {said}",
-            path=path,
-            remedy="name a model's config.json, or the folder that it lies in",
-        ) from error
-    if not isinstance(content, dict):
-        raise InputError("is no object", path=path, remedy="name a model's config.json")
-    return content
+    return tuple(dict.fromkeys(_MODELS[kind](given, engine, slices, precision)))
 
 
 def _unknown(path: Path, kind: str, given: Mapping[str, Any]) -> InputError:

@@ -107,7 +107,12 @@ def used_configs(
         "mode": mode,
         "folder": str(place) if place else None,
     }
-    found = _asked(question, engine, _environment(engine, place, mode), python, timeout_s)
+    environment = {n: v for n, v in os.environ.items() if n not in FOLDERS.values()}
+    if place is not None:
+        environment[FOLDERS[engine]] = str(place)
+    if engine == "vllm":
+        environment["VLLM_BATCH_INVARIANT"] = str(int(mode == "deterministic"))
+    found = _asked(question, engine, environment, python, timeout_s)
     return UsedConfigs(
         engine=engine,
         version=found["version"],
@@ -117,15 +122,6 @@ def used_configs(
         rows=tuple(_row(row, table, down) for row in found["rows"]),
         log=tuple(found["log"]),
     )
-
-
-def _environment(engine: Engine, folder: Path | None, mode: Mode) -> dict[str, str]:
-    environment = {n: v for n, v in os.environ.items() if n not in FOLDERS.values()}
-    if folder is not None:
-        environment[FOLDERS[engine]] = str(folder)
-    if engine == "vllm":
-        environment["VLLM_BATCH_INVARIANT"] = str(int(mode == "deterministic"))
-    return environment
 
 
 def _asked(

@@ -107,7 +107,14 @@ def configs_of(
             message = f"was measured on {found.device.name}, and others on {gpu}"
             raise SessionError(message, path=folder, remedy="export each GPU's sessions apart")
         gpu = found.device.name
-        _require_triton(folder, triton)
+        with Session.open(folder, read_only=True) as session:
+            known = measured_with(session.environment.get("compiler", ""), "triton")
+        if known is not None and known.partition("+")[0] != triton:
+            raise SessionError(
+                f"was measured with Triton {known}, and the files are for {triton}",
+                path=folder,
+                remedy=f"--triton {known} says what it is; for {triton} tune it anew",
+            )
         _add(found, folder, tables)
     return files_of_tables(tables, engine, gpu, triton, python)
 
@@ -133,17 +140,6 @@ def files_of_tables(
         why = "; ".join(notes) or "no session has a winner"
         raise InputError("there is no config to write", remedy=why)
     return Configs(files, tuple(notes), {key: one for key, one in tables.items() if one.own}, gpu)
-
-
-def _require_triton(folder: Path, triton: str) -> None:
-    with Session.open(folder, read_only=True) as session:
-        known = measured_with(session.environment.get("compiler", ""), "triton")
-    if known is not None and known.partition("+")[0] != triton:
-        raise SessionError(
-            f"was measured with Triton {known}, and the files are for {triton}",
-            path=folder,
-            remedy=f"--triton {known} says what it is; for {triton} tune it anew",
-        )
 
 
 def _settled(

@@ -94,7 +94,18 @@ class _Events:
             return
         category = str(event.get("cat"))
         if category in GPU_WORK:
-            self._add_work(_Work.model_validate(event))
+            work = _Work.model_validate(event)
+            details, once = work.args, self._same.setdefault
+            launch = Launch(
+                name=once(work.name, work.name),
+                start_us=work.ts,
+                us=work.dur,
+                grid=once(details.grid, details.grid),
+                block=once(details.block, details.block),
+                device=details.device,
+                stream=details.stream,
+            )
+            self._works.append((launch, details.external, details.correlation))
         elif category == "cpu_op":
             self._add_operator(_Operator.model_validate(event))
         elif category in _HOST_LAUNCH:
@@ -115,19 +126,6 @@ class _Events:
                 yield replace(launch, call=call)
             else:
                 yield launch
-
-    def _add_work(self, work: _Work) -> None:
-        details, once = work.args, self._same.setdefault
-        launch = Launch(
-            name=once(work.name, work.name),
-            start_us=work.ts,
-            us=work.dur,
-            grid=once(details.grid, details.grid),
-            block=once(details.block, details.block),
-            device=details.device,
-            stream=details.stream,
-        )
-        self._works.append((launch, details.external, details.correlation))
 
     def _add_operator(self, operator: _Operator) -> None:
         key = operator.args.external
@@ -154,7 +152,10 @@ def read_chrome(path: Path) -> Trace:
             try:
                 events.add(event)
             except ValidationError as error:
-                raise _misshapen(path, seen, error) from error
+                first = error.errors(include_url=False, include_context=False)[0]
+                where = ".".join(map(str, first["loc"]))
+                what = f"event {seen}: `{where}` is {first['input']!r:.80}: {first['msg']}"
+                raise InputError(what, path=path, remedy=AGAIN) from error
             seen += 1
     launches = sorted(events.launches(), key=lambda launch: launch.start_us)
     if not launches:
@@ -292,13 +293,6 @@ def _told_apart(path: Path) -> Iterator[None]:
         ) from error
     except (ValueError, RecursionError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"not a trace in JSON: {error}", path=path, remedy=AGAIN) from error
-
-
-def _misshapen(path: Path, number: int, error: ValidationError) -> InputError:
-    first = error.errors(include_url=False, include_context=False)[0]
-    where = ".".join(map(str, first["loc"]))
-    what = f"event {number}: `{where}` is {first['input']!r:.80}: {first['msg']}"
-    return InputError(what, path=path, remedy=AGAIN)
 
 
 def _shape(dims: object) -> Shape:

@@ -58,7 +58,13 @@ def _read_nsys(path: Path) -> Trace:
     address = f"file:{quote(str(path.resolve()))}?mode=ro"
     try:
         with closing(sqlite3.connect(address, uri=True)) as database:
-            tables = _columns(database)
+            found = database.execute(
+                "SELECT m.name, c.name FROM sqlite_master m JOIN pragma_table_info(m.name) c "
+                "WHERE m.type = 'table'"
+            )
+            tables: dict[str, set[str]] = {}
+            for table, column in found:
+                tables.setdefault(table, set()).add(column)
             _require_launches(path, database, tables)
             launches = sorted(_launches(database, tables), key=lambda one: one.start_us)
             gpu, rate = _gpu(database, tables)
@@ -73,17 +79,6 @@ def _read_nsys(path: Path) -> Trace:
 def _damaged(path: Path, what: str) -> InputError:
     message, remedy = f"not a whole export of nsys: {what}", f"export it again: `{EXPORT}`"
     return InputError(message, path=path, remedy=remedy)
-
-
-def _columns(database: sqlite3.Connection) -> dict[str, set[str]]:
-    found = database.execute(
-        "SELECT m.name, c.name FROM sqlite_master m JOIN pragma_table_info(m.name) c "
-        "WHERE m.type = 'table'"
-    )
-    columns: dict[str, set[str]] = {}
-    for table, column in found:
-        columns.setdefault(table, set()).add(column)
-    return columns
 
 
 def _require_launches(

@@ -112,8 +112,25 @@ def problems(
     Where FlashInfer-Bench could not tell the size of an output from those of the inputs, the first
     is fixed too. Raises `InputError` for a type that the schema has not, and without any input.
     """
-    _require_sayable(spec)
-    varying = _varying(spec)
+    if not _with_role(spec, "input", "inout"):
+        raise InputError(
+            f"{spec.name} has no input, by which FlashInfer-Bench finds device and sizes",
+            path=spec.path,
+            remedy="choose another --format for it",
+        )
+    for one in spec.arguments:
+        if not one.is_scalar and one.role != "scratch" and one.dtype not in DTYPES:
+            raise InputError(
+                f"{one.name!r} is {one.dtype}, which no definition of FlashInfer-Bench can be",
+                path=spec.path,
+                line=one.line,
+                remedy=f"it knows {', '.join(DTYPES.values())}; choose another --format",
+            )
+    first = spec.axes[0]
+    read = {python(size) for one in _with_role(spec, "input", "inout") for size in one.shape}
+    arrays = _with_role(spec, "input", "output", "inout")
+    needed = {python(size) for one in arrays for size in one.shape if _depends(size, first)}
+    varying = first if needed | {first} <= read else None
     groups: dict[tuple[tuple[str, int], ...], list[Workload]] = {}
     for workload in workloads:
         key = tuple((axis, size) for axis, size in workload.axes if axis != varying)
@@ -132,31 +149,6 @@ def problems(
         )
         for key, listed in groups.items()
     )
-
-
-def _require_sayable(spec: KernelSpec) -> None:
-    if not _with_role(spec, "input", "inout"):
-        raise InputError(
-            f"{spec.name} has no input, by which FlashInfer-Bench finds device and sizes",
-            path=spec.path,
-            remedy="choose another --format for it",
-        )
-    for one in spec.arguments:
-        if not one.is_scalar and one.role != "scratch" and one.dtype not in DTYPES:
-            raise InputError(
-                f"{one.name!r} is {one.dtype}, which no definition of FlashInfer-Bench can be",
-                path=spec.path,
-                line=one.line,
-                remedy=f"it knows {', '.join(DTYPES.values())}; choose another --format",
-            )
-
-
-def _varying(spec: KernelSpec) -> str | None:
-    first = spec.axes[0]
-    read = {python(size) for one in _with_role(spec, "input", "inout") for size in one.shape}
-    arrays = _with_role(spec, "input", "output", "inout")
-    needed = {python(size) for one in arrays for size in one.shape if _depends(size, first)}
-    return first if needed | {first} <= read else None
 
 
 def _depends(size: Expression, axis: str) -> bool:

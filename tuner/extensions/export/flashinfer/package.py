@@ -16,7 +16,6 @@ from tuner.extensions.export.cpp import ARRAY_TYPES, cpp_name, integer
 from tuner.extensions.export.dispatch import options_of, source_files
 from tuner.extensions.export.flashinfer.definition import (
     Problem,
-    Tensor,
     problems,
     reference_code,
     run_text,
@@ -132,49 +131,43 @@ class _Traced:
 
     def files(self) -> Iterator[tuple[str, str | bytes]]:
         """Give each file by its name in the trace set."""
-        kind = self.spec.name
+        kind, chosen, device = self.spec.name, self._measured.operators, self._measured.device
+        said = [f"{name} is {value}" for name, value in chosen.items()]
+        said += [f"{scalar.name} is {scalar.value}" for scalar in self._constants]
         for one in self.problems:
-            yield f"definitions/{kind}/{one.name}.json", _json(self._definition(one))
-            solution = f"solutions/{AUTHOR}/{kind}/{one.name}/{one.name}_{AUTHOR}.json"
-            yield solution, _json(self._solution(one))
+            definition = {
+                "name": one.name,
+                "op_type": kind,
+                "description": f"{kind}{': ' * bool(said)}{', '.join(said)}",
+                **one.described,
+                "reference": run_text(one, kind, self._code, chosen),
+            }
+            yield f"definitions/{kind}/{one.name}.json", _json(definition)
+            sources = {**self._sources, FILE: binding(one, self.spec, self._measured)}
+            solution = {
+                "name": f"{one.name}_{AUTHOR}",
+                "definition": one.name,
+                "author": AUTHOR,
+                "description": f"Variants tuned by tune {TUNER_VERSION} on {device}, with their "
+                "dispatch by shape.",
+                "spec": {
+                    "language": "cuda",
+                    "target_hardware": [device.replace(" ", "_")],
+                    "entry_point": ENTRY_POINT,
+                    "dependencies": [],
+                    "destination_passing_style": True,
+                    "binding": "tvm-ffi",
+                },
+                "sources": [{"path": path, "content": text} for path, text in sources.items()],
+            }
+            place = f"solutions/{AUTHOR}/{kind}/{one.name}/{one.name}_{AUTHOR}.json"
+            yield place, _json(solution)
             lines = []
             for workload in one.workloads:
                 line, blobs = self._workload(one, workload)
                 lines.append(f"{json.dumps(line)}\n")
                 yield from blobs.items()
             yield f"workloads/{kind}/{one.name}.jsonl", "".join(lines)
-
-    def _definition(self, problem: Problem) -> dict[str, Any]:
-        spec, chosen = self.spec, self._measured.operators
-        said = [f"{name} is {value}" for name, value in chosen.items()]
-        said += [f"{one.name} is {one.value}" for one in self._constants]
-        return {
-            "name": problem.name,
-            "op_type": spec.name,
-            "description": f"{spec.name}{': ' * bool(said)}{', '.join(said)}",
-            **problem.described,
-            "reference": run_text(problem, spec.name, self._code, chosen),
-        }
-
-    def _solution(self, problem: Problem) -> dict[str, Any]:
-        device = self._measured.device
-        sources = {**self._sources, FILE: binding(problem, self.spec, self._measured)}
-        return {
-            "name": f"{problem.name}_{AUTHOR}",
-            "definition": problem.name,
-            "author": AUTHOR,
-            "description": f"Variants tuned by tune {TUNER_VERSION} on {device}, with their "
-            "dispatch by shape.",
-            "spec": {
-                "language": "cuda",
-                "target_hardware": [device.replace(" ", "_")],
-                "entry_point": ENTRY_POINT,
-                "dependencies": [],
-                "destination_passing_style": True,
-                "binding": "tvm-ffi",
-            },
-            "sources": [{"path": path, "content": text} for path, text in sources.items()],
-        }
 
     def _workload(
         self, problem: Problem, workload: Workload
@@ -239,7 +232,15 @@ def binding(problem: Problem, spec: KernelSpec, measured: Measured) -> str:
         parameters=", ".join(f"TensorView {cpp_name(one.name)}" for one in tensors),
         first=_found(problem),
         sizes=[(names[axis], _size(problem, axis)) for axis in spec.axes],
-        tensors=[_checked(one, names) for one in tensors],
+        tensors=[
+            {
+                "name": one.name,
+                "local": cpp_name(one.name),
+                "type": _DLPACK[one.argument.dtype],
+                "shape": ", ".join(integer(size, names) for size in one.argument.shape),
+            }
+            for one in tensors
+        ],
         copied=[
             (cpp_name(one.argument.name), cpp_name(one.name), DTYPE_BYTES[one.argument.dtype])
             for one in problem.outputs
@@ -265,15 +266,6 @@ def _size(problem: Problem, axis: str) -> str:
         return str(problem.fixed[axis])
     tensor, place = problem.place
     return f"{cpp_name(tensor.name)}.size({place})"
-
-
-def _checked(one: Tensor, names: dict[str, str]) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "local": cpp_name(one.name),
-        "type": _DLPACK[one.argument.dtype],
-        "shape": ", ".join(integer(size, names) for size in one.argument.shape),
-    }
 
 
 def safetensors(arrays: Mapping[str, tuple[str, Array]]) -> bytes:

@@ -51,7 +51,22 @@ def kernels_files(
     modules = module_files(package, operators, namespace=identity, layers=bool(layers))
     if layers:
         modules["layers.py"] = template("huggingface/layers.py.j2").render(**values)
-    metadata = _metadata(package, identity, operators, modules)
+    digests = {name: b64encode(sha256(_bytes(modules[name])).digest()) for name in sorted(modules)}
+    metadata = {
+        "name": package.replace("_", "-"),
+        "id": identity,
+        "version": 1,
+        "license": "other",
+        "python-depends": [],
+        "backend": {
+            "type": "cuda",
+            "archs": sorted({capability(one.winners.measured.architecture) for one in operators}),
+        },
+        "digest": {
+            "algorithm": "sha256",
+            "files": {name: digest.decode() for name, digest in digests.items()},
+        },
+    }
     modules["metadata.json"] = json.dumps(metadata, indent=2) + "\n"
     return {
         "README.md": template("huggingface/README.md.j2").render(**values),
@@ -76,30 +91,6 @@ def _layer(one: OperatorFiles) -> tuple[str, str] | None:
     found = (choice for choice in one.choices.values() if (name, choice) in LAYERS)
     choice = next(found, None)
     return (LAYERS[name, choice], choice) if choice else None
-
-
-def _metadata(
-    package: str,
-    identity: str,
-    operators: Sequence[OperatorFiles],
-    files: Mapping[str, str | bytes],
-) -> dict[str, object]:
-    digests = {name: b64encode(sha256(_bytes(files[name])).digest()) for name in sorted(files)}
-    return {
-        "name": package.replace("_", "-"),
-        "id": identity,
-        "version": 1,
-        "license": "other",
-        "python-depends": [],
-        "backend": {
-            "type": "cuda",
-            "archs": sorted({capability(one.winners.measured.architecture) for one in operators}),
-        },
-        "digest": {
-            "algorithm": "sha256",
-            "files": {name: digest.decode() for name, digest in digests.items()},
-        },
-    }
 
 
 def capability(architecture: str) -> str:

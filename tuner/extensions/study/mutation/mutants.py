@@ -80,12 +80,28 @@ def all_mutants(source: SourceFile, *, rendered: bool = False) -> tuple[Mutant, 
     code = MutatedSource(source.text, rendered)
     changes = [
         change
-        for node in _nodes(parse_tree(source.text))
+        for node in _mutable_nodes(parse_tree(source.text))
         for operator in OPERATORS
         for change in operator(node, code)
     ]
     changes.sort(key=lambda change: (change.start, change.end))
-    return tuple(_identified(_distinct(changes, source.text), source))
+    seen = {normalized(source.text)}
+    lines, rows = LineIndex(source.text), source.masked.split("\n")
+    counted: Counter[tuple[str, str, str]] = Counter()
+    mutants = []
+    for change in changes:
+        changed = normalized(change.applied(source.text))
+        if changed in seen:
+            continue
+        seen.add(changed)
+        line = lines.at(change.start)
+        before = source.text[change.start : change.end]
+        shown = f"{_shorten(before)} -> {_shorten(change.text)}".strip()
+        key = change.operator, fold(rows[line - 1]), shown
+        counted[key] += 1
+        column = change.start - lines.start(line) + 1
+        mutants.append(Mutant(Identity(*key, counted[key]), change, line, column, before))
+    return tuple(mutants)
 
 
 def reached(
@@ -117,7 +133,7 @@ def sampled(mutants: Sequence[Mutant], limit: int | None, seed: int) -> tuple[Mu
     return tuple(mutants[int((part + draw()) * count / limit)] for part in range(limit))
 
 
-def _nodes(root: Node) -> Iterator[Node]:
+def _mutable_nodes(root: Node) -> Iterator[Node]:
     pending = [root]
     while pending:
         node = pending.pop()
@@ -130,29 +146,7 @@ def _nodes(root: Node) -> Iterator[Node]:
         )
 
 
-def _distinct(changes: Iterable[Change], text: str) -> Iterator[Change]:
-    seen = {normalized(text)}
-    for change in changes:
-        changed = normalized(change.applied(text))
-        if changed not in seen:
-            seen.add(changed)
-            yield change
-
-
-def _identified(changes: Iterable[Change], source: SourceFile) -> Iterator[Mutant]:
-    lines, rows = LineIndex(source.text), source.masked.split("\n")
-    counted: Counter[tuple[str, str, str]] = Counter()
-    for change in changes:
-        line = lines.at(change.start)
-        before = source.text[change.start : change.end]
-        shown = f"{_shortened(before)} -> {_shortened(change.text)}".strip()
-        key = change.operator, fold(rows[line - 1]), shown
-        counted[key] += 1
-        column = change.start - lines.start(line) + 1
-        yield Mutant(Identity(*key, counted[key]), change, line, column, before)
-
-
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     folded = fold(text)
     if len(folded) <= _LONGEST_CHANGE:
         return folded

@@ -61,7 +61,10 @@ class MutationSubject:
 
         Raises `SpaceError` where the config is valid on none of them.
         """
-        found = [w for kind in (self.spec.tuned, self.spec.held_out) for w in self._smallest(kind)]
+        found = []
+        for kind in (self.spec.tuned, self.spec.held_out):
+            usable = [one for one in kind if self._usable(one, LARGEST_BYTES)]
+            found += sorted(usable, key=self.spec.footprint_bytes)[:OF_EACH_KIND]
         found += [w for w in self.spec.edge_cases if self._usable(w, LARGEST_EDGE_CASE_BYTES)]
         if found:
             return tuple(sorted(dict.fromkeys(found), key=self.spec.footprint_bytes))
@@ -167,10 +170,6 @@ class MutationSubject:
     def _compiled(self, text: str) -> str:
         return text if self.config is not None else hide_host_code(parse_source(text, self.path))
 
-    def _smallest(self, workloads: tuple[Workload, ...]) -> list[Workload]:
-        usable = [workload for workload in workloads if self._usable(workload, LARGEST_BYTES)]
-        return sorted(usable, key=self.spec.footprint_bytes)[:OF_EACH_KIND]
-
     def _usable(self, workload: Workload, largest_bytes: int) -> bool:
         if self.spec.footprint_bytes(workload) > largest_bytes:
             return False
@@ -259,6 +258,7 @@ def read_marks(path: Path, space: SearchSpace) -> Marks:
     """Read a file of marks; raise `SpaceError` with its line for what is wrong."""
     document = read(path)
     model = checked(document, MarksModel)
+    values = {parameter.name: parameter.values for parameter in space.parameters}
     for group, marks in (("baseline", model.baseline), ("template", model.template)):
         seen: dict[tuple[object, ...], int] = {}
         for number, mark in enumerate(marks):
@@ -270,9 +270,20 @@ def read_marks(path: Path, space: SearchSpace) -> Marks:
             seen[key] = number
         for number, mark in enumerate(marks):
             for name, value in mark.config.items():
-                if wrong := _wrong_value(group, name, value, space):
-                    where = (group, number, "config", name)
-                    raise document.error(wrong[0], *where, remedy=wrong[1])
+                known = values.get(name, ())
+                if group == "baseline":
+                    message, remedy = "the baseline has no config", "delete `config`"
+                elif name not in values:
+                    message, remedy = (
+                        f"no parameter named {name!r}",
+                        f"parameters: {', '.join(values)}",
+                    )
+                elif not any(value == one and type(value) is type(one) for one in known):
+                    message = f"{name} cannot be {value!r}"
+                    remedy = f"values: {', '.join(map(str, known))}"
+                else:
+                    continue
+                raise document.error(message, group, number, "config", name, remedy=remedy)
     return Marks(document, model)
 
 
@@ -287,16 +298,3 @@ def entry(identity: Identity, reason: str) -> str:
         f"  - operator: {identity.operator}\n    line: {line}\n    change: {change}\n"
         f"{occurrence}    reason: {why}"
     )
-
-
-def _wrong_value(
-    group: str, name: str, value: bool | int | float | str, space: SearchSpace
-) -> tuple[str, str] | None:
-    values = {parameter.name: parameter.values for parameter in space.parameters}
-    if group == "baseline":
-        return "the baseline has no config", "delete `config`"
-    if name not in values:
-        return f"no parameter named {name!r}", f"parameters: {', '.join(values)}"
-    if any(value == known and type(value) is type(known) for known in values[name]):
-        return None
-    return f"{name} cannot be {value!r}", f"values: {', '.join(map(str, values[name]))}"
