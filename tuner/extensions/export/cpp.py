@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from functools import reduce
 from importlib.resources import files
 
 from tuner.model.errors import ExpressionError
@@ -16,21 +16,23 @@ from tuner.model.kernel import DEVICE_NAMES
 from tuner.source.syntax import mask
 
 
-class CppType(IntEnum):
-    BOOL = 0
-    INT = 1
-    FLOAT = 2
-
-
 @dataclass(frozen=True, slots=True)
 class CppCode:
-    """C++ text with its type; it may stand wherever an operand may."""
+    """C++ text that may stand wherever an operand may: of a whole number, or of a truth value."""
 
     text: str
-    kind: CppType
+    is_bool: bool = False
+
+    @property
+    def truth(self) -> str:
+        return self.text if self.is_bool else f"({self.text} != 0)"
+
+    @property
+    def whole(self) -> str:
+        return f"std::int64_t{{{self.text}}}" if self.is_bool else self.text
 
 
-# Functions of the header (dispatch.h.j2) for what C++ computes otherwise than Python.
+# Functions of the header (expressions.h.j2) for what C++ computes otherwise than Python.
 _INTEGER_CALLS: Mapping[type[ast.operator], str] = {
     ast.FloorDiv: "floor_div",
     ast.Mod: "floor_mod",
@@ -40,12 +42,8 @@ _INTEGER_CALLS: Mapping[type[ast.operator], str] = {
     ast.Sub: "difference",
     ast.Mult: "product",
 }
-_FLOAT_CALLS: Mapping[type[ast.operator], str] = {
-    ast.FloorDiv: "real_floor_div",
-    ast.Mod: "real_floor_mod",
-}
-_FLOAT_SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
 _BIT_SIGNS: Mapping[type[ast.operator], str] = {ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^"}
+_REAL_SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
 _COMPARED: Mapping[type[ast.cmpop], str] = {
     ast.Eq: "==",
     ast.NotEq: "!=",
@@ -70,24 +68,49 @@ def value(expression: Expression, names: Mapping[str, str]) -> CppCode:
             f"`{expression.text}` has no equal in C++: {error.message}",
             path=expression.path,
             line=expression.line,
-            remedy="write it without that: of a shape C++ computes whole numbers of 64 bits, "
-            "floats and conditions",
+            remedy="write it without that: of a shape C++ computes whole numbers of 64 bits and "
+            "conditions, and floats for scalars alone",
         ) from error
 
 
 def truth(expression: Expression, names: Mapping[str, str]) -> str:
     """Translate a condition as `value` does; the text is a bool, `true` where it always holds."""
-    return _truth(value(expression, names))
-
-
-def _truth(code: CppCode) -> str:
-    return code.text if code.kind is CppType.BOOL else f"({code.text} != 0)"
+    return value(expression, names).truth
 
 
 def integer(expression: Expression, names: Mapping[str, str]) -> str:
-    """Translate a size as `value` does; a float that is a whole number is one in C++ too."""
-    code = value(expression, names)
-    return f"whole({code.text})" if code.kind is CppType.FLOAT else code.text
+    """Translate a size as `value` does."""
+    return value(expression, names).text
+
+
+def real(expression: Expression, names: Mapping[str, str]) -> str:
+    """Translate what a scalar of floats is: as `value` does, or with `/` and powers as doubles."""
+    try:
+        return value(expression, names).text
+    except ExpressionError:
+        if (text := _real(expression.tree, names)) is None:
+            raise
+        return text
+
+
+def _real(node: ast.expr, names: Mapping[str, str]) -> str | None:
+    match node:
+        case ast.Constant(value=int() | float() as number):
+            return repr(float(number))
+        case ast.Name(id=name):
+            return f"static_cast<double>({names[name]})"
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            text = _real(operand, names)
+            return None if text is None else f"(-{text})"
+        case ast.BinOp(left=left, op=op, right=right):
+            a, b = _real(left, names), _real(right, names)
+            if a is None or b is None:
+                return None
+            if type(op) in _REAL_SIGNS:
+                return f"real({a} {_REAL_SIGNS[type(op)]} {b})"
+            called = {ast.Div: "quotient", ast.Pow: "real_power"}.get(type(op))
+            return None if called is None else f"{called}({a}, {b})"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,61 +120,61 @@ class _CppTranslator:
     def value(self, node: ast.expr) -> CppCode:
         match node:
             case ast.Constant(value=bool() as flag):
-                return CppCode(str(flag).lower(), CppType.BOOL)
+                return CppCode(str(flag).lower(), is_bool=True)
             case ast.Constant(value=int() as number):
                 if abs(number) > _LARGEST:
                     raise ExpressionError(f"{number} has over 64 bits")
-                return CppCode(str(number) if abs(number) < 2**31 else f"{number}LL", CppType.INT)
-            case ast.Constant(value=float() as number):
-                return CppCode(repr(number), CppType.FLOAT)
+                return CppCode(str(number) if abs(number) < 2**31 else f"{number}LL")
             case ast.Name(id=name):
-                return CppCode(self.names[name], CppType.INT)
+                return CppCode(self.names[name])
             case ast.BinOp(left=left, op=op, right=right):
                 return _binary(self.value(left), op, self.value(right), right)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return CppCode(f"!{self.truth(operand)}", CppType.BOOL)
-            case ast.UnaryOp(op=op, operand=operand):
-                code = self.value(operand)
-                plus = isinstance(op, ast.UAdd)
-                if plus:
-                    return CppCode(f"(+{code.text})", max(code.kind, CppType.INT))
-                if code.kind is CppType.FLOAT:
-                    return CppCode(f"(-{code.text})", CppType.FLOAT)
-                return CppCode(f"difference(0, {code.text})", CppType.INT)
+                return CppCode(f"!{self.value(operand).truth}", is_bool=True)
+            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+                return CppCode(f"(+{self.value(operand).text})")
+            case ast.UnaryOp(operand=operand):
+                return CppCode(f"difference(0, {self.value(operand).text})")
             case ast.BoolOp(op=op, values=values):
                 return self._either(isinstance(op, ast.Or), values)
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                return self._chosen(self.truth(test), body, orelse)
+                asked = self.value(test).truth
+                if asked in ("true", "false"):
+                    return self.value(body if asked == "true" else orelse)
+                return _chosen(asked, self.value(body), self.value(orelse))
             case ast.Compare(left=left, ops=ops, comparators=comparators):
                 return self._compared(left, ops, comparators)
             case ast.Call(func=ast.Name(id=name), args=arguments):
-                return _call(name, [self.value(argument) for argument in arguments])
+                texts = ", ".join(self.value(one).whole for one in arguments)
+                if name in ("ceil_div", "abs"):
+                    return CppCode(f"{'magnitude' if name == 'abs' else name}({texts})")
+                return CppCode(f"std::{name}<std::int64_t>({{{texts}}})")
             case ast.Constant(value=str()):
                 raise ExpressionError("a text that depends on the shape")
             case _:
                 raise ExpressionError(f"`{ast.unparse(node)}`")
 
-    def truth(self, node: ast.expr) -> str:
-        return _truth(self.value(node))
-
-    def _chosen(self, test: str, body: ast.expr, orelse: ast.expr) -> CppCode:
-        if test in ("true", "false"):
-            return self.value(body if test == "true" else orelse)
-        a, b = _alike(self.value(body), self.value(orelse))
-        return CppCode(f"({test} ? {a.text} : {b.text})", a.kind)
-
     def _either(self, is_or: bool, values: list[ast.expr]) -> CppCode:
-        """Python returns the operand that decides, not a truth value."""
-        *before, last = _decided([self.value(one) for one in values], is_or)
-        for code in reversed(before):
-            if CppType.BOOL is code.kind is last.kind:
-                last = CppCode(f"({code.text} {'||' if is_or else '&&'} {last.text})", CppType.BOOL)
-                continue
-            test = code.text if code.kind is CppType.BOOL else f"{code.text} != 0"
-            a, b = _alike(code, last)
-            chosen = (a.text, b.text) if is_or else (b.text, a.text)
-            last = CppCode(f"({test} ? {chosen[0]} : {chosen[1]})", a.kind)
-        return last
+        """Python returns the operand that decides, not a truth value.
+
+        Left out are operands that are constant: those that pass it on, and all after one that ends.
+        """
+        ends, passes = str(is_or).lower(), str(not is_or).lower()
+        kept: list[CppCode] = []
+        for number, one in enumerate(values, start=1):
+            code = self.value(one)
+            if code.text != passes or number == len(values):
+                kept.append(code)
+            if code.text == ends:
+                break
+
+        def joined(last: CppCode, code: CppCode) -> CppCode:
+            if code.is_bool and last.is_bool:
+                return CppCode(f"({code.text} {'||' if is_or else '&&'} {last.text})", is_bool=True)
+            test = code.text if code.is_bool else f"{code.text} != 0"
+            return _chosen(test, code, last) if is_or else _chosen(test, last, code)
+
+        return reduce(joined, reversed(kept))
 
     def _compared(
         self, left: ast.expr, ops: list[ast.cmpop], comparators: list[ast.expr]
@@ -164,78 +187,32 @@ class _CppTranslator:
                 parts.append(f"!{found}" if isinstance(op, ast.NotIn) else found)
                 break
             b = self.value(comparator)
-            first, second = _alike(a, b)
-            parts.append(f"{first.text} {_COMPARED[type(op)]} {second.text}")
+            first, second = (a.text, b.text) if a.is_bool and b.is_bool else (a.whole, b.whole)
+            parts.append(f"{first} {_COMPARED[type(op)]} {second}")
             a = b
-        return CppCode(f"({' && '.join(parts)})", CppType.BOOL)
+        return CppCode(f"({' && '.join(parts)})", is_bool=True)
+
+
+def _chosen(test: str, a: CppCode, b: CppCode) -> CppCode:
+    if a.is_bool and b.is_bool:
+        return CppCode(f"({test} ? {a.text} : {b.text})", is_bool=True)
+    return CppCode(f"({test} ? {a.whole} : {b.whole})")
 
 
 def _binary(a: CppCode, op: ast.operator, b: CppCode, exponent: ast.expr) -> CppCode:
-    whole, reals = CppType.FLOAT not in (a.kind, b.kind), f"{_double(a)}, {_double(b)}"
     if isinstance(op, ast.Pow):
-        match exponent:
-            case ast.Constant(value=int()) if a.kind is not CppType.FLOAT:
-                return CppCode(f"power({a.text}, {b.text})", CppType.INT)
-            case ast.Constant() | ast.UnaryOp(op=ast.USub(), operand=ast.Constant()):
-                return CppCode(f"real_power({reals})", CppType.FLOAT)
-        if whole:
-            # 2 ** 3 is a whole number and 2 ** -3 is not.
-            raise ExpressionError("a power whose exponent depends on the shape")
-        return CppCode(f"real_power({reals})", CppType.FLOAT)
-    if isinstance(op, ast.Div):
-        return CppCode(f"quotient({reals})", CppType.FLOAT)
-    if type(op) in _BIT_SIGNS:
-        sign = _BIT_SIGNS[type(op)]
-        if CppType.FLOAT in (a.kind, b.kind):
-            raise ExpressionError(f"`{sign}` of a number that is not whole")
-        if CppType.BOOL is a.kind is b.kind:
+        # 2 ** 3 is a whole number and 2 ** -3 is not.
+        if isinstance(exponent, ast.Constant) and isinstance(exponent.value, int):
+            return CppCode(f"power({a.text}, {b.text})")
+        raise ExpressionError("a power whose exponent depends on the shape, or is below zero")
+    if sign := _BIT_SIGNS.get(type(op)):
+        if a.is_bool and b.is_bool:
             # The bits of two bools are an int in C++.
-            return CppCode(f"(({a.text} {sign} {b.text}) != 0)", CppType.BOOL)
-        return CppCode(f"({_as(a, CppType.INT)} {sign} {_as(b, CppType.INT)})", CppType.INT)
-    if whole:
-        return CppCode(f"{_INTEGER_CALLS[type(op)]}({a.text}, {b.text})", CppType.INT)
-    if type(op) in _FLOAT_SIGNS:
-        text = f"real({_double(a)} {_FLOAT_SIGNS[type(op)]} {_double(b)})"
-        return CppCode(text, CppType.FLOAT)
-    if type(op) in _FLOAT_CALLS:
-        return CppCode(f"{_FLOAT_CALLS[type(op)]}({reals})", CppType.FLOAT)
-    raise ExpressionError("a shift of a number that is not whole")
-
-
-def _call(name: str, arguments: list[CppCode]) -> CppCode:
-    kind = max(CppType.INT, *(argument.kind for argument in arguments))
-    texts = ", ".join(_as(argument, kind) for argument in arguments)
-    real = "real_" if kind is CppType.FLOAT else ""
-    if name in ("ceil_div", "abs"):
-        return CppCode(f"{real}{'magnitude' if name == 'abs' else name}({texts})", kind)
-    typed = "double" if real else "std::int64_t"
-    return CppCode(f"std::{name}<{typed}>({{{texts}}})", kind)
-
-
-def _decided(codes: list[CppCode], is_or: bool) -> list[CppCode]:
-    """Leave out operands that are constant: those that pass it on, and all after one that ends."""
-    kept: list[CppCode] = []
-    for code in codes[:-1]:
-        if code.text == str(is_or).lower():
-            return [*kept, code]
-        if code.text != str(not is_or).lower():
-            kept.append(code)
-    return [*kept, codes[-1]]
-
-
-def _alike(a: CppCode, b: CppCode) -> tuple[CppCode, CppCode]:
-    kind = max(a.kind, b.kind)
-    return CppCode(_as(a, kind), kind), CppCode(_as(b, kind), kind)
-
-
-def _as(code: CppCode, kind: CppType) -> str:
-    if kind is code.kind:
-        return code.text
-    return _double(code) if kind is CppType.FLOAT else f"std::int64_t{{{code.text}}}"
-
-
-def _double(code: CppCode) -> str:
-    return code.text if code.kind is CppType.FLOAT else f"static_cast<double>({code.text})"
+            return CppCode(f"(({a.text} {sign} {b.text}) != 0)", is_bool=True)
+        return CppCode(f"({a.whole} {sign} {b.whole})")
+    if called := _INTEGER_CALLS.get(type(op)):
+        return CppCode(f"{called}({a.text}, {b.text})")
+    raise ExpressionError("a division that is not `//`")
 
 
 SCALAR_TYPES: Mapping[str, str] = {

@@ -22,9 +22,9 @@ from tuner.extensions.export.cpp import (
     hidden_by,
     in_namespace,
     integer,
+    real,
     truth,
     unusable_name,
-    value,
 )
 from tuner.extensions.export.scalars import caller_scalars, fixed_scalars, scalar_type
 from tuner.model import TUNER_VERSION
@@ -248,7 +248,7 @@ class Sources:
         if argument.dtype == "bool":
             text = truth(argument.value, self._names)
         elif argument.dtype.startswith("float"):
-            text = f"static_cast<{kind}>({value(argument.value, self._names).text})"
+            text = f"static_cast<{kind}>({real(argument.value, self._names)})"
         else:
             text = f"narrow<{kind}>({integer(argument.value, self._names)})"
         return {"type": kind, "local": f"tune_{argument.name}", "text": text}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.extensions.export.cpp import CppType, integer, truth, value
+from tuner.extensions.export.cpp import integer, real, truth, value
 from tuner.extensions.export.sources import template
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, substitute
@@ -29,9 +29,6 @@ WRITTEN = [
     "(T - 20) % 7",
     "(T - 20) // -7",
     "(20 - T) % -7",
-    "T / 8",
-    "(T / 8) // 0.3",
-    "(0.5 - T) % 0.3",
     "T // (D - 8)",
     "T * D * 4 if T * D * 4 <= 232448 else 0",
     "multiprocessors * 2 if T > 128 else min(T, 4)",
@@ -48,19 +45,12 @@ WRITTEN = [
     "T >> 2",
     "T << D",
     "T ** 2",
-    "2 ** -T",
-    "2.0 ** -(T % 5)",
-    "2 ** -3 * T",
-    "D * 1.5",
-    "max(T, D / 3)",
     "max(T, 100, D // 3)",
     "abs(T - 100)",
-    "abs(0.5 - T)",
     "-T + D",
     "-(T > 1)",
     "T == 16 or 1 // (T - 1)",
     "D * T * T * T",
-    "(1 if T > 2 else 2.5) * 2",
     "T in ()",
     "True == T",
     "ceil_div(T, 0)",
@@ -71,7 +61,7 @@ WRITTEN = [
 def made_up(rng: random.Random, depth: int = 3) -> str:
     """Write a random expression that mostly has a value."""
     if depth == 0 or rng.random() < 0.15:
-        return rng.choice(["T", "D", "multiprocessors", "1", "2", "8", "128", "0.5", "True", "-3"])
+        return rng.choice(["T", "D", "multiprocessors", "1", "2", "8", "128", "True", "-3"])
     a, b, c = (made_up(rng, depth - 1) for _ in range(3))
     return rng.choice(
         [
@@ -80,7 +70,6 @@ def made_up(rng: random.Random, depth: int = 3) -> str:
             f"({a} * {b})",
             f"({a} // {b})",
             f"({a} % {b})",
-            f"({a} / {b})",
             f"min({a}, {b})",
             f"max({a}, {b}, {c})",
             f"ceil_div({a}, {b})",
@@ -101,9 +90,9 @@ def expected(expression: Expression, shape: tuple[int, int, int]) -> str:
         result = expression.evaluate(dict(zip(NAMES, shape, strict=True)))
     except ExpressionError:
         return "none"
-    if not isinstance(result, float):
-        return str(int(result)) if abs(result) < 2**63 else "none"
-    return float(result).hex()
+    if isinstance(result, float):
+        return float(result).hex()
+    return str(int(result)) if abs(result) < 2**63 else "none"
 
 
 def computed(codes: list[str], folder: Path) -> list[list[str]]:
@@ -148,20 +137,23 @@ def test_it_computes_what_python_does(tmp_path: Path, seed: int | None) -> None:
         except ExpressionError:
             continue
         expressions.append(Expression.parse(text))
-        # A whole number may stand where a double does; the kind says which Python has.
-        cast = {CppType.BOOL: "bool", CppType.INT: "std::int64_t", CppType.FLOAT: "double"}[
-            code.kind
-        ]
-        codes.append(f"{cast}({code.text})")
+        codes.append(f"{'bool' if code.is_bool else 'std::int64_t'}({code.text})")
     assert len(codes) > 0.6 * len(texts)
     for expression, found in zip(expressions, computed(codes, tmp_path), strict=True):
         for shape, text in zip(SHAPES, found, strict=True):
             wanted = expected(expression, shape)
-            if wanted != as_written(text):
-                # Beyond 64 bits C++ gives up; a mixed expression is a double throughout.
-                assert text == "none" or float(
-                    expression.evaluate(dict(zip(NAMES, shape, strict=True)))
-                ) == float.fromhex(text), (expression.text, shape, wanted, text)
+            # Beyond 64 bits C++ gives up.
+            assert text in (wanted, "none"), (expression.text, shape, wanted, text)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_a_scalar_of_floats_may_be_a_quotient_or_a_power_of_the_shape(tmp_path: Path) -> None:
+    texts = ["T / 8", "1 / (T * D)", "D ** -0.5", "2.0 * T - 0.5", "-T / (D - 8)"]
+    codes = [f"double({real(Expression.parse(text), NAMES)})" for text in texts]
+    for text, found in zip(texts, computed(codes, tmp_path), strict=True):
+        for shape, computed_text in zip(SHAPES, found, strict=True):
+            wanted = expected(Expression.parse(text), shape)
+            assert wanted == as_written(computed_text), (text, shape, wanted, computed_text)
 
 
 @pytest.mark.parametrize(
@@ -181,11 +173,12 @@ def test_what_is_constant_is_gone(text: str, code: str) -> None:
 
 def test_a_condition_is_a_bool_and_a_size_is_whole() -> None:
     assert truth(Expression.parse("T % 2"), NAMES) == "(floor_mod(T, 2) != 0)"
-    assert integer(Expression.parse("T / 2"), NAMES).startswith("whole(quotient(")
+    with pytest.raises(ExpressionError, match="a division that is not `//`"):
+        integer(Expression.parse("T / 2"), NAMES)
 
 
 @pytest.mark.parametrize(
-    "text", ["('a' if T > 1 else 'b') == 'a'", "2 ** T", "T << 0.5", "T & 0.5", "2 ** 64 + T"]
+    "text", ["('a' if T > 1 else 'b') == 'a'", "2 ** T", "T > 0.5", "2 ** -3 * T", "2 ** 64 + T"]
 )
 def test_what_has_no_equal_says_so(text: str) -> None:
     with pytest.raises(ExpressionError, match="has no equal in C\\+\\+"):
