@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, reduce
 from math import log
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from tuner.compiler.includes import with_own_headers
 from tuner.dispatch.evidence import productions
-from tuner.dispatch.kernels import VariantKernel
 from tuner.dispatch.table import DispatchTable, SessionDispatch
 from tuner.extensions.export.cpp import (
     ARRAY_TYPES,
@@ -26,7 +24,12 @@ from tuner.extensions.export.cpp import (
     truth,
     unusable_name,
 )
-from tuner.extensions.export.scalars import caller_scalars, fixed_scalars, scalar_type
+from tuner.extensions.export.variants import (
+    ExportedVariant,
+    caller_scalars,
+    exported_variants,
+    scalar_type,
+)
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import ExpressionError, InputError
 from tuner.model.expressions import Expression
@@ -40,7 +43,6 @@ from tuner.model.kernel import (
 from tuner.model.languages import refuse_opencl
 from tuner.model.tensor_maps import DATA_TYPES, L2_PROMOTION, RANKS, TensorMapSpec
 from tuner.model.trial import INITIAL, TUNE
-from tuner.source import hide_host_code, read_source
 
 _DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
 MOST_RANK = max(RANKS)
@@ -118,16 +120,8 @@ class Sources:
         ]
         if wrong := unusable_name(spec.name, parameters):
             raise InputError(wrong[0], path=spec.path, remedy=wrong[1])
-        table = dispatch.table
-        kernels = enumerate(table.kernels, start=1)
-        source = with_own_headers(hide_host_code(read_source(self.spec.source)))
-        launches = tuple(map(self._launch, self.spec.baseline))
-        self.variants = (
-            self._for_defaults(
-                VariantSource(0, "the baseline", source, launches), self.spec.baseline, ()
-            ),
-            *(self._unit(i, kernel) for i, kernel in kernels),
-        )
+        exported = exported_variants(spec, dispatch, self.scalars)
+        self.variants = tuple(map(self._translate, exported))
 
     def header(self) -> str:
         table = self._dispatch.table
@@ -253,44 +247,33 @@ class Sources:
             text = f"narrow<{kind}>({integer(argument.value, self._names)})"
         return {"type": kind, "local": f"tune_{argument.name}", "text": text}
 
-    def _for_defaults(
-        self, one: VariantSource, launches: Sequence[LaunchSpec], choices: Sequence[str]
-    ) -> VariantSource:
-        """Add conditions on the scalars of which a source holds the default."""
-        kernels = [(launch.kernel, self.spec.places(launch)) for launch in launches]
-        fixed = fixed_scalars(self.scalars, one.source, kernels, choices)
-        conditions = (*one.conditions, *(scalar.is_default for scalar in fixed))
-        return replace(one, conditions=conditions, fixed=tuple(scalar.name for scalar in fixed))
-
-    def _unit(self, number: int, kernel: VariantKernel) -> VariantSource:
-        reach = self._dispatch.applicability(kernel)
+    def _translate(self, one: ExportedVariant) -> VariantSource:
         try:
             known = {**self._names, **DEVICE}
-            found = [truth(condition, known) for condition in reach.conditions]
             shapes = (
-                " && ".join(
-                    f"{self._names[a]} == {size}"
-                    for a, size in zip(reach.written, one, strict=True)
-                )
-                for one in reach.shapes
+                " && ".join(f"{self._names[axis]} == {size}" for axis, size in shape)
+                for shape in one.shapes
             )
-            written = (
-                [f"({' || '.join(f'({shape})' for shape in shapes)})"] if reach.written else []
+            conditions = [f"({' || '.join(f'({text})' for text in shapes)})"] if one.shapes else []
+            conditions += [truth(condition, known) for condition in one.conditions]
+            decided = dict.fromkeys(text for text in conditions if text != "true")
+            return VariantSource(
+                one.number,
+                one.title,
+                one.source,
+                tuple(map(self._launch, one.launches)),
+                (*decided, *(scalar.is_default for scalar in one.fixed)),
+                one.static_bytes,
+                tuple(scalar.name for scalar in one.fixed),
+                {
+                    a.name: self._bytes(a, one.scratch[a.name])
+                    for a in self.spec.sized
+                    if one.number
+                },
             )
-            unit = VariantSource(
-                number,
-                str(kernel.variant),
-                with_own_headers(kernel.source),
-                tuple(map(self._launch, reach.launches)),
-                tuple(dict.fromkeys(text for text in (*written, *found) if text != "true")),
-                reach.static_bytes,
-                scratch={a.name: self._bytes(a, reach.scratch[a.name]) for a in self.spec.sized},
-            )
-            return self._for_defaults(unit, reach.launches, reach.choices)
         except ExpressionError as error:
             # A candidate's search space stands in the session; the first one's is the user's.
-            first = kernel.variant.candidate == INITIAL
-            path = self.spec.path if first else Path(kernel.variant.candidate)
+            path = self.spec.path if one.candidate == INITIAL else Path(one.candidate)
             raise ExpressionError(
                 error.message, path=path, line=error.line, remedy=error.remedy
             ) from error

@@ -16,7 +16,7 @@ from operator_sessions import SPACES
 
 from tuner.dispatch.kernels import VariantRenderer, device_numbers
 from tuner.extensions.export.dispatch import export_dispatch
-from tuner.extensions.export.scalars import caller_scalars, fixed_scalars
+from tuner.extensions.export.variants import caller_scalars, fixed_scalars
 from tuner.model.config import Config
 from tuner.model.errors import InputError
 from tuner.model.trial import INITIAL, Variant

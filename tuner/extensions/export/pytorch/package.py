@@ -10,13 +10,16 @@ from importlib import resources
 from typing import Any
 
 from tuner.compiler.base import Compiler
-from tuner.compiler.includes import with_own_headers
 from tuner.device.base import CompileTarget
 from tuner.dispatch.evidence import productions
-from tuner.dispatch.kernels import VariantKernel
 from tuner.extensions.export.folder import as_argument
-from tuner.extensions.export.scalars import CallerScalar, caller_scalars, fixed_scalars
 from tuner.extensions.export.sources import template, times_of
+from tuner.extensions.export.variants import (
+    CallerScalar,
+    ExportedVariant,
+    caller_scalars,
+    exported_variants,
+)
 from tuner.extensions.export.winners import Winners
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError
@@ -40,7 +43,7 @@ RUNTIME = ("driver.py", "runtime.py")
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltVariant:
     """A variant as its package has it: Python's text for where it fits and for its launches."""
 
     number: int
@@ -83,8 +86,8 @@ class OperatorFiles:
         self._target = CompileTarget(self._spec, winners.measured.operators, winners.device)
         self._scalars = caller_scalars(self._spec)
         self.files: dict[str, str | bytes] = {}
-        kernels = enumerate(self._dispatch.table.kernels, start=1)
-        self._variants = tuple(self._built(number, kernel) for number, kernel in kernels)
+        _, *variants = exported_variants(self._spec, self._dispatch, self._scalars)
+        self._variants = tuple(map(self._build, variants))
         self.files[f"{self._spec.name}_table.py"] = self._table()
 
     @property
@@ -113,37 +116,32 @@ class OperatorFiles:
             self.winners.measured.date,
         )
 
-    def _built(self, number: int, kernel: VariantKernel) -> Built:
-        spec, reach = self._spec, self._dispatch.applicability(kernel)
-        names = tuple(dict.fromkeys(launch.kernel for launch in reach.launches))
-        kernels = [(one.kernel, spec.places(one)) for one in reach.launches]
-        fixed = fixed_scalars(self._scalars, kernel.source, kernels, reach.choices)
-        made = tuple(Launch(name, (1, 1, 1), (1, 1, 1)) for name in names)
-        result = self._compiler.submit(self._target.request(kernel.source, made)).result()
+    def _build(self, one: ExportedVariant) -> BuiltVariant:
+        spec, kernel = self._spec, self._dispatch.table.kernels[one.number - 1]
+        names = tuple(dict.fromkeys(launch.kernel for launch in one.launches))
+        launches = tuple(Launch(name, (1, 1, 1), (1, 1, 1)) for name in names)
+        result = self._compiler.submit(self._target.request(kernel.source, launches)).result()
         if not result.ok:
             raise InputError(
-                f"variant {number} ({kernel.variant}) does not compile any more: {result.error}",
+                f"variant {one.number} ({one.title}) does not compile any more: {result.error}",
                 path=spec.path,
             )
-        name = f"{spec.name}_v{number}"
+        name = f"{spec.name}_v{one.number}"
         self.files[f"cubins/{name}.cubin"] = result.cubin
-        self.files[f"sources/{name}.cu"] = with_own_headers(kernel.source)
-        shapes = (
-            " and ".join(f"{a} == {size}" for a, size in zip(reach.written, one, strict=True))
-            for one in reach.shapes
-        )
-        conditions = [f"({' or '.join(shapes)})"] if reach.written else []
-        conditions += [_clause(condition) for condition in reach.conditions]
-        return Built(
-            number,
-            str(kernel.variant),
+        self.files[f"sources/{name}.cu"] = one.source
+        shapes = (" and ".join(f"{a} == {size}" for a, size in shape) for shape in one.shapes)
+        conditions = [f"({' or '.join(shapes)})"] if one.shapes else []
+        conditions += [_clause(condition) for condition in one.conditions]
+        return BuiltVariant(
+            one.number,
+            one.title,
             f"cubins/{name}.cubin",
             {kernel: result.lowered[kernel] for kernel in names},
-            max((one.static_shared_bytes for one in result.resources.values()), default=0),
-            tuple(one for one in dict.fromkeys(conditions) if one != "True") or ("True",),
-            tuple(text for one in reach.launches if (text := _launch(one, spec))),
-            tuple(_named(spec.arguments[one.position]) for one in fixed),
-            _tuple(_bytes(a, reach.scratch[a.name]) for a in _scratch(spec)) if spec.sized else "",
+            max((used.static_shared_bytes for used in result.resources.values()), default=0),
+            tuple(text for text in dict.fromkeys(conditions) if text != "True") or ("True",),
+            tuple(text for launch in one.launches if (text := _launch(launch, spec))),
+            tuple(_named(spec.arguments[scalar.position]) for scalar in one.fixed),
+            _tuple(_bytes(a, one.scratch[a.name]) for a in _scratch(spec)) if spec.sized else "",
         )
 
     def _table(self) -> str:

@@ -1,19 +1,22 @@
-"""Scalars of the operator, such as eps, as arguments of an exported function."""
+"""What every format of an export starts from: a kernel's variants, and scalars such as eps."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from tuner.compiler.includes import with_own_headers
+from tuner.dispatch.table import SessionDispatch
 from tuner.extensions.export.cpp import SCALAR_TYPES, cpp_name
 from tuner.model.errors import InputError
-from tuner.model.expressions import Value
-from tuner.model.kernel import Argument, KernelSpec
-from tuner.source import parse_source, read_source
+from tuner.model.expressions import Expression, Value
+from tuner.model.kernel import Argument, KernelSpec, LaunchSpec
+from tuner.model.trial import INITIAL
+from tuner.source import hide_host_code, parse_source, read_source
 from tuner.source.facts import IDENTIFIER, KernelFunction, KernelParameter, SourceFile
 
 _LARGEST = 2**63 - 1
@@ -38,6 +41,60 @@ class CallerScalar:
     def is_default(self) -> str:
         """Write the condition that the caller passed the default."""
         return f"({self.name} == {self.default})"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedVariant:
+    """A variant in the language of the search space, without its parameters; 0 is the baseline.
+
+    `shapes` has the axes and sizes for which alone the source is right, and none where it is for
+    all. `fixed` are the scalars whose defaults are in the source, which has our own headers within.
+    `static_bytes` is the shared memory that the code takes by itself, `scratch` the shapes of what
+    a config sizes, `candidate` whose search space it stands in.
+    """
+
+    number: int
+    title: str
+    source: str
+    launches: tuple[LaunchSpec, ...]
+    fixed: tuple[CallerScalar, ...]
+    conditions: tuple[Expression, ...] = ()
+    shapes: tuple[tuple[tuple[str, int], ...], ...] = ()
+    static_bytes: int = 0
+    scratch: Mapping[str, Sequence[Expression]] = field(default_factory=dict)
+    candidate: str = INITIAL
+
+
+def exported_variants(
+    spec: KernelSpec, dispatch: SessionDispatch, scalars: Sequence[CallerScalar]
+) -> Iterator[ExportedVariant]:
+    """Give the baseline, then the variants of a session by their numbers."""
+
+    def fixed(
+        source: str, launches: Sequence[LaunchSpec], choices: Collection[str]
+    ) -> tuple[CallerScalar, ...]:
+        kernels = [(one.kernel, spec.places(one)) for one in launches]
+        return fixed_scalars(scalars, source, kernels, choices)
+
+    source = with_own_headers(hide_host_code(read_source(spec.source)))
+    in_baseline = fixed(source, spec.baseline, ())
+    yield ExportedVariant(0, "the baseline", source, tuple(spec.baseline), in_baseline)
+    for number, kernel in enumerate(dispatch.table.kernels, start=1):
+        reach, source = dispatch.applicability(kernel), with_own_headers(kernel.source)
+        yield ExportedVariant(
+            number,
+            str(kernel.variant),
+            source,
+            tuple(reach.launches),
+            fixed(source, reach.launches, reach.choices),
+            tuple(reach.conditions),
+            tuple(tuple(zip(reach.written, one, strict=True)) for one in reach.shapes)
+            if reach.written
+            else (),
+            reach.static_bytes,
+            reach.scratch,
+            kernel.variant.candidate,
+        )
 
 
 def caller_scalars(spec: KernelSpec) -> tuple[CallerScalar, ...]:
