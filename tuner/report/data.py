@@ -6,6 +6,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from pathlib import Path
@@ -342,17 +343,29 @@ def from_session(
         peers=tuple(session.peers()),
     )
     if config.rounds or any(event.round > 0 for event in session.events(Event)):
-        data = _with_rounds(data, session)
-    return data if spec is None else _with_spec(data, spec)
+        # Imported here: most runs have no agent, and need none of its modules.
+        from tuner.report.rounds import author_of, rounds
+        from tuner.tuning.profiling import profiles
 
-
-def _with_rounds(data: ReportData, session: Session) -> ReportData:
-    # Imported here: most runs have no agent, and need none of its modules.
-    from tuner.report.rounds import author_of, rounds
-    from tuner.tuning.profiling import profiles
-
-    told, found = rounds(session), tuple(profiles(session))
-    return replace(data, author=author_of(session), rounds=told, profiles=found)
+        author, profiled = author_of(session), tuple(profiles(session))
+        data = replace(data, author=author, rounds=rounds(session), profiles=profiled)
+    if spec is None:
+        return data
+    operations, workloads = spec.operations, [result.workload for result in data.results]
+    return replace(
+        data,
+        baseline_source=read_text(spec.source),
+        traffic_bytes={w.key: spec.min_bytes.integer(w.values) for w in workloads},
+        operations={w.key: operations.integer(w.values) for w in workloads} if operations else {},
+        compute_roof=_compute_roof(spec.peak, environment),
+        surroundings={one.name: str(one) for one in spec.surroundings},
+        declared=Declared(
+            spec.edge_cases,
+            varying=tuple(one.name for one in spec.arguments if not one.deterministic),
+            extremes={name: str(limit) for name, limit in spec.extreme_limits.items()},
+            constants=spec.constants,
+        ),
+    )
 
 
 def _compute_roof(peak: str, environment: Mapping[str, str]) -> tuple[str, float] | None:
@@ -363,24 +376,6 @@ def _compute_roof(peak: str, environment: Mapping[str, str]) -> tuple[str, float
     capability = int(known[1]), int(known[2])
     gflops = peak_gflops(capability, int(multiprocessors), peak)
     return None if gflops is None else (peak, gflops)
-
-
-def _with_spec(data: ReportData, spec: KernelSpec) -> ReportData:
-    operations, workloads = spec.operations, [result.workload for result in data.results]
-    return replace(
-        data,
-        baseline_source=read_text(spec.source),
-        traffic_bytes={w.key: spec.min_bytes.integer(w.values) for w in workloads},
-        operations={w.key: operations.integer(w.values) for w in workloads} if operations else {},
-        compute_roof=_compute_roof(spec.peak, data.environment),
-        surroundings={one.name: str(one) for one in spec.surroundings},
-        declared=Declared(
-            spec.edge_cases,
-            varying=tuple(one.name for one in spec.arguments if not one.deterministic),
-            extremes={name: str(limit) for name, limit in spec.extreme_limits.items()},
-            constants=spec.constants,
-        ),
-    )
 
 
 def _mutation_score(session: Session) -> MutationScore | None:
@@ -470,12 +465,10 @@ def _shared_sizes(candidate: CandidateRecord) -> list[Expression] | None:
 
 
 def _default(candidates: Sequence[CandidateRecord]) -> Config | None:
-    try:
-        for first in candidates[:1]:
+    for first in candidates[:1]:
+        with suppress(TunerError):  # written by another version
             document = parse(first.space_text, Path(first.name))
             return search_space(document, validated(document)).default
-    except TunerError:
-        pass  # written by another version
     return None
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from tuner.model.statistics import geometric_mean
-from tuner.session.events import AgentIdle, Moved, RoundOutcome, RoundRefused, Said
+from tuner.session.events import AgentIdle, Moved, RoundRefused, Said
 from tuner.session.rounds import RoundRecord, begun
 from tuner.session.session import Session
 
@@ -43,7 +43,7 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
+class GainOverDefault:
     """What a template's default config gives over the baseline, and its best over the default.
 
     Both are means over the `workloads` of `every` tuned one where the default was timed.
@@ -61,7 +61,7 @@ class RoundData:
 
     record: RoundRecord
     end: End
-    gain: Gain | None
+    gain: GainOverDefault | None
     spent: Spent
 
     @property
@@ -109,47 +109,31 @@ def author_of(session: Session) -> AuthorData | None:
 
 def rounds(session: Session) -> tuple[RoundData, ...]:
     """List the rounds, also one that was not ended."""
-    return tuple(
-        RoundData(
-            record,
-            _end(session, record),
-            _gain(session, record.outcome) if record.outcome else None,
-            _spent(event.entry for event in session.events(Said, record.number)),
-        )
-        for record in begun(session)
-    )
-
-
-def _end(session: Session, record: RoundRecord) -> End:
-    if session.events(RoundRefused, record.number):
-        return "refused"
-    if record.outcome is not None:
-        return "incorrect" if record.outcome.speedup is None else "searched"
-    return "idle" if session.events(AgentIdle, record.number) else "open"
-
-
-def _gain(session: Session, outcome: RoundOutcome) -> Gain | None:
-    timed = {key: us for key, us in outcome.default_us.items() if us is not None}
     baseline_us = {w.key: b.measurement.median_us for w, b in session.baselines().items()}
-    both = [key for key in timed if key in baseline_us and key in outcome.best_us]
-    if not both:
-        return None
-    return Gain(
-        geometric_mean([baseline_us[key] / timed[key] for key in both]),
-        geometric_mean([timed[key] / outcome.best_us[key] for key in both]),
-        len(both),
-        len(outcome.default_us),
-    )
+    return tuple(_round(session, record, baseline_us) for record in begun(session))
 
 
-def _spent(entries: Iterable[Mapping[str, Any]]) -> Spent:
-    """Add up what was paid for; failed requests too, where the server counted their tokens."""
-    total = Spent()
-    for entry in entries:
-        if (usage := entry.get("usage")) is not None:
+def _round(session: Session, record: RoundRecord, baseline_us: Mapping[str, float]) -> RoundData:
+    outcome, gain, spent = record.outcome, None, Spent()
+    end: End = "idle" if session.events(AgentIdle, record.number) else "open"
+    if outcome is not None:
+        end = "incorrect" if outcome.speedup is None else "searched"
+        timed = {key: us for key, us in outcome.default_us.items() if us is not None}
+        if both := [key for key in timed if key in baseline_us and key in outcome.best_us]:
+            gain = GainOverDefault(
+                geometric_mean([baseline_us[key] / timed[key] for key in both]),
+                geometric_mean([timed[key] / outcome.best_us[key] for key in both]),
+                len(both),
+                len(outcome.default_us),
+            )
+    if session.events(RoundRefused, record.number):
+        end = "refused"
+    # What was paid for; failed requests too, where the server counted their tokens.
+    for event in session.events(Said, record.number):
+        if (usage := event.entry.get("usage")) is not None:
             read, cached, written = (
                 usage.get(f"{kind}_tokens", 0) for kind in ("input", "cached", "output")
             )
-            cost = entry.get("cost")
-            total += Spent(1, read, cached, written, cost, int(cost is None))
-    return total
+            cost = event.entry.get("cost")
+            spent += Spent(1, read, cached, written, cost, int(cost is None))
+    return RoundData(record, end, gain, spent)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
-from tuner.model.trial import INITIAL, Occupancy, Result, Trial
+from tuner.model.trial import INITIAL, Occupancy, Result
 from tuner.report import formatting
 from tuner.report.data import ReportData, is_of_cpu, roofline_of
 from tuner.report.formatting import rounded, rounded_all
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.console import JustifyMethod
 
-    from tuner.report.rounds import RoundData
     from tuner.report.sections.dispatch import PeersOn
 
 T = TypeVar("T")
@@ -84,10 +83,10 @@ def results_table(results: Sequence[Result], peers: Sequence[PeersOn] = ()) -> T
 
 def json_of(data: ReportData) -> dict[str, object]:
     """Make the object that `--json` prints; every status is counted, those at 0 too."""
+    from tuner.report.sections.dispatch import peers_json, peers_on, server_of
+
     peers: dict[Workload, dict[str, dict[str, object]]] = {}
     if data.peers:
-        from tuner.report.sections.dispatch import peers_json, peers_on
-
         peers = {one.workload: peers_json(one) for one in peers_on(data)}
     energy: dict[str, object] = {}
     if data.energies:
@@ -109,9 +108,62 @@ def json_of(data: ReportData) -> dict[str, object]:
         "trials": {status.value: count for status, count in data.counts().items()},
         "checks": counts_by_kind(data),
         "surroundings": dict(data.surroundings),
-        "workloads": [_json_result(data, one, peers.get(one.workload)) for one in data.results],
+        "workloads": [
+            {
+                "workload": one.workload.values,
+                "held_out": one.workload.held_out,
+                "baseline_us": rounded(one.baseline_us),
+                "tuned_us": rounded(one.tuned_us),
+                "speedup": None if data.on_cpu else rounded(one.speedup),
+                "interval": None if data.on_cpu else rounded_all(one.interval),
+                "verdict": None if data.on_cpu else formatting.significance(one),
+                "surroundings": one.surroundings or None,
+                "alone_us": rounded(one.alone_us),
+                "alone_baseline_us": rounded(one.alone_baseline_us),
+                "alone_speedup": None if data.on_cpu else rounded(one.alone_speedup),
+                "serves": server_of(data.dispatch, one),
+                "roofline": rounded(roofline_of(one)),
+                "candidate": one.candidate,
+                "config": dict(one.config),
+                "registers": None if one.resources is None else one.resources.registers,
+                "occupancy": None if one.occupancy is None else one.occupancy.share,
+                **({"peers": peers[one.workload]} if one.workload in peers else {}),
+                **({"gpu": name} if (name := device_of(data, one)) else {}),
+            }
+            for one in data.results
+        ],
         **({"undecided": dict(data.undecided)} if data.undecided else {}),
-        "rounds": [_json_round(one) for one in data.rounds],
+        "rounds": [
+            {
+                "round": one.number,
+                "end": one.end,
+                "base": one.record.base or None,
+                "candidate": one.record.candidate,
+                "hypothesis": one.record.idea.hypothesis if one.record.idea else None,
+                "change": one.record.idea.change if one.record.idea else None,
+                "expectations": [
+                    {
+                        "metric": moved.metric,
+                        "workload": moved.workload or None,
+                        "predicted": moved.predicted,
+                        "measured": rounded(moved.actual),
+                    }
+                    for moved in one.expected
+                ],
+                "speedup": rounded(one.speedup),
+                "over_base": rounded(one.over_base),
+                "default_speedup": rounded(one.gain.default if one.gain else None),
+                "search_gain": rounded(one.gain.search if one.gain else None),
+                "refused": list(one.record.problems),
+                "tokens": {
+                    "input": one.spent.input,
+                    "cached": one.spent.cached,
+                    "output": one.spent.output,
+                },
+                "cost": None if one.spent.cost is None else round(one.spent.cost, 6),
+            }
+            for one in data.rounds
+        ],
         **energy,
         **({"bits": bits} if bits else {}),
         **course_json(data),
@@ -160,63 +212,6 @@ def _occupancy(occupancy: Occupancy) -> Text:
     return Text(formatting.percent(occupancy.share)).append(f"\n{occupancy.limiter}", style="dim")
 
 
-def _json_result(
-    data: ReportData, result: Result, peers: dict[str, dict[str, object]] | None
-) -> dict[str, object]:
-    """Only a run with peers says anything of them."""
-    from tuner.report.sections.dispatch import server_of
-
-    return {
-        "workload": result.workload.values,
-        "held_out": result.workload.held_out,
-        "baseline_us": rounded(result.baseline_us),
-        "tuned_us": rounded(result.tuned_us),
-        "speedup": None if data.on_cpu else rounded(result.speedup),
-        "interval": None if data.on_cpu else rounded_all(result.interval),
-        "verdict": None if data.on_cpu else formatting.significance(result),
-        "surroundings": result.surroundings or None,
-        "alone_us": rounded(result.alone_us),
-        "alone_baseline_us": rounded(result.alone_baseline_us),
-        "alone_speedup": None if data.on_cpu else rounded(result.alone_speedup),
-        "serves": server_of(data.dispatch, result),
-        "roofline": rounded(roofline_of(result)),
-        "candidate": result.candidate,
-        "config": dict(result.config),
-        "registers": None if result.resources is None else result.resources.registers,
-        "occupancy": None if result.occupancy is None else result.occupancy.share,
-        **({} if peers is None else {"peers": peers}),
-        **({"gpu": name} if (name := device_of(data, result)) else {}),
-    }
-
-
-def _json_round(one: RoundData) -> dict[str, object]:
-    record, idea, gain, spent = one.record, one.record.idea, one.gain, one.spent
-    return {
-        "round": one.number,
-        "end": one.end,
-        "base": record.base or None,
-        "candidate": record.candidate,
-        "hypothesis": idea.hypothesis if idea else None,
-        "change": idea.change if idea else None,
-        "expectations": [
-            {
-                "metric": moved.metric,
-                "workload": moved.workload or None,
-                "predicted": moved.predicted,
-                "measured": rounded(moved.actual),
-            }
-            for moved in one.expected
-        ],
-        "speedup": rounded(one.speedup),
-        "over_base": rounded(one.over_base),
-        "default_speedup": rounded(gain.default if gain else None),
-        "search_gain": rounded(gain.search if gain else None),
-        "refused": list(record.problems),
-        "tokens": {"input": spent.input, "cached": spent.cached, "output": spent.output},
-        "cost": None if spent.cost is None else round(spent.cost, 6),
-    }
-
-
 def trials_frame(data: ReportData) -> DataFrame:
     """Lay the trials out, one a row in the order they ended.
 
@@ -226,32 +221,29 @@ def trials_frame(data: ReportData) -> DataFrame:
     """
     from pandas import DataFrame
 
-    rows = [_row(trial, elapsed_s) for trial, elapsed_s in data.records]
+    rows = []
+    for trial, elapsed_s in data.records:
+        resources, occupancy, measurement = trial.resources, trial.occupancy, trial.measurement
+        head = {
+            "elapsed_s": round(elapsed_s, 3),
+            "stage": trial.stage,
+            "candidate": trial.candidate,
+        }
+        rest = {
+            **{f"config.{name}": value for name, value in trial.config.items()},
+            "status": trial.status.value,
+            "reason": trial.reason,
+            "time_us": trial.time_us,
+            "samples": None if measurement is None else len(measurement.times_us),
+            "stopped_early": None if measurement is None else measurement.stopped_early,
+            "registers": None if resources is None else resources.registers,
+            "spill_store_bytes": None if resources is None else resources.spill_store_bytes,
+            "serialized_wgmma": None if resources is None else resources.serialized_wgmma,
+            "static_shared_bytes": None if resources is None else resources.static_shared_bytes,
+            "occupancy": None if occupancy is None else occupancy.share,
+            "limited_by": None if occupancy is None else occupancy.limiter,
+        }
+        own = head.keys() | rest.keys()
+        axes = {f"axis.{n}" if n in own else n: size for n, size in trial.workload.values.items()}
+        rows.append({**head, **axes, **rest})
     return DataFrame(rows).convert_dtypes()
-
-
-def _row(trial: Trial, elapsed_s: float) -> dict[str, object]:
-    resources, occupancy = trial.resources, trial.occupancy
-    measurement = trial.measurement
-    head = {
-        "elapsed_s": round(elapsed_s, 3),
-        "stage": trial.stage,
-        "candidate": trial.candidate,
-    }
-    rest = {
-        **{f"config.{name}": value for name, value in trial.config.items()},
-        "status": trial.status.value,
-        "reason": trial.reason,
-        "time_us": trial.time_us,
-        "samples": None if measurement is None else len(measurement.times_us),
-        "stopped_early": None if measurement is None else measurement.stopped_early,
-        "registers": None if resources is None else resources.registers,
-        "spill_store_bytes": None if resources is None else resources.spill_store_bytes,
-        "serialized_wgmma": None if resources is None else resources.serialized_wgmma,
-        "static_shared_bytes": None if resources is None else resources.static_shared_bytes,
-        "occupancy": None if occupancy is None else occupancy.share,
-        "limited_by": None if occupancy is None else occupancy.limiter,
-    }
-    own = head.keys() | rest.keys()
-    axes = {f"axis.{n}" if n in own else n: size for n, size in trial.workload.values.items()}
-    return {**head, **axes, **rest}

@@ -236,7 +236,11 @@ def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersO
     compared = [one for one in data.comparisons if one.workload == workload and one.peers]
     # A variant may be chosen for a shape where it was not compared, or before there were peers.
     own = None if result.baseline_wins else result.variant
-    for served in (_served(data.dispatch, workload, own), own):
+    serving = data.dispatch.table.serving(workload) if data.dispatch else None
+    dispatched: Variant | str | None = own if serving is None else serving[0]
+    if serving and not serving[0] and serving[1] and serving[1].production:
+        dispatched = serving[1].production.peer
+    for served in (dispatched, own):
         known = [one for one in compared if served in (None, *one.finalists, *one.peers)]
         if known:
             break
@@ -261,15 +265,3 @@ def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersO
         found.append(one)
     against, time_us = tuple(found), cost_us(served_us)
     return PeersOn(workload, result.variant, served, time_us, last.paired, against, isolated_us)
-
-
-def _served(
-    dispatch: Dispatch | None, workload: Workload, otherwise: Variant | None
-) -> Variant | str | None:
-    found = dispatch.table.serving(workload) if dispatch else None
-    if found is None:
-        return otherwise
-    served, best = found
-    if served is None and best is not None and best.production is not None:
-        return best.production.peer
-    return served

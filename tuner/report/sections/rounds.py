@@ -195,19 +195,16 @@ def summary(data: ReportData) -> str:
     ends = Counter(one.end for one in data.rounds)
     words = {**ENDS, "incorrect": "without a correct config", "idle": "with nothing left to try"}
     came = ", ".join(f"{ends[end]} {words[end]}" for end in ENDS if ends[end])
-    return f"{said}: {came}.{_price(total(data))}"
-
-
-def _price(spent: Spent) -> str:
+    spent = total(data)
     if not spent.replies:
-        return ""
+        return f"{said}: {came}."
     cached = f", {spent.cached:,} of them cached," if spent.cached else ""
     least = "at least " if spent.unpriced else ""
     cost = "" if spent.cost is None else f", for {least}{money(spent.cost)}"
     noun = "reply" if spent.replies == 1 else "replies"
     return (
-        f" {spent.replies} {noun} of the model took {spent.input:,} tokens in{cached} and "
-        f"{spent.output:,} out{cost}."
+        f"{said}: {came}. {spent.replies} {noun} of the model took {spent.input:,} tokens "
+        f"in{cached} and {spent.output:,} out{cost}."
     )
 
 

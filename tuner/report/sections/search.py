@@ -95,7 +95,13 @@ def convergence(
     for index, (time, skip) in enumerate(zip(times_us, ranked_only, strict=True), start=1):
         if time is not None and not skip and (not best or time < best[-1][1]):
             best.append((index, time))
-    low, high = _time_range(times_us, best, baseline_us)
+    baseline = [] if baseline_us is None else [baseline_us]
+    low, high = 0.0, 1.0
+    if known := [*baseline, *(time for time in times_us if time is not None)]:
+        lowest = min(known)
+        highest = max([lowest, *baseline, *(min(one, 4 * lowest) for _, one in best[:1])])
+        pad = 0.08 * (highest - lowest) or 0.05 * highest
+        low, high = max(lowest - pad, 0.0), highest + pad
     x = charts.Scale(0, max(len(times_us), 1), 52, 368)
     y = charts.Scale(low, high, 176 + head, 14 + head)
     free, named = 0.0, []
@@ -129,22 +135,6 @@ def convergence(
         best=charts.path(line) if line else "",
         above=sum(time is not None and time > y.high for time in times_us),
     )
-
-
-def _time_range(
-    times_us: Sequence[float | None],
-    best: Sequence[tuple[int, float]],
-    baseline_us: float | None,
-) -> tuple[float, float]:
-    baseline = [] if baseline_us is None else [baseline_us]
-    known = [*baseline, *(time for time in times_us if time is not None)]
-    if not known:
-        return 0.0, 1.0
-    lowest = min(known)
-    start = [min(best[0][1], 4 * lowest)] if best else []
-    highest = max([lowest, *baseline, *start])
-    pad = 0.08 * (highest - lowest) or 0.05 * highest
-    return max(lowest - pad, 0.0), highest + pad
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,34 +100,30 @@ def _without_result(data: ReportData) -> str:
 
 def _judge(results: Sequence[Result], kind: str) -> tuple[Tone, str]:
     labels = [significance(result) for result in results]
-    tone, text = _claim(results, labels, kind)
-    if noisy := labels.count(NOISY):
-        text += (
-            f" {NOISY.capitalize()} on {noisy} of {len(labels)}: measure again on a quieter GPU."
-        )
-    return tone, text
-
-
-def _claim(results: Sequence[Result], labels: Sequence[str], kind: str) -> tuple[Tone, str]:
     count, faster, slower = len(labels), labels.count("faster"), labels.count("slower")
     mean = geometric_mean([result.speedup for result in results])
     scope = f"{count} {kind} workload{'s' if count != 1 else ''}"
     average = f"geometric mean over {scope}" if count > 1 else f"on {scope}"
+    tone: Tone = "faster" if faster > slower else "slower"
     if faster == slower == 0:
-        return "same", f"No difference from the baseline is proved ({average}: {ratio(mean)})."
-    if 2 * faster > count and mean > 1.0:
-        also = f", slower on {slower}" if slower else ""
-        return "faster", (
-            f"{ratio(mean)} faster than the baseline ({average}); "
-            f"proved on {faster} of {count}{also}."
+        tone, text = (
+            "same",
+            f"No difference from the baseline is proved ({average}: {ratio(mean)}).",
         )
-    if faster and slower:
-        tone: Tone = "faster" if faster > slower and mean > 1.0 else "slower"
-        return tone, (
+    elif 2 * faster > count and mean > 1.0:
+        also = f", slower on {slower}" if slower else ""
+        tone, text = "faster", f"{ratio(mean)} faster than the baseline ({average}); "
+        text += f"proved on {faster} of {count}{also}."
+    elif faster and slower:
+        tone = tone if mean > 1.0 else "slower"
+        text = (
             f"Mixed: faster on {faster}, slower on {slower} of {scope}; {average}: {ratio(mean)}."
         )
-    word: Tone = "faster" if faster else "slower"
-    return word, f"{word.capitalize()} on {faster or slower} of {scope}; {average}: {ratio(mean)}."
+    else:
+        text = f"{tone.capitalize()} on {faster or slower} of {scope}; {average}: {ratio(mean)}."
+    if noisy := labels.count(NOISY):
+        text += f" {NOISY.capitalize()} on {noisy} of {count}: measure again on a quieter GPU."
+    return tone, text
 
 
 def _held_out(results: Sequence[Result]) -> str:
@@ -179,12 +175,6 @@ def of_winners(data: ReportData) -> tuple[Check, ...]:
 def failures(data: ReportData) -> tuple[Check, ...]:
     """List the checks that a winner failed: such a config is wrong on every workload."""
     return tuple(check for check in of_winners(data) if check.passed is False)
-
-
-def left_out(data: ReportData) -> int:
-    """Count the finalists that failed a check, and so won nothing."""
-    failed = {check.variant for check in latest(data.checks) if check.passed is False}
-    return len(failed - {result.variant for result in data.results})
 
 
 def counts_by_kind(data: ReportData) -> dict[str, dict[str, int]]:
@@ -299,7 +289,9 @@ def verification_notes(data: ReportData) -> tuple[str, ...]:
             "Edge cases and the tools that watch every access were not run: a recording "
             f"cannot run a kernel. {_remedy(data)} does."
         )
-    if count := left_out(data):
+    # Finalists that failed a check won nothing.
+    failed = {check.variant for check in latest(data.checks) if check.passed is False}
+    if count := len(failed - {result.variant for result in data.results}):
         one = count == 1
         said.append(
             f"{count} other finalist{'' if one else 's'} failed a check and "

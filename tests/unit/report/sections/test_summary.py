@@ -281,7 +281,6 @@ def test_failures_come_before_what_could_not_be_run_and_long_reasons_are_cut():
 
 def test_finalists_that_failed_are_counted_apart():
     lost = run(check("edge_cases", False, config=OTHER), check("verify", False, config=OTHER))
-    assert summary.left_out(lost) == 1
     assert summary.verification_notes(lost) == (
         "1 other finalist failed a check and was left out of the comparison.",
     )
