@@ -294,7 +294,7 @@ def _options(session: Path, change: Any) -> RunOptions:
 
 def fleet(asked: argparse.Namespace) -> None:
     """Make the files of one slice of the model, as `tune fleet` does."""
-    from tuner.extensions.engines.fleet import BATCHES, Job, make
+    from tuner.extensions.engines.fleet import BATCHES, TuningJob, make
 
     name = f"fleet-N{asked.columns}{'-two' * asked.two}-seed{asked.seed}"
     seconds = Seconds(asked.work / f"{name}.seconds.json")
@@ -303,7 +303,7 @@ def fleet(asked: argparse.Namespace) -> None:
         settings["trials"] = asked.trials
     if asked.gpus:
         settings["gpus"] = asked.gpus
-    job = Job(
+    job = TuningJob(
         name,
         "fused_moe",
         operators_of(asked.columns, asked.routing, two=asked.two),

@@ -16,7 +16,7 @@ from tuner.extensions.engines import fleet
 from tuner.extensions.engines.configs.files import BlockFp8Key, Key, MoeKey
 from tuner.extensions.engines.configs.found import EngineFile, FileState
 from tuner.extensions.engines.configs.needed import Needed
-from tuner.extensions.engines.fleet import BATCHES, Job, jobs_of, make
+from tuner.extensions.engines.fleet import BATCHES, TuningJob, jobs_of, make
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError, InputError, KernelError, OutOfMemory
 from tuner.model.settings import ENOUGH, ENOUGH_OF_A_FLEET
@@ -66,7 +66,7 @@ def test_a_second_file_that_the_engine_would_read_is_made_with_the_first(state: 
 
 def test_a_block_fp8_file_becomes_one_by_n_and_k() -> None:
     ((job,), _) = jobs_of([lacking(BlockFp8Key(2112, 7168))], QWEN, 1, batches=[1, 64])
-    assert job == Job(
+    assert job == TuningJob(
         "block-fp8-N2112-K7168",
         "w8a8_block_fp8",
         {},
@@ -310,6 +310,6 @@ def test_it_is_started_where_the_kernels_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    job = Job("one", "fused_moe", {}, ("M=1",))
+    job = TuningJob("one", "fused_moe", {}, ("M=1",))
     with pytest.raises(InputError, match=r"no kernels.sglang.fused_moe"):
         make([job], tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", {}, say=print)

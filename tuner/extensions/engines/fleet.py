@@ -11,8 +11,15 @@ from pathlib import Path
 from tuner.app.api import tune
 from tuner.app.plan import option_of
 from tuner.app.session_plan import is_renewable
-from tuner.extensions.engines.configs.files import BlockFp8Key, Engine, Key, MoeKey, write_files
-from tuner.extensions.engines.configs.found import EngineFile
+from tuner.extensions.engines.configs.files import (
+    TITLES,
+    BlockFp8Key,
+    Engine,
+    Key,
+    MoeKey,
+    write_files,
+)
+from tuner.extensions.engines.configs.found import EngineFile, FileState
 from tuner.extensions.engines.configs.needed import CONFIG
 from tuner.extensions.engines.configs.winners import BLOCK, Configs, configs_of
 from tuner.model.errors import DeviceError, InputError, OutOfMemory, TunerError
@@ -31,7 +38,7 @@ _HIDDEN, _ROUTES = "hidden_size", "num_experts_per_tok"
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TuningJob:
     """One shape to tune, whose files several layers may want; `name` is that of its session."""
 
     name: str
@@ -48,7 +55,7 @@ def jobs_of(
     *,
     two: bool = False,
     sessions: Path | None = None,
-) -> tuple[tuple[Job, ...], tuple[str, ...]]:
+) -> tuple[tuple[TuningJob, ...], tuple[str, ...]]:
     """Say what to tune for the files that are to be made, and what cannot be and why.
 
     One that is there is made again where its session below `sessions` left something undecided.
@@ -56,7 +63,7 @@ def jobs_of(
     so too where the engine has such a file: it would read that beside the first one, and nobody has
     measured them together. Raises `InputError` where config.json lacks what the shapes need.
     """
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, TuningJob] = {}
     refused: dict[str, None] = {}
     files = list(files)
     read = {one.needed.key for one in files if one.needed.down and one.found is not None}
@@ -68,23 +75,20 @@ def jobs_of(
             continue
         if isinstance(key, BlockFp8Key):
             workloads = tuple(_workloads(batches, {"N": key.n, "K": key.k}))
-            job = Job(f"block-fp8-N{key.n}-K{key.k}", "w8a8_block_fp8", {}, workloads)
+            job = TuningJob(f"block-fp8-N{key.n}-K{key.k}", "w8a8_block_fp8", {}, workloads)
         else:
             job = _moe(key, config, ep, batches, two=two or key in read)
-        if lacking or (sessions is not None and _left_undecided(sessions / job.name)):
+        session = None if sessions is None else sessions / job.name
+        if not lacking and session is not None and (session / DATABASE).exists():
+            with Session.open(session, read_only=True) as opened:
+                lacking = bool(undecided_of(opened))
+        if lacking:
             jobs[job.name] = job
     return tuple(jobs.values()), tuple(refused)
 
 
-def _left_undecided(session: Path) -> bool:
-    if not (session / DATABASE).exists():
-        return False
-    with Session.open(session, read_only=True) as opened:
-        return bool(undecided_of(opened))
-
-
 @dataclass(frozen=True, slots=True)
-class Made:
+class MadeConfigs:
     """What came of a fleet's jobs: the files, and by the job's name why one has none."""
 
     configs: Configs
@@ -92,7 +96,7 @@ class Made:
 
 
 def make(
-    jobs: Sequence[Job],
+    jobs: Sequence[TuningJob],
     folder: Path,
     to: Path,
     engine: Engine,
@@ -100,9 +104,9 @@ def make(
     settings: RunSettings,
     *,
     say: Callable[[str], None],
-    progress: Callable[[Job, Progress], None] | None = None,
+    progress: Callable[[TuningJob, Progress], None] | None = None,
     python: Sequence[str] | None = None,
-) -> Made:
+) -> MadeConfigs:
     """Tune what is left of the jobs, and write each one's files once it is complete.
 
     A session that lies in `folder` is gone on with, or taken as it is where it is complete; a job
@@ -128,7 +132,7 @@ def make(
             continue
         write_files(to, found.files, replace=True)
         made = made.joined(found)
-    return Made(made, failed)
+    return MadeConfigs(made, failed)
 
 
 def sessions_of(folder: Path, gpu: str, triton: str, *, keep_bits: bool) -> Path:
@@ -137,7 +141,7 @@ def sessions_of(folder: Path, gpu: str, triton: str, *, keep_bits: bool) -> Path
     return folder.joinpath(*(re.sub(r"[^\w.+-]+", "_", part) for part in parts))
 
 
-def _kernel_of(job: Job) -> Path:
+def _kernel_of(job: TuningJob) -> Path:
     kernel = KERNELS / f"{job.kernel}.py"
     if not kernel.is_file():
         raise InputError(
@@ -148,9 +152,9 @@ def _kernel_of(job: Job) -> Path:
 
 
 def _tuned(
-    job: Job,
+    job: TuningJob,
     session: Path,
-    progress: Callable[[Job, Progress], None] | None,
+    progress: Callable[[TuningJob, Progress], None] | None,
     settings: RunSettings,
 ) -> Iterator[str]:
     """Tune a job, or what of it the memory is enough for; yield what is not decided and why."""
@@ -218,7 +222,7 @@ def refusal(key: Key) -> str:
     return ""
 
 
-def _moe(key: MoeKey, config: Path, ep: int, batches: Sequence[int], *, two: bool) -> Job:
+def _moe(key: MoeKey, config: Path, ep: int, batches: Sequence[int], *, two: bool) -> TuningJob:
     path = config / CONFIG if config.is_dir() else config
     given = json.loads(read_text(path))
     hidden, routes = (_number(given, name, path) for name in (_HIDDEN, _ROUTES))
@@ -227,7 +231,7 @@ def _moe(key: MoeKey, config: Path, ep: int, batches: Sequence[int], *, two: boo
     axes = {"E": key.experts, "N": key.intermediate, "K": hidden, "TOP_K": routes, "EP": ep}
     weights = "bf16" if key.dtype is None else "fp8_block"
     name = f"moe-{weights}-E{key.experts}-N{key.intermediate}-K{hidden}-top{routes}-ep{ep}"
-    return Job(
+    return TuningJob(
         f"{name}-two" if two else name,
         "fused_moe",
         {
@@ -251,3 +255,48 @@ def _number(given: Mapping[str, object], name: str, path: Path) -> int:
         remedy = "it is a whole number from 1 on in a model's config.json"
         raise InputError(f"`{name}` is {value!r}", path=path, remedy=remedy)
     return value
+
+
+def object_of(file: EngineFile, *, two: bool) -> dict[str, object]:
+    """Make what `--json` says of a file."""
+    refused = refusal(file.needed.key)
+    return {
+        "layer": file.needed.layer,
+        "state": file.state.value,
+        "optional": file.needed.down,
+        "to_make": file.is_to_make(two=two) and not refused,
+        "refused": refused or None,
+        "wanted": str(file.wanted),
+        "found": str(file.found) if file.found else None,
+        "triton": file.triton,
+    }
+
+
+def lines_of(
+    files: Sequence[EngineFile], engine: Engine, where: str, *, two: bool
+) -> Iterator[str]:
+    """List the files for a terminal, with what is to be known of each, and where they belong."""
+    lacking = [one for one in files if one.is_to_make(two=two)]
+    refused = sum(bool(refusal(one.needed.key)) for one in lacking)
+    others = f", {refused} cannot be made" if refused else ""
+    count = f"{len(lacking) - refused} of {len(files)} files to make{others}"
+    yield f"{TITLES[engine]}, {where}: {count}"
+    wide = max(len(one.needed.layer) for one in files)
+    for one in files:
+        yield f"{one.state.value:7}  {one.needed.layer:{wide}}  {one.wanted.name}"
+        remarks = []
+        if one.state is FileState.THERE:
+            if isinstance(one.needed.key, MoeKey) and not one.triton:
+                remarks = ["it does not say for which Triton"]
+        else:
+            if one.state is FileState.STALE:
+                remarks = [f"only for Triton {one.triton}: {one.found}"]
+            if one.optional and not two:
+                remarks.append("optional (--two): it has the first product's configs")
+            elif why := refusal(one.needed.key):
+                remarks.append(f"cannot be made: {why}")
+        yield from (f"{'':7}  {'':{wide}}    {remark}" for remark in remarks)
+    folders = dict.fromkeys(one.wanted.parent for one in files if one.state is not FileState.THERE)
+    if folders:
+        yield "\nthey belong into"
+        yield from (f"  {folder}" for folder in folders)

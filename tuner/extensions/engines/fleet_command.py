@@ -18,11 +18,11 @@ from tuner.model.errors import DeviceError, InputError, WorkerError
 from tuner.model.settings import ENOUGH_OF_A_FLEET
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from tuner.extensions.engines.configs.files import Engine
-    from tuner.extensions.engines.configs.found import EngineFile, EngineFolders
-    from tuner.extensions.engines.fleet import Job
+    from tuner.extensions.engines.configs.found import EngineFolders
+    from tuner.extensions.engines.fleet import TuningJob
     from tuner.model.settings import RunSettings
 
 ENGINES = ("sglang", "vllm")
@@ -121,7 +121,13 @@ def command(
     from tuner.extensions.engines.configs.found import missing_files
     from tuner.extensions.engines.configs.used import FOLDERS
     from tuner.extensions.engines.configs.winners import installed_triton
-    from tuner.extensions.engines.fleet import jobs_of, refusal, sessions_of
+    from tuner.extensions.engines.fleet import (
+        jobs_of,
+        lines_of,
+        object_of,
+        refusal,
+        sessions_of,
+    )
 
     if as_json and not dry_run:
         raise click.UsageError("--json is for --dry-run")
@@ -150,11 +156,11 @@ def command(
     files = missing_files(model, places, gpu, triton, tp=tp, ep=ep, dtype=dtype)
     if as_json:
         listed = {"engine": engine, "gpu": gpu, "triton": triton, "tp": tp, "ep": ep}
-        click.echo(json.dumps({**listed, "files": [_object(one, two=two) for one in files]}))
+        click.echo(json.dumps({**listed, "files": [object_of(one, two=two) for one in files]}))
         return
     if dry_run:
         where = f"{gpu}, Triton {triton}, tp {tp}, ep {ep}"
-        for line in _lines(files, engine, where, two=two):
+        for line in lines_of(files, engine, where, two=two):
             click.echo(line)
         return
     own = sessions_of(sessions, gpu, triton, keep_bits=keep_bits)
@@ -184,7 +190,7 @@ def command(
 
 
 def _make(
-    jobs: Sequence[Job],
+    jobs: Sequence[TuningJob],
     sessions: Path,
     to: Path,
     engine: Engine,
@@ -287,57 +293,3 @@ def _installed(engine: Engine) -> Path | None:
     spec = importlib.util.find_spec(engine)
     places = list((spec and spec.submodule_search_locations) or ())
     return Path(places[0]) if places else None
-
-
-def _object(file: EngineFile, *, two: bool) -> dict[str, object]:
-    from tuner.extensions.engines.fleet import refusal
-
-    refused = refusal(file.needed.key)
-    return {
-        "layer": file.needed.layer,
-        "state": file.state.value,
-        "optional": file.needed.down,
-        "to_make": file.is_to_make(two=two) and not refused,
-        "refused": refused or None,
-        "wanted": str(file.wanted),
-        "found": str(file.found) if file.found else None,
-        "triton": file.triton,
-    }
-
-
-def _lines(files: Sequence[EngineFile], engine: Engine, where: str, *, two: bool) -> Iterator[str]:
-    from tuner.extensions.engines.configs.files import TITLES
-    from tuner.extensions.engines.configs.found import FileState
-    from tuner.extensions.engines.fleet import refusal
-
-    lacking = [one for one in files if one.is_to_make(two=two)]
-    refused = sum(bool(refusal(one.needed.key)) for one in lacking)
-    others = f", {refused} cannot be made" if refused else ""
-    count = f"{len(lacking) - refused} of {len(files)} files to make{others}"
-    yield f"{TITLES[engine]}, {where}: {count}"
-    wide = max(len(one.needed.layer) for one in files)
-    for one in files:
-        yield f"{one.state.value:7}  {one.needed.layer:{wide}}  {one.wanted.name}"
-        for remark in _remarks(one, two=two):
-            yield f"{'':7}  {'':{wide}}    {remark}"
-    folders = dict.fromkeys(one.wanted.parent for one in files if one.state is not FileState.THERE)
-    if folders:
-        yield "\nthey belong into"
-        yield from (f"  {folder}" for folder in folders)
-
-
-def _remarks(file: EngineFile, *, two: bool) -> Iterator[str]:
-    from tuner.extensions.engines.configs.files import MoeKey
-    from tuner.extensions.engines.configs.found import FileState
-    from tuner.extensions.engines.fleet import refusal
-
-    if file.state is FileState.THERE:
-        if isinstance(file.needed.key, MoeKey) and not file.triton:
-            yield "it does not say for which Triton"
-        return
-    if file.state is FileState.STALE:
-        yield f"only for Triton {file.triton}: {file.found}"
-    if file.optional and not two:
-        yield "optional (--two): it has the first product's configs"
-    elif why := refusal(file.needed.key):
-        yield f"cannot be made: {why}"

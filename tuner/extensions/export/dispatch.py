@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,6 @@ def export_dispatch(
     changed, and `InputError` where the folder cannot be written or holds what is not ours.
     """
     winners = cuda_winners_of(directory, choice, space)
-    files = with_table(*_files(winners))
-    write_folder(to, files)
-    return Exported(to, winners.dispatch.table, tuple(files), winners.incomplete)
-
-
-def _files(winners: Winners) -> tuple[Mapping[str, str], Mapping[str, Any]]:
-    """Write all texts, by their names in the folder, and the table's content."""
     spec, dispatch, measured = winners.spec, winners.dispatch, winners.measured
     sources = Sources(spec, dispatch, measured)
     units = [variant_file(spec.name, one.number) for one in sources.variants]
@@ -64,7 +57,9 @@ def _files(winners: Winners) -> tuple[Mapping[str, str], Mapping[str, Any]]:
         variants=sources.variants,
         operators=", ".join(f"`{n}` is `{v}`" for n, v in measured.operators.items()),
     )
-    return files, _document(sources, winners)
+    written = with_table(files, _content_of_table(sources, winners))
+    write_folder(to, written)
+    return Exported(to, dispatch.table, tuple(written), winners.incomplete)
 
 
 def source_files(sources: Sources) -> dict[str, str]:
@@ -86,7 +81,7 @@ def options_of(spec: KernelSpec, texts: Iterable[str]) -> list[str]:
     return options + [f"-I{folder}" for folder in used]
 
 
-def _document(sources: Sources, winners: Winners) -> dict[str, Any]:
+def _content_of_table(sources: Sources, winners: Winners) -> dict[str, Any]:
     """Make the content of `dispatch.json`: times in us, shapes as `--workload` takes them."""
     dispatch, measured, manifest = winners.dispatch, winners.measured, winners.manifest
     spec, table = sources.spec, dispatch.table

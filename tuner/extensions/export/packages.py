@@ -37,13 +37,20 @@ def plugin_files(
     """Return all files of an engine's plugin: the package for PyTorch, hooks, entry point."""
     files, name = package_files(package, operators), engine.distribution
     choices = [(one.described.kernel, dict(one.choices)) for one in operators]
+    replaced = []
+    for kernel, made in choices:
+        # What a plugin with these choices replaces, and when the engine calls it.
+        targets = ", ".join(f"`{one.target}`" for one in engine.hooks_of(kernel, made))
+        nothing = "nothing", engine.why_not.get(kernel, "")
+        when = engine.only.get(kernel, "every model")
+        replaced.append((kernel, *((targets, when) if targets else nothing)))
     values = {
         "package": package,
         "folder": as_argument(folder),
         "version": TUNER_VERSION,
         "engine": engine,
         "choices": choices,
-        "replaced": [(kernel, *_replaced(engine, kernel, made)) for kernel, made in choices],
+        "replaced": replaced,
         "versions": ", ".join(engine.versions),
     }
     entry = ENTRY_POINT.format(group=engine.group, package=package, engine=name)
@@ -59,14 +66,6 @@ def _shipped(folder: str, modules: Iterable[str]) -> dict[str, str]:
     here = resources.files(f"tuner.extensions.runtime.{folder}")
     read = {one: (here / f"{one}.py").read_text(encoding="utf-8") for one in modules}
     return {one: SHIPPED.sub("from .", text) for one, text in read.items()}
-
-
-def _replaced(engine: Engine, kernel: str, made: dict[str, str]) -> tuple[str, str]:
-    """Name what a plugin with these choices replaces, and when the engine calls it."""
-    targets = ", ".join(f"`{one.target}`" for one in engine.hooks_of(kernel, made))
-    if not targets:
-        return "nothing", engine.why_not.get(kernel, "")
-    return targets, engine.only.get(kernel, "every model")
 
 
 FORMATS: dict[str, Format] = {

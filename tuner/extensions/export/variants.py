@@ -140,7 +140,11 @@ def fixed_scalars(
         return ()
     parsed = parse_source(source, Path("variant.cu"))
     macros = {*written, *IDENTIFIER.findall(parsed.masked)}
-    read = {at for name, places in kernels for at in _positions_read(parsed, name, places)}
+    read = set[int]()
+    for name, places in kernels:
+        kernel = _kernel(parsed, name)
+        words = {*IDENTIFIER.findall(parsed.masked, *kernel.body)} if kernel else set()
+        read |= {at for at, one in _parameters(parsed, name, places) if one.name in words}
     return tuple(one for one in scalars if one.position not in read or one.choices & macros)
 
 
@@ -172,12 +176,6 @@ def _parameters(
     kernel = _kernel(parsed, name)
     parameters = kernel.parameters if kernel else ()
     return list(zip(places or range(len(parameters)), parameters, strict=False))
-
-
-def _positions_read(parsed: SourceFile, name: str, places: Sequence[int]) -> Iterator[int]:
-    kernel = _kernel(parsed, name)
-    words = {*IDENTIFIER.findall(parsed.masked, *kernel.body)} if kernel else set()
-    return (at for at, one in _parameters(parsed, name, places) if one.name in words)
 
 
 def _named(argument: Argument) -> frozenset[str]:

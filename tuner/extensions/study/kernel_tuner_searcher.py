@@ -303,23 +303,21 @@ class KernelTunerSearcher:
                     return self._remaining.take(index)
             if self._awaited:
                 return None
-            self._advance(self._run)
+            try:
+                batch = self._run.next_batch()
+            except Exception as error:  # noqa: BLE001  # a strategy may raise anything
+                said = "kernel_tuner:%s stopped: %s; going on at random"
+                _log.warning(said, self._strategy, error)
+                batch, self._found_new = None, False
+            if batch is not None:
+                self._found_new = True
+                self._queue.extend(batch)
+                self._awaited.update(batch)
+            else:
+                again = self._found_new and len(self._results) < self._budget
+                self._seed += again
+                self._run = self._start() if again else None
         return None
-
-    def _advance(self, run: StrategyRun) -> None:
-        try:
-            batch = run.next_batch()
-        except Exception as error:  # noqa: BLE001  # a strategy of Kernel Tuner may raise anything
-            _log.warning("kernel_tuner:%s stopped: %s; going on at random", self._strategy, error)
-            batch, self._found_new = None, False
-        if batch is not None:
-            self._found_new = True
-            self._queue.extend(batch)
-            self._awaited.update(batch)
-        else:
-            again = self._found_new and len(self._results) < self._budget
-            self._seed += again
-            self._run = self._start() if again else None
 
     def _start(self) -> StrategyRun:
         self._found_new = False

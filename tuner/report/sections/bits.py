@@ -105,12 +105,35 @@ def separations(trials: Iterable[Trial]) -> tuple[Separation, ...]:
     """
     known = _known(trials)
     names = dict.fromkeys(name for trial in known for name in trial.config)
-    return tuple(_separation(name, known) for name in names)
+    found = []
+    for name in names:
+        groups: dict[tuple[Workload, str, frozenset[tuple[str, Value]]], Counter[str]] = {}
+        for trial in known:
+            rest = frozenset(pair for pair in trial.config.items_ if pair[0] != name)
+            counts = groups.setdefault((trial.workload, trial.candidate, rest), Counter())
+            counts[_bits(trial)] += 1
+        pairs = sum(comb(counts.total(), 2) for counts in groups.values())
+        equal = sum(comb(count, 2) for counts in groups.values() for count in counts.values())
+        found.append(Separation(name, pairs, pairs - equal))
+    return tuple(found)
 
 
 def bits_lines(data: ReportData) -> tuple[str, ...]:
     """Say how many classes there are, what the default's costs, and which parameters decide."""
-    lines = [_line(data, one) for one in classes(data)]
+    lines = []
+    for on in classes(data):
+        count = len(on.classes)
+        said = [f"{on.configs} configs in {count} class{'es' * (count != 1)}"]
+        if on.default is not None:
+            said.append(f"{on.default.configs} in the default's")
+            if on.default.is_baseline:
+                said[-1] += ", which is the baseline's too"
+            elif on.workload.key in data.baseline_bits:
+                said[-1] += ", the baseline has other bits"
+        if on.cost is not None and not data.on_cpu:
+            slower = f"its best is {on.cost:.1%} slower than the best of all"
+            said.append(slower if on.cost else "the fastest of all is one of them")
+        lines.append(f"{on.workload}: {'; '.join(said)}")
     known = [trial for trial in _known(data.trials) if trial.candidate == _first(data)]
     found = separations(known)
     differ = [one.name for one in found if one.differing]
@@ -157,24 +180,6 @@ def bits_json(data: ReportData) -> dict[str, object]:
     }
 
 
-def _line(data: ReportData, on: WorkloadClasses) -> str:
-    count = len(on.classes)
-    parts = [f"{on.configs} configs in {count} class{'es' * (count != 1)}"]
-    if on.default is not None:
-        parts.append(f"{on.default.configs} in the default's")
-        if on.default.is_baseline:
-            parts[-1] += ", which is the baseline's too"
-        elif on.workload.key in data.baseline_bits:
-            parts[-1] += ", the baseline has other bits"
-    if on.cost is not None and not data.on_cpu:
-        parts.append(
-            f"its best is {on.cost:.1%} slower than the best of all"
-            if on.cost
-            else "the fastest of all is one of them"
-        )
-    return f"{on.workload}: {'; '.join(parts)}"
-
-
 def _class(bits: str, trials: Sequence[Trial], is_default: bool, is_baseline: bool) -> BitClass:
     full = [trial for trial in trials if not stopped_early(trial)]
     times = {one.variant: one.measurement.median_us for one in full if one.measurement}
@@ -187,17 +192,6 @@ def _class(bits: str, trials: Sequence[Trial], is_default: bool, is_baseline: bo
         is_default,
         is_baseline,
     )
-
-
-def _separation(name: str, trials: Sequence[Trial]) -> Separation:
-    groups: dict[tuple[Workload, str, frozenset[tuple[str, Value]]], Counter[str]] = {}
-    for trial in trials:
-        rest = frozenset(pair for pair in trial.config.items_ if pair[0] != name)
-        counts = groups.setdefault((trial.workload, trial.candidate, rest), Counter())
-        counts[_bits(trial)] += 1
-    pairs = sum(comb(counts.total(), 2) for counts in groups.values())
-    equal = sum(comb(count, 2) for counts in groups.values() for count in counts.values())
-    return Separation(name, pairs, pairs - equal)
 
 
 def _known(trials: Iterable[Trial]) -> list[Trial]:

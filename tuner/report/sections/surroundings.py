@@ -74,8 +74,17 @@ def surroundings_lines(data: ReportData) -> list[str]:
 
 def disagreements(data: ReportData) -> tuple[Disagreement, ...]:
     """Find the workloads on which the fastest finalist alone is not the winner."""
-    found = (_disagreement(data, *pair) for pair in _compared(data))
-    return tuple(one for one in found if one is not None)
+    found = []
+    for result, comparison in _compared(data):
+        alone_us, winner = comparison.alone_us, comparison.column(result.variant)
+        other = min(range(1, 1 + len(comparison.finalists)), key=alone_us.__getitem__)
+        gain = alone_us[winner] / alone_us[other] - 1.0
+        if other != winner and gain > RESOLUTION:
+            variant = comparison.finalists[other - 1]
+            around = over_winner(comparison, variant, data.seed or 0)
+            who = variant.config, variant.candidate
+            found.append(Disagreement(result.workload, *who, gain, around))
+    return tuple(found)
 
 
 def surroundings_chart(data: ReportData) -> Markup | None:
@@ -91,17 +100,6 @@ def _compared(data: ReportData) -> Iterator[tuple[Result, Comparison]]:
         comparison = last.get(result.workload)
         if comparison is not None and result.variant in comparison.finalists:
             yield result, comparison
-
-
-def _disagreement(data: ReportData, result: Result, comparison: Comparison) -> Disagreement | None:
-    alone_us, winner = comparison.alone_us, comparison.column(result.variant)
-    other = min(range(1, 1 + len(comparison.finalists)), key=lambda column: alone_us[column])
-    gain = alone_us[winner] / alone_us[other] - 1.0
-    if other == winner or gain <= RESOLUTION:
-        return None
-    variant = comparison.finalists[other - 1]
-    found = over_winner(comparison, variant, data.seed or 0)
-    return Disagreement(result.workload, variant.config, variant.candidate, gain, found)
 
 
 def _panel(result: Result, comparison: Comparison) -> charts.Panel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -123,30 +123,26 @@ def _file(needed: Needed, folders: EngineFolders, gpu: str, triton: str) -> Engi
         _content(path, folders.engine)
         return EngineFile(needed, FileState.THERE, path, path)
     wanted = folders.moe[0] / name
-    found = _sglang(folders.moe[0], name) if folders.engine == "sglang" else _vllm(folders, name)
+    versioned = folders.engine == "vllm"
+    there = next((one / name for one in folders.moe if (one / name).is_file()), None)
+    found = there if versioned else _find_of_sglang(folders.moe[0], name)
     if found is None:
         return EngineFile(needed, FileState.MISSING, wanted)
-    path, version = found
-    versioned = folders.engine == "vllm"
-    content = _content(path, folders.engine, versioned=versioned)
+    # Of vLLM's only what is in it may say for which Triton it is.
+    version = None if versioned else _version(found.parent)
+    content = _content(found, folders.engine, versioned=versioned)
     if versioned and VERSION_KEY in content:
         version = str(content[VERSION_KEY])
     state = FileState.THERE if version in (None, triton) else FileState.STALE
-    return EngineFile(needed, state, wanted, path, version)
+    return EngineFile(needed, state, wanted, found, version)
 
 
-def _sglang(root: Path, name: Path) -> tuple[Path, str] | None:
+def _find_of_sglang(root: Path, name: Path) -> Path | None:
     """Find the file that SGLang reads: its Triton's, else that of the newest."""
-    wanted = root / name
-    if wanted.is_file():
-        return wanted, _version(wanted.parent)
-    others = sorted(_versions(root / "configs"), reverse=True)
-    paths = (folder / name.name for _, folder in others)
-    return next(((path, _version(path.parent)) for path in paths if path.is_file()), None)
-
-
-def _versions(configs: Path) -> Iterator[tuple[tuple[int, ...], Path]]:
-    for folder in configs.glob(f"{_PREFIX}*"):
+    if (root / name).is_file():
+        return root / name
+    others = []
+    for folder in (root / "configs").glob(f"{_PREFIX}*"):
         version = _version(folder)
         if not re.fullmatch(r"\d+(\.\d+)*", version):
             raise InputError(
@@ -155,17 +151,13 @@ def _versions(configs: Path) -> Iterator[tuple[tuple[int, ...], Path]]:
                 path=folder,
                 remedy=f"remove it, or name it as {version_folder('3.6.0')}",
             )
-        yield tuple(map(int, version.split("."))), folder
+        others.append((tuple(map(int, version.split("."))), folder))
+    paths = (folder / name.name for _, folder in sorted(others, reverse=True))
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _version(folder: Path) -> str:
     return folder.name.removeprefix(_PREFIX).replace("_", ".")
-
-
-def _vllm(folders: EngineFolders, name: Path) -> tuple[Path, None] | None:
-    """Find the file that vLLM reads; only what is in it may say for which Triton it is."""
-    path = next((one / name for one in folders.moe if (one / name).is_file()), None)
-    return None if path is None else (path, None)
 
 
 def _content(path: Path, engine: Engine, *, versioned: bool = False) -> Mapping[str, object]:

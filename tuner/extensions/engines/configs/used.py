@@ -117,8 +117,8 @@ def used_configs(
         engine=engine,
         version=found["version"],
         triton=found["triton"],
-        source=_path(found["source"]),
-        down_source=_path(found.get("down_source")),
+        source=Path(found["source"]) if found["source"] else None,
+        down_source=Path(found["down_source"]) if found.get("down_source") else None,
         rows=tuple(_row(row, table, down) for row in found["rows"]),
         log=tuple(found["log"]),
     )
@@ -177,7 +177,3 @@ def _differences(wanted: Config | None, used: Config, prefix: str) -> tuple[Diff
         for name in names
         if wanted.get(name) != used.get(name)
     )
-
-
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)

@@ -253,7 +253,9 @@ def _add(found: Winners, folder: Path, tables: dict[Key, Tables]) -> None:
         elif tokens in one.own and tokens not in one.undecided:
             continue  # another session has proved something
         else:
-            one.undecided[tokens] = _why(best)
+            slower = best is not None and best.gain.slower
+            why = "nothing is as fast as that" if slower else "nothing is proved faster than that"
+            one.undecided[tokens] = why if best is not None else "nothing was compared"
         if best is None or best.gain.slower:
             continue
         if not ours:
@@ -263,13 +265,6 @@ def _add(found: Winners, folder: Path, tables: dict[Key, Tables]) -> None:
         one.own[tokens] = _config(values, "")
         if one.two:
             one.down[tokens] = _config(values, DOWN)
-
-
-def _why(best: Fastest | None) -> str:
-    if best is None:
-        return "nothing was compared"
-    slower = best.gain.slower
-    return "nothing is as fast as that" if slower else "nothing is proved faster than that"
 
 
 class _Chosen:

@@ -20,18 +20,18 @@ from tuner.model.expressions import Expression
 from tuner.model.kernel import Argument, KernelSpec, Workload
 from tuner.process.files import read_regular
 
-# The names of the schema, which has no others.
+# By our names those of the schema, which has no others, of dlpack.h and of safetensors' headers.
 DTYPES = {
-    "float32": "float32",
-    "float16": "float16",
-    "bfloat16": "bfloat16",
-    "float8_e4m3": "float8_e4m3fn",
-    "float8_e5m2": "float8_e5m2",
-    "int64": "int64",
-    "int32": "int32",
-    "int16": "int16",
-    "int8": "int8",
-    "bool": "bool",
+    "float32": ("float32", "kDLFloat, 32", "F32"),
+    "float16": ("float16", "kDLFloat, 16", "F16"),
+    "bfloat16": ("bfloat16", "kDLBfloat, 16", "BF16"),
+    "float8_e4m3": ("float8_e4m3fn", "kDLFloat8_e4m3fn, 8", "F8_E4M3"),
+    "float8_e5m2": ("float8_e5m2", "kDLFloat8_e5m2, 8", "F8_E5M2"),
+    "int64": ("int64", "kDLInt, 64", "I64"),
+    "int32": ("int32", "kDLInt, 32", "I32"),
+    "int16": ("int16", "kDLInt, 16", "I16"),
+    "int8": ("int8", "kDLInt, 8", "I8"),
+    "bool": ("bool", "kDLBool, 8", "BOOL"),
 }
 # What a reference may import wherever FlashInfer-Bench runs.
 IMPORTED = frozenset({*sys.stdlib_module_names, "numpy", "scipy", "cupy", "cupyx", "torch"})
@@ -48,7 +48,7 @@ class Tensor:
     @property
     def described(self) -> dict[str, Any]:
         """Write it as the schema has it."""
-        return {"shape": list(self.shape), "dtype": DTYPES[self.argument.dtype]}
+        return {"shape": list(self.shape), "dtype": DTYPES[self.argument.dtype][0]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +82,18 @@ class Problem:
     @property
     def described(self) -> dict[str, Any]:
         """Write axes and arrays as the schema has them."""
+        axes: dict[str, dict[str, Any]] = {}
+        for name, size in self.axes.items():
+            axes[name] = {"type": "var"}
+            if not self.varies(name):
+                axes[name] = {"type": "const", "value": size.integer(self.fixed)}
+            if python(size) != name:
+                axes[name]["description"] = python(size)
         return {
-            "axes": {name: self._axis(name) for name in self.axes},
+            "axes": axes,
             "inputs": {one.name: one.described for one in self.inputs},
             "outputs": {one.name: one.described for one in self.outputs},
         }
-
-    def _axis(self, name: str) -> dict[str, Any]:
-        size = self.axes[name]
-        made: dict[str, Any] = {"type": "var"}
-        if not self.varies(name):
-            made = {"type": "const", "value": size.integer(self.fixed)}
-        return made if python(size) == name else {**made, "description": python(size)}
 
     def sizes(self, workload: Workload) -> dict[str, int]:
         """Return the sizes of the axes that vary."""
@@ -124,7 +124,8 @@ def problems(
                 f"{one.name!r} is {one.dtype}, which no definition of FlashInfer-Bench can be",
                 path=spec.path,
                 line=one.line,
-                remedy=f"it knows {', '.join(DTYPES.values())}; choose another --format",
+                remedy=f"it knows {', '.join(one for one, *_ in DTYPES.values())}; choose "
+                "another --format",
             )
     first = spec.axes[0]
     read = {python(size) for one in _with_role(spec, "input", "inout") for size in one.shape}
@@ -242,17 +243,20 @@ def needed_code(text: str, function: str) -> tuple[str, frozenset[str], frozense
     while more := {at for at, one in enumerate(body) if at not in kept and _bound(one) & wanted}:
         kept |= more
         wanted |= {name for at in more for name in _read(body[at])}
-    needed = [body[at] for at in sorted(kept)]
-    parts = ["\n".join(lines[_first_line(one) - 1 : one.end_lineno]) for one in needed]
-    modules = {name for one in needed for node in ast.walk(one) for name in _imported(node)}
-    names = {name for one in needed for name in _bound(one)}
+    parts, names, modules = [], set[str](), set[str]()
+    for at in sorted(kept):
+        statement = body[at]
+        first = statement.lineno
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            first = min([first, *(one.lineno for one in statement.decorator_list)])
+        parts.append("\n".join(lines[first - 1 : statement.end_lineno]))
+        names |= _bound(statement)
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Import):
+                modules |= {one.name.partition(".")[0] for one in node.names}
+            elif isinstance(node, ast.ImportFrom):  # one of a neighbour has a dot alone
+                modules.add("." if node.level else (node.module or "").partition(".")[0])
     return "\n\n\n".join(parts), frozenset(names), frozenset(modules)
-
-
-def _first_line(statement: ast.stmt) -> int:
-    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-        return min(one.lineno for one in (statement, *statement.decorator_list))
-    return statement.lineno
 
 
 def _bound(statement: ast.stmt) -> set[str]:
@@ -277,12 +281,3 @@ def _read(statement: ast.stmt) -> set[str]:
     own = {node.arg for node in nodes if isinstance(node, ast.arg)}
     own |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
     return {node.id for node in names} - own
-
-
-def _imported(node: ast.AST) -> set[str]:
-    """Name the packages of an import; one of a neighbour has a dot alone."""
-    if isinstance(node, ast.Import):
-        return {one.name.partition(".")[0] for one in node.names}
-    if isinstance(node, ast.ImportFrom):
-        return {"." if node.level else (node.module or "").partition(".")[0]}
-    return set()

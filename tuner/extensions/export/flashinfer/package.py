@@ -15,6 +15,7 @@ from tuner.device.reference import blamed_on, load_reference
 from tuner.extensions.export.cpp import ARRAY_TYPES, cpp_name, integer
 from tuner.extensions.export.dispatch import options_of, source_files
 from tuner.extensions.export.flashinfer.definition import (
+    DTYPES,
     Problem,
     problems,
     reference_code,
@@ -27,42 +28,16 @@ from tuner.extensions.export.sources import Measured, Sources, template
 from tuner.extensions.export.winners import Winners
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError
-from tuner.model.kernel import DTYPE_BYTES, FLOAT_DTYPES, KernelSpec, Workload
+from tuner.model.kernel import DTYPE_BYTES, FLOAT_DTYPES, Argument, KernelSpec, Workload
 
 AUTHOR = "tune"
 FILE = "binding.cu"
 ENTRY_POINT = f"{FILE}::run"
-# Of dlpack.h.
-_DLPACK = {
-    "float32": "kDLFloat, 32",
-    "float16": "kDLFloat, 16",
-    "bfloat16": "kDLBfloat, 16",
-    "float8_e4m3": "kDLFloat8_e4m3fn, 8",
-    "float8_e5m2": "kDLFloat8_e5m2, 8",
-    "int64": "kDLInt, 64",
-    "int32": "kDLInt, 32",
-    "int16": "kDLInt, 16",
-    "int8": "kDLInt, 8",
-    "bool": "kDLBool, 8",
-}
 # The same session gives the same inputs.
 SEED = 0
 # Between these FlashInfer-Bench draws random integers.
 _RANDOM = {"int8": (-128, 127)}
 _RANDOM_ELSE = (-1024, 1023)
-# Of a header of safetensors.
-_SAFETENSORS = {
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float8_e4m3": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "bool": "BOOL",
-}
 
 
 def trace_files(
@@ -79,7 +54,7 @@ def trace_files(
     for one in found:
         files |= dict(one.files())
     measured = operators[0].winners.measured
-    names = [f"`{one.spec.name}`" for one in found]
+    specs = [one.spec for one in found]
     files["README.md"] = template("flashinfer/README.md.j2").render(
         version=TUNER_VERSION,
         device=measured.device,
@@ -88,8 +63,14 @@ def trace_files(
         folder=folder,
         argument=as_argument(folder),
         problems=[problem for one in found for problem in one.problems],
-        copied=[name for name, one in zip(names, found, strict=True) if one.copies],
-        codes=[name for name, one in zip(names, found, strict=True) if one.has_codes],
+        copied=[
+            f"`{spec.name}`" for spec in specs if any(one.role == "inout" for one in _arrays(spec))
+        ],
+        codes=[
+            f"`{spec.name}`"
+            for spec in specs
+            if any(one.codes is not None for one in spec.tolerances.values())
+        ],
     )
     return files
 
@@ -120,14 +101,6 @@ class _Traced:
         workloads = [one.workload for one in table.entries]
         workloads += [one.workload for one in table.held_out]
         self.problems = problems(self.spec, self._measured.operators, workloads)
-
-    @property
-    def copies(self) -> bool:
-        return any(one.role == "inout" for one in self.spec.arguments if not one.is_scalar)
-
-    @property
-    def has_codes(self) -> bool:
-        return any(one.codes is not None for one in self.spec.tolerances.values())
 
     def files(self) -> Iterator[tuple[str, str | bytes]]:
         """Give each file by its name in the trace set."""
@@ -217,12 +190,19 @@ def binding(problem: Problem, spec: KernelSpec, measured: Measured) -> str:
     tensors = (*problem.inputs, *problem.outputs)
     # The kernel works on the outputs, where it reads and writes one array.
     known = {one.argument.name: cpp_name(one.name) for one in tensors}
-    arrays = [one for one in spec.arguments if not one.is_scalar]
+    arrays = _arrays(spec)
     scratch = [one.name for one in arrays if one.role == "scratch"]
     known |= {name: cpp_name(name) for name in scratch}
     pointers = (
         f"static_cast<{ARRAY_TYPES[one.dtype]}*>({known[one.name]}.data_ptr())" for one in arrays
     )
+    sizes = {axis: str(size) for axis, size in problem.fixed.items()}
+    # In which tensor's dimension the size of the axis that varies is found.
+    first = None
+    if problem.varying is not None:
+        tensor, place = problem.place
+        first = tensor.name, cpp_name(tensor.name), place
+        sizes[problem.varying] = f"{cpp_name(tensor.name)}.size({place})"
     return template("flashinfer/binding.cu.j2").render(
         name=problem.name,
         kernel=spec.name,
@@ -230,13 +210,13 @@ def binding(problem: Problem, spec: KernelSpec, measured: Measured) -> str:
         device=measured.device,
         architecture=measured.architecture,
         parameters=", ".join(f"TensorView {cpp_name(one.name)}" for one in tensors),
-        first=_found(problem),
-        sizes=[(names[axis], _size(problem, axis)) for axis in spec.axes],
+        first=first,
+        sizes=[(names[axis], sizes[axis]) for axis in spec.axes],
         tensors=[
             {
                 "name": one.name,
                 "local": cpp_name(one.name),
-                "type": _DLPACK[one.argument.dtype],
+                "type": DTYPES[one.argument.dtype][1],
                 "shape": ", ".join(integer(size, names) for size in one.argument.shape),
             }
             for one in tensors
@@ -253,19 +233,8 @@ def binding(problem: Problem, spec: KernelSpec, measured: Measured) -> str:
     )
 
 
-def _found(problem: Problem) -> tuple[str, str, int] | None:
-    """Say where the size of the axis that varies is found: name, name in C++ and dimension."""
-    if problem.varying is None:
-        return None
-    tensor, place = problem.place
-    return tensor.name, cpp_name(tensor.name), place
-
-
-def _size(problem: Problem, axis: str) -> str:
-    if axis != problem.varying:
-        return str(problem.fixed[axis])
-    tensor, place = problem.place
-    return f"{cpp_name(tensor.name)}.size({place})"
+def _arrays(spec: KernelSpec) -> list[Argument]:
+    return [one for one in spec.arguments if not one.is_scalar]
 
 
 def safetensors(arrays: Mapping[str, tuple[str, Array]]) -> bytes:
@@ -274,8 +243,8 @@ def safetensors(arrays: Mapping[str, tuple[str, Array]]) -> bytes:
     for name, (dtype, array) in arrays.items():
         stored = np.ascontiguousarray(array).tobytes()
         offsets = [len(data), len(data) + len(stored)]
-        kind = _SAFETENSORS[dtype]
-        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": offsets}
+        shape = list(array.shape)
+        header[name] = {"dtype": DTYPES[dtype][2], "shape": shape, "data_offsets": offsets}
         data += stored
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)

@@ -39,8 +39,16 @@ def kernels_files(
             f"{package!r} is no name of a kernel of the Hub",
             remedy="begin it with a small letter, and have only these, digits and single _ in it",
         )
-    identity = _identity(package, operators)
-    layers = [(*found, one.described.kernel) for one in operators if (found := _layer(one))]
+    # What several versions may not share: the module and the namespace of its operators.
+    digest, layers = sha256(), []
+    for one in operators:
+        for name, content in sorted(one.files.items()):
+            digest.update(name.encode() + b"\0" + _bytes(content))
+        kernel = one.described.kernel
+        choice = next((each for each in one.choices.values() if (kernel, each) in LAYERS), None)
+        if choice and PASSED.get(kernel) == one.described.passed:
+            layers.append((LAYERS[kernel, choice], choice, kernel))
+    identity = f"_{package}_cuda_{digest.hexdigest()[:7]}"
     values = {
         **described_as(package, operators),
         "identity": identity,
@@ -72,25 +80,6 @@ def kernels_files(
         "README.md": template("huggingface/README.md.j2").render(**values),
         **{f"{VARIANT}/{name}": content for name, content in modules.items()},
     }
-
-
-def _identity(package: str, operators: Sequence[OperatorFiles]) -> str:
-    """Name what several versions may not share: the module and the namespace of its operators."""
-    digest = sha256()
-    for one in operators:
-        for name, content in sorted(one.files.items()):
-            digest.update(name.encode() + b"\0" + _bytes(content))
-    return f"_{package}_cuda_{digest.hexdigest()[:7]}"
-
-
-def _layer(one: OperatorFiles) -> tuple[str, str] | None:
-    """Name the layer that an operator makes, and the choice that it is for."""
-    name = one.described.kernel
-    if PASSED.get(name) != one.described.passed:
-        return None
-    found = (choice for choice in one.choices.values() if (name, choice) in LAYERS)
-    choice = next(found, None)
-    return (LAYERS[name, choice], choice) if choice else None
 
 
 def capability(architecture: str) -> str:

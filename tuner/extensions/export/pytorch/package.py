@@ -105,12 +105,14 @@ class OperatorFiles:
         keywords = [*_given(spec), *(f"{name}={value}" for name, value in numbers)]
         passed = [*_given(spec), *(name for name, _ in numbers)]
         written = ", ".join(_named(a) for a in _arrays(spec) if a.role != "input")
+        constants = f" No launch before it that may still run writes {', '.join(spec.constants)}."
+        held = constants if spec.constants else ""
         return Described(
             spec.name,
             ", ".join([*arrays, *(["*", *keywords] if keywords else [])]),
             ", ".join([*arrays, *(f"{name}={name}" for name in passed)]),
             "" if _given(spec) else ", ".join([*arrays, *passed]),
-            f"Enqueue {spec.name} on the current stream; it writes {written}.{_held(spec)}",
+            f"Enqueue {spec.name} on the current stream; it writes {written}.{held}",
             ", ".join(spec.axes),
             ", ".join(f"{name}={value}" for name, value in self._target.operators.items()),
             self.winners.measured.date,
@@ -131,7 +133,7 @@ class OperatorFiles:
         self.files[f"sources/{name}.cu"] = one.source
         shapes = (" and ".join(f"{a} == {size}" for a, size in shape) for shape in one.shapes)
         conditions = [f"({' or '.join(shapes)})"] if one.shapes else []
-        conditions += [_clause(condition) for condition in one.conditions]
+        conditions += [python(condition, clause=True) for condition in one.conditions]
         return BuiltVariant(
             one.number,
             one.title,
@@ -155,6 +157,18 @@ class OperatorFiles:
             )
             for workload, kernel in table.points
         ]
+        # What a call takes whose axes all follow from its arrays: with a `_`, so that none hides a
+        # name of the function's own.
+        arrays = [replace(one, name=f"{one.name}_") for one in _arrays(spec)]
+        scalars = [f"{spec.arguments[one.position].name}_" for one in self._scalars]
+        quick = {
+            "parameters": ", ".join([*(one.name for one in arrays), *scalars]),
+            "arrays": arrays,
+            "types": [f"TYPE_{place}" for place in range(1, len(arrays) + 1)],
+            "scalars": scalars,
+            "places": [f"at_{place}" for place in range(1, len(arrays) + 1)],
+            "elsewhere": " or ".join(f"{a.name}.get_device() != plan.device" for a in arrays[1:]),
+        }
         return template("pytorch/table.py.j2").render(
             kernel=spec.name,
             version=TUNER_VERSION,
@@ -176,23 +190,9 @@ class OperatorFiles:
                 "0" if spec.is_sized(one) else _bytes(one, one.shape) for one in _scratch(spec)
             ),
             scalars=_tuple(python(one.value) for one in spec.arguments if one.value is not None),
-            quick=None if given else self._quick(),
+            quick=None if given else quick,
             mapped=any("Map(" in text for one in self._variants for text in one.launches),
         )
-
-    def _quick(self) -> Mapping[str, Any]:
-        """Say what a call takes whose axes all follow from its arrays."""
-        # With a `_`, so that none hides a name of the function's own.
-        arrays = [replace(one, name=f"{one.name}_") for one in _arrays(self._spec)]
-        scalars = [f"{self._spec.arguments[one.position].name}_" for one in self._scalars]
-        return {
-            "parameters": ", ".join([*(one.name for one in arrays), *scalars]),
-            "arrays": arrays,
-            "types": [f"TYPE_{place}" for place in range(1, len(arrays) + 1)],
-            "scalars": scalars,
-            "places": [f"at_{place}" for place in range(1, len(arrays) + 1)],
-            "elsewhere": " or ".join(f"{a.name}.get_device() != plan.device" for a in arrays[1:]),
-        }
 
     def _argument(self, place: int, one: Argument) -> str:
         if not one.is_scalar:
@@ -243,20 +243,14 @@ def described_as(package: str, operators: Sequence[OperatorFiles]) -> dict[str, 
     }
 
 
-def python(expression: Expression) -> str:
-    """Write an expression in Python, the numbers of the device as those of `GPU`."""
-    return ast.unparse(_shorter(expression))
+def python(expression: Expression, *, clause: bool = False) -> str:
+    """Write an expression in Python, the numbers of the device as those of `GPU`.
 
-
-def _shorter(expression: Expression) -> ast.expr:
-    made: ast.expr = _Shorter().visit(unshared(expression.tree))
-    return made
-
-
-def _clause(expression: Expression) -> str:
-    tree = _shorter(expression)
-    text = ast.unparse(tree)
-    return f"({text})" if isinstance(tree, ast.BoolOp | ast.IfExp) else text
+    A `clause` may stand between others: it has parentheses where it must.
+    """
+    tree = _Shorter().visit(unshared(expression.tree))
+    loose = clause and isinstance(tree, ast.BoolOp | ast.IfExp)
+    return f"({ast.unparse(tree)})" if loose else ast.unparse(tree)
 
 
 def size(expression: Expression) -> str:
@@ -350,12 +344,6 @@ def _map(one: TensorMapSpec, place: int) -> str:
     numbers = [str(place), str(DATA_TYPES[one.dtype]), width, _tuple(shape), strides]
     last = [_tuple(map(size, reversed(one.box))), swizzle, promotion]
     return f"Map({', '.join([*numbers, *last, product([*map(size, one.own_shape)])])})"
-
-
-def _held(spec: KernelSpec) -> str:
-    if not spec.constants:
-        return ""
-    return f" No launch before it that may still run writes {', '.join(spec.constants)}."
 
 
 def _named(argument: Argument) -> str:
