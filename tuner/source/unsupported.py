@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tuner.model.errors import KernelError
 from tuner.model.languages import HIP, language_of
-from tuner.source.facts import KernelFunction
-from tuner.source.syntax import mask
+from tuner.source.facts import IDENTIFIER, KernelFunction, LineIndex, SourceFile
+from tuner.source.syntax import fold, mask
 
 _CUDA = re.compile(r"\b__global__\b")
 
@@ -208,3 +208,30 @@ def require_arguments(kernel: KernelFunction) -> None:
                 message = f"kernel {kernel.name!r} takes {what}: `{parameter.declaration}`"
                 message += "; a draft hands over arrays and numbers alone"
                 raise KernelError(message, path=kernel.path, line=kernel.line, remedy=remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantMemory:
+    """A `__constant__` array that host code fills; `line` is where it is declared."""
+
+    name: str
+    declaration: str
+    line: int
+
+
+_CONSTANT = re.compile(
+    r"\b__constant__\b[^;{}()=]*?\b(?P<name>[A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)*(?P<end>[;={])"
+)
+
+
+def constant_memory(source: SourceFile, kernel: KernelFunction) -> tuple[ConstantMemory, ...]:
+    """Find the `__constant__` memory that a kernel needs and that only host code fills."""
+    spans = source.reachable([kernel])
+    used = {name for span in spans for name in IDENTIFIER.findall(source.masked, *span)}
+    lines = LineIndex(source.masked)
+    found = []
+    for match in _CONSTANT.finditer(source.masked):
+        declaration = fold(match[0].rstrip(";={"))
+        if match["end"] == ";" and match["name"] in used and "constexpr" not in declaration:
+            found.append(ConstantMemory(match["name"], declaration, lines.at(match.start())))
+    return tuple(found)

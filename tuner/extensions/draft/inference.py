@@ -25,11 +25,12 @@ from tuner.extensions.draft.indices import Shape
 from tuner.extensions.draft.launches import Axes, LaunchDraft
 from tuner.extensions.draft.memory import pointer_text
 from tuner.extensions.draft.reading.reaches import Reach
-from tuner.extensions.draft.reading.uses import ConstantMemory, Use, constant_memory, uses_of
+from tuner.extensions.draft.reading.uses import Use, uses_of
 from tuner.model.kernel import FLOAT_DTYPES
 from tuner.source.accesses import bare
 from tuner.source.facts import IDENTIFIER, KernelParameter, LineIndex
 from tuner.source.kernels import dtype_of, element_dtype
+from tuner.source.unsupported import ConstantMemory, constant_memory
 
 _NULL = ("nullptr", "NULL", "0")
 _FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")

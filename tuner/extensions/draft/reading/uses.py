@@ -336,30 +336,3 @@ def _known(name: str, place: int) -> str:
     if _COPIES.fullmatch(name):
         return ("w", "r", "")[min(place, 2)]
     return next((what for pattern, what in kinds if pattern.fullmatch(name)), "")
-
-
-@dataclass(frozen=True, slots=True)
-class ConstantMemory:
-    """A `__constant__` array that host code fills; `line` is where it is declared."""
-
-    name: str
-    declaration: str
-    line: int
-
-
-_CONSTANT = re.compile(
-    r"\b__constant__\b[^;{}()=]*?\b(?P<name>[A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)*(?P<end>[;={])"
-)
-
-
-def constant_memory(source: SourceFile, kernel: KernelFunction) -> tuple[ConstantMemory, ...]:
-    """Find the `__constant__` memory that a kernel needs and that only host code fills."""
-    spans = source.reachable([kernel])
-    used = {name for span in spans for name in IDENTIFIER.findall(source.masked, *span)}
-    lines = LineIndex(source.masked)
-    found = []
-    for match in _CONSTANT.finditer(source.masked):
-        declaration = fold(match[0].rstrip(";={"))
-        if match["end"] == ";" and match["name"] in used and "constexpr" not in declaration:
-            found.append(ConstantMemory(match["name"], declaration, lines.at(match.start())))
-    return tuple(found)
