@@ -51,7 +51,7 @@ from tuner.extensions.scale.cluster.membership import Wanted
 from tuner.extensions.scale.cluster.messages import TOPIC, SlotInfo, code_version, cuda_version
 from tuner.extensions.scale.cluster.network import require_dask
 from tuner.extensions.scale.cluster.signing import Seal
-from tuner.extensions.scale.cluster.slot import Slot, SlotOptions, slot_worker
+from tuner.extensions.scale.cluster.slot import SlotOptions, WorkerSlot, slot_worker
 from tuner.extensions.scale.cluster.task import NAME
 from tuner.model.cluster import ClusterSettings
 from tuner.model.trial import Measurement, Status
@@ -98,7 +98,7 @@ class InstantCompiler:
         """Nothing is open."""
 
 
-class SimulatedSlot(Slot):
+class SimulatedSlot(WorkerSlot):
     def _compiler(self, on_cpu: bool, architecture: str = "") -> InstantCompiler:
         return InstantCompiler()
 
@@ -124,7 +124,7 @@ async def simulate(address: str, token: str, count: int, folder: Path) -> None:
     await asyncio.gather(*(worker.finished() for worker in workers))
 
 
-def in_loop(slot: Slot) -> Callable[..., Coroutine[Any, Any, bytes]]:
+def in_loop(slot: WorkerSlot) -> Callable[..., Coroutine[Any, Any, bytes]]:
     """Answer as a worker does, without its threads: thousands of them would be what is measured."""
 
     async def call(comm: object, pool: str, sealed: bytes) -> bytes:

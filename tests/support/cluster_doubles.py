@@ -24,7 +24,7 @@ from tuner.extensions.scale.cluster.files import FileStore
 from tuner.extensions.scale.cluster.messages import SlotInfo, code_version, cuda_version
 from tuner.extensions.scale.cluster.network import require_dask
 from tuner.extensions.scale.cluster.signing import Seal
-from tuner.extensions.scale.cluster.slot import Slot, SlotOptions, slot_worker
+from tuner.extensions.scale.cluster.slot import SlotOptions, WorkerSlot, slot_worker
 from tuner.model.cluster import ClusterSettings
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import EnergyWindow, Measurement, Status
@@ -123,7 +123,7 @@ class Host:
 
     info: SlotInfo
     device: StandIn
-    slot: Slot
+    slot: WorkerSlot
     worker: Worker
 
 
@@ -166,7 +166,7 @@ class Hosts:
             stand_in.spec = spec
             return stand_in
 
-        slot = Slot(info, Seal(token), FileStore(self._folder / name), lease_s, opened=opened)
+        slot = WorkerSlot(info, Seal(token), FileStore(self._folder / name), lease_s, opened=opened)
         options = SlotOptions(
             address=self.address,
             info=info,

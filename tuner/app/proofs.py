@@ -13,7 +13,7 @@ from tuner.model.kernel import KernelSpec, Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ProofFinding:
     """One thing that a run showed of an argument; a `mistake` contradicts the file at `line`."""
 
     argument: str
@@ -27,11 +27,11 @@ class Proof:
     """What was shown on one workload; `open_because` says why nothing was, or not all of it."""
 
     workload: Workload | None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ProofFinding, ...] = ()
     open_because: str = ""
 
     @property
-    def mistakes(self) -> tuple[Finding, ...]:
+    def mistakes(self) -> tuple[ProofFinding, ...]:
         return tuple(finding for finding in self.findings if finding.mistake)
 
 

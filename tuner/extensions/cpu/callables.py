@@ -53,7 +53,7 @@ class CallableWorker:
         available_bytes: Callable[[], int | None],
     ) -> None:
         self._call_timeout_s, self._available_bytes = call_timeout_s, available_bytes
-        self._child = Child(Calls, (source, dict(operators)), "tune-calls")
+        self._child = Child(CallRunner, (source, dict(operators)), "tune-calls")
         self._called: set[str] = set()
 
     def attach(self, arena: Arena, compared: frozenset[str] = frozenset()) -> None:
@@ -94,7 +94,7 @@ class CallableWorker:
         self._child.kill()
 
 
-class Calls:
+class CallRunner:
     """Hold the arrays of one workload as tensors on the CPU, and call kernels on them."""
 
     def __init__(self, source: Path, operators: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from tuner.compiler.includes import UNIT_NAME
-from tuner.extensions.cpu.ptx import Bound, statement
+from tuner.extensions.cpu.ptx import AsmOperand, statement
 from tuner.extensions.cpu.ptx_instructions import UnknownInstructionError
 
 # A line `# 12 "file.h" 1 3`: what follows is line 12 of that file; 1 says that it was just entered.
@@ -240,8 +240,8 @@ class _Assembly:
     end: int
     template: str
     has_operands: bool = False
-    outputs: tuple[Bound, ...] = ()
-    inputs: tuple[Bound, ...] = ()
+    outputs: tuple[AsmOperand, ...] = ()
+    inputs: tuple[AsmOperand, ...] = ()
 
     @property
     def instructions(self) -> list[str]:
@@ -254,7 +254,7 @@ def _assembly(text: str, position: int) -> _Assembly:
     if opening is None:
         return _Assembly(position, "asm")
     depth, section, template, constraint, start = 1, 0, "", "", 0
-    operands: list[list[Bound]] = [[], []]
+    operands: list[list[AsmOperand]] = [[], []]
     for token in TOKEN.finditer(text, opening.end()):
         if token["string"] and depth == 1:
             template += _unquoted(token[0]) if section == 0 else ""
@@ -267,7 +267,7 @@ def _assembly(text: str, position: int) -> _Assembly:
                 start = token.end()
             elif depth == 1 and section in (1, 2):
                 expression = " ".join(MARKER.sub("", text[start : token.start()]).split("\n"))
-                operands[section - 1].append(Bound(constraint, f"({expression})"))
+                operands[section - 1].append(AsmOperand(constraint, f"({expression})"))
                 constraint = ""
         if depth == 0:
             outputs, inputs = map(tuple, operands)

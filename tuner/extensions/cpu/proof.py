@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from tuner.app.proofs import Finding, Proof
+from tuner.app.proofs import Proof, ProofFinding
 from tuner.compiler.cache import Cache
 from tuner.device.base import CompileTarget, DeviceInfo, Program
 from tuner.device.encoding import Array, storage_dtype
@@ -250,7 +250,7 @@ class _Observer:
 
     def proof(self) -> Proof:
         """Say all that was found, and what ended it early."""
-        found: list[Finding] = []
+        found: list[ProofFinding] = []
         why = ""
         first = self.probe.draw(_SEEDS[0])
         second = self.probe.redraw(first, _SEEDS[1])
@@ -270,7 +270,7 @@ class _Observer:
             raise _OutOfTimeError
         return self.probe.run(self.program, contents)
 
-    def too_small(self, drawn: Contents) -> list[Finding]:
+    def too_small(self, drawn: Contents) -> list[ProofFinding]:
         """Grow arrays until no access is beyond one; list those that were too small."""
         contents, lines = dict(drawn), dict[str, int | None]()
         while True:
@@ -286,7 +286,7 @@ class _Observer:
                 contents[name] = np.resize(contents[name], 2 * contents[name].size)
         return [self.beyond(name, line, drawn, contents) for name, line in lines.items()]
 
-    def beyond(self, name: str, line: int | None, drawn: Contents, grown: Contents) -> Finding:
+    def beyond(self, name: str, line: int | None, drawn: Contents, grown: Contents) -> ProofFinding:
         touched = self.touched(grown, name)
         where = f" in line {line} of {self.spec.source.name}" if line else ""
         text = f"`{name}` has {drawn[name].size} elements, and the kernel reaches {touched}"
@@ -303,7 +303,7 @@ class _Observer:
             return ""
         return f"; if {', '.join(whole)} hold indices, give them `fill: indices(N)`"
 
-    def shown(self, argument: Argument, first: Contents, second: Contents) -> Finding:
+    def shown(self, argument: Argument, first: Contents, second: Contents) -> ProofFinding:
         """Say what one array is, or what is wrong with it."""
         name, size = argument.name, first[argument.name].size
         if argument.zeroed and self.run(first)[name].any():
@@ -379,8 +379,8 @@ class _Observer:
         taken = {argument.name for launch in spec.baseline for argument in spec.reached(launch)}
         return [one for one in spec.arguments if one.name in taken and not one.is_scalar]
 
-    def finding(self, name: str, text: str, *, mistake: bool = False) -> Finding:
-        return Finding(name, self.spec.argument(name).line, text, mistake)
+    def finding(self, name: str, text: str, *, mistake: bool = False) -> ProofFinding:
+        return ProofFinding(name, self.spec.argument(name).line, text, mistake)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from tuner.extensions.cpu.ptx_instructions import (
     NUMBERS,
-    Instruction,
     Operand,
+    PtxInstruction,
     UnknownInstructionError,
 )
 from tuner.extensions.cpu.ptx_memory import MEMORY, special_register
@@ -36,7 +36,7 @@ _HANDLERS = {**NUMBERS, **MEMORY}
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class AsmOperand:
     """An operand of the statement: its constraint and the C++ expression."""
 
     constraint: str
@@ -64,13 +64,13 @@ class _Scope:
         return "{" + " ".join([labels, *declared, *self.lines]) + "}"
 
 
-def statement(template: str, outputs: Sequence[Bound], inputs: Sequence[Bound]) -> str:
+def statement(template: str, outputs: Sequence[AsmOperand], inputs: Sequence[AsmOperand]) -> str:
     """Write an `asm` statement's instructions as one C++ statement.
 
     `template` is the text of the string, without escapes. Raises `UnknownInstructionError` with the
     instruction that is not known, as it is written.
     """
-    body = _Reader(template, len(outputs) + len(inputs)).read()
+    body = _PtxReader(template, len(outputs) + len(inputs)).read()
     if not body:
         return "(void)0"
     taken = [_taken(i, one, len(outputs)) for i, one in enumerate([*outputs, *inputs])]
@@ -80,7 +80,7 @@ def statement(template: str, outputs: Sequence[Bound], inputs: Sequence[Bound]) 
     return f"do {{ {' '.join([*taken, body, *given])} }} while (0)"
 
 
-def _taken(index: int, one: Bound, outputs: int) -> str:
+def _taken(index: int, one: AsmOperand, outputs: int) -> str:
     match = _CONSTRAINT.fullmatch(one.constraint)
     if match is None:
         raise UnknownInstructionError(f'an operand "{one.constraint}"')
@@ -95,7 +95,7 @@ def _taken(index: int, one: Bound, outputs: int) -> str:
     return f"auto {name} = ::on_host_ptx::taken<'{letter}'>({one.expression});"
 
 
-class _Reader:
+class _PtxReader:
     """Reads a template; `read` returns its C++, which is empty where nothing is left to do."""
 
     def __init__(self, template: str, operands: int) -> None:
@@ -207,7 +207,7 @@ class _Reader:
                     raise UnknownInstructionError(to.text)
                 code = f"goto {_label(to.text)};"
             else:
-                code = _in_cpp(Instruction(base, tuple(modifiers), tuple(operands)))
+                code = _in_cpp(PtxInstruction(base, tuple(modifiers), tuple(operands)))
         except (UnknownInstructionError, IndexError, ValueError):
             raise UnknownInstructionError(written) from None
         return [f"if ({condition}) {{ {code} }}" if condition else f"{{ {code} }}"] if code else []
@@ -291,7 +291,7 @@ def _label(name: str) -> str:
     return f"on_host_l_{name.lstrip('%$')}"
 
 
-def _in_cpp(one: Instruction) -> str:
+def _in_cpp(one: PtxInstruction) -> str:
     handler = _HANDLERS.get(one.base)
     if handler is None:
         raise UnknownInstructionError(one.base)

@@ -22,7 +22,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Instruction:
+class PtxInstruction:
     base: str
     modifiers: tuple[str, ...]
     operands: tuple[Operand, ...]
@@ -85,7 +85,7 @@ def written(operand: Operand, value: str) -> str:
     return f"::on_host_ptx::put({operand.text}, {value});"
 
 
-def exactly(one: Instruction, *counts: int) -> None:
+def exactly(one: PtxInstruction, *counts: int) -> None:
     if len(one.operands) not in counts:
         raise UnknownInstructionError(one.base)
 
@@ -121,7 +121,7 @@ _ARITHMETIC: dict[str, tuple[str, tuple[int, ...], frozenset[str]]] = {
 }
 
 
-def _arithmetic(one: Instruction) -> str:
+def _arithmetic(one: PtxInstruction) -> str:
     name, counts, types = _ARITHMETIC[one.base]
     *modifiers, kind = one.modifiers
     cpp_type(kind, types)
@@ -136,10 +136,10 @@ def _arithmetic(one: Instruction) -> str:
 _WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
 
 
-def _mad(one: Instruction) -> str:
+def _mad(one: PtxInstruction) -> str:
     part, kind = one.modifiers[0], one.modifiers[-1]
     if kind in FLOATS:
-        return _arithmetic(Instruction("fma", one.modifiers, one.operands))
+        return _arithmetic(PtxInstruction("fma", one.modifiers, one.operands))
     exactly(one, 4)
     name = {"lo": "Mul", "hi": "MulHi", "wide": "MulWide"}[one_of(part, "lo", "hi", "wide")]
     if len(one.modifiers) != 2:
@@ -183,7 +183,7 @@ _CALLS: dict[str, tuple[str, str, str]] = {
 }
 
 
-def _call(one: Instruction) -> str:
+def _call(one: PtxInstruction) -> str:
     kind = one.modifiers[-1]
     types, name, sources = _CALLS[".".join((one.base, *one.modifiers[:-1]))]
     cpp_type(kind, frozenset(types.split()))
@@ -195,7 +195,7 @@ def _call(one: Instruction) -> str:
     return written(one.operands[0], f"::on_host_ptx::{name}({', '.join(values)})")
 
 
-def _dp4a(one: Instruction) -> str:
+def _dp4a(one: PtxInstruction) -> str:
     exactly(one, 4)
     a, b = (of_types(kind, frozenset({"u32", "s32"})) for kind in one.modifiers)
     values = ", ".join(read(operand, "u32") for operand in one.operands[1:])
@@ -210,7 +210,7 @@ _COMPARISONS = {
 }
 
 
-def _setp(one: Instruction) -> str:
+def _setp(one: PtxInstruction) -> str:
     compare, *between, kind = one.modifiers
     exactly(one, 3, 4)
     joined = [name for name in between if name in ("and", "or", "xor")]
@@ -232,7 +232,7 @@ def _setp(one: Instruction) -> str:
     return " ".join(lines)
 
 
-def _selp(one: Instruction) -> str:
+def _selp(one: PtxInstruction) -> str:
     exactly(one, 4)
     kind = of_types(one.modifiers[-1], INTEGERS | BITS | {"f32", "f64"})
     first, second = (read(operand, kind) for operand in one.operands[1:3])
@@ -243,7 +243,7 @@ _BYTES_OF = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "b128": 16}
 _WORDS = {bytes_: f"::on_host_ptx::{name}" for name, bytes_ in _BYTES_OF.items()}
 
 
-def _mov(one: Instruction) -> str:
+def _mov(one: PtxInstruction) -> str:
     exactly(one, 2)
     kind, (to, source) = of_types(one.modifiers[-1], TYPES - CODES), one.operands
     if len(one.modifiers) != 1:
@@ -269,7 +269,7 @@ def targets(operand: Operand, width: str = "::on_host_ptx::b64") -> tuple[str, s
     return ", ".join(names), " ".join(nothing)
 
 
-def _cvt(one: Instruction) -> str:
+def _cvt(one: PtxInstruction) -> str:
     *modifiers, to, source = one.modifiers
     if to == "pack" or cpp_type(to) == cpp_type(source, TYPES - BITS) == "pred":
         raise UnknownInstructionError(one.base)
@@ -289,7 +289,7 @@ def _cvt(one: Instruction) -> str:
     return written(one.operands[0], f"{call}({read(one.operands[1], source)})")
 
 
-NUMBERS: dict[str, Callable[[Instruction], str]] = {
+NUMBERS: dict[str, Callable[[PtxInstruction], str]] = {
     **dict.fromkeys(_ARITHMETIC, _arithmetic),
     **{name.split(".")[0]: _call for name in _CALLS},
     **{"mad": _mad, "dp4a": _dp4a, "setp": _setp, "selp": _selp, "mov": _mov, "cvt": _cvt},

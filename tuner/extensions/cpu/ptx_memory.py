@@ -12,8 +12,8 @@ from tuner.extensions.cpu.ptx_instructions import (
     FLOATS,
     INTEGERS,
     LINE,
-    Instruction,
     Operand,
+    PtxInstruction,
     UnknownInstructionError,
     cpp_type,
     exactly,
@@ -46,7 +46,7 @@ class _Access:
     rest: tuple[str, ...]
 
 
-def _access(one: Instruction) -> _Access:
+def _access(one: PtxInstruction) -> _Access:
     *modifiers, kind = one.modifiers
     spaces = [_SPACES[name] for name in modifiers if name in _SPACES]
     vectors = [int(name[1:]) for name in modifiers if name in ("v2", "v4", "v8")]
@@ -64,7 +64,7 @@ def _address(operand: Operand) -> str:
     return operand.text
 
 
-def _load(one: Instruction) -> str:
+def _load(one: PtxInstruction) -> str:
     access = _access(one)
     exactly(one, 2 + access.policy)
     cpp_type(access.kind, INTEGERS | BITS | BYTES | {"f32", "f64", "b128"})
@@ -77,7 +77,7 @@ def _load(one: Instruction) -> str:
     return f"{nothing} {called}({at}, {LINE}, {names});{after}"
 
 
-def _store(one: Instruction) -> str:
+def _store(one: PtxInstruction) -> str:
     access = _access(one)
     exactly(one, 2 + access.policy)
     kind = of_types(access.kind, INTEGERS | BITS | BYTES | {"f32", "f64", "b128"})
@@ -96,7 +96,7 @@ _ATOMICS = {
 }
 
 
-def _atomic(one: Instruction) -> str:
+def _atomic(one: PtxInstruction) -> str:
     access = _access(one)
     to, *operands = one.operands if one.base == "atom" else (Operand("none"), *one.operands)
     kind = of_types(access.kind, INTEGERS | BITS | FLOATS)
@@ -118,7 +118,7 @@ def _atomic(one: Instruction) -> str:
     )
 
 
-def _cvta(one: Instruction) -> str:
+def _cvta(one: PtxInstruction) -> str:
     exactly(one, 2)
     space = _SPACES[one.modifiers[-2]]
     function = "from_generic" if one.has("to") else "to_generic"
@@ -127,13 +127,13 @@ def _cvta(one: Instruction) -> str:
     return written(one.operands[0], called)
 
 
-def _shuffle(one: Instruction) -> str:
+def _shuffle(one: PtxInstruction) -> str:
     mode = {"up": "kUp", "down": "kDown", "bfly": "kBfly", "idx": "kIdx"}[one.modifiers[1]]
     exactly(one, 5)
     return _with_flag(one, f"shfl<::on_host_ptx::{mode}>", one.operands[1:])
 
 
-def _with_flag(one: Instruction, function: str, sources: tuple[Operand, ...]) -> str:
+def _with_flag(one: PtxInstruction, function: str, sources: tuple[Operand, ...]) -> str:
     """Call what writes `d|p`: a number and a flag."""
     first = one.operands[0]
     to, flag = first.parts if first.kind == "pair" else (first, Operand("none"))
@@ -142,7 +142,7 @@ def _with_flag(one: Instruction, function: str, sources: tuple[Operand, ...]) ->
     return f"bool on_host_flag; {written(to, called)} {written(flag, 'on_host_flag')}"
 
 
-def _vote(one: Instruction) -> str:
+def _vote(one: PtxInstruction) -> str:
     exactly(one, 3)
     function = {
         **{"ballot": "::on_host_ptx::ballot", "any": "__any_sync", "all": "__all_sync"},
@@ -154,7 +154,7 @@ def _vote(one: Instruction) -> str:
     return written(one.operands[0], f"bool({function}({mask}, {holds}, {LINE}))")
 
 
-def _match(one: Instruction) -> str:
+def _match(one: PtxInstruction) -> str:
     exactly(one, 3)
     if one.modifiers[0] == "all":
         return _with_flag(one, "match_all", one.operands[1:])
@@ -162,7 +162,7 @@ def _match(one: Instruction) -> str:
     return written(one.operands[0], f"__match_any_sync({mask}, {value}, {LINE})")
 
 
-def _redux(one: Instruction) -> str:
+def _redux(one: PtxInstruction) -> str:
     exactly(one, 3)
     _, operation, *modifiers, kind = one.modifiers
     named = f"::on_host_ptx::{_ATOMICS[operation]}, {how(tuple(modifiers))}"
@@ -170,12 +170,12 @@ def _redux(one: Instruction) -> str:
     return written(one.operands[0], f"::on_host_ptx::redux<{named}>({value}, {mask}, {LINE})")
 
 
-def _elect(one: Instruction) -> str:
+def _elect(one: PtxInstruction) -> str:
     exactly(one, 2)
     return _with_flag(one, "elect", one.operands[1:])
 
 
-def _barrier(one: Instruction) -> str:
+def _barrier(one: PtxInstruction) -> str:
     kinds = [name for name in one.modifiers if name not in ("cta", "aligned")]
     if one.modifiers[:1] == ("cluster",):
         return f"tune::cluster_{one_of(one.modifiers[1], 'arrive', 'wait')}();".replace(
@@ -189,13 +189,13 @@ def _barrier(one: Instruction) -> str:
     return f"::on_host_ptx::bar({waits}, {number}, {[*count, '0'][0]}, {LINE});"
 
 
-def _fence(one: Instruction) -> str:
+def _fence(one: PtxInstruction) -> str:
     if one.has("mbarrier_init") or (one.has("proxy") and not one.has("alias")):
         return "cuda_on_host::fence_asynchronous();"
     return ""
 
 
-def _copy(one: Instruction) -> str:
+def _copy(one: PtxInstruction) -> str:
     name = one.modifiers
     if name[:2] == ("async", "bulk"):
         return _bulk(one)
@@ -230,7 +230,7 @@ _BULK = re.compile(
 )
 
 
-def _bulk(one: Instruction) -> str:
+def _bulk(one: PtxInstruction) -> str:
     found = _BULK.fullmatch(".".join(one.modifiers))
     if found is None:
         raise UnknownInstructionError(one.base)
@@ -252,7 +252,7 @@ def _bulk(one: Instruction) -> str:
     return f"tune::bulk_store({pointer}, {_address(source)}, {bytes_}, {LINE});"
 
 
-def _box(one: Instruction, rank: int, loads: bool) -> str:
+def _box(one: PtxInstruction, rank: int, loads: bool) -> str:
     """Write a tensor copy: `[map, {x, y}]` on one side."""
     box, shared = (
         (one.operands[1], one.operands[0]) if loads else (one.operands[0], one.operands[1])
@@ -268,7 +268,7 @@ def _box(one: Instruction, rank: int, loads: bool) -> str:
     return f"tune::tensor_store_{rank}d({chart}, {_address(shared)}, {corners}, {LINE});"
 
 
-def _mbarrier(one: Instruction) -> str:
+def _mbarrier(one: PtxInstruction) -> str:
     kept = [
         name
         for name in one.modifiers[1:]
@@ -294,7 +294,7 @@ def _mbarrier(one: Instruction) -> str:
     return written(to, called)
 
 
-def _matrices(one: Instruction) -> str:
+def _matrices(one: PtxInstruction) -> str:
     name = ".".join(one.modifiers)
     found = re.fullmatch(
         r"sync\.aligned\.(?:m8n8\.x([124])|x([124])\.m8n8)(\.trans)?\.shared(?:::cta)?\.b16", name
@@ -327,7 +327,7 @@ _MMA = re.compile(
 )
 
 
-def _mma(one: Instruction) -> str:
+def _mma(one: PtxInstruction) -> str:
     found = _MMA.fullmatch(".".join(one.modifiers))
     if found is None:
         raise UnknownInstructionError(one.base)
@@ -359,7 +359,7 @@ def _words(parts: tuple[Operand, ...]) -> str:
     return ", ".join(read(part, "u32") for part in parts)
 
 
-def _hint(one: Instruction) -> str:
+def _hint(one: PtxInstruction) -> str:
     """Take what has no effect that a result could show."""
     if one.base == "griddepcontrol":
         one_of(".".join(one.modifiers), "wait", "launch_dependents")
@@ -367,7 +367,7 @@ def _hint(one: Instruction) -> str:
     return ""
 
 
-def _query(one: Instruction) -> str:
+def _query(one: PtxInstruction) -> str:
     """Write what asks where an address lies, or in which block."""
     if one.base == "isspacep":
         shared = one.modifiers[0].startswith("shared")
@@ -388,7 +388,7 @@ def _query(one: Instruction) -> str:
     return written(one.operands[0], f"tune::map_shared({address}, {rank}, {LINE})")
 
 
-MEMORY: dict[str, Callable[[Instruction], str]] = {
+MEMORY: dict[str, Callable[[PtxInstruction], str]] = {
     **{"ld": _load, "ldu": _load, "st": _store, "atom": _atomic, "red": _atomic, "cvta": _cvta},
     **{"shfl": _shuffle, "vote": _vote, "match": _match, "redux": _redux, "elect": _elect},
     **{"bar": _barrier, "barrier": _barrier, "fence": _fence, "membar": _fence, "cp": _copy},

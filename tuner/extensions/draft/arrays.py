@@ -11,7 +11,7 @@ from math import prod
 from tuner.extensions.draft.choices import TunableConstant
 from tuner.extensions.draft.guesses import GUESSED, LIKELY, SURE, Evidence
 from tuner.extensions.draft.host_values import INTEGERS, Host, HostLaunch
-from tuner.extensions.draft.indices import Shape, Site, linear, product, undivided, widest
+from tuner.extensions.draft.indices import IndexSite, Shape, linear, product, undivided, widest
 from tuner.extensions.draft.launches import Axes, LaunchDraft, numbers_of
 from tuner.extensions.draft.memory import allocated_shape, zeroed_line
 from tuner.extensions.draft.reading.reaches import Reach, own_arrays, reaches_of
@@ -326,13 +326,13 @@ class Arrays:
         named = {name for extent in shape for name in IDENTIFIER.findall(extent)}
         return None if not shape or named & self.tunable else shape
 
-    def site(self, reach: Reach) -> Site:
+    def site(self, reach: Reach) -> IndexSite:
         body, masked = (self.launch.kernel.body,), self.launch.source.masked
         variables = assigned(masked, body, reach.at, reach.loop_end)
         known = {name: self.without_flat(value.text) for name, value in variables.items()}
         tuned = frozenset(self.tunable)
         names = self.tables, self.lasts
-        return Site(self.scope, self.grid, self.block, reach.bounds, known, tuned, *names)
+        return IndexSite(self.scope, self.grid, self.block, reach.bounds, known, tuned, *names)
 
     def without_flat(self, text: str) -> str:
         # a block of one row has threadIdx.y of 0

@@ -22,7 +22,7 @@ Shape = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class IndexPart:
     """A term of an index: what runs, up to `extent`, and the factors that it is multiplied `by`."""
 
     by: Shape
@@ -31,7 +31,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class IndexSite:
     """What the names in an index mean where it is, and what bounds them there.
 
     `tuned` are the names of parameters, which size tiles and no array; `tables` are arrays of whole
@@ -192,7 +192,7 @@ class Site:
         sizes = (" * ".join(step.elements()) for step in steps)
         return (*outer, *(size for size in sizes if size))
 
-    def outermost(self, terms: Sequence[Part]) -> Shape | None:
+    def outermost(self, terms: Sequence[IndexPart]) -> Shape | None:
         """Find what several terms run over together, the small ones inside steps of a large one."""
         tables = {self.tables[name] for part in terms if (name := self.pointing(part.running))}
         if tables:
@@ -238,7 +238,7 @@ class Site:
         """List the arrays that say where an index points."""
         return {name for part in self.parts(text) if (name := self.pointing(part.running))}
 
-    def is_in_tile(self, part: Part, terms: Sequence[Part]) -> bool:
+    def is_in_tile(self, part: IndexPart, terms: Sequence[IndexPart]) -> bool:
         for tile in (Counter(one.by) for one in terms if one.extent):
             further = Counter(part.by) - tile
             small = all(name in self.tuned or name.isdigit() for name in further)
@@ -246,7 +246,7 @@ class Site:
                 return True
         return False
 
-    def tiled(self, part: Part) -> Part:
+    def tiled(self, part: IndexPart) -> IndexPart:
         # blockIdx.x * TILE, where there are ceil_div(n, TILE) blocks
         match = _BUILTIN.fullmatch(bare(part.running))
         place = "xyz".index(match[2]) if match is not None and match[1] == "blockIdx" else 3
@@ -277,7 +277,7 @@ class Site:
                     return (*outer[:-1], whole) if outer else (whole,)
         return None
 
-    def parts(self, text: str, by: Shape = (), depth: int = 0) -> Iterator[Part]:
+    def parts(self, text: str, by: Shape = (), depth: int = 0) -> Iterator[IndexPart]:
         """Yield the terms of an index, variables and products of sums written out."""
         text = plain(text)
         if depth > _MAX_DEPTH:
@@ -296,7 +296,7 @@ class Site:
             if len(running) == 1 and factors:
                 yield from self.parts(running[0], (*by, *factors), depth + 1)
             elif by or running:
-                yield Part(tuple(sorted((*by, *factors))), " * ".join(running))
+                yield IndexPart(tuple(sorted((*by, *factors))), " * ".join(running))
 
     def split(self, term: str) -> tuple[list[str], list[str]]:
         """Split a product into factors that are known and those that run."""

@@ -24,7 +24,7 @@ from tuner.extensions.draft.host_values import (
     names_behind,
     plain,
 )
-from tuner.extensions.draft.translate import Result, Scope, translate
+from tuner.extensions.draft.translate import Scope, Translation, translate
 from tuner.source.accesses import assigned
 from tuner.source.facts import IDENTIFIER, Constant
 from tuner.source.kernels import dtype_of
@@ -192,23 +192,25 @@ def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant])
     )
 
 
-def _results(launch: HostLaunch) -> dict[str, Result]:
+def _results(launch: HostLaunch) -> dict[str, Translation]:
     # functions and macros in the launch that compute their result and do nothing else
     source = launch.source
     functions = functions_of(source)
     spans = tuple(function.span for function in functions)
-    found: dict[str, Result] = {}
+    found: dict[str, Translation] = {}
     for function in functions:
         returns = [*_RETURN.finditer(source.masked, *function.span)]
         if function.name in launch.names and len(returns) == 1:
             own = assigned(source.masked, spans, returns[0].start())
             definitions = {name: variable.text for name, variable in own.items()}
             defaults = {name: text for name, text in _declared(source.masked, function) if text}
-            found[function.name] = Result(function.parameters, returns[0][1], definitions, defaults)
+            found[function.name] = Translation(
+                function.parameters, returns[0][1], definitions, defaults
+            )
     for match in _MACRO.finditer(source.masked):
         parameters = tuple(IDENTIFIER.findall(match[2]))
         if match[1] in launch.names and not re.search(r"[;{#]", match[3]):
-            found[match[1]] = Result(parameters, fold(match[3].replace("\\\n", " ")))
+            found[match[1]] = Translation(parameters, fold(match[3].replace("\\\n", " ")))
     return found
 
 

@@ -10,7 +10,7 @@ from tuner.extensions.draft.choices import PER_THREAD, Names, Proposals, Tunable
 from tuner.extensions.draft.host_values import HostLaunch, plain
 from tuner.extensions.draft.launches import Axes, scope_of
 from tuner.extensions.draft.translate import Scope, translate
-from tuner.extensions.draft.vectors import VECTOR_TYPE, Pack, Site, vectorized
+from tuner.extensions.draft.vectors import VECTOR_TYPE, Pack, VectorSite, vectorized
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import Access, accesses_of, assigned, bare, bounds_at
 from tuner.source.facts import IDENTIFIER, LineIndex, Span, within
@@ -60,7 +60,7 @@ class _Loops:
     blocks: frozenset[str]
     has_width: bool
     has_unroll: bool
-    sites: tuple[Site, ...]
+    sites: tuple[VectorSite, ...]
 
     @classmethod
     def of(
@@ -101,7 +101,7 @@ class _Loops:
             "|".join([r"\bblockDim\.x\b", *map(r"\b{}\b".format, self.blocks)]), "B", text
         )
 
-    def loops(self) -> Iterator[Site]:
+    def loops(self) -> Iterator[VectorSite]:
         for node in walk(self.body):
             initial, condition = part(node, "initializer"), part(node, "condition")
             update, body = part(node, "update"), part(node, "body")
@@ -119,7 +119,7 @@ class _Loops:
             stride = self.normal(self.text(step), node.start_byte)
             over_grid = first in _INDEX and stride in _STRIDE
             if limited and (over_grid or (first == "threadIdx.x" and stride == "B")):
-                yield Site(
+                yield VectorSite(
                     variable,
                     self.text(part(initial, "type")),
                     (name.start_byte, name.end_byte),
@@ -132,7 +132,7 @@ class _Loops:
                     guarded=False,
                 )
 
-    def guards(self) -> Iterator[Site]:
+    def guards(self) -> Iterator[VectorSite]:
         # int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) { ... }
         statements = [node for node in self.body.named_children if node.type != "comment"]
         for place, node in enumerate(statements):
@@ -162,7 +162,7 @@ class _Loops:
             variable = self.text(name)
             limit = next((bound.limit for bound in bounds if bound.what == variable), None)
             if limit is not None:
-                yield Site(
+                yield VectorSite(
                     variable,
                     self.text(part(node, "type")),
                     (name.start_byte, name.end_byte),
@@ -176,7 +176,7 @@ class _Loops:
                 )
             return
 
-    def is_free(self, site: Site) -> bool:
+    def is_free(self, site: VectorSite) -> bool:
         """Whether it does not matter which thread runs the body for which element."""
         masked = self.launch.source.masked
         text = masked[slice(*site.body)]
@@ -199,7 +199,7 @@ class _Loops:
         # arrays of a thread's own have room for as many elements as it has now
         return not self.counts(site)
 
-    def counts(self, site: Site) -> bool:
+    def counts(self, site: VectorSite) -> bool:
         text = self.launch.source.masked[slice(*site.body)]
         outside = self.launch.source.masked[self.body.start_byte : site.body[0]]
         arrays = {a.array for a in self.accesses} | {*self.pointers()}
@@ -268,7 +268,7 @@ class _Loops:
             return None if written is None else f"({written})"
         return written
 
-    def packs(self, site: Site) -> Iterator[Pack]:
+    def packs(self, site: VectorSite) -> Iterator[Pack]:
         inside = [a for a in self.accesses if site.body[0] <= a.at < site.body[1]]
         nodes = {n.start_byte: n for n in walk(self.body) if n.type == "identifier"}
         groups: dict[tuple[str, str], list[tuple[Access, Node]]] = {}
@@ -302,7 +302,7 @@ class _Loops:
                     DTYPE_BYTES[dtype], multiples,
                 )  # fmt: skip
 
-    def aligned(self, index: str, site: Site) -> tuple[str, ...] | None:
+    def aligned(self, index: str, site: VectorSite) -> tuple[str, ...] | None:
         """List what has to be a multiple of the width for an index to begin at one."""
         terms = [term for text in terms_of(index) for term in self.followed(text, site)]
         if sum(term == site.variable for term in terms) != 1:
@@ -324,7 +324,7 @@ class _Loops:
             found.append(named[-1])
         return tuple(found)
 
-    def followed(self, term: str, site: Site) -> list[str]:
+    def followed(self, term: str, site: VectorSite) -> list[str]:
         known: Mapping[str, str] = self.known(site.body[0])
         term = plain(term)
         if term != site.variable and term in known:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.extensions.draft.host_values import INTEGERS, HostLaunch
-from tuner.extensions.draft.indices import Site
+from tuner.extensions.draft.indices import IndexSite
 from tuner.extensions.draft.launches import Axes, launch_draft
 from tuner.extensions.draft.loops import factors_of, terms_of
 from tuner.extensions.draft.reading.reaches import reaches_of
@@ -105,7 +105,7 @@ class _Strides:
                 continue
             variables = assigned(self.launch.source.masked, (self.launch.kernel.body,), index.at)
             known = {variable: value.text for variable, value in variables.items()}
-            site = Site(scope, grid, (), index.bounds, known)
+            site = IndexSite(scope, grid, (), index.bounds, known)
             inside = " + ".join(minor) or "0"
             shape = site.counted(inside, index.counts) or (
                 site.dimensions(inside) if index.exact or minor else None

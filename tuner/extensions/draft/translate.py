@@ -34,7 +34,7 @@ _MAX_DEPTH = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Translation:
     """What a function returns, as C++ text over its `parameters` and its own `definitions`.
 
     `defaults` are of the last parameters.
@@ -47,7 +47,7 @@ class Result:
 
 
 # PyTorch's
-_GET_BLOCKS = Result(("n", "threads"), "(n - 1) / threads + 1", {}, {"threads": "1024"})
+_GET_BLOCKS = Translation(("n", "threads"), "(n - 1) / threads + 1", {}, {"threads": "1024"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Scope:
     literals: Mapping[int, str] = field(default_factory=dict)
     types: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, int] = field(default_factory=dict)
-    results: Mapping[str, Result] = field(default_factory=dict)
+    results: Mapping[str, Translation] = field(default_factory=dict)
 
 
 class _UntranslatableError(Exception):
@@ -258,7 +258,7 @@ class _ExpressionTranslator:
         left, right = (self.expression(_field(node, side)) for side in ("left", "right"))
         return f"ceil_div({left}, {right})"
 
-    def _result(self, result: Result, passed: Sequence[Node]) -> str:
+    def _result(self, result: Translation, passed: Sequence[Node]) -> str:
         known = dict(zip(result.parameters, map(self.expression, passed), strict=False))
         for name in result.parameters[len(passed) :]:
             if name not in result.defaults:

@@ -36,7 +36,7 @@ def guessed_site(
     It takes as many blocks as what they count is compared with. An extent that nothing bounds is a
     name, so that it becomes an axis, where a block is one row of it, else `UNKNOWN`.
     """
-    reading = _Reading.of(source, kernel, types)
+    reading = _UnlaunchedReading.of(source, kernel, types)
     block = reading.block()
     grid = tuple(reading.blocks(place, block) for place in range(reading.count("blockIdx") or 1))
     return replace(
@@ -50,7 +50,7 @@ def guessed_site(
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _UnlaunchedReading:
     kernel: KernelFunction
     body: str
     text: str
@@ -59,7 +59,9 @@ class _Reading:
     definitions: Mapping[str, str]
 
     @classmethod
-    def of(cls, source: SourceFile, kernel: KernelFunction, types: Mapping[str, str]) -> _Reading:
+    def of(
+        cls, source: SourceFile, kernel: KernelFunction, types: Mapping[str, str]
+    ) -> _UnlaunchedReading:
         reaches = reaches_of(source, kernel, types)
         limits = {bare(bound.what): bound.limit for one in reaches for bound in one.bounds}
         spans = source.reachable([kernel])

@@ -11,7 +11,7 @@ from tuner.source.host import Edit
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class VectorSite:
     """Code that runs once for each element: `body`, of the variable that `declared` names.
 
     `header` is where else the variable is named before the body; `scaled` are the texts that count
@@ -53,7 +53,7 @@ struct alignas(sizeof(T) * N) {name} {{
 
 
 def vectorized(
-    site: Site, packs: Sequence[Pack], hole: str, masked: str, kind: str
+    site: VectorSite, packs: Sequence[Pack], hole: str, masked: str, kind: str
 ) -> Iterator[Edit]:
     """Yield the edits that give a thread so many neighbours as the hole says, in `kind`s."""
     variable, first, lane = site.variable, f"{site.variable}_first", f"{site.variable}_lane"

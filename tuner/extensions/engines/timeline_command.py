@@ -18,7 +18,7 @@ from tuner.model.errors import InputError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tuner.extensions.engines.timeline.table import Command, Row
+    from tuner.extensions.engines.timeline.table import Row, TuneCommand
     from tuner.extensions.engines.timeline.trace import Trace
     from tuner.space.load import Definition
 
@@ -39,7 +39,7 @@ class Findings:
     gpu: str
     gbps: float | None
     rows: tuple[Row, ...]
-    commands: tuple[Command, ...]
+    commands: tuple[TuneCommand, ...]
     axes: Mapping[str, tuple[str, ...]]
     unfound: tuple[str, ...]
     shapes_given: bool
@@ -259,7 +259,7 @@ _COLUMNS = (
 )
 
 
-def _line(command: Command) -> str:
+def _line(command: TuneCommand) -> str:
     return shlex.join((program_name(), *command.words))
 
 

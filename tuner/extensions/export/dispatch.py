@@ -12,7 +12,7 @@ from tuner.compiler.includes import header_digest
 from tuner.dispatch.evidence import Compared, productions
 from tuner.dispatch.table import Exported, SetSelection, wanted_for
 from tuner.extensions.export.folder import with_table, write_folder
-from tuner.extensions.export.sources import Sources, described, template, times_of
+from tuner.extensions.export.sources import CppSources, described, template, times_of
 from tuner.extensions.export.winners import Winners, cuda_winners_of
 from tuner.model import TUNER_VERSION
 from tuner.model.kernel import KernelSpec
@@ -33,7 +33,7 @@ def export_dispatch(
     """
     winners = cuda_winners_of(directory, choice, space)
     spec, dispatch, measured = winners.spec, winners.dispatch, winners.measured
-    sources = Sources(spec, dispatch, measured)
+    sources = CppSources(spec, dispatch, measured)
     units = [variant_file(spec.name, one.number) for one in sources.variants]
     files = source_files(sources)
     options = options_of(spec, files.values())
@@ -62,7 +62,7 @@ def export_dispatch(
     return Exported(to, dispatch.table, tuple(written), winners.incomplete)
 
 
-def source_files(sources: Sources) -> dict[str, str]:
+def source_files(sources: CppSources) -> dict[str, str]:
     """Write the header and the variants, by their names in the folder."""
     kernel = sources.spec.name
     files = {f"{kernel}.h": sources.header()}
@@ -81,7 +81,7 @@ def options_of(spec: KernelSpec, texts: Iterable[str]) -> list[str]:
     return options + [f"-I{folder}" for folder in used]
 
 
-def _content_of_table(sources: Sources, winners: Winners) -> dict[str, Any]:
+def _content_of_table(sources: CppSources, winners: Winners) -> dict[str, Any]:
     """Make the content of `dispatch.json`: times in us, shapes as `--workload` takes them."""
     dispatch, measured, manifest = winners.dispatch, winners.measured, winners.manifest
     spec, table = sources.spec, dispatch.table

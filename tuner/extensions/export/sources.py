@@ -68,7 +68,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchCode:
+class CppLaunch:
     """A launch in C++: `when` is empty where it is always made, `taken` where it takes all.
 
     `maps` are its tensor maps, each the name of an array and a `Map` of the header's.
@@ -92,7 +92,7 @@ class VariantSource:
     number: int
     title: str
     source: str
-    launches: tuple[LaunchCode, ...]
+    launches: tuple[CppLaunch, ...]
     conditions: tuple[str, ...] = ()
     static_bytes: int = 0
     fixed: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ class VariantSource:
         return f"({' || '.join(used)})" if len(used) == len(self.launches) else "true"
 
 
-class Sources:
+class CppSources:
     """Write the C++ of one kernel's dispatch; raises `InputError` for what C++ cannot say."""
 
     def __init__(self, spec: KernelSpec, dispatch: SessionDispatch, measured: Measured) -> None:
@@ -278,7 +278,7 @@ class Sources:
                 error.message, path=path, line=error.line, remedy=error.remedy
             ) from error
 
-    def _launch(self, spec: LaunchSpec) -> LaunchCode:
+    def _launch(self, spec: LaunchSpec) -> CppLaunch:
         known = {**self._names, **DEVICE}
 
         def dimensions(sizes: Sequence[Expression], otherwise: str) -> str:
@@ -293,7 +293,7 @@ class Sources:
         geometry = f"Launch{{{', '.join(parts)}, {shared}, {programmatic}}}"
         maps = tuple((one.of, self._map(one)) for one in spec.maps)
         when = "" if when == "true" else when
-        return LaunchCode(spec.kernel, geometry, when, spec.arguments, maps)
+        return CppLaunch(spec.kernel, geometry, when, spec.arguments, maps)
 
     def _map(self, one: TensorMapSpec) -> str:
         """Write a `Map` of the header's, whose dimensions begin with the innermost."""

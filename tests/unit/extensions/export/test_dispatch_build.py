@@ -15,7 +15,7 @@ from tuner.compiler.base import CompileRequest
 from tuner.dispatch.kernels import nearest
 from tuner.dispatch.table import SessionDispatch, SetSelection
 from tuner.extensions.export.cpp import in_namespace
-from tuner.extensions.export.sources import Measured, Sources
+from tuner.extensions.export.sources import CppSources, Measured
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.session.session import Session
 from tuner.space.load import load_definition
@@ -39,7 +39,7 @@ HOST_ONLY = "template <typename T> void reduce() {}\nvoid blend() {}"
 class Made:
     spec: KernelSpec
     dispatch: SessionDispatch
-    sources: Sources
+    sources: CppSources
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def made(tmp_path: Path) -> Iterator[Made]:
     measured = Measured("NVIDIA H200", "sm_90a", "2026-01-01", False, {"MAP": "twice"})
     with Session.open(folder, read_only=True) as session:
         dispatch = SessionDispatch(session, SetSelection())
-        yield Made(spec, dispatch, Sources(spec, dispatch, measured))
+        yield Made(spec, dispatch, CppSources(spec, dispatch, measured))
 
 
 def write(made: Made, folder: Path, *, without_device_code: bool = False) -> list[str]:

@@ -19,7 +19,7 @@ POCL = "Portable Computing Language"
 
 
 @dataclass(frozen=True, slots=True)
-class OpenclDevice:
+class OpenclDescription:
     """One device as its platform describes it; `--device opencl:NUMBER` names it."""
 
     number: int
@@ -39,12 +39,12 @@ class OpenclDevice:
         return self.platform.startswith(POCL)
 
 
-def list_devices() -> tuple[OpenclDevice, ...]:
+def list_devices() -> tuple[OpenclDescription, ...]:
     """List them in the platforms' order; none where pyopencl or every platform is missing."""
     return tuple(_described(number, one) for number, one in enumerate(_handles()))
 
 
-def find_device(number: int) -> tuple[OpenclDevice, Any]:
+def find_device(number: int) -> tuple[OpenclDescription, Any]:
     """Look a device up, with pyopencl's object for it; raise `DeviceError` where there is none."""
     if importlib.util.find_spec("pyopencl") is None:
         raise DeviceError("pyopencl is not installed, which kernels in OpenCL need", remedy=INSTALL)
@@ -83,11 +83,11 @@ def _handles() -> list[Any]:
     return found
 
 
-def _described(number: int, device: Any) -> OpenclDevice:
+def _described(number: int, device: Any) -> OpenclDescription:
     import pyopencl
 
     platform = device.platform
-    return OpenclDevice(
+    return OpenclDescription(
         number=number,
         name=" ".join(device.name.split()),
         platform=platform.name.strip(),

@@ -38,7 +38,7 @@ class CommandFailed(Exception):  # noqa: N818 - what befell it
         self.late = late
 
 
-class Command:
+class EvaluatorCommand:
     """Start one program for one request, several at once where several threads ask.
 
     It runs as it was given, without a shell, in the working folder, and in a process group of its

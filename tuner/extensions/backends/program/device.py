@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from tuner.compiler.includes import OWN
 from tuner.compiler.passed_on import PassingCompiler
 from tuner.device.base import ComparisonRounds, Device, Outcome, Program
-from tuner.extensions.backends.program.command import EXAMPLE, Command, CommandFailed
+from tuner.extensions.backends.program.command import EXAMPLE, CommandFailed, EvaluatorCommand
 from tuner.extensions.backends.program.messages import (
     Answer,
     ArgumentMessage,
@@ -57,7 +57,7 @@ class EvaluatorDevice(Device):
                 remedy="use --device cuda or host",
             )
         self._spec, self._operators, self._text = spec, dict(operators), text
-        self._command = Command(text)
+        self._command = EvaluatorCommand(text)
         self._faults, self._lock = 0, Lock()
         self._described = self._describe()
         self.info = self._described.info(text)

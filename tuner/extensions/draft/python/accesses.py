@@ -14,7 +14,7 @@ _DEPTH = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class PythonAccess:
     """Lines in which a pointer's elements are read and written.
 
     `is_index` says that what is read points into another array, `stored_as` what type of Triton's
@@ -27,9 +27,9 @@ class Access:
     stored_as: str = ""
     extent: str = ""
 
-    def with_(self, other: Access) -> Access:
+    def with_(self, other: PythonAccess) -> PythonAccess:
         """Take both together."""
-        return Access(
+        return PythonAccess(
             self.reads + other.reads,
             self.writes + other.writes,
             self.is_index or other.is_index,
@@ -40,13 +40,13 @@ class Access:
 
 def accesses(
     kernel: PythonKernel, kernels: Mapping[str, PythonKernel], depth: int = 0
-) -> dict[str, Access]:
+) -> dict[str, PythonAccess]:
     """Map each parameter that is a pointer to what is done with it, in helpers too."""
-    reading = _Reading(kernel)
-    found: dict[str, Access] = {}
+    reading = _AccessReading(kernel)
+    found: dict[str, PythonAccess] = {}
     for call in (node for node in ast.walk(kernel.node) if isinstance(node, ast.Call)):
         for name, access in reading.of(call):
-            found[name] = found.get(name, Access()).with_(access)
+            found[name] = found.get(name, PythonAccess()).with_(access)
         helper = kernels.get(call.func.id) if isinstance(call.func, ast.Name) else None
         if helper is None or helper is kernel or depth >= _DEPTH:
             continue
@@ -56,8 +56,8 @@ def accesses(
         for name, access in inner.items():
             base = reading.base(handed[name]) if name in handed else None
             if base is not None:
-                plain = Access(access.reads, access.writes, access.is_index, access.stored_as)
-                found[base] = found.get(base, Access()).with_(plain)
+                plain = PythonAccess(access.reads, access.writes, access.is_index, access.stored_as)
+                found[base] = found.get(base, PythonAccess()).with_(plain)
     return found
 
 
@@ -76,7 +76,7 @@ def multiplies(kernel: PythonKernel, kernels: Mapping[str, PythonKernel]) -> boo
     return any(multiplies(others[name], others) for name in helpers & {*others})
 
 
-class _Reading:
+class _AccessReading:
     def __init__(self, kernel: PythonKernel) -> None:
         self.parameters = frozenset(kernel.parameters)
         self.constexprs = frozenset(kernel.constexprs)
@@ -111,7 +111,7 @@ class _Reading:
                 return None if first is None else self.base(first, depth + 1)
         return None
 
-    def of(self, call: ast.Call) -> Iterator[tuple[str, Access]]:
+    def of(self, call: ast.Call) -> Iterator[tuple[str, PythonAccess]]:
         method = _method(call)
         is_atomic = method.startswith("atomic_")
         if not (method in _READS + _WRITES or is_atomic):
@@ -128,7 +128,7 @@ class _Reading:
         line = (call.lineno,)
         yield (
             base,
-            Access(
+            PythonAccess(
                 reads=line if method in _READS or is_atomic else (),
                 writes=line if method in _WRITES or is_atomic else (),
                 is_index=method in _READS and self._points(call),

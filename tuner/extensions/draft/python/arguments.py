@@ -12,12 +12,12 @@ from tuner.extensions.draft.guesses import GUESSED, LIKELY, SURE, Evidence, usua
 from tuner.extensions.draft.host_values import Number
 from tuner.extensions.draft.inference import DraftArgument, Inference
 from tuner.extensions.draft.launches import Axes
-from tuner.extensions.draft.python.accesses import Access, accesses
+from tuner.extensions.draft.python.accesses import PythonAccess, accesses
 from tuner.extensions.draft.python.configs import guess_for, is_asked_for, passed_to
 from tuner.extensions.draft.python.literals import assigned
 from tuner.extensions.draft.python.shapes import Shapes
 from tuner.extensions.draft.python.source import (
-    LaunchSite,
+    PythonLaunchSite,
     PythonSource,
     all_arguments,
     defaults_of,
@@ -35,7 +35,7 @@ _MOST_WORKLOADS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Scalar:
+class ScalarArgument:
     """A number that the launcher takes: the Python text of its value, and how sure it is."""
 
     name: str
@@ -44,7 +44,7 @@ class Scalar:
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class HandedArgument:
     """What a launcher is handed and gives back.
 
     `outputs` maps each array that it makes to the expression that it returns for it; what is
@@ -52,7 +52,7 @@ class Handed:
     """
 
     inference: Inference
-    scalars: tuple[Scalar, ...]
+    scalars: tuple[ScalarArgument, ...]
     outputs: Mapping[str, str]
     notes: tuple[str, ...] = ()
 
@@ -65,7 +65,9 @@ class Handed:
         )
 
 
-def handed_to(source: PythonSource, host: ast.FunctionDef, sites: Sequence[LaunchSite]) -> Handed:
+def handed_to(
+    source: PythonSource, host: ast.FunctionDef, sites: Sequence[PythonLaunchSite]
+) -> HandedArgument:
     """Infer the arguments of the function that launches, or of a kernel of Helion itself.
 
     Raises `KernelError` where it takes no tensors.
@@ -75,10 +77,10 @@ def handed_to(source: PythonSource, host: ast.FunctionDef, sites: Sequence[Launc
 
 class _Arguments:
     def __init__(
-        self, source: PythonSource, host: ast.FunctionDef, sites: Sequence[LaunchSite]
+        self, source: PythonSource, host: ast.FunctionDef, sites: Sequence[PythonLaunchSite]
     ) -> None:
         self.source, self.host, self.sites = source, host, sites
-        self.accesses: dict[str, Access] = {}
+        self.accesses: dict[str, PythonAccess] = {}
         self.guessed: list[str] = []
         launched = [s for s in source.sites if s.host is host and s.kernel in source.kernels]
         pairs = [(source.kernels[site.kernel], site) for site in launched]
@@ -93,7 +95,7 @@ class _Arguments:
         self.shapes = Shapes(host, source.literals, frozenset(pointers))
         self._launches(done)
 
-    def _launches(self, done: Mapping[str, Mapping[str, Access]]) -> None:
+    def _launches(self, done: Mapping[str, Mapping[str, PythonAccess]]) -> None:
         for kernel, site in self.pairs:
             passed = passed_to(kernel, site.call)
             for name, node in passed.items():
@@ -103,18 +105,18 @@ class _Arguments:
                 elif name in done[kernel.name]:
                     access = done[kernel.name][name]
                     extent = passed.get(access.extent)
-                    known = self.accesses.get(tensor.name, Access())
+                    known = self.accesses.get(tensor.name, PythonAccess())
                     self.accesses[tensor.name] = known.with_(replace(access, extent=""))
                     self._bounded(tensor, access, extent)
 
-    def _bounded(self, tensor: Tensor, access: Access, extent: ast.expr | None) -> None:
+    def _bounded(self, tensor: Tensor, access: PythonAccess, extent: ast.expr | None) -> None:
         text = None if extent is None else self.shapes.size(extent)
         if tensor.shape is None and not tensor.dims and text is not None:
             line = (*access.reads, *access.writes)[0]
             said = Evidence(LIKELY, f"bounded in line {line} by {access.extent}")
             self.shapes.claim(tensor, (text,), said)
 
-    def handed(self) -> Handed:
+    def handed(self) -> HandedArgument:
         scalars, outputs = self._scalars(), self._returned()
         arguments = [name for name, one in self.shapes.tensors.items() if one.made is None]
         if not arguments:
@@ -129,7 +131,7 @@ class _Arguments:
         drafted = tuple(self._argument(name, dtypes[name], name in outputs) for name in names)
         axes = {name: name for name in self.shapes.axes}
         found = Inference(Axes(axes), drafted, tuple(self._workloads([*axes])))
-        return Handed(found, scalars, outputs, tuple(self._notes()))
+        return HandedArgument(found, scalars, outputs, tuple(self._notes()))
 
     def _notes(self) -> Iterator[str]:
         defaults = defaults_of(self.host)
@@ -141,9 +143,9 @@ class _Arguments:
         if optional:
             yield f"{', '.join(optional)}: None, as the launcher has it where nobody says"
 
-    def _scalars(self) -> tuple[Scalar, ...]:
+    def _scalars(self) -> tuple[ScalarArgument, ...]:
         defaults = defaults_of(self.host)
-        found: list[Scalar] = []
+        found: list[ScalarArgument] = []
         for one in all_arguments(self.host):
             # `out=None` is a scalar here: the launcher looks at it before it makes the array.
             if self._is_argument(one.arg) or one.arg == "ctx" or not self._is_used(one.arg):
@@ -151,7 +153,7 @@ class _Arguments:
             default = defaults.get(one.arg)
             if default is not None:
                 text = f"the default, line {default.lineno}"
-                found.append(Scalar(one.arg, ast.unparse(default), Evidence(LIKELY, text)))
+                found.append(ScalarArgument(one.arg, ast.unparse(default), Evidence(LIKELY, text)))
                 continue
             note = "" if one.annotation is None else ast.unparse(one.annotation)
             found.append(self._guess(one, note, [known.text for known in found]))
@@ -161,30 +163,34 @@ class _Arguments:
         nodes = (node for statement in self.host.body for node in ast.walk(statement))
         return any(isinstance(node, ast.Name) and node.id == name for node in nodes)
 
-    def _guess(self, one: ast.arg, note: str, besides: Sequence[str]) -> Scalar:
+    def _guess(self, one: ast.arg, note: str, besides: Sequence[str]) -> ScalarArgument:
         text = f"nothing says it, line {one.lineno}"
         for kernel, site in self.pairs:
             for name, node in passed_to(kernel, site.call).items():
                 is_same = isinstance(node, ast.Name) and node.id == one.arg
                 is_compiled_in = is_same and name in kernel.constexprs
                 if is_compiled_in and is_asked_for(self.host, name, node):
-                    return Scalar(one.arg, str(guess_for(name)), Evidence(GUESSED, text))
+                    return ScalarArgument(one.arg, str(guess_for(name)), Evidence(GUESSED, text))
         if may_be_none(one):
-            return Scalar(one.arg, "None", Evidence(GUESSED, f"it may be None, line {one.lineno}"))
+            return ScalarArgument(
+                one.arg, "None", Evidence(GUESSED, f"it may be None, line {one.lineno}")
+            )
         if note == "bool":
-            return Scalar(one.arg, "False", Evidence(GUESSED, text))
+            return ScalarArgument(one.arg, "False", Evidence(GUESSED, text))
         if note == "float" or (not note and usual_by_name(one.arg)):
-            return Scalar(one.arg, usual(one.arg, "float32", besides), Evidence(GUESSED, text))
+            return ScalarArgument(
+                one.arg, usual(one.arg, "float32", besides), Evidence(GUESSED, text)
+            )
         if note.startswith(("dict", "Dict", "Mapping")) or self._is_config(one.arg):
-            return Scalar(
+            return ScalarArgument(
                 one.arg, "{}", Evidence(GUESSED, "a caller's config, which no call here says")
             )
         if "dtype" in note or one.arg.endswith("dtype"):
-            return Scalar(one.arg, "source.torch.bfloat16", Evidence(GUESSED, text))
+            return ScalarArgument(one.arg, "source.torch.bfloat16", Evidence(GUESSED, text))
         axis = self.shapes.axis(one.arg, one.lineno)
         self.shapes.sizes[one.arg] = axis
         said = Evidence(GUESSED, f"a size, by its name; line {one.lineno}")
-        return Scalar(one.arg, f'axes["{axis}"]', said)
+        return ScalarArgument(one.arg, f'axes["{axis}"]', said)
 
     def _is_config(self, name: str) -> bool:
         spread = (k.value for site in self.sites for k in site.call.keywords if k.arg is None)
@@ -245,7 +251,7 @@ class _Arguments:
         handed = self._handed_dtypes()
         for name in names:
             tensor = self.shapes.tensors[name]
-            access = self.accesses.get(name, Access())
+            access = self.accesses.get(name, PythonAccess())
             if tensor.dtype is not None and tensor.dtype_said is not None:
                 found[name] = (tensor.dtype, tensor.dtype_said)
             elif name in handed:
@@ -281,7 +287,7 @@ class _Arguments:
         return "float32", Evidence(GUESSED, "float32: nothing says the dtype")
 
     def _argument(self, name: str, kind: tuple[str, Evidence], is_made: bool) -> DraftArgument:
-        tensor, access = self.shapes.tensors[name], self.accesses.get(name, Access())
+        tensor, access = self.shapes.tensors[name], self.accesses.get(name, PythonAccess())
         dtype, dtype_said = kind
         role, said = self._role(tensor, access, is_made)
         kept = [
@@ -305,7 +311,7 @@ class _Arguments:
             )
         return argument
 
-    def _role(self, tensor: Tensor, access: Access, is_made: bool) -> tuple[str, Evidence]:
+    def _role(self, tensor: Tensor, access: PythonAccess, is_made: bool) -> tuple[str, Evidence]:
         if is_made:
             line = tensor.line
             return "output", Evidence(SURE, f"made and returned, line {line}")

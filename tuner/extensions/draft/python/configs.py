@@ -12,8 +12,8 @@ from tuner.extensions.draft.guesses import GUESSED, LIKELY, SURE
 from tuner.extensions.draft.python.accesses import loops, multiplies
 from tuner.extensions.draft.python.literals import Made, UnreadableError, assigned
 from tuner.extensions.draft.python.source import (
-    LaunchSite,
     PythonKernel,
+    PythonLaunchSite,
     PythonSource,
     all_arguments,
     defaults_of,
@@ -60,7 +60,7 @@ class Tunable:
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class TunedConfigs:
     """All parameters of a kernel; `left` says of other numbers why they are none.
 
     `suggestions` are the file's other configs. `hook` is what each config is handed to before a
@@ -75,8 +75,11 @@ class Tuned:
 
 
 def tuned_by(
-    source: PythonSource, kernel: PythonKernel, host: ast.FunctionDef, sites: Sequence[LaunchSite]
-) -> Tuned:
+    source: PythonSource,
+    kernel: PythonKernel,
+    host: ast.FunctionDef,
+    sites: Sequence[PythonLaunchSite],
+) -> TunedConfigs:
     """Propose the parameters of a Triton kernel.
 
     Raises `KernelError` for configs that only running the file could tell, and where there is
@@ -96,7 +99,7 @@ def tuned_by(
     return replace(found, tunables=found.tunables + more, left=found.left + left)
 
 
-def _autotuned(source: PythonSource, kernel: PythonKernel, call: ast.Call) -> Tuned:
+def _autotuned(source: PythonSource, kernel: PythonKernel, call: ast.Call) -> TunedConfigs:
     node = _argument(call, 0, "configs")
     if node is None:
         raise source.error("triton.autotune without configs", call.lineno, _REMEDY)
@@ -126,7 +129,7 @@ def _autotuned(source: PythonSource, kernel: PythonKernel, call: ast.Call) -> Tu
     others = [one for one in distinct[1:] if len(one) == len(tunables)]
     hook, told = _hook(made)
     left += _passed_too(source, kernel, {*names})
-    return Tuned(
+    return TunedConfigs(
         tuple(tunables),
         tuple(left),
         _suggested(tunables, others),
@@ -256,8 +259,8 @@ def _heuristics(source: PythonSource, kernel: PythonKernel) -> dict[str, int]:
 
 
 def _launched(
-    source: PythonSource, kernel: PythonKernel, host: ast.FunctionDef, site: LaunchSite
-) -> Tuned:
+    source: PythonSource, kernel: PythonKernel, host: ast.FunctionDef, site: PythonLaunchSite
+) -> TunedConfigs:
     passed, heuristics = passed_to(kernel, site.call), _heuristics(source, kernel)
     tunables, left = [], []
     for name, default in kernel.constexprs.items():
@@ -287,7 +290,7 @@ def _launched(
         note = f"tl.constexpr; {said}, line {line}"
         more = tuple(sorted({*around, *numbers}))
         tunables.append(Tunable(name, more, center, GUESSED, note, bool(numbers)))
-    return Tuned(tuple(tunables), tuple(left))
+    return TunedConfigs(tuple(tunables), tuple(left))
 
 
 def guess_for(name: str) -> int:
@@ -295,7 +298,7 @@ def guess_for(name: str) -> int:
     return _GUESSED_BLOCK if _IS_BLOCK.search(name) else _GUESSED_OTHER
 
 
-def _spreads(site: LaunchSite) -> bool:
+def _spreads(site: PythonLaunchSite) -> bool:
     return any(one.arg is None for one in site.call.keywords)
 
 
@@ -317,7 +320,7 @@ def _why_left(name: str, node: ast.expr | None) -> Iterator[str]:
 
 
 def _compiler_options(
-    source: PythonSource, kernel: PythonKernel, named: set[str], site: LaunchSite
+    source: PythonSource, kernel: PythonKernel, named: set[str], site: PythonLaunchSite
 ) -> tuple[tuple[Tunable, ...], tuple[str, ...]]:
     """Add warps and stages where the file does not choose them itself."""
     found, left = [], []
@@ -345,7 +348,7 @@ def _compiler_options(
 
 
 def _stated_option(
-    source: PythonSource, site: LaunchSite, name: str, given: Mapping[str, ast.expr]
+    source: PythonSource, site: PythonLaunchSite, name: str, given: Mapping[str, ast.expr]
 ) -> tuple[list[int], int]:
     node = given.get(name)
     found = None if node is None or site.host is None else _values(source, site.host, node)
@@ -384,7 +387,7 @@ def _values(
 
 
 def dict_values(
-    source: PythonSource, host: ast.FunctionDef, site: LaunchSite, key: str
+    source: PythonSource, host: ast.FunctionDef, site: PythonLaunchSite, key: str
 ) -> tuple[list[Value], int] | None:
     """Collect what a key has in the dicts that a launch may be handed as `**config`."""
     if not _spreads(site):
@@ -400,7 +403,7 @@ def dict_values(
 
 
 def config_dicts(
-    source: PythonSource, host: ast.FunctionDef, site: LaunchSite
+    source: PythonSource, host: ast.FunctionDef, site: PythonLaunchSite
 ) -> Iterator[ast.Dict]:
     """Find the dicts written out in a file that share keys with a kernel: the host's own first."""
     kernel = source.kernels[site.kernel]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.extensions.draft.drafting import stem_of
-from tuner.extensions.draft.python.arguments import Handed, handed_to
-from tuner.extensions.draft.python.configs import Tuned, tuned_by
+from tuner.extensions.draft.python.arguments import HandedArgument, handed_to
+from tuner.extensions.draft.python.configs import TunedConfigs, tuned_by
 from tuner.extensions.draft.python.helion import HelionConfig, tuned_by_helion
 from tuner.extensions.draft.python.launch_code import LaunchCode, launch_code
 from tuner.extensions.draft.python.source import HELION, PythonKernel, PythonSource, read_python
@@ -89,7 +89,9 @@ def draft_python(
     )
 
 
-def _read(source: PythonSource, kernel: PythonKernel) -> tuple[Tuned, Handed, LaunchCode, int]:
+def _read(
+    source: PythonSource, kernel: PythonKernel
+) -> tuple[TunedConfigs, HandedArgument, LaunchCode, int]:
     if kernel.kind == HELION:
         config = tuned_by_helion(source, kernel)
         handed = handed_to(source, kernel.node, ())
@@ -100,7 +102,7 @@ def _read(source: PythonSource, kernel: PythonKernel) -> tuple[Tuned, Handed, La
     return tuned, handed, launch_code(source, kernel, host, sites, tuned, handed), host.lineno
 
 
-def _helion_code(kernel: PythonKernel, config: HelionConfig, handed: Handed) -> LaunchCode:
+def _helion_code(kernel: PythonKernel, config: HelionConfig, handed: HandedArgument) -> LaunchCode:
     first = [f'{name} = tensors["{name}"]' for name in handed.tensors]
     first += [f"{s.name} = {s.text}  # {s.said.certainty}: {s.said.text}" for s in handed.scalars]
     arguments = ", ".join(kernel.parameters)
@@ -125,8 +127,8 @@ def _helion_code(kernel: PythonKernel, config: HelionConfig, handed: Handed) -> 
 def _space(
     source: PythonSource,
     kernel: PythonKernel,
-    tuned: Tuned,
-    handed: Handed,
+    tuned: TunedConfigs,
+    handed: HandedArgument,
     space: Path,
     module: Path,
 ) -> str:
@@ -178,7 +180,7 @@ def _key(kernel: PythonKernel) -> str:
 def _module(
     source: PythonSource,
     kernel: PythonKernel,
-    handed: Handed,
+    handed: HandedArgument,
     code: LaunchCode,
     line: int,
     module: Path,

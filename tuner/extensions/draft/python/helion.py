@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.extensions.draft.guesses import GUESSED, LIKELY
-from tuner.extensions.draft.python.configs import Tunable, Tuned
+from tuner.extensions.draft.python.configs import Tunable, TunedConfigs
 from tuner.extensions.draft.python.literals import Made, UnreadableError
 from tuner.extensions.draft.python.source import PythonKernel, PythonSource
 from tuner.model.expressions import Value
@@ -55,7 +55,7 @@ _REMEDY = (
 class HelionConfig:
     """What a config is made of: each setting as Python text over `config`, in order."""
 
-    tuned: Tuned
+    tuned: TunedConfigs
     settings: Mapping[str, str]
 
 
@@ -83,7 +83,7 @@ def tuned_by_helion(source: PythonSource, kernel: PythonKernel) -> HelionConfig:
             note = f"usual values; Helion's own is {own}"
             tunables.append(Tunable(name, _CHOICES[name], own, LIKELY, note))
             texts[name] = f'config["{name}"]'
-    return HelionConfig(Tuned(tuple(tunables), tuple(left), suggestions), texts)
+    return HelionConfig(TunedConfigs(tuple(tunables), tuple(left), suggestions), texts)
 
 
 def _completed(made: Sequence[Made]) -> list[dict[str, Any]]:

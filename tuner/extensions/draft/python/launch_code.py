@@ -9,12 +9,12 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from io import StringIO
 
-from tuner.extensions.draft.python.arguments import Handed
-from tuner.extensions.draft.python.configs import Tuned, passed_to
+from tuner.extensions.draft.python.arguments import HandedArgument
+from tuner.extensions.draft.python.configs import TunedConfigs, passed_to
 from tuner.extensions.draft.python.literals import assigned
 from tuner.extensions.draft.python.source import (
-    LaunchSite,
     PythonKernel,
+    PythonLaunchSite,
     PythonSource,
     all_arguments,
 )
@@ -43,9 +43,9 @@ def launch_code(
     source: PythonSource,
     kernel: PythonKernel,
     host: ast.FunctionDef,
-    sites: Sequence[LaunchSite],
-    tuned: Tuned,
-    handed: Handed,
+    sites: Sequence[PythonLaunchSite],
+    tuned: TunedConfigs,
+    handed: HandedArgument,
 ) -> LaunchCode:
     """Rewrite the launcher so that each tuned parameter comes from the config, where one is given.
 
@@ -84,8 +84,8 @@ class _Rewriting(ast.NodeTransformer):
     source: PythonSource
     kernel: PythonKernel
     host: ast.FunctionDef
-    tuned: Tuned
-    handed: Handed
+    tuned: TunedConfigs
+    handed: HandedArgument
     is_autotuned: bool
     names: dict[str, str] = field(init=False)
     # locals that a parameter comes through, and those that hold a whole config
@@ -100,7 +100,7 @@ class _Rewriting(ast.NodeTransformer):
         local -= {name for node in shared for name in node.names}
         self.names = {name: f"{name}_" if name in _OWN else name for name in local}
 
-    def note(self, site: LaunchSite) -> None:
+    def note(self, site: PythonLaunchSite) -> None:
         """Look at what a launch passes before anything is rewritten."""
         known = {one.name for one in self.tuned.tunables}
         passed = {n: v for n, v in passed_to(self.kernel, site.call).items() if n in known}
@@ -115,7 +115,7 @@ class _Rewriting(ast.NodeTransformer):
                 self.spread.add(one.value.id)
         self._grid(site, literal)
 
-    def _comes_through(self, node: ast.Name, name: str, site: LaunchSite) -> None:
+    def _comes_through(self, node: ast.Name, name: str, site: PythonLaunchSite) -> None:
         other = self.through.get(node.id) or self.constants.get(node.id)
         if other is not None and other != name:
             raise self.source.error(
@@ -128,7 +128,7 @@ class _Rewriting(ast.NodeTransformer):
         else:
             self.constants[node.id] = name
 
-    def _grid(self, site: LaunchSite, literal: Mapping[int, list[str]]) -> None:
+    def _grid(self, site: PythonLaunchSite, literal: Mapping[int, list[str]]) -> None:
         """Find numbers of the grid that are a parameter's, written out."""
         assert isinstance(site.call.func, ast.Subscript)
         grid = site.call.func.slice

@@ -63,7 +63,7 @@ class PythonKernel:
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchSite:
+class PythonLaunchSite:
     """`kernel[grid](...)`, or the call of a kernel of Helion, and the function that it is in."""
 
     kernel: str
@@ -90,7 +90,7 @@ class PythonSource:
         return Literals(self.tree)
 
     @cached_property
-    def sites(self) -> tuple[LaunchSite, ...]:
+    def sites(self) -> tuple[PythonLaunchSite, ...]:
         """All launches, in order."""
         return tuple(_sites(self.tree, frozenset(self.kernels)))
 
@@ -125,7 +125,9 @@ class PythonSource:
             f"choose one, such as --kernel {names[0]}",
         )
 
-    def launched_by(self, kernel: PythonKernel) -> tuple[ast.FunctionDef, tuple[LaunchSite, ...]]:
+    def launched_by(
+        self, kernel: PythonKernel
+    ) -> tuple[ast.FunctionDef, tuple[PythonLaunchSite, ...]]:
         """Find the function that launches a kernel of Triton, and where it does.
 
         Raises `KernelError` where there is none that a draft could call.
@@ -218,10 +220,10 @@ def _kernel(node: ast.FunctionDef, imported: Mapping[str, str]) -> PythonKernel 
     return None if kind is None else PythonKernel(node.name, kind, node, tuple(decorations))
 
 
-def _sites(tree: ast.Module, kernels: frozenset[str]) -> Iterator[LaunchSite]:
+def _sites(tree: ast.Module, kernels: frozenset[str]) -> Iterator[PythonLaunchSite]:
     def inside(
         node: ast.AST, host: ast.FunctionDef | None, owner: str | None
-    ) -> Iterator[LaunchSite]:
+    ) -> Iterator[PythonLaunchSite]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.ClassDef) and host is None:
                 yield from inside(child, None, child.name)
@@ -231,7 +233,7 @@ def _sites(tree: ast.Module, kernels: frozenset[str]) -> Iterator[LaunchSite]:
                     yield from inside(child, child, owner)
             else:
                 if isinstance(child, ast.Call) and (name := _launched(child)) in kernels:
-                    yield LaunchSite(name, child, host, owner)
+                    yield PythonLaunchSite(name, child, host, owner)
                 yield from inside(child, host, owner)
 
     yield from sorted(inside(tree, None, None), key=lambda site: site.line)

@@ -87,15 +87,15 @@ def reaches_of(
     for node in walk(parse_tree(source.masked)):
         if node.type == "function_definition" and part(node, "body"):
             functions.setdefault(_name(part(node, "declarator", "declarator")), []).append(node)
-    reader = _Reader(source.masked, kernel.body, types, functions)
+    reader = _ReachReader(source.masked, kernel.body, types, functions)
     arrays = [p for p in kernel.parameters if p.pointers == 1 and p.name]
     names = [(one.name, one.c_type) for one in own] + [(p.name, p.c_type) for p in arrays]
-    places = {name: _Place(name, c_type) for name, c_type in names}
+    places = {name: _ReachPlace(name, c_type) for name, c_type in names}
     return tuple(reader.reaches(places))
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ReachPlace:
     # what a pointer points to: an element of an array; `unit` are the array's elements in one of
     # the pointer's, "/ 2" where two of the pointer's make one; None where nobody knows
     array: str
@@ -104,7 +104,7 @@ class _Place:
     unit: str | None = "1"
     wanders: bool = False
 
-    def moved(self, by: str) -> _Place:
+    def moved(self, by: str) -> _ReachPlace:
         if self.unit is None:
             return replace(self, wanders=True)
         if self.unit.startswith("/"):
@@ -115,7 +115,7 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _ReachReader:
     masked: str
     span: Span
     types: Mapping[str, str]
@@ -123,13 +123,13 @@ class _Reader:
     depth: int = 0
     # names in each body, and what is reached in each that was read: many calls lead to one
     names: dict[Span, list[Node]] = field(default_factory=dict)
-    known: dict[tuple[Span, int, str, _Place], tuple[Reach, ...]] = field(default_factory=dict)
+    known: dict[tuple[Span, int, str, _ReachPlace], tuple[Reach, ...]] = field(default_factory=dict)
     lines: LineIndex = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lines", LineIndex(self.masked))
 
-    def reaches(self, places: dict[str, _Place]) -> Iterator[Reach]:
+    def reaches(self, places: dict[str, _ReachPlace]) -> Iterator[Reach]:
         if self.span not in self.names:
             tree = parse_tree(self.masked)
             around = tree.descendant_for_byte_range(self.span[0], self.span[1] - 1)
@@ -185,7 +185,7 @@ class _Reader:
         inside = (around for around in ancestors(node) if around.start_byte >= self.span[0])
         return (around for around in inside if around.type in _LOOPS)
 
-    def climbed(self, node: Node, place: _Place) -> tuple[Node, _Place]:
+    def climbed(self, node: Node, place: _ReachPlace) -> tuple[Node, _ReachPlace]:
         """Follow a pointer outwards through casts, sums, `&x[i]` and choices."""
         while (parent := node.parent) is not None:
             sign = self.text(part(parent, "operator"))
@@ -215,7 +215,7 @@ class _Reader:
         match = _CAST.fullmatch(self.text(part(call, "function"))) if call is not None else None
         return (call, match[1].strip()) if match is not None and call is not None else None
 
-    def as_type(self, place: _Place, c_type: str) -> _Place:
+    def as_type(self, place: _ReachPlace, c_type: str) -> _ReachPlace:
         match = _POINTEE.match(c_type)
         if match is None:
             return place  # `auto`, or a number of the address
@@ -266,7 +266,7 @@ class _Reader:
             return self.text(left) if plain and self.text(part(parent, "operator")) == "=" else ""
         return ""
 
-    def touched(self, node: Node, place: _Place) -> Iterator[Reach]:
+    def touched(self, node: Node, place: _ReachPlace) -> Iterator[Reach]:
         parent = node.parent
         if parent is None or self.is_tested(node, parent):
             return
@@ -295,7 +295,7 @@ class _Reader:
             return part(parent, "condition") == node
         return self.text(part(parent, "operator")) in _TESTS
 
-    def reach(self, element: Node, place: _Place) -> Reach:
+    def reach(self, element: Node, place: _ReachPlace) -> Reach:
         reads, writes = self.use(element)
         return Reach(
             array=place.array,
@@ -318,7 +318,7 @@ class _Reader:
         left = around.type == "assignment_expression" and part(around, "left") == element
         return (not left or self.text(part(around, "operator")) != "="), left
 
-    def inside(self, called: str, listed: Node, node: Node, place: _Place) -> Iterator[Reach]:
+    def inside(self, called: str, listed: Node, node: Node, place: _ReachPlace) -> Iterator[Reach]:
         """Follow a pointer into a function of the file; write indices in the caller's names."""
         passed = listed.named_children
         for function in self.functions.get(called, ()) if self.depth < _MAX_DEPTH else ():

@@ -41,7 +41,7 @@ class Overheard(logging.Handler):
             self.messages.append(message)
 
 
-class Opened:
+class NotingOpen:
     """An `open` for an engine's module that notes what it reads."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ def answer(question: dict[str, Any]) -> Answer:
     module: Any = importlib.import_module(MODULES[engine, kind])
     if question["gpu"]:
         pretend_gpu(engine, module, question["gpu"])
-    overheard, module.open = Overheard(), Opened()
+    overheard, module.open = Overheard(), NotingOpen()
     module.logger.addHandler(overheard)
     ask = moe if kind == "moe" else block_fp8
     with sglang_mode(question["mode"]) if engine == "sglang" else nullcontext():

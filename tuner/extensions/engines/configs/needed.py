@@ -214,7 +214,7 @@ class _Weights(BaseModel):
     block_structure: tuple[_Count, _Count] | None = None
 
 
-class _Group(BaseModel):
+class _WeightGroup(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     weights: _Weights
@@ -223,7 +223,7 @@ class _Group(BaseModel):
 class _Compressed(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    config_groups: dict[str, _Group] = Field(min_length=1)
+    config_groups: dict[str, _WeightGroup] = Field(min_length=1)
 
 
 def _precision(path: Path, given: Mapping[str, Any], dtype: str | None) -> Precision:

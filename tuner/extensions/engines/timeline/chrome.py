@@ -15,7 +15,7 @@ from typing import Annotated, Any, TextIO
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tuner.extensions.engines.timeline.trace import Call, Launch, Shape, Trace
+from tuner.extensions.engines.timeline.trace import Call, Shape, Trace, TracedLaunch
 from tuner.model.errors import InputError
 from tuner.model.kernel import Dim3
 from tuner.process.files import open_regular
@@ -82,7 +82,7 @@ class _Events:
 
     def __init__(self) -> None:
         self.gpu = ""
-        self._works: list[tuple[Launch, int | None, int | None]] = []
+        self._works: list[tuple[TracedLaunch, int | None, int | None]] = []
         # The same texts and sizes come again and again, each time as another object.
         self._same: dict[object, Any] = {}
         self._operators: dict[int, Call | None] = {}
@@ -96,7 +96,7 @@ class _Events:
         if category in GPU_WORK:
             work = _Work.model_validate(event)
             details, once = work.args, self._same.setdefault
-            launch = Launch(
+            launch = TracedLaunch(
                 name=once(work.name, work.name),
                 start_us=work.ts,
                 us=work.dur,
@@ -118,7 +118,7 @@ class _Events:
         if isinstance(devices, list) and devices and isinstance(devices[0], dict):
             self.gpu = str(devices[0].get("name", ""))
 
-    def launches(self) -> Iterator[Launch]:
+    def launches(self) -> Iterator[TracedLaunch]:
         for launch, external, correlation in self._works:
             if correlation in self._replays:
                 yield replace(launch, replayed=True)

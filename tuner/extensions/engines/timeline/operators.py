@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from tuner.extensions.engines.timeline.trace import Call, Launch, Trace, base_name
+from tuner.extensions.engines.timeline.trace import Call, Trace, TracedLaunch, base_name
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, Value
 from tuner.model.kernel import Dim3, Workload
@@ -110,7 +110,7 @@ class Rules:
         named = (model.operator for _, model in self.kernels)
         return frozenset(one for one in (*named, *(call.operator for call in self.calls)) if one)
 
-    def label(self, launch: Launch) -> Label:
+    def label(self, launch: TracedLaunch) -> Label:
         """Say what a launch is, by the PyTorch operator it came from, else by its name."""
         named = self._named.get(launch.name)
         if named is None:
@@ -190,11 +190,11 @@ def shapes_of(trace: Trace, table: Rules) -> dict[Key, Label]:
 
 
 def labelled(
-    launches: Iterable[Launch],
+    launches: Iterable[TracedLaunch],
     table: Rules,
     shapes: Mapping[Key, Label],
     stated: Mapping[str, Workload],
-) -> Iterable[tuple[Launch, Label]]:
+) -> Iterable[tuple[TracedLaunch, Label]]:
     """Pair launches with what they are.
 
     A workload that was not recorded comes from another trace's `shapes`, else from what the user
@@ -209,7 +209,7 @@ def labelled(
         yield launch, label
 
 
-def key_of(launch: Launch) -> Key:
+def key_of(launch: TracedLaunch) -> Key:
     return _base_name(launch.name), launch.grid, launch.block
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tuner.extensions.engines.timeline.chrome import GZIP, read_chrome
-from tuner.extensions.engines.timeline.trace import Launch, Trace
+from tuner.extensions.engines.timeline.trace import Trace, TracedLaunch
 from tuner.model.errors import InputError
 from tuner.process.files import open_regular
 
@@ -111,7 +111,7 @@ def _rows(database: sqlite3.Connection, tables: dict[str, set[str]], table: str)
     return int(count)
 
 
-def _launches(database: sqlite3.Connection, tables: dict[str, set[str]]) -> Iterator[Launch]:
+def _launches(database: sqlite3.Connection, tables: dict[str, set[str]]) -> Iterator[TracedLaunch]:
     has = tables[_KERNELS]
     name = "demangledName" if "demangledName" in has else "shortName"
     known = _or_null(has, "deviceId", "streamId", "graphNodeId", *_SIZES)
@@ -122,7 +122,7 @@ def _launches(database: sqlite3.Connection, tables: dict[str, set[str]]) -> Iter
     for row in kernels:
         kernel, start_ns, ns, device, stream, node, *sizes = _KERNEL_ROW.validate_python(row)
         x, y, z, *block = (size or 1 for size in sizes)
-        yield Launch(
+        yield TracedLaunch(
             name=kernel,
             start_us=start_ns / 1e3,
             us=ns / 1e3,
@@ -138,7 +138,7 @@ def _launches(database: sqlite3.Connection, tables: dict[str, set[str]]) -> Iter
             found = database.execute(f"SELECT start, end - start, {known} FROM {table}")  # noqa: S608
             for row in found:
                 start_ns, ns, device, stream = _OTHER_ROW.validate_python(row)
-                yield Launch(
+                yield TracedLaunch(
                     label, start_ns / 1e3, ns / 1e3, device=device or 0, stream=stream or 0
                 )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from os.path import relpath
 
 from tuner.extensions.engines.timeline.operators import UNKNOWN, Label
-from tuner.extensions.engines.timeline.trace import Launch, base_name
+from tuner.extensions.engines.timeline.trace import TracedLaunch, base_name
 from tuner.model.errors import ExpressionError, InputError
 from tuner.model.kernel import Workload
 from tuner.model.statistics import floor_us
@@ -60,7 +60,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class TuneCommand:
     """The arguments of a run that tunes one operator for the workloads that the step has.
 
     `at_most` is the share of all kernel time that its rows could save, None where none is known.
@@ -71,7 +71,7 @@ class Command:
 
 
 def rows_of(
-    launches: Iterable[tuple[Launch, Label]],
+    launches: Iterable[tuple[TracedLaunch, Label]],
     spaces: Mapping[str, Definition],
     gbps: float | None,
 ) -> tuple[Row, ...]:
@@ -97,7 +97,7 @@ def rows_of(
     return tuple(sorted(made, key=lambda row: (-row.us, row.name)))
 
 
-def commands_of(rows: Iterable[Row], spaces: Mapping[str, Definition]) -> tuple[Command, ...]:
+def commands_of(rows: Iterable[Row], spaces: Mapping[str, Definition]) -> tuple[TuneCommand, ...]:
     """Make a command for each operator and choice with known workloads, most to gain first."""
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[Row]] = {}
     for row in rows:
@@ -111,7 +111,7 @@ def commands_of(rows: Iterable[Row], spaces: Mapping[str, Definition]) -> tuple[
         for workload in dict.fromkeys(row.label.workload for row in found):
             words += ["--workload", workload.key if workload else ""]
         known = [row.at_most for row in found if row.at_most is not None]
-        commands.append(Command(tuple(words), sum(known) if known else None))
+        commands.append(TuneCommand(tuple(words), sum(known) if known else None))
     return tuple(sorted(commands, key=lambda command: -(command.at_most or 0.0)))
 
 

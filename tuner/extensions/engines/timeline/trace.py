@@ -29,7 +29,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class TracedLaunch:
     """One kernel, copy or fill on a GPU. `grid` and `block` are None where it has none.
 
     `replayed` says that a CUDA graph launched it: then no operator did.
@@ -51,7 +51,7 @@ class Trace:
     """A timeline; `gpu` and `memory_gbps` (1e9 B/s) as the profiler states them."""
 
     path: Path
-    launches: tuple[Launch, ...]
+    launches: tuple[TracedLaunch, ...]
     gpu: str = ""
     memory_gbps: float | None = None
 
@@ -77,14 +77,14 @@ class Trace:
     def idle_share(self) -> float:
         return 1.0 - self.busy_us / self.span_us if self.span_us else 0.0
 
-    def _by_device(self) -> Iterable[list[Launch]]:
-        groups: dict[int, list[Launch]] = {}
+    def _by_device(self) -> Iterable[list[TracedLaunch]]:
+        groups: dict[int, list[TracedLaunch]] = {}
         for launch in self.launches:
             groups.setdefault(launch.device, []).append(launch)
         return groups.values()
 
 
-def _union_us(launches: Iterable[Launch]) -> float:
+def _union_us(launches: Iterable[TracedLaunch]) -> float:
     ranges = sorted((one.start_us, one.start_us + one.us) for one in launches)
     total, reached = 0.0, ranges[0][0]
     for start, end in ranges:

@@ -38,7 +38,7 @@ IMPORTED = frozenset({*sys.stdlib_module_names, "numpy", "scipy", "cupy", "cupyx
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class DefinedTensor:
     """An array under the name that it has in a definition; each dimension is one of its axes."""
 
     name: str
@@ -64,8 +64,8 @@ class Problem:
     varying: str | None
     fixed: Mapping[str, int]
     axes: Mapping[str, Expression]
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[DefinedTensor, ...]
+    outputs: tuple[DefinedTensor, ...]
     workloads: tuple[Workload, ...]
 
     def varies(self, axis: str) -> bool:
@@ -73,7 +73,7 @@ class Problem:
         return self.varying is not None and _depends(self.axes[axis], self.varying)
 
     @property
-    def place(self) -> tuple[Tensor, int]:
+    def place(self) -> tuple[DefinedTensor, int]:
         """Return the input, and its dimension, that has the size of the axis that varies."""
         assert self.varying is not None
         tensor = next(one for one in self.inputs if self.varying in one.shape)
@@ -164,18 +164,18 @@ def _with_role(spec: KernelSpec, *roles: str) -> Sequence[Argument]:
 
 def _tensors(
     spec: KernelSpec,
-) -> tuple[dict[str, Expression], tuple[Tensor, ...], tuple[Tensor, ...]]:
+) -> tuple[dict[str, Expression], tuple[DefinedTensor, ...], tuple[DefinedTensor, ...]]:
     """Name the axes: those of the kernel, and others after the first array that has them."""
     axes = {axis: Expression.parse(axis) for axis in spec.axes}
     labels = {axis: axis for axis in spec.axes}
     taken = {one.name for one in spec.arguments} | {*spec.axes}
 
-    def tensor(one: Argument, name: str) -> Tensor:
+    def tensor(one: Argument, name: str) -> DefinedTensor:
         for place, size in enumerate(one.shape):
             if python(size) not in labels:
                 label = _free(f"{one.name}_{place}", taken)
                 labels[python(size)], axes[label] = label, size
-        return Tensor(name, one, tuple(labels[python(size)] for size in one.shape))
+        return DefinedTensor(name, one, tuple(labels[python(size)] for size in one.shape))
 
     def name(one: Argument) -> str:
         return _free(f"{one.name}_", taken) if keyword.iskeyword(one.name) else one.name

@@ -24,7 +24,7 @@ from tuner.extensions.export.flashinfer.definition import (
 from tuner.extensions.export.folder import as_argument
 from tuner.extensions.export.huggingface.package import capability
 from tuner.extensions.export.pytorch.package import OperatorFiles
-from tuner.extensions.export.sources import Measured, Sources, template
+from tuner.extensions.export.sources import CppSources, Measured, template
 from tuner.extensions.export.winners import Winners
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError
@@ -89,7 +89,7 @@ class _Traced:
                 remedy="choose another --format for it",
             )
         self._code = reference_code(self.spec)
-        sources = Sources(self.spec, winners.dispatch, self._measured)
+        sources = CppSources(self.spec, winners.dispatch, self._measured)
         self._constants, self._sources = sources.scalars, source_files(sources)
         if options := options_of(self.spec, self._sources.values()):
             raise InputError(

@@ -58,7 +58,7 @@ class BuiltVariant:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class DescribedOperator:
     """An operator as the package's users see it."""
 
     kernel: str
@@ -96,7 +96,7 @@ class OperatorFiles:
         return self._target.operators
 
     @property
-    def described(self) -> Described:
+    def described(self) -> DescribedOperator:
         """Say how the operator is called."""
         spec = self._spec
         arrays = [_named(one) for one in _arrays(spec)]
@@ -107,7 +107,7 @@ class OperatorFiles:
         written = ", ".join(_named(a) for a in _arrays(spec) if a.role != "input")
         constants = f" No launch before it that may still run writes {', '.join(spec.constants)}."
         held = constants if spec.constants else ""
-        return Described(
+        return DescribedOperator(
             spec.name,
             ", ".join([*arrays, *(["*", *keywords] if keywords else [])]),
             ", ".join([*arrays, *(f"{name}={name}" for name in passed)]),

@@ -223,10 +223,10 @@ def read_campaign(path: Path, folder: Path | None = None) -> CampaignPlan:
     """
     document = read(path, "docs/campaigns.md")
     model = checked(document, CampaignModel)
-    return _Reader(document, model, folder).plan()
+    return _CampaignReader(document, model, folder).plan()
 
 
-class _Reader:
+class _CampaignReader:
     def __init__(self, document: Document, model: CampaignModel, folder: Path | None) -> None:
         self._document, self._model = document, model
         self._base = document.path.parent

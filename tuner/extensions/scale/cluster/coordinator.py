@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tuner.device.base import DeviceInfo
 from tuner.extensions.scale.cluster.connections import Connections, UnreachableError
 from tuner.extensions.scale.cluster.files import Bundle
-from tuner.extensions.scale.cluster.membership import Slot, Wanted, other_version
+from tuner.extensions.scale.cluster.membership import MemberSlot, Wanted, other_version
 from tuner.extensions.scale.cluster.messages import (
     COMPILE_RESOURCE,
     TOPIC,
-    Answer,
     CallDevice,
     Compile,
     Held,
@@ -26,10 +25,11 @@ from tuner.extensions.scale.cluster.messages import (
     LacksFiles,
     Leave,
     OpenKernel,
-    Request,
     SlotInfo,
     StoreFiles,
     Work,
+    WorkAnswer,
+    WorkRequest,
     pool_of,
     read_info,
 )
@@ -101,13 +101,13 @@ class Cluster:
         patience = settings.patience
         require_scheduler(self.address, security, "client", patience.connect_s)
         self._holder, self._number = secrets.token_hex(16), 0
-        self._slots: dict[str, Slot] = {}
+        self._slots: dict[str, MemberSlot] = {}
         # Why a worker of this name is not asked, and what to do.
         self._left_out: dict[str, tuple[str, str]] = {}
         self._told: set[str] = set()
         self._used = False
         self._keeping: set[asyncio.Future[None]] = set()
-        self._taken: dict[str, Slot] = {}
+        self._taken: dict[str, MemberSlot] = {}
         self._down: ClusterLost | None = None
         self._looked_s, self._looking = 0.0, asyncio.Lock()
         allow_connections()
@@ -138,7 +138,7 @@ class Cluster:
 
     def take(
         self, wanted: Wanted, kernel: OpenKernel, bundle: Bundle, *, wait_s: float
-    ) -> tuple[Slot, DeviceInfo]:
+    ) -> tuple[MemberSlot, DeviceInfo]:
         """Hold a free slot and open a kernel there; wait so long for one.
 
         Raises `DeviceLost` where there is none in time, `DeviceError` for one that cannot open it.
@@ -149,11 +149,11 @@ class Cluster:
         """List the slots that a run may use, whoever holds them; wait so long for the first."""
         return self._run(self._fitting(wanted, wait_s))
 
-    def call(self, slot: Slot, work: CallDevice, deadline_s: float) -> Any:
+    def call(self, slot: MemberSlot, work: CallDevice, deadline_s: float) -> Any:
         """Call the device of a slot that was taken; raise what it raises, or `SlotLostError`."""
         return self._run(self.ask(slot, work, deadline_s))
 
-    def release(self, slot: Slot, work: Work | None) -> None:
+    def release(self, slot: MemberSlot, work: Work | None) -> None:
         """Give a slot back, with a last word for it if it lives."""
         self._taken.pop(slot.info.slot, None)
         if work is not None and not slot.gone.done():
@@ -175,7 +175,7 @@ class Cluster:
         return self._run(said())
 
     async def ask(
-        self, slot: Slot, work: Work, deadline_s: float, bundle: Bundle | None = None
+        self, slot: MemberSlot, work: Work, deadline_s: float, bundle: Bundle | None = None
     ) -> Any:
         """Send work to a slot, with the files that it lacks, and wait for what comes of it."""
         value = await self._asked(slot, work, deadline_s)
@@ -188,7 +188,7 @@ class Cluster:
             raise SlotLostError(f"{slot.info} does not keep the files that it is sent")
         return value
 
-    async def compiling_slot(self, *, on_cpu: bool) -> Slot:
+    async def compiling_slot(self, *, on_cpu: bool) -> MemberSlot:
         """Choose who compiles next: the one with the least to do; wait where there is none.
 
         Raises `DeviceLost` where none comes.
@@ -204,9 +204,9 @@ class Cluster:
             await asyncio.sleep(TAKE_AGAIN_S)
         raise DeviceLost("no worker of the cluster is left that can compile", remedy=NO_SLOT)
 
-    async def _asked(self, slot: Slot, work: Work, deadline_s: float) -> Any:
+    async def _asked(self, slot: MemberSlot, work: Work, deadline_s: float) -> Any:
         self._number += 1
-        request = Request(slot.info.slot, self._holder, self._number, work)
+        request = WorkRequest(slot.info.slot, self._holder, self._number, work)
         holds = isinstance(work, CallDevice | OpenKernel)
         slot.under_way += 1
         slot.working += holds
@@ -225,9 +225,9 @@ class Cluster:
             raise said.raised
         return said.value
 
-    def _opened_answer(self, slot: Slot, sealed: bytes) -> Answer:
+    def _opened_answer(self, slot: MemberSlot, sealed: bytes) -> WorkAnswer:
         try:
-            answer: Answer = self._seal.open("answer", sealed)
+            answer: WorkAnswer = self._seal.open("answer", sealed)
         except ForgedError as error:
             # A host with another token: others go on without it.
             slot.refused = f"{slot.info}: {error.message}"
@@ -238,7 +238,7 @@ class Cluster:
             raise SlotLostError(slot.refused) from error
         return answer
 
-    async def _sent(self, slot: Slot, request: Request, deadline_s: float) -> bytes:
+    async def _sent(self, slot: MemberSlot, request: WorkRequest, deadline_s: float) -> bytes:
         if self._down is not None:
             raise self._down
         if slot.gone.done():
@@ -255,7 +255,7 @@ class Cluster:
         finally:
             result.cancel()
 
-    async def _answered(self, slot: Slot, request: Request) -> bytes:
+    async def _answered(self, slot: MemberSlot, request: WorkRequest) -> bytes:
         """Send a request straight to its worker, or by the scheduler where that cannot be."""
         sealed = self._seal.close("request", request)
         if not slot.relayed:
@@ -265,7 +265,7 @@ class Cluster:
                 slot.relayed = True
         return await self._relayed(slot, request, sealed)
 
-    async def _relayed(self, slot: Slot, request: Request, sealed: bytes) -> bytes:
+    async def _relayed(self, slot: MemberSlot, request: WorkRequest, sealed: bytes) -> bytes:
         """Have the scheduler pass a request on, as a task that this worker alone can run.
 
         It costs the scheduler several times what a connection costs us.
@@ -289,7 +289,7 @@ class Cluster:
             future.release()
         return said
 
-    async def _look_why(self, slot: Slot) -> None:
+    async def _look_why(self, slot: MemberSlot) -> None:
         """Give the scheduler a moment to learn of a lost worker what its connection tells at once.
 
         The scheduler itself may be what is gone: then so are all workers.
@@ -302,7 +302,7 @@ class Cluster:
                     return
 
     def _why(
-        self, slot: Slot, work: Work, result: asyncio.Future[bytes], deadline_s: float
+        self, slot: MemberSlot, work: Work, result: asyncio.Future[bytes], deadline_s: float
     ) -> DeviceError:
         """Say why there is no answer: whom it was lost with."""
         if self._down is not None or self._client.status != "running":
@@ -333,7 +333,7 @@ class Cluster:
                 self._lose(slot, "is gone with its scheduler", silent=True)
         return self._down
 
-    def _lose(self, slot: Slot, why: str, *, silent: bool = False) -> None:
+    def _lose(self, slot: MemberSlot, why: str, *, silent: bool = False) -> None:
         if slot.gone.done():
             return
         slot.gone.set_result(why)
@@ -356,8 +356,8 @@ class Cluster:
 
     async def _take(
         self, wanted: Wanted, kernel: OpenKernel, bundle: Bundle, wait_s: float
-    ) -> tuple[Slot, DeviceInfo]:
-        ends_s, refused = time.monotonic() + wait_s, set[Slot]()
+    ) -> tuple[MemberSlot, DeviceInfo]:
+        ends_s, refused = time.monotonic() + wait_s, set[MemberSlot]()
         failure: DeviceError | None = None
         told = False
         while True:
@@ -408,7 +408,9 @@ class Cluster:
         reasons, remedies = zip(*found, strict=True)
         return LeftOutError("; ".join(reasons), remedy="; ".join(dict.fromkeys(remedies)))
 
-    async def _opened(self, slot: Slot, kernel: OpenKernel, bundle: Bundle) -> DeviceInfo | None:
+    async def _opened(
+        self, slot: MemberSlot, kernel: OpenKernel, bundle: Bundle
+    ) -> DeviceInfo | None:
         """Hold a slot and open a kernel there; None where another run holds it."""
         self._taken[slot.info.slot] = slot
         said: DeviceInfo | Held | None = None
@@ -419,7 +421,7 @@ class Cluster:
                 self._taken.pop(slot.info.slot, None)
         return None if isinstance(said, Held) else said
 
-    def _living(self) -> list[Slot]:
+    def _living(self) -> list[MemberSlot]:
         found = (slot for slot in self._slots.values() if not slot.gone.done())
         return sorted(found, key=lambda slot: slot.info.name)
 
@@ -475,7 +477,7 @@ class Cluster:
             if known is not None and known.last_seen == last_seen:
                 return  # as silent as when it was lost
             connections = Connections(address, self._tls, self.settings.patience.connect_s)
-            known = Slot(info, address, connections, self._loop.create_future())
+            known = MemberSlot(info, address, connections, self._loop.create_future())
             self._slots[info.slot] = known
         now_s = time.monotonic()
         if last_seen != known.last_seen:
@@ -498,7 +500,7 @@ class Cluster:
                         self._keeping.add(task := asyncio.ensure_future(self._keep(slot)))
                         task.add_done_callback(self._keeping.discard)
 
-    async def _keep(self, slot: Slot) -> None:
+    async def _keep(self, slot: MemberSlot) -> None:
         with suppress(DeviceError, WorkerError):  # the next call tells
             await self.ask(slot, Keep(), self.settings.patience.silent_s)
 

@@ -10,7 +10,7 @@ from tuner.device.base import Counted, DeviceInfo, Outcome, Program, Watchers
 from tuner.device.forwarding import ForwardingDevice
 from tuner.extensions.scale.cluster.coordinator import MOST_LOSSES, Cluster, LostTooOftenError
 from tuner.extensions.scale.cluster.files import kernel_bundle, retold
-from tuner.extensions.scale.cluster.membership import Slot, Wanted
+from tuner.extensions.scale.cluster.membership import MemberSlot, Wanted
 from tuner.extensions.scale.cluster.messages import (
     COUNTERS,
     WATCHERS,
@@ -120,7 +120,7 @@ class RemoteDevice(ForwardingDevice):
             raise DeviceLost(f"{why}; {self._slot.info} is another device: {info.name}")
         self._say(f"the work of {before.info.name} goes on with {self._slot.info.name}")
 
-    def _taken(self, wait_s: float) -> tuple[Slot, DeviceInfo]:
+    def _taken(self, wait_s: float) -> tuple[MemberSlot, DeviceInfo]:
         with self._bundle.errors_at_home():
             slot, info = self._cluster.take(self._wanted, self._kernel, self._bundle, wait_s=wait_s)
         return slot, replace(info, environment={**info.environment, "host": slot.info.host})

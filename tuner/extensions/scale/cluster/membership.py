@@ -13,7 +13,7 @@ from tuner.model.errors import InputError
 
 
 @dataclass(eq=False, slots=True)
-class Slot:
+class MemberSlot:
     """A slot of the cluster as the scheduler last told of it; `gone` is set once it is lost.
 
     `relayed` is set where its host takes no connection from here, `refused` says why it is not
@@ -47,7 +47,7 @@ class Wanted:
     model: str = ""
     name: str = ""
 
-    def among(self, slots: Sequence[Slot]) -> list[Slot]:
+    def among(self, slots: Sequence[MemberSlot]) -> list[MemberSlot]:
         """Choose; raise `InputError` where GPUs of several models would be used."""
         found = [slot for slot in slots if self._fits(slot.info)]
         models = sorted({slot.info.model for slot in found})
@@ -58,7 +58,7 @@ class Wanted:
             )
         return found
 
-    def refusal(self, slots: Sequence[Slot]) -> str:
+    def refusal(self, slots: Sequence[MemberSlot]) -> str:
         """Say why there is no slot, and what there is."""
         what = "CPU" if self.on_cpu else f"GPU {self.model!r}" if self.model else "GPU"
         what = self.name or what

@@ -178,7 +178,7 @@ def pool_of(work: Work) -> Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class WorkRequest:
     """One piece of work for one process. `number` counts a holder's requests up."""
 
     slot: str
@@ -200,7 +200,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WorkAnswer:
     """What came of a holder's request: a value, or the error that was raised instead.
 
     `holder` is "" and `number` 0 where the request could not be read.

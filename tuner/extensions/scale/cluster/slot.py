@@ -24,7 +24,6 @@ from tuner.extensions.scale.cluster.messages import (
     COUNTERS,
     TOPIC,
     WATCHERS,
-    Answer,
     CallDevice,
     Compile,
     Held,
@@ -32,10 +31,11 @@ from tuner.extensions.scale.cluster.messages import (
     Leave,
     NameCompiler,
     OpenKernel,
-    Request,
     SlotInfo,
     StoreFiles,
     ToldWatchers,
+    WorkAnswer,
+    WorkRequest,
     code_version,
     cuda_version,
 )
@@ -70,7 +70,7 @@ class SlotOptions:
     lease_s: float
 
 
-class Slot:
+class WorkerSlot:
     """Open kernels, run their programs and compile, for one run at a time.
 
     A run holds the slot from `OpenKernel` on, until it leaves or is silent for `lease_s`.
@@ -100,20 +100,20 @@ class Slot:
         """Do what a signed request asks for, and sign what came of it."""
         asked = (self._info.slot, "", 0)
         try:
-            request: Request = self._seal.open("request", sealed)
+            request: WorkRequest = self._seal.open("request", sealed)
             asked = (self._info.slot, request.holder, request.number)
             if request.slot != self._info.slot:
                 raise ForgedError(f"this work is for another process than {self._info.name}")
-            made = Answer(*asked, value=self._do(request))
+            made = WorkAnswer(*asked, value=self._do(request))
         except TunerError as error:
             retell(error, self._told)
-            made = Answer(*asked, raised=error)
+            made = WorkAnswer(*asked, raised=error)
         except MemoryError as error:  # NumPy's and CuPy's are subclasses, known here only
-            made = Answer(*asked, raised=MemoryError(str(error)))
+            made = WorkAnswer(*asked, raised=MemoryError(str(error)))
         except Exception:  # noqa: BLE001 - the traceback must reach the coordinator, whatever it is
             trace = self._told(traceback.format_exc())
             failed = WorkerError(f"on {self._info.host}:\n{trace}")
-            made = Answer(*asked, raised=failed)
+            made = WorkAnswer(*asked, raised=failed)
         return self._seal.close("answer", made)
 
     def _told(self, text: str) -> str:
@@ -126,7 +126,7 @@ class Slot:
         for compiler in self._compilers.values():
             compiler.close()
 
-    def _do(self, request: Request) -> Any:
+    def _do(self, request: WorkRequest) -> Any:
         work = request.work
         if isinstance(work, StoreFiles):
             return self._files.put(work.contents)
@@ -143,7 +143,7 @@ class Slot:
             return self._open(request, work)
         return self._call(request, work)
 
-    def _open(self, request: Request, work: OpenKernel) -> Any:
+    def _open(self, request: WorkRequest, work: OpenKernel) -> Any:
         if lacking := self._files.lacking(work.files):
             return lacking
         if not self._take(request.holder):
@@ -161,7 +161,7 @@ class Slot:
                 self._leave(request.holder)
                 raise
 
-    def _call(self, request: Request, work: CallDevice) -> Any:
+    def _call(self, request: WorkRequest, work: CallDevice) -> Any:
         if request.holder != self._holder or self._device is None:
             raise WorkerError(f"{self._info.name} is no longer held by this run")
         self._require_new(request)
@@ -225,7 +225,7 @@ class Slot:
             with self._lock:
                 self._holder = ""
 
-    def _require_new(self, request: Request) -> None:
+    def _require_new(self, request: WorkRequest) -> None:
         """Refuse a copy of a request that was taken already: nothing is measured twice."""
         with self._lock:
             if request.number <= self._number:
@@ -270,7 +270,7 @@ class _Tools:
             part.close()
 
 
-def slot_worker(options: SlotOptions, slot: Slot, **settings: Any) -> Worker:
+def slot_worker(options: SlotOptions, slot: WorkerSlot, **settings: Any) -> Worker:
     """Make the Dask worker of a slot; `settings` go to Dask as they are."""
     from distributed import Worker
 
@@ -294,7 +294,7 @@ def slot_worker(options: SlotOptions, slot: Slot, **settings: Any) -> Worker:
     )
 
 
-async def _work(options: SlotOptions, slot: Slot, connection: socket.socket) -> None:
+async def _work(options: SlotOptions, slot: WorkerSlot, connection: socket.socket) -> None:
     with refused_connection(options.address):
         worker = await slot_worker(options, slot)
     send(connection, {"joined": worker.address})
@@ -311,7 +311,7 @@ def serve(descriptor: str) -> None:
     info = replace(options.info, version=code_version(), cuda=cuda_version())
     options = replace(options, info=info)
     seal, files = Seal(options.token), FileStore(options.files)
-    slot = Slot(options.info, seal, files, options.lease_s)
+    slot = WorkerSlot(options.info, seal, files, options.lease_s)
     try:
         asyncio.run(_work(options, slot, connection))
     except TunerError as error:

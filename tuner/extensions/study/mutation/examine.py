@@ -45,7 +45,7 @@ SAME_CODE = "same machine code"
 NOT_ON_HOST = "compiles to other code for the GPU, but to the same for the host"
 
 
-class Verdict(StrEnum):
+class Judgement(StrEnum):
     """What became of a mutant; `stillborn` ones do not compile."""
 
     KILLED = "killed"
@@ -62,14 +62,14 @@ class MutantVerdict:
     """
 
     mutant: Mutant
-    verdict: Verdict
+    verdict: Judgement
     reason: str = ""
     workload: Workload | None = None
     mark: str | None = None
 
     @property
     def mark_is_wrong(self) -> bool:
-        return self.mark is not None and self.verdict is Verdict.KILLED
+        return self.mark is not None and self.verdict is Judgement.KILLED
 
 
 class Compilations:
@@ -138,14 +138,14 @@ class Bench(Compilations):
                 results[request] = done or self._compiler.submit(request).result()
             result = results[request]
             if not result.ok:
-                return MutantVerdict(mutant, Verdict.STILLBORN, result.error), False
+                return MutantVerdict(mutant, Judgement.STILLBORN, result.error), False
             if result.cubin == self.original(workload).cubin:
                 continue
             same = False
             found = self._device.verify(self._subject.program(text, workload, result))
             if found.status is not Status.CORRECT:
                 reason = f"{found.status}: {found.reason}"
-                return MutantVerdict(mutant, Verdict.KILLED, reason, workload), False
+                return MutantVerdict(mutant, Judgement.KILLED, reason, workload), False
         return None, same
 
 
@@ -191,8 +191,8 @@ class Examiner:
         judged = self._judge(mutant, compilation.result())
         # What only makes a kernel slow may or may not run out of time: that says nothing of a mark.
         timed_out = judged.reason.startswith(f"{Status.TIMEOUT}:")
-        if mark is not None and (timed_out or judged.verdict is Verdict.SURVIVED):
-            return MutantVerdict(mutant, Verdict.EQUIVALENT, mark, mark=mark)
+        if mark is not None and (timed_out or judged.verdict is Judgement.SURVIVED):
+            return MutantVerdict(mutant, Judgement.EQUIVALENT, mark, mark=mark)
         return replace(judged, mark=mark)
 
     def _judge(self, mutant: Mutant, first: CompileResult) -> MutantVerdict:
@@ -200,13 +200,13 @@ class Examiner:
         if verdict is not None:
             return verdict
         if self._same_on_gpu(mutant, otherwise=same_on_host):
-            return MutantVerdict(mutant, Verdict.EQUIVALENT, SAME_CODE)
+            return MutantVerdict(mutant, Judgement.EQUIVALENT, SAME_CODE)
         if same_on_host:
-            return MutantVerdict(mutant, Verdict.SURVIVED, NOT_ON_HOST)
+            return MutantVerdict(mutant, Judgement.SURVIVED, NOT_ON_HOST)
         sanitized = self._sanitized.verdict(mutant)[0] if self._sanitized is not None else None
-        if sanitized is not None and sanitized.verdict is Verdict.KILLED:
+        if sanitized is not None and sanitized.verdict is Judgement.KILLED:
             return sanitized
-        return MutantVerdict(mutant, Verdict.SURVIVED)
+        return MutantVerdict(mutant, Judgement.SURVIVED)
 
     def _same_on_gpu(self, mutant: Mutant, *, otherwise: bool) -> bool:
         # `otherwise` where the GPU's compiler refuses the original
@@ -239,15 +239,15 @@ def score_of(
     subject: MutationSubject, verdicts: Sequence[MutantVerdict], date: str
 ) -> MutationScore:
     counts = Counter(verdict.verdict for verdict in verdicts)
-    survivors = (v.mutant.identity for v in verdicts if v.verdict is Verdict.SURVIVED)
+    survivors = (v.mutant.identity for v in verdicts if v.verdict is Judgement.SURVIVED)
     return MutationScore(
         kernel=subject.spec.name,
         subject=subject.name,
         mutants=len(subject.reached),
-        killed=counts[Verdict.KILLED],
-        survived=counts[Verdict.SURVIVED],
-        equivalent=counts[Verdict.EQUIVALENT],
-        stillborn=counts[Verdict.STILLBORN],
+        killed=counts[Judgement.KILLED],
+        survived=counts[Judgement.SURVIVED],
+        equivalent=counts[Judgement.EQUIVALENT],
+        stillborn=counts[Judgement.STILLBORN],
         survivors=tuple(map(str, survivors)),
         source_sha=file_sha(subject.path),
         date=date,
@@ -298,7 +298,7 @@ class MutationReport:
 
     @property
     def survivors(self) -> tuple[MutantVerdict, ...]:
-        return tuple(v for v in self.verdicts if v.verdict is Verdict.SURVIVED)
+        return tuple(v for v in self.verdicts if v.verdict is Judgement.SURVIVED)
 
 
 @runtime_checkable
@@ -400,7 +400,7 @@ def as_object(found: MutationReport) -> dict[str, object]:
         "share": score.share,
         "mutants": score.mutants,
         "examined": score.examined,
-        "counts": {one.value: getattr(score, one) for one in Verdict},
+        "counts": {one.value: getattr(score, one) for one in Judgement},
         "workloads": [workload.values for workload in subject.workloads],
         "unsanitized": found.unsanitized,
         "seconds": round(found.seconds, 1),

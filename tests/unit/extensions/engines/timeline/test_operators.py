@@ -10,7 +10,7 @@ from timelines import ATTENTION, GEMM, NORM, SILU, eager_layer, kernel, replayed
 
 from tuner.extensions.engines.timeline.operators import UNKNOWN, key_of, labelled, rules, shapes_of
 from tuner.extensions.engines.timeline.read import read
-from tuner.extensions.engines.timeline.trace import Call, Launch, Trace
+from tuner.extensions.engines.timeline.trace import Call, Trace, TracedLaunch
 from tuner.model.kernel import Workload
 from tuner.space.load import load_definition
 
@@ -69,8 +69,8 @@ KINDS = {
 }
 
 
-def launch(name: str, call: Call | None = None) -> Launch:
-    return Launch(name, 0.0, 1.0, (1, 1, 1), (1, 1, 1), call=call)
+def launch(name: str, call: Call | None = None) -> TracedLaunch:
+    return TracedLaunch(name, 0.0, 1.0, (1, 1, 1), (1, 1, 1), call=call)
 
 
 def axes_of(call: Call) -> dict[str, int] | None:
@@ -228,7 +228,7 @@ def test_one_kernel_and_grid_with_two_shapes_tells_nothing() -> None:
     assert key_of(one) in shapes_of(read_as(one, one), rules())
 
 
-def read_as(*launches: Launch) -> Trace:
+def read_as(*launches: TracedLaunch) -> Trace:
     return Trace(Path("trace.json"), launches)
 
 

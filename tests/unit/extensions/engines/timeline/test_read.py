@@ -26,7 +26,7 @@ from timelines import (
 
 from tuner.extensions.engines.timeline import chrome
 from tuner.extensions.engines.timeline.read import read
-from tuner.extensions.engines.timeline.trace import Call, Launch, Trace, base_name
+from tuner.extensions.engines.timeline.trace import Call, Trace, TracedLaunch, base_name
 from tuner.model.errors import InputError
 
 
@@ -50,7 +50,7 @@ def test_a_kernel_has_its_grid_its_stream_and_the_operator_that_launched_it(path
     ]
     trace = read(torch_trace(path, events))
     call = Call("sgl_kernel::silu_and_mul", ((3, 8), (3, 16)), ("", ""), ("a", "b"))
-    launch = Launch("void act<1>()", 10.0, 2.5, (3, 1, 1), (64, 2, 1), 0, 9, call)
+    launch = TracedLaunch("void act<1>()", 10.0, 2.5, (3, 1, 1), (64, 2, 1), 0, 9, call)
     assert trace == Trace(path, (launch,), "NVIDIA H200")
 
 
@@ -125,7 +125,7 @@ def test_nsys_tells_the_same_as_torch_but_for_shapes(tmp_path: Path) -> None:
     trace = read(nsys_export(tmp_path / "trace.sqlite", kernels, COPIES, node=3))
     assert (trace.gpu, trace.memory_gbps) == ("NVIDIA H200", 4917.0)
     first, second = trace.launches[:2]
-    assert first == Launch(
+    assert first == TracedLaunch(
         LAYER[0][0], 0.0, 0.5, (LAYER[0][1], 1, 1), (128, 1, 1), 0, 7, replayed=True
     )
     assert second.start_us == 1.0

@@ -14,7 +14,7 @@ from tuner.extensions.engines.timeline.table import (
     stated_workloads,
     without_shapes,
 )
-from tuner.extensions.engines.timeline.trace import Launch
+from tuner.extensions.engines.timeline.trace import TracedLaunch
 from tuner.model.errors import InputError
 from tuner.model.kernel import Workload
 from tuner.space.load import load_definition
@@ -30,7 +30,7 @@ GEMM = Label(kind="GEMM")
 
 
 def rows(*found: tuple[str, float, Label], gbps: float | None = 1000.0) -> tuple[Row, ...]:
-    launches = ((Launch(name, 0.0, us, (1, 1, 1)), label) for name, us, label in found)
+    launches = ((TracedLaunch(name, 0.0, us, (1, 1, 1)), label) for name, us, label in found)
     return rows_of(launches, SPACES, gbps)
 
 
@@ -63,7 +63,7 @@ def test_the_floor_is_that_of_the_choice() -> None:
     space = load_definition(ROOT / "search_spaces" / "sglang" / "per_token_group_quant.yaml")
     workload = Workload.of({"T": 64, "K": 4096})
     chosen = Label("per_token_group_quant", "", choices=(("FUSED", "true"),), workload=workload)
-    launches = [(Launch("k", 0.0, 9.0), chosen)]
+    launches = [(TracedLaunch("k", 0.0, 9.0), chosen)]
     (row,) = rows_of(launches, {"per_token_group_quant": space}, 1000.0)
     assert row.floor_us == pytest.approx((64 * 4096 * 5 + 64 * 32 * 4) / 1e6)
 

@@ -21,8 +21,13 @@ from tuner.extensions.scale.cluster.compiler import RemoteCompiler
 from tuner.extensions.scale.cluster.connections import Connections, UnreachableError
 from tuner.extensions.scale.cluster.coordinator import MOST_LOSSES, Cluster, SlotLostError
 from tuner.extensions.scale.cluster.device import RemoteDevice, RemoteGpu
-from tuner.extensions.scale.cluster.membership import Slot, Wanted
-from tuner.extensions.scale.cluster.messages import CPU_MODEL, Answer, code_version, cuda_version
+from tuner.extensions.scale.cluster.membership import MemberSlot, Wanted
+from tuner.extensions.scale.cluster.messages import (
+    CPU_MODEL,
+    WorkAnswer,
+    code_version,
+    cuda_version,
+)
 from tuner.extensions.scale.cluster.signing import Seal
 from tuner.model.errors import (
     ClusterLost,
@@ -125,7 +130,7 @@ def test_a_slot_that_is_given_back_while_others_are_kept_does_not_end_that(
     kept: list[str] = []
     with connected(hosts, said, keep_s=0.0) as cluster:
 
-        def keep(slot: Slot) -> Coroutine[Any, Any, None]:
+        def keep(slot: MemberSlot) -> Coroutine[Any, Any, None]:
             kept.append(slot.info.name)
             cluster.release(slot, None)
             return asyncio.sleep(0)
@@ -480,7 +485,7 @@ def test_a_source_that_is_lost_with_worker_after_worker_does_not_compile(
     with connected(hosts, said) as cluster:
         ask, lost = cluster.ask, list[str]()
 
-        async def losing(slot: Slot, *arguments: Any) -> Any:
+        async def losing(slot: MemberSlot, *arguments: Any) -> Any:
             if len(lost) == MOST_LOSSES:
                 return await ask(slot, *arguments)
             lost.append(slot.info.name)
@@ -500,7 +505,7 @@ def test_an_answer_to_another_run_is_refused(
     answered, seal = slot.answer, Seal(TOKEN)
 
     def of_another_run(sealed: bytes) -> bytes:
-        answer: Answer = seal.open("answer", answered(sealed))
+        answer: WorkAnswer = seal.open("answer", answered(sealed))
         return seal.close("answer", replace(answer, holder="another run"))
 
     with connected(hosts, said, rejoin_s=1.0) as cluster:

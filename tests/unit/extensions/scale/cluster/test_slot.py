@@ -10,21 +10,21 @@ from cluster_doubles import H200, TOKEN, StandIn, info_of, program
 
 from tuner.extensions.scale.cluster.files import FileStore, kernel_bundle
 from tuner.extensions.scale.cluster.messages import (
-    Answer,
     CallDevice,
     Held,
     Keep,
     LacksFiles,
     Leave,
     OpenKernel,
-    Request,
     SlotInfo,
     StoreFiles,
     Work,
+    WorkAnswer,
+    WorkRequest,
     read_info,
 )
 from tuner.extensions.scale.cluster.signing import ForgedError, Seal
-from tuner.extensions.scale.cluster.slot import Slot
+from tuner.extensions.scale.cluster.slot import WorkerSlot
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.kernel import KernelSpec
 
@@ -34,16 +34,20 @@ INFO = SlotInfo("s1", "node/cuda:0", "node", "cuda:0", H200, "1", "2", 1)
 class Caller:
     """Asks a slot as the coordinator does."""
 
-    def __init__(self, slot: Slot, spec: KernelSpec, device: StandIn) -> None:
+    def __init__(self, slot: WorkerSlot, spec: KernelSpec, device: StandIn) -> None:
         self.slot, self.device, self.number = slot, device, 0
         moved, self.bundle = kernel_bundle(spec)
         self.kernel = OpenKernel(moved, {}, self.bundle.files)
 
-    def ask(self, work: Work, holder: str = "me", slot: str = "s1", token: str = TOKEN) -> Answer:
+    def ask(
+        self, work: Work, holder: str = "me", slot: str = "s1", token: str = TOKEN
+    ) -> WorkAnswer:
         self.number += 1
         seal = Seal(token)
-        sealed = self.slot.answer(seal.close("request", Request(slot, holder, self.number, work)))
-        answer: Answer = Seal(TOKEN).open("answer", sealed)
+        sealed = self.slot.answer(
+            seal.close("request", WorkRequest(slot, holder, self.number, work))
+        )
+        answer: WorkAnswer = Seal(TOKEN).open("answer", sealed)
         return answer
 
     def open(self, holder: str = "me") -> object:
@@ -62,7 +66,7 @@ def caller(spec: KernelSpec, tmp_path: Path) -> Caller:
 def made(spec: KernelSpec, folder: Path, lease_s: float) -> Caller:
     device = StandIn(info_of())
     seal, files = Seal(TOKEN), FileStore(folder / "store")
-    slot = Slot(INFO, seal, files, lease_s, opened=lambda *_: device)
+    slot = WorkerSlot(INFO, seal, files, lease_s, opened=lambda *_: device)
     return Caller(slot, spec, device)
 
 
@@ -123,7 +127,7 @@ def test_a_slot_at_work_is_not_opened_again_not_even_by_its_holder(caller: Calle
 def test_a_copy_of_a_request_is_not_run_again(caller: Caller) -> None:
     caller.open()
     caller.number += 1
-    copied = Seal(TOKEN).close("request", Request("s1", "me", caller.number, RUN))
+    copied = Seal(TOKEN).close("request", WorkRequest("s1", "me", caller.number, RUN))
     first, second = (Seal(TOKEN).open("answer", caller.slot.answer(copied)) for _ in range(2))
     assert first.raised is None
     assert isinstance(second.raised, ForgedError)

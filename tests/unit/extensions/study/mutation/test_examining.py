@@ -18,8 +18,8 @@ from tuner.extensions.study.mutation.examine import (
     SAME_CODE,
     Bench,
     Examiner,
+    Judgement,
     MutantVerdict,
-    Verdict,
 )
 from tuner.extensions.study.mutation.subject import MutationSubject
 from tuner.model.errors import DeviceError, KernelError, SpaceError
@@ -80,7 +80,7 @@ def test_broken_reductions_are_caught(make_subject: MakeSubject, make_examiner) 
         subject, examiner, "__syncthreads(); -> ;", "+ -> -", "+= -> -=", "i -> i + 64", "64 -> 63"
     )
     assert len(found) == 10
-    lost = (Verdict.KILLED, Verdict.STILLBORN)
+    lost = (Judgement.KILLED, Judgement.STILLBORN)
     survived = [name for name, v in found.items() if v.verdict not in lost]
     assert survived == []
 
@@ -90,7 +90,7 @@ def test_a_mutant_that_never_ends_costs_one_time_limit(make_subject, make_examin
     mutants = [m for m in subject.reached if m.identity.change == "+= -> ="]
     endless = [m for m in mutants if m.identity.line.startswith("for (int i")]
     (verdict,) = make_examiner(subject).examine(endless, {})
-    assert verdict.verdict is Verdict.KILLED
+    assert verdict.verdict is Judgement.KILLED
     assert verdict.reason.startswith("timeout: ")
 
 
@@ -103,12 +103,12 @@ def test_a_guard_is_caught_only_by_a_size_that_needs_it(
     subject = make_subject()
     assert [str(w) for w in subject.workloads] == ["T=3 N=100", "T=4 N=256"]
     (verdict,) = fates(subject, make_examiner(subject), "i < N -> true").values()
-    assert (verdict.verdict, str(verdict.workload)) == (Verdict.KILLED, "T=3 N=100")
+    assert (verdict.verdict, str(verdict.workload)) == (Judgement.KILLED, "T=3 N=100")
 
     edit(folder / "row_sums.yaml", ", held_out: [{T: 3, N: 100}]", "")
     subject = make_subject()
     (verdict,) = fates(subject, make_examiner(subject), "i < N -> true").values()
-    assert (verdict.verdict, verdict.reason) == (Verdict.SURVIVED, "")
+    assert (verdict.verdict, verdict.reason) == (Judgement.SURVIVED, "")
 
 
 def test_reading_past_the_end_is_caught_by_the_sanitizers(
@@ -122,10 +122,13 @@ def test_reading_past_the_end_is_caught_by_the_sanitizers(
     mutants = [m for m in subject.reached if m.identity.change == "i < N -> true"]
     plain, sanitized = make_examiner(subject), make_examiner(subject, sanitized=True)
     sanitized.require_correct()
-    assert [v.verdict for v in plain.examine(mutants, {})] == [Verdict.SURVIVED, Verdict.SURVIVED]
+    assert [v.verdict for v in plain.examine(mutants, {})] == [
+        Judgement.SURVIVED,
+        Judgement.SURVIVED,
+    ]
     assert plain.unsanitized == "g++ came without them"
     past_the_end, needless = sanitized.examine(mutants, {})
-    assert (past_the_end.verdict, needless.verdict) == (Verdict.KILLED, Verdict.SURVIVED)
+    assert (past_the_end.verdict, needless.verdict) == (Judgement.KILLED, Judgement.SURVIVED)
     assert past_the_end.reason.startswith("launch: ")
 
 
@@ -138,7 +141,7 @@ def test_the_same_machine_code_is_equivalent(folder: Path, make_subject, make_ex
     edit(folder / "row_sums.cu", "float sum = 0.0f;", "float sum = 0.0f; int spare = 3;")
     subject = make_subject()
     found = fates(subject, make_examiner(subject), "3 -> 4", "3 -> 0")
-    assert {(v.verdict, v.reason) for v in found.values()} == {(Verdict.EQUIVALENT, SAME_CODE)}
+    assert {(v.verdict, v.reason) for v in found.values()} == {(Judgement.EQUIVALENT, SAME_CODE)}
 
 
 def test_code_that_only_a_gpu_runs_is_not_taken_for_equivalent(
@@ -153,8 +156,8 @@ def test_code_that_only_a_gpu_runs_is_not_taken_for_equivalent(
     subject = make_subject()
     found = fates(subject, make_examiner(subject), "7 -> 8", "9 -> 10")
     assert [(v.verdict, v.reason) for v in found.values()] == [
-        (Verdict.EQUIVALENT, SAME_CODE),
-        (Verdict.SURVIVED, NOT_ON_HOST),
+        (Judgement.EQUIVALENT, SAME_CODE),
+        (Judgement.SURVIVED, NOT_ON_HOST),
     ]
 
 
@@ -165,10 +168,10 @@ def test_a_mark_makes_a_survivor_equivalent_but_no_victim(
     subject = make_subject()
     examiner = make_examiner(subject)
     (right,) = fates(subject, examiner, "7 -> 8", marked="7 -> 8").values()
-    assert (right.verdict, right.reason) == (Verdict.EQUIVALENT, "a reason")
+    assert (right.verdict, right.reason) == (Judgement.EQUIVALENT, "a reason")
     assert not right.mark_is_wrong
     (wrong,) = fates(subject, examiner, "i -> i + 64", marked="i -> i + 64").values()
-    assert (wrong.verdict, wrong.mark_is_wrong) == (Verdict.KILLED, True)
+    assert (wrong.verdict, wrong.mark_is_wrong) == (Judgement.KILLED, True)
 
 
 def test_a_template_is_mutated_where_it_is_rendered_for_each_workload(
@@ -183,7 +186,7 @@ def test_a_template_is_mutated_where_it_is_rendered_for_each_workload(
     assert "kWidth = 256" in subject.mutated(last, mutant)
     assert all("int k = 2;" in subject.mutated(w, mutant) for w in (first, last))
     (verdict,) = examiner.examine([mutant], {})
-    assert verdict.verdict is Verdict.KILLED
+    assert verdict.verdict is Judgement.KILLED
     rows = (folder / "row_sums.cu.j2").read_text().splitlines()
     assert "for (int k = 1; k < kThreads; ++k)" in rows[subject.place(mutant) - 1]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.extensions.study.mutation.examine import MutantVerdict, Verdict, save_score, score_of
+from tuner.extensions.study.mutation.examine import Judgement, MutantVerdict, save_score, score_of
 from tuner.model.errors import SessionError
 from tuner.report.mutation_score import FILE, MutationScore, load_score, share_text
 
@@ -14,8 +14,8 @@ from tuner.report.mutation_score import FILE, MutationScore, load_score, share_t
 @pytest.fixture
 def score(make_subject) -> MutationScore:
     subject = make_subject()
-    killed = (Verdict.KILLED,) * 3
-    cycle = (*killed, Verdict.SURVIVED, Verdict.EQUIVALENT, Verdict.STILLBORN)
+    killed = (Judgement.KILLED,) * 3
+    cycle = (*killed, Judgement.SURVIVED, Judgement.EQUIVALENT, Judgement.STILLBORN)
     verdicts = [MutantVerdict(m, f) for m, f in zip(subject.reached, 2 * cycle, strict=False)]
     return score_of(subject, verdicts, "2026-11-20")
 
