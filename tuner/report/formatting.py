@@ -22,14 +22,14 @@ MOST_WORKLOAD_CHARS = 28
 
 
 def rounded(value: float | None) -> float | None:
-    return None if value is None else _rounded(value)
+    return None if value is None else _round(value)
 
 
 def rounded_all(values: Iterable[float]) -> list[float]:
-    return [_rounded(value) for value in values]
+    return [_round(value) for value in values]
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     return round(value, DIGITS) if abs(value) >= SMALL else float(f"{value:.{DIGITS}g}")
 
 
@@ -49,7 +49,7 @@ def significant(value: float) -> str:
 
 def ratio(value: float) -> str:
     """Write a speedup: `1.60x`, with the digits of its interval's bounds near 1: `1.004x`."""
-    return f"{_bound(value)}x"
+    return f"{_write_bound(value)}x"
 
 
 def interval(bounds: tuple[float, float]) -> str:
@@ -57,10 +57,10 @@ def interval(bounds: tuple[float, float]) -> str:
 
     A bound that rounds to 1.00 gets the digits that show on which side of 1 it is.
     """
-    return f"[{_bound(bounds[0])}, {_bound(bounds[1])}]"
+    return f"[{_write_bound(bounds[0])}, {_write_bound(bounds[1])}]"
 
 
-def _bound(value: float) -> str:
+def _write_bound(value: float) -> str:
     for digits in (2, 3, 4):
         text = f"{value:.{digits}f}"
         if value == 1.0 or float(text) != 1.0:

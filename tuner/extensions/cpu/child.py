@@ -161,11 +161,11 @@ Request = AttachRequest | DetachRequest | LoadRequest | RenewRequest | RunReques
 _REQUESTS: dict[str, type[Request]] = {kind.__name__: kind for kind in get_args(Request)}
 
 
-def encoded(request: Request) -> dict[str, Any]:
+def encode_request(request: Request) -> dict[str, Any]:
     return {"kind": type(request).__name__, **asdict(request)}
 
 
-def decoded(header: dict[str, Any]) -> Request:
+def decode_request(header: dict[str, Any]) -> Request:
     kind = _REQUESTS[header.pop("kind")]
     if kind is LoadRequest:
         header["calls"] = [LaunchCall(**call) for call in header["calls"]]

@@ -279,7 +279,7 @@ class HostCompiler:
             seconds = time.perf_counter() - started
             result, lasting = CompileResult(library, entries, resources, seconds=seconds), True
         except (ToolError, NotOnHostError) as error:
-            result, lasting = self._failed(error, request, time.perf_counter() - started)
+            result, lasting = self._report_failure(error, request, time.perf_counter() - started)
         if self._cache and lasting:
             self._cache.put(key, result)
         return result
@@ -290,9 +290,9 @@ class HostCompiler:
             # As a system folder, so that the rewriting leaves our own headers alone.
             options = ["-isystem", str(HEADERS), "-include", "cuda_on_host.h", *_language(request)]
             options += [f"-I{Path(one).absolute()}" for one in request.include_dirs]
-            text = self._preprocessed(options, folder, deadline)
+            text = self._preprocess(options, folder, deadline)
             if has_assembly(text):
-                text = self._preprocessed(["-include", "on_host/ptx.h", *options], folder, deadline)
+                text = self._preprocess(["-include", "on_host/ptx.h", *options], folder, deadline)
             allowed = (*map(Path, request.include_dirs), folder, HEADERS, *self._gxx.include_dirs)
             if refused := refusal(text, folder, allowed):
                 raise NotOnHostError(refused)
@@ -312,11 +312,11 @@ class HostCompiler:
             self._gxx.run([*code, *files, *_LINK], folder, deadline)
             return (folder / "unit.so").read_bytes()
 
-    def _preprocessed(self, options: list[str], folder: Path, deadline: float) -> str:
+    def _preprocess(self, options: list[str], folder: Path, deadline: float) -> str:
         unit = self._gxx.run(["-E", "-x", "c++", *options, UNIT_NAME], folder, deadline)
         return unit.decode(errors="replace")
 
-    def _failed(
+    def _report_failure(
         self, error: ToolError | NotOnHostError, request: CompileRequest, seconds: float
     ) -> tuple[CompileResult, bool]:
         if isinstance(error, NotOnHostError):

@@ -69,7 +69,7 @@ def prove(spec: KernelSpec, operators: Mapping[str, str], info: DeviceInfo) -> t
     others.sort(key=likeness)
     proofs: list[Proof] = []
     for workload in (first, *others[:1]):
-        proofs.append(_proved(spec, operators, info, workload, sizes_only=bool(proofs)))
+        proofs.append(_prove_on(spec, operators, info, workload, sizes_only=bool(proofs)))
         if proofs[-1].open_because or proofs[-1].mistakes:
             break
     return tuple(proofs)
@@ -81,7 +81,7 @@ def _ambiguous(workload: Workload) -> int:
     return len(workload.values) - len(set(sizes))
 
 
-def _proved(
+def _prove_on(
     spec: KernelSpec,
     operators: Mapping[str, str],
     info: DeviceInfo,
@@ -258,7 +258,7 @@ class _Observer:
             found += self.too_small(first)
             # What lies beyond an array may be another's: first that has to be right.
             for argument in self.arrays() if not found else ():
-                found.append(self.shown(argument, first, second))
+                found.append(self.judge_array(argument, first, second))
         except _OutOfTimeError:
             why = f"all of it in {BUDGET_S:g} s"
         except HostRunError as error:
@@ -287,10 +287,12 @@ class _Observer:
         return [self.beyond(name, line, drawn, contents) for name, line in lines.items()]
 
     def beyond(self, name: str, line: int | None, drawn: Contents, grown: Contents) -> ProofFinding:
-        touched = self.touched(grown, name)
+        touched = self.count_touched(grown, name)
         where = f" in line {line} of {self.spec.source.name}" if line else ""
         text = f"`{name}` has {drawn[name].size} elements, and the kernel reaches {touched}"
-        return self.finding(name, f"{text}{where}{self.shaped(touched)}{self.hint()}", mistake=True)
+        return self.finding(
+            name, f"{text}{where}{self.name_shape(touched)}{self.hint()}", mistake=True
+        )
 
     def hint(self) -> str:
         """Name the whole numbers that may be meant to point somewhere."""
@@ -303,7 +305,7 @@ class _Observer:
             return ""
         return f"; if {', '.join(whole)} hold indices, give them `fill: indices(N)`"
 
-    def shown(self, argument: Argument, first: Contents, second: Contents) -> ProofFinding:
+    def judge_array(self, argument: Argument, first: Contents, second: Contents) -> ProofFinding:
         """Say what one array is, or what is wrong with it."""
         name, size = argument.name, first[argument.name].size
         if argument.zeroed and self.run(first)[name].any():
@@ -311,11 +313,11 @@ class _Observer:
             return self.finding(name, text, mistake=True)
         touched = size
         if self.fits({**first, name: first[name][: size - 1]}):
-            touched = self.touched(first, name)
+            touched = self.count_touched(first, name)
         extent = f"the last of its {size} elements is touched"
         if touched < size:
             few = f"only the first {touched} of its {size} elements are" if touched else "none is"
-            extent = f"{few} touched{self.shaped(touched)}"
+            extent = f"{few} touched{self.name_shape(touched)}"
         if self.sizes_only or np.array_equal(_bits(first[name]), _bits(second[name])):
             return self.finding(name, f"`{name}`: {extent}")  # or its fill has one content only
         try:
@@ -323,7 +325,7 @@ class _Observer:
         except BeyondError as error:
             text = f"`{name}`: with other content in it, {error.message}{self.hint()}"
             return self.finding(name, text, mistake=True)
-        wrong, told = _judged(argument, seen)
+        wrong, told = _judge_role(argument, seen)
         if not wrong:
             return self.finding(name, f"`{name}` is {told}; {extent}")
         more = ""
@@ -345,7 +347,7 @@ class _Observer:
         )
         return _Seen(not kept.all(), bool(depends.any()) or elsewhere, int(kept.sum()), own.size)
 
-    def touched(self, contents: Contents, name: str) -> int:
+    def count_touched(self, contents: Contents, name: str) -> int:
         """Find how many elements are needed from the first to the last that is touched."""
         low, high = -1, int(contents[name].size)
         while high - low > 1:
@@ -361,7 +363,7 @@ class _Observer:
             return False
         return True
 
-    def shaped(self, size: int) -> str:
+    def name_shape(self, size: int) -> str:
         """Say which axes make so many elements, where some do."""
         values = self.workload.values
         if _ambiguous(self.workload):
@@ -395,7 +397,7 @@ class _Seen:
 _KEPT = "stay as they were"
 
 
-def _judged(argument: Argument, seen: _Seen) -> tuple[str, str]:
+def _judge_role(argument: Argument, seen: _Seen) -> tuple[str, str]:
     """Say what is wrong with an array's role, or else what it is."""
     role = argument.role
     if not seen.written and role in ("output", "inout"):

@@ -34,7 +34,7 @@ from tuner.extensions.cpu.child import (
     ServerHello,
     UnloadRequest,
     Work,
-    decoded,
+    decode_request,
     live,
 )
 from tuner.process import confinement
@@ -90,15 +90,15 @@ class _Server:
     def hello(self) -> ServerHello:
         """Learn from a child without a program what is limited, and how long a command takes."""
         for _ in range(_MOST_STARTS - 1):
-            hello, killed = self._introduced()
+            hello, killed = self._introduce_child()
             if not killed:
                 return hello
-        return self._introduced()[0]
+        return self._introduce_child()[0]
 
     def answer_one(self) -> None:
         message = receive(self._parent)
         try:
-            answer = self._served(decoded(message.header), message.descriptors)
+            answer = self._serve(decode_request(message.header), message.descriptors)
         finally:
             for descriptor in message.descriptors:
                 os.close(descriptor)
@@ -108,7 +108,7 @@ class _Server:
         for program in list(self._children):
             self._end(program)
 
-    def _introduced(self) -> tuple[ServerHello, bool]:
+    def _introduce_child(self) -> tuple[ServerHello, bool]:
         """Ask one child without a program; say also whether SIGKILL ended it."""
         child = self._fork(None)
         times_us: list[float] = []
@@ -119,7 +119,7 @@ class _Server:
             while ran.code == LaunchEnd.DONE and len(times_us) < _HANDSHAKES:
                 if times_us and time.perf_counter() > enough_s:
                     break
-                ran = child.command(0, _START_S) if child.pause() else _gone(child)
+                ran = child.command(0, _START_S) if child.pause() else _answer_of_ended(child)
                 times_us.append(ran.wall_us)
         finally:
             child.end()
@@ -129,7 +129,7 @@ class _Server:
         low, middle, high = (times_us[len(times_us) * part // 20] for part in (1, 10, 19))
         return ServerHello(limits.split(", ") if limits else [], middle, high - low), False
 
-    def _served(self, request: Request, descriptors: Sequence[int]) -> RunAnswer:
+    def _serve(self, request: Request, descriptors: Sequence[int]) -> RunAnswer:
         match request:
             case AttachRequest():
                 self._unmap()
@@ -153,7 +153,7 @@ class _Server:
                 assert self._attach is not None
                 work = Work(descriptors[0], request, self._attach, self._base, self._reading)
                 self._children[program] = self._fork(work)
-                return self._commanded(program, 0, request.timeout_s)
+                return self._command_child(program, 0, request.timeout_s)
             case RunRequest(program=program):
                 # Every run finds the same memory: nothing of the one before is left, nor zeros
                 # that another program may not have left.
@@ -169,7 +169,7 @@ class _Server:
                 for start, end in self._attach.zeroed if program != self._last else ():
                     ctypes.memset(self._base + start, 0, end - start)
                 self._last = program
-                return self._commanded(program, request.order, request.timeout_s)
+                return self._command_child(program, request.order, request.timeout_s)
             case UnloadRequest():
                 self._end(request.program)
         return RunAnswer(LaunchEnd.DONE)
@@ -182,14 +182,14 @@ class _Server:
         self._memory = self._attach = None
         self._renewed, self._variants = [], [[], []]
 
-    def _commanded(self, program: int, order: int, timeout_s: float) -> RunAnswer:
+    def _command_child(self, program: int, order: int, timeout_s: float) -> RunAnswer:
         """Let a child go on; one that does not answer as it should is ended."""
         child = self._children[program]
         ran = child.command(order, timeout_s)
         if ran.code == LaunchEnd.DONE:
             if child.pause():
                 return RunAnswer(ran.code, ran.message, ran.wall_us, self._digest())
-            ran = _gone(child)
+            ran = _answer_of_ended(child)
         self._end(program)
         return RunAnswer(ran.code, ran.message, log=child.log, killed=ran.killed)
 
@@ -218,7 +218,7 @@ class _Server:
         return ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
 
 
-def _gone(child: _ForkedChild) -> RunAnswer:
+def _answer_of_ended(child: _ForkedChild) -> RunAnswer:
     message = "the kernel ended its process after its answer"
     return RunAnswer(LaunchEnd.FAULT, message, killed=child.killed)
 
@@ -275,7 +275,7 @@ class _ForkedChild:
         if not content:
             message = self._ending()
             return RunAnswer(LaunchEnd.FAULT, message, killed=self.killed)
-        return _parsed(content, token, wall_us)
+        return _parse_answer(content, token, wall_us)
 
     def pause(self) -> bool:
         """Stop it, and return when it has; False where it has ended instead."""
@@ -346,7 +346,7 @@ class _ForkedChild:
         return "the kernel closed the channel of its process: there is no answer"
 
 
-def _parsed(content: bytes, token: bytes, wall_us: float) -> RunAnswer:
+def _parse_answer(content: bytes, token: bytes, wall_us: float) -> RunAnswer:
     if len(content) == ANSWER.size:
         echoed, code, length, message = ANSWER.unpack(content)
         if echoed == token and code in iter(LaunchEnd) and length <= MESSAGE_BYTES:

@@ -28,7 +28,7 @@ from tuner.extensions.cpu.child import (
     RunRequest,
     ServerHello,
     UnloadRequest,
-    encoded,
+    encode_request,
 )
 from tuner.model.errors import TunerError, WorkerError
 from tuner.model.kernel import Launch
@@ -228,7 +228,7 @@ class HostWorker(ChildProcess):
         raise HostRunError(ran.message + late, code, ran.log, killed=ran.killed)
 
     def _ask(self, request: Request, timeout_s: float, *descriptors: int) -> RunAnswer:
-        self.write(encoded(request), descriptors=descriptors)
+        self.write(encode_request(request), descriptors=descriptors)
         return RunAnswer(**self.read(timeout_s).header)
 
 

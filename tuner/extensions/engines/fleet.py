@@ -121,7 +121,7 @@ def make(
     for number, job in enumerate(jobs, start=1):
         say(f"{number} of {len(jobs)}: {job.name}, {len(job.workloads)} numbers of tokens")
         try:
-            for told in _tuned(job, folder / job.name, progress, settings):
+            for told in _tune_job(job, folder / job.name, progress, settings):
                 say(f"{job.name}: {told}")
             found = configs_of([folder / job.name], engine, triton, python=python)
         except TunerError as error:
@@ -151,7 +151,7 @@ def _kernel_of(job: TuningJob) -> Path:
     return kernel
 
 
-def _tuned(
+def _tune_job(
     job: TuningJob,
     session: Path,
     progress: Callable[[TuningJob, Progress], None] | None,

@@ -95,7 +95,7 @@ def examine(
     path: Path, *, shapes: Path | None, workloads: tuple[str, ...], gpu: str | None
 ) -> Findings:
     """Read a timeline and find its operators, with the search spaces that are found from here."""
-    from tuner.extensions.engines.timeline.operators import labelled, rules, shapes_of
+    from tuner.extensions.engines.timeline.operators import label_launches, rules, shapes_of
     from tuner.extensions.engines.timeline.read import read
     from tuner.extensions.engines.timeline.table import commands_of, rows_of, stated_workloads
 
@@ -113,7 +113,7 @@ def examine(
     spaces = find_spaces(needed)
     stated = stated_workloads(workloads, spaces)
     name, gbps = bandwidth(gpu, trace)
-    rows = rows_of(labelled(trace.launches, table, recorded, stated), spaces, gbps)
+    rows = rows_of(label_launches(trace.launches, table, recorded, stated), spaces, gbps)
     return Findings(
         trace=trace,
         gpu=name,

@@ -141,9 +141,9 @@ class _CppTranslator:
                 asked = self.value(test).truth
                 if asked in ("true", "false"):
                     return self.value(body if asked == "true" else orelse)
-                return _chosen(asked, self.value(body), self.value(orelse))
+                return _choose(asked, self.value(body), self.value(orelse))
             case ast.Compare(left=left, ops=ops, comparators=comparators):
-                return self._compared(left, ops, comparators)
+                return self._compare_all(left, ops, comparators)
             case ast.Call(func=ast.Name(id=name), args=arguments):
                 texts = ", ".join(self.value(one).whole for one in arguments)
                 if name in ("ceil_div", "abs"):
@@ -168,15 +168,15 @@ class _CppTranslator:
             if code.text == ends:
                 break
 
-        def joined(last: CppCode, code: CppCode) -> CppCode:
+        def join(last: CppCode, code: CppCode) -> CppCode:
             if code.is_bool and last.is_bool:
                 return CppCode(f"({code.text} {'||' if is_or else '&&'} {last.text})", is_bool=True)
             test = code.text if code.is_bool else f"{code.text} != 0"
-            return _chosen(test, code, last) if is_or else _chosen(test, last, code)
+            return _choose(test, code, last) if is_or else _choose(test, last, code)
 
-        return reduce(joined, reversed(kept))
+        return reduce(join, reversed(kept))
 
-    def _compared(
+    def _compare_all(
         self, left: ast.expr, ops: list[ast.cmpop], comparators: list[ast.expr]
     ) -> CppCode:
         parts, a = [], self.value(left)
@@ -193,7 +193,7 @@ class _CppTranslator:
         return CppCode(f"({' && '.join(parts)})", is_bool=True)
 
 
-def _chosen(test: str, a: CppCode, b: CppCode) -> CppCode:
+def _choose(test: str, a: CppCode, b: CppCode) -> CppCode:
     if a.is_bool and b.is_bool:
         return CppCode(f"({test} ? {a.text} : {b.text})", is_bool=True)
     return CppCode(f"({test} ? {a.whole} : {b.whole})")

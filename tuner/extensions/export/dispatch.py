@@ -12,7 +12,7 @@ from tuner.compiler.includes import header_digest
 from tuner.dispatch.evidence import Compared, productions
 from tuner.dispatch.table import Exported, SetSelection, wanted_for
 from tuner.extensions.export.folder import with_table, write_folder
-from tuner.extensions.export.sources import CppSources, described, template, times_of
+from tuner.extensions.export.sources import CppSources, describe_surroundings, template, times_of
 from tuner.extensions.export.winners import Winners, cuda_winners_of
 from tuner.model import TUNER_VERSION
 from tuner.model.kernel import KernelSpec
@@ -111,7 +111,7 @@ def _content_of_table(sources: CppSources, winners: Winners) -> dict[str, Any]:
                 "measured": measured.date,
                 "recorded": measured.recorded,
                 "verified_by": measured.verified_by or None,
-                "surroundings": described(spec, table),
+                "surroundings": describe_surroundings(spec, table),
                 "shapes": {
                     one.workload.key: {
                         "variant": table.number(one.kernel),

@@ -57,11 +57,13 @@ def plugin_files(
     files["pyproject.toml"] = f"{files['pyproject.toml']!s}{entry}"
     files["README.md"] = template(f"pytorch/{name}.md.j2").render(**values)
     files[f"{package}/{name}.py"] = template("pytorch/plugin.py.j2").render(**values)
-    shipped = _shipped("pytorch", ("replacing", "adapting")) | _shipped(name, ("hooks", "plugin"))
+    shipped = _read_runtime("pytorch", ("replacing", "adapting")) | _read_runtime(
+        name, ("hooks", "plugin")
+    )
     return files | {f"{package}/{one}.py": text for one, text in shipped.items()}
 
 
-def _shipped(folder: str, modules: Iterable[str]) -> dict[str, str]:
+def _read_runtime(folder: str, modules: Iterable[str]) -> dict[str, str]:
     """Read modules of the runtime as one flat package has them."""
     here = resources.files(f"tuner.extensions.runtime.{folder}")
     read = {one: (here / f"{one}.py").read_text(encoding="utf-8") for one in modules}

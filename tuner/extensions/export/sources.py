@@ -342,7 +342,7 @@ def template(name: str) -> Template:
     return _environment().get_template(name)
 
 
-def described(spec: KernelSpec, table: DispatchTable) -> dict[str, str]:
+def describe_surroundings(spec: KernelSpec, table: DispatchTable) -> dict[str, str]:
     """Say what each of the surroundings is that times were measured in, by name."""
     named = {one.name: str(one) for one in spec.surroundings}
     best = [one.best for one in table.entries] + [one.best for one in table.held_out]
@@ -352,7 +352,7 @@ def described(spec: KernelSpec, table: DispatchTable) -> dict[str, str]:
 
 def times_of(spec: KernelSpec, table: DispatchTable) -> list[str]:
     """Say what the times are, in lines."""
-    around = list(described(spec, table).values())
+    around = list(describe_surroundings(spec, table).values())
     if not around:
         return [
             "Times are those of the operator alone, one call after the other, with cold caches."

@@ -70,14 +70,14 @@ def exported_variants(
 ) -> Iterator[ExportedVariant]:
     """Give the baseline, then the variants of a session by their numbers."""
 
-    def fixed(
+    def find_fixed(
         source: str, launches: Sequence[LaunchSpec], choices: Collection[str]
     ) -> tuple[CallerScalar, ...]:
         kernels = [(one.kernel, spec.places(one)) for one in launches]
         return fixed_scalars(scalars, source, kernels, choices)
 
     source = with_own_headers(hide_host_code(read_source(spec.source)))
-    in_baseline = fixed(source, spec.baseline, ())
+    in_baseline = find_fixed(source, spec.baseline, ())
     yield ExportedVariant(0, "the baseline", source, tuple(spec.baseline), in_baseline)
     for number, kernel in enumerate(dispatch.table.kernels, start=1):
         reach, source = dispatch.applicability(kernel), with_own_headers(kernel.source)
@@ -86,7 +86,7 @@ def exported_variants(
             str(kernel.variant),
             source,
             tuple(reach.launches),
-            fixed(source, reach.launches, reach.choices),
+            find_fixed(source, reach.launches, reach.choices),
             tuple(reach.conditions),
             tuple(tuple(zip(reach.written, one, strict=True)) for one in reach.shapes)
             if reach.written
@@ -116,7 +116,7 @@ def caller_scalars(spec: KernelSpec) -> tuple[CallerScalar, ...]:
             scalar_type(spec, one),
             _literal(spec, one),
             position,
-            _named(one) & {operator.name for operator in spec.operators},
+            _names_in(one) & {operator.name for operator in spec.operators},
             one.value.evaluate({}),
         )
         for position, one in enumerate(spec.arguments)
@@ -178,7 +178,7 @@ def _parameters(
     return list(zip(places or range(len(parameters)), parameters, strict=False))
 
 
-def _named(argument: Argument) -> frozenset[str]:
+def _names_in(argument: Argument) -> frozenset[str]:
     assert argument.value is not None
     tree = argument.value.unbound or argument.value.tree
     return frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))

@@ -278,7 +278,9 @@ def measured_in_t4(content: Mapping[str, Any]) -> MeasuredSpace:
     for number, result in enumerate(model.results):
         given = result.configuration
         if set(given) != set(names):
-            _damaged(f"result {number} has the parameters {', '.join(given)}, others have others")
+            _refuse_damage(
+                f"result {number} has the parameters {', '.join(given)}, others have others"
+            )
         config = _config(given, names, f"result {number} has no plain value")
         answers[config] = _read_result(result, unit, number)
     parameters = _parameters_of(names, {}, answers)
@@ -292,7 +294,7 @@ def _config(given: Mapping[str, Any], names: Iterable[str], lacking: str) -> Con
         value = given.get(name)
         endless = isinstance(value, float) and not math.isfinite(value)
         if not isinstance(value, _Plain) or endless:
-            _damaged(f"{lacking} for the parameter {name}")
+            _refuse_damage(f"{lacking} for the parameter {name}")
     return Config(tuple((name, given[name]) for name in names))
 
 
@@ -336,10 +338,10 @@ def _validate(model: type[_Model], content: object) -> _Model:
         return model.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        _damaged(f"`{'.'.join(map(str, first['loc']))}`: {first['msg']}")
+        _refuse_damage(f"`{'.'.join(map(str, first['loc']))}`: {first['msg']}")
 
 
-def _damaged(what: str) -> NoReturn:
+def _refuse_damage(what: str) -> NoReturn:
     raise DeviceError(
         f"is damaged: {what}",
         remedy="get it again, or leave out what is wrong: every entry needs a value for each "
@@ -362,7 +364,7 @@ def _parameters_of(
         values = tuple(dict.fromkeys(listed.get(name, ())))
         unlisted = [value for value in occurring if values and value not in values]
         if unlisted:
-            _damaged(f"{name}={unlisted[0]!r} is not among its values in `tune_params`")
+            _refuse_damage(f"{name}={unlisted[0]!r} is not among its values in `tune_params`")
         numbers = [value for value in occurring if not isinstance(value, str)]
         in_order = sorted(numbers) if len(numbers) == len(occurring) else occurring
         parameters.append(Parameter(name, values or tuple(in_order)))
@@ -403,7 +405,7 @@ def _read_entry(entry: Mapping[str, Any], config: Config, place: str) -> Foreign
         reason = "Kernel Tuner recorded a time that stands for a failure"
         return ForeignAnswer(Status.LAUNCH, reason, seconds=seconds)
     if not _is_time(time):
-        _damaged(f"{place} has {'no `time`' if time is None else f'a `time` of {time!r}'}")
+        _refuse_damage(f"{place} has {'no `time`' if time is None else f'a `time` of {time!r}'}")
     samples_us = _samples(entry.get("times"), US_PER_MS)
     return ForeignAnswer(Status.CORRECT, "", time * US_PER_MS, samples_us, seconds=seconds)
 
@@ -413,7 +415,7 @@ def _read_result(result: _ResultModel, unit: str, number: int) -> ForeignAnswer:
     status = _INVALIDITIES.get(result.invalidity)
     if status is None:
         known = ", ".join(_INVALIDITIES)
-        _damaged(f"result {number}: {result.invalidity!r} is no invalidity; T4 has {known}")
+        _refuse_damage(f"result {number}: {result.invalidity!r} is no invalidity; T4 has {known}")
     if status is Status.CORRECT and result.correctness < 1.0:
         status = Status.INCORRECT
     us_per_unit = _us_per(unit)
@@ -424,7 +426,7 @@ def _read_result(result: _ResultModel, unit: str, number: int) -> ForeignAnswer:
     if status is Status.CORRECT:
         one = next((one for one in result.measurements if one.name == "time"), None)
         if one is None and not samples_us:
-            _damaged(f"result {number} is correct and has no measurement named `time`")
+            _refuse_damage(f"result {number} is correct and has no measurement named `time`")
         if one is None:
             time_us = fmean(samples_us)
         elif isinstance(one.value, str) or _stands_for_failure(one.value):
@@ -432,7 +434,7 @@ def _read_result(result: _ResultModel, unit: str, number: int) -> ForeignAnswer:
         elif _is_time(one.value):
             time_us = float(one.value) * _us_per(one.unit or unit)
         else:
-            _damaged(f"result {number} has a time of {one.value!r}")
+            _refuse_damage(f"result {number} has a time of {one.value!r}")
     if time_us is None:
         return ForeignAnswer(status, f"T4 says {status}", seconds=seconds)
     return ForeignAnswer(status, "", time_us, samples_us, seconds=seconds)
@@ -440,7 +442,7 @@ def _read_result(result: _ResultModel, unit: str, number: int) -> ForeignAnswer:
 
 def _us_per(unit: str) -> float:
     if unit not in _US_PER_UNIT:
-        _damaged(f"{unit!r} is no unit of time; known are {', '.join(_US_PER_UNIT)}")
+        _refuse_damage(f"{unit!r} is no unit of time; known are {', '.join(_US_PER_UNIT)}")
     return _US_PER_UNIT[unit]
 
 

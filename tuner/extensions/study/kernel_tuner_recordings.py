@@ -264,7 +264,7 @@ def _measured_in(
         created=created,
         operators=dict(manifest.config.operators),
         device=device,
-        baseline=_timed(baseline.measurement).program(),
+        baseline=_answer_of(baseline.measurement).program(),
         finals=_finals(session, workload, candidate),
         surroundings=_surroundings(session, workload, space),
     )
@@ -282,11 +282,11 @@ def _measured_in(
 def _answer(last: Trial, seconds: float) -> ForeignAnswer:
     if last.status is not Status.CORRECT or last.measurement is None:
         return ForeignAnswer(last.status, last.reason, seconds=seconds)
-    timed, early = _timed(last.measurement), last.measurement.stopped_early
+    timed, early = _answer_of(last.measurement), last.measurement.stopped_early
     return replace(timed, reason=last.reason, stopped_early=early, seconds=seconds)
 
 
-def _timed(measured: Measurement) -> ForeignAnswer:
+def _answer_of(measured: Measurement) -> ForeignAnswer:
     return ForeignAnswer(
         Status.CORRECT,
         time_us=measured.median_us,

@@ -79,7 +79,7 @@ def classes(data: ReportData) -> tuple[WorkloadClasses, ...]:
     wrong = distrusted(data.finals, (one for one in data.checks if one.kind != BITS))
     for workload, trials in data.by_workload().items():
         groups: dict[str, list[Trial]] = {}
-        for trial in _known(trials):
+        for trial in _keep_right(trials):
             if trial.variant not in wrong:
                 groups.setdefault(_bits(trial), []).append(trial)
         first = _first(data)
@@ -103,7 +103,7 @@ def separations(trials: Iterable[Trial]) -> tuple[Separation, ...]:
 
     That is what was seen, no more: a parameter without such pairs may decide as well.
     """
-    known = _known(trials)
+    known = _keep_right(trials)
     names = dict.fromkeys(name for trial in known for name in trial.config)
     found = []
     for name in names:
@@ -134,7 +134,7 @@ def bits_lines(data: ReportData) -> tuple[str, ...]:
             slower = f"its best is {on.cost:.1%} slower than the best of all"
             said.append(slower if on.cost else "the fastest of all is one of them")
         lines.append(f"{on.workload}: {'; '.join(said)}")
-    known = [trial for trial in _known(data.trials) if trial.candidate == _first(data)]
+    known = [trial for trial in _keep_right(data.trials) if trial.candidate == _first(data)]
     found = separations(known)
     differ = [one.name for one in found if one.differing]
     same = [f"{one.name} ({one.pairs})" for one in found if one.pairs and not one.differing]
@@ -194,7 +194,7 @@ def _class(bits: str, trials: Sequence[Trial], is_default: bool, is_baseline: bo
     )
 
 
-def _known(trials: Iterable[Trial]) -> list[Trial]:
+def _keep_right(trials: Iterable[Trial]) -> list[Trial]:
     return [trial for trial in trials if trial.status in _RIGHT and _bits(trial)]
 
 

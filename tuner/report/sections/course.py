@@ -109,13 +109,13 @@ def time_spent(data: ReportData) -> TimeTable | None:
     compiler_s = sum(one.compiler_s for one in data.time_spent)
     lanes_s = sum(one.lanes * one.phases_s.get("search", 0.0) for one in data.time_spent)
     left_s = max(0.0, lanes_s - device_s - compiler_s)
-    inside_s = _added(one.inside_s for one in data.time_spent)
+    inside_s = _add_up(one.inside_s for one in data.time_spent)
     counts = [one.starts for one in data.time_spent]
-    starts = None if None in counts else _added(one or {} for one in counts)
+    starts = None if None in counts else _add_up(one or {} for one in counts)
     return TimeTable(dict(phases_s), device_s, compiler_s, left_s, starts, inside_s)
 
 
-def _added(runs: Iterable[Mapping[str, Mapping[str, _N]]]) -> dict[str, dict[str, _N]]:
+def _add_up(runs: Iterable[Mapping[str, Mapping[str, _N]]]) -> dict[str, dict[str, _N]]:
     """Add up what several runs say of each phase."""
     added: dict[str, dict[str, _N]] = {}
     for phase, said in (item for one in runs for item in one.items()):

@@ -180,7 +180,7 @@ def failures(data: ReportData) -> tuple[Check, ...]:
 def counts_by_kind(data: ReportData) -> dict[str, dict[str, int]]:
     """Count the verdicts on the winners as `--json` prints them."""
     counted: dict[str, dict[str, int]] = {}
-    for row in _counted(of_winners(data)):
+    for row in _count_by_kind(of_winners(data)):
         of_kind = counted.setdefault(row.kind, dict.fromkeys(("passed", "failed", "not_run"), 0))
         for verdict, count in zip(of_kind, (row.passed, row.failed, row.not_run), strict=True):
             of_kind[verdict] += count
@@ -191,7 +191,7 @@ def check_rows(data: ReportData) -> tuple[CheckRow, ...]:
     """Lay out the checks by kind and device; what should have been checked and was not, too."""
     if not data.results:
         return ()
-    rows = _counted(of_winners(data))
+    rows = _count_by_kind(of_winners(data))
     present = {row.kind for row in rows}
     if "edge_cases" not in present:
         rows.append(CheckRow("edge_cases", note=_why_no_edge_cases(data)))
@@ -321,7 +321,7 @@ def mutation(data: ReportData) -> str:
     )
 
 
-def _counted(checks: Sequence[Check]) -> list[CheckRow]:
+def _count_by_kind(checks: Sequence[Check]) -> list[CheckRow]:
     groups: dict[tuple[str, str], list[bool | None]] = {}
     for check in checks:
         groups.setdefault((check.kind, check.device), []).append(check.passed)

@@ -75,7 +75,7 @@ def surroundings_lines(data: ReportData) -> list[str]:
 def disagreements(data: ReportData) -> tuple[Disagreement, ...]:
     """Find the workloads on which the fastest finalist alone is not the winner."""
     found = []
-    for result, comparison in _compared(data):
+    for result, comparison in _pair_with_comparisons(data):
         alone_us, winner = comparison.alone_us, comparison.column(result.variant)
         other = min(range(1, 1 + len(comparison.finalists)), key=alone_us.__getitem__)
         gain = alone_us[winner] / alone_us[other] - 1.0
@@ -89,11 +89,11 @@ def disagreements(data: ReportData) -> tuple[Disagreement, ...]:
 
 def surroundings_chart(data: ReportData) -> Markup | None:
     """Draw each program's cost in the surroundings against its time alone, over the winner's."""
-    panels = [_panel(result, comparison) for result, comparison in _compared(data)]
+    panels = [_panel(result, comparison) for result, comparison in _pair_with_comparisons(data)]
     return charts.around(panels) if panels else None
 
 
-def _compared(data: ReportData) -> Iterator[tuple[Result, Comparison]]:
+def _pair_with_comparisons(data: ReportData) -> Iterator[tuple[Result, Comparison]]:
     """Pair each result with the last comparison that holds its times alone too."""
     last = {one.workload: one for one in data.comparisons if one.alone_us}
     for result in data.results:

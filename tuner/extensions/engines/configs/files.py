@@ -141,11 +141,11 @@ def files_of(
     `down` is the table of the down projection where it is tuned apart. Raises `InputError` for
     what the engine would refuse, or would silently change when it loads it.
     """
-    _require_table(table, _scaled(key, engine))
+    _require_table(table, _step_of_scales(key, engine))
     head = {VERSION_KEY: triton} if engine == "vllm" and isinstance(key, MoeKey) else {}
     texts = {place(key, engine, gpu, triton): _text(table, head)}
     if down is not None:
-        _require_table(down, _scaled(key, engine), more=frozenset({"USE_TMA"}))
+        _require_table(down, _step_of_scales(key, engine), more=frozenset({"USE_TMA"}))
         if table.keys() != down.keys():
             odd = sorted(table.keys() ^ down.keys())
             raise InputError(
@@ -171,7 +171,7 @@ def _text(table: Table, head: Mapping[str, str]) -> str:
     return json.dumps({**head, **rows}, indent=4) + "\n"
 
 
-def _scaled(key: Key, engine: Engine) -> int | None:
+def _step_of_scales(key: Key, engine: Engine) -> int | None:
     """Return what BLOCK_SIZE_K has to divide; None where weights have no blocks."""
     if not key.block_shape:
         return None

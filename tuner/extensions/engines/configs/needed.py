@@ -182,7 +182,7 @@ def _unknown(path: Path, kind: str, given: Mapping[str, Any]) -> InputError:
     )
 
 
-def _checked(model: type[_M], path: Path, given: Mapping[str, Any], within: str = "") -> _M:
+def _validate(model: type[_M], path: Path, given: Mapping[str, Any], within: str = "") -> _M:
     try:
         return model.model_validate(given)
     except ValidationError as error:
@@ -239,11 +239,11 @@ def _precision(path: Path, given: Mapping[str, Any], dtype: str | None) -> Preci
     method = str(quantization.get("quant_method"))
     if method == "fp8":
         return Precision(
-            "fp8_w8a8", _checked(_Fp8, path, quantization, _QUANTIZATION).weight_block_size
+            "fp8_w8a8", _validate(_Fp8, path, quantization, _QUANTIZATION).weight_block_size
         )
     if method != "compressed-tensors":
         raise _no_files(path, method)
-    groups = _checked(_Compressed, path, quantization, _QUANTIZATION).config_groups
+    groups = _validate(_Compressed, path, quantization, _QUANTIZATION).config_groups
     weights = next(iter(groups.values())).weights
     if len(groups) > 1 or (weights.num_bits, weights.type) != (8, "float"):
         raise _no_files(path, f"{method} of {weights.num_bits}-bit {weights.type}")
@@ -306,7 +306,7 @@ def _grouped_attention(model: _Grouped, slices: Slices) -> Iterator[Needed]:
 def _mixtral(
     given: Mapping[str, Any], engine: Engine, slices: Slices, precision: Precision
 ) -> Iterator[Needed]:
-    model = _checked(_Mixtral, slices.path, given)
+    model = _validate(_Mixtral, slices.path, given)
     width = model.intermediate_size
     yield from _experts(model.num_local_experts, width, engine, slices, precision)
     yield from _grouped_attention(model, slices)
@@ -315,7 +315,7 @@ def _mixtral(
 def _qwen3(
     given: Mapping[str, Any], engine: Engine, slices: Slices, precision: Precision
 ) -> Iterator[Needed]:
-    model = _checked(_Qwen3, slices.path, given)
+    model = _validate(_Qwen3, slices.path, given)
     width = model.moe_intermediate_size
     yield from _experts(model.num_experts, width, engine, slices, precision)
     yield from _grouped_attention(model, slices)
@@ -326,7 +326,7 @@ def _qwen3(
 def _deepseek(
     given: Mapping[str, Any], engine: Engine, slices: Slices, precision: Precision
 ) -> Iterator[Needed]:
-    model = _checked(_DeepSeek, slices.path, given)
+    model = _validate(_DeepSeek, slices.path, given)
     hidden, shared = model.hidden_size, model.n_shared_experts or 0
     fused = (
         engine == "sglang"

@@ -112,7 +112,7 @@ def used_configs(
         environment[FOLDERS[engine]] = str(place)
     if engine == "vllm":
         environment["VLLM_BATCH_INVARIANT"] = str(int(mode == "deterministic"))
-    found = _asked(question, engine, environment, python, timeout_s)
+    found = _ask(question, engine, environment, python, timeout_s)
     return UsedConfigs(
         engine=engine,
         version=found["version"],
@@ -124,7 +124,7 @@ def used_configs(
     )
 
 
-def _asked(
+def _ask(
     question: Mapping[str, Any],
     engine: Engine,
     environment: Mapping[str, str],

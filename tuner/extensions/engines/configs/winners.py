@@ -133,7 +133,7 @@ def files_of_tables(
     notes: list[str] = []
     files: dict[Path, str] = {}
     for key, one in tables.items():
-        notes += _settled(key, one, engine, gpu, python)
+        notes += _settle(key, one, engine, gpu, python)
         if one.own:
             files |= files_of(key, engine, gpu, triton, one.own, one.down or None)
     if not files:
@@ -142,7 +142,7 @@ def files_of_tables(
     return Configs(files, tuple(notes), {key: one for key, one in tables.items() if one.own}, gpu)
 
 
-def _settled(
+def _settle(
     key: Key, one: Tables, engine: Engine, gpu: str, python: Sequence[str] | None
 ) -> Iterator[str]:
     """Put the engine's own configs where no other is proved faster, and say who serves there."""

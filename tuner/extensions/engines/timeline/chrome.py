@@ -147,7 +147,7 @@ def read_chrome(path: Path) -> Trace:
     operator and shape: some 0.5 KB a kernel, 0.1 KB an operator's call.
     """
     events, seen = _Events(), 0
-    with _opened(path) as file, _told_apart(path):
+    with _open_text(path) as file, _told_apart(path):
         for event in _members(_Text(file, path), events):
             try:
                 events.add(event)
@@ -267,7 +267,7 @@ def _each(text: _Text, opening: str, closing: str) -> Iterator[None]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[TextIO]:
+def _open_text(path: Path) -> Iterator[TextIO]:
     with open_regular(path) as file:
         if file.peek(2).startswith(GZIP):
             with gzip.open(file, "rt", encoding="utf-8-sig", errors="replace") as unpacked:

@@ -189,7 +189,7 @@ def shapes_of(trace: Trace, table: Rules) -> dict[Key, Label]:
     return {key: label for key, label in only if label.workload is not None}
 
 
-def labelled(
+def label_launches(
     launches: Iterable[TracedLaunch],
     table: Rules,
     shapes: Mapping[Key, Label],

@@ -70,13 +70,13 @@ def _read_nsys(path: Path) -> Trace:
             gpu, rate = _gpu(database, tables)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        raise _damaged(path, f"a row has {first['input']!r:.80}: {first['msg']}") from error
+        raise _damage_error(path, f"a row has {first['input']!r:.80}: {first['msg']}") from error
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise _damaged(path, str(error)) from error
+        raise _damage_error(path, str(error)) from error
     return Trace(path, tuple(launches), gpu, rate)
 
 
-def _damaged(path: Path, what: str) -> InputError:
+def _damage_error(path: Path, what: str) -> InputError:
     message, remedy = f"not a whole export of nsys: {what}", f"export it again: `{EXPORT}`"
     return InputError(message, path=path, remedy=remedy)
 

@@ -240,9 +240,11 @@ def needed_code(text: str, function: str) -> tuple[str, frozenset[str], frozense
     """Return what a function of a module needs of it, what that defines, and what it imports."""
     lines, body = text.splitlines(), ast.parse(text).body
     wanted, kept = {function}, set[int]()
-    while more := {at for at, one in enumerate(body) if at not in kept and _bound(one) & wanted}:
+    while more := {
+        at for at, one in enumerate(body) if at not in kept and _names_defined(one) & wanted
+    }:
         kept |= more
-        wanted |= {name for at in more for name in _read(body[at])}
+        wanted |= {name for at in more for name in _names_taken(body[at])}
     parts, names, modules = [], set[str](), set[str]()
     for at in sorted(kept):
         statement = body[at]
@@ -250,7 +252,7 @@ def needed_code(text: str, function: str) -> tuple[str, frozenset[str], frozense
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
             first = min([first, *(one.lineno for one in statement.decorator_list)])
         parts.append("\n".join(lines[first - 1 : statement.end_lineno]))
-        names |= _bound(statement)
+        names |= _names_defined(statement)
         for node in ast.walk(statement):
             if isinstance(node, ast.Import):
                 modules |= {one.name.partition(".")[0] for one in node.names}
@@ -259,7 +261,7 @@ def needed_code(text: str, function: str) -> tuple[str, frozenset[str], frozense
     return "\n\n\n".join(parts), frozenset(names), frozenset(modules)
 
 
-def _bound(statement: ast.stmt) -> set[str]:
+def _names_defined(statement: ast.stmt) -> set[str]:
     """Name what a statement of a module defines."""
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         return {statement.name}
@@ -274,7 +276,7 @@ def _bound(statement: ast.stmt) -> set[str]:
     return found
 
 
-def _read(statement: ast.stmt) -> set[str]:
+def _names_taken(statement: ast.stmt) -> set[str]:
     """Name what a statement takes from its module: what a function assigns is its own."""
     nodes = list(ast.walk(statement))
     names = [node for node in nodes if isinstance(node, ast.Name)]

@@ -147,7 +147,7 @@ class _Traced:
     ) -> tuple[dict[str, Any], Mapping[str, bytes]]:
         """Write a workload's line, and its inputs where random ones would not do."""
         uuid = str(uuid5(NAMESPACE_URL, f"{problem.name}/{workload.key}"))
-        stored = self._drawn(problem, workload)
+        stored = self._draw_inputs(problem, workload)
         path = f"blob/workloads/{self.spec.name}/{problem.name}/{problem.name}_{uuid}.safetensors"
         inputs: dict[str, Any] = {one.name: {"type": "random"} for one in problem.inputs}
         for name in stored:
@@ -160,7 +160,7 @@ class _Traced:
         }
         return line, {path: safetensors(stored)} if stored else {}
 
-    def _drawn(self, problem: Problem, workload: Workload) -> dict[str, tuple[str, Array]]:
+    def _draw_inputs(self, problem: Problem, workload: Workload) -> dict[str, tuple[str, Array]]:
         """Draw the inputs that random numbers of FlashInfer-Bench cannot stand for.
 
         These are floats that are not normally distributed, and integers with a range.

@@ -99,19 +99,19 @@ class OperatorFiles:
     def described(self) -> DescribedOperator:
         """Say how the operator is called."""
         spec = self._spec
-        arrays = [_named(one) for one in _arrays(spec)]
+        arrays = [_python_name(one) for one in _arrays(spec)]
         known = [(one, spec.arguments[one.position]) for one in self._scalars]
-        numbers = [(_named(argument), _default(one, argument)) for one, argument in known]
-        keywords = [*_given(spec), *(f"{name}={value}" for name, value in numbers)]
-        passed = [*_given(spec), *(name for name, _ in numbers)]
-        written = ", ".join(_named(a) for a in _arrays(spec) if a.role != "input")
+        numbers = [(_python_name(argument), _default(one, argument)) for one, argument in known]
+        keywords = [*_given_axes(spec), *(f"{name}={value}" for name, value in numbers)]
+        passed = [*_given_axes(spec), *(name for name, _ in numbers)]
+        written = ", ".join(_python_name(a) for a in _arrays(spec) if a.role != "input")
         constants = f" No launch before it that may still run writes {', '.join(spec.constants)}."
         held = constants if spec.constants else ""
         return DescribedOperator(
             spec.name,
             ", ".join([*arrays, *(["*", *keywords] if keywords else [])]),
             ", ".join([*arrays, *(f"{name}={name}" for name in passed)]),
-            "" if _given(spec) else ", ".join([*arrays, *passed]),
+            "" if _given_axes(spec) else ", ".join([*arrays, *passed]),
             f"Enqueue {spec.name} on the current stream; it writes {written}.{held}",
             ", ".join(spec.axes),
             ", ".join(f"{name}={value}" for name, value in self._target.operators.items()),
@@ -142,13 +142,13 @@ class OperatorFiles:
             max((used.static_shared_bytes for used in result.resources.values()), default=0),
             tuple(text for text in dict.fromkeys(conditions) if text != "True") or ("True",),
             tuple(text for launch in one.launches if (text := _launch(launch, spec))),
-            tuple(_named(spec.arguments[scalar.position]) for scalar in one.fixed),
+            tuple(_python_name(spec.arguments[scalar.position]) for scalar in one.fixed),
             _tuple(_bytes(a, one.scratch[a.name]) for a in _scratch(spec)) if spec.sized else "",
         )
 
     def _table(self) -> str:
         spec, table = self._spec, self._dispatch.table
-        axes, given = _axis_sources(spec), _given(spec)
+        axes, given = _axis_sources(spec), _given_axes(spec)
         points = [
             (
                 tuple(size for _, size in workload.axes),
@@ -197,9 +197,9 @@ class OperatorFiles:
     def _argument(self, place: int, one: Argument) -> str:
         if not one.is_scalar:
             zeroed = ", zeroed=True" if one.zeroed else ""
-            return f'Array("{_named(one)}", "{one.dtype}", "{one.role}"{zeroed})'
+            return f'Array("{_python_name(one)}", "{one.dtype}", "{one.role}"{zeroed})'
         given = [f", {_default(s, one)}" for s in self._scalars if s.position == place]
-        return f'Scalar("{_named(one)}", "{one.dtype}"{"".join(given)})'
+        return f'Scalar("{_python_name(one)}", "{one.dtype}"{"".join(given)})'
 
 
 def package_files(
@@ -346,7 +346,7 @@ def _map(one: TensorMapSpec, place: int) -> str:
     return f"Map({', '.join([*numbers, *last, product([*map(size, one.own_shape)])])})"
 
 
-def _named(argument: Argument) -> str:
+def _python_name(argument: Argument) -> str:
     """Name an argument in Python: C++ may call one `in`."""
     return f"{argument.name}_" if keyword.iskeyword(argument.name) else argument.name
 
@@ -371,7 +371,7 @@ def _bytes(one: Argument, shape: Sequence[Expression]) -> str:
     return " * ".join([str(DTYPE_BYTES[one.dtype]), *sizes])
 
 
-def _given(spec: KernelSpec) -> list[str]:
+def _given_axes(spec: KernelSpec) -> list[str]:
     """Name the axes that no array has as a dimension of its own."""
     sources = _axis_sources(spec)
     return [axis for axis in spec.axes if sources[axis] == axis]

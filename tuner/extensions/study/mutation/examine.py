@@ -23,7 +23,7 @@ from tuner.compiler.base import Compiler, CompileRequest, CompileResult
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import Device
-from tuner.extensions.study.mutation.mutants import Mutant, sampled
+from tuner.extensions.study.mutation.mutants import Mutant, sample
 from tuner.extensions.study.mutation.subject import (
     MutationSubject,
     default_path,
@@ -366,7 +366,7 @@ def mutate(
         examiner = Examiner(subject, plain, twin, open_sanitized)
         try:
             examiner.require_correct()
-            mutants = sampled(subject.reached, limit, seed)
+            mutants = sample(subject.reached, limit, seed)
             for verdict in progress(examiner.examine(mutants, marks), len(mutants)):
                 verdicts.append(verdict)
             complete = True

@@ -104,7 +104,7 @@ def all_mutants(source: SourceFile, *, rendered: bool = False) -> tuple[Mutant, 
     return tuple(mutants)
 
 
-def reached(
+def keep_reached(
     mutants: Iterable[Mutant], source: SourceFile, kernels: Iterable[str], macros: Mapping[str, str]
 ) -> tuple[Mutant, ...]:
     """Keep the mutants of code that `kernels` reach where `macros` are defined from outside."""
@@ -124,7 +124,7 @@ def reached(
     )
 
 
-def sampled(mutants: Sequence[Mutant], limit: int | None, seed: int) -> tuple[Mutant, ...]:
+def sample(mutants: Sequence[Mutant], limit: int | None, seed: int) -> tuple[Mutant, ...]:
     """Choose `limit` mutants spread evenly over the source, one at random from each stretch."""
     if limit is None or limit >= len(mutants):
         return tuple(mutants)

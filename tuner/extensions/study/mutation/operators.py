@@ -60,7 +60,7 @@ class MutatedSource:
 Operator = Callable[[Node, MutatedSource], Iterator[Change]]
 
 
-def replaced(operator: str, node: Node, text: str, *, header: str = "") -> Change:
+def replace_node(operator: str, node: Node, text: str, *, header: str = "") -> Change:
     return Change(operator, node.start_byte, node.end_byte, text, header)
 
 
@@ -111,7 +111,7 @@ def cast(node: Node, code: MutatedSource) -> Iterator[Change]:
         converts = function.type == "primitive_type" or called.startswith("static_cast<")
         value = given[0] if converts else None
     if value is not None:
-        yield replaced("cast", node, f"({code.of(value)})")
+        yield replace_node("cast", node, f"({code.of(value)})")
 
 
 def shuffle(node: Node, code: MutatedSource) -> Iterator[Change]:
@@ -121,10 +121,10 @@ def shuffle(node: Node, code: MutatedSource) -> Iterator[Change]:
     function = part(node, "function")
     if match is None or function is None or len(given) < 3:
         return
-    yield replaced("shuffle", given[0], _LOW_LANES)
-    yield replaced("shuffle", given[2], f"{code.operand(given[2])} + 1")
+    yield replace_node("shuffle", given[0], _LOW_LANES)
+    yield replace_node("shuffle", given[2], f"{code.operand(given[2])} + 1")
     if match[1]:
-        yield replaced("shuffle", function, f"__shfl_{_OTHER_SHUFFLE[match[1]]}_sync")
+        yield replace_node("shuffle", function, f"__shfl_{_OTHER_SHUFFLE[match[1]]}_sync")
 
 
 def narrowed(node: Node, code: MutatedSource) -> Iterator[Change]:
@@ -134,7 +134,7 @@ def narrowed(node: Node, code: MutatedSource) -> Iterator[Change]:
         return
     kind, value = part(node, "type"), part(node, "value")
     if node.type == "declaration" and kind is not None and fold(code.of(kind)) in _NARROWER:
-        yield replaced("narrowed", kind, _NARROWER[fold(code.of(kind))])
+        yield replace_node("narrowed", kind, _NARROWER[fold(code.of(kind))])
     if node.type == "assignment_expression":
         yield from _narrowed_assignment(node, function, code)
     if node.type == "init_declarator" and value is not None:
@@ -142,12 +142,12 @@ def narrowed(node: Node, code: MutatedSource) -> Iterator[Change]:
         is_float = code.of(part(node.parent, "type")) == "float"
         literal = value.type in ("number_literal", "initializer_list")
         if is_float and name is not None and name.type == "identifier" and not literal:
-            yield _rounded(value, code.of(value), code)
+            yield _round_value(value, code.of(value), code)
     if node.type == "return_statement" and node.named_children:
         kinds = {child.type for child in function.named_children}
         by_value = kinds.isdisjoint(("pointer_declarator", "reference_declarator"))
         if code.of(part(function, "type")) == "float" and by_value:
-            yield _rounded(node.named_children[0], code.of(node.named_children[0]), code)
+            yield _round_value(node.named_children[0], code.of(node.named_children[0]), code)
 
 
 def _narrowed_assignment(node: Node, function: Node, code: MutatedSource) -> Iterator[Change]:
@@ -165,18 +165,18 @@ def _narrowed_assignment(node: Node, function: Node, code: MutatedSource) -> Ite
     if name not in declared:
         return
     if sign == "=":
-        yield _rounded(right, code.of(right), code)
+        yield _round_value(right, code.of(right), code)
     elif sign in ("+=", "-=", "*=", "/="):
         text = f"{name} {sign[0]} {code.operand(right)}"
-        yield _rounded(node, text, code, start=f"{name} = ")
+        yield _round_value(node, text, code, start=f"{name} = ")
 
 
-def _rounded(node: Node, text: str, code: MutatedSource, *, start: str = "") -> Change:
+def _round_value(node: Node, text: str, code: MutatedSource, *, start: str = "") -> Change:
     for header, pattern in _ROUNDING.items():
         if re.search(rf"#\s*include\s*<{re.escape(header)}>", code.text):
-            return replaced("narrowed", node, start + pattern.format(text))
+            return replace_node("narrowed", node, start + pattern.format(text))
     header = "cuda_fp16.h"
-    return replaced("narrowed", node, start + _ROUNDING[header].format(text), header=header)
+    return replace_node("narrowed", node, start + _ROUNDING[header].format(text), header=header)
 
 
 def _call(node: Node, code: MutatedSource) -> tuple[str, list[Node]]:
@@ -246,7 +246,7 @@ def swapped(node: Node, code: MutatedSource) -> Iterator[Change]:
         return
     for name, others in _SWAPS.get(node.type, ()):
         for other in others.get(sign.type, ()):
-            yield replaced(name, sign, other)
+            yield replace_node(name, sign, other)
 
 
 def bound(node: Node, code: MutatedSource) -> Iterator[Change]:
@@ -256,7 +256,7 @@ def bound(node: Node, code: MutatedSource) -> Iterator[Change]:
         return
     # the operator on constants changes integers
     if sign.type in _BOUND and not _INTEGER.fullmatch(code.of(right)):
-        yield replaced("bound", right, f"{code.operand(right)} {_BOUND[sign.type]} 1")
+        yield replace_node("bound", right, f"{code.operand(right)} {_BOUND[sign.type]} 1")
 
 
 def constant(node: Node, code: MutatedSource) -> Iterator[Change]:
@@ -272,7 +272,7 @@ def constant(node: Node, code: MutatedSource) -> Iterator[Change]:
     setting = around is not None and around.type == "init_declarator" and _function(around) is None
     if not (code.rendered and setting):
         for text in _other_values(code.of(node).strip()):
-            yield replaced("constant", node, text)
+            yield replace_node("constant", node, text)
 
 
 def axis(node: Node, code: MutatedSource) -> Iterator[Change]:
@@ -282,9 +282,9 @@ def axis(node: Node, code: MutatedSource) -> Iterator[Change]:
         return
     name, letter = code.of(value), code.of(field)
     if name in _AXES:
-        yield replaced("axis", value, _AXES[name])
+        yield replace_node("axis", value, _AXES[name])
     if letter in _NEXT:
-        yield replaced("axis" if name in _AXES else "component", field, _NEXT[letter])
+        yield replace_node("axis" if name in _AXES else "component", field, _NEXT[letter])
 
 
 def _other_values(literal: str) -> Iterator[str]:
@@ -315,7 +315,7 @@ def condition(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Negate the condition of a branch or a loop."""
     asked = _condition(node)
     if asked is not None:
-        yield replaced("condition", asked, f"!({code.of(asked)})")
+        yield replace_node("condition", asked, f"!({code.of(asked)})")
 
 
 def guard(node: Node, code: MutatedSource) -> Iterator[Change]:
@@ -325,8 +325,8 @@ def guard(node: Node, code: MutatedSource) -> Iterator[Change]:
     if asked is None or constexpr or node.type in _LOOPS:
         return
     if any((sign := part(n, "operator")) and sign.type in _ORDERS for n in walk(asked)):
-        yield replaced("guard", asked, "true")
-        yield replaced("guard", asked, "false")
+        yield replace_node("guard", asked, "true")
+        yield replace_node("guard", asked, "false")
 
 
 def tail(node: Node, code: MutatedSource) -> Iterator[Change]:
@@ -338,19 +338,19 @@ def tail(node: Node, code: MutatedSource) -> Iterator[Change]:
         return
     sign, by = code.of(part(asked, "operator")), code.of(part(update, "operator"))
     if sign in ("<", "<=") and by == "+=":
-        yield replaced("tail", left, f"{code.operand(left)} + {code.operand(step)}")
+        yield replace_node("tail", left, f"{code.operand(left)} + {code.operand(step)}")
 
 
 def removal(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Leave out a barrier, a call, an assignment or an early return."""
     if node.type == "return_statement" and not node.named_children:
-        yield replaced("statement", node, ";")
+        yield replace_node("statement", node, ";")
     if node.type != "expression_statement" or not node.named_children:
         return
     effect = node.named_children[0]
     if effect.type in _EFFECTS:
         barrier = _BARRIER.match(code.of(effect)) is not None
-        yield replaced("barrier" if barrier else "statement", node, ";")
+        yield replace_node("barrier" if barrier else "statement", node, ";")
 
 
 def _condition(node: Node) -> Node | None:

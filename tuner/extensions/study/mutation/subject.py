@@ -15,7 +15,7 @@ from pydantic import Field
 
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.device.base import CompileTarget, DeviceInfo, Program
-from tuner.extensions.study.mutation.mutants import Identity, Mutant, all_mutants, reached
+from tuner.extensions.study.mutation.mutants import Identity, Mutant, all_mutants, keep_reached
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import SpaceError
 from tuner.model.kernel import KernelSpec, Launch, Workload
@@ -87,7 +87,7 @@ class MutationSubject:
     def reached(self) -> tuple[Mutant, ...]:
         launches = [launch for workload in self.workloads for launch in self.launches(workload)]
         kernels = dict.fromkeys(launch.kernel for launch in launches)
-        return reached(self.mutants, self._parsed(self.workloads[0]), kernels, self.operators)
+        return keep_reached(self.mutants, self._parsed(self.workloads[0]), kernels, self.operators)
 
     @property
     def small_workloads(self) -> tuple[Workload, ...]:
@@ -113,7 +113,7 @@ class MutationSubject:
         """Return the line of the user's file that a mutant changes."""
         if self.config is None:
             return mutant.line
-        return self._rendered(self.workloads[0]).template_line(mutant.line)
+        return self._render(self.workloads[0]).template_line(mutant.line)
 
     def diff(self, mutant: Mutant) -> str:
         """Write a mutant's change to the source, as the first workload has it."""
@@ -149,20 +149,20 @@ class MutationSubject:
         if self.config is None:
             source = read_source(self.path)
             return lambda _: source
-        return cache(lambda workload: parse_source(self._rendered(workload).source, self.path))
+        return cache(lambda workload: parse_source(self._render(workload).source, self.path))
 
     @cached_property
     def _placed(self) -> Callable[[Workload], Mapping[tuple[str, int, int], Mutant]]:
-        return cache(lambda workload: _placed(self._mutants(workload)))
+        return cache(lambda workload: _number_places(self._mutants(workload)))
 
     @cached_property
     def _places(self) -> Mapping[Identity, tuple[str, int, int]]:
-        return {m.identity: place for place, m in _placed(self.mutants).items()}
+        return {m.identity: place for place, m in _number_places(self.mutants).items()}
 
     def _mutants(self, workload: Workload) -> tuple[Mutant, ...]:
         return all_mutants(self._parsed(workload), rendered=self.config is not None)
 
-    def _rendered(self, workload: Workload) -> Rendered:
+    def _render(self, workload: Workload) -> Rendered:
         assert self.config is not None
         names = {**workload.values, **self.operators, **self.config}
         return self._template.render(names, self.space.derived)
@@ -179,7 +179,7 @@ class MutationSubject:
         return bool(self.launches(workload))
 
 
-def _placed(mutants: tuple[Mutant, ...]) -> dict[tuple[str, int, int], Mutant]:
+def _number_places(mutants: tuple[Mutant, ...]) -> dict[tuple[str, int, int], Mutant]:
     """Number the mutants of each operator in each line: equal in all renderings of a template."""
     counted: Counter[tuple[str, int]] = Counter()
     places = {}

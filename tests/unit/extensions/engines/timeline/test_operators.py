@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 from timelines import ATTENTION, GEMM, NORM, SILU, eager_layer, kernel, replayed_layer
 
-from tuner.extensions.engines.timeline.operators import UNKNOWN, key_of, labelled, rules, shapes_of
+from tuner.extensions.engines.timeline.operators import (
+    UNKNOWN,
+    key_of,
+    label_launches,
+    rules,
+    shapes_of,
+)
 from tuner.extensions.engines.timeline.read import read
 from tuner.extensions.engines.timeline.trace import Call, Trace, TracedLaunch
 from tuner.model.kernel import Workload
@@ -215,7 +221,7 @@ def test_another_kernel_inside_a_known_call_is_a_part_of_it() -> None:
 def test_a_replay_has_the_shapes_of_the_same_kernel_and_grid_elsewhere(tmp_path: Path) -> None:
     shapes = shapes_of(read(eager_layer(tmp_path / "eager.json")), rules())
     replay = read(replayed_layer(tmp_path / "graph.json"))
-    found = dict(labelled(replay.launches, rules(), shapes, {}))
+    found = dict(label_launches(replay.launches, rules(), shapes, {}))
     known = {one.operator: one.workload for one in found.values() if one.workload}
     assert known == {"silu_and_mul": Workload.of({"T": 64, "D": 14336})}
 

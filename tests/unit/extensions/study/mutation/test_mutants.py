@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.extensions.study.mutation.mutants import Mutant, all_mutants, reached, sampled
+from tuner.extensions.study.mutation.mutants import Mutant, all_mutants, keep_reached, sample
 from tuner.source import parse_source
 
 
@@ -106,7 +106,7 @@ def test_only_code_that_the_launches_reach_is_mutated() -> None:
         "int main() { return 1 + 1; }\n"
     )
     source = parse_source(text, Path("k.cu"))
-    assert {m.line for m in reached(all_mutants(source), source, ["k"], {})} == {1, 3}
+    assert {m.line for m in keep_reached(all_mutants(source), source, ["k"], {})} == {1, 3}
 
 
 def test_a_macro_from_outside_leads_to_what_it_stands_for() -> None:
@@ -118,8 +118,8 @@ def test_a_macro_from_outside_leads_to_what_it_stands_for() -> None:
     )
     source = parse_source(text, Path("k.cu"))
     mutants = all_mutants(source)
-    assert {m.line for m in reached(mutants, source, ["k"], {"STEP": "second"})} == {5, 6}
-    assert {m.line for m in reached(mutants, source, ["k"], {"STEP": "first"})} == {4, 6}
+    assert {m.line for m in keep_reached(mutants, source, ["k"], {"STEP": "second"})} == {5, 6}
+    assert {m.line for m in keep_reached(mutants, source, ["k"], {"STEP": "first"})} == {4, 6}
 
 
 def test_a_configs_own_values_are_no_code_of_the_templates() -> None:
@@ -159,9 +159,9 @@ def test_a_mutant_knows_its_place_and_shows_its_diff() -> None:
 
 def test_a_sample_is_spread_evenly_and_the_same_for_a_seed() -> None:
     found = mutants_of("n = n + n * 3 - 4; n += 5; out[n] = n / 7; n = n % 9;")
-    chosen = sampled(found, 5, seed=1)
-    assert chosen == sampled(found, 5, seed=1)
+    chosen = sample(found, 5, seed=1)
+    assert chosen == sample(found, 5, seed=1)
     assert len(set(chosen)) == 5
     positions = [found.index(mutant) for mutant in chosen]
     assert [position * 5 // len(found) for position in positions] == [0, 1, 2, 3, 4]
-    assert sampled(found, None, seed=1) == sampled(found, len(found), seed=1) == found
+    assert sample(found, None, seed=1) == sample(found, len(found), seed=1) == found
