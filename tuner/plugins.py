@@ -66,8 +66,8 @@ OWN: dict[str, dict[str, str]] = {
     },
     FORMATS: {
         "dispatch": "tuner.extensions.export.dispatch:export_dispatch",
-        "sglang-configs": "tuner.extensions.engines.configs.writing:SGLANG",
-        "vllm-configs": "tuner.extensions.engines.configs.writing:VLLM",
+        "sglang-configs": "tuner.extensions.engines.configs.winners:SGLANG",
+        "vllm-configs": "tuner.extensions.engines.configs.winners:VLLM",
         "kernel-tuner": "tuner.extensions.study.kernel_tuner_recordings:write_both",
         "trajectories": "tuner.extensions.agents.training:export_trajectories",
     },

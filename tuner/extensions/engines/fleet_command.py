@@ -202,7 +202,7 @@ def _make(
     from tuner.cli.devices_command import list_gpus
     from tuner.cli.view import make_view
     from tuner.device.select import members_of
-    from tuner.extensions.engines.configs.writing import asked_with, tell_configs
+    from tuner.extensions.engines.configs.winners import asked_with, tell_configs
     from tuner.extensions.engines.fleet import make
 
     if not jobs:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import keyword
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 from importlib import resources
 from pathlib import Path
 
 from tuner.compiler.base import Compiler
 from tuner.extensions.export.flashinfer.package import trace_files
 from tuner.extensions.export.folder import as_argument, with_table, write_folder
-from tuner.extensions.export.huggingface.package import kernels_files
-from tuner.extensions.export.pytorch.package import OperatorFiles, package_files
+from tuner.extensions.export.pytorch.package import (
+    OperatorFiles,
+    capability,
+    described_as,
+    module_files,
+    package_files,
+)
 from tuner.extensions.export.sources import template
 from tuner.extensions.export.winners import Winners
 from tuner.extensions.runtime.pytorch.replacing import Engine
@@ -24,7 +32,7 @@ from tuner.model.errors import InputError
 
 # How its modules import one another.
 SHIPPED = re.compile(r"from tuner\.extensions\.runtime\.\w+\.")
-Format = Callable[[str, Sequence[OperatorFiles], str], Mapping[str, str | bytes]]
+PackageFormat = Callable[[str, Sequence[OperatorFiles], str], Mapping[str, str | bytes]]
 ENTRY_POINT = """
 [project.entry-points."{group}"]
 {package} = "{package}.{engine}:register"
@@ -70,7 +78,81 @@ def _read_runtime(folder: str, modules: Iterable[str]) -> dict[str, str]:
     return {one: SHIPPED.sub("from .", text) for one, text in read.items()}
 
 
-FORMATS: dict[str, Format] = {
+# Of PyTorch's builds with CUDA all: the code is Python and cubins.
+VARIANT = "build/torch-cuda"
+# What a layer is called, by the operator and the choice that it is for.
+LAYERS: Mapping[tuple[str, str], str] = {
+    ("silu_and_mul", "silu"): "SiluAndMul",
+    ("silu_and_mul", "gelu"): "GeluAndMul",
+    ("silu_and_mul", "gelu_tanh"): "GeluTanhAndMul",
+    ("rmsnorm", "false"): "RMSNorm",
+    ("rmsnorm", "true"): "GemmaRMSNorm",
+}
+# How these are called: a kernel of the user's by the same name makes a layer only if it is too.
+PASSED = {"silu_and_mul": "out, input", "rmsnorm": "out, x, w, eps=eps"}
+_NAME = re.compile(r"[a-z][a-z0-9_]*[a-z0-9]")
+
+
+def kernels_files(
+    package: str, operators: Sequence[OperatorFiles], folder: str = "."
+) -> dict[str, str | bytes]:
+    """Return all files of a kernel repository by their names in `folder`.
+
+    Raises `InputError` for a package whose name no kernel of the Hub can have.
+    """
+    if not _NAME.fullmatch(package) or "__" in package:
+        raise InputError(
+            f"{package!r} is no name of a kernel of the Hub",
+            remedy="begin it with a small letter, and have only these, digits and single _ in it",
+        )
+    # What several versions may not share: the module and the namespace of its operators.
+    digest, layers = sha256(), []
+    for one in operators:
+        for name, content in sorted(one.files.items()):
+            digest.update(name.encode() + b"\0" + _bytes(content))
+        kernel = one.described.kernel
+        choice = next((each for each in one.choices.values() if (kernel, each) in LAYERS), None)
+        if choice and PASSED.get(kernel) == one.described.passed:
+            layers.append((LAYERS[kernel, choice], choice, kernel))
+    identity = f"_{package}_cuda_{digest.hexdigest()[:7]}"
+    values = {
+        **described_as(package, operators),
+        "identity": identity,
+        "folder": folder,
+        "layers": layers,
+        "variant": VARIANT,
+    }
+    modules = module_files(package, operators, namespace=identity, layers=bool(layers))
+    if layers:
+        modules["layers.py"] = template("huggingface/layers.py.j2").render(**values)
+    digests = {name: b64encode(sha256(_bytes(modules[name])).digest()) for name in sorted(modules)}
+    metadata = {
+        "name": package.replace("_", "-"),
+        "id": identity,
+        "version": 1,
+        "license": "other",
+        "python-depends": [],
+        "backend": {
+            "type": "cuda",
+            "archs": sorted({capability(one.winners.measured.architecture) for one in operators}),
+        },
+        "digest": {
+            "algorithm": "sha256",
+            "files": {name: digest.decode() for name, digest in digests.items()},
+        },
+    }
+    modules["metadata.json"] = json.dumps(metadata, indent=2) + "\n"
+    return {
+        "README.md": template("huggingface/README.md.j2").render(**values),
+        **{f"{VARIANT}/{name}": content for name, content in modules.items()},
+    }
+
+
+def _bytes(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content
+
+
+FORMATS: dict[str, PackageFormat] = {
     "torch": package_files,
     "sglang": partial(plugin_files, SGLANG),
     "vllm": partial(plugin_files, VLLM),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata
 from pathlib import Path
+
+import click
 
 from tuner.compiler.python import measured_with
 from tuner.dispatch.alike import Fastest, canonical, fastest_of
@@ -21,6 +25,7 @@ from tuner.extensions.engines.configs.files import (
     MoeKey,
     file_name,
     files_of,
+    write_files,
 )
 from tuner.extensions.engines.configs.files import Config as EngineConfig
 from tuner.extensions.engines.configs.used import FOLDERS, used_configs
@@ -307,3 +312,43 @@ _KEYS: Mapping[str, Callable[[Mapping[str, int], Mapping[str, str]], Key]] = {
     "fused_moe": _moe,
     "w8a8_block_fp8": _block_fp8,
 }
+
+
+def write_configs(
+    engine: Engine,
+    sessions: tuple[Path, ...],
+    to: Path,
+    triton: str | None,
+    space: Path | None,
+) -> None:
+    """Write the files of one engine to a folder, and print their names."""
+    python = asked_with(engine)
+    made = configs_of(sessions, engine, triton or installed_triton(), space, python=python)
+    write_files(to, made.files)
+    tell_configs(made, engine, to)
+
+
+def asked_with(engine: Engine) -> tuple[str, ...] | None:
+    """Name the Python that can import an engine: this one, or None."""
+    return (sys.executable,) if importlib.util.find_spec(engine) else None
+
+
+def tell_configs(made: Configs, engine: Engine, to: Path) -> None:
+    """Print the files that were written, and what the engine makes of them where it is here."""
+    for name in made.files:
+        click.echo(str(to / name))
+    for note in made.notes:
+        click.echo(note, err=True)
+    python = asked_with(engine)
+    if python is None:
+        click.echo(f"{TITLES[engine]} is not installed here: not checked by its own loader")
+        return
+    told = differences(made, engine, to, python)
+    for one in told:
+        click.echo(one, err=True)
+    if not told:
+        click.echo(f"{TITLES[engine]} uses them all as they are written")
+
+
+SGLANG = partial(write_configs, "sglang")
+VLLM = partial(write_configs, "vllm")

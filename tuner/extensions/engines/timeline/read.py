@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import json
+import re
 import sqlite3
+import zlib
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TextIO
 from urllib.parse import quote
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from tuner.extensions.engines.timeline.chrome import GZIP, read_chrome
-from tuner.extensions.engines.timeline.trace import Trace, TracedLaunch
+from tuner.extensions.engines.timeline.trace import Call, Shape, Trace, TracedLaunch
 from tuner.model.errors import InputError
+from tuner.model.kernel import Dim3
 from tuner.process.files import open_regular
 
 SQLITE = b"SQLite format 3\0"
@@ -29,6 +35,20 @@ _KERNEL_ROW = TypeAdapter(
 )
 _OTHER_ROW = TypeAdapter(tuple[int, Nanoseconds, Count, Count])
 _NODES = "nsys profile --trace=cuda --cuda-graph-trace=node ..."
+GZIP = b"\x1f\x8b"
+# Characters read at a time, and the longest event or header: one with a stack has some KiB.
+PIECE = 1 << 20
+LONGEST = 1 << 26
+AGAIN = (
+    "write it again: `with torch.profiler.profile(record_shapes=True) as p: ...`, "
+    'then `p.export_chrome_trace("trace.json")`'
+)
+GPU_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_HOST_LAUNCH = frozenset({"cuda_runtime", "cuda_driver"})
+_BLANKS = " \t\n\r"
+_BLANK = re.compile(f"[{_BLANKS}]*")
+
+Time = Annotated[float, Field(allow_inf_nan=False)]
 
 
 def read(path: Path) -> Trace:
@@ -157,3 +177,269 @@ def _gpu(database: sqlite3.Connection, tables: dict[str, set[str]]) -> tuple[str
     ).fetchone()
     name, rate = row or ("", None)
     return str(name or ""), rate / 1e9 if isinstance(rate, int) and rate > 0 else None
+
+
+class _Told(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class _Details(_Told):
+    external: int | None = Field(None, alias="External id")
+    correlation: int | None = None
+    device: int = 0
+    stream: int = 0
+    grid: Dim3 | None = None
+    block: Dim3 | None = None
+
+
+class _Work(_Told):
+    name: str
+    ts: Time
+    dur: Annotated[Time, Field(ge=0)]
+    args: _Details = _Details.model_construct()
+
+
+class _Inputs(_Told):
+    external: int | None = Field(None, alias="External id")
+    dims: list[object] = Field([], alias="Input Dims")
+    values: list[object] = Field([], alias="Concrete Inputs")
+    types: list[str] = Field([], alias="Input type")
+
+
+class _Operator(_Told):
+    name: str
+    args: _Inputs = _Inputs.model_construct()
+
+
+class _HostDetails(_Told):
+    correlation: int | None = None
+
+
+class _HostCall(_Told):
+    name: str = ""
+    args: _HostDetails = _HostDetails.model_construct()
+
+
+class _Events:
+    """Collects what events tell; which operator launched a kernel is known at the end only."""
+
+    def __init__(self) -> None:
+        self.gpu = ""
+        self._works: list[tuple[TracedLaunch, int | None, int | None]] = []
+        # The same texts and sizes come again and again, each time as another object.
+        self._same: dict[object, Any] = {}
+        self._operators: dict[int, Call | None] = {}
+        self._replays: set[int] = set()
+
+    def add(self, event: object) -> None:
+        """Take one event; raise `ValidationError` for one that is not as the profiler writes it."""
+        if not isinstance(event, dict):
+            return
+        category = str(event.get("cat"))
+        if category in GPU_WORK:
+            work = _Work.model_validate(event)
+            details, once = work.args, self._same.setdefault
+            launch = TracedLaunch(
+                name=once(work.name, work.name),
+                start_us=work.ts,
+                us=work.dur,
+                grid=once(details.grid, details.grid),
+                block=once(details.block, details.block),
+                device=details.device,
+                stream=details.stream,
+            )
+            self._works.append((launch, details.external, details.correlation))
+        elif category == "cpu_op":
+            self._add_operator(_Operator.model_validate(event))
+        elif category in _HOST_LAUNCH:
+            host = _HostCall.model_validate(event)
+            if "GraphLaunch" in host.name and host.args.correlation is not None:
+                self._replays.add(host.args.correlation)
+
+    def add_devices(self, devices: object) -> None:
+        """Take the name of the first GPU."""
+        if isinstance(devices, list) and devices and isinstance(devices[0], dict):
+            self.gpu = str(devices[0].get("name", ""))
+
+    def launches(self) -> Iterator[TracedLaunch]:
+        for launch, external, correlation in self._works:
+            if correlation in self._replays:
+                yield replace(launch, replayed=True)
+            elif external is not None and (call := self._operators.get(external)) is not None:
+                yield replace(launch, call=call)
+            else:
+                yield launch
+
+    def _add_operator(self, operator: _Operator) -> None:
+        key = operator.args.external
+        if key is None:
+            return
+        inputs = operator.args
+        shapes, values = tuple(map(_shape, inputs.dims)), tuple(map(str, inputs.values))
+        call = Call(operator.name, shapes, values, tuple(inputs.types))
+        call = self._same.setdefault(call, call)
+        # Traces of several processes in one file count their operators anew.
+        same = self._operators.get(key, call) == call
+        self._operators[key] = call if same else None
+
+
+def read_chrome(path: Path) -> Trace:
+    """Read a Chrome trace of torch.profiler, gzipped or not; raise `InputError` for anything else.
+
+    The text is parsed piece by piece. Kept are the GPU's work and one record for each different
+    operator and shape: some 0.5 KB a kernel, 0.1 KB an operator's call.
+    """
+    events, seen = _Events(), 0
+    with _open_text(path) as file, _told_apart(path):
+        for event in _members(_Text(file, path), events):
+            try:
+                events.add(event)
+            except ValidationError as error:
+                first = error.errors(include_url=False, include_context=False)[0]
+                where = ".".join(map(str, first["loc"]))
+                what = f"event {seen}: `{where}` is {first['input']!r:.80}: {first['msg']}"
+                raise InputError(what, path=path, remedy=AGAIN) from error
+            seen += 1
+    launches = sorted(events.launches(), key=lambda launch: launch.start_us)
+    if not launches:
+        raise InputError(
+            f"a trace of {seen:,} events, none of them on a GPU",
+            path=path,
+            remedy="profile with ProfilerActivity.CUDA among the activities, on a machine with a "
+            "GPU, and end the profile after torch.cuda.synchronize()",
+        )
+    return Trace(path, tuple(launches), events.gpu)
+
+
+class _Text:
+    """JSON text of which only a part is in memory."""
+
+    def __init__(self, file: TextIO, path: Path) -> None:
+        self._file = file
+        self._path = path
+        self._decoder = json.JSONDecoder(strict=False)
+        self._text, self._at, self._ended = "", 0, False
+
+    def peek(self) -> str:
+        """Skip blanks and return the next character, "" at the end."""
+        while True:
+            found = self._text[self._at : self._at + 1]
+            if found and found not in _BLANKS:
+                return found
+            blank = _BLANK.match(self._text, self._at)
+            self._at = blank.end() if blank else self._at
+            if self._at == len(self._text) and not self._more(PIECE):
+                return ""
+
+    def take(self, wanted: str) -> str:
+        """Take one of the wanted characters; raise `ValueError` for another."""
+        found = self.peek()
+        if not found:
+            raise EOFError
+        if found not in wanted:
+            raise ValueError(f"{found!r} stands where {' or '.join(wanted)} should")
+        self._at += 1
+        return found
+
+    def value(self) -> object:
+        """Take the next value, of any kind."""
+        self.peek()
+        piece = PIECE
+        while True:
+            try:
+                value, end = self._decoder.raw_decode(self._text, self._at)
+                # A number that ends where the text in memory does may go on.
+                if end < len(self._text) or self._ended:
+                    self._at = end
+                    return value
+            except json.JSONDecodeError as error:
+                if self._ended and _cut_off(error):
+                    raise EOFError from error
+                if self._ended or len(self._text) - self._at > LONGEST:
+                    raise ValueError(error.msg) from error
+            self._more(piece)
+            piece *= 2
+
+    def _more(self, length: int) -> bool:
+        read = self._file.read(length)
+        self._text, self._at = self._text[self._at :] + read, 0
+        self._ended = not read
+        return bool(read)
+
+
+def _cut_off(error: json.JSONDecodeError) -> bool:
+    """Whether the text ends where more of it was expected: in a string, a word or between them."""
+    left = len(error.doc.rstrip()) - error.pos
+    return error.msg.startswith("Unterminated") or left < len("false")
+
+
+def _members(text: _Text, events: _Events) -> Iterator[object]:
+    """Yield the events of a list, or of `traceEvents` of an object, and tell of the GPUs."""
+    if text.peek() == "[":
+        yield from _items(text)
+        return
+    found = False
+    for _ in _each(text, "{", "}"):
+        key = text.value()
+        text.take(":")
+        if key == "traceEvents" and text.peek() == "[":
+            found = True
+            yield from _items(text)
+        elif key == "deviceProperties":
+            events.add_devices(text.value())
+        else:
+            text.value()
+    if not found:
+        raise LookupError
+
+
+def _items(text: _Text) -> Iterator[object]:
+    for _ in _each(text, "[", "]"):
+        yield text.value()
+
+
+def _each(text: _Text, opening: str, closing: str) -> Iterator[None]:
+    """Stop before each member of a list or an object, and take what stands between them."""
+    text.take(opening)
+    if text.peek() == closing:
+        text.take(closing)
+        return
+    yield
+    while text.take(f",{closing}") != closing:
+        yield
+
+
+@contextmanager
+def _open_text(path: Path) -> Iterator[TextIO]:
+    with open_regular(path) as file:
+        if file.peek(2).startswith(GZIP):
+            with gzip.open(file, "rt", encoding="utf-8-sig", errors="replace") as unpacked:
+                yield unpacked
+        else:
+            yield io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace")
+
+
+@contextmanager
+def _told_apart(path: Path) -> Iterator[None]:
+    """Say in the user's words why a file is no trace."""
+    try:
+        yield
+    except EOFError as error:
+        raise InputError(
+            "the JSON ends in the middle: the profiler was still writing, or the copy is cut off",
+            path=path,
+            remedy=AGAIN,
+        ) from error
+    except LookupError as error:
+        raise InputError(
+            "JSON without `traceEvents`: not a trace", path=path, remedy=AGAIN
+        ) from error
+    except (ValueError, RecursionError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"not a trace in JSON: {error}", path=path, remedy=AGAIN) from error
+
+
+def _shape(dims: object) -> Shape:
+    """Read the sizes of one input; a list of tensors has none of its own."""
+    if not isinstance(dims, list) or not all(isinstance(size, int) for size in dims):
+        return ()
+    return tuple(dims)

@@ -22,8 +22,7 @@ from tuner.extensions.export.flashinfer.definition import (
     run_text,
 )
 from tuner.extensions.export.folder import as_argument
-from tuner.extensions.export.huggingface.package import capability
-from tuner.extensions.export.pytorch.package import OperatorFiles
+from tuner.extensions.export.pytorch.package import OperatorFiles, capability
 from tuner.extensions.export.sources import CppSources, Measured, template
 from tuner.extensions.export.winners import Winners
 from tuner.model import TUNER_VERSION

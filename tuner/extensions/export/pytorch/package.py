@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import keyword
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -241,6 +242,11 @@ def described_as(package: str, operators: Sequence[OperatorFiles]) -> dict[str, 
         "kernels": ", ".join(one.kernel for one in described),
         "device": operators[0].winners.measured.device,
     }
+
+
+def capability(architecture: str) -> str:
+    """Write sm_90a as 9.0a."""
+    return re.sub(r"sm_(\d+)(\d)", r"\1.\2", architecture)
 
 
 def python(expression: Expression, *, clause: bool = False) -> str:

@@ -24,7 +24,7 @@ from timelines import (
     torch_trace,
 )
 
-from tuner.extensions.engines.timeline import chrome
+from tuner.extensions.engines.timeline import read as reading
 from tuner.extensions.engines.timeline.read import read
 from tuner.extensions.engines.timeline.trace import Call, Trace, TracedLaunch, base_name
 from tuner.model.errors import InputError
@@ -103,7 +103,7 @@ def test_it_does_not_matter_where_the_pieces_of_the_text_end(
     path: Path, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = read(eager_layer(path))
-    monkeypatch.setattr(chrome, "PIECE", piece)
+    monkeypatch.setattr(reading, "PIECE", piece)
     assert read(path) == whole
 
 
