@@ -7,7 +7,7 @@ The shapes are those of the layers of SGLang 0.5.17 and vLLM 0.32.0 (`models/qwe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -97,6 +97,8 @@ _CountFrom0 = Annotated[int, Field(strict=True, ge=0)]
 
 
 class _Model(BaseModel):
+    """What of a model's config.json decides the shapes of its layers."""
+
     # A config.json has many more keys.
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -104,14 +106,33 @@ class _Model(BaseModel):
     num_attention_heads: _Count
     intermediate_size: _Count
 
+    def needed(self, engine: Engine, slices: Slices, precision: Precision) -> Iterator[Needed]:
+        """List what the engine looks for, layer by layer."""
+        raise NotImplementedError
+
 
 class _Grouped(_Model):
     num_key_value_heads: _Count
     head_dim: _Count | None = None
 
+    def attention(self, slices: Slices) -> Iterator[Needed]:
+        width = self.head_dim or self.hidden_size // self.num_attention_heads
+        heads = slices.count(self.num_attention_heads, "attention heads", slices.tp)
+        pairs = self.num_key_value_heads
+        # Where there are fewer of them than GPUs, several GPUs have the same one.
+        keys = 1 if slices.tp % pairs == 0 else slices.count(pairs, "key-value heads", slices.tp)
+        rows, hidden = (heads + 2 * keys) * width, self.hidden_size
+        yield from _linear("attention: q, k, v", rows, hidden, slices)
+        yield from _linear("attention: out", hidden, heads * width, slices)
+
 
 class _Mixtral(_Grouped):
     num_local_experts: _Count
+
+    def needed(self, engine: Engine, slices: Slices, precision: Precision) -> Iterator[Needed]:
+        width = self.intermediate_size
+        yield from _experts(self.num_local_experts, width, engine, slices, precision)
+        yield from self.attention(slices)
 
 
 class _Qwen3(_Grouped):
@@ -119,6 +140,13 @@ class _Qwen3(_Grouped):
     moe_intermediate_size: _Count
     decoder_sparse_step: _Count = 1
     mlp_only_layers: list[_CountFrom0] = []
+
+    def needed(self, engine: Engine, slices: Slices, precision: Precision) -> Iterator[Needed]:
+        width = self.moe_intermediate_size
+        yield from _experts(self.num_experts, width, engine, slices, precision)
+        yield from self.attention(slices)
+        if self.mlp_only_layers or self.decoder_sparse_step > 1:
+            yield from _mlp("dense layers", self.hidden_size, self.intermediate_size, slices)
 
 
 class _DeepSeek(_Model):
@@ -133,7 +161,37 @@ class _DeepSeek(_Model):
     qk_rope_head_dim: _Count
     v_head_dim: _Count
 
+    def needed(self, engine: Engine, slices: Slices, precision: Precision) -> Iterator[Needed]:
+        hidden, shared = self.hidden_size, self.n_shared_experts or 0
+        width, routed = self.moe_intermediate_size, self.n_routed_experts
+        fused = (
+            engine == "sglang"
+            and slices.ep == 1
+            and (routed, shared) == (_FUSED_EXPERTS, 1)
+            and self.architectures[:1] == ["DeepseekV3ForCausalLM"]
+        )
+        yield from _experts(routed, width, engine, slices, precision, shared if fused else 0)
+        heads = slices.count(self.num_attention_heads, "attention heads", slices.tp)
+        latent = self.kv_lora_rank + self.qk_rope_head_dim
+        queries = heads * (self.qk_nope_head_dim + self.qk_rope_head_dim)
+        rank = self.q_lora_rank or 0
+        yield from _linear("attention: latents", rank + latent, hidden, slices)
+        yield from _linear("attention: q", queries, rank or hidden, slices)
+        keys = heads * (self.qk_nope_head_dim + self.v_head_dim)
+        yield from _linear("attention: k, v", keys, self.kv_lora_rank, slices)
+        yield from _linear("attention: out", hidden, heads * self.v_head_dim, slices)
+        if self.first_k_dense_replace:
+            yield from _mlp("dense layers", hidden, self.intermediate_size, slices)
+        if shared and not fused:
+            yield from _mlp("shared experts", hidden, shared * width, slices)
 
+
+_MODELS: Mapping[str, type[_Model]] = {
+    "mixtral": _Mixtral,
+    "qwen3_moe": _Qwen3,
+    "deepseek_v2": _DeepSeek,
+    "deepseek_v3": _DeepSeek,
+}
 _M = TypeVar("_M", bound=BaseModel)
 
 
@@ -168,7 +226,8 @@ def needed_configs(
             f"{ep} parts of experts on {tp} GPUs", remedy=f"--ep is 1 or, as --tp, {tp}"
         )
     slices = Slices(path, tp, ep, precision.block_shape)
-    return tuple(dict.fromkeys(_MODELS[kind](given, engine, slices, precision)))
+    model = _validate(_MODELS[kind], path, given)
+    return tuple(dict.fromkeys(model.needed(engine, slices, precision)))
 
 
 def _unknown(path: Path, kind: str, given: Mapping[str, Any]) -> InputError:
@@ -291,80 +350,3 @@ def _mlp(name: str, hidden: int, width: int, slices: Slices) -> Iterator[Needed]
     part = slices.cut(width, f"columns of the {name}", slices.tp)
     yield from _linear(f"{name}: gate, up", 2 * part, hidden, slices)
     yield from _linear(f"{name}: down", hidden, part, slices)
-
-
-def _grouped_attention(model: _Grouped, slices: Slices) -> Iterator[Needed]:
-    width = model.head_dim or model.hidden_size // model.num_attention_heads
-    heads = slices.count(model.num_attention_heads, "attention heads", slices.tp)
-    pairs = model.num_key_value_heads
-    # Where there are fewer of them than GPUs, several GPUs have the same one.
-    keys = 1 if slices.tp % pairs == 0 else slices.count(pairs, "key-value heads", slices.tp)
-    yield from _linear("attention: q, k, v", (heads + 2 * keys) * width, model.hidden_size, slices)
-    yield from _linear("attention: out", model.hidden_size, heads * width, slices)
-
-
-def _mixtral(
-    given: Mapping[str, Any], engine: Engine, slices: Slices, precision: Precision
-) -> Iterator[Needed]:
-    model = _validate(_Mixtral, slices.path, given)
-    width = model.intermediate_size
-    yield from _experts(model.num_local_experts, width, engine, slices, precision)
-    yield from _grouped_attention(model, slices)
-
-
-def _qwen3(
-    given: Mapping[str, Any], engine: Engine, slices: Slices, precision: Precision
-) -> Iterator[Needed]:
-    model = _validate(_Qwen3, slices.path, given)
-    width = model.moe_intermediate_size
-    yield from _experts(model.num_experts, width, engine, slices, precision)
-    yield from _grouped_attention(model, slices)
-    if model.mlp_only_layers or model.decoder_sparse_step > 1:
-        yield from _mlp("dense layers", model.hidden_size, model.intermediate_size, slices)
-
-
-def _deepseek(
-    given: Mapping[str, Any], engine: Engine, slices: Slices, precision: Precision
-) -> Iterator[Needed]:
-    model = _validate(_DeepSeek, slices.path, given)
-    hidden, shared = model.hidden_size, model.n_shared_experts or 0
-    fused = (
-        engine == "sglang"
-        and slices.ep == 1
-        and (model.n_routed_experts, shared) == (_FUSED_EXPERTS, 1)
-        and model.architectures[:1] == ["DeepseekV3ForCausalLM"]
-    )
-    width = model.moe_intermediate_size
-    yield from _experts(
-        model.n_routed_experts, width, engine, slices, precision, shared if fused else 0
-    )
-    yield from _latent_attention(model, slices)
-    if model.first_k_dense_replace:
-        yield from _mlp("dense layers", hidden, model.intermediate_size, slices)
-    if shared and not fused:
-        yield from _mlp("shared experts", hidden, shared * width, slices)
-
-
-def _latent_attention(model: _DeepSeek, slices: Slices) -> Iterator[Needed]:
-    heads = slices.count(model.num_attention_heads, "attention heads", slices.tp)
-    latent = model.kv_lora_rank + model.qk_rope_head_dim
-    queries = heads * (model.qk_nope_head_dim + model.qk_rope_head_dim)
-    hidden = model.hidden_size
-    if model.q_lora_rank:
-        yield from _linear("attention: latents", model.q_lora_rank + latent, hidden, slices)
-        yield from _linear("attention: q", queries, model.q_lora_rank, slices)
-    else:
-        yield from _linear("attention: latents", latent, hidden, slices)
-        yield from _linear("attention: q", queries, hidden, slices)
-    keys = heads * (model.qk_nope_head_dim + model.v_head_dim)
-    yield from _linear("attention: k, v", keys, model.kv_lora_rank, slices)
-    yield from _linear("attention: out", hidden, heads * model.v_head_dim, slices)
-
-
-_Reader = Callable[[Mapping[str, Any], Engine, Slices, Precision], Iterator[Needed]]
-_MODELS: Mapping[str, _Reader] = {
-    "mixtral": _mixtral,
-    "qwen3_moe": _qwen3,
-    "deepseek_v2": _deepseek,
-    "deepseek_v3": _deepseek,
-}
