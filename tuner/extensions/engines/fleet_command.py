@@ -117,6 +117,7 @@ def command(
     MODEL is a Hugging Face config.json, or the folder that it lies in. Each shape is tuned in a
     session of its own under --sessions: started again, the command goes on with what is left.
     """
+    from tuner.cli.devices_command import list_gpus
     from tuner.extensions.engines.configs.files import place, require_release
     from tuner.extensions.engines.configs.found import missing_files
     from tuner.extensions.engines.configs.used import FOLDERS
@@ -133,7 +134,12 @@ def command(
         raise click.UsageError("--json is for --dry-run")
     if two and engine != "sglang":
         raise click.UsageError("--two is for SGLang: vLLM has no file for the second GEMM alone")
-    gpu, triton = gpu or _first_gpu(), triton or installed_triton()
+    gpu = gpu or next((one.name for one in list_gpus()), "")
+    if not gpu:
+        raise InputError(
+            "no NVIDIA GPU found", remedy="name the one that the files are for: --gpu 'NVIDIA H200'"
+        )
+    triton = triton or installed_triton()
     require_release(triton)
     if not dry_run:
         _require_here(gpu, triton)
@@ -260,17 +266,6 @@ def _require_here(gpu: str, triton: str) -> None:
             f"files for Triton {triton} cannot be made with Triton {here}",
             remedy="leave --triton out, or list them alone with --dry-run",
         )
-
-
-def _first_gpu() -> str:
-    from tuner.cli.devices_command import list_gpus
-
-    found = next(iter(list_gpus()), None)
-    if found is None:
-        raise InputError(
-            "no NVIDIA GPU found", remedy="name the one that the files are for: --gpu 'NVIDIA H200'"
-        )
-    return found.name
 
 
 def _folders(engine: Engine, package: Path | None, own: Path | None) -> EngineFolders:

@@ -167,7 +167,26 @@ def as_object(found: Findings) -> dict[str, object]:
         "span_us": trace.span_us,
         "busy_us": trace.busy_us,
         "idle_share": trace.idle_share,
-        "rows": [_row_object(row) for row in found.rows],
+        "rows": [
+            {
+                "operator": row.label.operator or None,
+                "kind": row.label.kind or None,
+                "engine": row.label.engine or None,
+                "choices": dict(row.label.choices),
+                "workload": row.label.workload.values if row.label.workload else None,
+                "calls": row.calls,
+                "us": row.us,
+                "share": row.share,
+                "us_per_call": row.per_call_us,
+                "floor_us": row.floor_us,
+                "at_most": row.at_most,
+                "kernels": [
+                    {"name": use.name, "grid": use.grid, "calls": use.calls, "us": use.us}
+                    for use in row.kernels
+                ],
+            }
+            for row in found.rows
+        ],
         "commands": [{"command": _line(one), "at_most": one.at_most} for one in found.commands],
     }
 
@@ -261,24 +280,3 @@ _COLUMNS = (
 
 def _line(command: TuneCommand) -> str:
     return shlex.join((program_name(), *command.words))
-
-
-def _row_object(row: Row) -> dict[str, object]:
-    label = row.label
-    return {
-        "operator": label.operator or None,
-        "kind": label.kind or None,
-        "engine": label.engine or None,
-        "choices": dict(label.choices),
-        "workload": label.workload.values if label.workload else None,
-        "calls": row.calls,
-        "us": row.us,
-        "share": row.share,
-        "us_per_call": row.per_call_us,
-        "floor_us": row.floor_us,
-        "at_most": row.at_most,
-        "kernels": [
-            {"name": use.name, "grid": use.grid, "calls": use.calls, "us": use.us}
-            for use in row.kernels
-        ],
-    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import comb
 
@@ -88,10 +88,21 @@ def classes(data: ReportData) -> tuple[WorkloadClasses, ...]:
             for bits, ones in groups.items()
             if any(one.candidate == first and one.config == data.default for one in ones)
         }
-        made = [
-            _class(bits, ones, bits in default, bits == data.baseline_bits.get(workload.key))
-            for bits, ones in groups.items()
-        ]
+        made = []
+        for bits, ones in groups.items():
+            full = [one for one in ones if not stopped_early(one)]
+            times = {one.variant: one.measurement.median_us for one in full if one.measurement}
+            best = min(times, key=lambda variant: times[variant], default=None)
+            made.append(
+                BitClass(
+                    bits,
+                    len({one.variant for one in ones}),
+                    None if best is None else times[best],
+                    None if best is None else best.config,
+                    bits in default,
+                    bits == data.baseline_bits.get(workload.key),
+                )
+            )
         made.sort(key=lambda one: (not one.is_default, one.best_us or float("inf"), -one.configs))
         if made:
             found.append(WorkloadClasses(workload, tuple(made)))
@@ -178,20 +189,6 @@ def bits_json(data: ReportData) -> dict[str, object]:
             one.name: {"pairs": one.pairs, "differing": one.differing} for one in separations(known)
         },
     }
-
-
-def _class(bits: str, trials: Sequence[Trial], is_default: bool, is_baseline: bool) -> BitClass:
-    full = [trial for trial in trials if not stopped_early(trial)]
-    times = {one.variant: one.measurement.median_us for one in full if one.measurement}
-    best = min(times, key=lambda variant: times[variant], default=None)
-    return BitClass(
-        bits,
-        len({trial.variant for trial in trials}),
-        None if best is None else times[best],
-        None if best is None else best.config,
-        is_default,
-        is_baseline,
-    )
 
 
 def _keep_right(trials: Iterable[Trial]) -> list[Trial]:

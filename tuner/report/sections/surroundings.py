@@ -89,7 +89,23 @@ def disagreements(data: ReportData) -> tuple[Disagreement, ...]:
 
 def surroundings_chart(data: ReportData) -> Markup | None:
     """Draw each program's cost in the surroundings against its time alone, over the winner's."""
-    panels = [_panel(result, comparison) for result, comparison in _pair_with_comparisons(data)]
+    panels = []
+    for result, comparison in _pair_with_comparisons(data):
+        winner, alone_us = comparison.column(result.variant), comparison.alone_us
+        _, rounds = split(comparison)
+        costs_us = [cost_us(column) for column in zip(*rounds, strict=True)]
+        dots = []
+        for column, program in enumerate((None, *comparison.finalists, *comparison.peers)):
+            kind: charts.DotKind = "finalist" if isinstance(program, Variant) else "other"
+            dots.append(
+                charts.Dot(
+                    name=str(program or "baseline"),
+                    kind="winner" if column == winner else kind,
+                    alone=alone_us[column] / alone_us[winner],
+                    around=costs_us[column] / costs_us[winner],
+                )
+            )
+        panels.append(charts.Panel(str(result.workload), tuple(dots)))
     return charts.around(panels) if panels else None
 
 
@@ -100,22 +116,3 @@ def _pair_with_comparisons(data: ReportData) -> Iterator[tuple[Result, Compariso
         comparison = last.get(result.workload)
         if comparison is not None and result.variant in comparison.finalists:
             yield result, comparison
-
-
-def _panel(result: Result, comparison: Comparison) -> charts.Panel:
-    winner, alone_us = comparison.column(result.variant), comparison.alone_us
-    _, rounds = split(comparison)
-    costs_us = [cost_us(column) for column in zip(*rounds, strict=True)]
-    dots = []
-    for column, program in enumerate((None, *comparison.finalists, *comparison.peers)):
-        kind: charts.DotKind = "finalist" if isinstance(program, Variant) else "other"
-        name = str(program or "baseline")
-        dots.append(
-            charts.Dot(
-                name=name,
-                kind="winner" if column == winner else kind,
-                alone=alone_us[column] / alone_us[winner],
-                around=costs_us[column] / costs_us[winner],
-            )
-        )
-    return charts.Panel(str(result.workload), tuple(dots))

@@ -113,13 +113,22 @@ def used_configs(
     if engine == "vllm":
         environment["VLLM_BATCH_INVARIANT"] = str(int(mode == "deterministic"))
     found = _ask(question, engine, environment, python, timeout_s)
+    rows = []
+    for row in found["rows"]:
+        at, used, used_down = row["tokens"], row["config"], row["down"]
+        differences = _differences(table.get(at), used, "")
+        if used_down is not None or down is not None:
+            # Without a table of its own the second GEMM is meant to run with the first's.
+            wanted = table if down is None else down
+            differences += _differences(wanted.get(at), used_down or {}, "down.")
+        rows.append(UsedConfig(at, used, used_down, differences))
     return UsedConfigs(
         engine=engine,
         version=found["version"],
         triton=found["triton"],
         source=Path(found["source"]) if found["source"] else None,
         down_source=Path(found["down_source"]) if found.get("down_source") else None,
-        rows=tuple(_row(row, table, down) for row in found["rows"]),
+        rows=tuple(rows),
         log=tuple(found["log"]),
     )
 
@@ -156,16 +165,6 @@ def _ask(
             remedy="tested with SGLang 0.5.17 and vLLM 0.32.0; name a Python that can import it",
         ) from error
     return found
-
-
-def _row(row: Mapping[str, Any], table: Table, down: Table | None) -> UsedConfig:
-    tokens, used, used_down = row["tokens"], row["config"], row["down"]
-    differences = _differences(table.get(tokens), used, "")
-    # Without a table of its own the second GEMM is meant to run with the first's.
-    wanted = table if down is None else down
-    if used_down is not None or down is not None:
-        differences += _differences(wanted.get(tokens), used_down or {}, "down.")
-    return UsedConfig(tokens, used, used_down, differences)
 
 
 def _differences(wanted: Config | None, used: Config, prefix: str) -> tuple[Difference, ...]:

@@ -78,8 +78,12 @@ class CallRule:
         if not call.shapes:
             return Label(self.operator, kind="")
         names = inputs_of(call)
-        if not self._holds(names):
-            return Label()
+        with suppress(ExpressionError):  # there may be no such input
+            if self.when.evaluate(names):
+                return self._label_known(names)
+        return Label()
+
+    def _label_known(self, names: Mapping[str, Value]) -> Label:
         try:
             chosen = ((name, str(one.evaluate(names))) for name, one in self.choices.items())
             choices = tuple(sorted(chosen))
@@ -89,11 +93,6 @@ class CallRule:
         fits = all(0 < size <= LARGEST for size in sizes.values())
         workload = Workload.of(sizes) if fits else None
         return Label(self.operator, kind="", choices=choices, workload=workload)
-
-    def _holds(self, names: Mapping[str, Value]) -> bool:
-        with suppress(ExpressionError):  # there is no such input
-            return bool(self.when.evaluate(names))
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,12 @@ class Rules:
         named = self._named.get(launch.name)
         if named is None:
             named = self._named[launch.name] = self._by_name(launch.name)
-        called = None if launch.call is None else self._by_call(launch.call)
+        called = None
+        if (call := launch.call) is not None:
+            if call not in self._called:
+                found = (one.label(call) for one in self.calls if one.pattern.search(call.name))
+                self._called[call] = next(found, None)
+            called = self._called[call]
         if called is None:
             return named
         if not called.operator:
@@ -138,12 +142,6 @@ class Rules:
             kind = "" if operator else model.kind
             return Label(operator, kind, model.engine, choices, part=model.part)
         return Label()
-
-    def _by_call(self, call: Call) -> Label | None:
-        if call not in self._called:
-            found = (one.label(call) for one in self.calls if one.pattern.search(call.name))
-            self._called[call] = next(found, None)
-        return self._called[call]
 
 
 @cache

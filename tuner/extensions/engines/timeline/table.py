@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from os.path import relpath
 
@@ -90,11 +91,21 @@ def rows_of(
         used = of_group.get(key) or KernelUse(launch.name, launch.grid, 0, 0.0)
         of_group[key] = replace(used, calls=used.calls + 1, us=used.us + launch.us)
     total = sum(use.us for one in uses.values() for use in one.values())
-    made = (
-        _row(kinds[group], tuple(one.values()), parts, total, spaces, gbps)
-        for group, one in uses.items()
-    )
-    return tuple(sorted(made, key=lambda row: (-row.us, row.name)))
+    rows = []
+    for name, by_grid in uses.items():
+        label = kinds[name]
+        kernels = sorted(by_grid.values(), key=lambda use: -use.us)
+        us = sum(use.us for use in kernels)
+        calls = sum(use.calls for use in kernels if use.name not in parts)
+        least_us = None
+        if (known := spaces.get(label.operator)) and label.workload is not None and gbps:
+            with suppress(ExpressionError):
+                spec = known.chosen(dict(label.choices)).spec
+                least_us = floor_us(spec.min_bytes.integer(label.workload.values), gbps)
+        calls = calls or max(use.calls for use in kernels)
+        share = us / total if total else 0.0
+        rows.append(Row(label, tuple(kernels), calls, us, share, least_us))
+    return tuple(sorted(rows, key=lambda row: (-row.us, row.name)))
 
 
 def commands_of(rows: Iterable[Row], spaces: Mapping[str, Definition]) -> tuple[TuneCommand, ...]:
@@ -140,35 +151,3 @@ def short(name: str) -> str:
     """Cut a kernel's name down to a cell of a table."""
     plain = base_name(name)
     return plain if len(plain) <= NAME_LENGTH else f"{plain[: NAME_LENGTH - 3]}..."
-
-
-def _row(
-    label: Label,
-    uses: tuple[KernelUse, ...],
-    parts: set[str],
-    total_us: float,
-    spaces: Mapping[str, Definition],
-    gbps: float | None,
-) -> Row:
-    us = sum(use.us for use in uses)
-    kernels = tuple(sorted(uses, key=lambda use: -use.us))
-    calls = sum(use.calls for use in uses if use.name not in parts)
-    return Row(
-        label=label,
-        kernels=kernels,
-        calls=calls or max(use.calls for use in uses),
-        us=us,
-        share=us / total_us if total_us else 0.0,
-        floor_us=_floor_us(label, spaces, gbps),
-    )
-
-
-def _floor_us(label: Label, spaces: Mapping[str, Definition], gbps: float | None) -> float | None:
-    definition = spaces.get(label.operator)
-    if definition is None or label.workload is None or not gbps:
-        return None
-    try:
-        spec = definition.chosen(dict(label.choices)).spec
-        return floor_us(spec.min_bytes.integer(label.workload.values), gbps)
-    except ExpressionError:
-        return None

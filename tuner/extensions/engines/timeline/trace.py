@@ -71,7 +71,15 @@ class Trace:
     @property
     def busy_us(self) -> float:
         """The time in which at least one launch ran, summed over the GPUs."""
-        return sum(_union_us(launches) for launches in self._by_device())
+        total_us = 0.0
+        for launches in self._by_device():
+            reached_us = float("-inf")
+            for start_us, end_us in sorted(
+                (one.start_us, one.start_us + one.us) for one in launches
+            ):
+                total_us += max(end_us - max(start_us, reached_us), 0.0)
+                reached_us = max(reached_us, end_us)
+        return total_us
 
     @property
     def idle_share(self) -> float:
@@ -82,15 +90,6 @@ class Trace:
         for launch in self.launches:
             groups.setdefault(launch.device, []).append(launch)
         return groups.values()
-
-
-def _union_us(launches: Iterable[TracedLaunch]) -> float:
-    ranges = sorted((one.start_us, one.start_us + one.us) for one in launches)
-    total, reached = 0.0, ranges[0][0]
-    for start, end in ranges:
-        total += max(end - max(start, reached), 0.0)
-        reached = max(reached, end)
-    return total
 
 
 def base_name(name: str) -> str:

@@ -136,28 +136,23 @@ class _Traced:
             yield place, _json(solution)
             lines = []
             for workload in one.workloads:
-                line, blobs = self._workload(one, workload)
+                uuid = str(uuid5(NAMESPACE_URL, f"{one.name}/{workload.key}"))
+                # Inputs for which random ones would not do.
+                stored = self._draw_inputs(one, workload)
+                path = f"blob/workloads/{kind}/{one.name}/{one.name}_{uuid}.safetensors"
+                inputs: dict[str, Any] = {each.name: {"type": "random"} for each in one.inputs}
+                for name in stored:
+                    inputs[name] = {"type": "safetensors", "path": path, "tensor_key": name}
+                line = {
+                    "definition": one.name,
+                    "workload": {"axes": one.sizes(workload), "inputs": inputs, "uuid": uuid},
+                    "solution": None,
+                    "evaluation": None,
+                }
                 lines.append(f"{json.dumps(line)}\n")
-                yield from blobs.items()
+                if stored:
+                    yield path, safetensors(stored)
             yield f"workloads/{kind}/{one.name}.jsonl", "".join(lines)
-
-    def _workload(
-        self, problem: Problem, workload: Workload
-    ) -> tuple[dict[str, Any], Mapping[str, bytes]]:
-        """Write a workload's line, and its inputs where random ones would not do."""
-        uuid = str(uuid5(NAMESPACE_URL, f"{problem.name}/{workload.key}"))
-        stored = self._draw_inputs(problem, workload)
-        path = f"blob/workloads/{self.spec.name}/{problem.name}/{problem.name}_{uuid}.safetensors"
-        inputs: dict[str, Any] = {one.name: {"type": "random"} for one in problem.inputs}
-        for name in stored:
-            inputs[name] = {"type": "safetensors", "path": path, "tensor_key": name}
-        line = {
-            "definition": problem.name,
-            "workload": {"axes": problem.sizes(workload), "inputs": inputs, "uuid": uuid},
-            "solution": None,
-            "evaluation": None,
-        }
-        return line, {path: safetensors(stored)} if stored else {}
 
     def _draw_inputs(self, problem: Problem, workload: Workload) -> dict[str, tuple[str, Array]]:
         """Draw the inputs that random numbers of FlashInfer-Bench cannot stand for.
