@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -294,6 +295,10 @@ def from_session(
     # Several devices end in any order.
     places = {workload: place for place, workload in enumerate(config.workloads)}
     checked = {w.key: one.correctness for w, one in session.baselines().items()}
+    rate = None
+    with suppress(ValueError):
+        stated = float(environment.get("streaming_gbps", ""))
+        rate = stated if 0 < stated < inf else None
     shown = {f"operator {name}": value for name, value in config.operators.items()}
     shown |= {k: v for k, v in environment.items() if k not in _SHOWN_ELSEWHERE}
     data = ReportData(
@@ -307,7 +312,7 @@ def from_session(
         baselines_us={w.key: b.measurement.median_us for w, b in session.baselines().items()},
         tuned_sources=dict(_tuned_sources(session)),
         # The roofline is a GPU's: on a CPU, time goes where no kernel can save any.
-        streaming_gbps=None if on_cpu else _number(environment.get("streaming_gbps", "")),
+        streaming_gbps=None if on_cpu else rate,
         dynamic_shared_bytes=dict(_dynamic_shared([one.trial for one in records], session)),
         default=_default(session.candidates()),
         baseline_bits={key: one.bits for key, one in checked.items() if one and one.bits},
@@ -470,11 +475,3 @@ def _default(candidates: Sequence[CandidateRecord]) -> Config | None:
             document = parse(first.space_text, Path(first.name))
             return search_space(document, validated(document)).default
     return None
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if 0 < value < float("inf") else None

@@ -28,7 +28,7 @@ from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import DeviceError, InputError, SessionError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.surroundings import ALONE
-from tuner.model.trial import INITIAL, Measurement, Status, Trial
+from tuner.model.trial import INITIAL, Measurement, Status
 from tuner.process.files import atomic_write, folders_made
 from tuner.session.session import Session
 from tuner.space.choices import search_space
@@ -250,8 +250,14 @@ def _measured_in(
     for trial in session.trials(candidate, workload):
         final = session.trial(candidate, workload, trial.config, stage="finals")
         last = trial if final is None or final.status is Status.CORRECT else final
-        if trial.status is not Status.NOT_RECORDED:
-            answers[trial.config] = _answer(last, trial.seconds)
+        if trial.status is Status.NOT_RECORDED:
+            continue
+        answer = ForeignAnswer(last.status)
+        if last.status is Status.CORRECT and last.measurement is not None:
+            answer = replace(
+                _answer_of(last.measurement), stopped_early=last.measurement.stopped_early
+            )
+        answers[trial.config] = replace(answer, reason=last.reason, seconds=trial.seconds)
     baseline = session.baselines().get(workload)
     if baseline is None or not answers:
         raise SessionError("holds no trial to export", path=session.directory, remedy=_RESUME)
@@ -277,13 +283,6 @@ def _measured_in(
         created=created,
         own=own,
     )
-
-
-def _answer(last: Trial, seconds: float) -> ForeignAnswer:
-    if last.status is not Status.CORRECT or last.measurement is None:
-        return ForeignAnswer(last.status, last.reason, seconds=seconds)
-    timed, early = _answer_of(last.measurement), last.measurement.stopped_early
-    return replace(timed, reason=last.reason, stopped_early=early, seconds=seconds)
 
 
 def _answer_of(measured: Measurement) -> ForeignAnswer:

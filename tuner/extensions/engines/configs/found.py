@@ -111,30 +111,33 @@ def missing_files(
     Raises `InputError` as `needed_configs` does, and for files that the engine would fail on.
     """
     needed = needed_configs(config, folders.engine, tp=tp, ep=ep, dtype=dtype)
-    return tuple(_file(one, folders, gpu, triton) for one in needed)
-
-
-def _file(needed: Needed, folders: EngineFolders, gpu: str, triton: str) -> EngineFile:
-    name = place(needed.key, folders.engine, gpu, triton, down=needed.down)
-    if isinstance(needed.key, BlockFp8Key):
-        path = folders.block_fp8 / name
-        if not path.is_file():
-            return EngineFile(needed, FileState.MISSING, path)
-        _content(path, folders.engine)
-        return EngineFile(needed, FileState.THERE, path, path)
-    wanted = folders.moe[0] / name
     versioned = folders.engine == "vllm"
-    there = next((one / name for one in folders.moe if (one / name).is_file()), None)
-    found = there if versioned else _find_of_sglang(folders.moe[0], name)
-    if found is None:
-        return EngineFile(needed, FileState.MISSING, wanted)
-    # Of vLLM's only what is in it may say for which Triton it is.
-    version = None if versioned else _version(found.parent)
-    content = _content(found, folders.engine, versioned=versioned)
-    if versioned and VERSION_KEY in content:
-        version = str(content[VERSION_KEY])
-    state = FileState.THERE if version in (None, triton) else FileState.STALE
-    return EngineFile(needed, state, wanted, found, version)
+    files = []
+    for one in needed:
+        name = place(one.key, folders.engine, gpu, triton, down=one.down)
+        if isinstance(one.key, BlockFp8Key):
+            wanted = folders.block_fp8 / name
+            found = wanted if wanted.is_file() else None
+        else:
+            wanted = folders.moe[0] / name
+            places = (folder / name for folder in folders.moe)
+            there = next((path for path in places if path.is_file()), None)
+            found = there if versioned else _find_of_sglang(folders.moe[0], name)
+        if found is None:
+            files.append(EngineFile(one, FileState.MISSING, wanted))
+            continue
+        if isinstance(one.key, BlockFp8Key):
+            _content(found, folders.engine)
+            files.append(EngineFile(one, FileState.THERE, wanted, found))
+            continue
+        content = _content(found, folders.engine, versioned=versioned)
+        # Of vLLM's only what is in it may say for which Triton it is.
+        version = None if versioned else _version(found.parent)
+        if versioned and VERSION_KEY in content:
+            version = str(content[VERSION_KEY])
+        state = FileState.THERE if version in (None, triton) else FileState.STALE
+        files.append(EngineFile(one, state, wanted, found, version))
+    return tuple(files)
 
 
 def _find_of_sglang(root: Path, name: Path) -> Path | None:

@@ -34,6 +34,7 @@ _KERNEL_ROW = TypeAdapter(
     tuple[str, int, Nanoseconds, Count, Count, Count, Count, Count, Count, Count, Count, Count]
 )
 _OTHER_ROW = TypeAdapter(tuple[int, Nanoseconds, Count, Count])
+_FORMATS = f"read are torch.profiler's JSON (.json, .json.gz) and nsys's SQLite: `{EXPORT}`"
 _NODES = "nsys profile --trace=cuda --cuda-graph-trace=node ..."
 GZIP = b"\x1f\x8b"
 # Characters read at a time, and the longest event or header: one with a stack has some KiB.
@@ -59,7 +60,7 @@ def read(path: Path) -> Trace:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", path=path) from error
     if not head:
-        raise InputError("an empty file", path=path, remedy=_formats())
+        raise InputError("an empty file", path=path, remedy=_FORMATS)
     if head.startswith(SQLITE):
         return _read_nsys(path)
     if path.suffix in (".nsys-rep", ".qdrep"):
@@ -67,11 +68,7 @@ def read(path: Path) -> Trace:
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if head.startswith(GZIP) or text[:1] in (b"{", b"["):
         return read_chrome(path)
-    raise InputError(f"not a timeline: it begins with {head[:16]!r}", path=path, remedy=_formats())
-
-
-def _formats() -> str:
-    return f"read are torch.profiler's JSON (.json, .json.gz) and nsys's SQLite: `{EXPORT}`"
+    raise InputError(f"not a timeline: it begins with {head[:16]!r}", path=path, remedy=_FORMATS)
 
 
 def _read_nsys(path: Path) -> Trace:
@@ -353,7 +350,10 @@ class _Text:
                     self._at = end
                     return value
             except json.JSONDecodeError as error:
-                if self._ended and _cut_off(error):
+                # The text ends where more of it was expected: in a string, a word or between them.
+                left = len(error.doc.rstrip()) - error.pos
+                cut_off = error.msg.startswith("Unterminated") or left < len("false")
+                if self._ended and cut_off:
                     raise EOFError from error
                 if self._ended or len(self._text) - self._at > LONGEST:
                     raise ValueError(error.msg) from error
@@ -365,12 +365,6 @@ class _Text:
         self._text, self._at = self._text[self._at :] + read, 0
         self._ended = not read
         return bool(read)
-
-
-def _cut_off(error: json.JSONDecodeError) -> bool:
-    """Whether the text ends where more of it was expected: in a string, a word or between them."""
-    left = len(error.doc.rstrip()) - error.pos
-    return error.msg.startswith("Unterminated") or left < len("false")
 
 
 def _members(text: _Text, events: _Events) -> Iterator[object]:

@@ -244,21 +244,27 @@ def needed_code(text: str, function: str) -> tuple[str, frozenset[str], frozense
         at for at, one in enumerate(body) if at not in kept and _names_defined(one) & wanted
     }:
         kept |= more
-        wanted |= {name for at in more for name in _names_taken(body[at])}
-    parts, names, modules = [], set[str](), set[str]()
+        for at in more:
+            nodes = list(ast.walk(body[at]))
+            names = [node for node in nodes if isinstance(node, ast.Name)]
+            # What a function assigns is its own.
+            own = {node.arg for node in nodes if isinstance(node, ast.arg)}
+            own |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
+            wanted |= {node.id for node in names} - own
+    parts, defined, modules = [], set[str](), set[str]()
     for at in sorted(kept):
         statement = body[at]
         first = statement.lineno
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
             first = min([first, *(one.lineno for one in statement.decorator_list)])
         parts.append("\n".join(lines[first - 1 : statement.end_lineno]))
-        names |= _names_defined(statement)
+        defined |= _names_defined(statement)
         for node in ast.walk(statement):
             if isinstance(node, ast.Import):
                 modules |= {one.name.partition(".")[0] for one in node.names}
             elif isinstance(node, ast.ImportFrom):  # one of a neighbour has a dot alone
                 modules.add("." if node.level else (node.module or "").partition(".")[0])
-    return "\n\n\n".join(parts), frozenset(names), frozenset(modules)
+    return "\n\n\n".join(parts), frozenset(defined), frozenset(modules)
 
 
 def _names_defined(statement: ast.stmt) -> set[str]:
@@ -274,12 +280,3 @@ def _names_defined(statement: ast.stmt) -> set[str]:
         elif isinstance(node, ast.Import | ast.ImportFrom):
             found |= {one.asname or one.name.partition(".")[0] for one in node.names}
     return found
-
-
-def _names_taken(statement: ast.stmt) -> set[str]:
-    """Name what a statement takes from its module: what a function assigns is its own."""
-    nodes = list(ast.walk(statement))
-    names = [node for node in nodes if isinstance(node, ast.Name)]
-    own = {node.arg for node in nodes if isinstance(node, ast.arg)}
-    own |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
-    return {node.id for node in names} - own
