@@ -120,7 +120,6 @@ def command(
     from tuner.cli.devices_command import list_gpus
     from tuner.extensions.engines.configs.files import place, require_release
     from tuner.extensions.engines.configs.found import missing_files
-    from tuner.extensions.engines.configs.used import FOLDERS
     from tuner.extensions.engines.configs.winners import installed_triton
     from tuner.extensions.engines.fleet import (
         jobs_of,
@@ -143,21 +142,7 @@ def command(
     require_release(triton)
     if not dry_run:
         _require_here(gpu, triton)
-        # Files are listed of the engine that the baseline runs with.
-        here = _installed(engine)
-        if engine_dir is not None and here and engine_dir.resolve() != here.resolve():
-            raise InputError(
-                f"files are made beside the {engine} that is installed, {here}",
-                path=engine_dir,
-                remedy="leave --engine-dir out, or list them alone with --dry-run",
-            )
-        named = os.environ.get(FOLDERS[engine])
-        if folder is not None and folder.resolve() != Path(named or "").resolve():
-            raise InputError(
-                f"the engine is told of {named or 'no folder of your own'}",
-                path=folder,
-                remedy=f"set {FOLDERS[engine]} in place of --folder, or list them with --dry-run",
-            )
+        _require_measured_with(engine, engine_dir, folder)
     places = _folders(engine, engine_dir, folder)
     files = missing_files(model, places, gpu, triton, tp=tp, ep=ep, dtype=dtype)
     if as_json:
@@ -265,6 +250,26 @@ def _require_here(gpu: str, triton: str) -> None:
         raise InputError(
             f"files for Triton {triton} cannot be made with Triton {here}",
             remedy="leave --triton out, or list them alone with --dry-run",
+        )
+
+
+def _require_measured_with(engine: Engine, package: Path | None, own: Path | None) -> None:
+    """Raise `InputError` unless files are listed of the engine that the baseline runs with."""
+    from tuner.extensions.engines.configs.used import FOLDERS
+
+    here = _installed(engine)
+    if package is not None and here and package.resolve() != here.resolve():
+        raise InputError(
+            f"files are made beside the {engine} that is installed, {here}",
+            path=package,
+            remedy="leave --engine-dir out, or list them alone with --dry-run",
+        )
+    named = os.environ.get(FOLDERS[engine])
+    if own is not None and own.resolve() != Path(named or "").resolve():
+        raise InputError(
+            f"the engine is told of {named or 'no folder of your own'}",
+            path=own,
+            remedy=f"set {FOLDERS[engine]} in place of --folder, or list them with --dry-run",
         )
 
 
