@@ -10,7 +10,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib.util import find_spec
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -22,7 +21,7 @@ from kernel_tuner.runners.runner import Runner
 from kernel_tuner.searchspace import Searchspace
 from kernel_tuner.util import InvalidConfig, RuntimeFailedConfig, StopCriterionReached, TuningBudget
 
-from tuner.model.config import Config, Parameter, SearchSpace
+from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import InputError
 from tuner.model.expressions import Value
 from tuner.model.trial import Trial
@@ -108,8 +107,19 @@ class StrategyRun:
             verbose=False,
             quiet=True,
         )
-        work, name = partial(_run, tune, space, runner, options), f"kernel_tuner:{strategy}"
-        self._thread = threading.Thread(target=work, name=name, daemon=True)
+
+        def run() -> None:
+            ended = None
+            try:
+                tune(space, runner, options)
+            except (_Dropped, StopCriterionReached):
+                pass
+            except Exception as error:  # noqa: BLE001  # raised again in the searcher's thread
+                ended = error
+            runner.outbox.put(ended)
+
+        name = f"kernel_tuner:{strategy}"
+        self._thread = threading.Thread(target=run, name=name, daemon=True)
         self._ended = False
         # The thread holds no reference to this object, so that dropping it ends the thread.
         weakref.finalize(self, self._inbox.put, False).atexit = False
@@ -221,19 +231,6 @@ class _BatchRunner(Runner):  # type: ignore[misc]  # Kernel Tuner has no types
         return found
 
 
-def _run(
-    tune: Callable[..., Any], space: Searchspace, runner: _BatchRunner, options: Options
-) -> None:
-    ended = None
-    try:
-        tune(space, runner, options)
-    except (_Dropped, StopCriterionReached):
-        pass
-    except Exception as error:  # noqa: BLE001  # raised again in the searcher's thread
-        ended = error
-    runner.outbox.put(ended)
-
-
 def _set_state(state: tuple[Any, Any]) -> None:
     random.setstate(state[0])
     np.random.set_state(state[1])
@@ -264,7 +261,12 @@ class KernelTunerSearcher:
         self._rng = np.random.default_rng(seed)
         self._strategy, self._seed = strategy, seed
         self._budget = max(1, min(budget, len(pool)))
-        self._values = [_numbers(parameter) for parameter in space.parameters]
+        self._values: list[list[float]] = []
+        for values in (parameter.values for parameter in space.parameters):
+            # Strategies measure distances between values: text and switches become positions.
+            named = any(isinstance(value, bool | str) for value in values)
+            numbers = [value for value in values if not isinstance(value, str)]
+            self._values.append(list(range(len(values))) if named else list(numbers))
         columns = [np.array(v)[pool.encoded[:, i]].tolist() for i, v in enumerate(self._values)]
         self._rows = list(zip(*columns, strict=True)) if columns else [()] * len(pool)
         self._results: dict[int, float | None] = {}
@@ -326,13 +328,6 @@ class KernelTunerSearcher:
             seed=self._seed,
             budget=self._budget,
         )
-
-
-def _numbers(parameter: Parameter) -> list[float]:
-    # Strategies measure distances between values: text and switches become their positions.
-    if any(isinstance(value, bool | str) for value in parameter.values):
-        return list(range(len(parameter.values)))
-    return [value for value in parameter.values if not isinstance(value, str)]
 
 
 class KernelTunerStrategies:
