@@ -110,6 +110,12 @@ def _real(node: ast.expr, names: Mapping[str, str]) -> str | None:
                 return f"real({a} {_REAL_SIGNS[type(op)]} {b})"
             called = {ast.Div: "quotient", ast.Pow: "real_power"}.get(type(op))
             return None if called is None else f"{called}({a}, {b})"
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            asked = _CppTranslator(names).value(test).truth
+            if asked in ("true", "false"):
+                return _real(body if asked == "true" else orelse, names)
+            a, b = _real(body, names), _real(orelse, names)
+            return None if a is None or b is None else f"({asked} ? {a} : {b})"
     return None
 
 

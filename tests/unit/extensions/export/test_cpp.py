@@ -149,7 +149,9 @@ def test_it_computes_what_python_does(tmp_path: Path, seed: int | None) -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_a_scalar_of_floats_may_be_a_quotient_or_a_power_of_the_shape(tmp_path: Path) -> None:
     texts = ["T / 8", "1 / (T * D)", "D ** -0.5", "2.0 * T - 0.5", "-T / (D - 8)"]
-    codes = [f"double({real(Expression.parse(text), NAMES)})" for text in texts]
+    texts += ["1 / D if T > 3 else 0.5", "(1.0 if 'a' == 'a' else 2.0) / D"]
+    folded = [substitute(Expression.parse(text), {}) for text in texts]
+    codes = [f"double({real(one, NAMES)})" for one in folded]
     for text, found in zip(texts, computed(codes, tmp_path), strict=True):
         for shape, computed_text in zip(SHAPES, found, strict=True):
             wanted = expected(Expression.parse(text), shape)
