@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -95,6 +96,7 @@ _COMMENT = re.compile(
 )
 
 
+@lru_cache(maxsize=64)
 def normalized(source: str) -> str:
     """Remove comments and fold white space, so that only changes to the code change the result."""
     bare = _COMMENT.sub(lambda match: match["literal"] or " ", source)

@@ -7,6 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Literal, Protocol
@@ -359,7 +360,7 @@ class Device(ABC):
         return DeviceError(f"{self.info.name} {why}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CompileTarget:
     """Turn sources of one kernel into requests and programs, and say what a recording calls them.
 
@@ -369,18 +370,26 @@ class CompileTarget:
     spec: KernelSpec
     operators: Mapping[str, str]
     device: DeviceInfo
+    _names: dict[Workload, Mapping[str, Value]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
-    @property
+    @cached_property
     def limits(self) -> DeviceLimits:
         return self.device.limits
 
-    @property
+    @cached_property
     def options(self) -> tuple[str, ...]:
         defines = tuple(f"-D{name}={value}" for name, value in self.operators.items())
         return (*self.spec.compile_options, *defines)
 
-    def names(self, workload: Workload) -> dict[str, Value]:
-        """Collect what constraints and launches may use besides parameters."""
+    def names(self, workload: Workload) -> Mapping[str, Value]:
+        """Collect, once, what constraints and launches may use besides parameters."""
+        if workload not in self._names:
+            self._names[workload] = self._names_on(workload)
+        return self._names[workload]
+
+    def _names_on(self, workload: Workload) -> Mapping[str, Value]:
         around = self.spec.surroundings_of(workload)
         return {
             **workload.values,
@@ -400,7 +409,7 @@ class CompileTarget:
             architecture=self.device.architecture,
             options=self.options,
             include_dirs=self._include_dirs,
-            work_groups=work_groups_of(launches) if self.spec.language is OPENCL else (),
+            work_groups=work_groups_of(launches) if self._is_opencl else (),
         )
 
     def program(
@@ -420,10 +429,10 @@ class CompileTarget:
         self, workload: Workload, config: Config | None
     ) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Compute the shapes of scratch that a config chooses; the baseline takes none of it."""
-        if config is None:
+        if config is None or not (sized := self.spec.sized):
             return ()
         names = {**self.names(workload), **config}
-        return tuple((one.name, one.dimensions(names)) for one in self.spec.sized)
+        return tuple((one.name, one.dimensions(names)) for one in sized)
 
     def key(
         self,
@@ -439,9 +448,13 @@ class CompileTarget:
     def _source_key(self, source: str) -> str:
         return source_key(source, self.options, self.device.architecture, self._include_dirs)
 
-    @property
+    @cached_property
     def _include_dirs(self) -> tuple[str, ...]:
         return tuple(map(str, self.spec.include_dirs))
+
+    @cached_property
+    def _is_opencl(self) -> bool:
+        return self.spec.language is OPENCL
 
 
 def verify_all(device: Device, programs: Sequence[Program]) -> Sequence[Outcome]:

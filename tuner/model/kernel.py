@@ -299,6 +299,9 @@ class KernelSpec:
     edge_cases: tuple[Workload, ...] = ()
     surroundings: tuple[SurroundingsSpec, ...] = ()
     torch: TorchText | None = None
+    _around: dict[Workload, Surroundings | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def language(self) -> Language:
@@ -395,10 +398,12 @@ class KernelSpec:
         return sum(argument.size_bytes(names) for argument in arrays)
 
     def surroundings_of(self, workload: Workload) -> Surroundings | None:
-        """Return what the operator's time is measured in; None where it is measured alone."""
-        names = workload.values
-        found = (one.on(names) for one in self.surroundings if one.holds(names))
-        return next(found, None)
+        """Return, made once, what the time is measured in; None where it is measured alone."""
+        if workload not in self._around:
+            names = workload.values
+            around = (one.on(names) for one in self.surroundings if one.holds(names))
+            self._around[workload] = next(around, None)
+        return self._around[workload]
 
     def baseline_launches(self, names: Mapping[str, Value]) -> tuple[Launch, ...]:
         """Resolve the baseline's launches; `names` holds the axes and the device's numbers."""

@@ -26,7 +26,6 @@ from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.statistics import below_floor
 from tuner.model.trial import (
     INITIAL,
-    Correctness,
     Measurement,
     Occupancy,
     Resources,
@@ -86,8 +85,10 @@ class Evaluator:
     def __post_init__(self) -> None:
         self._target = CompileTarget(self.spec, dict(self.operators), self.device.info)
         self._unit = self.spec.language.unit
+        # By workload: what a template's names are besides the config's.
+        self._template_names: dict[Workload, Mapping[str, Value]] = {}
 
-    def names(self, workload: Workload) -> dict[str, Value]:
+    def names(self, workload: Workload) -> Mapping[str, Value]:
         return self._target.names(workload)
 
     def answered(self, workload: Workload) -> Sequence[Config] | None:
@@ -97,29 +98,30 @@ class Evaluator:
         return self.device.recording.configs_of(workload)
 
     def render(self, workload: Workload, config: Config) -> Rendered:
-        names = {**workload.values, **self._target.operators, **config}
+        if workload not in self._template_names:
+            self._template_names[workload] = {**workload.values, **self._target.operators}
+        names = {**self._template_names[workload], **dict(config.items_)}
         return self.candidate.template.render(names, self.candidate.space.derived)
 
     def start(self, workload: Workload, config: Config) -> Pending:
         """Check the constraints, render, and start compiling; returns at once."""
         started_s = time.perf_counter()
-        name, names = self.candidate.name, self.names(workload)
-        broken = self.candidate.space.violated(config, names)
-        if broken is not None:
-            trial = Trial(
-                name, workload, config, Status.CONSTRAINT, f"invalid: constraint `{broken.text}`"
-            )
+        names = {**self.names(workload), **dict(config.items_)}
+
+        def refused(status: Status, reason: str) -> Pending:
+            trial = Trial(self.candidate.name, workload, config, status, reason)
             return Pending(workload, config, started_s, trial)
-        if refused := self.spec.map_refusal(self.spec.launch, {**names, **config}):
-            trial = Trial(name, workload, config, Status.RESOURCE_LIMIT, refused)
-            return Pending(workload, config, started_s, trial)
-        launches = self.spec.candidate_launches({**names, **config})
+
+        for constraint in self.candidate.space.constraints:
+            if not constraint.evaluate(names):
+                return refused(Status.CONSTRAINT, f"invalid: constraint `{constraint.text}`")
+        if reason := self.spec.map_refusal(self.spec.launch, names):
+            return refused(Status.RESOURCE_LIMIT, reason)
+        launches = self.spec.candidate_launches(names)
         if not launches:
-            trial = Trial(name, workload, config, Status.LAUNCH, "no launch's `when` is true")
-            return Pending(workload, config, started_s, trial)
-        if refused := self.spec.scratch_refusal({**names, **config}):
-            trial = Trial(name, workload, config, Status.RESOURCE_LIMIT, refused)
-            return Pending(workload, config, started_s, trial)
+            return refused(Status.LAUNCH, "no launch's `when` is true")
+        if reason := self.spec.scratch_refusal(names):
+            return refused(Status.RESOURCE_LIMIT, reason)
         rendered = self.render(workload, config)
         compilation = self.compiler.submit(self._target.request(rendered.source, launches))
         return Pending(workload, config, started_s, None, rendered, launches, compilation)
@@ -133,7 +135,7 @@ class Evaluator:
             return replace(result, stage=stage)
         workload = pending.workload
         resources: Resources | None
-        resources, share = self.usage(pending)
+        resources, share = self._usage(result, pending.launches)
         outcome = self.device.run(
             self._program(pending, result),
             incumbent_us=incumbent_us,
@@ -148,8 +150,10 @@ class Evaluator:
             share = self._occupancy(resources, launch)
             if status is Status.CORRECT and (refused := self._refusal(resources, launch)):
                 status, reason = Status.RESOURCE_LIMIT, refused
-        if status is Status.CORRECT and self._has_other_bits(workload, outcome.correctness):
-            status, reason = Status.OTHER_BITS, f"{BITS_DIFFER} than the default config"
+        if status is Status.CORRECT and (wanted := self.kept_bits.get(workload)) is not None:
+            verdict = outcome.correctness
+            if verdict is None or verdict.bits != wanted:
+                status, reason = Status.OTHER_BITS, f"{BITS_DIFFER} than the default config"
         return self._trial(
             pending, replace(outcome, status=status, reason=reason), resources, share, stage
         )
@@ -159,7 +163,7 @@ class Evaluator:
         result = self._runnable(pending)
         if isinstance(result, Trial):
             return replace(result, stage="finals")
-        return self._trial(pending, outcome, *self.usage(pending), "finals")
+        return self._trial(pending, outcome, *self._usage(result, pending.launches), "finals")
 
     def _trial(
         self,
@@ -231,12 +235,15 @@ class Evaluator:
         return map_errors(text, rendered, self.candidate.template.path, unit=self._unit)
 
     def key(self, workload: Workload, config: Config) -> str:
-        launches = self.spec.candidate_launches({**self.names(workload), **config})
+        launches = self._launches(workload, config)
         return self._target.key(self.render(workload, config).source, workload, launches, config)
 
     def request(self, workload: Workload, config: Config) -> CompileRequest:
-        launches = self.spec.candidate_launches({**self.names(workload), **config})
+        launches = self._launches(workload, config)
         return self._target.request(self.render(workload, config).source, launches)
+
+    def _launches(self, workload: Workload, config: Config) -> tuple[Launch, ...]:
+        return self.spec.candidate_launches({**self.names(workload), **config})
 
     def baseline_request(self, workload: Workload) -> CompileRequest:
         launches = self.spec.baseline_launches(self.names(workload))
@@ -311,24 +318,22 @@ class Evaluator:
             seconds=time.perf_counter() - started_s,
         )
 
-    def _said_of_the_baseline(self, reason: str) -> str:
-        if BITS_DIFFER in reason or DIFFERS in reason:
-            return (
-                "where floats are added in any order, as by atomics, write `deterministic: false` "
-                "for this argument (docs/search-spaces.md); else it is a race"
-            )
-        return (
-            f"one of the two is at fault: compare with {self.spec.reference}, or widen "
-            "the tolerance if the operator allows it; where float32 itself overflows on such "
-            "inputs, let `inputs()` in the reference draw others (docs/trust.md)"
-        )
-
     def _require_right(self, workload: Workload, outcome: Outcome) -> None:
         if outcome.status is Status.INCORRECT:
+            remedy = (
+                f"one of the two is at fault: compare with {self.spec.reference}, or widen "
+                "the tolerance if the operator allows it; where float32 itself overflows on such "
+                "inputs, let `inputs()` in the reference draw others (docs/trust.md)"
+            )
+            if BITS_DIFFER in outcome.reason or DIFFERS in outcome.reason:
+                remedy = (
+                    "where floats are added in any order, as by atomics, write `deterministic: "
+                    "false` for this argument (docs/search-spaces.md); else it is a race"
+                )
             raise KernelError(
                 f"the baseline is wrong against its reference on {workload}: {outcome.reason}",
                 path=self.spec.source,
-                remedy=self._said_of_the_baseline(outcome.reason),
+                remedy=remedy,
             )
         if outcome.status is Status.NOT_RECORDED and not self.device.info.recorded:
             raise KernelError(
@@ -371,7 +376,8 @@ class Evaluator:
         if not result.ok:
             raise KernelError(f"does not compile:\n{result.error}", path=self.spec.source)
         program = self._target.program(source, workload, launches, result)
-        program = replace(program, tell_bits=self.tells_bits)
+        if self.tells_bits:
+            program = replace(program, tell_bits=True)
         return program, *self._usage(result, launches)
 
     def _refusal(self, resources: Resources | None, launch: Launch) -> str | None:
@@ -411,11 +417,7 @@ class Evaluator:
             config = Config((("candidate", self.candidate.name), *config.items_))
         source = pending.rendered.source
         program = self._target.program(source, workload, pending.launches, result, config)
-        return replace(program, tell_bits=self.tells_bits)
-
-    def _has_other_bits(self, workload: Workload, verdict: Correctness | None) -> bool:
-        wanted = self.kept_bits.get(workload)
-        return wanted is not None and (verdict is None or verdict.bits != wanted)
+        return replace(program, tell_bits=True) if self.tells_bits else program
 
     def _impossible(self, workload: Workload, measurement: Measurement | None) -> bool:
         if measurement is None or measurement.buffer_sets < 2:
