@@ -178,7 +178,7 @@ class Ahead:
 def requests_of(run: Any, ahead: Ahead) -> list[list[CompileRequest]]:
     """List what every config without a trial asks to be compiled, workload by workload."""
     from tuner.tuning.evaluator import evaluator_of
-    from tuner.tuning.search import pools_of
+    from tuner.tuning.run import pools_of
 
     evaluator = evaluator_of(run.plan, ahead, run.device)
     pools = pools_of(run.plan, evaluator)

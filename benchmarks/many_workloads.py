@@ -81,22 +81,24 @@ def search(count: int, trials: int) -> Cost:
     from tuner.app.session_plan import manifest_of
     from tuner.device.simulated import SimulatedDevice
     from tuner.session.session import Session
-    from tuner.tuning.evaluator import evaluator_of
-    from tuner.tuning.search import Search, pools_of
-    from tuner.tuning.undecided import Undecided
+    from tuner.tuning.evaluator import Candidates
+    from tuner.tuning.run import Run, SkippedWorkloads, pools_of
+    from tuner.tuning.search import Search
 
     plan = new_plan(KERNEL, {"device": "cuda", "trials": trials})
     chosen = plan.config.workloads[:count]
     workloads = tuple(replace(one, held_out=False) for one in chosen)
     plan = replace(plan, config=replace(plan.config, workloads=workloads))
-    evaluator = evaluator_of(plan, AtOnce(), SimulatedDevice(answered))
+    candidates = Candidates(plan, AtOnce(), SimulatedDevice(answered))
     with (
         tempfile.TemporaryDirectory() as folder,
         Session.create(Path(folder, "session"), manifest_of(plan, ()), {}) as session,
     ):
         session.add_candidate(plan.candidate, plan.template.text, plan.spec.path.read_text("utf-8"))
-        of = Untold(), pools_of(plan, evaluator), Undecided(session)
-        searching = Search(plan, session, evaluator, *of, plan.tuned, {})  # type: ignore[arg-type]
+        pools = pools_of(plan, candidates.evaluator(plan.candidate))
+        of = pools, Untold(), Untold(), SkippedWorkloads(session)
+        run = Run(plan, session, candidates, *of)  # type: ignore[arg-type]
+        searching = Search(run, plan.tuned, {})
         began_s = time.process_time()
         searching.run(1)
         spent_s = time.process_time() - began_s

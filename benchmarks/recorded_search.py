@@ -147,7 +147,7 @@ class Spectator:
     def deadline_s(self, workload, searched):
         """Never end for want of time."""
 
-    def add_lanes(self, device_s, compiler_s):
+    def add_device_time(self, device_s, compiler_s):
         """Ignore where the time went."""
 
 
@@ -165,8 +165,8 @@ def search(plan, spaces, names, *, stops=False):
 
     `names` are the searcher's methods that are used.
     """
+    from tuner.tuning.run import SkippedWorkloads
     from tuner.tuning.search import Search, make_searcher
-    from tuner.tuning.undecided import Undecided
 
     def partial(*words, **options):
         return Partial(make_searcher(*words, **options), names)
@@ -179,8 +179,15 @@ def search(plan, spaces, names, *, stops=False):
         suppress(ReachedError),
     ):
         notebook = Notebook(folder)
-        of = plan, notebook, replay, Spectator(), pools, Undecided(notebook), plan.tuned
-        Search(*of, {}).run(searches_left=1)
+        run = SimpleNamespace(
+            plan=plan,
+            session=notebook,
+            evaluator=replay,
+            tracker=Spectator(),
+            pools=pools,
+            skipped=SkippedWorkloads(notebook),
+        )
+        Search(run, plan.tuned, {}).run(searches_left=1)
     return replay
 
 

@@ -228,8 +228,8 @@ def searched(
     from tuner.model.trial import INITIAL
     from tuner.space.callables import load_template
     from tuner.space.plan import Plan
+    from tuner.tuning.run import SkippedWorkloads
     from tuner.tuning.search import Search
-    from tuner.tuning.undecided import Undecided
 
     spec = definition.spec
     config = RunConfig(
@@ -246,8 +246,15 @@ def searched(
     evaluator = Searched(by_workload, np.random.default_rng(1000 + seed))
     with tempfile.TemporaryDirectory() as folder:
         notebook = Notebook(folder)
-        of = plan, notebook, evaluator, Spectator(), pools, Undecided(notebook), plan.tuned
-        Search(*of, {}).run(searches_left=1)
+        run = SimpleNamespace(
+            plan=plan,
+            session=notebook,
+            evaluator=evaluator,
+            tracker=Spectator(),
+            pools=pools,
+            skipped=SkippedWorkloads(notebook),
+        )
+        Search(run, plan.tuned, {}).run(searches_left=1)
         return {workload: notebook.trials(INITIAL, workload) for workload in by_workload}
 
 

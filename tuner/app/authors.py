@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from tuner.session.session import Session
     from tuner.space.plan import Plan
     from tuner.tuning.evaluator import Candidates
-    from tuner.tuning.progress import ProgressTracker
-    from tuner.tuning.undecided import Undecided
+    from tuner.tuning.run import Run
 
     # A session's rounds, run or resumed: what ended them too early, None where nothing did.
-    RunRounds = Callable[[Plan, Session, Candidates, ProgressTracker, Undecided], AgentError | None]
+    RunRounds = Callable[[Run], AgentError | None]
 
 
 class Authoring(Protocol):

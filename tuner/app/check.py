@@ -38,7 +38,8 @@ from tuner.search.pool import Pool, valid_configs
 from tuner.space.callables import load_template
 from tuner.space.load import Definition
 from tuner.tuning.evaluator import Candidate, Evaluator
-from tuner.tuning.search import no_valid_config, require_one_compiles
+from tuner.tuning.run import no_valid_config
+from tuner.tuning.search import require_one_compiles
 
 # NumPy takes about a second for it; a larger problem is left to the GPU.
 LARGEST_REFERENCE_BYTES = 64 << 20

@@ -70,7 +70,7 @@ def meter_for(plan: Plan, device: Device) -> Device | None:
     from tuner.tuning.energy import require_time
 
     device.require_energy()
-    require_time(plan, plan.config.objective)
+    require_time(plan)
     return device
 
 

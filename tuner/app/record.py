@@ -39,7 +39,7 @@ from tuner.model.trial import (
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Evaluator, evaluator_of
-from tuner.tuning.undecided import Undecided, undecided_of
+from tuner.tuning.run import undecided_of, unsearched_workloads
 
 # The best of each workload are compared with the baseline in the same rounds. A search that ends
 # near the optimum ends in one of them, and so has a paired interval without a GPU too.
@@ -61,9 +61,9 @@ _DEVICES = {OPENCL: "opencl", HIP: "hip"}
 def recording_plan(plan: Plan) -> Plan:
     """Turn a plan into one that measures what searches may ask for, held-out workloads too.
 
-    That is every valid config or, for a number of trials, what `tuning.survey.Survey` tries. `auto`
-    becomes the kind of device that runs the kernel: it never stands for a recording here. Raises
-    `DeviceError` for a device whose times are no measurements.
+    That is every valid config or, for a number of trials, what `tuning.search.cross_measure` tries.
+    `auto` becomes the kind of device that runs the kernel: it never stands for a recording here.
+    Raises `DeviceError` for a device whose times are no measurements.
     """
     config = plan.config
     kind = _DEVICES.get(plan.spec.language, "cuda")
@@ -105,7 +105,7 @@ def record(
     Raises `DeviceError` where memory ended before a workload was measured as it should be.
     """
     tune(plan, session=session, device=device, compiler=compiler, listener=listener)
-    if left := sorted(Undecided(session).unsearched(INITIAL)):
+    if left := sorted(unsearched_workloads(session, INITIAL)):
         raise DeviceError(
             f"no recording is made without {', '.join(left)}: {undecided_of(session)[left[0]]}",
             remedy=f"free the memory and go on with --resume {session.directory}, or leave it out",

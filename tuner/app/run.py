@@ -14,12 +14,11 @@ from tuner.app.plan import RunOptions
 from tuner.compiler.base import Compiler
 from tuner.device.base import Device
 from tuner.dispatch.set_cover import preload_solver
-from tuner.model.config import Config
 from tuner.model.errors import AgentError, AwaitedError, ClusterLost, DeviceLost
 from tuner.model.kernel import Workload
 from tuner.model.progress import Listener
 from tuner.model.settings import RunSettings
-from tuner.model.trial import Result, Variant
+from tuner.model.trial import Result
 from tuner.process.files import read_text
 from tuner.search.factory import EXHAUSTIVE_BELOW, preload
 from tuner.search.importance import FEWEST_TRIALS, preload_importance
@@ -27,16 +26,20 @@ from tuner.search.pool import Pool
 from tuner.session.events import CandidateMade
 from tuner.session.session import Session
 from tuner.space.plan import Plan
-from tuner.tuning.evaluator import Candidates, Evaluator
-from tuner.tuning.executor import quick_turns
+from tuner.tuning.device_queues import (
+    assign_workloads,
+    queue_of,
+    record_assignment,
+    work_in_queues,
+)
+from tuner.tuning.energy import EnergyStage, reserved_s
+from tuner.tuning.evaluator import Candidates
+from tuner.tuning.executor import short_switch_interval
 from tuner.tuning.finals import Finals
-from tuner.tuning.homes import keep_homes, settle_homes
 from tuner.tuning.keep_bits import default_bits
-from tuner.tuning.lanes import in_lanes, lane_of
 from tuner.tuning.progress import Moment, ProgressTracker
-from tuner.tuning.search import budget, pools_of, search_all
-from tuner.tuning.survey import Survey
-from tuner.tuning.undecided import Undecided
+from tuner.tuning.run import Run, SkippedWorkloads, pools_of, unsearched_workloads
+from tuner.tuning.search import budget_of, cross_measure, search_all
 from tuner.tuning.verification import Verification, Watch
 from tuner.tuning.warm_start import Knowledge, warm_seeds
 
@@ -97,7 +100,7 @@ def run(
         return FinishedRun(session.directory, from_session(session, run.plan.spec), failure)
 
 
-@quick_turns()
+@short_switch_interval()
 def tune(
     plan: Plan,
     *,
@@ -125,32 +128,52 @@ def tune(
     pools = pools_of(plan, evaluator)
     # While the baseline is measured this process has nothing to do.
     Thread(target=_load_ahead, args=(plan, pools), daemon=True).start()
-    _take_up_candidates(plan, session, candidates)
+    session.add_candidate(plan.candidate, plan.template.text, read_text(plan.spec.path))
+    if session.events(CandidateMade):
+        # Most runs have no agent, and need none of its modules.
+        from tuner.app.authors import authors
+
+        authors().restore(plan, session, candidates)
     session.mark("running")
-    tracker = ProgressTracker(plan, session, device.info.name, listener, began=began)
-    verification = Verification(plan, session, device, candidates, watches)
-    undecided = Undecided(session)
+    tracker = ProgressTracker(
+        plan, session, device.info.name, listener, began=began, reserved_s=reserved_s(plan)
+    )
+    verification = Verification(plan, session, candidates, watches)
+    skipped = SkippedWorkloads(session)
+    run = Run(plan, session, candidates, pools, tracker, verification, skipped)
+    budgets = {workload: budget_of(plan, pool) for workload, pool in pools.items()}
     try:
-        _settle_homes(plan, session, device, compiler, tracker, pools)
-        _measure_baselines(plan, session, evaluator, tracker)
+        if warning := assign_workloads(plan, session, candidates, budgets):
+            tracker.announce("baseline", note=warning)
+        tracker.queues = len({queue_of(device, workload) for workload in plan.tuned})
+        _measure_baselines(run)
         # Before anything is tried: a session with trials has been told already.
-        budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
         warm = warm_seeds(knowledge, plan, session, evaluator, budgets)
         if plan.config.keep_bits:
-            kept = default_bits(plan, session, evaluator, pools, undecided)
-            candidates.kept_bits.update(kept)
-        _search(plan, session, evaluator, tracker, pools, undecided, warm)
-        failure = _write_candidates(plan, session, candidates, tracker, undecided, run_rounds)
-        of = plan, session, candidates, verification, undecided
-        ranked = _ranked_by_energy(*of, meter, tracker)
-        finals = Finals(plan, session, device, candidates, verification, undecided, ranked)
-        _decide(plan, finals, device, tracker)
+            candidates.kept_bits.update(default_bits(run))
+        again = unsearched_workloads(session, plan.candidate)
+        search_all(run, searches_left=1 + plan.config.rounds, warm=warm)
+        if plan.config.surveyed is not None and (again or not session.results()):
+            cross_measure(run)
+        failure = run_rounds(run) if run_rounds is not None else None
+        ranked = EnergyStage(run, meter).measure() if meter is not None else {}
+        finals = Finals(run, ranked)
+
+        def decide(workload: Workload) -> None:
+            tracker.announce("finals", workload)
+            finals.decide(workload)
+
+        # Held-out ones inherit from all of the others.
+        for workloads in (plan.tuned, plan.held_out):
+            work_in_queues(device, workloads, decide)
+        tracker.announce("checks")
+        finals.confirm()
     except (KeyboardInterrupt, AwaitedError, DeviceLost, ClusterLost):
         session.mark("interrupted")
         raise
     finally:
         verification.close()
-        keep_homes(session, device)
+        record_assignment(session, device)
         tracker.save_time()
     if failure is not None:
         session.mark("interrupted")
@@ -158,30 +181,6 @@ def tune(
     session.mark("complete")
     tracker.announce("done")
     return tuple(session.results())
-
-
-def _settle_homes(
-    plan: Plan,
-    session: Session,
-    device: Device,
-    compiler: Compiler,
-    tracker: ProgressTracker,
-    pools: Mapping[Workload, Pool],
-) -> None:
-    budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
-    if warning := settle_homes(plan, session, device, compiler, budgets):
-        tracker.announce("baseline", note=warning)
-    tracker.lanes = len({lane_of(device, workload) for workload in plan.tuned})
-
-
-def _take_up_candidates(plan: Plan, session: Session, candidates: Candidates) -> None:
-    space_text = read_text(plan.spec.path)
-    session.add_candidate(plan.candidate, plan.template.text, space_text)
-    if session.events(CandidateMade):
-        # Most runs have no agent, and need none of its modules.
-        from tuner.app.authors import authors
-
-        authors().restore(plan, session, candidates)
 
 
 def _load_ahead(plan: Plan, pools: Mapping[Workload, Pool]) -> None:
@@ -193,90 +192,30 @@ def _load_ahead(plan: Plan, pools: Mapping[Workload, Pool]) -> None:
     preload(plan.config.searcher, most_configs, plan.config.trials)
     if len(plan.tuned) > 1 or plan.config.max_variants is not None:
         preload_solver()
-    most = max(budget(plan, pool) for pool in pools.values())
+    most = max(budget_of(plan, pool) for pool in pools.values())
     # The candidate of each round is searched too.
     if most * (1 + plan.config.rounds) >= FEWEST_TRIALS:
         preload_importance()
 
 
-def _search(
-    plan: Plan,
-    session: Session,
-    evaluator: Evaluator,
-    tracker: ProgressTracker,
-    pools: dict[Workload, Pool],
-    undecided: Undecided,
-    warm: Mapping[Workload, Sequence[Config]],
-) -> None:
-    left = 1 + plan.config.rounds
-    of = plan, session, evaluator, tracker, pools, undecided
-    again = undecided.unsearched(plan.candidate)
-    search_all(*of, searches_left=left, warm=warm)
-    if plan.config.surveyed is not None and (again or not session.results()):
-        Survey(*of).run()
+def _measure_baselines(run: Run) -> None:
+    plan, session, evaluator = run.plan, run.session, run.evaluator
 
-
-def _write_candidates(
-    plan: Plan,
-    session: Session,
-    candidates: Candidates,
-    tracker: ProgressTracker,
-    undecided: Undecided,
-    run_rounds: RunRounds | None,
-) -> AgentError | None:
-    if run_rounds is None:
-        return None
-    return run_rounds(plan, session, candidates, tracker, undecided)
-
-
-def _ranked_by_energy(
-    plan: Plan,
-    session: Session,
-    candidates: Candidates,
-    verification: Verification,
-    undecided: Undecided,
-    meter: Device | None,
-    tracker: ProgressTracker,
-) -> Mapping[Workload, tuple[Variant, ...]]:
-    if meter is None:
-        return {}
-    from tuner.tuning.energy import EnergyStage
-
-    objective = plan.config.objective
-    of = session, meter, candidates, verification, undecided
-    return EnergyStage(plan, objective, *of, tracker).run()
-
-
-def _decide(plan: Plan, finals: Finals, device: Device, tracker: ProgressTracker) -> None:
-    def decide(workload: Workload) -> None:
-        tracker.announce("finals", workload)
-        finals.decide(workload)
-
-    # Held-out ones inherit from all of the others.
-    for workloads in (plan.tuned, plan.held_out):
-        in_lanes(device, workloads, decide)
-    tracker.announce("checks")
-    finals.confirm()
-
-
-def _measure_baselines(
-    plan: Plan, session: Session, evaluator: Evaluator, tracker: ProgressTracker
-) -> None:
     def measure(workload: Workload) -> None:
-        tracker.announce("baseline", workload)
+        run.tracker.announce("baseline", workload)
         if workload not in session.baselines():
-            made = evaluator.baseline(workload)
-            assert made.measurement is not None
+            trial = evaluator.baseline(workload)
+            assert trial.measurement is not None
             session.record_baseline(
-                workload, made.measurement, made.correctness, made.resources, made.occupancy
+                workload, trial.measurement, trial.correctness, trial.resources, trial.occupancy
             )
         known = session.baselines()[workload]
-        tracker.set_baseline(workload, known.measurement.median_us)
+        run.tracker.set_baseline(workload, known.measurement.median_us)
 
     new = [one for one in plan.config.workloads if one not in session.baselines()]
     edge_cases = plan.spec.edge_cases
-    if evaluator.device.info.recorded or session.trials():
+    if run.device.info.recorded or session.trials():
         edge_cases = ()
     evaluator.compile_baselines((*new, *edge_cases))
-    in_lanes(evaluator.device, plan.config.workloads, measure)
-    in_lanes(evaluator.device, edge_cases, evaluator.verify_baseline)
+    work_in_queues(run.device, plan.config.workloads, measure)
+    work_in_queues(run.device, edge_cases, evaluator.verify_baseline)

@@ -53,7 +53,7 @@ def verify(
         watches = watches_for(plan, opened, compiler, stack)
         most = LARGEST_HOST_BYTES if opened.info.on_cpu else None
         verification = Verification(
-            plan, session, opened, candidates, watches, repeat=True, largest_bytes=most
+            plan, session, candidates, watches, repeat=True, largest_bytes=most
         )
         stack.callback(verification.close)
         for workload in plan.spec.edge_cases:

@@ -49,7 +49,7 @@ from tuner.space.load import load_definition
 from tuner.space.schema import validated
 from tuner.space.yaml import parse
 from tuner.tuning.progress import mean_speedup
-from tuner.tuning.undecided import undecided_of
+from tuner.tuning.run import undecided_of
 
 if TYPE_CHECKING:
     from tuner.dispatch.table import DispatchTable

@@ -7,19 +7,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Literal, Protocol
+from typing import Final
 
 from tuner.device.base import Device, Outcome
 from tuner.model.energy import Account, Objective, accounts
 from tuner.model.errors import InputError, KernelError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Energy, EnergyKind, EnergyWindow, Trial, Variant
-from tuner.session.session import Session
 from tuner.space.plan import Plan
-from tuner.tuning.evaluator import Candidates
-from tuner.tuning.lanes import go_home
-from tuner.tuning.undecided import Undecided
-from tuner.tuning.verification import Verification
+from tuner.tuning.device_queues import serve_queue_of
+from tuner.tuning.run import Run
 
 # Configs measured on each workload at most.
 MOST_CONFIGS = 8
@@ -80,39 +77,18 @@ REPEATS = 2
 SKIPPED_SHARE = 0.7
 
 
-class Board(Protocol):
-    """Tell people where the run stands, and the stage how long it may go on."""
-
-    def announce(
-        self,
-        phase: Literal["energy"],
-        current: Workload | None = None,
-        note: str = "",
-        *,
-        remaining_s: float | None = None,
-    ) -> None: ...
-
-    def left_s(self) -> float | None: ...
-
-
 @dataclass(slots=True)
 class EnergyStage:
     """Measure the energy, above idle, of what can still win; what the session holds stands."""
 
-    plan: Plan
-    objective: Objective
-    session: Session
+    run: Run
     meter: Device
-    candidates: Candidates
-    verification: Verification
-    undecided: Undecided
-    board: Board
     _left_s: float = 0.0
 
-    def run(self) -> Mapping[Workload, tuple[Variant, ...]]:
+    def measure(self) -> Mapping[Workload, tuple[Variant, ...]]:
         """Return the measured variants of every tuned workload, those of the least cost first."""
-        left = [workload for workload in self.plan.tuned if workload not in self.undecided]
-        waiting = [workload for workload in left if not self._is_closed(workload)]
+        tuned, skipped, tracker = self.run.plan.tuned, self.run.skipped, self.run.tracker
+        waiting = [one for one in tuned if one not in skipped and not self._is_closed(one)]
         self._left_s = sum(map(self._cost_s, waiting))
         if waiting:
             minutes, several = self._left_s / 60, "s" if len(waiting) > 1 else ""
@@ -120,16 +96,16 @@ class EnergyStage:
                 f"measuring the energy of at most {MOST_CONFIGS} configs on each of "
                 f"{len(waiting)} workload{several}, {WINDOW_S:g} s each: up to {minutes:.0f} min"
             )
-            self.board.announce(ENERGY, None, note, remaining_s=self._left_s)
+            tracker.announce("energy", None, note, remaining_s=self._left_s)
         for index, workload in enumerate(waiting):
-            go_home(self.meter, workload)
-            left_s = self.board.left_s()
+            serve_queue_of(self.meter, workload)
+            left_s = tracker.left_s()
             share_s = math.inf if left_s is None else left_s / (len(waiting) - index)
-            with self.undecided.unless_memory_ends(workload):
+            with skipped.unless_memory_ends(workload):
                 self._measure(workload, share_s)
             self._left_s = sum(map(self._cost_s, waiting[index + 1 :]))
-            self.board.announce(ENERGY, workload, self._note(workload), remaining_s=self._left_s)
-        return {workload: self._ranking(workload) for workload in self.plan.tuned}
+            tracker.announce("energy", workload, self._note(workload), remaining_s=self._left_s)
+        return {workload: self._ranking(workload) for workload in tuned}
 
     def _measure(self, workload: Workload, share_s: float) -> None:
         """Measure idle, baseline, configs, the best and the baseline again, and idle again."""
@@ -140,7 +116,7 @@ class EnergyStage:
         if not self._windows(workload, None):
             self._take_baseline(workload)
         while not (account := self._account(workload)).variants or time.monotonic() < deadline_s:
-            trial = next_config(self._timed(workload), account, self.objective)
+            trial = next_config(self._timed(workload), account, self.run.plan.config.objective)
             if trial is None:
                 break
             self._take(workload, trial)
@@ -148,7 +124,7 @@ class EnergyStage:
             ranking = self._ranking(workload)
             if not ranking or self._windows(workload, ranking[0]) > 1:
                 break
-            best = self.session.trial(ranking[0].candidate, workload, ranking[0].config)
+            best = self.run.session.trial(ranking[0].candidate, workload, ranking[0].config)
             if best is not None:
                 self._take(workload, best)
         if self._windows(workload, None) < REPEATS:
@@ -156,29 +132,29 @@ class EnergyStage:
         self._take_idle(workload)
 
     def _timed(self, workload: Workload) -> list[Trial]:
-        timed = self.session.fastest(workload=workload, full=True)
-        return [trial for trial in timed if not self.verification.failed(trial.variant)]
+        timed = self.run.session.fastest(workload=workload, full=True)
+        return [trial for trial in timed if not self.run.verification.failed(trial.variant)]
 
     def _take(self, workload: Workload, trial: Trial) -> None:
-        program = self.candidates.evaluator(trial.candidate).program(workload, trial.config)
+        program = self.run.candidates.evaluator(trial.candidate).program(workload, trial.config)
         found = self.meter.energy(program, seconds=WINDOW_S)
         if isinstance(found, Outcome):
             reason = f"{found.status}: {found.reason}"
-            self.verification.fail(ENERGY, workload, trial.variant, reason)
+            self.run.verification.fail(ENERGY, workload, trial.variant, reason)
         elif reason := _skips_work(found, trial):
-            self.verification.fail(ENERGY, workload, trial.variant, reason)
+            self.run.verification.fail(ENERGY, workload, trial.variant, reason)
         else:
             self._keep(workload, "variant", found, trial.variant)
         self._spend(workload, WINDOW_COST_S)
 
     def _take_baseline(self, workload: Workload) -> None:
-        evaluator = self.candidates.evaluator(self.plan.candidate)
+        evaluator = self.run.candidates.evaluator(self.run.plan.candidate)
         found = self.meter.energy(evaluator.baseline_program(workload), seconds=WINDOW_S)
         if isinstance(found, Outcome):
             raise KernelError(
                 f"the baseline fails on {workload} when it is repeated for {WINDOW_S:g} s: "
                 f"{found.status}: {found.reason}",
-                path=self.plan.spec.source,
+                path=self.run.plan.spec.source,
             )
         self._keep(workload, "baseline", found)
         self._spend(workload, WINDOW_COST_S)
@@ -195,22 +171,22 @@ class EnergyStage:
         variant: Variant | None = None,
     ) -> None:
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        self.session.record_energy(Energy(workload, kind, window, variant, created))
+        self.run.session.record_energy(Energy(workload, kind, window, variant, created))
 
     def _spend(self, workload: Workload, seconds: float) -> None:
         self._left_s = max(0.0, self._left_s - seconds)
-        self.board.announce(ENERGY, workload, remaining_s=self._left_s)
+        self.run.tracker.announce(ENERGY, workload, remaining_s=self._left_s)
 
     def _cost_s(self, workload: Workload) -> float:
         configs = min(MOST_CONFIGS, len(self._timed(workload)))
         return most_seconds(configs) if configs else 0.0
 
     def _is_closed(self, workload: Workload) -> bool:
-        ends_idle = [one.kind == "idle" for one in self.session.energies(workload)][-1:]
+        ends_idle = [one.kind == "idle" for one in self.run.session.energies(workload)][-1:]
         return ends_idle == [True] and self._windows(workload, None) >= REPEATS
 
     def _account(self, workload: Workload) -> Account:
-        found = accounts(self.session.energies(workload))
+        found = accounts(self.run.session.energies(workload))
         return found.get(workload) or Account(workload, (), None, ())
 
     def _windows(self, workload: Workload, variant: Variant | None) -> int:
@@ -218,9 +194,9 @@ class EnergyStage:
         return 0 if found is None else len(found.windows)
 
     def _ranking(self, workload: Workload) -> tuple[Variant, ...]:
-        ranked = self._account(workload).ranked(self.objective)
+        ranked = self._account(workload).ranked(self.run.plan.config.objective)
         variants = (one.variant for one in ranked)
-        return tuple(v for v in variants if v is not None and not self.verification.failed(v))
+        return tuple(v for v in variants if v is not None and not self.run.verification.failed(v))
 
     def _note(self, workload: Workload) -> str:
         account, ranking = self._account(workload), self._ranking(workload)
@@ -238,16 +214,17 @@ def most_seconds(configs: int = MOST_CONFIGS) -> float:
     return (configs + 2 * REPEATS - 1) * WINDOW_COST_S + 2 * IDLE_COST_S
 
 
-def reserved_s(plan: Plan, objective: Objective) -> float:
+def reserved_s(plan: Plan) -> float:
     """Say how much of a run's time the search must leave for the stage."""
-    return 0.0 if objective == "time" else len(plan.tuned) * most_seconds(FEWEST_CONFIGS)
+    by_time = plan.config.objective == "time"
+    return 0.0 if by_time else len(plan.tuned) * most_seconds(FEWEST_CONFIGS)
 
 
-def require_time(plan: Plan, objective: Objective) -> None:
+def require_time(plan: Plan) -> None:
     """Raise `InputError` where what the stage needs leaves the search too little of the time."""
-    least_s = reserved_s(plan, objective) / (1.0 - SEARCH_SHARE)
+    least_s = reserved_s(plan) / (1.0 - SEARCH_SHARE)
     if plan.config.time_s is not None and plan.config.time_s < least_s:
-        workloads = len(plan.tuned)
+        workloads, objective = len(plan.tuned), plan.config.objective
         raise InputError(
             f"--time {plan.config.time_s:g}s is too short for --objective {objective} on "
             f"{workloads} workload{'s' if workloads > 1 else ''}",

@@ -437,7 +437,7 @@ class Candidates:
 
     def __init__(self, plan: Plan, compiler: Compiler, device: Device) -> None:
         self.kept_bits: dict[Workload, str] = {}
-        self._compiler, self._device = compiler, device
+        self.compiler, self.device = compiler, device
         self._plans: dict[str, Plan] = {}
         self._evaluators: dict[str, Evaluator] = {}
         self.add(plan)
@@ -447,7 +447,7 @@ class Candidates:
         self._evaluators[plan.candidate] = self.of(plan)
 
     def of(self, plan: Plan) -> Evaluator:
-        return evaluator_of(plan, self._compiler, self._device, self.kept_bits)
+        return evaluator_of(plan, self.compiler, self.device, self.kept_bits)
 
     def plan(self, name: str) -> Plan:
         return self._plans[name]

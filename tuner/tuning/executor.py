@@ -49,7 +49,7 @@ def depth_of(searcher: Searcher) -> int:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _Queue:
     """What waits for one member, a thread unless it runs several programs at once, and its trials
     with the order in which they began.
     """
@@ -63,7 +63,7 @@ class _Lane:
 class TrialExecutor:
     """Take trials in the order in which they were begun; threads of its own wait for the device.
 
-    Where `lane_of` tells workloads apart, each lane has threads and an order. What is known
+    Where `queue_of` tells workloads apart, each queue has threads and an order. What is known
     already passes through. A trial is judged slow by the best time that the same workload had
     before it, known ones included: the order alone decides, not the speed of this machine. Where
     `parallel` run at once, what has ended by then decides.
@@ -74,73 +74,73 @@ class TrialExecutor:
         evaluator: Evaluator,
         *,
         adaptive: bool = True,
-        lane_of: Callable[[Workload], int] = lambda workload: 0,
+        queue_of: Callable[[Workload], int] = lambda workload: 0,
         parallel: int = 1,
     ) -> None:
-        self._evaluator, self._adaptive, self._lane_of = evaluator, adaptive, lane_of
+        self._evaluator, self._adaptive, self._queue_of = evaluator, adaptive, queue_of
         self._parallel = parallel
         self._best_us: dict[Workload, float] = {}
         # Where memory has ended: the next ones would wait for two more attempts to find none.
         self._without_memory: dict[Workload, OutOfMemory] = {}
         self._stopped = Event()
-        self._lanes: dict[int, _Lane] = {}
+        self._queues: dict[int, _Queue] = {}
         self._begun = 0
-        # Of all lanes.
+        # Of all queues.
         self._timing = Lock()
         self.device_s = self.compiler_s = 0.0
 
     def __len__(self) -> int:
-        return sum(len(lane.under_way) for lane in self._lanes.values())
+        return sum(len(queue.under_way) for queue in self._queues.values())
 
-    def under_way(self, lane: int) -> int:
-        """Count the trials of one lane that were begun and not taken."""
-        return len(self._lanes[lane].under_way) if lane in self._lanes else 0
+    def under_way(self, queue: int) -> int:
+        """Count the trials of one queue that were begun and not taken."""
+        return len(self._queues[queue].under_way) if queue in self._queues else 0
 
     def begin(self, one: Pending | Trial) -> None:
         """Send a started trial, or one that is known, to the device."""
-        number = self._lane_of(one.workload)
-        if number not in self._lanes:
+        number = self._queue_of(one.workload)
+        if number not in self._queues:
             pool = ThreadPoolExecutor(self._parallel, thread_name_prefix=f"device-{number}")
-            self._lanes[number] = _Lane(pool)
-        lane = self._lanes[number]
+            self._queues[number] = _Queue(pool)
+        queue = self._queues[number]
         self._begun += 1
-        lane.under_way.append((self._begun, lane.threads.submit(self._finish, one, lane)))
+        queue.under_way.append((self._begun, queue.threads.submit(self._finish, one, queue)))
 
     def waited(self, workload: Workload, since_s: float) -> None:
-        """Count as the compiler's what the workload's lane has since then had nothing to do."""
-        lane = self._lanes.get(self._lane_of(workload))
+        """Count as the compiler's what the workload's queue has since then had nothing to do."""
+        queue = self._queues.get(self._queue_of(workload))
         idle_since_s = since_s
-        if lane is not None:
-            if not all(future.done() for _, future in lane.under_way):
+        if queue is not None:
+            if not all(future.done() for _, future in queue.under_way):
                 return
-            idle_since_s = max(since_s, lane.idle_since_s)
+            idle_since_s = max(since_s, queue.idle_since_s)
         with self._timing:
             self.compiler_s += time.monotonic() - idle_since_s
 
     def take(self) -> Trial:
-        """Wait for the trial that was begun first, or the first that ended of several lanes.
+        """Wait for the trial that was begun first, or the first that ended of several queues.
 
-        Where a lane runs several at once, any of them may be the one. Raises `OutOfMemory` for one
+        Where a queue runs several at once, any of them may be the one. Raises `OutOfMemory` for one
         whose workload finds no memory; those of others go on.
         """
         while True:
             waiting = {
-                future: (number, lane)
-                for lane in self._lanes.values()
-                for number, future in islice(lane.under_way, self._parallel)
+                future: (number, queue)
+                for queue in self._queues.values()
+                for number, future in islice(queue.under_way, self._parallel)
             }
             ended = wait(waiting, return_when=FIRST_COMPLETED).done
             future = min(ended, key=lambda one: waiting[one][0])
-            number, lane = waiting[future]
-            lane.under_way.remove((number, future))
+            number, queue = waiting[future]
+            queue.under_way.remove((number, future))
             trial = future.result()
-            if trial is not None:  # else another lane has failed, and will say why
+            if trial is not None:  # else another queue has failed, and will say why
                 return trial
 
     def finished(self) -> Iterator[Trial]:
         """Take what has ended when the rest is given up, and end the threads."""
         self.close()
-        futures = [future for lane in self._lanes.values() for _, future in lane.under_way]
+        futures = [future for queue in self._queues.values() for _, future in queue.under_way]
         ended = wait(futures, timeout=LAST_TRIAL_S).done
         for future in futures:
             # Whoever gave up knows already why one has failed.
@@ -152,10 +152,10 @@ class TrialExecutor:
     def close(self) -> None:
         """End the threads, without what they have not begun."""
         self._stopped.set()
-        for lane in self._lanes.values():
-            lane.threads.shutdown(wait=False, cancel_futures=True)
+        for queue in self._queues.values():
+            queue.threads.shutdown(wait=False, cancel_futures=True)
 
-    def _finish(self, one: Pending | Trial, lane: _Lane) -> Trial | None:
+    def _finish(self, one: Pending | Trial, queue: _Queue) -> Trial | None:
         if self._stopped.is_set():
             return None
         incumbent_us = self._best_us.get(one.workload) if self._adaptive else None
@@ -171,7 +171,7 @@ class TrialExecutor:
             with self._timing:  # one that ran beside it may have been faster
                 best_us = self._best_us.get(trial.workload, trial.time_us)
                 self._best_us[trial.workload] = min(best_us, trial.time_us)
-        lane.idle_since_s = time.monotonic()
+        queue.idle_since_s = time.monotonic()
         return trial
 
     def _finish_new(self, one: Pending, incumbent_us: float | None) -> Trial:
@@ -190,7 +190,7 @@ class TrialExecutor:
 
 
 @contextmanager
-def quick_turns() -> Iterator[None]:
+def short_switch_interval() -> Iterator[None]:
     """Let a thread that waits for the device go on at once, whatever others compute or import."""
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
@@ -204,11 +204,11 @@ def quick_turns() -> Iterator[None]:
 def executing(
     evaluator: Evaluator,
     keep: Callable[[Trial], None],
-    lane_of: Callable[[Workload], int] = lambda workload: 0,
+    queue_of: Callable[[Workload], int] = lambda workload: 0,
 ) -> Iterator[TrialExecutor]:
     """Make an executor for a block; where that raises, `keep` takes what has ended by then."""
     parallel = evaluator.device.info.parallel
-    executor = TrialExecutor(evaluator, lane_of=lane_of, parallel=parallel)
+    executor = TrialExecutor(evaluator, queue_of=queue_of, parallel=parallel)
     try:
         yield executor
     except BaseException:

@@ -13,11 +13,10 @@ from tuner.model.expressions import Value
 from tuner.model.kernel import DEVICE_NAMES, Workload
 from tuner.model.statistics import SURE, relative_standard_error
 from tuner.model.trial import Status, Trial, Variant
-from tuner.session.session import Session
-from tuner.space.plan import Plan, distance
-from tuner.tuning.evaluator import Candidates
+from tuner.space.plan import distance
 from tuner.tuning.race import Raced
-from tuner.tuning.verification import VERIFY, Verification
+from tuner.tuning.run import Run
+from tuner.tuning.verification import VERIFY
 
 # A search's times are known to a few percent: what is further behind is not worth a comparison,
 # but for the first few, since the best may fail a check, and for those whose 95 % intervals meet.
@@ -73,17 +72,10 @@ def _time_and_error(trial: Trial) -> tuple[float, float]:
 class FinalistSelection:
     """Choose what to compare; `ranked` has the order of an objective other than time."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        session: Session,
-        candidates: Candidates,
-        verification: Verification,
-        ranked: Mapping[Workload, tuple[Variant, ...]],
-    ) -> None:
-        self._plan, self._session, self._ranked = plan, session, ranked
-        self._candidates, self._verification = candidates, verification
-        self._choice = SetSelection(plan.config.variants_within, plan.config.max_variants)
+    def __init__(self, run: Run, ranked: Mapping[Workload, tuple[Variant, ...]]) -> None:
+        self._run, self._ranked = run, ranked
+        self._plan, self._session, self._verification = run.plan, run.session, run.verification
+        self._choice = SetSelection(run.plan.config.variants_within, run.plan.config.max_variants)
         self._assignment: Mapping[Workload, Variant] | None = None
         self._serving: tuple[Variant, ...] | None = None
         self._made: tuple[tuple[int, frozenset[Variant]], DispatchTable] | None = None
@@ -153,8 +145,8 @@ class FinalistSelection:
         return [one for one in self._serving if self._is_offered(one, workload)]
 
     def _is_offered(self, variant: Variant, workload: Workload) -> bool:
-        names = self._candidates.evaluator(variant.candidate).names(workload)
-        space = self._candidates.plan(variant.candidate).space
+        names = self._run.candidates.evaluator(variant.candidate).names(workload)
+        space = self._run.candidates.plan(variant.candidate).space
         return space.allows(variant.config, names) and self._may_run(variant, workload)
 
     def _smallest_set(
@@ -188,15 +180,15 @@ class FinalistSelection:
         return self._made[1]
 
     def _device_numbers(self, workload: Workload) -> Mapping[str, Value]:
-        names = self._candidates.evaluator(self._plan.candidate).names(workload)
+        names = self._run.candidates.evaluator(self._plan.candidate).names(workload)
         return {name: value for name, value in names.items() if name in DEVICE_NAMES}
 
     def _may_run(self, variant: Variant, workload: Workload) -> bool:
         """Whether a config is valid here, and renders: a template may divide by an axis."""
         if self._verification.failed(variant):
             return False
-        evaluator = self._candidates.evaluator(variant.candidate)
-        space = self._candidates.plan(variant.candidate).space
+        evaluator = self._run.candidates.evaluator(variant.candidate)
+        space = self._run.candidates.plan(variant.candidate).space
         try:
             if space.violated(variant.config, evaluator.names(workload)) is not None:
                 return False

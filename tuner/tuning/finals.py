@@ -24,11 +24,10 @@ from tuner.model.trial import Comparison, PeerTrial, Result, Status, Trial, Vari
 from tuner.process.tally import spent_on
 from tuner.session.session import Session
 from tuner.space.plan import Plan
-from tuner.tuning.evaluator import Candidates
 from tuner.tuning.finalists import FinalistSelection, Ranking
 from tuner.tuning.race import SECONDS, Raced, race
-from tuner.tuning.undecided import Undecided
-from tuner.tuning.verification import COMPARE, Verification
+from tuner.tuning.run import Run
+from tuner.tuning.verification import COMPARE
 
 # The baseline and one more.
 FEWEST_COMPARED = 2
@@ -115,21 +114,12 @@ class FinalsPeers:
 class Finals:
     """Decide each workload among all candidates; what the session holds already stands."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        session: Session,
-        device: Device,
-        candidates: Candidates,
-        verification: Verification,
-        undecided: Undecided,
-        ranked: Mapping[Workload, tuple[Variant, ...]] | None = None,
-    ) -> None:
-        self._plan, self._session, self._ranked = plan, session, ranked or {}
-        self._device, self._candidates, self._verification = device, candidates, verification
-        self._undecided = undecided
-        self._peers = FinalsPeers(plan, session, device)
-        self._finalists = FinalistSelection(plan, session, candidates, verification, self._ranked)
+    def __init__(self, run: Run, ranked: Mapping[Workload, tuple[Variant, ...]]) -> None:
+        self._run, self._ranked = run, ranked
+        self._plan, self._session, self._device = run.plan, run.session, run.device
+        self._candidates, self._verification = run.candidates, run.verification
+        self._peers = FinalsPeers(run.plan, run.session, run.device)
+        self._finalists = FinalistSelection(run, ranked)
         self._raced: dict[Workload, Mapping[Variant, Raced]] = {}
 
     def decide(self, workload: Workload) -> None:
@@ -138,11 +128,11 @@ class Finals:
         Where memory ends, or a cost is below what can be told, it is left undecided: what was
         searched for on the others is worth their finals.
         """
-        if workload not in self._undecided:
+        if workload not in self._run.skipped:
             try:
                 self._decide(workload)
             except (OutOfMemory, Unmeasured) as error:
-                self._undecided.give_up(workload, error)
+                self._run.skipped.give_up(workload, error)
 
     def _decide(self, workload: Workload) -> None:
         known = [result for result in self._session.results() if result.workload == workload]

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import DeviceError, KernelError, SpaceError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Status, Trial
-from tuner.search.pool import Pool
-from tuner.session.session import Session
-from tuner.space.plan import Plan
+from tuner.tuning.device_queues import work_in_queues
 from tuner.tuning.evaluator import Evaluator
-from tuner.tuning.lanes import in_lanes
-from tuner.tuning.undecided import Undecided
+from tuner.tuning.run import Run
 
 _LEAVE_OUT = "leave --keep-bits out"
 
@@ -37,36 +32,28 @@ def require_bits(spec: KernelSpec, space: SearchSpace) -> Config:
     return space.default
 
 
-def default_bits(
-    plan: Plan,
-    session: Session,
-    evaluator: Evaluator,
-    pools: Mapping[Workload, Pool],
-    undecided: Undecided,
-) -> dict[Workload, str]:
+def default_bits(run: Run) -> dict[Workload, str]:
     """Digest what the default config makes on each workload, held-out ones too.
 
     What the session lacks is run, and kept where a search would try it as well; where memory ends
     the workload is left undecided. Raises `KernelError` where the default is not right, and
     `DeviceError` where the device can't tell.
     """
+    plan, session, evaluator = run.plan, run.session, run.evaluator
     default = require_bits(plan.spec, plan.space)
-    found: dict[Workload, str] = {}
+    bits: dict[Workload, str] = {}
 
-    def look(workload: Workload) -> None:
-        trial = session.trial(plan.candidate, workload, default)
-        if trial is None:
-            trial = evaluator.finish(evaluator.start(workload, default))
-            if default in pools.get(workload, ()):
-                session.record(trial)
-        found[workload] = _bits_of(trial, plan.spec, evaluator)
+    def digest(workload: Workload) -> None:
+        with run.skipped.unless_memory_ends(workload, plan.candidate):
+            trial = session.trial(plan.candidate, workload, default)
+            if trial is None:
+                trial = evaluator.finish(evaluator.start(workload, default))
+                if default in run.pools.get(workload, ()):
+                    session.record(trial)
+            bits[workload] = _bits_of(trial, plan.spec, evaluator)
 
-    def look_at(workload: Workload) -> None:
-        with undecided.unless_memory_ends(workload, plan.candidate):
-            look(workload)
-
-    in_lanes(evaluator.device, (*plan.tuned, *plan.held_out), look_at)
-    return found
+    work_in_queues(run.device, (*plan.tuned, *plan.held_out), digest)
+    return bits
 
 
 def _bits_of(trial: Trial, spec: KernelSpec, evaluator: Evaluator) -> str:

@@ -16,7 +16,6 @@ from tuner.process.tally import spent
 from tuner.session.events import TimeSpent
 from tuner.session.session import Session
 from tuner.space.plan import Plan
-from tuner.tuning.energy import reserved_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +38,14 @@ class ProgressTracker:
         listener: Listener,
         *,
         began: Moment | None = None,
+        reserved_s: float = 0.0,
     ) -> None:
         self._plan, self._session = plan, session
         self._device_name, self._listener = device_name, listener
+        # What of the time is not for searches.
+        self._reserved_s = reserved_s
         # Of a search: how many devices have trials at a time.
-        self.lanes = 1
+        self.queues = 1
         self._started_s = self._saved_s = time.monotonic()
         self._before_s = session.seconds
         self._measured = 0
@@ -103,7 +105,8 @@ class ProgressTracker:
         remaining_s: float | None = None,
     ) -> None:
         """Tell the listener where the run stands; `remaining_s` is a phase's that is no search."""
-        self._enter(phase)
+        if phase != self._phase:
+            self._enter(phase)
         seconds, left_s = time.monotonic() - self._started_s, self.left_s()
         rate = self._measured / seconds if seconds else 0.0
         if remaining_s is None and self._measured:
@@ -123,8 +126,8 @@ class ProgressTracker:
         )
         self._listener.update(progress)
 
-    def add_lanes(self, device_s: float, compiler_s: float) -> None:
-        """Add what the lanes of a search spent on the device and on waiting for the compiler."""
+    def add_device_time(self, device_s: float, compiler_s: float) -> None:
+        """Add what the queues of a search spent on the device and on waiting for the compiler."""
         self._device_s += device_s
         self._compiler_s += compiler_s
 
@@ -148,21 +151,21 @@ class ProgressTracker:
         left_s = self.left_s()
         if left_s is None:
             return None
-        left_s -= reserved_s(self._plan, self._plan.config.objective)
         waiting = len(searched) * self._searches_left - searched.index(workload)
-        return time.monotonic() + max(0.0, left_s) / waiting
+        return time.monotonic() + max(0.0, left_s - self._reserved_s) / waiting
 
     def save_time(self) -> None:
         """Add the time since the last call to the session's, and say what it went to."""
         self._enter(self._phase)
         phases_s = {name: round(seconds, 3) for name, seconds in self._phases_s.items()}
-        lanes_s = round(self._device_s, 3), round(self._compiler_s, 3)
+        queues_s = round(self._device_s, 3), round(self._compiler_s, 3)
         started = {name: dict(counts) for name, counts in self._starts.items() if counts}
         inside_s = {
             name: {what: round(seconds, 3) for what, seconds in parts.items()}
             for name, parts in self._spent.items()
         }
-        self._session.record_event(TimeSpent(0, phases_s, self.lanes, *lanes_s, started, inside_s))
+        spent = TimeSpent(0, phases_s, self.queues, *queues_s, started, inside_s)
+        self._session.record_event(spent)
         self._phases_s.clear()
         self._starts.clear()
         self._spent.clear()

@@ -21,9 +21,9 @@ TURN_TRIALS = 8
 class WorkloadSearch:
     """The search of one workload: how far it is and when its turn ends.
 
-    `max_trials` bounds the configs proposed, `depth` those that are under way, and `enough` is the
-    gain that is not worth another one. `not_proposed` are those that an earlier run has tried and
-    that this one has not come to yet. `replaying` says that nothing new may be tried.
+    `max_trials` bounds the configs proposed, `depth` those that are under way, and a gain below
+    `min_expected_gain` is not worth another one. `not_proposed` are those that an earlier run has
+    tried and that this one has not come to yet. `replaying` says that nothing new may be tried.
     """
 
     workload: Workload
@@ -31,7 +31,7 @@ class WorkloadSearch:
     max_trials: int
     first_turn: int
     depth: int
-    enough: float = ENOUGH
+    min_expected_gain: float = ENOUGH
     not_proposed: set[Config] = field(default_factory=set)
     deadline_s: float | None = None
     replaying: bool = False
@@ -56,7 +56,7 @@ class WorkloadSearch:
     @property
     def found_enough(self) -> bool:
         """Whether the searcher expects next to nothing of what is untried."""
-        return self.gain is not None and self.gain < self.enough
+        return self.gain is not None and self.gain < self.min_expected_gain
 
 
 @dataclass(slots=True)
@@ -65,56 +65,53 @@ class WorkloadScheduler:
 
     A searcher that can't say what it expects has one turn, as long as its budget. `begin` makes
     the search of a workload when its first turn comes. `total` bounds the trials of all together.
-    In every lane somebody has a turn, among the workloads that `lane_of` puts there.
+    In every queue somebody has a turn, among the workloads that `queue_of` puts there.
     """
 
     waiting: list[Workload]
     begin: Callable[[Workload], WorkloadSearch]
     total: int
-    lane_of: Callable[[Workload], int] = lambda workload: 0
+    queue_of: Callable[[Workload], int] = lambda workload: 0
     searches: list[WorkloadSearch] = field(default_factory=list)
     _current: dict[int, WorkloadSearch] = field(default_factory=dict)
     _turn_ends: dict[int, int] = field(default_factory=dict)
 
     def of(self, workload: Workload) -> WorkloadSearch:
         """Return the search of a workload that has had a turn."""
-        return self.of_key(workload.key)
+        return next(search for search in self.searches if search.workload == workload)
 
-    def of_key(self, key: str) -> WorkloadSearch:
-        return next(search for search in self.searches if search.workload.key == key)
-
-    def current(self, lane: int = 0) -> WorkloadSearch | None:
-        """Tell whose turn it is in a lane; None when its search is over."""
-        while (search := self._current.get(lane)) is None or self._has_ended(search, lane):
+    def current(self, queue: int = 0) -> WorkloadSearch | None:
+        """Tell whose turn it is in a queue; None when its search is over."""
+        while (search := self._current.get(queue)) is None or self._has_ended(search, queue):
             left = self.total - sum(search.proposed for search in self.searches)
-            following = next((one for one in self.waiting if self.lane_of(one) == lane), None)
-            chosen = self._most_promising(lane) if following is None and left > 0 else None
+            following = next((one for one in self.waiting if self.queue_of(one) == queue), None)
+            chosen = self._most_promising(queue) if following is None and left > 0 else None
             if following is not None:
                 self.waiting.remove(following)
                 chosen = self.begin(following)
                 self.searches.append(chosen)
                 left -= len(self.waiting) * FIRST_TURN_TRIALS
-                self._turn_ends[lane] = min(chosen.first_turn, max(FIRST_TURN_TRIALS, left))
+                self._turn_ends[queue] = min(chosen.first_turn, max(FIRST_TURN_TRIALS, left))
             elif chosen is not None:
-                self._turn_ends[lane] = chosen.proposed + min(TURN_TRIALS, left)
+                self._turn_ends[queue] = chosen.proposed + min(TURN_TRIALS, left)
             else:
-                self._current.pop(lane, None)
+                self._current.pop(queue, None)
                 return None
-            self._current[lane] = chosen
+            self._current[queue] = chosen
         return search
 
-    def _has_ended(self, search: WorkloadSearch, lane: int) -> bool:
-        turn_ends = min(search.max_trials, self._turn_ends[lane])
+    def _has_ended(self, search: WorkloadSearch, queue: int) -> bool:
+        turn_ends = min(search.max_trials, self._turn_ends[queue])
         return search.exhausted or search.proposed >= turn_ends or search.found_enough
 
-    def _most_promising(self, lane: int) -> WorkloadSearch | None:
+    def _most_promising(self, queue: int) -> WorkloadSearch | None:
         hopes = [
             (search.gain, search)
             for search in self.searches
-            if self.lane_of(search.workload) == lane
+            if self.queue_of(search.workload) == queue
             and not search.exhausted
             and search.proposed < search.max_trials
             and search.gain
         ]
         gain, search = max(hopes, key=lambda hope: hope[0], default=(0.0, None))
-        return search if search is not None and gain >= search.enough else None
+        return search if search is not None and gain >= search.min_expected_gain else None

@@ -5,32 +5,35 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from math import ceil
 
 import numpy as np
 
-from tuner.model.config import Config, SearchSpace
-from tuner.model.errors import OutOfMemory, SpaceError, TemplateError
-from tuner.model.kernel import KernelSpec, Workload
+from tuner.device.group import as_group
+from tuner.model.config import Config
+from tuner.model.errors import OutOfMemory, TemplateError
+from tuner.model.kernel import Workload
 from tuner.model.settings import ENOUGH
 from tuner.model.trial import INITIAL, Status, Trial, fastest
 from tuner.search.base import Features, StaticFeatureAware
-from tuner.search.factory import default_budget, learns_from_others, make_searcher, require_listed
+from tuner.search.factory import default_budget, learns_from_others, make_searcher
 from tuner.search.journal import JournalFile
 from tuner.search.pool import Pool, valid_configs
 from tuner.session.events import SearchEnded, SpacePruned
-from tuner.session.session import Session
 from tuner.space.plan import Plan, distance
 from tuner.space.template import Template
-from tuner.tuning.evaluator import Evaluator, Pending
-from tuner.tuning.executor import AHEAD, PrecompilingSearcher, depth_of, executing
-from tuner.tuning.homes import keep_homes
-from tuner.tuning.lanes import lane_of
-from tuner.tuning.progress import ProgressTracker
+from tuner.tuning.device_queues import queue_of, record_assignment
+from tuner.tuning.evaluator import Pending
+from tuner.tuning.executor import (
+    AHEAD,
+    DEPTH,
+    PrecompilingSearcher,
+    depth_of,
+    executing,
+)
+from tuner.tuning.run import Run, unsearched_workloads
 from tuner.tuning.scheduler import FIRST_TURN_TRIALS, WorkloadScheduler, WorkloadSearch
-from tuner.tuning.undecided import Undecided
 
 JOURNAL = "optuna.journal"
 # What each workload after the first adds to the trials of a search that learns from the others,
@@ -59,53 +62,9 @@ NEIGHBOURS = 30
 # take more than twice as long (benchmarks/many_workloads.py), and with those of 22 none were better
 # (simulated_seeds.py).
 LEARNT_FROM = 12
-
-
-def pools_of(plan: Plan, evaluator: Evaluator) -> dict[Workload, Pool]:
-    """Enumerate the valid configs of every tuned workload; raise `SpaceError` where none is."""
-    pools = {}
-    for workload in plan.tuned:
-        pool = valid_configs(plan.space, evaluator.names(workload))
-        if not len(pool):
-            raise no_valid_config(plan.spec, plan.space, workload, pool)
-        answered = evaluator.answered(workload)
-        if answered is not None:
-            # Where nothing is left the space has changed: then the trials say so.
-            pool = pool.restricted(answered) or pool
-        if plan.config.searcher == "exhaustive":
-            require_listed(pool)
-        pools[workload] = pool
-    return pools
-
-
-def no_valid_config(
-    spec: KernelSpec, space: SearchSpace, workload: Workload, pool: Pool
-) -> SpaceError:
-    """Say which condition leaves a workload without any config."""
-    condition, constraints = pool.emptied_by, "constraints"
-    if space.prune:
-        constraints = "constraints, or `prune`"
-    which = f"all {constraints}" if condition is None else f"`{condition.text}`"
-    message = f"no config satisfies {which} for workload {workload}"
-    remedy = f"change the workload, the parameters' values or the {constraints}"
-    if condition in space.prune:
-        message = f"every config is left out as slow for workload {workload}: prune {which}"
-        remedy = "loosen it, or try them all the same with --no-prune"
-    line = None if condition is None else condition.line
-    return SpaceError(message, path=spec.path, line=line, remedy=remedy)
-
-
-def note_space(
-    plan: Plan, session: Session, evaluator: Evaluator, pools: Mapping[Workload, Pool]
-) -> None:
-    """Record for every tuned workload how many configs `prune`, or a recording, leaves of all."""
-    noted = {(one.candidate, one.workload) for one in session.events(SpacePruned)}
-    for workload, pool in pools.items():
-        recorded = None if evaluator.answered(workload) is None else len(pool)
-        if (plan.space.prune or recorded) and (plan.candidate, workload.key) not in noted:
-            valid = valid_configs(plan.space.unpruned, evaluator.names(workload))
-            sizes = valid.estimated_size, pool.estimated_whole, recorded
-            session.record_event(SpacePruned(0, plan.candidate, workload.key, *sizes))
+# Of each workload's configs, so many of the fastest are measured on all the others: what a
+# dispatch chooses among has to be known everywhere.
+CROSS_MEASURED = 3
 
 
 def cross_workload_transfer(
@@ -136,30 +95,26 @@ def next_to_the_best(
     other: of the 7 numbers of tokens of a fused MoE kernel at which two seeds differed, 4 in one
     parameter alone.
     """
-    told = {(trial.workload, trial.config) for trial in completed}
+    tried = {(trial.workload, trial.config) for trial in completed}
     best: dict[Workload, list[Config]] = {}
     for trial in fastest(completed):
         best.setdefault(trial.workload, []).append(trial.config)
     for own, pool in pools.items():
         for config in best.get(own, [])[:AROUND]:
-            for near in _nearest_first(pool, pool.index(config)):
-                if (own, near) not in told:
-                    told.add((own, near))
-                    yield own, near
+            index = pool.index(config)
+            around = pool.neighbours(index)
+            steps = np.abs(np.subtract(pool.encoded[around], pool.encoded[index], dtype=np.int64))
+            for near in around[np.argsort(steps.max(axis=1), kind="stable")][:NEIGHBOURS]:
+                neighbour = pool[int(near)]
+                if (own, neighbour) not in tried:
+                    tried.add((own, neighbour))
+                    yield own, neighbour
 
 
-def _nearest_first(pool: Pool, index: int) -> Iterator[Config]:
-    around = pool.neighbours(index)
-    steps = np.abs(np.subtract(pool.encoded[around], pool.encoded[index], dtype=np.int64))
-    for near in around[np.argsort(steps.max(axis=1), kind="stable")][:NEIGHBOURS]:
-        yield pool[int(near)]
-
-
-def budget(plan: Plan, pool: Pool) -> int:
+def budget_of(plan: Plan, pool: Pool) -> int:
     """Say how many trials a workload gets: what was asked for, at most all."""
-    return min(
-        plan.config.trials or default_budget(plan.config.searcher, len(pool)), pool.estimated_size
-    )
+    trials = plan.config.trials or default_budget(plan.config.searcher, len(pool))
+    return min(trials, pool.estimated_size)
 
 
 def nearest(own: Workload, workloads: Sequence[Workload]) -> frozenset[Workload]:
@@ -169,12 +124,7 @@ def nearest(own: Workload, workloads: Sequence[Workload]) -> frozenset[Workload]
 
 
 def search_all(
-    plan: Plan,
-    session: Session,
-    evaluator: Evaluator,
-    progress: ProgressTracker,
-    pools: dict[Workload, Pool],
-    undecided: Undecided,
+    run: Run,
     *,
     searches_left: int = 1,
     warm: Mapping[Workload, Sequence[Config]] | None = None,
@@ -183,101 +133,121 @@ def search_all(
 
     Where memory ends on one, that one is left undecided.
     """
+    plan, session, skipped = run.plan, run.session, run.skipped
     workloads: Sequence[Workload] = plan.tuned
     later = any(one.name != plan.candidate for one in session.candidates()[-1:])
     if later or session.results() or session.trials(plan.candidate, stage="finals"):
         # An earlier run has gone on to what follows the search of this candidate.
-        again = undecided.unsearched(plan.candidate)
+        again = unsearched_workloads(session, plan.candidate)
         workloads = [workload for workload in plan.tuned if workload.key in again]
-        progress.recount(plan.candidate, without=workloads)
+        run.tracker.recount(plan.candidate, without=workloads)
     else:
-        note_space(plan, session, evaluator, pools)
+        _record_space(run)
     for workload in workloads:
-        if workload in undecided:
-            undecided.skip(workload, plan.candidate)
-    left = [workload for workload in workloads if workload not in undecided]
-    if left:
-        of = plan, session, evaluator, progress, pools, undecided
-        Search(*of, left, warm or {}).run(searches_left)
+        if workload in skipped:
+            skipped.skip(workload, plan.candidate)
+    if left := [workload for workload in workloads if workload not in skipped]:
+        Search(run, left, warm or {}).run(searches_left)
 
 
-@dataclass(eq=False)
+def _record_space(run: Run) -> None:
+    """Record for every tuned workload how many configs `prune`, or a recording, leaves of all."""
+    space, name = run.plan.space, run.plan.candidate
+    noted = {(one.candidate, one.workload) for one in run.session.events(SpacePruned)}
+    for workload, pool in run.pools.items():
+        recorded = None if run.evaluator.answered(workload) is None else len(pool)
+        if (space.prune or recorded) and (name, workload.key) not in noted:
+            valid = valid_configs(space.unpruned, run.evaluator.names(workload))
+            sizes = valid.estimated_size, pool.estimated_whole, recorded
+            run.session.record_event(SpacePruned(0, name, workload.key, *sizes))
+
+
 class Search:
-    """Propose, try and learn, for `workloads` of one plan together; of the others all is known."""
+    """Propose, try and learn, for `workloads` of one plan together; of the others all is known.
 
-    plan: Plan
-    session: Session
-    evaluator: Evaluator
-    progress: ProgressTracker
-    pools: dict[Workload, Pool]
-    undecided: Undecided
-    workloads: Sequence[Workload]
-    warm: Mapping[Workload, Sequence[Config]]
+    `warm` is what past runs found, which is tried first.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        run: Run,
+        workloads: Sequence[Workload],
+        warm: Mapping[Workload, Sequence[Config]],
+    ) -> None:
+        self._run, self._workloads, self._warm = run, workloads, warm
+        self._plan, self._session, self._tracker = run.plan, run.session, run.tracker
+        self._pools, self._device = run.pools, run.evaluator.device
+        self._group = as_group(self._device)
+        config, tuned = self._plan.config, self._plan.tuned
         # What each workload is thought to take, and most of what all may take together.
-        self._planned = {w: budget(self.plan, self.pools[w]) for w in self.workloads}
-        config = self.plan.config
+        self._planned = {w: budget_of(self._plan, self._pools[w]) for w in workloads}
         # Who looks on for little looks as long as it takes, and around the best that was found.
         self._looks_on = config.trials is None and config.enough < ENOUGH
         if config.trials is None and not self._looks_on:
-            for workload in self.plan.tuned[1:]:
-                if workload in self._planned and self._learns_from_others(self.pools[workload]):
+            for workload in tuned[1:]:
+                if workload in self._planned and self._is_guided(workload):
                     self._planned[workload] = min(self._planned[workload], FURTHER_TRIALS)
-        in_turns = sum(self._planned.values()) - TRANSFERRED_CONFIGS * len(self._joined())
-        # For good: where a member is lost, another does the work of its lane.
-        self._lanes = {w: lane_of(self.evaluator.device, w) for w in self.workloads}
+        in_turns = sum(self._planned.values()) - TRANSFERRED_CONFIGS * len(self._sharing())
+        # For good: where a member is lost, another does the work of its queue.
+        self._queues = {w: queue_of(self._device, w) for w in workloads}
         self._scheduler = WorkloadScheduler(
-            *([*self.workloads], self._begin_search, in_turns, self._lanes.__getitem__)
+            [*workloads], self._begin_search, in_turns, self._queues.__getitem__
         )
         self._completed: list[tuple[Trial, Features | None]] = [
             (trial, None)
-            for trial in self.session.trials(self.plan.candidate)
-            if trial.workload not in self.workloads
+            for trial in self._session.trials(self._plan.candidate)
+            if trial.workload not in workloads
         ]
         self._others_known = bool(self._completed)
-        self._journal = JournalFile(self.session.directory / JOURNAL)
-        self._near = {workload: nearest(workload, self.plan.tuned) for workload in self.plan.tuned}
+        self._journal = JournalFile(self._session.directory / JOURNAL)
+        self._near = {workload: nearest(workload, tuned) for workload in tuned}
 
     def run(self, searches_left: int) -> None:
         """Search until budgets, time, spaces or expectations are used up."""
-        self.progress.expect(self._planned, searches_left=searches_left)
-        self.progress.announce("search")
-        lane = self._lanes.__getitem__
-        with executing(self.evaluator, self._keep, lane) as self._executor:
+        self._tracker.expect(self._planned, searches_left=searches_left)
+        self._tracker.announce("search")
+        with executing(self._run.evaluator, self._keep, self._queues.__getitem__) as executor:
+            self._executor = executor
             try:
-                self._search()
+                self._search_in_turns()
+                self._try_what_is_near()
             finally:
-                self.progress.add_lanes(self._executor.device_s, self._executor.compiler_s)
+                self._tracker.add_device_time(executor.device_s, executor.compiler_s)
         for search in self._scheduler.searches:
             search.searcher.close()
-            trials = self.session.trials(self.plan.candidate, search.workload)
-            if search.workload not in self.undecided:
-                require_one_compiles(trials, self.plan.template)
+            trials = self._session.trials(self._plan.candidate, search.workload)
+            if search.workload not in self._run.skipped:
+                require_one_compiles(trials, self._plan.template)
                 if search.found_enough and search.proposed < search.max_trials:
                     self._note_end(search, search.gain)
             self._expect(search, search.proposed)
 
-    def _search(self) -> None:
-        executor, scheduler = self._executor, self._scheduler
-        lanes = sorted({*self._lanes.values()})
+    def _search_in_turns(self) -> None:
+        """Have searchers propose until enough trials of each queue are under way, and learn."""
+        scheduler, executor = self._scheduler, self._executor
+        queues = sorted({*self._queues.values()})
         while True:
-            for lane in lanes:
-                self._fill(lane)
+            for queue in queues:
+                while (search := scheduler.current(queue)) is not None:
+                    if executor.under_way(queue) >= search.depth:
+                        break
+                    self._propose(search)
             if not len(executor):
-                break
-            trial = self._taken()
-            if trial is not None:
+                return
+            if (trial := self._take()) is not None:
                 search = scheduler.of(trial.workload)
                 search.searcher.tell(trial)
                 self._learn(search, trial)
+
+    def _try_what_is_near(self) -> None:
+        """Try what is best on other workloads and, where little is worth a trial, beside it."""
         completed = [trial for trial, _ in self._completed]
-        shared = cross_workload_transfer(completed, self._joined(), TRANSFERRED_CONFIGS)
+        shared = cross_workload_transfer(completed, self._sharing(), TRANSFERRED_CONFIGS)
         completed += self._try_all(shared)
         for _ in range(LOOKS_AROUND if self._looks_on else 0):
             before = len(completed)
             completed += self._try_all(next_to_the_best(completed, self._learning()), extra=True)
-            shared = cross_workload_transfer(completed, self._joined(), LEARNT_FROM)
+            shared = cross_workload_transfer(completed, self._sharing(), LEARNT_FROM)
             completed += self._try_all(shared, extra=True)
             if len(completed) == before:
                 break
@@ -291,63 +261,54 @@ class Search:
         """
         waiting: defaultdict[int, deque[tuple[Workload, Config]]] = defaultdict(deque)
         for workload, config in wanted:
-            waiting[self._lanes[workload]].append((workload, config))
-        depth = max(AHEAD, self.evaluator.device.info.parallel)
+            waiting[self._queues[workload]].append((workload, config))
+        depth = max(AHEAD, self._device.info.parallel)
         taken: list[Trial] = []
         while True:
-            for lane, left in waiting.items():
-                while left and self._executor.under_way(lane) < depth:
-                    self._try_besides(*left.popleft(), extra=extra)
+            for queue, left in waiting.items():
+                while left and self._executor.under_way(queue) < depth:
+                    workload, config = left.popleft()
+                    search = self._scheduler.of(workload)
+                    if workload not in self._run.skipped:
+                        search.max_trials += extra
+                        if not self._try(search, config):
+                            search.max_trials -= extra
             if not len(self._executor):
                 return taken
-            trial = self._taken()
-            if trial is not None:
+            if (trial := self._take()) is not None:
                 taken.append(trial)
 
-    def _try_besides(self, workload: Workload, config: Config, *, extra: bool) -> None:
-        search = self._scheduler.of(workload)
-        if workload in self.undecided:
-            return
-        search.max_trials += extra
-        if not self._try(search, config):
-            search.max_trials -= extra
-
-    def _taken(self) -> Trial | None:
+    def _take(self) -> Trial | None:
         """Take and keep a trial; None where memory ended on its workload, which ends its search."""
         try:
             trial = self._executor.take()
         except OutOfMemory as error:
-            search = self._scheduler.of_key(error.workload)
-            self.undecided.give_up(search.workload, error, self.plan.candidate)
+            workload = next(one for one in self._workloads if one.key == error.workload)
+            search = self._scheduler.of(workload)
+            self._run.skipped.give_up(workload, error, self._plan.candidate)
             search.exhausted = True
             search.proposed -= 1
             return None
         self._keep(trial)
         return trial
 
-    def _fill(self, lane: int) -> None:
-        """Propose until enough trials of a lane are under way, or its search is over."""
-        while (search := self._scheduler.current(lane)) is not None:
-            if self._executor.under_way(lane) >= search.depth:
-                return
-            self._propose(search)
-
-    def _joined(self) -> dict[Workload, Pool]:
-        joined = [pool for pool in self.pools.values() if self._learns_from_others(pool)]
-        return self._learning() if len(joined) > 1 else {}
+    def _is_guided(self, workload: Workload) -> bool:
+        """Tell whether a search is guided by what is tried; some take the whole space."""
+        config, size = self._plan.config, len(self._pools[workload])
+        return learns_from_others(config.searcher, size, config.trials)
 
     def _learning(self) -> dict[Workload, Pool]:
-        """Say whose searches are guided by what is tried; some searchers take the whole space."""
-        return {
-            workload: self.pools[workload]
-            for workload in self.workloads
-            if workload not in self.undecided and self._learns_from_others(self.pools[workload])
-        }
+        left = [one for one in self._workloads if one not in self._run.skipped]
+        return {one: self._pools[one] for one in left if self._is_guided(one)}
+
+    def _sharing(self) -> dict[Workload, Pool]:
+        several = sum(map(self._is_guided, self._pools)) > 1
+        return self._learning() if several else {}
 
     def _propose(self, search: WorkloadSearch) -> None:
         pending = search.searcher.next()
         for refused in search.searcher.refused():
-            self.progress.expect_more(search.workload, 1)
+            self._tracker.expect_more(search.workload, 1)
             self._keep(refused)
             self._learn(search, refused)
         if pending is None or not self._try(search, pending.config, pending):
@@ -355,7 +316,7 @@ class Search:
 
     def _try(self, search: WorkloadSearch, config: Config, pending: Pending | None = None) -> bool:
         """Send a config, or what is known of it, to the device; False where none may begin."""
-        known = self.session.trial(self.plan.candidate, search.workload, config)
+        known = self._session.trial(self._plan.candidate, search.workload, config)
         if known is None:
             if not search.may_begin:
                 return False
@@ -365,16 +326,17 @@ class Search:
         search.not_proposed.discard(config)
         search.proposed += 1
         self._expect(search, max(search.proposed, self._planned[search.workload]))
-        self._executor.begin(known or pending or self.evaluator.start(search.workload, config))
+        self._executor.begin(known or pending or self._run.evaluator.start(search.workload, config))
         return True
 
     def _keep(self, trial: Trial) -> None:
-        for gone in keep_homes(self.session, self.evaluator.device):
-            self.progress.announce("search", trial.workload, gone)
-        known = self.session.trial(trial.candidate, trial.workload, trial.config)
+        if self._group is not None:
+            for gone in record_assignment(self._session, self._group):
+                self._tracker.announce("search", trial.workload, gone)
+        known = self._session.trial(trial.candidate, trial.workload, trial.config)
         if known is None:
-            self.session.record(trial)
-        self.progress.count(trial, measured=known is None)
+            self._session.record(trial)
+        self._tracker.count(trial, measured=known is None)
 
     def _learn(self, search: WorkloadSearch, trial: Trial) -> None:
         features = search.searcher.features(trial.config)
@@ -388,9 +350,8 @@ class Search:
             search.exhausted = True
 
     def _begin_search(self, workload: Workload) -> WorkloadSearch:
-        plan, pool, key = self.plan, self.pools[workload], workload.key
-        parallel = self.evaluator.device.info.parallel
-        most = budget(plan, pool)
+        plan, pool, key = self._plan, self._pools[workload], workload.key
+        most = budget_of(plan, pool)
         searcher = make_searcher(
             plan.config.searcher,
             pool,
@@ -402,86 +363,77 @@ class Search:
             journal=self._journal,
             study_name=key if plan.candidate == INITIAL else f"{plan.candidate} {key}",
         )
-        waited = self._executor.waited
-        precompiling = PrecompilingSearcher(searcher, self.evaluator, workload, waited)
+        precompiling = PrecompilingSearcher(
+            searcher, self._run.evaluator, workload, self._executor.waited
+        )
         for trial, features in self._completed:
             if trial.workload in self._near[workload]:
                 precompiling.share(trial, features)
         # A searcher that knows the others' trials is asked again when all have had a turn. The
-        # first one of each lane has no others to know: they share what one alone would take.
+        # first one of each queue has no others to know: they share what one alone would take.
         first_turn = most
-        if self._learns_from_others(pool):
-            several = len({*self._lanes.values()})
+        if self._is_guided(workload):
+            several = len({*self._queues.values()})
             first_turn = FIRST_TURN_TRIALS if self._completed else ceil(most / several)
-        tried = self.session.trials(plan.candidate, workload)
+        tried = self._session.trials(plan.candidate, workload)
         foreseeing = isinstance(searcher, StaticFeatureAware)
-        late = [(e.candidate, e.workload) for e in self.session.events(SearchEnded) if e.late]
+        late = [(e.candidate, e.workload) for e in self._session.events(SearchEnded) if e.late]
+        beside = [w for w, queue in self._queues.items() if queue == self._queues[workload]]
         search = WorkloadSearch(
             workload,
             precompiling,
             most,
             first_turn=first_turn,
             not_proposed={t.config for t in tried if not (foreseeing and t.status in _FORESEEN)},
-            deadline_s=self.progress.deadline_s(workload, self._beside(workload)),
+            deadline_s=self._tracker.deadline_s(workload, beside),
             replaying=(plan.candidate, key) in late,
-            depth=max(depth_of(searcher), parallel),
-            enough=plan.config.enough,
+            depth=max(depth_of(searcher), self._device.info.parallel),
+            min_expected_gain=plan.config.enough,
         )
         if self._others_known and precompiling.learns_from_others:
-            self._take_up(search, tried)
+            # Knowing more of the others, it proposes others than those that were tried before.
+            for trial in (one for one in tried if one.config in pool):
+                if trial.config in search.not_proposed:
+                    search.not_proposed.remove(trial.config)
+                    search.proposed += 1
+                else:  # it cost no trial
+                    self._tracker.expect_more(workload, 1)
+                self._keep(trial)
+                precompiling.tell(trial)
+                self._learn(search, trial)
         precompiling.begin()
         return search
-
-    def _take_up(self, search: WorkloadSearch, tried: Sequence[Trial]) -> None:
-        """Tell a search what was tried before: knowing more of the others, it proposes others."""
-        pool = self.pools[search.workload]
-        for trial in (one for one in tried if one.config in pool):
-            if trial.config in search.not_proposed:
-                search.not_proposed.remove(trial.config)
-                search.proposed += 1
-            else:  # it cost no trial
-                self.progress.expect_more(search.workload, 1)
-            self._keep(trial)
-            search.searcher.tell(trial)
-            self._learn(search, trial)
-
-    def _beside(self, workload: Workload) -> list[Workload]:
-        """List the workloads of a lane, in the order in which they are searched."""
-        return [w for w, lane in self._lanes.items() if lane == self._lanes[workload]]
 
     def _note_end(
         self, search: WorkloadSearch, expected_gain: float | None = None, *, late: bool = False
     ) -> None:
-        name, key = self.plan.candidate, search.workload.key
+        name, key = self._plan.candidate, search.workload.key
         ended = SearchEnded(0, name, key, search.proposed, expected_gain, late)
-        if ended not in self.session.events(SearchEnded):
-            self.session.record_event(ended)
+        if ended not in self._session.events(SearchEnded):
+            self._session.record_event(ended)
 
     def _expect(self, search: WorkloadSearch, trials: int) -> None:
         more = trials - self._planned[search.workload]
         if more:
-            self.progress.expect_more(search.workload, more)
+            self._tracker.expect_more(search.workload, more)
             self._planned[search.workload] = trials
 
     def _seeds(self, workload: Workload) -> tuple[Config, ...]:
         """Start from the space's own configs, what past runs found, and what is best near by."""
-        pool, space = self.pools[workload], self.plan.space
-        warm = self.warm.get(workload, ())
-        if self.evaluator.answered(workload) is None:
+        pool, space, evaluator = self._pools[workload], self._plan.space, self._run.evaluator
+        warm = self._warm.get(workload, ())
+        if evaluator.answered(workload) is None:
             # What was fast before is no less so for being thought slow.
-            names, unpruned = self.evaluator.names(workload), space.unpruned
+            names, unpruned = evaluator.names(workload), space.unpruned
             pool.with_also(config for config in warm if unpruned.allows(config, names))
         wanted: list[Config | None] = [*space.asked_for, *warm]
-        if not self._learns_from_others(pool):
+        if not self._is_guided(workload):
             before = [search.workload for search in self._scheduler.searches]
             near = sorted(before, key=lambda other: distance(workload, other))
             ranked = fastest(trial for trial, _ in self._completed)
             best = {trial.workload: trial.config for trial in reversed(ranked)}
             wanted += [best.get(other) for other in near]
         return tuple(dict.fromkeys(c for c in wanted if c is not None and c in pool))
-
-    def _learns_from_others(self, pool: Pool) -> bool:
-        return learns_from_others(self.plan.config.searcher, len(pool), self.plan.config.trials)
 
 
 def require_one_compiles(trials: Sequence[Trial], template: Template) -> None:
@@ -493,3 +445,46 @@ def require_one_compiles(trials: Sequence[Trial], template: Template) -> None:
             f"{failed[0].reason}",
             path=template.path,
         )
+
+
+def cross_measure(run: Run) -> None:
+    """Fill up every workload to `surveyed` configs: the others' fastest, then random ones.
+
+    What a recording holds. It is compiled ahead of the device; each queue has its workloads.
+    """
+    name, tuned, evaluator, skipped = run.plan.candidate, run.plan.tuned, run.evaluator, run.skipped
+    ranked = [run.session.fastest(name, workload)[:CROSS_MEASURED] for workload in tuned]
+    best = list(dict.fromkeys(trial.config for trials in ranked for trial in trials))
+    queues = {workload: queue_of(evaluator.device, workload) for workload in tuned}
+
+    def keep(trial: Trial) -> None:
+        run.session.record(trial)
+        run.tracker.count(trial, measured=True)
+
+    def missing(queue: int) -> Iterator[tuple[Workload, Config]]:
+        for workload in (w for w in tuned if queues[w] == queue and w not in skipped):
+            pool = run.pools[workload]
+            known = {t.config for t in run.session.trials(name, workload)}
+            others = [c for c in best if c in pool and c not in known]
+            most = min(run.plan.config.surveyed or 0, len(pool))
+            order = np.random.default_rng(run.plan.config.seed).permutation(len(pool))
+            shuffled = (pool[int(index)] for index in order)
+            drawn = (c for c in shuffled if c not in known and c not in others)
+            wanted = [*others, *islice(drawn, max(0, most - len(known) - len(others)))]
+            run.tracker.expect_more(workload, len(wanted))
+            yield from ((workload, config) for config in wanted if workload not in skipped)
+
+    waiting = {queue: missing(queue) for queue in dict.fromkeys(queues.values())}
+    with executing(evaluator, keep, queues.__getitem__) as executor:
+        depth = max(DEPTH, evaluator.device.info.parallel)
+        while True:
+            for queue, left in waiting.items():
+                for workload, config in islice(left, depth - executor.under_way(queue)):
+                    executor.begin(evaluator.start(workload, config))
+            if not len(executor):
+                return
+            try:
+                keep(executor.take())
+            except OutOfMemory as error:
+                (workload,) = (one for one in tuned if one.key == error.workload)
+                skipped.give_up(workload, error, name)

@@ -11,7 +11,6 @@ from functools import cache, partial
 from tuner.analysis.sass import disassemble
 from tuner.analysis.waits import before_wait, unread_because
 from tuner.device.base import (
-    Device,
     Outcome,
     Program,
     Watcher,
@@ -58,7 +57,6 @@ class Verification:
 
     plan: Plan
     session: Session
-    device: Device
     candidates: Candidates
     watches: Sequence[Watch] = ()
     repeat: bool = field(default=False, kw_only=True)
@@ -73,6 +71,7 @@ class Verification:
     )
 
     def __post_init__(self) -> None:
+        self.device = self.candidates.device
         known = () if self.repeat else self.session.checks()
         self._known = {(check.kind, check.workload, check.variant) for check in known}
         decided = () if self.repeat else self.session.trials(stage="finals")

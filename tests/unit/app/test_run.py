@@ -19,7 +19,7 @@ from tuner.search.factory import EXHAUSTIVE_BELOW
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates
-from tuner.tuning.search import pools_of
+from tuner.tuning.run import pools_of
 
 
 def flat(program) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -25,7 +26,7 @@ from tuner.tuning.energy import (
     unlike,
 )
 from tuner.tuning.evaluator import Candidates
-from tuner.tuning.undecided import Undecided
+from tuner.tuning.run import Run, SkippedWorkloads
 from tuner.tuning.verification import Verification
 
 WORKLOAD = Workload.of({"N": 1000})
@@ -116,7 +117,7 @@ class Stage:
         self.session, self.board = session, Board(left)
         self.device = MeteredDevice(answer or self.time_us, power)
         self.candidates = Candidates(plan, compiler, self.device)
-        self.verification = Verification(plan, session, self.device, self.candidates)
+        self.verification = Verification(plan, session, self.candidates)
         if not session.candidates():
             session.add_candidate(INITIAL, plan.template.text, "")
             for workload in plan.tuned:
@@ -129,9 +130,10 @@ class Stage:
         return us_of(block_of(program))
 
     def run(self, objective="energy"):
-        of = (self.plan, objective, self.session, self.device, self.candidates)
-        undecided = Undecided(self.session)
-        ranked = EnergyStage(*of, self.verification, undecided, self.board).run()
+        plan = replace(self.plan, config=replace(self.plan.config, objective=objective))
+        of = (self.board, self.verification, SkippedWorkloads(self.session))
+        run = Run(plan, self.session, self.candidates, {}, *of)
+        ranked = EnergyStage(run, self.device).measure()
         return {w: [one.config["block"] for one in found] for w, found in ranked.items()}
 
     def measured(self, workload):
@@ -230,11 +232,11 @@ def test_without_time_left_one_config_is_measured(make_stage):
 
 def test_time_that_is_too_short_is_refused_before_anything_runs(make_plan):
     least_s = 2 * most_seconds(FEWEST_CONFIGS) / (1.0 - SEARCH_SHARE)
-    require_time(make_plan(), "energy")
-    require_time(make_plan(time_s=least_s), "edp")
-    require_time(make_plan(time_s=10.0), "time")
+    require_time(make_plan(objective="energy"))
+    require_time(make_plan(time_s=least_s, objective="edp"))
+    require_time(make_plan(time_s=10.0))
     with pytest.raises(InputError) as caught:
-        require_time(make_plan(time_s=90.0), "energy")
+        require_time(make_plan(time_s=90.0, objective="energy"))
     assert caught.value.message == "--time 90s is too short for --objective energy on 2 workloads"
     assert f"allow at least {math.ceil(least_s)}s" in str(caught.value)
 

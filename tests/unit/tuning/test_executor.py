@@ -26,7 +26,7 @@ from tuner.tuning.executor import (
     PrecompilingSearcher,
     TrialExecutor,
     depth_of,
-    quick_turns,
+    short_switch_interval,
 )
 
 W, V = Workload.of({"T": 1}), Workload.of({"T": 2})
@@ -374,7 +374,7 @@ def test_only_an_order_that_is_fixed_may_depend_on_the_cores(monkeypatch, cores,
 
 def test_turns_are_as_they_were_once_nobody_waits_for_a_device():
     before_s = sys.getswitchinterval()
-    with pytest.raises(KeyboardInterrupt), quick_turns():
+    with pytest.raises(KeyboardInterrupt), short_switch_interval():
         assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
         raise KeyboardInterrupt
     assert sys.getswitchinterval() == before_s

@@ -65,7 +65,7 @@ def test_a_turn_ends_when_next_to_nothing_is_expected():
 
 def test_who_looks_on_for_less_has_more_turns():
     first = search(A, gain=ENOUGH / 2, first=3)
-    first.enough = ENOUGH / 4
+    first.min_expected_gain = ENOUGH / 4
     assert len(play(scheduler_of(first), 1000)) == first.max_trials
     assert not first.found_enough
 

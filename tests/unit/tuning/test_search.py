@@ -17,9 +17,10 @@ from tuner.report.data import from_session
 from tuner.search.pool import Pool, valid_configs
 from tuner.session.events import SearchEnded, SpacePruned
 from tuner.space.load import load_definition
-from tuner.tuning.evaluator import evaluator_of
+from tuner.tuning.evaluator import Candidates, evaluator_of
 from tuner.tuning.executor import AHEAD
 from tuner.tuning.progress import ProgressTracker
+from tuner.tuning.run import Run, SkippedWorkloads, pools_of
 from tuner.tuning.scheduler import FIRST_TURN_TRIALS
 from tuner.tuning.search import (
     FURTHER_TRIALS,
@@ -29,10 +30,9 @@ from tuner.tuning.search import (
     Search,
     cross_workload_transfer,
     next_to_the_best,
-    pools_of,
     search_all,
 )
-from tuner.tuning.undecided import Undecided
+from tuner.tuning.verification import Verification
 
 PLAIN = "  block: [32, 64, 128, 256, 512]\n  items: [1, 2, 4, 8]\n"
 
@@ -124,10 +124,10 @@ def test_what_is_next_to_the_best_is_not_begun_when_the_time_is_over(
     wide, make_plan, make_session, compiler, listener, monkeypatch
 ):
     before: list[int] = []
-    try_all, taken = Search._try_all, Search._taken
+    try_all, taken = Search._try_all, Search._take
 
     def noted(search, wanted, *, extra=False):
-        before.extend([len(search.session.trials(INITIAL))] if extra else [])
+        before.extend([len(search._session.trials(INITIAL))] if extra else [])
         return try_all(search, wanted, extra=extra)
 
     def late(search):
@@ -136,7 +136,7 @@ def test_what_is_next_to_the_best_is_not_begun_when_the_time_is_over(
         return taken(search)
 
     monkeypatch.setattr(Search, "_try_all", noted)
-    monkeypatch.setattr(Search, "_taken", late)
+    monkeypatch.setattr(Search, "_take", late)
     plan, device = make_plan(searcher="auto", enough=0.001), SimulatedDevice(smooth)
     with make_session(plan) as session:
         tune(plan, session=session, device=device, compiler=compiler, listener=listener)
@@ -348,12 +348,15 @@ def test_a_config_of_a_past_run_is_tried_where_prune_leaves_it_out(
     plan = make_plan(searcher="random", trials=4)
     slow, invalid = (Config.of({"block": block, "items": 8}) for block in (64, 512))
     with make_session(plan) as session:
-        evaluator = evaluator_of(plan, compiler, SimulatedDevice(smooth))
+        candidates = Candidates(plan, compiler, SimulatedDevice(smooth))
         warm = dict.fromkeys(plan.tuned, (invalid, slow))
         session.add_candidate(plan.candidate, plan.template.text, "")
         tracker = ProgressTracker(plan, session, "simulated", listener)
-        pools = pools_of(plan, evaluator)
-        search_all(plan, session, evaluator, tracker, pools, Undecided(session), warm=warm)
+        pools = pools_of(plan, candidates.evaluator(INITIAL))
+        verification = Verification(plan, session, candidates)
+        skipped = SkippedWorkloads(session)
+        run = Run(plan, session, candidates, pools, tracker, verification, skipped)
+        search_all(run, warm=warm)
         for workload in plan.tuned:
             tried = {trial.config for trial in session.trials(INITIAL, workload)}
             assert slow in tried

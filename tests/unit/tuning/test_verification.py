@@ -204,7 +204,7 @@ def test_verdicts_are_kept_when_a_later_workload_is_interrupted(plan, make_sessi
     device = Interrupted()
     with make_session(plan) as session:
         candidates = Candidates(plan, compiler, device)
-        verification = Verification(plan, session, device, candidates)
+        verification = Verification(plan, session, candidates)
         one = Variant(INITIAL, Config.of({"block": 64, "items": 1}))
         with pytest.raises(KeyboardInterrupt):
             verification.verify((workload, one) for workload in plan.tuned)
@@ -263,12 +263,12 @@ def test_repeating_asks_again_and_large_workloads_are_left_out(plan, make_sessio
     with make_session(plan) as session:
         for _ in range(2):
             verification = Verification(
-                plan, session, device, candidates, repeat=True, largest_bytes=100_000
+                plan, session, candidates, repeat=True, largest_bytes=100_000
             )
             verification.verify(pairs)
             assert {check.passed for check in verification.made} == {True, None}
         assert len(device.verified) == 2
-        Verification(plan, session, device, candidates).verify(pairs[:1])
+        Verification(plan, session, candidates).verify(pairs[:1])
         assert len(device.verified) == 2, "the session holds it"
 
 
@@ -277,8 +277,8 @@ def test_a_verdict_stands_where_its_workload_is_now_too_large(plan, make_session
     candidates = Candidates(plan, compiler, device)
     pairs = [(plan.tuned[0], Variant(INITIAL, plan.space.default))]
     with make_session(plan) as session:
-        Verification(plan, session, device, candidates).verify(pairs)
-        later = Verification(plan, session, device, candidates, largest_bytes=1)
+        Verification(plan, session, candidates).verify(pairs)
+        later = Verification(plan, session, candidates, largest_bytes=1)
         later.verify(pairs)
         assert not later.made
         assert [check.passed for check in session.checks()] == [True]
@@ -288,7 +288,7 @@ def test_a_recording_is_asked_for_nothing(plan, make_session, compiler):
     device = OddDevice()
     device.capabilities = frozenset({"recording"})
     with make_session(plan) as session:
-        verification = Verification(plan, session, device, Candidates(plan, compiler, device))
+        verification = Verification(plan, session, Candidates(plan, compiler, device))
         verification.on_edge_cases([Variant(INITIAL, plan.space.default)])
         assert not session.checks()
 

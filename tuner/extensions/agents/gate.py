@@ -36,7 +36,7 @@ from tuner.space.sections import rewritten
 from tuner.space.template import Template
 from tuner.space.yaml import parse, read
 from tuner.tuning.evaluator import Evaluator, Pending
-from tuner.tuning.search import no_valid_config
+from tuner.tuning.run import no_valid_config
 from tuner.tuning.verification import LARGEST_HOST_BYTES
 
 SPACE = "space.yaml"

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from tuner.space.plan import Plan
     from tuner.tuning.evaluator import Candidates
     from tuner.tuning.profiling import Profiling
-    from tuner.tuning.progress import ProgressTracker
-    from tuner.tuning.undecided import Undecided
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +61,7 @@ def rounds_by(author: Callable[[Session, Candidates], Author]) -> RunRounds:
     """Give what runs or resumes a session's rounds with who writes in it."""
     from tuner.extensions.agents.rounds import Rounds
 
-    def run(
-        plan: Plan,
-        session: Session,
-        candidates: Candidates,
-        tracker: ProgressTracker,
-        undecided: Undecided,
-    ) -> AgentError | None:
-        by = author(session, candidates)
-        return Rounds(plan, session, candidates, tracker, undecided, by).run()
-
-    return run
+    return lambda run: Rounds(run, author(run.session, run.candidates)).run()
 
 
 def authoring_for(

@@ -32,13 +32,11 @@ from tuner.session.events import (
     ToolsDeclared,
 )
 from tuner.session.rounds import last, over
-from tuner.session.session import Session
 from tuner.space.plan import Plan
-from tuner.tuning.evaluator import Candidates
 from tuner.tuning.profiling import Profiling, profiles, worth_profiling
-from tuner.tuning.progress import ProgressTracker, best_trials, best_us
-from tuner.tuning.search import pools_of, search_all
-from tuner.tuning.undecided import Undecided
+from tuner.tuning.progress import best_trials, best_us
+from tuner.tuning.run import Run, unsearched_workloads
+from tuner.tuning.search import search_all
 
 # How often an agent may write a refused answer again (KernelPro and GPU Kernel Scientist give no
 # number; most errors that a model can mend at all are mended in two).
@@ -64,17 +62,10 @@ class Author:
 class Rounds:
     """Run the rounds of one session; a round that is over is not run again."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        session: Session,
-        candidates: Candidates,
-        progress: ProgressTracker,
-        undecided: Undecided,
-        author: Author,
-    ) -> None:
-        self._plan, self._session, self._candidates = plan, session, candidates
-        self._progress, self._undecided, self._author = progress, undecided, author
+    def __init__(self, run: Run, author: Author) -> None:
+        self._run, self._author = run, author
+        self._plan, self._session = run.plan, run.session
+        self._candidates, self._progress = run.candidates, run.tracker
 
     def run(self) -> AgentError | None:
         """Run or resume all rounds; return what ended them too early, None where nothing did."""
@@ -104,7 +95,7 @@ class Rounds:
     def _take_up(self, name: str, number: int) -> None:
         """Count what an earlier run searched, and search where memory ended then."""
         refused = self._session.events(RoundRefused, number)
-        if refused or not self._undecided.unsearched(name):
+        if refused or not unsearched_workloads(self._session, name):
             self._progress.recount(name)
             return
         base = self._session.events(Planned, number)[-1].idea.base
@@ -212,10 +203,7 @@ class Rounds:
             self._session.record_event(RoundRefused(number, base, (str(error),), name))
 
     def _search(self, plan: Plan, number: int) -> None:
-        evaluator = self._candidates.evaluator(plan.candidate)
-        of = plan, self._session, evaluator, self._progress, pools_of(plan, evaluator)
-        left = self._plan.config.rounds - number + 1
-        search_all(*of, self._undecided, searches_left=left)
+        search_all(self._run.of(plan), searches_left=self._plan.config.rounds - number + 1)
 
     def _outcome(self, plan: Plan, idea: Idea) -> RoundOutcome:
         session, default = self._session, plan.space.default

@@ -28,8 +28,8 @@ from tuner.model.settings import ENOUGH_OF_A_FLEET, RunSettings
 from tuner.process.files import read_text
 from tuner.session.session import Session
 from tuner.session.store import DATABASE
+from tuner.tuning.run import undecided_of
 from tuner.tuning.search import JOURNAL
-from tuner.tuning.undecided import undecided_of
 
 # The numbers of tokens that both engines' own scripts tune.
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)

@@ -10,7 +10,7 @@ from typing import TypeVar
 from tuner.model.trial import Result
 from tuner.report.data import ReportData
 from tuner.report.formatting import rounded
-from tuner.tuning.homes import difference
+from tuner.tuning.device_queues import name_slower_devices
 
 _N = TypeVar("_N", int, float)
 
@@ -141,7 +141,7 @@ def homes_lines(data: ReportData) -> tuple[str, ...]:
         lines.append(
             f"All timed the same kernel first, the baseline on {data.reference_workload}: {times}."
         )
-    if not data.on_cpu and (differ := difference(data.reference_us)):
+    if not data.on_cpu and (differ := name_slower_devices(data.reference_us)):
         lines.append(f"{differ[:1].upper()}{differ[1:]}.")
     lines += [f"{name} was lost: {reason}." for name, reason in _lost(data).items()]
     lines += [
@@ -189,7 +189,7 @@ def course_json(data: ReportData) -> dict[str, object]:
             "members": list(data.homes[-1].members),
             "reference": data.reference_workload or None,
             "reference_us": {name: rounded(us) for name, us in data.reference_us.items()},
-            "differ": bool(difference(data.reference_us)) and not data.on_cpu,
+            "differ": bool(name_slower_devices(data.reference_us)) and not data.on_cpu,
             "lost": _lost(data),
             "factors": {key: rounded(factor) for key, (_, factor) in _factors(data).items()},
         }

@@ -35,7 +35,7 @@ from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates, Evaluator
 from tuner.tuning.executor import DEPTH, PrecompilingSearcher, TrialExecutor
 from tuner.tuning.profiling import Profiling
-from tuner.tuning.search import no_valid_config
+from tuner.tuning.run import no_valid_config
 
 DRAFT = "draft"
 _PREFIX = "tool-"

@@ -15,8 +15,7 @@ from tuner.model.errors import DeviceLost
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import INITIAL
 from tuner.session.events import HomesChosen, ReferenceTimed
-from tuner.tuning.homes import chosen_homes, difference
-from tuner.tuning.lanes import in_lanes
+from tuner.tuning.device_queues import name_slower_devices, spread_workloads, work_in_queues
 
 SMALL, LARGE, HELD_OUT = (Workload.of({"N": n}) for n in (1000, 100000, 3000))
 WAIT_S = 20.0
@@ -176,8 +175,8 @@ def test_members_that_differ_are_told_and_those_that_hardly_do_are_not(ran, list
         "slower than GPU 0 on the reference kernel: GPU 1 by 3.0 %; a workload's times come from "
         "one of them"
     }
-    assert difference({"GPU 0": 10.0, "GPU 1": 10.19}) == ""
-    assert difference({}) == ""
+    assert name_slower_devices({"GPU 0": 10.0, "GPU 1": 10.19}) == ""
+    assert name_slower_devices({}) == ""
 
 
 def test_a_cpu_is_not_blamed_for_its_noise(ran, listener):
@@ -190,7 +189,7 @@ def test_a_cpu_is_not_blamed_for_its_noise(ran, listener):
 
 def test_an_error_in_one_lane_ends_the_others(make_plan):
     group = group_of({name: SimulatedDevice(flat) for name in ("GPU 0", "GPU 1")})
-    homes = chosen_homes(make_plan(), ["GPU 0", "GPU 1"], {})
+    homes = spread_workloads(make_plan(), ["GPU 0", "GPU 1"], {})
     group.settle({workload.key: Home(name) for workload, name in homes.items()})
     first_waits, failed = threading.Event(), threading.Event()
 
@@ -212,7 +211,7 @@ def test_an_error_in_one_lane_ends_the_others(make_plan):
         began.append("too late")
 
     with pytest.raises(ValueError, match="no such thing"):
-        in_lanes(group, [LARGE, SMALL, HELD_OUT], work)
+        work_in_queues(group, [LARGE, SMALL, HELD_OUT], work)
     assert set(began) == {LARGE, SMALL}
 
 
@@ -220,7 +219,7 @@ def test_where_one_member_has_all_workloads_it_also_verifies_them(make_plan):
     devices = {name: SimulatedDevice(flat) for name in ("GPU 0", "GPU 1")}
     group = group_of(devices)
     group.settle({LARGE.key: Home("GPU 1"), SMALL.key: Home("GPU 1")})
-    in_lanes(group, [LARGE, SMALL], lambda workload: group.verify(program_of(workload)))
+    work_in_queues(group, [LARGE, SMALL], lambda workload: group.verify(program_of(workload)))
     assert [len(one.ran) for one in devices.values()] == [0, 2]
 
 
@@ -229,7 +228,7 @@ def test_homes_are_spread_by_work_and_always_the_same(make_plan, members):
     plan = make_plan(workloads=tuple(Workload.of({"N": 1000 * n}) for n in range(1, 9)))
     names = [f"GPU {number}" for number in range(members)]
     trials = {workload: 100 if workload.values["N"] > 4000 else 20 for workload in plan.tuned}
-    homes = chosen_homes(plan, names, trials)
-    assert homes == chosen_homes(plan, names, trials)
+    homes = spread_workloads(plan, names, trials)
+    assert homes == spread_workloads(plan, names, trials)
     work = [sum(trials[w] for w, name in homes.items() if name == one) for one in names]
     assert work == [480 // members] * members

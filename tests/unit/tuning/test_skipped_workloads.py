@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import log2
 
 import pytest
@@ -19,8 +20,8 @@ from tuner.report.data import from_session
 from tuner.report.sections.search import undecided_lines
 from tuner.report.terminal import json_of
 from tuner.session.events import LeftUndecided, SearchEnded
+from tuner.tuning.run import SkippedWorkloads, unsearched_workloads
 from tuner.tuning.search import FURTHER_TRIALS
-from tuner.tuning.undecided import Undecided
 
 SMALL, LARGE, HELD_OUT = (Workload.of({"N": n}) for n in (1000, 100000, 3000))
 CONFIGS = 19
@@ -260,21 +261,22 @@ def test_no_energy_is_measured_where_there_is_no_memory(
 def test_what_was_given_up_in_a_search_is_searched_again_until_its_finals(make_plan, make_session):
     error = OutOfMemory("no room", LARGE.key)
     with make_session(make_plan()) as session:
-        undecided = Undecided(session)
-        undecided.give_up(LARGE, error, INITIAL)
-        undecided.give_up(LARGE, error, INITIAL)
-        undecided.skip(LARGE, "r1")
+        skipped = SkippedWorkloads(session)
+        skipped.give_up(LARGE, error, INITIAL)
+        skipped.give_up(LARGE, error, INITIAL)
+        skipped.skip(LARGE, "r1")
         assert len(session.events(LeftUndecided)) == 2
-        assert LARGE in undecided
-        assert SMALL not in undecided
-        later = Undecided(session)
+        assert LARGE in skipped
+        assert SMALL not in skipped
+        later = SkippedWorkloads(session)
+        unsearched = partial(unsearched_workloads, session)
         assert LARGE not in later, "a new run tries again"
-        assert later.unsearched(INITIAL) == later.unsearched("r1") == {LARGE.key}
-        assert later.unsearched("r2") == set()
+        assert unsearched(INITIAL) == unsearched("r1") == {LARGE.key}
+        assert unsearched("r2") == set()
         later.give_up(LARGE, error)
-        assert later.unsearched(INITIAL) == later.unsearched("r1") == set()
+        assert unsearched(INITIAL) == unsearched("r1") == set()
         with later.unless_memory_ends(SMALL, "r1"):
             raise OutOfMemory("no room", SMALL.key)
-        assert later.unsearched("r1") == {SMALL.key}
+        assert unsearched("r1") == {SMALL.key}
         with pytest.raises(ZeroDivisionError), later.unless_memory_ends(SMALL):
             raise ZeroDivisionError
