@@ -51,7 +51,7 @@ class Replay:
     """An evaluator that answers at once, and keeps what was asked for, by workload."""
 
     # What a search asks of a device: one trial at a time.
-    device = SimpleNamespace(info=SimpleNamespace(parallel=1))
+    device = SimpleNamespace(info=SimpleNamespace(parallel=1), capabilities=frozenset())
 
     def __init__(self, spaces, *, stops):
         self._spaces = {space.workload: space for space in spaces}

@@ -97,7 +97,11 @@ class Searched:
 
     grounds: dict
     rng: np.random.Generator
-    device: Any = field(default_factory=lambda: SimpleNamespace(info=SimpleNamespace(parallel=1)))
+    device: Any = field(
+        default_factory=lambda: SimpleNamespace(
+            info=SimpleNamespace(parallel=1), capabilities=frozenset()
+        )
+    )
 
     def answered(self, _: object) -> None:
         """Answer for all configs."""

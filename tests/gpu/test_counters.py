@@ -17,13 +17,13 @@ from tuner.analysis.metrics import (
     counters_for,
     metrics_of,
 )
-from tuner.analysis.profilers import Profiler
 from tuner.device.base import DeviceInfo, Program
 from tuner.device.cuda.counters import NsightCompute
 from tuner.model.hardware import architecture_for
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Resources
 from tuner.space.load import Definition
+from tuner.tuning.profiling import Profiler
 
 ROWS = Workload.of({"T": 4096, "D": 4096})
 BYTES = 4096 * 4096 * 2

@@ -71,13 +71,25 @@ def bound_of(profile: Profile) -> Bottleneck:
     Where theory and counters name different bounds, theory decides (as in KernelPro, arXiv
     2606.26453): what the counters see then is work that the operator does not need.
     """
-    return (
-        _reached(profile)
-        or _by_counters(profile)
-        or _by_launch(profile)
-        or (None if profile.subject.time_us else theory(profile))
-        or Bottleneck.LATENCY
-    )
+    time_us, launches = profile.subject.time_us, len(profile.subject.program.launches)
+    by_theory = theory(profile)
+    if time_us:
+        memory, compute = _traffic_us(profile), compute_us(profile) or 0.0
+        if max(memory, compute) >= BOUND * time_us:
+            return Bottleneck.MEMORY if memory >= compute else Bottleneck.COMPUTE
+        if launches and time_us / launches < LAUNCH_US:
+            return Bottleneck.LAUNCH
+    moved, busy = counter(profile, MEMORY_THROUGHPUT), counter(profile, SM_THROUGHPUT)
+    if moved is not None and busy is not None and max(moved, busy) >= 100 * BOUND:
+        return by_theory or (Bottleneck.MEMORY if moved >= busy else Bottleneck.COMPUTE)
+    if (filled := waves(profile)) is not None:
+        if filled.idle >= IDLE * filled.multiprocessors:
+            least_us = memory_us(profile)
+            short = least_us is not None and least_us < EMPTY_LAUNCH_US
+            return Bottleneck.LAUNCH if short and not time_us else Bottleneck.LATENCY
+        if filled.lost >= TAIL_LOSS:
+            return Bottleneck.TAIL
+    return (None if time_us else by_theory) or Bottleneck.LATENCY
 
 
 def memory_us(profile: Profile) -> float | None:
@@ -132,32 +144,3 @@ def room(profile: Profile) -> float:
 def _traffic_us(profile: Profile) -> float:
     # Between its neighbours it finds its inputs in the L2: no rate of the memory bounds that.
     return 0.0 if profile.subject.surroundings else memory_us(profile) or 0.0
-
-
-def _reached(profile: Profile) -> Bottleneck | None:
-    time_us, launches = profile.subject.time_us, len(profile.subject.program.launches)
-    if not time_us:
-        return None
-    memory, compute = _traffic_us(profile), compute_us(profile) or 0.0
-    if max(memory, compute) >= BOUND * time_us:
-        return Bottleneck.MEMORY if memory >= compute else Bottleneck.COMPUTE
-    return Bottleneck.LAUNCH if launches and time_us / launches < LAUNCH_US else None
-
-
-def _by_counters(profile: Profile) -> Bottleneck | None:
-    memory, arithmetic = counter(profile, MEMORY_THROUGHPUT), counter(profile, SM_THROUGHPUT)
-    if memory is None or arithmetic is None or max(memory, arithmetic) < 100 * BOUND:
-        return None
-    seen = Bottleneck.MEMORY if memory >= arithmetic else Bottleneck.COMPUTE
-    return theory(profile) or seen
-
-
-def _by_launch(profile: Profile) -> Bottleneck | None:
-    filled, memory = waves(profile), memory_us(profile)
-    if filled is None:
-        return None
-    if filled.idle >= IDLE * filled.multiprocessors:
-        if not profile.subject.time_us and memory is not None and memory < EMPTY_LAUNCH_US:
-            return Bottleneck.LAUNCH
-        return Bottleneck.LATENCY
-    return Bottleneck.TAIL if filled.lost >= TAIL_LOSS else None

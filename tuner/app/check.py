@@ -12,8 +12,7 @@ from pathlib import Path
 from tuner.app.plan import check_signature, read_chosen
 from tuner.app.proofs import Proof, prover, require_right
 from tuner.compiler.base import Compiler
-from tuner.compiler.passed_on import PassingCompiler
-from tuner.compiler.python import PythonCompiler
+from tuner.compiler.python import PassingCompiler, PythonCompiler
 from tuner.device.base import (
     ComparisonRounds,
     Device,

@@ -76,12 +76,11 @@ def meter_for(plan: Plan, device: Device) -> Device | None:
 
 def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitStack) -> Profiling:
     """Open the profiler that goes deepest here."""
-    from tuner.analysis.profilers import Profiler
     from tuner.app.check import NVIDIA_TARGET, UnavailableDevice, target_info
     from tuner.device.select import open_compiler
     from tuner.model.amd import is_amd
     from tuner.tuning.evaluator import evaluator_of
-    from tuner.tuning.profiling import Profiling
+    from tuner.tuning.profiling import Profiler, Profiling
 
     profiled: Device = device
     if device.info.on_cpu:

@@ -1,10 +1,9 @@
-"""The compiler of kernels in Python: what compiles does so when it is first called."""
+"""Compilers of what is compiled where it runs: kernels in Python, and programs of the user's."""
 
 from __future__ import annotations
 
 import ast
 import platform
-from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -17,44 +16,60 @@ from tuner.model.trial import Resources
 _LIBRARIES = ("torch", "triton", "sglang", "vllm")
 
 
-class PythonCompiler:
-    """Check that a module is Python; implements `Compiler`.
+class PassingCompiler:
+    """Give every source back as its own result; implements `Compiler`.
+
+    Whether it compiles, and what it then uses of the hardware, whoever runs it has to say.
+    """
+
+    def __init__(self, evaluator: str) -> None:
+        self._evaluator = evaluator
+
+    @property
+    def version(self) -> str:
+        return f"that of {self._evaluator}"
+
+    def submit(self, request: CompileRequest) -> Future[CompileResult]:
+        future: Future[CompileResult] = Future()
+        future.set_result(self._result(request))
+        return future
+
+    def _result(self, request: CompileRequest) -> CompileResult:
+        names = dict.fromkeys(request.kernels, "")
+        resources = dict.fromkeys(request.kernels, Resources(None))
+        return CompileResult(request.source.encode(), names, resources)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class PythonCompiler(PassingCompiler):
+    """Check that a module is Python.
 
     What its functions use of the hardware nobody knows here, so that limits on it say nothing;
     `CallCompiler` asks Triton.
     """
 
+    def __init__(self) -> None:
+        super().__init__("Python")
+
     @property
     def version(self) -> str:
-        return ", ".join((f"Python {platform.python_version()}", *_versions()))
+        versions = [f"Python {platform.python_version()}"]
+        for name in _LIBRARIES:
+            with suppress(PackageNotFoundError):
+                versions.append(f"{name} {version(name)}")
+        return ", ".join(versions)
 
-    def submit(self, request: CompileRequest) -> Future[CompileResult]:
-        """Give the text as it is, or the error with its line."""
-        future: Future[CompileResult] = Future()
-        future.set_result(_result(request))
-        return future
-
-    def close(self) -> None:
-        """Nothing is held open."""
+    def _result(self, request: CompileRequest) -> CompileResult:
+        try:
+            ast.parse(request.source)
+        except SyntaxError as error:
+            return CompileResult(error=f"{UNIT_NAME}({error.lineno or 1}): error: {error.msg}")
+        return super()._result(request)
 
 
 def measured_with(compiler: str, library: str) -> str | None:
     """Read out of `PythonCompiler.version` which version of a library there was, None for none."""
     versions = dict(one.split(" ", 1) for one in compiler.split(", ") if " " in one)
     return versions.get(library)
-
-
-def _versions() -> Iterator[str]:
-    for name in _LIBRARIES:
-        with suppress(PackageNotFoundError):
-            yield f"{name} {version(name)}"
-
-
-def _result(request: CompileRequest) -> CompileResult:
-    try:
-        ast.parse(request.source)
-    except SyntaxError as error:
-        return CompileResult(error=f"{UNIT_NAME}({error.lineno or 1}): error: {error.msg}")
-    names = dict.fromkeys(request.kernels, "")
-    resources = dict.fromkeys(request.kernels, Resources(None))
-    return CompileResult(request.source.encode(), names, resources)

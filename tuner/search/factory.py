@@ -38,7 +38,7 @@ class RandomSearcher:
         first = list(iter(remaining.take_seed, None))
         self._ordered = len(pool)
         shuffled = np.random.default_rng(seed).permutation(self._ordered)
-        self._order = deque([*first, *remaining.among(shuffled).tolist()])
+        self._order = deque([*first, *shuffled[remaining.are_free(shuffled)].tolist()])
 
     def ask(self, count: int) -> Sequence[Config]:
         if len(self._order) < count:

@@ -81,7 +81,7 @@ class JournalStudy:
         told = create_trial(
             state=TrialState.FAIL if trial.time_us is None else TrialState.COMPLETE,
             value=trial.time_us,
-            params=dict(trial.config),
+            params=dict(trial.config.items_),
             distributions=self._distributions,
             user_attrs=attributes,
         )

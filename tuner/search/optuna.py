@@ -78,7 +78,9 @@ class CategoricalTpe:
         """Say that a config is being tried."""
         self._study.add_trial(
             optuna.trial.create_trial(
-                state=TrialState.RUNNING, params=dict(config), distributions=self._distributions
+                state=TrialState.RUNNING,
+                params=dict(config.items_),
+                distributions=self._distributions,
             )
         )
         self._numbers[config] = len(self._numbers) + 1

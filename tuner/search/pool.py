@@ -204,10 +204,12 @@ class Pool:
         return made
 
     def _row(self, config: Mapping[str, Value]) -> Rows | None:
-        if config.keys() != {parameter.name for parameter in self.parameters}:
+        # A config's own look-up of a name goes through all of them.
+        values = dict(config.items_) if isinstance(config, Config) else config
+        if values.keys() != {parameter.name for parameter in self.parameters}:
             return None
         indices = [
-            lookup.get(config[parameter.name])
+            lookup.get(values[parameter.name])
             for parameter, lookup in zip(self.parameters, self._lookups, strict=True)
         ]
         return None if None in indices else np.array([indices], dtype=np.uint16)
@@ -262,26 +264,24 @@ def _tied_columns(rows: Rows) -> list[list[int]]:
     Searches step from config to config by one parameter. Where `down_warps == num_warps` no such
     step leaves a valid config.
     """
+
+    def are_tied(one: Column, other: Column) -> bool:
+        # Most are not, which a few rows tell.
+        for some in (slice(None, None, len(one) // FEW_ROWS + 1), slice(None)):
+            pairs = one[some].astype(np.uint32) << 16 | other[some]
+            count = len(np.unique(pairs))
+            if any(len(np.unique(column[some])) != count for column in (one, other)):
+                return False
+        return True
+
     groups: list[list[int]] = []
     for column in np.flatnonzero((rows != rows[:1]).any(axis=0)).tolist():
-        found = (group for group in groups if _are_tied(rows[:, group[0]], rows[:, column]))
-        group = next(found, None)
-        if group is None:
+        tied = (group for group in groups if are_tied(rows[:, group[0]], rows[:, column]))
+        if (group := next(tied, None)) is None:
             groups.append([column])
         else:
             group.append(column)
     return [group for group in groups if len(group) > 1]
-
-
-def _are_tied(one: Column, other: Column) -> bool:
-    # Most are not, which a few rows tell.
-    few = slice(None, None, len(one) // FEW_ROWS + 1)
-    for some in (few, slice(None)):
-        pairs = one[some].astype(np.uint32) << 16 | other[some]
-        count = len(np.unique(pairs))
-        if any(len(np.unique(column[some])) != count for column in (one, other)):
-            return False
-    return True
 
 
 def valid_configs(space: SearchSpace, names: Mapping[str, Value], *, seed: int = 0) -> Pool:
@@ -292,7 +292,21 @@ def valid_configs(space: SearchSpace, names: Mapping[str, Value], *, seed: int =
     A constraint that cannot be evaluated for a config is an `ExpressionError`, unless another
     constraint excludes that config; the order of the constraints does not matter.
     """
-    _check_values(space.parameters)
+    for parameter in space.parameters:
+        seen: dict[Value, Value] = {}
+        for value in parameter.values:
+            if value in seen:
+                raise SpaceError(
+                    f"parameter {parameter.name!r} has equal values "
+                    f"{format_value(seen[value])} and {format_value(value)}",
+                    line=parameter.line,
+                )
+            seen[value] = value
+        if len(seen) > MAX_VALUES:
+            raise SpaceError(
+                f"parameter {parameter.name!r} has {len(seen)} values, over {MAX_VALUES}",
+                line=parameter.line,
+            )
     own = set(space.names)
     outer = {name: value for name, value in names.items() if name not in own}
     residuals = []
@@ -317,7 +331,14 @@ def valid_configs(space: SearchSpace, names: Mapping[str, Value], *, seed: int =
             config = {parameter.name: parameter.values[i] for parameter, i in values}
             raise _failure_of(residuals[error.constraint][0], outer, config) from error
 
-    asked_for = _asked_for(space, outer)
+    # What the space names itself, and only conditions over parameters alone leave out.
+    lone = {one for one in space.prune if one.names <= own}
+    there = replace(space, prune=tuple(one for one in space.prune if one not in lone))
+    asked_for = [
+        config
+        for config in (space.asked_for if lone else ())
+        if not all(one.evaluate(config) for one in lone) and there.allows(config, outer)
+    ]
     with told():
         found = enumerate_rows(Domains.of(space.parameters), tuple(r for _, r in residuals))
         rows = found.partial if found.listed else first_rows(found, SAMPLE, seed)
@@ -327,34 +348,6 @@ def valid_configs(space: SearchSpace, names: Mapping[str, Value], *, seed: int =
         return Pool(space.parameters, rows, source=source).with_also(asked_for)
     emptied_by = None if found.emptied_by is None else residuals[found.emptied_by][0]
     return Pool(space.parameters, rows, emptied_by).with_also(asked_for)
-
-
-def _asked_for(space: SearchSpace, names: Mapping[str, Value]) -> list[Config]:
-    own = {one for one in space.prune if one.names <= set(space.names)}
-    there = replace(space, prune=tuple(one for one in space.prune if one not in own))
-    return [
-        config
-        for config in (space.asked_for if own else ())
-        if not all(one.evaluate(config) for one in own) and there.allows(config, names)
-    ]
-
-
-def _check_values(parameters: tuple[Parameter, ...]) -> None:
-    for parameter in parameters:
-        seen: dict[Value, Value] = {}
-        for value in parameter.values:
-            if value in seen:
-                raise SpaceError(
-                    f"parameter {parameter.name!r} has equal values "
-                    f"{format_value(seen[value])} and {format_value(value)}",
-                    line=parameter.line,
-                )
-            seen[value] = value
-        if len(seen) > MAX_VALUES:
-            raise SpaceError(
-                f"parameter {parameter.name!r} has {len(seen)} values, over {MAX_VALUES}",
-                line=parameter.line,
-            )
 
 
 def _failure_of(
@@ -403,9 +396,10 @@ class RemainingConfigs:
         self._follow()
         return not self._taken[index]
 
-    def among(self, indices: Indices) -> Indices:
+    def are_free(self, indices: Indices) -> Mask:
+        """Tell which configs nobody has taken."""
         self._follow()
-        free: Indices = indices[~self._taken[indices]]
+        free: Mask = ~self._taken[indices]
         return free
 
     def take(self, index: int) -> int:

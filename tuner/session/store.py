@@ -247,7 +247,7 @@ def _build(path: Path, manifest: Manifest, environment: Mapping[str, str]) -> No
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    # Threads of one run take turns in using it (tuner/tuning/lanes.py).
+    # Threads of one run take turns in using it (tuner/tuning/device_queues.py).
     address = f"{path.absolute().as_uri()}?mode={mode}"
     raw = sqlite3.connect(address, uri=True, check_same_thread=False)
     # Whoever wrote the file may have meant harm (https://sqlite.org/security.html).

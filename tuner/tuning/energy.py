@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
 
 from tuner.device.base import Device, Outcome
 from tuner.model.energy import Account, Objective, accounts
@@ -61,7 +60,6 @@ def unlike(a: Variant, b: Variant) -> int:
     return sum(value != b.config[name] for name, value in a.config.items())
 
 
-ENERGY: Final = "energy"
 # Shorter windows mistake the counter's ticks, of up to 100 ms, for differences.
 WINDOW_S = 5.0
 # What a window takes in all: to settle, to wait for ticks, to judge the results afterwards.
@@ -88,7 +86,7 @@ class EnergyStage:
     def measure(self) -> Mapping[Workload, tuple[Variant, ...]]:
         """Return the measured variants of every tuned workload, those of the least cost first."""
         tuned, skipped, tracker = self.run.plan.tuned, self.run.skipped, self.run.tracker
-        waiting = [one for one in tuned if one not in skipped and not self._is_closed(one)]
+        waiting = [one for one in tuned if one not in skipped and not self._is_measured(one)]
         self._left_s = sum(map(self._cost_s, waiting))
         if waiting:
             minutes, several = self._left_s / 60, "s" if len(waiting) > 1 else ""
@@ -140,9 +138,9 @@ class EnergyStage:
         found = self.meter.energy(program, seconds=WINDOW_S)
         if isinstance(found, Outcome):
             reason = f"{found.status}: {found.reason}"
-            self.run.verification.fail(ENERGY, workload, trial.variant, reason)
+            self.run.verification.fail("energy", workload, trial.variant, reason)
         elif reason := _skips_work(found, trial):
-            self.run.verification.fail(ENERGY, workload, trial.variant, reason)
+            self.run.verification.fail("energy", workload, trial.variant, reason)
         else:
             self._keep(workload, "variant", found, trial.variant)
         self._spend(workload, WINDOW_COST_S)
@@ -175,13 +173,13 @@ class EnergyStage:
 
     def _spend(self, workload: Workload, seconds: float) -> None:
         self._left_s = max(0.0, self._left_s - seconds)
-        self.run.tracker.announce(ENERGY, workload, remaining_s=self._left_s)
+        self.run.tracker.announce("energy", workload, remaining_s=self._left_s)
 
     def _cost_s(self, workload: Workload) -> float:
         configs = min(MOST_CONFIGS, len(self._timed(workload)))
         return most_seconds(configs) if configs else 0.0
 
-    def _is_closed(self, workload: Workload) -> bool:
+    def _is_measured(self, workload: Workload) -> bool:
         ends_idle = [one.kind == "idle" for one in self.run.session.energies(workload)][-1:]
         return ends_idle == [True] and self._windows(workload, None) >= REPEATS
 
@@ -234,12 +232,9 @@ def require_time(plan: Plan) -> None:
 
 def _skips_work(window: EnergyWindow, trial: Trial) -> str:
     timed_us, time_us = trial.time_us, window.time_us
-    if (
-        not window.cold
-        or timed_us is None
-        or time_us is None
-        or time_us >= SKIPPED_SHARE * timed_us
-    ):
+    if not window.cold or timed_us is None or time_us is None:
+        return ""
+    if time_us >= SKIPPED_SHARE * timed_us:
         return ""
     return (
         f"a call takes {time_us:.3g} us when it is repeated over its own results, "

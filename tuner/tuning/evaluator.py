@@ -158,7 +158,7 @@ class Evaluator:
             pending, replace(outcome, status=status, reason=reason), resources, share, stage
         )
 
-    def judged(self, pending: Pending, outcome: Outcome) -> Trial:
+    def judge(self, pending: Pending, outcome: Outcome) -> Trial:
         """Make the finals' trial of a config that was verified, untimed."""
         result = self._runnable(pending)
         if isinstance(result, Trial):

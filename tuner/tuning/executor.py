@@ -158,9 +158,8 @@ class TrialExecutor:
     def _finish(self, one: Pending | Trial, queue: _Queue) -> Trial | None:
         if self._stopped.is_set():
             return None
-        incumbent_us = self._best_us.get(one.workload) if self._adaptive else None
         try:
-            trial = one if isinstance(one, Trial) else self._finish_new(one, incumbent_us)
+            trial = one if isinstance(one, Trial) else self._measure(one)
         except OutOfMemory as error:
             self._without_memory[one.workload] = error
             raise
@@ -174,15 +173,16 @@ class TrialExecutor:
         queue.idle_since_s = time.monotonic()
         return trial
 
-    def _finish_new(self, one: Pending, incumbent_us: float | None) -> Trial:
-        if error := self._without_memory.get(one.workload):
+    def _measure(self, pending: Pending) -> Trial:
+        if error := self._without_memory.get(pending.workload):
             raise error
+        incumbent_us = self._best_us.get(pending.workload) if self._adaptive else None
         began_s = time.monotonic()
-        if one.compilation is not None:
+        if pending.compilation is not None:
             with spent_on(COMPILING):
-                wait([one.compilation])
+                wait([pending.compilation])
         compiled_s = time.monotonic()
-        trial = self._evaluator.finish(one, incumbent_us=incumbent_us)
+        trial = self._evaluator.finish(pending, incumbent_us=incumbent_us)
         with self._timing:
             self.compiler_s += compiled_s - began_s
             self.device_s += time.monotonic() - compiled_s

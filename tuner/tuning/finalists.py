@@ -83,7 +83,7 @@ class FinalistSelection:
     def of(self, workload: Workload, rank: Rank) -> list[Variant]:
         """Return the variants to verify and to compare."""
         if workload.held_out:
-            return self._inherited(workload)
+            return self._inherit(workload)
         most = self._plan.config.finalists
         if workload in self._ranked:
             return [v for v in self._ranked[workload] if self._may_win(v, workload)][:most]
@@ -119,18 +119,12 @@ class FinalistSelection:
         if self._plan.config.surveyed is not None:
             found += self._everywhere(workload)
         if self._plan.config.keep_bits:
-            found += self._default(workload)
+            # The config whose bits are kept has them on every input if no other does.
+            assert self._plan.space.default is not None
+            own = Variant(self._plan.candidate, self._plan.space.default)
+            timed = self._session.fastest(workload=workload)
+            found += [trial.variant for trial in timed if trial.variant == own]
         return found
-
-    def _default(self, workload: Workload) -> list[Variant]:
-        """Name the config whose bits are kept, which has them on every input if no other does."""
-        assert self._plan.space.default is not None
-        own = Variant(self._plan.candidate, self._plan.space.default)
-        return [
-            trial.variant
-            for trial in self._session.fastest(workload=workload)
-            if trial.variant == own
-        ]
 
     def _everywhere(self, workload: Workload) -> list[Variant]:
         """Name the smallest set for what the space tunes: a recording's users dispatch to it.
@@ -142,12 +136,14 @@ class FinalistSelection:
             trials = [t for t in self._session.trials() if t.workload not in left_out]
             served = self._smallest_set(workload, trials)
             self._serving = tuple(dict.fromkeys(served.values()))
-        return [one for one in self._serving if self._is_offered(one, workload)]
-
-    def _is_offered(self, variant: Variant, workload: Workload) -> bool:
-        names = self._run.candidates.evaluator(variant.candidate).names(workload)
-        space = self._run.candidates.plan(variant.candidate).space
-        return space.allows(variant.config, names) and self._may_run(variant, workload)
+        candidates = self._run.candidates
+        offered = []
+        for one in self._serving:
+            names = candidates.evaluator(one.candidate).names(workload)
+            allowed = candidates.plan(one.candidate).space.allows(one.config, names)
+            if allowed and self._may_run(one, workload):
+                offered.append(one)
+        return offered
 
     def _smallest_set(
         self, workload: Workload, trials: Sequence[Trial]
@@ -157,7 +153,7 @@ class FinalistSelection:
         kernels = VariantRenderer(candidates, self._plan.config.operators, numbers)
         return assigned(trials, baselines_us, distrusted(trials, ()), kernels.of, self._choice)
 
-    def _inherited(self, workload: Workload) -> list[Variant]:
+    def _inherit(self, workload: Workload) -> list[Variant]:
         """Choose what production will run there, or else what won on the nearest tuned workload."""
         wanted: list[Variant] = []
         if not self._ranked:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from tuner.device.base import ComparisonRounds, Device, Outcome, Program, RankedRounds
 from tuner.device.reference import load_production, peer_program
-from tuner.dispatch.evidence import Compared, compared, unmeasured, winner_of
+from tuner.dispatch.evidence import compared, unmeasured, winner_of
 from tuner.model.energy import accounts
 from tuner.model.errors import (
     ClusterLost,
@@ -72,7 +72,7 @@ class FinalsPeers:
         created = datetime.now(UTC).isoformat(timespec="seconds")
         self._session.record_peer(PeerTrial(workload, name, status, reason, created))
 
-    def compared(
+    def compare(
         self, programs: Sequence[Program], peers: Mapping[str, Program], rounds: int
     ) -> tuple[ComparisonRounds, tuple[str, ...]]:
         """Time programs, first the baseline, interleaved with peers; tell which peers took part."""
@@ -88,7 +88,14 @@ class FinalsPeers:
                 if isinstance(error, OutOfMemory) and len(programs) > FEWEST_COMPARED:
                     raise  # peers are what the winner is judged by: finalists go first
                 together = error.message
-            alone = self._failing_alone(baseline, left)
+            alone: dict[str, str] = {}
+            for name, program in left.items():
+                try:
+                    self._device.compare([baseline, program], rounds=1)
+                except (ClusterLost, DeviceLost):
+                    raise
+                except DeviceError as error:
+                    alone[name] = error.message
             failed |= alone or dict.fromkeys(left, together)
             left = {name: one for name, one in left.items() if name not in failed}
         else:
@@ -97,18 +104,6 @@ class FinalsPeers:
         for name, why in failed.items():
             self.note(baseline.workload, name, Status.LAUNCH, why)
         return compared, (*left,)
-
-    def _failing_alone(self, baseline: Program, peers: Mapping[str, Program]) -> dict[str, str]:
-        """Say of each peer that fails beside the baseline alone why it does."""
-        failed = {}
-        for name, program in peers.items():
-            try:
-                self._device.compare([baseline, program], rounds=1)
-            except (ClusterLost, DeviceLost):
-                raise
-            except DeviceError as error:
-                failed[name] = error.message
-        return failed
 
 
 class Finals:
@@ -128,20 +123,19 @@ class Finals:
         Where memory ends, or a cost is below what can be told, it is left undecided: what was
         searched for on the others is worth their finals.
         """
-        if workload not in self._run.skipped:
-            try:
-                self._decide(workload)
-            except (OutOfMemory, Unmeasured) as error:
-                self._run.skipped.give_up(workload, error)
-
-    def _decide(self, workload: Workload) -> None:
+        if workload in self._run.skipped:
+            return
         known = [result for result in self._session.results() if result.workload == workload]
         if known:
             # A session that was fetched from a server has its records alone.
             if not self._session.variant_path(workload).exists():
                 self._write(known[0])
             return
-        finalists, comparison = self._judged(workload)
+        try:
+            finalists, comparison = self._verify_and_compare(workload)
+        except (OutOfMemory, Unmeasured) as error:
+            self._run.skipped.give_up(workload, error)
+            return
         if comparison is None:
             return
         result = self._result(
@@ -151,7 +145,7 @@ class Finals:
         # Last: a resumed run takes a result for the end of this step.
         self._session.record_result(result)
 
-    def _judged(self, workload: Workload) -> tuple[list[Trial], Comparison | None]:
+    def _verify_and_compare(self, workload: Workload) -> tuple[list[Trial], Comparison | None]:
         """Verify and compare those in front; where they fail, those behind them."""
         before: set[Variant] = set()
         while True:
@@ -161,13 +155,13 @@ class Finals:
             if before == set(chosen):
                 return [], None
             before = set(chosen)
-            finalists = self._verified(workload, chosen)
+            finalists = self._verify(workload, chosen)
             with spent_on("comparison"):
-                comparison = self._compared(workload, [trial.variant for trial in finalists])
+                comparison = self._compare(workload, [trial.variant for trial in finalists])
             if comparison is not None:
                 return finalists, comparison
 
-    def _verified(self, workload: Workload, chosen: Sequence[Variant]) -> list[Trial]:
+    def _verify(self, workload: Workload, chosen: Sequence[Variant]) -> list[Trial]:
         """Return what every check finds right, of an objective other than time its best."""
         self._verification.begin((workload, variant) for variant in chosen)
         with spent_on("finalists"):
@@ -239,7 +233,7 @@ class Finals:
             return ranked | dict.fromkeys(variants[count:]) or unraced
         return unraced
 
-    def _compared(self, workload: Workload, variants: list[Variant]) -> Comparison | None:
+    def _compare(self, workload: Workload, variants: list[Variant]) -> Comparison | None:
         """Compare until no finalist is wrong after its rounds; a known comparison stands.
 
         The results of all that are compared are kept until they are judged. Where memory ends, half
@@ -250,7 +244,7 @@ class Finals:
                 return _of_some(known, variants, known.peers)
         while variants:
             try:
-                comparison, faults = self._compare(workload, variants)
+                comparison, faults = self._time_interleaved(workload, variants)
             except OutOfMemory:
                 if len(variants) == 1:
                     raise
@@ -269,7 +263,7 @@ class Finals:
                 return comparison
         return None
 
-    def _compare(
+    def _time_interleaved(
         self, workload: Workload, variants: list[Variant]
     ) -> tuple[Comparison, tuple[str, ...]]:
         """Time all interleaved; tell what was wrong with each finalist's results afterwards."""
@@ -282,7 +276,7 @@ class Finals:
             for one in variants
         }
         peers = self._peers.programs(workload)
-        timed, names = self._peers.compared([baseline, *programs.values()], peers, rounds)
+        timed, names = self._peers.compare([baseline, *programs.values()], peers, rounds)
         # An evaluator that cannot compare never has pairs; a recording has them of some.
         unpaired = not timed.paired and not self._device.info.evaluator
         if unpaired and len(programs) > 1:
@@ -291,7 +285,7 @@ class Finals:
                 for one, program in programs.items()
                 if self._device.compare([baseline, program], rounds=rounds).paired
             } or dict(list(programs.items())[:1])
-            timed, names = self._peers.compared([baseline, *programs.values()], peers, rounds)
+            timed, names = self._peers.compare([baseline, *programs.values()], peers, rounds)
         if timed.faults and timed.faults[0]:
             raise KernelError(
                 f"the baseline is wrong on {workload} once it has been timed: {timed.faults[0]}",
@@ -301,6 +295,10 @@ class Finals:
             if fault:
                 self._peers.note(workload, name, Status.INCORRECT, fault)
         found, times_us = tuple(programs), timed.times_us
+        # What a race said of these, now or for a recording; () where it lacks any.
+        raced, recorded = self._raced.get(workload, {}), timed.raced_us[1 : 1 + len(found)]
+        said = [raced[v].us if v in raced else None for v in found] if raced else recorded
+        raced_us = tuple(us for us in said if us is not None) if None not in said else ()
         around = self._plan.spec.surroundings_of(workload)
         comparison = Comparison(
             *(workload, found, times_us, timed.paired, timed.isolated_us, names),
@@ -308,20 +306,11 @@ class Finals:
             surroundings=around.name if around else "",
             alone_us=timed.alone_us,
             production=self._peers.production(workload) if names else "",
-            raced_us=self._raced_us(workload, found, timed),
+            raced_us=raced_us,
             candidates=tuple(one.name for one in self._session.candidates()),
         )
         right = list(self._peers.programs(workload))
         return _of_some(comparison, found, right), timed.faults[1:]
-
-    def _raced_us(
-        self, workload: Workload, variants: Sequence[Variant], timed: ComparisonRounds
-    ) -> tuple[float, ...]:
-        """Say what a race said of these, now or for a recording; () where it lacks any."""
-        known = self._raced.get(workload, {})
-        recorded = timed.raced_us[1 : 1 + len(variants)]
-        said = [known[v].us if v in known else None for v in variants] if known else recorded
-        return tuple(us for us in said if us is not None) if None not in said else ()
 
     def _result(self, comparison: Comparison, finalists: list[Trial]) -> Result:
         """Report on other rounds than those that chose: a choice must not judge itself."""
@@ -335,6 +324,11 @@ class Finals:
         rate = self._device.info.streaming_gbps
         # Between neighbours it finds its inputs in the L2: no rate of the memory bounds that.
         time_us = alone[winner + 1] if alone else found.time_us
+        objective, baseline_wins = self._plan.config.objective, found.slower
+        account = accounts(self._session.energies(workload)).get(workload)
+        if objective != "time" and account is not None:
+            saving = account.saving(found.variant, objective)
+            baseline_wins = saving is not None and saving.range[1] < 1.0
         return Result(
             workload=workload,
             baseline_us=found.baseline_us,
@@ -346,7 +340,7 @@ class Finals:
             config=trial.config,
             resources=trial.resources,
             occupancy=trial.occupancy,
-            baseline_wins=self._baseline_wins(found),
+            baseline_wins=baseline_wins,
             isolated_us=isolated[winner + 1] if isolated else None,
             isolated_baseline_us=isolated[0] if isolated else None,
             candidate=trial.candidate,
@@ -354,13 +348,6 @@ class Finals:
             alone_us=alone[winner + 1] if alone else None,
             alone_baseline_us=alone[0] if alone else None,
         )
-
-    def _baseline_wins(self, found: Compared) -> bool:
-        account = accounts(self._session.energies(found.workload)).get(found.workload)
-        if self._plan.config.objective == "time" or account is None:
-            return found.slower
-        saving = account.saving(found.variant, self._plan.config.objective)
-        return saving is not None and saving.range[1] < 1.0
 
 
 def _of_some(

@@ -82,7 +82,13 @@ class WorkloadScheduler:
 
     def current(self, queue: int = 0) -> WorkloadSearch | None:
         """Tell whose turn it is in a queue; None when its search is over."""
-        while (search := self._current.get(queue)) is None or self._has_ended(search, queue):
+        while True:
+            search = self._current.get(queue)
+            if search is not None and not search.exhausted:
+                most = min(search.max_trials, self._turn_ends[queue])
+                # Last: what a searcher still expects takes long to say.
+                if search.proposed < most and not search.found_enough:
+                    return search
             left = self.total - sum(search.proposed for search in self.searches)
             following = next((one for one in self.waiting if self.queue_of(one) == queue), None)
             chosen = self._most_promising(queue) if following is None and left > 0 else None
@@ -98,11 +104,6 @@ class WorkloadScheduler:
                 self._current.pop(queue, None)
                 return None
             self._current[queue] = chosen
-        return search
-
-    def _has_ended(self, search: WorkloadSearch, queue: int) -> bool:
-        turn_ends = min(search.max_trials, self._turn_ends[queue])
-        return search.exhausted or search.proposed >= turn_ends or search.found_enough
 
     def _most_promising(self, queue: int) -> WorkloadSearch | None:
         hopes = [

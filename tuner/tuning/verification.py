@@ -90,7 +90,7 @@ class Verification:
         if self._verifies and not self.device.info.on_cpu:
             edges = self._edge_case_pairs({variant: None for _, variant in wanted})
             left = [one for one in edges if (EDGE_CASES, *one) not in self._known]
-            self._begun |= {one: self._started(*one) for one in left if one not in self._begun}
+            self._begun |= {one: self._start(*one) for one in left if one not in self._begun}
         self._begin_reading(wanted)
 
     def drop(self, workload: Workload) -> None:
@@ -118,13 +118,13 @@ class Verification:
             return
         wanted = [pair for pair in dict.fromkeys(pairs) if (kind, *pair) not in self._known]
         begun = {pair: self._begun.pop(pair, None) for pair in wanted}
-        started = {pair: one or self._started(*pair) for pair, one in begun.items()}
+        started = {pair: one or self._start(*pair) for pair, one in begun.items()}
         for workload in dict.fromkeys(workload for workload, _ in wanted):
-            made = {p: self._awaited(p[1], one) for p, one in started.items() if p[0] == workload}
-            for pair, outcome in zip(made, self._outcomes(made.values()), strict=True):
+            made = {p: self._ready(p[1], one) for p, one in started.items() if p[0] == workload}
+            for pair, outcome in zip(made, self._verify_programs(made.values()), strict=True):
                 self._keep(kind, *pair, outcome)
 
-    def _outcomes(self, made: Iterable[Program | Outcome]) -> Iterator[Outcome]:
+    def _verify_programs(self, made: Iterable[Program | Outcome]) -> Iterator[Outcome]:
         """Verify what is a program, in one go; what stands against one is its outcome."""
         listed = list(made)
         verified = iter(
@@ -132,7 +132,7 @@ class Verification:
         )
         return (one if isinstance(one, Outcome) else next(verified) for one in listed)
 
-    def _started(self, workload: Workload, variant: Variant) -> Pending | Outcome:
+    def _start(self, workload: Workload, variant: Variant) -> Pending | Outcome:
         most = self.largest_bytes
         if most is not None and self.plan.spec.footprint_bytes(workload) > most:
             return Outcome(Status.NOT_RECORDED, "too large to be run on a CPU")
@@ -143,46 +143,42 @@ class Verification:
             return Outcome(Status.INCORRECT, str(error))
 
     def finalists(self, workload: Workload, variants: Sequence[Variant]) -> list[Trial]:
-        """Verify in full what the session does not know yet; give the trials of what is right."""
+        """Verify in full what the session does not know yet; give the trials of what is right.
+
+        What the search has timed here, with all that is checked only then, is verified together,
+        each kind of input drawn once for all: the comparison times it as well. On a CPU it is
+        timed once more: a comparison has few calls there, and who keeps results may do so after
+        more.
+        """
+        session, device = self.session, self.device
+        of = {one: self.candidates.evaluator(one.candidate) for one in variants}
         known = {
-            one: self.session.trial(one.candidate, workload, one.config, stage="finals")
+            one: session.trial(one.candidate, workload, one.config, stage="finals")
             for one in variants
         }
         left = [one for one, trial in known.items() if trial is None]
-        together = [one for one in left if self._is_timed(workload, one)]
-        for trial in self._judged(workload, together if len(together) > 1 else []):
-            known[trial.variant] = trial
-            self.session.record(trial)
+        together: list[Variant] = []
+        if "verify_together" in device.capabilities and not device.info.on_cpu:
+            for one in left:
+                searched = session.trial(one.candidate, workload, one.config)
+                is_timed = searched is not None and searched.status is Status.CORRECT
+                if is_timed and not of[one].tells_bits:
+                    together.append(one)
+        if len(together) > 1:
+            begun = [of[one].start(workload, one.config) for one in together]
+            ready = [of[one].ready(it) for one, it in zip(together, begun, strict=True)]
+            outcomes = zip(together, begun, self._verify_programs(ready), strict=True)
+            for one, pending, outcome in outcomes:
+                known[one] = trial = of[one].judge(pending, outcome)
+                session.record(trial)
         for one in left:
             if known[one] is None:
-                evaluator = self.candidates.evaluator(one.candidate)
-                trial = evaluator.finish(evaluator.start(workload, one.config), stage="finals")
-                known[one] = trial
-                self.session.record(trial)
+                pending = of[one].start(workload, one.config)
+                known[one] = trial = of[one].finish(pending, stage="finals")
+                session.record(trial)
         trials = [trial for trial in known.values() if trial is not None]
         self._failed |= distrusted(trials, ())
         return [trial for trial in trials if trial.status is Status.CORRECT]
-
-    def _is_timed(self, workload: Workload, one: Variant) -> bool:
-        """Tell whether the search has timed it here, with what is checked only then.
-
-        What the comparison times as well need not be timed once more in between. On a CPU it is: a
-        comparison has few calls there, and who keeps results may do so after more.
-        """
-        device, evaluator = self.device, self.candidates.evaluator(one.candidate)
-        together = "verify_together" in device.capabilities and not device.info.on_cpu
-        if evaluator.tells_bits or not together:
-            return False
-        trial = self.session.trial(one.candidate, workload, one.config)
-        return trial is not None and trial.status is Status.CORRECT
-
-    def _judged(self, workload: Workload, variants: Sequence[Variant]) -> Iterator[Trial]:
-        """Verify variants together, each kind of input drawn once for all of them."""
-        evaluators = {one: self.candidates.evaluator(one.candidate) for one in variants}
-        begun = {one: of.start(workload, one.config) for one, of in evaluators.items()}
-        outcomes = self._outcomes(evaluators[one].ready(begun[one]) for one in variants)
-        for one, outcome in zip(variants, outcomes, strict=True):
-            yield evaluators[one].judged(begun[one], outcome)
 
     def on_edge_cases(self, variants: Iterable[Variant]) -> None:
         """Verify variants on every edge case that they may run on."""
@@ -193,7 +189,7 @@ class Verification:
         wanted = dict.fromkeys(pairs)
         variants = dict.fromkeys(variant for _, variant in wanted)
         wanted |= dict.fromkeys(self._edge_case_pairs(variants))
-        jobs = [(watch, self._jobs(watch, wanted)) for watch in self.watches]
+        jobs = [(watch, self._watched_programs(watch, wanted)) for watch in self.watches]
         # None of them is timed: the tools may share the device.
         with ThreadPoolExecutor(max(1, len(jobs)), thread_name_prefix="watch") as pool:
             try:
@@ -223,9 +219,9 @@ class Verification:
         if "machine_code" not in self.device.capabilities:
             return
         left = [one for one in pairs if (MACHINE_CODE, *one) not in self._known]
-        started = {one: self._started(*one) for one in left if one not in self._reading}
+        started = {one: self._start(*one) for one in left if one not in self._reading}
         for pair, one in started.items():
-            ready = self._awaited(pair[1], one)
+            ready = self._ready(pair[1], one)
             if isinstance(ready, Program):
                 self._reading[pair] = self._readers.submit(_waits, ready, self.plan.spec.constants)
 
@@ -244,7 +240,7 @@ class Verification:
         for pair in wanted:
             if (BITS, *pair) in self._known:
                 continue
-            like, made = right(pair[0]), self._ready(*pair)
+            like, made = right(pair[0]), self._ready(pair[1], self._start(*pair))
             if like is not None:
                 same = device.same_bits(made, like) if isinstance(made, Program) else made
                 self._keep(BITS, *pair, same)
@@ -254,7 +250,7 @@ class Verification:
 
         Raises `KernelError` where it runs and is wrong: its bits are worth nothing.
         """
-        like = self._ready(workload, model)
+        like = self._ready(model, self._start(workload, model))
         if isinstance(like, Outcome):
             return None
         outcome = self.device.verify(like)
@@ -267,10 +263,7 @@ class Verification:
             )
         return like
 
-    def _ready(self, workload: Workload, variant: Variant) -> Program | Outcome:
-        return self._awaited(variant, self._started(workload, variant))
-
-    def _awaited(self, variant: Variant, started: Pending | Outcome) -> Program | Outcome:
+    def _ready(self, variant: Variant, started: Pending | Outcome) -> Program | Outcome:
         if isinstance(started, Outcome):
             return started
         return self.candidates.evaluator(variant.candidate).ready(started)
@@ -278,10 +271,9 @@ class Verification:
     def _edge_case_pairs(self, variants: Iterable[Variant]) -> Iterable[Pair]:
         return ((w, one) for one in variants for w in self.plan.spec.edge_cases)
 
-    def _jobs(self, watch: Watch, pairs: Iterable[Pair]) -> dict[Pair, Program]:
-        kind = watch.watcher.kind
+    def _watched_programs(self, watch: Watch, pairs: Iterable[Pair]) -> dict[Pair, Program]:
         evaluators = {p.candidate: watch.evaluator_of(p) for p in self.candidates.plans}
-        size = self.plan.spec.footprint_bytes
+        size, kind = self.plan.spec.footprint_bytes, watch.watcher.kind
         under_way = {
             (workload, one): evaluators[one.candidate].start(workload, one.config)
             for workload, one in pairs

@@ -16,7 +16,7 @@ from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status, fastest
 from tuner.session.events import WarmSeed, WarmStarted
-from tuner.session.session import CandidateRecord, Session
+from tuner.session.session import Session
 from tuner.space.plan import Plan, distance
 from tuner.tuning.evaluator import Evaluator
 from tuner.tuning.verification import BITS
@@ -161,32 +161,31 @@ def searches_of(session: Session) -> list[PastSearch]:
         raise SessionError("its times are a CPU's, which say nothing of a GPU's", path=path)
     if "device" not in known or "architecture" not in known:
         raise SessionError("it does not say what its times are of", path=path)
-    made = (_search_of(session, candidate) for candidate in session.candidates())
-    return [one for one in made if any(workload.configs for workload in one.workloads)]
-
-
-def _search_of(session: Session, candidate: CandidateRecord) -> PastSearch:
     from tuner.session.knowledge import PastSearch, PastWorkload
 
-    manifest, trials = session.manifest, session.trials(candidate.name)
-    names = {name for trial in trials for name in trial.config}
+    manifest, searches = session.manifest, []
     baselines = {w: one.measurement.median_us for w, one in session.baselines().items()}
-    return PastSearch(
-        kernel=manifest.kernel,
-        operators=dict(manifest.config.operators),
-        device=session.environment["device"],
-        architecture=session.environment["architecture"],
-        candidate=candidate.name,
-        template_sha=_text_sha(candidate.template_text),
-        parameters=tuple(sorted(names)),
-        tuner_version=manifest.tuner_version,
-        created=manifest.created,
-        state=session.state,
-        workloads=tuple(
-            PastWorkload(w, baselines.get(w), _remembered_configs(session, candidate.name, w))
-            for w in dict.fromkeys(trial.workload for trial in trials)
-        ),
-    )
+    for candidate in session.candidates():
+        trials = session.trials(candidate.name)
+        search = PastSearch(
+            kernel=manifest.kernel,
+            operators=dict(manifest.config.operators),
+            device=known["device"],
+            architecture=known["architecture"],
+            candidate=candidate.name,
+            template_sha=_text_sha(candidate.template_text),
+            parameters=tuple(sorted({name for trial in trials for name in trial.config})),
+            tuner_version=manifest.tuner_version,
+            created=manifest.created,
+            state=session.state,
+            workloads=tuple(
+                PastWorkload(w, baselines.get(w), _remembered_configs(session, candidate.name, w))
+                for w in dict.fromkeys(trial.workload for trial in trials)
+            ),
+        )
+        if any(workload.configs for workload in search.workloads):
+            searches.append(search)
+    return searches
 
 
 def _remembered_configs(

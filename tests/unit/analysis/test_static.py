@@ -12,7 +12,6 @@ import pytest
 from tuner.analysis import sass
 from tuner.analysis.base import Degree, ProfileSubject
 from tuner.analysis.metrics import DURATION, counters_for
-from tuner.analysis.profilers import Profiler
 from tuner.analysis.sass import disassemble
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.pool import NvrtcPool
@@ -20,6 +19,7 @@ from tuner.device.base import Counted, LaunchCounts, Program
 from tuner.device.simulated import H200_LIKE
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Resources
+from tuner.tuning.profiling import Profiler
 
 SOURCE = """\
 extern "C" __global__ void first(float* y, const float* x) { y[threadIdx.x] = x[threadIdx.x]; }

@@ -174,14 +174,14 @@ def test_finalists_that_the_search_has_timed_are_verified_together_untimed(plan,
 
 
 def test_edge_cases_of_finalists_are_begun_once(plan, make_session, run, monkeypatch):
-    begun, made, start = [], set(), Verification._started
+    begun, made, start = [], set(), Verification._start
 
     def started(self, workload, variant):
         made.add(self)
         begun.append((workload, variant))
         return start(self, workload, variant)
 
-    monkeypatch.setattr(Verification, "_started", started)
+    monkeypatch.setattr(Verification, "_start", started)
     with make_session(plan) as session:
         run(session, OddDevice())
         checks = [check for check in session.checks() if check.kind == EDGE_CASES]

@@ -149,12 +149,20 @@ class Memory:
             (r for r in timed if r is not besides), key=lambda r: r.log_us or 0.0, default=None
         )
 
+    def told(self) -> list[SearchTrial]:
+        """List the rows that say something."""
+        return [row for row in self.rows if row.says_something]
+
     def is_find(self, row: SearchTrial, share: float) -> bool:
         """Whether a row is among the fastest share of its workload's."""
         if row.log_us is None:
             return False
         times = sorted(r.log_us for r in self.rows if r.group == row.group and r.log_us is not None)
         return row.log_us <= times[int(share * len(times))]
+
+
+def mark_told(rows: list[SearchTrial]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    return np.array([row.says_something for row in rows], dtype=bool)
 
 
 def group_numbers(rows: list[SearchTrial]) -> np.ndarray[Any, np.dtype[np.intp]]:
@@ -253,4 +261,6 @@ class SearchContext:
             far = self.rng.integers(size, size=MOST_CANDIDATES)
             waiting = np.array(list(self.memory.waiting), dtype=np.intp)
             chosen = np.unique(np.concatenate([*near, far, waiting]))
-        return chosen[[i in self.remaining or i in self.memory.waiting for i in chosen.tolist()]]
+        compiled = np.isin(chosen, list(self.memory.waiting))
+        judged: Indices = chosen[self.remaining.are_free(chosen) | compiled]
+        return judged

@@ -58,8 +58,7 @@ class Shortlist:
         ready = [index for index, row in self._waiting.items() if row.features is not None]
         if not ready:
             return None
-        rows = self._context.memory.rows
-        told = [row for row in rows if row.says_something and row.features is not None]
+        told = [row for row in self._context.memory.told() if row.features is not None]
         seeds = [index for index in ready if self._waiting[index].is_seed]
         if seeds or len(told) < LEAST_TRIALS:
             chosen = (seeds or ready)[0]
@@ -219,11 +218,12 @@ class AutoSearcher:
             pool, self._remaining, self._memory, columns, dict(axes or {}), self._rng
         )
         self._tpe = CategoricalTpe(space.parameters, seed, journal, study_name)
+        tpe, remaining = self._tpe, self._remaining
         self._gaussian = GaussianStrategy(self._context)
         known: dict[str, Callable[[], int | None]] = {
             "gaussian": self._gaussian.take,
             "classifier": ClassifierStrategy(self._context).take,
-            "tpe": self._take_wish,
+            "tpe": lambda: remaining.take_nearest(tpe.wish()) if tpe.ready else None,
         }
         self._strategies = {name: known[name] for name in strategies}
         self._allocator = BanditAllocator({name: SHARES[name] for name in strategies})
@@ -288,7 +288,7 @@ class AutoSearcher:
 
         Changes nothing: the same tells give the same asks, whether or not this is called.
         """
-        own = [row for row in self._memory.rows if not row.group and row.says_something]
+        own = [row for row in self._memory.told() if not row.group]
         if sum(row.log_us is not None for row in own) < STARTUP_TRIALS:
             return None
         with THREADS.limit(limits=1):
@@ -313,9 +313,8 @@ class AutoSearcher:
         if index is not None:
             self._row(index).is_seed = True
             return index
-        rows = self._memory.rows
-        told = sum(row.says_something for row in rows)
-        if told < LEAST_TOLD or len(rows) + len(self._memory.named) < STARTUP_TRIALS:
+        begun = len(self._memory.rows) + len(self._memory.named)
+        if len(self._memory.told()) < LEAST_TOLD or begun < STARTUP_TRIALS:
             return self._take_far()
         if self._budget - self._asked <= POLISH_SHARE * self._budget:
             index = self._gaussian.polish()
@@ -329,12 +328,9 @@ class AutoSearcher:
                 return index
         return self._remaining.take_random(self._rng)
 
-    def _take_wish(self) -> int | None:
-        return self._remaining.take_nearest(self._tpe.wish()) if self._tpe.ready else None
-
     def _take_far(self) -> int:
         drawn = np.unique(self._rng.integers(len(self._pool), size=SPREAD_OVER))
-        drawn = drawn[[index in self._remaining for index in drawn.tolist()]]
+        drawn = drawn[self._remaining.are_free(drawn)]
         rows = [*self._memory.rows, *self._memory.named]
         if not len(drawn) or not rows:
             return self._remaining.take_random(self._rng)

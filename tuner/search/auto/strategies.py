@@ -23,6 +23,7 @@ from tuner.search.auto.context import (
     SearchTrial,
     Vector,
     group_numbers,
+    mark_told,
     targets,
 )
 
@@ -295,11 +296,10 @@ class GaussianStrategy:
         if new:
             self._rows += new
             self._posterior.extend(np.array([row.x for row in new]), group_numbers(new))
-        told = [row for row in self._rows if row.says_something]
+        say_something = mark_told(self._rows)
+        told = [row for row, says in zip(self._rows, say_something, strict=True) if says]
         z, scales = targets(told)
-        mean, deviation = self._posterior.predict(
-            z, np.array([row.says_something for row in self._rows], dtype=bool)
-        )
+        mean, deviation = self._posterior.predict(z, say_something)
         scale = float(scales[0])
         begun = [row.index for row in memory.rows if not row.group and row.index is not None]
         free = ~np.isin(self._indices, begun)
@@ -314,16 +314,15 @@ class GaussianStrategy:
         return other._now()
 
     def _take_best(self, gains: Vector) -> int | None:
-        remaining = self.context.remaining
-        for place in np.argsort(-gains, kind="stable").tolist():
-            if gains[place] >= 0 and (index := int(self._indices[place])) in remaining:
-                return remaining.take(index)
-        return None
+        open_ = np.flatnonzero((gains >= 0) & self.context.remaining.are_free(self._indices))
+        if not len(open_):
+            return None
+        return self.context.remaining.take(int(self._indices[open_[gains[open_].argmax()]]))
 
     def _fit(self) -> None:
         context = self.context
         self._fitted = len(context.memory.rows)
-        told = [row for row in context.memory.rows if row.says_something][-MOST_FITTED:]
+        told = context.memory.told()[-MOST_FITTED:]
         x = np.array([row.x for row in told])
         z, groups = targets(told)[0], group_numbers(told)
         self._kernel = fit_kernel(x, context.codes, z, groups, self._kernel)
@@ -338,13 +337,14 @@ class ClassifierStrategy:
 
     def __init__(self, context: SearchContext) -> None:
         self._context = context
-        self._queue: list[int] = []
+        self._queue = np.zeros(0, dtype=np.intp)
 
     def take(self) -> int | None:
         context = self._context
-        self._queue = [index for index in self._queue if index in context.remaining]
-        if not self._queue:
-            told = [row for row in context.memory.rows if row.says_something]
+        remaining = context.remaining
+        self._queue = self._queue[remaining.are_free(self._queue)]
+        if not len(self._queue):
+            told = context.memory.told()
             indices = context.candidates()
             if not told or not len(indices):
                 return None
@@ -352,11 +352,14 @@ class ClassifierStrategy:
             judged = context.with_products(context.x(indices))
             seed = int(context.rng.integers(2**31))
             scores = np.round(promise(x, targets(told)[0], judged, seed), _DIGITS)
-            order = indices[np.argsort(-scores, kind="stable")].tolist()
+            order = indices[np.argsort(-scores, kind="stable")]
             # Where configs are compiled ahead, the choice among the named ones comes later.
             batch = BATCH_AHEAD if context.memory.waiting else BATCH
-            self._queue = [index for index in order if index in context.remaining][:batch]
-        return context.remaining.take(self._queue.pop(0)) if self._queue else None
+            self._queue = order[remaining.are_free(order)][:batch]
+        if not len(self._queue):
+            return None
+        first, self._queue = self._queue[0], self._queue[1:]
+        return remaining.take(int(first))
 
 
 def _kept(memory: Memory) -> list[SearchTrial]:

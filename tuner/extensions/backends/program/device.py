@@ -12,7 +12,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from tuner.compiler.includes import OWN
-from tuner.compiler.passed_on import PassingCompiler
+from tuner.compiler.python import PassingCompiler
 from tuner.device.base import ComparisonRounds, Device, Outcome, Program
 from tuner.extensions.backends.program.command import EXAMPLE, CommandFailed, EvaluatorCommand
 from tuner.extensions.backends.program.messages import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tuner.compiler.base import Compiler
-from tuner.compiler.passed_on import PassingCompiler
+from tuner.compiler.python import PassingCompiler
 from tuner.device.base import Device
 from tuner.device.families import Listed
 from tuner.extensions.backends.program.device import EvaluatorDevice

@@ -6,12 +6,11 @@ from textwrap import dedent
 
 import pytest
 
-from tuner.analysis.profilers import Profiler
 from tuner.device.simulated import SimulatedDevice
 from tuner.extensions.agents.tools import ToolSession
 from tuner.model.trial import INITIAL
 from tuner.tuning.evaluator import Candidates
-from tuner.tuning.profiling import Profiling
+from tuner.tuning.profiling import Profiler, Profiling
 
 # Bare, as an agent writes it: two values of a parameter, and twice the work of a thread.
 DRAFT = """
