@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
+from shutil import copy
 
+import kept
 import pytest
 
 PROPERTIES = """\
@@ -19,10 +20,9 @@ domain 0
 
 def install_fake_hip(folder: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]) -> Path:
     """Let processes that are started from now on find it; return the folder of its GPUs."""
-    source = Path(__file__).with_name("fake_hip.c")
-    library = folder / "libamdhip64.so"
-    command = ["gcc", "-O1", "-fPIC", "-shared", "-o", str(library), str(source), "-ldl"]
-    subprocess.run(command, check=True)
+    copy(Path(__file__).with_name("fake_hip.c"), folder)
+    command = ["gcc", "-O1", "-fPIC", "-shared", "-o", "libamdhip64.so", "fake_hip.c", "-ldl"]
+    kept.build(command, folder)
     searched = [str(folder), *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))]
     monkeypatch.setenv("LD_LIBRARY_PATH", ":".join(searched))
     monkeypatch.setenv("FAKE_HIP_SIZES", ",".join(map(str, sizes)))

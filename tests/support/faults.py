@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
 
+from kept import build
+
 from tuner.model.trial import Trial
 from tuner.session.records import Record, from_row
 
@@ -214,11 +216,11 @@ def put_back(kept: Path, place: Path) -> Path:
 
 def build_disk_full(folder: Path, compiler: str) -> Path:
     """Compile the library that makes a folder's disk full."""
-    library = folder / "disk_full.so"
-    source = Path(__file__).with_name("disk_full.c")
-    command = [compiler, "-x", "c", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
-    subprocess.run(command, check=True, timeout=60)
-    return library
+    library, source = Path("disk_full.so"), Path("disk_full.c")
+    shutil.copy(Path(__file__).with_name(source.name), folder)
+    command = [compiler, "-x", "c", "-shared", "-fPIC", "-o", library, source, "-ldl"]
+    build(command, folder)
+    return folder / library
 
 
 def _adopt_orphans(adopt: bool) -> None:

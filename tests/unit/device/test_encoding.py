@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import shutil
-import subprocess
 
+import kept
 import ml_dtypes
 import numpy as np
 import pytest
@@ -161,7 +161,7 @@ def encoders(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     source, library = folder / "encoders.cpp", folder / "encoders.so"
     source.write_text(AROUND.replace("ENCODERS", GPU_ENCODERS))
     flags = ["-std=c++17", "-O2", "-shared", "-fPIC", "-Wall", "-Werror"]
-    subprocess.run([compiler, *flags, source, "-o", library], check=True)
+    kept.build([compiler, *flags, source, "-o", library], folder)
     return ctypes.CDLL(str(library))
 
 

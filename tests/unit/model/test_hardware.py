@@ -4,6 +4,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import kept
 import pytest
 from cuda import pathfinder
 
@@ -32,10 +33,10 @@ def oracle(tmp_path_factory):
     headers = pathfinder.find_nvidia_header_directory("cudart")
     if headers is None:
         pytest.skip("no cuda_occupancy.h: install nvidia-cuda-runtime")
-    program = tmp_path_factory.mktemp("oracle") / "oracle"
-    source = Path(__file__).with_name("occupancy_oracle.cpp")
-    subprocess.run([compiler, "-O1", f"-I{headers}", source, "-o", program], check=True)
-    return program
+    folder = tmp_path_factory.mktemp("oracle")
+    shutil.copy(Path(__file__).with_name("occupancy_oracle.cpp"), folder)
+    kept.build([compiler, "-O1", f"-I{headers}", "occupancy_oracle.cpp", "-o", "oracle"], folder)
+    return folder / "oracle"
 
 
 def random_case(generator):

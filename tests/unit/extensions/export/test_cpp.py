@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import kept
 import pytest
 
 from tuner.extensions.export.cpp import integer, real, truth, value
@@ -112,8 +113,7 @@ def computed(codes: list[str], folder: Path) -> list[list[str]]:
     }
     main = (Path(__file__).parent / "data" / "expressions.cpp").read_text("utf-8")
     (folder / "main.cpp").write_text(re.sub("[A-Z]{5,}", lambda name: parts[name[0]], main))
-    command = ["g++", "-std=c++17", "-w"]
-    subprocess.run([*command, "-O0", "main.cpp", "-o", "main"], cwd=folder, check=True)
+    kept.build(["g++", "-std=c++17", "-w", "-O0", "main.cpp", "-o", "main"], folder)
     out = subprocess.run([folder / "main"], check=True, capture_output=True, text=True).stdout
     lines, width = out.split(), len(SHAPES)
     return [lines[i : i + width] for i in range(0, len(lines), width)]

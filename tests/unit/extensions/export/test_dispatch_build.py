@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import kept
 import pytest
 from dispatch_sample import COMPARISONS, write_project, write_session
 
@@ -106,7 +107,7 @@ def test_it_launches_what_the_search_space_says(
     (folder / "main.cpp").write_text(stubs.replace("SHAPES", shapes))
     command = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror"]
     command += [f"-isystem{cuda_headers}", "-x", "c++", *names, "main.cpp", "-o", "main"]
-    subprocess.run(command, cwd=folder, check=True)
+    kept.build(command, folder)
     printed = subprocess.run([folder / "main"], check=True, capture_output=True, text=True).stdout
     *calls, scalar, empty = printed.removeprefix("shape ").split("shape ")
     assert empty == "0 0\nerror 1\n"
@@ -139,7 +140,7 @@ def test_it_passes_over_a_launch_that_the_device_would_refuse(
     command = ["g++", "-std=c++17", f"-isystem{cuda_headers}", "main.cpp", "-o", "main"]
     # The header launches too, with the CUDA runtime, which is not called here.
     command += ["-O1", "-ffunction-sections", "-Wl,--gc-sections,--unresolved-symbols=ignore-all"]
-    subprocess.run(command, cwd=tmp_path, check=True)
+    kept.build(command, tmp_path)
     found = subprocess.run([tmp_path / "main"], check=False).returncode
     assert [found >> place & 1 for place in range(len(launches))] == [*launches.values()]
 
@@ -166,4 +167,4 @@ def test_nvcc_builds_all_into_one_library(
     )
     command = ["nvcc", "-std=c++17", "-O0", "-arch=sm_90a", "-Xcompiler", "-Wall,-Werror"]
     command += [*names, "main.cpp", "-o", "main"]
-    subprocess.run(command, cwd=folder, check=True, env=with_nvcc)
+    kept.build(command, folder, environment=with_nvcc)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import bench_packages
+import kept
 import pytest
 from dispatch_sample import COMPARISONS, SPACE, write_project, write_session
 from operator_sessions import OPERATORS, choices, write_operator_session
@@ -278,7 +278,7 @@ def test_the_entry_point_of_every_other_operator_compiles(
     headers = (bench_packages.packages() / "tvm_ffi/include", cuda_headers)
     command = ["g++", "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-x", "c++"]
     command += [*(f"-isystem{one}" for one in headers), "binding.cu"]
-    subprocess.run(command, cwd=tmp_path, check=True)
+    kept.build(command, tmp_path)
 
 
 def refused(written: Written, session: Path, said: str) -> None:

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import kept
 import pytest
 from operator_sessions import OPERATORS, SPACES, write_operator_session
 from slow import mostly_slow
@@ -23,7 +24,6 @@ from tuner.model.kernel import KernelSpec
 from tuner.space.load import load_definition
 
 ROOT = Path(__file__).parents[4]
-BUILD_S = 280
 # One that launches twice, and one that has choices; of the others what won is made up.
 RECORDED = ("moe_align_block_size", "fused_add_rmsnorm")
 QUICK = ("topk_softmax", 1)
@@ -50,18 +50,9 @@ def commands(folder: Path) -> list[str]:
 
 def build(folder: Path, lines: list[str], with_nvcc: Mapping[str, str]) -> None:
     script = "\n".join(["set -e", *lines])
-    done = subprocess.run(
-        ["sh", "-c", script],
-        cwd=folder,
-        env={**with_nvcc, "NVCC_APPEND_FLAGS": "--keep"},
-        timeout=BUILD_S,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    output = done.stdout + done.stderr
-    assert done.returncode == 0, output
-    assert "warning" not in output, output
+    environment = {**with_nvcc, "NVCC_APPEND_FLAGS": "--keep"}
+    said = kept.build(["sh", "-c", script], folder, environment=environment)
+    assert "warning" not in said, said
 
 
 def program(spec: KernelSpec, scalars: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import kept
 import pytest
 from operator_sessions import write_session_of
 
@@ -113,7 +114,7 @@ def test_the_header_gives_each_launch_its_own_and_says_what_the_variant_needs(
     command = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-isystem{cuda_headers}"]
     sources = [str(one.relative_to(folder)) for one in sorted(folder.glob("variants/*.cu"))]
     command += ["-x", "c++", *sources, "main.cpp", "-o", "main"]
-    subprocess.run(command, cwd=folder, check=True)
+    kept.build(command, folder)
     printed = subprocess.run([folder / "main"], check=True, capture_output=True, text=True).stdout
     # 2 splits of 32 rows of float32; out, partial, done, x, w and K, then partial, out and T.
     first, second = "24,2 0x1 0x4 (nil) 0x2 0x3 4096", "1,1 0x4 0x1 24"
@@ -144,7 +145,7 @@ def test_the_header_encodes_the_maps_and_passes_over_shapes_that_have_none(
     command = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-isystem{cuda_headers}"]
     sources = [str(one.relative_to(folder)) for one in sorted(folder.glob("variants/*.cu"))]
     command += ["-x", "c++", *sources, "main.cpp", "-o", "main"]
-    subprocess.run(command, cwd=folder, check=True)
+    kept.build(command, folder)
     printed = subprocess.run([folder / "main"], check=True, capture_output=True, text=True).stdout
     assert printed.splitlines() == [
         "1 0",
