@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from kept import kept_folder
 from postgres_server import PostgresServer, programs, running
 
-pytest_plugins = ("cpu_time",)
+pytest_plugins = ("cpu_time", "selection")
 
 os.environ["TUNE_STORE"] = "none"
 os.environ["TUNER_CACHE_DIR"] = str(kept_folder())
