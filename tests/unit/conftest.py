@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from click.testing import CliRunner, Result
 from manifests import manifest, plan_of
 
+from tuner.cli import cli
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
+from tuner.model.expressions import Expression
+from tuner.model.kernel import Argument, KernelSpec, Tolerance
 from tuner.model.run_config import RunConfig
 from tuner.session.session import Session
 from tuner.space.plan import Plan
@@ -61,6 +65,12 @@ tolerance: {out: {relative: 1.0e-6}}
 """
 
 
+DOUBLING = """\
+def reference(xp, inputs, axes):
+    return {"y": 2.0 * inputs["x"]}
+"""
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """The folder that holds the kernel's four files; tests edit them before loading."""
@@ -103,6 +113,61 @@ def make_session(tmp_path: Path):
         return Session.create(folder, made, {})
 
     return make
+
+
+def _array(name: str, dtype: str, shape: tuple[object, ...], role: str, fill: str) -> Argument:
+    dimensions = tuple(Expression.parse(str(size)) for size in shape)
+    return Argument(name, dtype, dimensions, role, fill)  # type: ignore[arg-type]
+
+
+def _scalar(name: str, dtype: str, value: str) -> Argument:
+    return Argument(name, dtype, value=Expression.parse(value), line=12)
+
+
+@pytest.fixture
+def make_spec(tmp_path: Path) -> Callable[..., KernelSpec]:
+    """Make a spec of arrays (name, dtype, shape, role[, fill]) and scalars (name, dtype, value)."""
+
+    def make(
+        *arguments: tuple[object, ...],
+        axes: tuple[str, ...] = ("T",),
+        reference: str = DOUBLING,
+        tolerances: Mapping[str, Tolerance] | None = None,
+    ) -> KernelSpec:
+        made = [
+            _scalar(*item) if len(item) == 3 else _array(*item, *["normal"][len(item) - 4 :])
+            for item in arguments
+        ]
+        path = tmp_path / "reference.py"
+        path.write_text(reference, encoding="utf-8")
+        written = [item.name for item in made if item.role in ("output", "inout")]
+        return KernelSpec(
+            name="example",
+            path=tmp_path / "example.yaml",
+            source=tmp_path / "example.cu",
+            reference=path,
+            template=tmp_path / "example.cu.j2",
+            axes=axes,
+            arguments=tuple(made),
+            tuned=(),
+            held_out=(),
+            min_bytes=Expression.parse("1"),
+            baseline=(),
+            launch=(),
+            tolerances=tolerances or {name: Tolerance(8e-3, 1e-6) for name in written},
+        )
+
+    return make
+
+
+@pytest.fixture
+def tune() -> Callable[..., Result]:
+    """Run `tune` on some words, without starting a process."""
+
+    def run(*words: object) -> Result:
+        return CliRunner().invoke(cli, [str(word) for word in words], prog_name="tune")
+
+    return run
 
 
 @pytest.fixture(scope="session")

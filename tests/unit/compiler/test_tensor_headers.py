@@ -13,7 +13,7 @@ from tuner.compiler.includes import header_digest, own_headers, refused_include,
 from tuner.compiler.nvrtc import Nvrtc
 from tuner.process.protocol import Message
 
-DATA = Path(__file__).parents[1] / "device" / "cpu" / "data"
+DATA = Path(__file__).parents[1] / "extensions" / "cpu" / "data"
 TYPES = ("bf16", "f16", "e4m3")
 
 AMPERE = """

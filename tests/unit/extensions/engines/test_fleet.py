@@ -25,7 +25,7 @@ from tuner.session.events import LeftUndecided
 from tuner.session.session import Session
 from tuner.session.store import DATABASE
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 QWEN = ROOT / "benchmarks/models/qwen3-30b-a3b.json"
 
 

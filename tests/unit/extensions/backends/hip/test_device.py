@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None or shutil.which("gcc") is None, reason="needs gcc and g++"
 )
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[5]
 WORKLOAD = Workload.of({"T": 3, "K": 516})
 POINTER, INT = 8, 4
 SUM = """

@@ -24,7 +24,7 @@ on_pocl = pytest.mark.skipif(
 )
 
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[5]
 # Compiles in a process that may read its packages and little else.
 COMPILES = """
 from tuner.compiler.base import CompileRequest

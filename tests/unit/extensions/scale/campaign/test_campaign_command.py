@@ -18,7 +18,7 @@ from tuner.extensions.scale.campaign.ledger import Ledger
 from tuner.extensions.scale.campaign.run import Campaign
 from tuner.model.errors import InputError
 
-SCALE = Path(__file__).parents[2] / "end_to_end/data/scale"
+SCALE = Path(__file__).parents[4] / "end_to_end/data/scale"
 FILE = "version: 1\nfolder: all\ndefaults: {device: host}\njobs: [{kernel: kernels/scale.cu}]\n"
 
 

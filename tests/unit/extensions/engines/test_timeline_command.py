@@ -12,7 +12,7 @@ from timelines import eager_layer, kernel, nsys_export, replayed_layer, torch_tr
 
 from tuner.space.load import load_definition, workload_from_text
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs" / "timeline.md"
 
 

@@ -12,7 +12,7 @@ from click.testing import Result
 from torch_here import needs_torch
 
 Tune = Callable[..., Result]
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 TWO = "__global__ void first(int n) { }\n__global__ void second(int n) { }\n"
 
 

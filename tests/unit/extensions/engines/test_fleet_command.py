@@ -20,7 +20,7 @@ from tuner.extensions.engines import fleet, fleet_command
 from tuner.extensions.engines.configs import used
 from tuner.model.errors import WorkerError
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 QWEN = ROOT / "benchmarks" / "models" / "qwen3-30b-a3b.json"
 NAME = "E=128,N=768,device_name=NVIDIA_H200.json"
 HERE = ("--gpu", "NVIDIA H200", "--triton", "3.6.0", "--dry-run")

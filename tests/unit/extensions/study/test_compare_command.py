@@ -132,7 +132,7 @@ def test_an_interruption_ends_it_with_130(tune, recording, monkeypatch) -> None:
     assert "interrupted" in result.stderr
 
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def test_our_own_recording_is_read_with_the_search_space_beside_it(tune, tmp_path) -> None:

@@ -29,8 +29,8 @@ from tuner.model.trial import Resources, Status
 from tuner.space.load import load_definition
 from tuner.testing.devices import DeviceContract
 
-ROOT = Path(__file__).parents[4]
-FAKE = Path(__file__).parents[3] / "support/fake_evaluator.py"
+ROOT = Path(__file__).parents[5]
+FAKE = Path(__file__).parents[4] / "support/fake_evaluator.py"
 SPACE = ROOT / "docs/examples/evaluator/scale_rows.yaml"
 WORKLOAD = Workload.of({"T": 4, "K": 64})
 LAUNCH = Launch("scale_rows", (4, 1, 1), (64, 1, 1))
