@@ -7,6 +7,7 @@ this one left: all tests of it run, slow ones too.
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -26,6 +27,18 @@ COMPILING_NAMES = frozenset(
     {"NvrtcPool", "HostCompiler", "HostDevice", "HipCompiler", "cached_compiler"}
 )
 MOST_IMPORTING_TESTS = 20
+# One file or two of each extension, that take a second or two.
+SMOKE = {
+    "agents": ("test_rounds.py",),
+    "backends": ("program/test_evaluator_device.py",),
+    "cpu": ("test_waves.py",),
+    "draft": ("test_files.py",),
+    "engines": ("configs/test_exported.py", "timeline/test_table.py"),
+    "export": ("test_folder.py", "test_huggingface_package.py"),
+    "runtime": ("../export/test_torch_runtime.py",),
+    "scale": ("campaign/test_progress_lines.py", "cluster/test_members.py"),
+    "study": ("mutation/test_mutants.py",),
+}
 COMPILING_FIXTURES = frozenset({"compiler", "host_compiler", "with_nvcc", "postgres"})
 
 
@@ -44,7 +57,7 @@ class Selection:
     """Which tests `--quick` takes."""
 
     def __init__(self, touched: set[str]) -> None:
-        self._touched = touched
+        self._touched, self._smoke = touched, set(smoke_tests())
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -62,11 +75,19 @@ class Selection:
 
     def _takes(self, item: pytest.Item) -> bool:
         path = item.path.relative_to(ROOT)
-        if item.get_closest_marker("smoke") or str(path) in self._touched:
+        if str(path) in self._touched:
             return True
+        if item.get_closest_marker("slow"):
+            return False
         parts = path.parts
         is_core = parts[:2] == ("tests", "unit") and (len(parts) == 3 or parts[2] in CORE)
-        return is_core and not item.get_closest_marker("slow") and not compiles(item)
+        return path in self._smoke or (is_core and not compiles(item))
+
+
+def smoke_tests() -> Iterator[Path]:
+    for extension, names in SMOKE.items():
+        for name in names:
+            yield Path(os.path.normpath(TESTS / "unit/extensions" / extension / name))
 
 
 def compiles(item: pytest.Item) -> bool:
