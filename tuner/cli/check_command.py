@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     help="Configs to compile, spread evenly over the valid ones; the default config is added.",
 )
 @click.option("--no-run", is_flag=True, help="Don't run the baseline on the CPU.")
-@options.operator(help="Which of the operator's variants to compile; repeatable.")
+@options.operator(help="The variant of the operator to compile; repeatable.")
 @options.as_json
 def command(
     space: Path,

@@ -21,7 +21,7 @@ _COLUMNS = ("kernel", "device", "searches", "workloads", "best speedup", "last r
 
 @click.group("knowledge")
 def command() -> None:
-    """List what past runs found, forget a kernel, add sessions or another store.
+    """List, delete or add what past runs found.
 
     A search starts from it: a few of the best configs of the same kernel are tried first.
     """
@@ -31,7 +31,7 @@ def command() -> None:
 @options.store
 @options.as_json
 def list_known(store: str | None, as_json: bool) -> None:
-    """List what is known of each kernel on each device."""
+    """List the stored results, by kernel and device."""
     from tuner.session.knowledge import ALL_SEARCHES, summaries
 
     opened = _opened(store)
@@ -50,7 +50,7 @@ def list_known(store: str | None, as_json: bool) -> None:
 @click.option("--device", metavar="NAME", help="Only what was found on this device.")
 @options.store
 def forget(kernel: str, device: str | None, store: str | None) -> None:
-    """Delete what is known of KERNEL, such as silu_and_mul."""
+    """Delete the stored results of KERNEL, such as silu_and_mul."""
     opened = _opened(store)
     count = opened.forget(kernel, device)
     if not count:
@@ -66,7 +66,7 @@ def forget(kernel: str, device: str | None, store: str | None) -> None:
 @click.argument("other", metavar="URL|FILE")
 @options.store
 def merge(other: str, store: str | None) -> None:
-    """Add what another store knows."""
+    """Add the results of another store."""
     from tuner.session.knowledge import ALL_SEARCHES
 
     opened, source = _opened(store), _opened(other)
@@ -82,7 +82,7 @@ def merge(other: str, store: str | None) -> None:
 @click.argument("sessions", metavar="SESSION...", nargs=-1, required=True, type=options.folder)
 @options.store
 def add(sessions: tuple[Path, ...], store: str | None) -> None:
-    """Add what these sessions found, such as those of another machine."""
+    """Add the results of these sessions, such as those of another machine."""
     from tuner.session.session import Session
     from tuner.tuning.warm_start import searches_of
 

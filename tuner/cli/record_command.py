@@ -18,7 +18,7 @@ from tuner.cli.exits import require_writable, terminated_as_interrupted, writing
 @options.space
 @click.option("--device", metavar="DEVICE", help="cuda, cuda:N, hip, hip:N, opencl or opencl:N.")
 @options.gpus
-@options.workload(help="Record this one instead of all in the space; repeatable.")
+@options.workload(help="Record this workload instead of all in the space; repeatable.")
 @options.operator(help="The variant of the operator to record; repeatable.")
 @options.count(
     "--trials",

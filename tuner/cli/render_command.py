@@ -15,9 +15,9 @@ from tuner.cli import options
 @click.option(
     "--workload",
     metavar="T=1024,...",
-    help="For templates that use the axes; by default the first in the space.",
+    help="The sizes for templates that use axes; by default the space's first workload.",
 )
-@options.operator(help="Which of the operator's variants; repeatable.")
+@options.operator(help="The variant of the operator to render; repeatable.")
 def command(
     space: Path,
     values: tuple[tuple[str, str], ...],

@@ -21,7 +21,7 @@ from tuner.process.files import atomic_write
 @click.option(
     "--csv",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write every trial to this file as well, one a row.",
+    help="Also write every trial to this file, one a row.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
 def command(session: Path, out: Path | None, csv: Path | None, as_json: bool) -> None:

@@ -33,7 +33,7 @@ FAILED = 3
     show_default=True,
     help="cuda, cuda:N, host, or auto: a GPU if there is one, or the CPU.",
 )
-@options.jobs(help="Compilers at a time.")
+@options.jobs(help="How many compilers run at a time.")
 @options.trust
 @options.as_json
 def command(

@@ -97,7 +97,7 @@ class AuthorData:
 
 
 def author_of(session: Session) -> AuthorData | None:
-    """Say who wrote further candidates; None where nobody was asked to."""
+    """Return the author of further candidates; None without rounds."""
     config = session.manifest.config
     if not config.rounds:
         return None

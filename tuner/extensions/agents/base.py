@@ -1,4 +1,4 @@
-"""The seam between the rounds and whoever writes the next template."""
+"""The seam between the rounds and the author of the next template: a model, a person, a client."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Conversation(Protocol):
 
 
 class Agent(Protocol):
-    """Whoever writes templates."""
+    """An author of templates."""
 
     @property
     def name(self) -> str:

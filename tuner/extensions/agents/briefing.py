@@ -156,7 +156,7 @@ def member_summary(
     baselines_us: Mapping[Workload, float],
     made: RoundRecord | None = None,
 ) -> str:
-    """Say in a few lines how a candidate did and what made it; `made` is the round it is from."""
+    """Summarize a candidate: its speedup and its origin; `made` is the round it is from."""
     lines = []
     if made is not None and made.idea is not None:
         lines.append(one_line(f"Round {made.number}, on {made.base}: {made.idea.change}"))

@@ -64,7 +64,7 @@ class Assembly:
         return self.chars > MOST_CHARS or len(self._calls) >= MOST_CALLS_AT_ONCE
 
     def add(self, chunk: Any) -> None:
-        """Take in one chunk as the client gives it, who checks no type and leaves out much."""
+        """Add a chunk of a stream; the client library checks no types and omits many fields."""
         self.model = self.model or _text(chunk, "model")
         self.usage = _usage(chunk) or self.usage
         for choice in _list(chunk, "choices"):

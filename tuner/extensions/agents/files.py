@@ -1,4 +1,4 @@
-"""The agent that is whoever answers in a folder: a person, or a coding agent in an editor."""
+"""The agent `files`: a person, or a coding agent in an editor, answers in a folder."""
 
 from __future__ import annotations
 

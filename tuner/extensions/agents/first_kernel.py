@@ -1,4 +1,4 @@
-"""A kernel for a problem that has none: an agent writes it, and is told what is wrong with it."""
+"""Have an agent write the first kernel of a problem, check each answer, and return its mistakes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KERNEL = "kernel.cu"
 
 
 class KernelWriter(Protocol):
-    """Whoever writes a whole CUDA source; both raise `ReplyError` for a reply that holds none."""
+    """An author of a whole CUDA source; both raise `ReplyError` for a reply that holds none."""
 
     def write(self, request: str) -> str:
         """Write the source that a request asks for."""

@@ -55,7 +55,7 @@ _LINE_CHARS = 200
 
 
 class RefusedError(TunerError):
-    """Say why an answer cannot become a candidate, in words for whoever wrote it."""
+    """Say why an answer cannot become a candidate, in words for its author."""
 
 
 def drafted(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:

@@ -1,4 +1,4 @@
-"""What came of the rounds of a session, and how a resumed run takes up what they made."""
+"""Read the outcomes of a session's rounds, and restore their candidates in a resumed run."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _counted(cut: Sequence[RoundRecord]) -> str:
 
 
 class SessionTranscript:
-    """Give back what an earlier run of this round kept, then keep what is said."""
+    """Replay the messages that an earlier run of this round stored, then store new ones."""
 
     def __init__(self, session: Session, number: int) -> None:
         self._session, self._number = session, number

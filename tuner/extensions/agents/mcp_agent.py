@@ -46,7 +46,7 @@ class HandoffQuestion:
 
 @dataclass(slots=True, eq=False)
 class ClientCall:
-    """A tool call of the client's; whoever runs it sets its result.
+    """A tool call of the client's; the thread that runs it sets its result.
 
     `waiting` is how many requests wait for it.
     """
@@ -84,7 +84,7 @@ class Handoff:
     # The run's side.
 
     def ask(self, question: HandoffQuestion) -> None:
-        """Put a question; it stands until a submission is made, or no more are wanted."""
+        """Ask the client; the question is open until a submission comes or no more are wanted."""
         with self._changed:
             self.tools = question.tools
             if self._finishing:

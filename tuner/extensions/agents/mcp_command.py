@@ -25,21 +25,19 @@ WAIT = "45s"
     "--root",
     type=FOLDER,
     default=".",
-    help="Folder that the client may name kernels and sessions in; the current one.",
+    help="The client's kernels and sessions lie below it; by default the current folder.",
 )
-@click.option(
-    "--device", metavar="DEVICE", default="auto", help="auto, cuda, cuda:N or host, as for a run."
-)
-@options.count("--trials", help="Configs to try for each workload.")
+@click.option("--device", metavar="DEVICE", default="auto", help="auto, cuda, cuda:N or host.")
+@options.count("--trials", help="How many configs to try on each workload.")
 @options.enough(ENOUGH)
 @options.prune
-@options.time(help="Stop searching after it.")
-@options.count("--rounds", help=f"Rounds at most; {DEFAULT_ROUNDS}.")
+@options.time(help="Stop searching after this time in all.")
+@options.count("--rounds", help=f"Rounds for the client; {DEFAULT_ROUNDS} by default.")
 @options.policy
-@options.workload(help="Tune for this one; repeatable.")
+@options.workload(help="Tune for this workload instead of those in the space; repeatable.")
 @options.operator(help="The variant of the operator to tune; repeatable.")
-@options.session(help="Folder of the session.")
-@options.resume(help="Session that `start` resumes.")
+@options.session(help="The folder for the session; by default a new one under sessions/.")
+@options.resume(help="The session that `start` goes on with.")
 @options.store
 @options.sources(help="A folder that the client may read, such as a CUTLASS checkout; repeatable.")
 @options.jobs()
@@ -49,7 +47,7 @@ WAIT = "45s"
     type=options.seconds,
     default=WAIT,
     show_default=True,
-    help="How long a call waits for the run at most; less than the client's own limit.",
+    help="How long a call waits for the run; choose less than the client's own timeout.",
 )
 @click.pass_context
 def command(context: click.Context, /, root: Path, wait: float, **values: Any) -> None:

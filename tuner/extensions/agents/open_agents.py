@@ -1,4 +1,4 @@
-"""Who writes further candidates: the agent that was asked for, with all that serves it."""
+"""Open the agent that a run asks for, with its tools, budget and transcript."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Dialogue:
         return bool(self._tools) and self._client.capabilities.tools
 
     def say(self, role: str, content: str) -> None:
-        """Add a message; a resumed round takes the one that was said then."""
+        """Add a message; a resumed round takes the stored one."""
         self._add(role, lambda: {"role": role, "content": well_formed(content)})
 
     def reply(self, schema: Mapping[str, Any] | None = None) -> str:

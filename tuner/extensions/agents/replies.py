@@ -57,7 +57,7 @@ def _blocks_in(text: str) -> list[_Block]:
 
 
 def well_formed(text: str) -> str:
-    """Join the halves of characters and replace single ones, which no UTF-8 can hold."""
+    """Join surrogate pairs and replace lone surrogates, which UTF-8 cannot hold."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

@@ -45,7 +45,7 @@ REPAIRS = 3
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who writes candidates, and what serves it.
+    """The author of candidates, with what it needs.
 
     `briefing` composes what the agent reads, from the round's number and the base that the policy
     chose; `toolbox` makes the tools of a round. `verifies` says that the device runs kernels.

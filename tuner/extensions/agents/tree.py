@@ -77,7 +77,7 @@ class Tree:
 
 
 class Policy(Protocol):
-    """Who chooses the candidate that a round builds on."""
+    """A way to choose the candidate that a round builds on."""
 
     def choose(self, tree: Tree) -> str | None:
         """Name the candidate to build on; None leaves the choice to the agent."""

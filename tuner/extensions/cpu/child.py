@@ -1,4 +1,4 @@
-"""The process in which a stranger's library is loaded and launched, and what it is told.
+"""The child process that loads and launches a stranger's library, and its commands.
 
 It is forked, then confined. Whatever happens here, its server takes nothing from it but answers of
 one form, and judges them by its own clock: code that was loaded can write into every byte of this

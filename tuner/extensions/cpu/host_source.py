@@ -1,4 +1,4 @@
-"""A preprocessed kernel made into C++: shared memory as statics, inline PTX as calls."""
+"""Translate a preprocessed kernel to C++: shared memory as statics, inline PTX as calls."""
 
 from __future__ import annotations
 

@@ -32,16 +32,16 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 @click.command("fleet")
 @click.argument("model", metavar="MODEL", type=click.Path(exists=True, path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Only list the files, and which of them are there.")
+@click.option("--dry-run", is_flag=True, help="Only list the files, and say which are missing.")
 @click.option(
     "--engine", type=click.Choice(ENGINES), default="sglang", help="Whose files; sglang by default."
 )
-@options.count("--tp", default=1, help="Over how many GPUs the model is cut; 1 by default.")
-@options.count("--ep", default=1, help="Over how many its experts are spread whole: 1, or as --tp.")
+@options.count("--tp", default=1, help="Tensor parallelism, in GPUs; 1 by default.")
+@options.count("--ep", default=1, help="Expert parallelism, in GPUs: 1, or as --tp.")
 @click.option(
     "--dtype",
     type=click.Choice(DTYPES),
-    help="What the engine makes of the weights; by default what config.json says.",
+    help="The dtype in which the engine serves the weights; by default config.json's.",
 )
 @click.option("--gpu", metavar="NAME", help="The GPU; by default the first one here.")
 @options.gpus
@@ -83,7 +83,7 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 )
 @options.count(
     "--trials",
-    help="At most, of each number of tokens; by default 100, and then what is next to the best.",
+    help="Configs for each number of tokens; by default 100, then neighbours of the best.",
 )
 @options.enough(ENOUGH_OF_A_FLEET)
 @click.option(

@@ -66,7 +66,7 @@ class Findings:
     metavar="NAME",
     help="The GPU whose bandwidth gives the floors, or a number of GB/s; by default the trace's.",
 )
-@options.count("--top", help="Only so many rows; the others are summed up in one.")
+@options.count("--top", help="Show only the N largest rows, and the sum of the others.")
 @options.as_json
 def command(
     trace: Path,
@@ -76,7 +76,7 @@ def command(
     top: int | None,
     as_json: bool,
 ) -> None:
-    """Show what of a profiled step can be tuned, and what that could give to the whole of it.
+    """Show each operator's share of a profiled step, and the most that tuning it can gain.
 
     TRACE is torch.profiler's JSON (.json, .json.gz) or what `nsys export --type sqlite` writes.
     """

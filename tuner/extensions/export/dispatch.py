@@ -72,7 +72,7 @@ def source_files(sources: CppSources) -> dict[str, str]:
 
 
 def options_of(spec: KernelSpec, texts: Iterable[str]) -> list[str]:
-    """List what nvcc has to be told: the options of the tuning, and the include folders in use."""
+    """List nvcc's options: those of the tuning, and the include folders in use."""
     options = [one for one in spec.compile_options if not one.startswith(_ONLY_NVRTC)]
     sources = list(texts)
     used = (

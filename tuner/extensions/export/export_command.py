@@ -82,7 +82,7 @@ def command(
     trajectories: Path | None,
     rows: str | None,
 ) -> None:
-    """Write what other programs take away from a session."""
+    """Write a session's variants for production, its trials, or its rounds as training data."""
     # One line for each thing that can be written.
     if to is None and kernel_tuner is None and trajectories is None:
         raise click.UsageError("nothing to write; name --to, --kernel-tuner or --trajectories")

@@ -18,7 +18,7 @@ from tuner.session.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Winners:
-    """Who serves which shape by a session's evidence, and what it was measured with."""
+    """The variants that serve each shape by a session's evidence, and how they were measured."""
 
     spec: KernelSpec
     manifest: Manifest

@@ -94,7 +94,7 @@ class SessionCopies:
         self._database = Database(location, metadata)
 
     def summaries(self) -> list[CopySummary]:
-        """List the sessions, the one that was heard of last at the end."""
+        """List the sessions, the most recently updated last."""
         count = select(func.count()).where(records.c.session == sessions.c.id).scalar_subquery()
         in_use = (sessions.c.token != "") & (_seconds_since_heard() < LEASE_S)
         named = (sessions.c.id, sessions.c.kernel, sessions.c.state, count.label("records"))

@@ -23,7 +23,7 @@ _COLUMNS = ("id", "kernel", "state", "records", "last heard of (UTC)", "in use",
 
 @click.group("session")
 def command() -> None:
-    """List sessions on a PostgreSQL server, fetch or forget one, send some there.
+    """List, fetch, send or delete copies of sessions on a PostgreSQL server.
 
     `tune KERNEL.cu --copy-session` keeps one there while it runs.
     """
@@ -33,7 +33,7 @@ def command() -> None:
 @options.store
 @options.as_json
 def list_sessions(store: str | None, as_json: bool) -> None:
-    """List the sessions that are there, the one heard of last at the end."""
+    """List the copies on the server, the most recently updated last."""
     from tuner.extensions.scale.copies import SessionCopies
 
     copies = SessionCopies(_server(store))
@@ -52,7 +52,7 @@ def list_sessions(store: str | None, as_json: bool) -> None:
 @click.argument("folder", metavar="DIR", type=options.folder)
 @options.store
 def fetch(name: str, folder: Path, store: str | None) -> None:
-    """Make the folder of the session ID again, as DIR."""
+    """Fetch the copy of session ID into a new folder DIR."""
     from tuner.extensions.scale.copies import SessionCopies
 
     count = SessionCopies(_server(store)).fetch(name, folder)
@@ -63,7 +63,7 @@ def fetch(name: str, folder: Path, store: str | None) -> None:
 @click.argument("sessions", metavar="SESSION...", nargs=-1, required=True, type=options.folder)
 @options.store
 def copy(sessions: tuple[Path, ...], store: str | None) -> None:
-    """Send what the copies of these sessions lack; one that cannot be sent keeps none back."""
+    """Send new records of these sessions; a failure does not stop the others."""
     from tuner.extensions.scale.copier import copy_session
 
     server = _server(store)
@@ -86,7 +86,7 @@ def copy(sessions: tuple[Path, ...], store: str | None) -> None:
 @click.argument("name", metavar="ID")
 @options.store
 def forget(name: str, store: str | None) -> None:
-    """Delete the copy of the session ID."""
+    """Delete the server's copy of session ID."""
     from tuner.extensions.scale.copies import SessionCopies
 
     server = _server(store)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     default="auto",
     help="auto or cuda (every GPU), cuda:N, or host (the CPU: its times mean nothing).",
 )
-@click.option("--name", metavar="NAME", default="", help="What this host is called in messages.")
-@options.count("--jobs", help="How many compilers run for each GPU; by default all cores' share.")
+@click.option("--name", metavar="NAME", default="", help="The name of this host in messages.")
+@options.count("--jobs", help="Compilers for each GPU; by default its share of the cores.")
 @options.token
 @options.tls
 def command(

@@ -56,7 +56,7 @@ def searchers(text: str) -> tuple[str, ...]:
 @options.count("--seeds", default=20, show_default=True)
 @options.count("--trials", default=100, show_default=True, help="Configs that a run tries.")
 @options.count("--batch", default=1, show_default=True, help="Configs asked for at a time.")
-@options.workload(help="Only this one of a recording that holds several; repeatable.")
+@options.workload(help="Replay only this workload of a recording; repeatable.")
 @click.option(
     "--space",
     type=options.FILE,

@@ -33,7 +33,7 @@ BELOW = 1
     help="Mutate the template at this config, in place of the baseline; parameters not named come "
     "from the space's default.",
 )
-@options.operator(help="Which of the operator's variants to mutate; repeatable.")
+@options.operator(help="The variant of the operator to mutate; repeatable.")
 @options.count("--limit", help="Try only N mutants, spread evenly.")
 @click.option(
     "--seed",

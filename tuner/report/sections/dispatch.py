@@ -1,4 +1,4 @@
-"""The sections on who serves which shape: the dispatch, and what serves against each peer."""
+"""The sections on the variant that serves each shape: the dispatch, and the peers against it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Against:
         return self.faster or (self.interval is not None and self.interval[0] > 1.0 + RESOLUTION)
 
     def trouble(self, *, recorded: bool) -> str:
-        """Say in a few words why it was not compared, or with what it is not right."""
+        """Say briefly why a peer was not compared, or on which inputs it is wrong."""
         if self.status is Status.CORRECT and self.reason:
             return "right on ordinary inputs, not on all"
         if self.status is Status.NOT_RECORDED:
@@ -102,7 +102,7 @@ class PeersOn:
 
     @property
     def server(self) -> str:
-        """Say who serves here."""
+        """Name the variant that serves here."""
         if isinstance(self.served, Variant):
             return "tuned" if self.served == self.winner else "tuned, in the winner's place"
         return f"production's: {self.served or 'the baseline'}"
@@ -118,7 +118,7 @@ class PeersOn:
 
 
 def server_of(dispatch: Dispatch | None, result: Result) -> str | None:
-    """Say who serves a result's workload, None where there is no dispatch."""
+    """Name the variant that serves a result's workload; None without a dispatch."""
     found = dispatch.table.serving(result.workload) if dispatch else None
     if found is None:
         return None

@@ -181,7 +181,7 @@ def total(data: ReportData) -> Spent:
 
 
 def summary(data: ReportData) -> str:
-    """Say in two sentences who wrote, how many rounds there were, and what they cost."""
+    """Summarize the rounds in two sentences: their author, number and cost."""
     count, author = len(data.rounds), data.author
     said = f"{count} round{'s' * (count != 1)}"
     if author is not None:

@@ -212,7 +212,7 @@ def reason_of(check: Check) -> str:
 
 
 def verdict(data: ReportData) -> str:
-    """Say who verified what an evaluator timed."""
+    """Name the program that verified what an evaluator timed."""
     if data.verified_by:
         return f"Verified by {data.verified_by}, not by tune."
     return "NOT VERIFIED: nobody has compared all results with the reference."

@@ -30,7 +30,7 @@ class Defaults:
 
 
 def tuned(defaults: Defaults, wish: Wish, seat: Handoff, watch: Watch) -> Ending:
-    """Run a session from its opening to its end; what stopped it is told, not raised."""
+    """Run a session from its opening to its end; return what stopped it instead of raising."""
     try:
         return _run(defaults, wish, seat, watch)
     except TunerError as error:

@@ -1,4 +1,4 @@
-"""The server: lists and calls of tools, of the Model Context Protocol, to a desk and its run."""
+"""Serve the rounds over the Model Context Protocol: list the tools, and pass calls to the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One session at a time, run in a thread of its own, and who leads it."""
+"""Run one session at a time in a thread of its own, led by the client's tool calls."""
 
 from __future__ import annotations
 

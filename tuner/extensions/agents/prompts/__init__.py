@@ -1,4 +1,4 @@
-"""What a model is told: the prompts beside this file, and how they write numbers, names, texts."""
+"""Render the prompts beside this file, with their ways to write numbers, names and texts."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class ToolLimits:
 
 
 class ToolBudget:
-    """Count down what a round has left; `calls` are those that an interrupted run made of it."""
+    """Count a round's tool calls and time; `calls` are those that an interrupted run made of it."""
 
     def __init__(self, limits: ToolLimits, calls: int = 0) -> None:
         self._limits = limits

@@ -1,4 +1,4 @@
-"""The tools of a session: what the agent is told of each, and what each does in a round."""
+"""The tools of a session: their descriptions for the agent, and what each does in a round."""
 
 from __future__ import annotations
 

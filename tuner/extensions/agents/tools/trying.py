@@ -85,7 +85,7 @@ class Drafts:
         self._folder = folder
 
     def kept(self) -> int:
-        """Say the number of the last call that an interrupted run made."""
+        """Return the number of the last call that an interrupted run made."""
         numbers = (one.name.removeprefix(_PREFIX) for one in self._folder.glob(f"{_PREFIX}*"))
         return max((int(number) for number in numbers if number.isdecimal()), default=0)
 

@@ -1,4 +1,4 @@
-"""Which instantiation of a templated kernel to take: the one asked for, or one that is launched."""
+"""Choose the instantiation of a templated kernel: the requested one, or one that is launched."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ class HostCode:
         definitions: Mapping[str, str],
         environment: Environment,
     ) -> str:
-        """Say what a template argument is; "" where that cannot be told.
+        """Evaluate a template argument; "" where its value is unknown.
 
         `definitions` are the variables where it stands.
         """

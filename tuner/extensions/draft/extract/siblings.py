@@ -24,7 +24,7 @@ _MAX_BYTES = 1_000_000
 
 
 def siblings(path: Path, known: Iterable[Path]) -> tuple[Path, ...]:
-    """List what launches the kernels of `path`, or calls who does, or defines those it launches.
+    """List files that launch the kernels of `path`, call a launcher, or define what it launches.
 
     None of `known` is among them, nor a copy of `path`, which launches kernels of its own. Looked
     through are its folder, then those around it, up to the root of a repository or to where its

@@ -105,7 +105,7 @@ class UnreadableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A call that is read and not made: `triton.Config({...}, num_warps=4)`."""
+    """A call that is read and not executed: `triton.Config({...}, num_warps=4)`."""
 
     name: str
     arguments: tuple[Any, ...]

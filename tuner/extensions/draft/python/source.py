@@ -1,4 +1,4 @@
-"""A Python file as a draft reads it: its kernels of Triton or Helion, and who launches them."""
+"""Parse a Python file: its kernels of Triton or Helion, and the functions that launch them."""
 
 from __future__ import annotations
 

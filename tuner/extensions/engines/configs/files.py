@@ -122,7 +122,7 @@ def version_folder(triton: str) -> str:
 
 
 def place(key: Key, engine: Engine, gpu: str, triton: str, *, down: bool = False) -> Path:
-    """Say where a file belongs, below the folder that the engine is told of.
+    """Return a file's place below the folder that the engine is configured with.
 
     For MoE that is SGLANG_MOE_CONFIG_DIR or VLLM_TUNED_CONFIG_FOLDER. For block fp8 there is no
     such variable: what is below `configs` has to be copied into the engine's own folder.

@@ -1,4 +1,4 @@
-"""Which of vLLM's operators tuned ones stand in for, and how a call of theirs becomes ours.
+"""Map vLLM's operators to tuned ones, and adapt their calls.
 
 A copy of this file is part of every exported plugin.
 """

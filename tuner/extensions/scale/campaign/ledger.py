@@ -1,4 +1,4 @@
-"""What a campaign has done so far, in one file of its folder, and who is at it."""
+"""Keep a campaign's finished jobs in one file of its folder, and lock the folder."""
 
 from __future__ import annotations
 

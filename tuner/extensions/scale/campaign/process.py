@@ -52,7 +52,7 @@ class JobProcess:
             os.close(theirs)
 
     def read(self) -> None:
-        """Take up what was told since."""
+        """Read the progress that the process has written since."""
         while not self.silent:
             try:
                 content = os.read(self.pipe, _READ_BYTES)
@@ -80,7 +80,7 @@ class JobProcess:
         self._process.kill()
 
     def close(self) -> None:
-        """Take up the last that a process told which has ended, and give up its pipe."""
+        """Read the last progress of a process that has ended, and close its pipe."""
         self.read()
         os.close(self.pipe)
 

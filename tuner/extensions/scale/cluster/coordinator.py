@@ -146,7 +146,7 @@ class Cluster:
         return self._run(self._take(wanted, kernel, bundle, wait_s))
 
     def fitting(self, wanted: Wanted, *, wait_s: float) -> list[SlotInfo]:
-        """List the slots that a run may use, whoever holds them; wait so long for the first."""
+        """List the slots that a run may use, held or free; wait `wait_s` seconds for the first."""
         return self._run(self._fitting(wanted, wait_s))
 
     def call(self, slot: MemberSlot, work: CallDevice, deadline_s: float) -> Any:

@@ -41,7 +41,7 @@ class MemberSlot:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which slots a run may use: the CPU, or GPUs of one model, or the one of this name."""
+    """The slots that a run may use: the CPU, GPUs of one model, or one by name."""
 
     on_cpu: bool
     model: str = ""

@@ -1,4 +1,4 @@
-"""What a worker says of itself, what it is asked for, and what it answers."""
+"""The messages between coordinator and workers: offers, requests and answers."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class StoreFiles:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Hold the slot, for whoever asks lives."""
+    """Keep holding the slot: the coordinator is alive."""
 
 
 @dataclass(frozen=True, slots=True)
