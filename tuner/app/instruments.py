@@ -28,7 +28,7 @@ class WatchesPlans(Protocol):
 
 def compiler_for(spec: KernelSpec, device: Device, jobs: int | None, stack: ExitStack) -> Compiler:
     """Start the compiler of a kernel whose results run on a device; the stack ends it."""
-    from tuner.compiler.cache import AnsweringCompiler
+    from tuner.compiler.base import AnsweringCompiler
     from tuner.device.families import family
     from tuner.device.select import open_compiler
     from tuner.model.errors import DeviceError

@@ -9,21 +9,13 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import asdict
 from math import inf
 from pathlib import Path
 
 import platformdirs
 
-from tuner.compiler.base import (
-    Compiler,
-    CompileRequest,
-    CompileResult,
-    compiler_options,
-    source_key,
-)
+from tuner.compiler.base import CompileRequest, CompileResult, compiler_options
 from tuner.model.trial import Resources
 from tuner.process.files import atomic_write, read_regular
 from tuner.process.protocol import MAX_MESSAGE_BYTES, packed, unpacked
@@ -140,33 +132,3 @@ def _decoded(key: str, data: bytes) -> CompileResult | None:
 
 def _start(key: str, body: bytes) -> bytes:
     return _MAGIC + hashlib.sha256(key.encode() + body).digest()
-
-
-class AnsweringCompiler:
-    """Answer from results without machine code, by `source_key`; ask `fallback` for the rest.
-
-    Implements `Compiler`; closes its fallback.
-    """
-
-    def __init__(
-        self, results: Mapping[str, CompileResult], version: str, fallback: Compiler
-    ) -> None:
-        self._results, self._version, self._fallback = results, version, fallback
-
-    @property
-    def version(self) -> str:
-        return self._version
-
-    def submit(self, request: CompileRequest) -> Future[CompileResult]:
-        """Answer at once where all kernels of the request are known, else start compiling."""
-        asked = request.source, request.options, request.architecture, request.include_dirs
-        key = source_key(*asked)
-        known = self._results.get(key)
-        if known is None or (known.ok and not set(request.kernels) <= known.resources.keys()):
-            return self._fallback.submit(request)
-        answer: Future[CompileResult] = Future()
-        answer.set_result(known)
-        return answer
-
-    def close(self) -> None:
-        self._fallback.close()

@@ -10,8 +10,7 @@ import pytest
 from tuner.app.open import as_recorded
 from tuner.app.record import record, recording_plan
 from tuner.app.run import tune
-from tuner.compiler.base import CompileRequest
-from tuner.compiler.cache import AnsweringCompiler
+from tuner.compiler.base import AnsweringCompiler, CompileRequest
 from tuner.device.group import group_of
 from tuner.device.recorded.recording import RecordedDevice, load_recording, save_recording
 from tuner.device.simulated import SimulatedDevice

@@ -285,6 +285,8 @@ class RecordedDevice(Device):
         surroundings: Callable[[Workload], Surroundings | None] = lambda workload: None,
     ) -> None:
         self.path, self._surroundings = path, surroundings
+        # Those that were found to be measured as they are asked for.
+        self._usable: dict[Workload, RecordedWorkload] = {}
         self._recording = recording or load_recording(path)
         if self._recording.kernel != kernel:
             raise DeviceError(
@@ -379,6 +381,8 @@ class RecordedDevice(Device):
         return workload.baseline if program.config is None else program.config.key
 
     def _workload(self, workload: Workload) -> RecordedWorkload:
+        if workload in self._usable:
+            return self._usable[workload]
         found = self._recording.workloads.get(workload.key)
         if found is None:
             raise DeviceError(
@@ -397,6 +401,7 @@ class RecordedDevice(Device):
                 remedy=f"{ask} for what it holds, or use a GPU; where the space has changed since, "
                 "`tune record` makes a new one",
             )
+        self._usable[workload] = found
         return found
 
 
