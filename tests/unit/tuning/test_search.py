@@ -352,11 +352,9 @@ def test_a_config_of_a_past_run_is_tried_where_prune_leaves_it_out(
         warm = dict.fromkeys(plan.tuned, (invalid, slow))
         session.add_candidate(plan.candidate, plan.template.text, "")
         tracker = ProgressTracker(plan, session, "simulated", listener)
-        pools = pools_of(plan, candidates.evaluator(INITIAL))
-        verification = Verification(plan, session, candidates)
-        skipped = SkippedWorkloads(session)
-        run = Run(plan, session, candidates, pools, tracker, verification, skipped)
-        search_all(run, warm=warm)
+        of = pools_of(plan, candidates.evaluator(INITIAL)), tracker
+        skipped, verification = SkippedWorkloads(session), Verification(plan, session, candidates)
+        search_all(Run(plan, session, candidates, *of, verification, skipped), warm=warm)
         for workload in plan.tuned:
             tried = {trial.config for trial in session.trials(INITIAL, workload)}
             assert slow in tried
