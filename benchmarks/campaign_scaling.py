@@ -34,7 +34,7 @@ from environment import environment, require_clean, write_result
 from tuner.device.cuda.driver import gpu_name
 from tuner.extensions.scale.campaign.jobs import CampaignJob, tuning_job
 from tuner.extensions.scale.campaign.run import Campaign
-from tuner.model.settings import RunSettings
+from tuner.model.settings import GivenSettings
 from tuner.space.load import load_definition
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -130,7 +130,7 @@ def job_of(
     """Make the job that tunes an operator on its first workloads."""
     kernel = ROOT / f"kernels/sglang/{operator}.cu"
     tuned = load_definition(ROOT / f"search_spaces/sglang/{operator}.yaml").spec.tuned
-    settings: RunSettings = {
+    settings: GivenSettings = {
         "device": "cuda",
         "workloads": tuple(one.key for one in tuned[:workloads]),
     }

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tuner.app.plan import RunOptions
     from tuner.compiler.base import Compiler, CompileRequest, CompileResult
     from tuner.model.progress import Progress
-    from tuner.model.settings import RunSettings
+    from tuner.model.settings import GivenSettings
     from tuner.session.session import Session
     from tuner.space.plan import Plan
 
@@ -223,7 +223,7 @@ def record(asked: argparse.Namespace) -> None:
     seconds = Seconds(asked.work / f"{name}.seconds.json")
     session = asked.work / name
     resumed = session.exists()
-    settings: RunSettings = {"device": asked.device}
+    settings: GivenSettings = {"device": asked.device}
     if not resumed:
         settings = {
             "device": asked.device,
@@ -298,7 +298,7 @@ def fleet(asked: argparse.Namespace) -> None:
 
     name = f"fleet-N{asked.columns}{'-two' * asked.two}-seed{asked.seed}"
     seconds = Seconds(asked.work / f"{name}.seconds.json")
-    settings: RunSettings = {"device": asked.device, "peers": peers_of(asked), "seed": asked.seed}
+    settings: GivenSettings = {"device": asked.device, "peers": peers_of(asked), "seed": asked.seed}
     if asked.trials:
         settings["trials"] = asked.trials
     if asked.gpus:

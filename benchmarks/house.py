@@ -165,6 +165,39 @@ def repeated_classes(trees: Mapping[str, ast.Module]) -> dict[str, int]:
     return {name: count for name, count in sorted(counts.items()) if count > 1}
 
 
+def places_of_settings(trees: Mapping[str, ast.Module]) -> list[str]:
+    """List the classes and functions that write seven settings of a run or more as their own.
+
+    What inherits from a class that declares them, or has options made of them, writes none.
+    """
+    model = "tuner.model.settings"
+    classes = [node for node in trees[model].body if isinstance(node, ast.ClassDef)]
+    declaring = {node.name: _fields(node) for node in classes if node.name.endswith("Settings")}
+    known = set().union(*declaring.values())
+    found = [model]
+    for name, tree in trees.items():
+        for node in ast.walk(tree) if name != model else ():
+            if isinstance(node, ast.ClassDef) and not declaring.keys() & _names(*node.bases):
+                own = _fields(node)
+            elif isinstance(node, ast.FunctionDef) and "options" not in _names(
+                *node.decorator_list
+            ):
+                own = {one.arg for one in (*node.args.args, *node.args.kwonlyargs)}
+            else:
+                continue
+            if len(own & known) >= 7:
+                found.append(f"{name}.{node.name}")
+    return found
+
+
+def _fields(node: ast.ClassDef) -> set[str]:
+    return {one.target.id for one in node.body if isinstance(one, ast.AnnAssign)}
+
+
+def _names(*nodes: ast.expr) -> set[str]:
+    return {one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
 def function_lengths(trees: Mapping[str, ast.Module]) -> list[int]:
     """List the lengths of all functions in lines, without decorators, shortest first."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -221,6 +254,7 @@ def figures(root: Path = ROOT) -> dict[str, object]:
         "lines by part": [f"{part} {lines}" for part, lines in lines_by_part(root).items()],
         "cycles of modules": cycles(graph),
         "class names in several modules": repeated_classes(trees),
+        "places where settings are written": places_of_settings(trees),
         "functions, 90th percentile in lines": lengths[int(0.9 * len(lengths))],
         "functions, longest in lines": lengths[-1],
         "modules loaded by a recorded run": loaded,

@@ -400,8 +400,7 @@ def _not_asked(result: Json) -> Iterator[str]:
 
 def _beside_todays(result: Json) -> Iterator[str]:
     """Say what today's space has besides, and of how many cells space or code are others."""
-    from tuner.app.session_plan import headers_sha
-    from tuner.session.records import file_sha
+    from tuner.session.records import file_sha, headers_sha
     from tuner.space.load import load_definition
 
     space = ROOT / f"search_spaces/sglang/{result['kernel']}.yaml"

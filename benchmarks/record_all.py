@@ -32,7 +32,7 @@ from tuner.extensions.scale.campaign.jobs import CampaignJob, tuning_job
 from tuner.extensions.scale.campaign.run import Campaign
 from tuner.extensions.scale.campaign_view import make_campaign_view
 from tuner.model.errors import INTERRUPTED, InputError
-from tuner.model.settings import RunSettings
+from tuner.model.settings import GivenSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks/results"
@@ -89,7 +89,7 @@ def recording_job(
     how = ["--jobs", str(compilers)]
     if part.operators:
         how += ["--out", str(folder / f"{job}.json.xz")]
-    settings: RunSettings = {"device": "cuda", "trials": trials, "peers": part.peers or True}
+    settings: GivenSettings = {"device": "cuda", "trials": trials, "peers": part.peers or True}
     if part.workloads:
         settings["workloads"] = tuple(part.workloads)
     if part.operators:

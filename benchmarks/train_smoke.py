@@ -178,7 +178,7 @@ def reinforced(rows, tokenizer, place, args) -> dict[str, object]:
 
     from tuner import Effort, GrpoReward
 
-    effort = Effort(args.device, tuple(args.workload), trials=2, rounds=4)
+    effort = Effort(device=args.device, workloads=tuple(args.workload), trials=2, rounds=4)
     config = GRPOConfig(
         **common(place),
         per_device_train_batch_size=GENERATIONS,

@@ -6,6 +6,7 @@ the seams in `OPEN` other packages add by entry points of the seam's name.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -32,12 +33,12 @@ PROVERS = "tuner.provers"
 SEARCHERS = "tuner.searchers"
 OPEN = frozenset({COMMANDS, DEVICES, RECORDINGS, SEARCHERS})
 # What the core has by these names, and no extension may take.
-CORE = {
+CORE: dict[str, Collection[str]] = {
     COMMANDS: frozenset(
         {"run", "check", "render", "verify", "report", "devices", "knowledge", "record"}
     ),
     DEVICES: frozenset({"auto", "cuda", "recorded"}),
-    SEARCHERS: frozenset({"auto", "exhaustive", "random", "optuna", "classifier"}),
+    SEARCHERS: ("auto", "exhaustive", "random", "optuna", "classifier"),
 }
 OWN: dict[str, dict[str, str]] = {
     COMMANDS: {
@@ -84,6 +85,17 @@ def names_of(seam: str) -> list[str]:
     return list(points_of(seam))
 
 
+def searchers() -> list[str]:
+    """List what `--searcher` takes: the core's, then the families of extensions."""
+    return [*CORE[SEARCHERS], *(f"{family}:<strategy>" for family in names_of(SEARCHERS))]
+
+
+def is_searcher(name: str) -> bool:
+    """Tell a searcher's name; of a family nobody asks yet whether it has the strategy."""
+    family, _, strategy = name.partition(":")
+    return name in CORE[SEARCHERS] or (bool(strategy) and family in names_of(SEARCHERS))
+
+
 def load(seam: str, name: str, kind: type | None = None) -> Any:
     """Import what an extension calls by this name, which is of a `kind` where one is given.
 
@@ -117,6 +129,6 @@ def _broken(seam: str, point: EntryPoint, why: str) -> InputError:
 def points_of(seam: str) -> dict[str, EntryPoint]:
     """Find what is brought for a seam, by name; none in the place of ours or the core's."""
     own = {name: EntryPoint(name, place, seam) for name, place in OWN[seam].items()}
-    taken = own.keys() | CORE.get(seam, frozenset())
+    taken = {*own, *CORE.get(seam, ())}
     others = entry_points(group=seam) if seam in OPEN else ()
     return {**own, **{point.name: point for point in others if point.name not in taken}}

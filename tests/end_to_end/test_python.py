@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ import pytest
 
 import tuner
 from tuner.model.errors import InputError, KernelError, SessionError
-from tuner.model.run_config import RunConfig
-from tuner.model.settings import RunSettings
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
@@ -61,7 +58,12 @@ def test_what_is_wrong_is_an_exception_and_leaves_no_session(checkout: Path) -> 
         ({"time_s": float("nan")}, "`time_s` is nan: it is a number of seconds"),
         ({"max_cost": -1.0}, "`max_cost` is -1.0: it is an amount of money"),
         ({"enough": 2}, "`enough` is 2: it is a share of the best time"),
+        ({"enough": float("nan")}, "`enough` is nan: it is a share of the best time"),
         ({"variants_within": 1.5}, "`variants_within` is 1.5: it is a share"),
+        ({"jobs": 0}, "`jobs` is 0: it is a whole number from 1"),
+        ({"seed": None}, "`seed` is None: it is a whole number from 0 to"),
+        ({"objective": "speed"}, "`objective` is 'speed': it is time or energy or edp"),
+        ({"trails": 5}, "there is no setting `trails`\n  did you mean `trials`\\?"),
     ],
 )
 def test_a_number_that_no_run_can_have_is_told_before_there_is_a_session(
@@ -87,11 +89,6 @@ def test_a_session_is_gone_on_with_only_as_it_began(checkout: Path) -> None:
         tuner.tune(session="mine", trials=5)
     with pytest.raises(InputError, match=r"nothing was tuned for T=2,D=14336\n.*T=1,D=14336"):
         again.best({"T": 2, "D": 14336})
-
-
-def test_the_settings_are_those_of_the_config() -> None:
-    decided = {"finalists", "comparison_rounds", "surveyed"}
-    assert RunSettings.__optional_keys__ == {one.name for one in fields(RunConfig)} - decided
 
 
 def test_a_draft_is_of_the_kernel_and_the_instantiation_that_are_asked_for(

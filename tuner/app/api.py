@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, cast
 
 from tuner import plugins
 from tuner.app.plan import RunOptions
@@ -13,7 +14,7 @@ from tuner.app.run import run
 from tuner.model.errors import AgentError, InputError
 from tuner.model.kernel import Workload
 from tuner.model.progress import Progress
-from tuner.model.settings import VARIANTS_WITHIN, RunSettings
+from tuner.model.settings import VARIANTS_WITHIN, CallSettings, RunSettings, read, settings_in
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Result
 from tuner.session.store import DATABASE
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
     from tuner.dispatch.table import Exported
     from tuner.report.data import ReportData
+
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,15 @@ class TuningResult:
 
     def best(self, workload: Workload | Mapping[str, int] | str) -> Result:
         """Return the winner of a workload, such as `T=1024,D=4096`; raise `InputError` for none."""
-        wanted = _sizes(workload)
+        if isinstance(workload, Workload):
+            workload = workload.key
+        elif not isinstance(workload, str):
+            workload = ",".join(f"{axis}={size}" for axis, size in workload.items())
+        try:
+            pairs = (part.split("=") for part in workload.split(","))
+            wanted = {axis.strip(): int(size) for axis, size in pairs}
+        except ValueError:
+            raise InputError(f"workload {workload!r} is not NAME=NUMBER,...") from None
         for result in self.results:
             if result.workload.values == wanted:
                 return result
@@ -134,49 +146,66 @@ class TuningResult:
         return written
 
 
-def tune(
-    source: Path | str | None = None,
-    /,
-    *,
-    kernel: str | None = None,
-    instantiate: str | Sequence[str] = (),
-    include: Path | str | Sequence[Path | str] = (),
-    session: Path | str | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    jobs: int | None = None,
-    store: str | None = None,
-    copy_session: bool = False,
-    wait_s: float | None = None,
-    **settings: Unpack[RunSettings],
-) -> TuningResult:
+@dataclass(frozen=True, kw_only=True)
+class TuneKeywords(RunSettings, CallSettings):
+    """What `tune` takes by name: `progress` is called with a snapshot after every trial."""
+
+    progress: Callable[[Progress], None] | None = None
+
+
+class Tune(Protocol[P]):
+    """A function of a kernel and of the keywords of a model."""
+
+    def __call__(
+        self, source: Path | str | None = None, /, *args: P.args, **keywords: P.kwargs
+    ) -> TuningResult: ...
+
+
+def _taking(keywords: Callable[P, object]) -> Callable[[Callable[..., TuningResult]], Tune[P]]:
+    """Give a function the keywords of a model, for type checkers, editors and `help`."""
+
+    def take(function: Callable[..., TuningResult]) -> Tune[P]:
+        source, *_ = inspect.signature(function).parameters.values()
+        named = inspect.signature(keywords).parameters.values()
+        function.__signature__ = inspect.Signature([source, *named])  # type: ignore[attr-defined]
+        return cast("Tune[P]", function)
+
+    return take
+
+
+@_taking(TuneKeywords)
+def tune(source: Path | str | None = None, /, **keywords: Any) -> TuningResult:
     """Find the best config of a kernel for every workload and prove it against the baseline.
 
     Where `source` has no search space yet, one is drafted: `kernel` is which of its kernels,
     `instantiate` the template arguments (`"scale<float, 4>"`), `include` folders of headers.
     `session` is the folder for all that is found; where it holds a session, that is gone on with,
     and the settings must be those it began with. `progress` is called with a snapshot after every
-    trial; raising `KeyboardInterrupt` in it stops the run, which the same call resumes. `settings`
-    are those of `RunSettings`: `device`, `trials`, `workloads`, `operators` and so on.
+    trial; raising `KeyboardInterrupt` in it stops the run, which the same call resumes. The other
+    keywords are those of `RunSettings` and `CallSettings` in `tuner.model.settings`.
 
     Raises `InputError` for what is wrong with the files or the settings, `SessionError` where a
     session cannot go on, and `DeviceError` where the device cannot be used.
     """
-    folder = None if session is None else Path(session)
+    listener = _Listener(keywords.pop("progress", None))
+    calling = {one.name for one in settings_in(CallSettings)} & keywords.keys()
+    call = read(CallSettings, {name: keywords.pop(name) for name in calling})
+    folder = None if call.session is None else Path(call.session)
     resume = folder if folder is not None and (folder / DATABASE).exists() else None
+    template, headers = call.instantiate, call.include
     options = RunOptions(
         session=None if resume else folder,
-        jobs=jobs,
-        store=store,
-        copy_session=copy_session,
-        wait_s=wait_s,
+        jobs=call.jobs,
+        store=call.store,
+        copy_session=call.copy_session,
+        wait_s=call.wait_s,
         command=("tuner.tune", *([] if source is None else [str(source)])),
-        kernel=kernel,
-        instantiate=(instantiate,) if isinstance(instantiate, str) else tuple(instantiate),
-        include=tuple(map(Path, [include] if isinstance(include, str | Path) else include)),
+        kernel=call.kernel,
+        instantiate=(template,) if isinstance(template, str) else tuple(template),
+        include=tuple(map(Path, [headers] if isinstance(headers, str | Path) else headers)),
     )
-    listener = _Listener(progress)
     path = None if source is None else Path(source)
-    done = run(path, settings, options, listener, resume=resume)
+    done = run(path, keywords, options, listener, resume=resume)
     return TuningResult(done.folder, done.data, done.failure)
 
 
@@ -187,15 +216,3 @@ class _Listener:
     def update(self, progress: Progress) -> None:
         if self._progress is not None:
             self._progress(progress)
-
-
-def _sizes(workload: Workload | Mapping[str, int] | str) -> dict[str, int]:
-    if isinstance(workload, Workload):
-        return workload.values
-    if not isinstance(workload, str):
-        return dict(workload)
-    try:
-        pairs = (part.split("=") for part in workload.split(","))
-        return {axis.strip(): int(size) for axis, size in pairs}
-    except ValueError:
-        raise InputError(f"workload {workload!r} is not NAME=NUMBER,...") from None

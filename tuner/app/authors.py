@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tuner.compiler.base import Compiler
     from tuner.device.base import Device
     from tuner.model.errors import AgentError
-    from tuner.model.settings import RunSettings
+    from tuner.model.settings import GivenSettings
     from tuner.session.session import Session
     from tuner.space.plan import Plan
     from tuner.tuning.evaluator import Candidates
@@ -40,7 +40,7 @@ class Authors(Protocol):
     """What a run asks of the extension whose agents write; an `agent` is known to it alone."""
 
     def kernel_for(
-        self, problem: Path, settings: RunSettings, options: RunOptions, agent: object
+        self, problem: Path, settings: GivenSettings, options: RunOptions, agent: object
     ) -> tuple[Path, object]:
         """Give the kernel of a problem, written where there is none yet, and its agent."""
 

@@ -25,10 +25,13 @@ def find_space(kernel: Path, start: Path) -> Path:
     found = look_for_space(kernel, start)
     if found is not None:
         return found
+    drafting = f"`tune init {kernel}` drafts one"
+    if language_of(kernel) is OPENCL:
+        drafting = "write one, for none is drafted for OpenCL (docs/hardware.md)"
     raise SpaceError(
         f"no search space for {kernel}: there is no {FOLDER}/**/{kernel.name}.yaml and no "
         f"{FOLDER}/**/{kernel.stem}.yaml",
-        remedy=_drafting(kernel) + "; --space names one that lies elsewhere",
+        remedy=f"{drafting}; --space names one that lies elsewhere",
     )
 
 
@@ -47,12 +50,6 @@ def reads_space(kernel: Path, given: Path | str | None, space: Path) -> bool:
     except SpaceError:  # there is none, or there are several
         return False
     return found.exists() and space.samefile(found)
-
-
-def _drafting(kernel: Path) -> str:
-    if language_of(kernel) is OPENCL:
-        return "write one, for none is drafted for OpenCL (docs/hardware.md)"
-    return f"`tune init {kernel}` drafts one"
 
 
 def look_for_space(kernel: Path, start: Path, stem: str | None = None) -> Path | None:

@@ -43,7 +43,7 @@ from tuner.model.errors import (
     TunerError,
 )
 from tuner.model.languages import OPENCL, language_of
-from tuner.model.settings import FILES, RunSettings
+from tuner.model.settings import AUTO, FILES, GivenSettings
 from tuner.session.session import Session
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class OpenRun:
 def open_run(
     stack: ExitStack,
     kernel: Path | None,
-    settings: RunSettings,
+    settings: GivenSettings,
     options: RunOptions,
     *,
     resume: Path | None = None,
@@ -96,9 +96,17 @@ def open_run(
     `Interrupted`. Raises `InputError` for what is wrong with files and settings, and
     `SessionError` where a session cannot go on.
     """
+    from tuner.tuning.warm_start import open_knowledge
+
     session: Session | None = None
     if resume is not None:
-        session, plan = _reopened(stack, resume, kernel, settings, options)
+        if kernel is not None and kernel.suffix in PROBLEMS and not is_python_kernel(kernel):
+            kernel = kernel.with_suffix(".cu")
+        stack.push(partial(_say_how_to_resume, resume, options.resume_command))
+        session = stack.enter_context(Session.open(resume))
+        plan = resumed_plan(
+            session.directory, session.manifest, kernel, settings, may_run=options.may_run
+        )
     elif kernel is None:
         raise InputError("no kernel given; name a .cu file, or a session with --resume")
     else:
@@ -109,15 +117,24 @@ def open_run(
         if options.wait_s is not None and plan.config.agent != FILES:
             raise InputError(f"--wait is for --agent files, not for {plan.config.agent}")
     plan = options.change(plan) if options.change else plan
-    device, remote = _device(plan, options, stack)
+    compiler: Compiler | None = None
+    if options.cluster is not None:
+        # A cluster brings its compiler.
+        open_on_cluster: OpenOnCluster = plugins.load(plugins.REMOTES, "cluster")
+        device, compiler = open_on_cluster(options.cluster, plan, options.say, stack)
+    else:
+        asked = plan.config
+        opened = (asked.device, plan.spec, asked.operators, asked.workloads)
+        device = open_device(*opened, gpus=asked.gpus)
     stack.callback(device.close)
     if session is not None:
         require_same_device(session, device)
     elif not settings.get("workloads"):
         plan = as_recorded(plan, device, options.say)
     meter = meter_for(plan, device)
-    knowledge = _knowledge(options, device)
-    compiler = remote or compiler_for(plan.spec, device, options.jobs, stack)
+    warn = partial(_warn, options)
+    knowledge = open_knowledge(options.store, os.environ, device.info, warn)
+    compiler = compiler or compiler_for(plan.spec, device, options.jobs, stack)
     watches = watches_for(plan, device, compiler, stack)
     authoring = None
     if plan.config.rounds:
@@ -126,7 +143,8 @@ def open_run(
         plan = _with_device(plan, device)
         session = _new_session(plan, device, compiler, watches, options, stack)
     if options.copy_session:
-        stack.enter_context(_copier(session, options))
+        copying: Copying = plugins.load(plugins.REMOTES, "copies")
+        stack.enter_context(copying(session.directory, options.store, os.environ, warn))
     rounds, warning = None, ""
     if authoring is not None:
         rounds = authoring.run_rounds
@@ -134,39 +152,18 @@ def open_run(
     return OpenRun(plan, session, device, compiler, watches, rounds, warning, meter, knowledge)
 
 
-def _reopened(
-    stack: ExitStack,
-    folder: Path,
-    kernel: Path | None,
-    settings: RunSettings,
-    options: RunOptions,
-) -> tuple[Session, Plan]:
-    if kernel is not None and kernel.suffix in PROBLEMS and not is_python_kernel(kernel):
-        kernel = kernel.with_suffix(".cu")
-    stack.push(partial(_say_how_to_resume, folder, options.resume_command))
-    session = stack.enter_context(Session.open(folder))
-    known = (session.directory, session.manifest)
-    return session, resumed_plan(*known, kernel, settings, may_run=options.may_run)
-
-
-def _device(plan: Plan, options: RunOptions, stack: ExitStack) -> tuple[Device, Compiler | None]:
-    """Open the device, here or on a cluster, which brings its compiler."""
-    if options.cluster is not None:
-        open_on_cluster: OpenOnCluster = plugins.load(plugins.REMOTES, "cluster")
-        return open_on_cluster(options.cluster, plan, options.say, stack)
-    config = plan.config
-    opened = (config.device, plan.spec, config.operators, config.workloads)
-    return open_device(*opened, gpus=config.gpus), None
-
-
 def _with_device(plan: Plan, device: Device) -> Plan:
     """Write down what `auto` has found."""
-    if plan.config.device != "auto":
+    if plan.config.device != AUTO:
         return plan
     amd = is_amd(device.info.architecture)
     here = "opencl" if plan.spec.language is OPENCL else "hip" if amd else "cuda"
     name = "recorded" if device.info.recorded else here
     return replace(plan, config=replace(plan.config, device=name))
+
+
+def _warn(options: RunOptions, text: str) -> None:
+    options.say(f"Warning: {text}")
 
 
 def as_recorded(plan: Plan, device: Device, say: Callable[[str], None]) -> Plan:
@@ -188,8 +185,8 @@ def _keys(workloads: Iterable[Workload]) -> str:
 
 
 def _with_space(
-    kernel: Path, settings: RunSettings, options: RunOptions
-) -> tuple[RunSettings, bool]:
+    kernel: Path, settings: GivenSettings, options: RunOptions
+) -> tuple[GivenSettings, bool]:
     """Draft a search space for a kernel without one; tell whether it was drafted."""
     if settings.get("space") is not None or settings.get("template") is not None:
         if options.kernel or options.instantiate:
@@ -200,7 +197,9 @@ def _with_space(
         return settings, False
     require_kernel(kernel)
     names = tuple(name.strip() for name in (options.kernel or "").split(",") if name.strip())
-    found = _space_of(kernel, names)
+    found = look_for_space(kernel, Path.cwd())
+    if found is not None and len(names) == 1 and not is_for(found, names[0]):
+        found = look_for_space(kernel, Path.cwd(), f"{kernel.stem}_{names[0]}")
     if found is not None and options.instantiate:
         raise InputError(
             "--instantiate is for a draft, and there is a search space already",
@@ -213,28 +212,6 @@ def _with_space(
         find_space(kernel, Path.cwd())  # there is none, and nothing drafts one
     space = drafter().draft(kernel, names, options.instantiate, options.include, options.say)
     return {**settings, "space": space}, True
-
-
-def _space_of(kernel: Path, names: tuple[str, ...]) -> Path | None:
-    found = look_for_space(kernel, Path.cwd())
-    if len(names) != 1 or found is None or is_for(found, names[0]):
-        return found
-    return look_for_space(kernel, Path.cwd(), f"{kernel.stem}_{names[0]}")
-
-
-def _knowledge(options: RunOptions, device: Device) -> Knowledge | None:
-    from tuner.tuning.warm_start import open_knowledge
-
-    return open_knowledge(
-        *(options.store, os.environ, device.info), lambda text: options.say(f"Warning: {text}")
-    )
-
-
-def _copier(session: Session, options: RunOptions) -> AbstractContextManager[object]:
-    copying: Copying = plugins.load(plugins.REMOTES, "copies")
-    return copying(
-        session.directory, options.store, os.environ, lambda text: options.say(f"Warning: {text}")
-    )
 
 
 def _new_session(

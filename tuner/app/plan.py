@@ -6,11 +6,10 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from math import inf
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner import plugins
 from tuner.app.locate import require_kernel, require_space, space_of
 from tuner.app.trust import MayRun, nobody_asked
 from tuner.model.errors import InputError, KernelError
@@ -28,8 +27,10 @@ from tuner.model.settings import (
     MCTS,
     MCTS_ROUNDS,
     OPENAI,
-    SEARCHERS,
-    RunSettings,
+    CallSettings,
+    GivenSettings,
+    option_of,
+    read_settings,
 )
 from tuner.model.surroundings import ALONE
 from tuner.process.files import read_text
@@ -42,75 +43,52 @@ if TYPE_CHECKING:
 
 # What a draft is widened by at most: each round doubles a range.
 LITERAL_ROUNDS = 2
-# the least and the most of settings that are whole numbers
-_MOST = 2**63 - 1
-_WHOLE = {
-    "trials": (1, _MOST),
-    "rounds": (0, _MOST),
-    "max_tokens": (1, _MOST),
-    "max_variants": (1, _MOST),
-    "seed": (0, 2**32 - 1),
-}
-_SHARES = {
-    "enough": "0.001 looks on for gains of 0.1 %",
-    "variants_within": "0.02 serves a workload up to 2 % slower than its best",
-}
 OWNERS = {OPENAI: ("model", "max_tokens", "max_cost", "prices"), FILES: ("exchange",)}
-_OPTIONS = {
-    "time_s": "time",
-    "workloads": "workload",
-    "operators": "operator",
-    "prune": "no-prune",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunOptions(CallSettings):
     """How this run of a session goes: nothing that it finds depends on it.
 
-    `session` is the folder of a new session, one under `sessions/` otherwise. `copy_session` keeps
-    a copy of it in the store, which then must be a PostgreSQL server. `wait_s` is how long
-    to wait for an answer of the agent `files`, None for ever. `command` holds the words that
-    started the run, `resume_command` those before `--resume` that would go on with it. `change`
-    has its say on a plan before anything is opened, and `say` is told what a user should know.
-    `may_run` is asked before a stranger's Python runs. `kernel`, `instantiate` and `include` are
-    for the draft of a search space, where there is none yet. `cluster` measures and compiles in
-    the place of this machine.
+    `command` holds the words that started the run, `resume_command` those before `--resume` that
+    would go on with it. `change` has its say on a plan before anything is opened, and `say` is told
+    what a user should know. `may_run` is asked before a stranger's Python runs. `cluster` measures
+    and compiles in the place of this machine.
     """
 
     session: Path | None = None
-    jobs: int | None = None
-    store: str | None = None
-    copy_session: bool = False
-    wait_s: float | None = None
+    instantiate: tuple[str, ...] = ()
+    include: tuple[Path, ...] = ()
     command: tuple[str, ...] = ()
     resume_command: tuple[str, ...] = ()
     change: Callable[[Plan], Plan] | None = None
     say: Callable[[str], None] = logging.getLogger("tuner").warning
     may_run: MayRun = nobody_asked
-    kernel: str | None = None
-    instantiate: tuple[str, ...] = ()
-    include: tuple[Path, ...] = ()
     cluster: ClusterSettings | None = None
 
 
-def new_plan(kernel: Path, settings: RunSettings, *, drafted: bool = False) -> Plan:
-    """Find and read all that the settings name; raise `InputError` for what is wrong.
+def new_plan(kernel: Path, given: GivenSettings, *, drafted: bool = False) -> Plan:
+    """Find and read all that settings name; raise `InputError` for what is wrong.
 
-    `drafted` says that the search space was just drafted.
+    `given` are settings by the names of `RunSettings`; `drafted` says that the search space was
+    just drafted.
     """
+    from tuner.search.factory import require_searcher
+    from tuner.space.choices import chosen_operators
+
     require_kernel(kernel)
-    space, template = space_of(kernel, settings.get("space")), settings.get("template")
-    definition = read_space(space, None if template is None else Path(template))
-    require_same(kernel, definition.spec)
+    asked = read_settings(given)
+    space = space_of(kernel, asked.space)
+    definition = read_space(space, None if asked.template is None else Path(asked.template))
     spec = definition.spec
-    values: dict[str, Any] = {"workloads": spec.workloads, "operators": _operators(spec, {})}
-    values |= agent_settings(settings, drafted=drafted) | values_of(settings, spec)
-    if not values["workloads"]:
+    require_same(kernel, spec)
+    require_searcher(asked.searcher)
+    values: dict[str, Any] = {"operators": dict(chosen_operators(spec, {}))}
+    values |= agent_settings(given, drafted=drafted) | values_of(given, spec)
+    if not values.get("workloads"):
         values["workloads"] = spec.workloads
-    if values.get("enough", ENOUGH) < ENOUGH:
+    if asked.enough < ENOUGH:
         values["comparison_rounds"] = CLOSE_COMPARISON_ROUNDS
-    require_searcher(settings.get("searcher", AUTO))
     config = RunConfig(**values | {"space": spec.path, "template": spec.template})
     return plan_of(definition, config)
 
@@ -185,122 +163,70 @@ def require_portable(spec: KernelSpec) -> None:
                 )
 
 
-def require_searcher(name: str) -> None:
-    """Raise `InputError` for a searcher or a strategy that there isn't, before any measurement."""
-    family, colon, strategy = name.partition(":")
-    families = plugins.names_of(plugins.SEARCHERS)
-    if colon and family in families:
-        from tuner.search.factory import strategies_of
-
-        strategies_of(family).require(strategy)
-    elif name not in SEARCHERS:
-        known = ", ".join((*SEARCHERS, *(f"{one}:<strategy>" for one in families)))
-        raise InputError(f"{name!r} is no searcher", remedy=known)
-
-
 def new_session_folder(kernel: str, now: datetime) -> Path:
     """Name a folder under `sessions/` that isn't there yet."""
-    name = f"{kernel}-{now:%Y%m%d-%H%M%S}"
-    folder, number = Path("sessions") / name, 1
-    while folder.exists():
-        number += 1
-        folder = Path("sessions") / f"{name}-{number}"
-    return folder
+    name = Path("sessions") / f"{kernel}-{now:%Y%m%d-%H%M%S}"
+    numbered = (name.with_name(f"{name.name}-{number}") for number in count(2))
+    return next(folder for folder in chain([name], numbered) if not folder.exists())
 
 
-def option_of(setting: str) -> str:
-    """Name the option of the command line that gives a setting."""
-    return f"--{_OPTIONS.get(setting, setting).replace('_', '-')}"
-
-
-def require_numbers(settings: RunSettings) -> None:
-    """Raise `InputError` for a number that no run can have."""
-    for name, (least, most) in _WHOLE.items():
-        value = settings.get(name)
-        if value is not None and not (type(value) is int and least <= value <= most):
-            message = f"`{name}` is {value!r}: it is a whole number from {least} to {most}"
-            raise InputError(message, remedy=f"give another one, or leave {option_of(name)} out")
-    for name, what in (("time_s", "a number of seconds"), ("max_cost", "an amount of money")):
-        value = settings.get(name)
-        if value is not None and not (isinstance(value, int | float) and 0 <= value < inf):
-            message = f"`{name}` is {value!r}: it is {what} from 0 on"
-            raise InputError(message, remedy=f"give another one, or leave {option_of(name)} out")
-    for name, remedy in _SHARES.items():
-        value = settings.get(name, 0.0)
-        if not isinstance(value, int | float) or not 0.0 <= value < 1.0:
-            message = f"`{name}` is {value!r}: it is a share of the best time, from 0 to below 1"
-            raise InputError(message, remedy=remedy)
-
-
-def values_of(settings: RunSettings, spec: KernelSpec) -> dict[str, Any]:
+def values_of(given: GivenSettings, spec: KernelSpec) -> dict[str, Any]:
     """Read settings as a `RunConfig` has them; raise `InputError` for what the kernel lacks."""
+    from tuner.space.choices import chosen_operators
     from tuner.space.load import workload_from_text
 
-    require_numbers(settings)
-    values: dict[str, Any] = {**settings}
-    if "workloads" in settings:
-        given = settings["workloads"]
-        texts = (given,) if isinstance(given, str) else given
+    asked = read_settings(given)
+    values = dict(given)
+    if "workloads" in given:
+        texts = [asked.workloads] if isinstance(asked.workloads, str) else asked.workloads
         values["workloads"] = tuple(dict.fromkeys(workload_from_text(spec, text) for text in texts))
-    if "operators" in settings:
-        values["operators"] = _operators(spec, settings["operators"])
-    if "gpus" in settings and not settings["gpus"].strip():
+    if "operators" in given:
+        values["operators"] = dict(chosen_operators(spec, asked.operators))
+    if "gpus" in given and not asked.gpus.strip():
         raise InputError("no GPU is named", remedy="--gpus takes all, or numbers such as 0,1")
-    if "peers" in settings:
-        values["peers"] = _peers(spec, settings)
-    if "model" in settings:
-        values["model"] = settings["model"] or ""
+    if asked.peers:
+        from tuner.device.reference import chosen_peers, require_gpu
+
+        require_gpu(asked.device)
+        named = () if asked.peers is True else asked.peers
+        values["peers"] = chosen_peers(spec.reference, named)
+    elif "peers" in given:
+        values["peers"] = ()
+    if "model" in given:
+        values["model"] = asked.model or ""
     for name in ("space", "template", "prices", "exchange"):
         if values.get(name) is not None:
             values[name] = Path(values[name]).resolve()
-    if "sources" in settings:
-        values["sources"] = tuple(Path(folder).resolve() for folder in settings["sources"])
+    if "sources" in given:
+        values["sources"] = tuple(Path(folder).resolve() for folder in asked.sources)
     # What is left open is decided by `agent_settings`, with the others.
-    open_ = (name for name in ("rounds", "policy") if values.get(name, 0) is None)
-    for name in (*open_, *(["agent"] if values.get("agent") == AUTO else [])):
-        del values[name]
-    return values
+    open_ = {name for name in ("rounds", "policy") if values.get(name, 0) is None}
+    open_ |= {"agent"} if values.get("agent") == AUTO else set()
+    return {name: value for name, value in values.items() if name not in open_}
 
 
-def _operators(spec: KernelSpec, given: Mapping[str, str]) -> Mapping[str, str]:
-    from tuner.space.choices import chosen_operators
-
-    return dict(chosen_operators(spec, given))
-
-
-def _peers(spec: KernelSpec, settings: RunSettings) -> tuple[str, ...]:
-    from tuner.device.reference import chosen_peers, require_gpu
-
-    asked = settings["peers"]
-    if not asked:
-        return ()
-    require_gpu(settings.get("device", AUTO))
-    return chosen_peers(spec.reference, () if asked is True else asked)
-
-
-def agent_settings(settings: RunSettings, *, drafted: bool) -> dict[str, Any]:
+def agent_settings(given: GivenSettings, *, drafted: bool) -> dict[str, Any]:
     """Say who writes further templates, how often and on what; raise where that can't be.
 
     `drafted` says that the search space was just drafted.
     """
-    require_numbers(settings)
+    asked = read_settings(given)
     # A key in the environment alone sends nothing anywhere: a model has to be named.
-    agent, model, exchange = (settings.get(name) for name in ("agent", "model", "exchange"))
-    if agent in (None, AUTO):
-        agent = OPENAI if model else FILES if exchange else LITERAL
-    if agent == OPENAI and not model:
+    agent, rounds = asked.agent, asked.rounds
+    if agent == AUTO:
+        agent = OPENAI if asked.model else FILES if asked.exchange else LITERAL
+    if agent == OPENAI and not asked.model:
         raise InputError("--agent openai needs the name of a model: --model NAME")
-    if agent == FILES and exchange is None:
+    if agent == FILES and asked.exchange is None:
         raise InputError("--agent files needs a folder to write to: --exchange DIR")
     for owner, names in OWNERS.items():
-        given = [option_of(name) for name in names if settings.get(name) is not None]
-        if given and agent != owner:
-            raise InputError(f"{', '.join(given)} is for --agent {owner}, not for {agent}")
-    rounds = settings.get("rounds")
+        owned = [option_of(name) for name in names if given.get(name) is not None]
+        if owned and agent != owner:
+            raise InputError(f"{', '.join(owned)} is for --agent {owner}, not for {agent}")
     if rounds is None:
         literal = LITERAL_ROUNDS if drafted else 0
         rounds = literal if agent == LITERAL else DEFAULT_ROUNDS
-    policy = settings.get("policy") or (GREEDY if rounds < MCTS_ROUNDS else MCTS)
+    policy = asked.policy or (GREEDY if rounds < MCTS_ROUNDS else MCTS)
     return {"agent": agent, "rounds": rounds, "policy": policy}
 
 
@@ -358,16 +284,13 @@ def plan_of(definition: Definition, config: RunConfig) -> Plan:
 
 def require_same(kernel: Path, spec: KernelSpec) -> None:
     """Raise `KernelError` where a search space is for another kernel."""
-    if not spec.source.samefile(kernel) and not _is_extracted(spec.source, kernel):
+    if spec.source.samefile(kernel):
+        return
+    # `tune init` says in the first line of what it extracts from which file
+    words = read_text(spec.source).partition("\n\n")[0].replace("//", " ").split()
+    if "extracted" not in words or all(word.strip(",") != kernel.name for word in words):
         raise KernelError(
             f"the search space is for {spec.source}, not for {kernel}",
             path=spec.path,
             remedy="name the right one with --space",
         )
-
-
-def _is_extracted(source: Path, kernel: Path) -> bool:
-    # `tune init` says in the first line from which file
-    first = read_text(source).partition("\n\n")[0]
-    words = first.replace("//", " ").split()
-    return "extracted" in words and any(word.strip(",") == kernel.name for word in words)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tuner.app.plan import read_chosen
-from tuner.model.config import Config, Parameter, SearchSpace, format_value
+from tuner.model.config import Config, SearchSpace, format_value
 from tuner.model.errors import SpaceError
 from tuner.model.expressions import Value
 from tuner.model.kernel import KernelSpec
@@ -54,19 +54,16 @@ def chosen_config(spec: KernelSpec, space: SearchSpace, given: Mapping[str, str]
             path=spec.path,
             remedy="give each as name=value: this space has no default config",
         )
-    return Config.of(
-        (p.name, _value(spec, p, given[p.name]) if p.name in given else default[p.name])
-        for p in space.parameters
-    )
-
-
-def _value(spec: KernelSpec, parameter: Parameter, text: str) -> Value:
-    for value in parameter.values:
-        if format_value(value) == text:
-            return value
-    raise SpaceError(
-        f"{parameter.name} cannot be {text!r}",
-        path=spec.path,
-        line=parameter.line,
-        remedy=f"values: {', '.join(map(format_value, parameter.values))}",
-    )
+    chosen: dict[str, Value] = {**default}
+    for parameter in space.parameters:
+        name, known = parameter.name, {format_value(value): value for value in parameter.values}
+        if name in given and given[name] not in known:
+            raise SpaceError(
+                f"{name} cannot be {given[name]!r}",
+                path=spec.path,
+                line=parameter.line,
+                remedy=f"values: {', '.join(known)}",
+            )
+        if name in given:
+            chosen[name] = known[given[name]]
+    return Config.of((name, chosen[name]) for name in space.names)

@@ -17,7 +17,7 @@ from tuner.dispatch.set_cover import preload_solver
 from tuner.model.errors import AgentError, AwaitedError, ClusterLost, DeviceLost
 from tuner.model.kernel import Workload
 from tuner.model.progress import Listener
-from tuner.model.settings import RunSettings
+from tuner.model.settings import GivenSettings
 from tuner.model.trial import Result
 from tuner.process.files import read_text
 from tuner.search.factory import EXHAUSTIVE_BELOW, preload
@@ -59,7 +59,7 @@ class FinishedRun:
 
 def run(
     kernel: Path | None,
-    settings: RunSettings,
+    settings: GivenSettings,
     options: RunOptions,
     listener: Listener,
     *,

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     help="Configs to compile, spread evenly over the valid ones; the default config is added.",
 )
 @click.option("--no-run", is_flag=True, help="Don't run the baseline on the CPU.")
-@options.operator(help="The variant of the operator to compile; repeatable.")
+@options.setting("operators", help="The variant of the operator to compile; repeatable.")
 @options.as_json
 def command(
     space: Path,
     target: str | None,
     sample: int,
     no_run: bool,
-    operator: tuple[tuple[str, str], ...],
+    operators: tuple[tuple[str, str], ...],
     as_json: bool,
 ) -> None:
     """Check SPACE.yaml, its template, its kernel and its reference; no GPU is needed.
@@ -55,9 +55,9 @@ def command(
 
     from tuner.app.check import check
 
-    operators = options.unique(operator, "operator")
+    chosen = options.unique(operators, "operator")
     with stdout_kept_for_result(as_json):
-        found = check(space, target=target, sample=sample, operators=operators, run=not no_run)
+        found = check(space, target=target, sample=sample, operators=chosen, run=not no_run)
     if as_json:
         click.echo(json.dumps(as_object(found)))
         return
@@ -112,7 +112,13 @@ def as_text(found: SpaceCheck) -> Iterator[RenderableType]:
         left = [f"{about}{found.searched[workload]:,}"] if pruned else []
         valid.add_row(f"{workload}{held_out}", f"{about}{count:,}", *left)
     yield valid
-    yield from _shown(found)
+    for proof in found.proofs:
+        if proof.findings:
+            yield f"\nThe baseline, run on the CPU with {proof.workload}:"
+        for one in proof.findings:
+            yield f"  {found.spec.path.name}:{one.line}: {one.text}"
+        if proof.open_because:
+            yield f"\nNot shown by a run on the CPU: {proof.open_because}"
     yield (
         f"\nThe baseline compiles, and of {len(found.sample)} sampled configs "
         f"{_fitting(found)} compile within the limits, for {target.architecture} with "
@@ -126,16 +132,6 @@ def as_text(found: SpaceCheck) -> Iterator[RenderableType]:
         yield "\nno mistakes found"
     else:
         yield "\nno mistakes found, but none of the sampled configs can run: see the reasons above"
-
-
-def _shown(found: SpaceCheck) -> Iterator[str]:
-    for proof in found.proofs:
-        if proof.findings:
-            yield f"\nThe baseline, run on the CPU with {proof.workload}:"
-        for one in proof.findings:
-            yield f"  {found.spec.path.name}:{one.line}: {one.text}"
-        if proof.open_because:
-            yield f"\nNot shown by a run on the CPU: {proof.open_because}"
 
 
 def _fitting(found: SpaceCheck) -> int:

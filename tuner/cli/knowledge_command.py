@@ -14,7 +14,7 @@ from tuner.cli import options
 from tuner.model.errors import InputError
 
 if TYPE_CHECKING:
-    from tuner.session.knowledge import KnowledgeStore, KnowledgeSummary
+    from tuner.session.knowledge import KnowledgeStore
 
 _COLUMNS = ("kernel", "device", "searches", "workloads", "best speedup", "last run")
 
@@ -28,7 +28,7 @@ def command() -> None:
 
 
 @command.command("list")
-@options.store
+@options.setting("store")
 @options.as_json
 def list_known(store: str | None, as_json: bool) -> None:
     """List the stored results, by kernel and device."""
@@ -41,14 +41,24 @@ def list_known(store: str | None, as_json: bool) -> None:
         click.echo(json.dumps(told))
         return
     click.echo(f"store {opened.location}")
-    for line in _lines(known):
-        click.echo(line)
+    if not known:
+        click.echo("nothing is known yet")
+        return
+    rows = [_COLUMNS]
+    for one in known:
+        kernel = one.kernel + "".join(f" {name}={value}" for name, value in one.operators.items())
+        speedup = "" if one.speedup is None else f"{one.speedup:.2f}x"
+        counts = (str(one.searches), str(one.workloads))
+        rows.append((kernel, one.device, *counts, speedup, one.last[:10]))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
 
 
 @command.command("forget")
 @click.argument("kernel")
 @click.option("--device", metavar="NAME", help="Only what was found on this device.")
-@options.store
+@options.setting("store")
 def forget(kernel: str, device: str | None, store: str | None) -> None:
     """Delete the stored results of KERNEL, such as silu_and_mul."""
     opened = _opened(store)
@@ -64,7 +74,7 @@ def forget(kernel: str, device: str | None, store: str | None) -> None:
 
 @command.command("merge")
 @click.argument("other", metavar="URL|FILE")
-@options.store
+@options.setting("store")
 def merge(other: str, store: str | None) -> None:
     """Add the results of another store."""
     from tuner.session.knowledge import ALL_SEARCHES
@@ -80,7 +90,7 @@ def merge(other: str, store: str | None) -> None:
 
 @command.command("add")
 @click.argument("sessions", metavar="SESSION...", nargs=-1, required=True, type=options.folder)
-@options.store
+@options.setting("store")
 def add(sessions: tuple[Path, ...], store: str | None) -> None:
     """Add the results of these sessions, such as those of another machine."""
     from tuner.session.session import Session
@@ -101,19 +111,6 @@ def _opened(option: str | None) -> KnowledgeStore:
     if place is None:
         raise InputError("there is no store: it is `none`", remedy="name one with --store")
     return KnowledgeStore(place)
-
-
-def _lines(known: list[KnowledgeSummary]) -> list[str]:
-    if not known:
-        return ["nothing is known yet"]
-    rows = [_COLUMNS]
-    for one in known:
-        kernel = one.kernel + "".join(f" {name}={value}" for name, value in one.operators.items())
-        speedup = "" if one.speedup is None else f"{one.speedup:.2f}x"
-        counts = (str(one.searches), str(one.workloads))
-        rows.append((kernel, one.device, *counts, speedup, one.last[:10]))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _searches(count: int) -> str:

@@ -6,33 +6,44 @@ import re
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from tuner import plugins
 from tuner.model.settings import (
-    MCTS_ROUNDS,
-    POLICIES,
-    SEARCHERS,
+    ASSIGNMENT,
+    FOLDER,
+    MONEY,
+    NEW_FOLDER,
+    PATH,
+    SEARCHER,
+    SECONDS,
+    SEED,
+    SETTINGS,
+    SHARE,
+    CallSettings,
     RunSettings,
     duration_s,
+    settings_in,
 )
+from tuner.model.settings import FILE as SOME_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tuner.model.cluster import TlsFiles
 
+Command = TypeVar("Command", bound="Callable[..., object]")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _SHARE = re.compile(r"(\d+(?:\.\d+)?(?:e-\d+)?)\s*(%?)")
 
 
 def seed(text: str) -> int:
     """Read a seed that every searcher takes."""
-    if not text.isdecimal() or int(text) >= 2**32:
-        raise click.BadParameter(f"{text!r} is not a whole number from 0 to {2**32 - 1}")
+    if not text.isdecimal() or int(text) > SEED.bounds["le"]:
+        raise click.BadParameter(f"{text!r} is not {SEED.said}")
     return int(text)
 
 
@@ -46,12 +57,9 @@ def seconds(text: str) -> float:
 
 def searcher(text: str) -> str:
     """Check a searcher's name; a strategy is checked where Kernel Tuner is loaded."""
-    family, _, strategy = text.partition(":")
-    families = plugins.names_of(plugins.SEARCHERS)
-    if text in SEARCHERS or (family in families and strategy):
-        return text
-    known = ", ".join((*SEARCHERS, *(f"{one}:<strategy>" for one in families)))
-    raise click.BadParameter(f"{text!r} is none of {known}")
+    if not plugins.is_searcher(text):
+        raise click.BadParameter(f"{text!r} is none of {', '.join(plugins.searchers())}")
+    return text
 
 
 def share(text: str) -> float:
@@ -95,153 +103,96 @@ def unique(pairs: tuple[tuple[str, str], ...], what: str) -> dict[str, str]:
     return dict(pairs)
 
 
-def percent(text: str) -> float:
-    """Read a number from 0 to 100; NaN is none."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.0 <= value <= 100.0:
-        raise click.BadParameter(f"{text!r} is not a number from 0 to 100")
-    return value
+# How the words of an option are read, and what stands for them in a help text.
+_READERS: dict[str, dict[str, Any]] = {
+    SOME_FILE: {"type": FILE},
+    FOLDER: {"type": click.Path(exists=True, file_okay=False, path_type=Path), "metavar": "DIR"},
+    NEW_FOLDER: {"type": folder, "metavar": "DIR"},
+    PATH: {"type": click.Path(path_type=Path)},
+    SEARCHER: {"type": searcher, "metavar": "SEARCHER"},
+    ASSIGNMENT: {"type": assignment, "metavar": "NAME=VALUE"},
+    SHARE.said: {"type": share, "metavar": "SHARE"},
+    SECONDS.said: {"type": seconds, "metavar": "TIME"},
+    MONEY.said: {"type": click.FloatRange(min=0, min_open=True), "metavar": "MONEY"},
+    SEED.said: {"type": seed, "metavar": "N"},
+}
 
 
-_SETTINGS = {"time": "time_s", "workload": "workloads", "operator": "operators"}
+def setting(name: str, /, **changes: Any) -> Callable[[Command], Command]:
+    """Declare the option of a setting, with what a command says differently of it."""
+    stated = SETTINGS[name]
+    form: dict[str, Any] = {"help": stated.help, "multiple": stated.several}
+    if stated.within is not None:
+        form |= {"metavar": "N", "type": click.IntRange(min=stated.within.bounds.get("ge"))}
+    form |= _READERS.get(stated.within.said if stated.within else stated.reads, {})
+    if stated.choices:
+        form["type"] = click.Choice(stated.choices)
+    if stated.metavar:
+        form["metavar"] = stated.metavar
+    if stated.default is True:
+        form |= {"flag_value": False, "default": True}
+    elif stated.default is False or name == "peers":
+        form["is_flag"] = True
+    declare = click.option(stated.option, name, **(form | changes))
+    if name != "peers":
+        return declare
+    # `--peers` is all of them, `--peer NAME` some.
+    some = click.option("--peer", metavar="NAME", multiple=True, help="Only this peer; repeatable.")
+    return lambda command: declare(some(command))
 
 
-def settings_of(context: click.Context, values: Mapping[str, Any]) -> RunSettings:
+def settings(
+    command: str | None = None, first: str | None = None, last: str | None = None, /, **helps: str
+) -> Callable[[Command], Command]:
+    """Declare the options of all settings that a command offers, from the `first` to the `last`.
+
+    Without a command they are those of `tune KERNEL.cu`. `helps` are texts of the command's own.
+    """
+    names = list(SETTINGS)
+    names = names[names.index(first) if first else 0 : names.index(last) + 1 if last else None]
+    offered = [one for one in names if command is None or command in SETTINGS[one].commands]
+
+    def declare(function: Command) -> Command:
+        for name in reversed(offered):
+            function = setting(name, **({"help": helps[name]} if name in helps else {}))(function)
+        return function
+
+    return declare
+
+
+def settings_of(context: click.Context, values: Mapping[str, Any]) -> dict[str, Any]:
     """Collect the settings of a run that stand on the command line."""
 
-    def given(name: str) -> bool:
+    def is_given(name: str) -> bool:
         return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
-    known = RunSettings.__optional_keys__
-    settings = {_SETTINGS.get(n, n): v for n, v in values.items() if given(n)}
-    if "operators" in settings:
-        settings["operators"] = unique(settings["operators"], "operator")
-    if "peer" in settings or "peers" in settings:
-        settings["peers"] = settings.get("peer") or True
-    return cast(RunSettings, {name: value for name, value in settings.items() if name in known})
+    known = [one.name for one in settings_in(RunSettings) if one.name in values]
+    given = {name: values[name] for name in known if is_given(name)}
+    if "operators" in given:
+        given["operators"] = unique(given["operators"], "operator")
+    if values.get("peer"):
+        given["peers"] = values["peer"]
+    return given
 
 
-# Whole options, for commands where they mean the same.
-space = click.option(
-    "--space", type=FILE, help="The search space; by default search_spaces/**/KERNEL.yaml."
-)
-kernel = partial(
-    click.option,
-    "--kernel",
-    metavar="NAME[,NAME]",
-    help="The kernel, or the kernels, where the file has several.",
-)
-instantiate = click.option(
-    "--instantiate",
-    metavar="ARGUMENTS",
-    multiple=True,
-    help="Which instantiation of a template to tune: 'bf16, 8' or 'scale<__nv_bfloat16, 8>'.",
-)
-include = click.option(
-    "--include",
-    metavar="DIR",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Where the project's headers are; repeatable.",
-)
+def call_settings_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Collect what says how this one call goes, and no session keeps."""
+    known = (one.name for one in settings_in(CallSettings))
+    return {name: values[name] for name in known if name in values}
+
+
 moved_space = click.option(
     "--space", type=FILE, help="The session's search space, where it is no longer where it was."
-)
-policy = click.option(
-    "--policy",
-    type=click.Choice(POLICIES),
-    help="What chooses the template that a round builds on; by default greedy, and mcts from "
-    f"{MCTS_ROUNDS} rounds on.",
-)
-gpus = click.option(
-    "--gpus",
-    metavar="all|0,1",
-    help="The GPUs that share the workloads, each timing its own; with recorded and host, how many "
-    "of them side by side.",
-)
-surroundings = click.option(
-    "--surroundings",
-    metavar="NAME",
-    default="auto",
-    help="What the kernel is timed in: auto (the neighbours that the space gives each workload, "
-    "else alone), alone, or the name of some that the space gives.",
-)
-variants_within = click.option(
-    "--variants-within",
-    metavar="SHARE",
-    type=share,
-    help="How much slower than its best a workload may run, to save variants; 2 % by default.",
-)
-max_variants = click.option(
-    "--max-variants",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Keep the best N variants, instead of --variants-within.",
-)
-prune = click.option(
-    "--no-prune",
-    "prune",
-    flag_value=False,
-    default=True,
-    help="Try configs too that the space's `prune` leaves out as slow.",
-)
-store = click.option(
-    "--store",
-    metavar="URL|FILE|none",
-    help="The store of past runs, to start from and to add to: a file, a database's URL, or none; "
-    "by default $TUNE_STORE, or a file of your own.",
-)
-copy_session = click.option(
-    "--copy-session",
-    is_flag=True,
-    help="Copy the session to the store as well, a PostgreSQL server, while the run goes on.",
 )
 trust = click.option(
     "--trust", is_flag=True, help="Run the session's reference, Python that you have read."
 )
-token = click.option(
-    "--token-file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="The token that coordinator and workers share; by default $TUNE_CLUSTER_TOKEN.",
+resume = click.option(
+    "--resume", metavar="DIR", type=folder, help="Go on with the session in this folder."
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-
-# Options that want a `help` of each command's own; `count` wants its name, too.
+# It wants a name and a `help` of each command's own.
 count = partial(click.option, metavar="N", type=click.IntRange(min=1))
-jobs = partial(
-    count, "--jobs", help="How many compilers run at a time; by default one for each core."
-)
-time = partial(click.option, "--time", metavar="TIME", type=seconds)
-workload = partial(click.option, "--workload", metavar="T=1024,...", multiple=True)
-operator = partial(click.option, "--operator", metavar="NAME=VALUE", multiple=True, type=assignment)
-session = partial(click.option, "--session", metavar="DIR", type=folder)
-resume = partial(
-    click.option,
-    "--resume",
-    metavar="DIR",
-    type=folder,
-    help="Go on with the session in this folder.",
-)
-sources = partial(
-    click.option,
-    "--sources",
-    metavar="DIR",
-    multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-)
-
-
-def tls(command: Callable[..., None]) -> Callable[..., None]:
-    """Declare the certificates of a cluster's connections."""
-    pem = partial(click.option, metavar="PEM", type=click.Path(path_type=Path))
-    authority = pem("--tls-ca", help="The certificate that signed all of the cluster's.")
-    certificate = pem("--tls-cert", help="The certificate to show.")
-    key = pem("--tls-key", help="Its key, where that is not in the same file.")
-    return authority(certificate(key(command)))
 
 
 def tls_files(
@@ -272,23 +223,3 @@ def require_one_choice(within: float | None, most: int | None) -> None:
     """Refuse both ways of choosing variants at once."""
     if within is not None and most is not None:
         raise click.UsageError("--variants-within and --max-variants exclude one another")
-
-
-def enough(default: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Declare `--enough`, with what it is by default."""
-    return click.option(
-        "--enough",
-        metavar="SHARE",
-        type=share,
-        help="End the search of a workload where what is untried is thought to save less than this "
-        f"share of the best time; {default:.1%} by default.",
-    )
-
-
-def peers(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Declare `--peers` and, as often as one likes, `--peer NAME`; the help begins with `text`."""
-    every = click.option(
-        "--peers", is_flag=True, help=f"{text} the implementations that KERNEL.py names as peers."
-    )
-    some = click.option("--peer", metavar="NAME", multiple=True, help="Only this peer; repeatable.")
-    return lambda command: every(some(command))

@@ -11,34 +11,30 @@ import click
 from tuner.app.environment import program_name
 from tuner.cli import options
 from tuner.cli.exits import require_writable, terminated_as_interrupted, writing
+from tuner.model.settings import RECORD
 
 
 @click.command("record")
-@click.argument("kernel", metavar="KERNEL.cu", required=False, type=click.Path(path_type=Path))
-@options.space
-@click.option("--device", metavar="DEVICE", help="cuda, cuda:N, hip, hip:N, opencl or opencl:N.")
-@options.gpus
-@options.workload(help="Record this workload instead of all in the space; repeatable.")
-@options.operator(help="The variant of the operator to record; repeatable.")
-@options.count(
-    "--trials",
-    help="Search with N trials on each workload and measure as many again; by default every "
+@click.argument("source", metavar="KERNEL.cu", required=False, type=click.Path(path_type=Path))
+@options.settings(
+    RECORD,
+    device="cuda, cuda:N, hip, hip:N, opencl or opencl:N.",
+    trials="Search with N trials on each workload and measure as many again; by default every "
     "config is measured that constraints and `prune` allow.",
+    peers="Record the implementations that KERNEL.py names as peers.",
+    workloads="Record this workload instead of all in the space; repeatable.",
+    operators="The variant of the operator to record; repeatable.",
+    session="Folder for the session; new or empty.",
 )
-@options.surroundings
-@options.prune
-@options.peers("Record")
+@options.resume
+@options.trust
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     help="The file; by default under recordings/GPU/ beside the kernel.",
 )
-@options.session(help="Folder for the session; new or empty.")
-@options.resume()
-@options.trust
-@options.jobs()
 @click.pass_context
-def command(context: click.Context, /, kernel: Path | None, **values: Any) -> None:
+def command(context: click.Context, /, source: Path | None, **values: Any) -> None:
     """Measure configs of KERNEL.cu on every workload, all or a part, and write a recording.
 
     A part is what a search tries, what is best on the other workloads, and random configs.
@@ -55,9 +51,8 @@ def command(context: click.Context, /, kernel: Path | None, **values: Any) -> No
     if out is not None:
         require_writable(out.parent, "--out")
     run_options = RunOptions(
-        session=values["session"],
-        jobs=values["jobs"],
-        command=(program_name(), "record", str(kernel)),
+        **options.call_settings_of(values),
+        command=(program_name(), "record", str(source)),
         resume_command=("record", *(() if out is None else ("--out", str(out)))),
         change=recording_plan,
         may_run=options.asker(values["trust"]),
@@ -65,7 +60,7 @@ def command(context: click.Context, /, kernel: Path | None, **values: Any) -> No
     settings = options.settings_of(context, values)
     console = Console(highlight=False)
     with terminated_as_interrupted(), ExitStack() as stack:
-        run = open_run(stack, kernel, settings, run_options, resume=values["resume"])
+        run = open_run(stack, source, settings, run_options, resume=values["resume"])
         console.print(f"session {run.session.directory}", markup=False)
         with make_view(console, quiet=False) as view:
             made = record(

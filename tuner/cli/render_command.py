@@ -17,12 +17,12 @@ from tuner.cli import options
     metavar="T=1024,...",
     help="The sizes for templates that use axes; by default the space's first workload.",
 )
-@options.operator(help="The variant of the operator to render; repeatable.")
+@options.setting("operators", help="The variant of the operator to render; repeatable.")
 def command(
     space: Path,
     values: tuple[tuple[str, str], ...],
     workload: str | None,
-    operator: tuple[tuple[str, str], ...],
+    operators: tuple[tuple[str, str], ...],
 ) -> None:
     """Print the CUDA source of one config of SPACE.yaml.
 
@@ -34,6 +34,6 @@ def command(
         space,
         options.unique(values, "parameter"),
         workload=workload,
-        operators=options.unique(operator, "operator"),
+        operators=options.unique(operators, "operator"),
     )
     click.echo(source, nl=not source.endswith("\n"))

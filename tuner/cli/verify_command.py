@@ -16,8 +16,6 @@ from tuner.cli.exits import stdout_kept_for_result
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.table import Table
-
     from tuner.model.trial import Check, Result
 
 FAILED = 3
@@ -33,7 +31,7 @@ FAILED = 3
     show_default=True,
     help="cuda, cuda:N, host, or auto: a GPU if there is one, or the CPU.",
 )
-@options.jobs(help="How many compilers run at a time.")
+@options.setting("jobs", help="How many compilers run at a time.")
 @options.trust
 @options.as_json
 def command(
@@ -80,9 +78,16 @@ def as_object(folder: Path, checks: Sequence[Check]) -> dict[str, object]:
 
 def _print(results: Sequence[Result], checks: Sequence[Check]) -> None:
     from rich.console import Console
+    from rich.table import Table
 
     console = Console(highlight=False)
-    console.print(_table(checks))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("check", "passed", "failed", "not run"):
+        table.add_column(title, justify="left" if title == "check" else "right")
+    for kind in dict.fromkeys(check.kind for check in checks):
+        of_kind = [check.passed for check in checks if check.kind == kind]
+        table.add_row(kind, *(str(of_kind.count(verdict)) for verdict in (True, False, None)))
+    console.print(table)
     for check in checks:
         if check.passed is False:
             told = f"{check.kind} {check.workload} FAILED: {check.reason}"
@@ -103,15 +108,3 @@ def _print(results: Sequence[Result], checks: Sequence[Check]) -> None:
         markup=False,
         soft_wrap=True,
     )
-
-
-def _table(checks: Sequence[Check]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("check", "passed", "failed", "not run"):
-        table.add_column(title, justify="left" if title == "check" else "right")
-    for kind in dict.fromkeys(check.kind for check in checks):
-        of_kind = [check.passed for check in checks if check.kind == kind]
-        table.add_row(kind, *(str(of_kind.count(verdict)) for verdict in (True, False, None)))
-    return table

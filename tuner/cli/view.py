@@ -68,17 +68,10 @@ def make_view(console: Console, *, quiet: bool) -> View:
     """Choose the view that suits the console; it also tells who started this process, if asked."""
     from tuner.app.progress_lines import progress_writer
 
-    shown = _console_view(console, quiet=quiet)
+    live = console.is_terminal and not console.is_dumb_terminal
+    shown = View() if quiet else LiveView(console) if live else PlainView(console)
     writer = progress_writer()
     return shown if writer is None else ToldView(shown, writer)
-
-
-def _console_view(console: Console, *, quiet: bool) -> View:
-    if quiet:
-        return View()
-    if console.is_terminal and not console.is_dumb_terminal:
-        return LiveView(console)
-    return PlainView(console)
 
 
 class ToldView(View):
@@ -152,24 +145,19 @@ class PlainView(View):
         self._searching = progress.current if progress.phase == "search" else None
         if searched is not None and (moved or progress.phase != "search"):
             self._line(progress, search_status(progress, searched))
+        stepped = share_done(progress) - self._printed_share >= self.EVERY_SHARE
+        due_s = self._printed_s + (self.AT_LEAST_S if stepped else self.EVERY_S)
         if progress.note:
             self._phase = progress.phase
             self._line(progress, progress.note)
         elif progress.phase != self._phase:
             self._phase = progress.phase
             self._line(progress, PHASES[progress.phase])
-        elif progress.current is not None and self._due(progress):
+        elif progress.current is not None and progress.seconds >= due_s:
             phase = f"{PHASES[progress.phase]}, {progress.current}"
             searching = progress.phase == "search"
             status = search_status(progress, progress.current) if searching else phase
             self._line(progress, status)
-
-    def _due(self, progress: Progress) -> bool:
-        elapsed_s = progress.seconds - self._printed_s
-        if elapsed_s >= self.EVERY_S:
-            return True
-        stepped = share_done(progress) - self._printed_share >= self.EVERY_SHARE
-        return elapsed_s >= self.AT_LEAST_S and stepped
 
     def _line(self, progress: Progress, text: str) -> None:
         self._printed_s = progress.seconds

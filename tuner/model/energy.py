@@ -6,13 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
-from typing import Literal
 
 from tuner.model.kernel import Workload
+from tuner.model.settings import Objective
 from tuner.model.trial import Energy, EnergyWindow, Variant
 
-# `edp`: the product of a call's energy and its time.
-Objective = Literal["time", "energy", "edp"]
 # Costs so close are a tie, and the faster wins: two windows of one program differ as much.
 TIE = 0.01
 

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.model.energy import Objective
 from tuner.model.kernel import Workload
-from tuner.model.settings import (
-    COMPARISON_ROUNDS,
-    ENOUGH,
-    FINALISTS,
-    GREEDY,
-    LITERAL,
-    VARIANTS_WITHIN,
-)
-from tuner.model.surroundings import BY_WORKLOAD
+from tuner.model.settings import COMPARISON_ROUNDS, FINALISTS, GREEDY, LITERAL, Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfig:
+class RunConfig(Settings):
     """All that decides what a run does; a session keeps it, and a resumed run compares with it.
 
     `trials` is per workload and candidate, `time_s` for the whole run; None where there is no such
@@ -41,30 +31,14 @@ class RunConfig:
     space: Path
     template: Path
     workloads: tuple[Workload, ...]
-    operators: Mapping[str, str] = field(default_factory=dict)
-    device: str = "auto"
-    searcher: str = "auto"
-    trials: int | None = None
-    enough: float = ENOUGH
-    time_s: float | None = None
-    seed: int = 0
-    objective: Objective = "time"
-    surroundings: str = BY_WORKLOAD
-    variants_within: float = VARIANTS_WITHIN
-    max_variants: int | None = None
     peers: tuple[str, ...] = ()
     agent: str = LITERAL
     model: str = ""
     rounds: int = 0
     policy: str = GREEDY
-    max_tokens: int | None = None
-    max_cost: float | None = None
     prices: Path | None = None
     exchange: Path | None = None
     sources: tuple[Path, ...] = ()
     finalists: int = FINALISTS
     comparison_rounds: int = COMPARISON_ROUNDS
     surveyed: int | None = None
-    prune: bool = True
-    keep_bits: bool = False
-    gpus: str = ""

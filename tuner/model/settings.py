@@ -1,29 +1,45 @@
-"""The settings of a run as somebody gives them, and what some of them may be."""
+"""The settings of a run, each written once: every surface that offers one makes it from here.
+
+The command line, Python's keywords, the file of a campaign and the tools of `tune mcp` take name,
+type, range, default and text from the fields of these classes.
+"""
+
+# `setting` gives `dataclass` a field, which no instance shares.
+# ruff: noqa: RUF009
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+
+from tuner.model.errors import InputError
 
 if TYPE_CHECKING:
-    from tuner.model.energy import Objective
+    from pydantic import BaseModel
+
+    Model = TypeVar("Model", bound=BaseModel)
+
+T = TypeVar("T")
+# Settings as somebody gives them, by the names of `RunSettings`; who does not says nothing of them.
+GivenSettings = Mapping[str, Any]
 
 AUTO, LITERAL, OPENAI, FILES = "auto", "literal", "openai", "files"
 # A device that begins so is a program of the user's, run as it stands behind it.
 COMMAND = "command:"
 # The client of `tune mcp`: no option names it.
 MCP = "mcp"
-AGENTS = (AUTO, LITERAL, OPENAI, FILES)
 MCTS, GREEDY, LLM = "mcts", "greedy", "llm"
-POLICIES = (MCTS, GREEDY, LLM)
 # With fewer rounds a tree search loses to building on the best: it has no time to be wrong and
 # come back (tests/unit/extensions/agents/test_tree.py simulates both).
 MCTS_ROUNDS = 16
 # Without a number, an agent that can think gets so many rounds.
 DEFAULT_ROUNDS = 4
-SEARCHERS = ("auto", "exhaustive", "random", "optuna", "classifier")
+# `edp`: the product of a call's energy and its time.
+Objective = Literal["time", "energy", "edp"]
 # How much slower than its own best a workload may be served, for the sake of fewer variants.
 VARIANTS_WITHIN = 0.02
 # The share of the best time below which looking on for it isn't worth a trial.
@@ -52,36 +68,365 @@ def duration_s(text: str) -> float:
     return total_s
 
 
-class RunSettings(TypedDict, total=False):
-    """The settings of a run as somebody gives them; `RunConfig` says what each means.
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The numbers that a setting may be: for those who err, and by pydantic's names of bounds."""
 
-    `workloads` are texts such as `T=1024,D=4096`. `peers` is True for all that the reference names.
+    said: str
+    bounds: Mapping[str, int]
+
+
+def whole(least: int, most: int = 2**63 - 1) -> Range:
+    """Make a range of whole numbers."""
+    return Range(f"a whole number from {least} to {most}", {"ge": least, "le": most})
+
+
+SHARE = Range("a share of the best time, from 0 to below 1", {"ge": 0, "lt": 1})
+SECONDS = Range("a number of seconds from 0 on", {"ge": 0})
+MONEY = Range("an amount of money above 0", {"gt": 0})
+SEED = whole(0, 2**32 - 1)
+# How the words of an option are read: as a file or a folder that is there, as one that need not be,
+# as a path, whatever it is, and as what has a syntax of its own.
+FILE, FOLDER, NEW_FOLDER, PATH = "file", "folder", "new folder", "path"
+SEARCHER, ASSIGNMENT = "searcher", "assignment"
+# Commands besides `tune KERNEL.cu` that offer a setting.
+RECORD, SERVE = "record", "mcp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting: the option of `tune KERNEL.cu`, and what other surfaces say of it.
+
+    `campaign` is what its key in a campaign's file needs, `mcp` how the tool `start` describes it;
+    where a surface has no text it does not offer it. `commands` offer it besides `tune KERNEL.cu`.
+    `reads` says how an option reads its words, `several` that it may be repeated. `within` bounds
+    numbers, `choices` are all that a text may be but for what the program itself says, `unlisted`;
+    `remedy` is for a value that cannot be. The option is listed after that of the setting `after`,
+    or after the one that is declared before it.
     """
 
-    space: Path | str
-    template: Path | str
-    device: str
-    searcher: str
-    trials: int | None
-    enough: float
-    time_s: float | None
-    seed: int
-    workloads: Sequence[str]
-    operators: Mapping[str, str]
-    objective: Objective
-    surroundings: str
-    variants_within: float
-    max_variants: int | None
-    peers: bool | Sequence[str]
-    agent: str
-    model: str | None
-    rounds: int | None
-    policy: str | None
-    max_tokens: int | None
-    max_cost: float | None
-    prices: Path | str | None
-    exchange: Path | str | None
-    sources: Sequence[Path | str]
-    prune: bool
-    keep_bits: bool
-    gpus: str
+    help: str
+    flag: str = ""
+    metavar: str | None = None
+    reads: str = ""
+    within: Range | None = None
+    choices: tuple[str, ...] = ()
+    unlisted: tuple[str, ...] = ()
+    campaign: str = ""
+    mcp: str = ""
+    commands: tuple[str, ...] = ()
+    remedy: str = ""
+    after: str = ""
+    several: bool = False
+    name: str = ""
+    default: object = None
+
+    @property
+    def key(self) -> str:
+        """The name in a file or a tool's arguments, where a time is a text with its unit."""
+        return self.name.removesuffix("_s")
+
+    @property
+    def option(self) -> str:
+        """The option of the command line."""
+        return self.flag or f"--{self.key.replace('_', '-')}"
+
+
+def setting(default: T, help_: str, /, **said: Any) -> T:
+    """Declare a field of this default as a setting; the words are those of `Setting`."""
+    metadata = {"setting": Setting(help=help_, **said)}
+    if default == {}:
+        return field(default_factory=lambda: default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+# A table: as many words on a line as it has room for.
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What decides what a run finds, by the names of Python; a session keeps it as `RunConfig`."""
+
+    space: Path | str | None = setting(None, "The search space; by default "
+        "search_spaces/**/KERNEL.yaml.", reads=FILE, commands=(RECORD, SERVE))
+    template: Path | str | None = setting(None, "The template; by default the one that the space "
+        "names.", reads=FILE)
+    device: str = setting(AUTO, "auto (a GPU if there is one, else a recording), cuda, cuda:N, "
+        "hip, hip:N (AMD's), recorded, recorded:FILE, host (the CPU: it verifies, its times mean "
+        "nothing) or command:PROGRAM (yours times).", metavar="DEVICE",
+        campaign="auto, cuda, hip, opencl, recorded, host, hip:N, opencl:N or recorded:FILE",
+        mcp="auto, cuda, cuda:N or host (the CPU: to verify, not to time).",
+        commands=(RECORD, SERVE))
+    gpus: str = setting("", "The GPUs that share the workloads, each timing its own; with "
+        "recorded and host, how many of them side by side.", metavar="all|0,1", commands=(RECORD,))
+    searcher: str = setting(AUTO, "auto, exhaustive, random, optuna or kernel_tuner:<strategy>.",
+        reads=SEARCHER, campaign="a search method, `auto`")
+    trials: int | None = setting(None, "How many configs to try on each workload; by default "
+        "100, or all where under 200 are valid.", within=whole(1),
+        campaign="configs for each workload, `200`", mcp="Configs to try for each workload and "
+        "candidate.", commands=(RECORD, SERVE))
+    enough: float = setting(ENOUGH, "End the search of a workload where what is untried is "
+        f"thought to save less than this share of the best time; {ENOUGH:.1%} by default.",
+        within=SHARE, remedy="0.001 looks on for gains of 0.1 %",
+        campaign="the share of the best time that is not worth looking for, `0.001`",
+        commands=(SERVE,))
+    time_s: float | None = setting(None, "Stop searching after this time in all: 90s, 5m, 1h30m.",
+        within=SECONDS, campaign="a time for each job's search, `20m`", commands=(SERVE,))
+    prune: bool = setting(True, "Try configs too that the space's `prune` leaves out as slow.",
+        flag="--no-prune", campaign="false: try what `prune` leaves out too",
+        mcp="false: try configs too that the search space's `prune` leaves out as slow.",
+        commands=(RECORD, SERVE))
+    keep_bits: bool = setting(False, "Only configs whose outputs have, bit for bit, those of the "
+        "space's default config.")
+    objective: Objective = setting("time", "What to minimize: time, energy above idle, or edp "
+        "(energy times time). The last two take minutes longer.", choices=get_args(Objective),
+        campaign="time, energy or edp")
+    surroundings: str = setting(AUTO, "What the kernel is timed in: auto (the neighbours that "
+        "the space gives each workload, else alone), alone, or the name of some that the space "
+        "gives.", metavar="NAME", campaign="auto, alone, or a name that the search space gives",
+        commands=(RECORD,))
+    # True stands for all that the reference names.
+    peers: bool | Sequence[str] = setting((), "Compare with the implementations that KERNEL.py "
+        "names as peers.", campaign="true: compare with the peers", commands=(RECORD,))
+    variants_within: float = setting(VARIANTS_WITHIN, "How much slower than its best a workload "
+        "may run, to save variants; 2 % by default.", within=SHARE,
+        remedy="0.02 serves a workload up to 2 % slower than its best")
+    max_variants: int | None = setting(None, "Keep the best N variants, instead of "
+        "--variants-within.", within=whole(1))
+    seed: int = setting(0, "The seed of the search; 0 by default.", within=SEED,
+        campaign="a whole number, `0`")
+    operators: Mapping[str, str] = setting({},
+        "The variant of the operator to tune, such as ACTIVATION=gelu; repeatable.",
+        flag="--operator", reads=ASSIGNMENT, several=True, commands=(RECORD, SERVE))
+    agent: str = setting(AUTO, "Who writes further templates: openai (needs --model), files "
+        "(needs --exchange) or literal, which only widens ranges.",
+        choices=(AUTO, LITERAL, OPENAI, FILES), unlisted=(MCP,),
+        campaign="auto, openai or literal")
+    model: str | None = setting(None, "The model to ask, at OPENAI_BASE_URL.", metavar="NAME",
+        campaign="the model's name, for openai")
+    rounds: int | None = setting(None, "How many templates the agent may write; "
+        f"{DEFAULT_ROUNDS} by default, 0 for literal.", within=whole(0),
+        campaign="how many templates the agent may write, `4`", mcp="How many rounds there are "
+        "at most.")
+    policy: str | None = setting(None, "What chooses the template that a round builds on; by "
+        f"default greedy, and mcts from {MCTS_ROUNDS} rounds on.", choices=(MCTS, GREEDY, LLM),
+        commands=(SERVE,))
+    max_tokens: int | None = setting(None, "The most tokens that the model may read and write in "
+        "all.", within=whole(1), campaign="tokens of a job in all, `500000`")
+    max_cost: float | None = setting(None, "The most that the model may cost in all; needs "
+        "--prices.", within=MONEY, campaign="the cost of a job in all, `5.0`; it needs `prices`")
+    prices: Path | str | None = setting(None, "A YAML file of prices per million tokens.",
+        reads=FILE, campaign="a file of prices")
+    exchange: Path | str | None = setting(None, "The folder where --agent files writes requests "
+        "and reads answers.", reads=NEW_FOLDER)
+    sources: Sequence[Path | str] = setting((), "A folder that the agent may read, such as a "
+        "CUTLASS checkout; repeatable.", reads=FOLDER, several=True, commands=(SERVE,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings(Settings):
+    """The settings as somebody gives them, complete with what they are by default."""
+
+    # such as `T=1024,D=4096`
+    workloads: str | Sequence[str] = setting((), "Tune for this workload instead of those in the "
+        "space; repeatable.", flag="--workload", metavar="T=1024,...", several=True,
+        mcp="Problem sizes to tune for instead of those in the search space, such as "
+        "`T=1024,D=4096`.", commands=(RECORD, SERVE), after="seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallSettings:
+    """How one call of a run goes: nothing that it finds depends on it.
+
+    `session` is the folder of a new session. `copy_session` keeps a copy of it in the store, which
+    then must be a PostgreSQL server. `wait_s` is how long to wait for an answer of the agent
+    `files`, None for ever. `kernel`, `instantiate` and `include` are for the draft of a search
+    space, where there is none yet.
+    """
+
+    kernel: str | None = setting(None, "The kernel, or the kernels, where the file has several.",
+        metavar="NAME[,NAME]", after="the first")
+    instantiate: str | Sequence[str] = setting((), "Which instantiation of a template to tune: "
+        "'bf16, 8' or 'scale<__nv_bfloat16, 8>'.", metavar="ARGUMENTS", several=True)
+    include: Path | str | Sequence[Path | str] = setting((), "Where the project's headers are; "
+        "repeatable.", metavar="DIR", reads=PATH, several=True)
+    session: Path | str | None = setting(None, "The folder for all results; by default a new one "
+        "under sessions/.", reads=NEW_FOLDER, commands=(RECORD, SERVE), after="operators")
+    store: str | None = setting(None, "The store of past runs, to start from and to add to: a "
+        "file, a database's URL, or none; by default $TUNE_STORE, or a file of your own.",
+        metavar="URL|FILE|none", campaign="a file, a database's URL, or none", commands=(SERVE,))
+    copy_session: bool = setting(False, "Copy the session to the store as well, a PostgreSQL "
+        "server, while the run goes on.", campaign="true: copy the session to the store as well")
+    wait_s: float | None = setting(None, "How long --agent files waits for an answer; by default "
+        "for ever.", within=SECONDS, after="exchange")
+    jobs: int | None = setting(None, "How many compilers run at a time; by default one for each "
+        "core.", within=whole(1), commands=(RECORD, SERVE), after="sources")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReachSettings:
+    """How a cluster is reached that measures and compiles in the place of this machine."""
+
+    cluster: str | None = setting(None, "Measure and compile on the workers (`tune worker`) of "
+        "the Dask scheduler there.", metavar="ADDRESS", campaign="a Dask scheduler's address, "
+        "`tcp://scheduler:8786`", after="jobs")
+    gpu_model: str = setting("", "Which GPUs of the cluster to use, where it has several models: "
+        "a part of the name.", metavar="NAME", campaign="a part of a GPU's name, `H200`")
+    token_file: Path | None = setting(None, "The token that coordinator and workers share; by "
+        "default $TUNE_CLUSTER_TOKEN.", metavar="FILE", reads=PATH,
+        campaign="the file of the cluster's token")
+    tls_ca: Path | None = setting(None, "The certificate that signed all of the cluster's.",
+        metavar="PEM", reads=PATH, campaign="the authority's certificate, a PEM file")
+    tls_cert: Path | None = setting(None, "The certificate to show.", metavar="PEM", reads=PATH,
+        campaign="the certificate to show, a PEM file")
+    tls_key: Path | None = setting(None, "Its key, where that is not in the same file.",
+        metavar="PEM", reads=PATH, campaign="its key, a PEM file")
+
+
+# fmt: on
+def settings_in(*classes: type) -> Iterator[Setting]:
+    """List the settings that these classes declare, each once."""
+    for one in {one.name: one for declaring in classes for one in fields(declaring)}.values():
+        if "setting" in one.metadata:
+            stated: Setting = one.metadata["setting"]
+            yield replace(stated, name=one.name, default=one.default)
+
+
+def _all_in_order() -> dict[str, Setting]:
+    """Collect all settings in the order of the options of `tune KERNEL.cu`."""
+    listed: list[Setting] = []
+    for declaring in (Settings, RunSettings, CallSettings, ReachSettings):
+        place = len(listed)
+        for one in settings_in(declaring):
+            names = [other.name for other in listed]
+            if one.name in names:
+                continue  # inherited
+            if one.after:
+                place = names.index(one.after) + 1 if one.after in names else 0
+            listed.insert(place, one)
+            place += 1
+    return {one.name: one for one in listed}
+
+
+SETTINGS = _all_in_order()
+Given = TypeVar("Given", RunSettings, CallSettings)
+
+
+def option_of(name: str) -> str:
+    """Name the option of the command line that gives a setting."""
+    return SETTINGS[name].option
+
+
+def words_of(given: GivenSettings) -> Iterator[str]:
+    """Write settings as the words of the command line that give the same."""
+    for name, value in given.items():
+        option = option_of(name)
+        if name == "peers" and not isinstance(value, bool):
+            option = "--peer"
+        if isinstance(value, bool):
+            if value != bool(SETTINGS[name].default):
+                yield option
+        elif isinstance(value, Mapping):
+            for item in value.items():
+                yield from (option, "=".join(item))
+        elif isinstance(value, list | tuple):
+            for item in value:
+                yield from (option, str(item))
+        elif SETTINGS[name].within is SECONDS:
+            yield from (option, f"{value}s")
+        elif value not in (None, ""):
+            yield from (option, str(value))
+
+
+def read_settings(given: GivenSettings) -> RunSettings:
+    """Check what somebody gives and complete it; raise `InputError` for what no run can have."""
+    return read(RunSettings, given)
+
+
+def read(declaring: type[Given], given: GivenSettings) -> Given:
+    """Check settings of one of the classes above and complete them; raise `InputError`."""
+    from pydantic import ValidationError
+
+    try:
+        _model(declaring).model_validate(given)  # type: ignore[arg-type] # mypy knows no hash of a type
+    except ValidationError as error:
+        raise _refused(declaring, error.errors(include_url=False)[0]) from error
+    return declaring(**given)
+
+
+def _refused(declaring: type, mistake: Mapping[str, Any]) -> InputError:
+    name, message = str(mistake["loc"][0]), mistake["msg"]
+    known = {one.name: one for one in settings_in(declaring)}
+    if name not in known:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean `{near[0]}`? " if near else ""
+        remedy = f"{hint}there are: {', '.join(known)}"
+        return InputError(f"there is no setting `{name}`", remedy=remedy)
+    wrong = known[name]
+    needed = wrong.within.said if wrong.within else " or ".join(wrong.choices)
+    needed = f"it is {needed}" if needed else f"{message[0].lower()}{message[1:]}"
+    return InputError(
+        f"`{name}` is {mistake['input']!r}: {needed}",
+        remedy=wrong.remedy or f"give another one, or leave {wrong.option} out",
+    )
+
+
+@cache
+def _model(declaring: type) -> type[BaseModel]:
+    """Make the model that checks settings as Python gives them."""
+    from pydantic import ConfigDict, create_model
+
+    hints = get_type_hints(declaring)
+    typed: Any = {
+        one.name: (_bounded(one, hints[one.name]), None) for one in settings_in(declaring)
+    }
+    strict = ConfigDict(extra="forbid", strict=True)
+    made: type[BaseModel] = create_model(declaring.__name__, __config__=strict, **typed)
+    return made
+
+
+def _bounded(of: Setting, kind: Any) -> Any:
+    """Add the range of a setting to its type."""
+    from pydantic import Field
+
+    if of.choices:
+        # AUTO and the like are no types for mypy, so the classes above say `str`.
+        stated = Literal[(*of.choices, *of.unlisted)]  # type: ignore[valid-type]
+        return stated | None if kind == str | None else stated
+    if of.within is None:
+        return kind
+    bounds: Any = of.within.bounds
+    return Annotated[kind, Field(allow_inf_nan=False, **bounds)]
+
+
+def offering(
+    surface: Literal["campaign", "mcp"], **special: Any
+) -> Callable[[type[Model]], type[Model]]:
+    """Add to a pydantic model the settings that a surface of texts and numbers offers.
+
+    Each may be left out, and then is None. `special` are types by key, for what such a surface
+    takes another way.
+    """
+    from pydantic import Field, create_model
+
+    texts: dict[Any, Any] = {
+        Path | str | None: str,
+        Path | None: str,
+        bool | Sequence[str]: bool,
+        str | Sequence[str]: list[str],
+    }
+
+    def add(model: type[Model]) -> type[Model]:
+        offered: dict[str, Any] = {"__doc__": model.__doc__, "__module__": model.__module__}
+        for declaring in (RunSettings, CallSettings, ReachSettings):
+            hints = get_type_hints(declaring)
+            for one in settings_in(declaring):
+                if not (said := getattr(one, surface)):
+                    continue
+                kind = _bounded(one, texts.get(hints[one.name], hints[one.name]))
+                kind = special.get(one.key, kind)
+                offered[one.key] = (kind | None, Field(default=None, description=said))
+        return create_model(model.__name__, __base__=model, **offered)
+
+    return add

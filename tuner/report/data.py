@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from tuner.analysis.roofline import peak_gflops
 from tuner.model.config import Config
-from tuner.model.energy import Objective
 from tuner.model.errors import ExpressionError, InputError, SessionError, TunerError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DEVICE_NAMES, KernelSpec, Workload
+from tuner.model.settings import Objective
 from tuner.model.trial import (
     INITIAL,
     TUNE,
@@ -42,7 +42,6 @@ from tuner.session.events import (
     SpacePruned,
     TimeSpent,
 )
-from tuner.session.records import file_sha
 from tuner.session.session import CandidateRecord, Session
 from tuner.space.choices import definitions, optional, search_space
 from tuner.space.load import load_definition
@@ -411,8 +410,7 @@ def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...
     left_out = "the roofline and the difference to the baseline are left out"
     try:
         spec = load_definition(path, session.manifest.config.operators).spec
-        before = {path: session.manifest.space_sha, spec.source: session.manifest.source_sha}
-        changed = [str(file) for file, sha in before.items() if file_sha(file) != sha]
+        changed = session.manifest.changed(spec, kernel_only=True)
     except (TunerError, OSError) as error:
         return None, (f"The search space cannot be read any more, so {left_out}: {error}",)
     if changed:

@@ -16,7 +16,6 @@ from tuner.search.base import Searcher, Strategies
 from tuner.search.journal import JournalFile
 from tuner.search.pool import Pool, RemainingConfigs
 
-NAMES = ("auto", "exhaustive", "random", "optuna", "classifier", "kernel_tuner:<strategy>")
 # Below this many valid configs `auto` tries them all; above, a model finds the best in half of the
 # trials (benchmarks/simulated_seeds.py).
 EXHAUSTIVE_BELOW = 64
@@ -106,10 +105,20 @@ def make_searcher(
             )
         case [family, strategy] if family in plugins.names_of(plugins.SEARCHERS):
             return strategies_of(family).make(pool, space, strategy, seed, budget, seeds)
-        case _:
-            raise InputError(
-                f"unknown searcher {name!r}", remedy=f"known searchers: {', '.join(NAMES)}"
-            )
+    raise _unknown(name)
+
+
+def require_searcher(name: str) -> None:
+    """Raise `InputError` for a searcher or a strategy that there isn't, before any measurement."""
+    if not plugins.is_searcher(name):
+        raise _unknown(name)
+    family, colon, strategy = name.partition(":")
+    if colon:
+        strategies_of(family).require(strategy)
+
+
+def _unknown(name: str) -> InputError:
+    return InputError(f"{name!r} is no searcher", remedy=", ".join(plugins.searchers()))
 
 
 def strategies_of(family: str) -> Strategies:

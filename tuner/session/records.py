@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
-from tuner.model.kernel import Workload
+from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.run_config import RunConfig
 from tuner.model.trial import (
     Check,
@@ -51,6 +51,22 @@ class Manifest:
     command: tuple[str, ...]
     created: str
     headers_sha: str = ""
+
+    def changed(self, spec: KernelSpec, *, kernel_only: bool = False) -> list[str]:
+        """List what of a kernel is not as it was: the search space, the source and all else.
+
+        Raises `OSError` for a file that cannot be read.
+        """
+        files = {spec.path: self.space_sha, spec.source: self.source_sha}
+        if kernel_only:
+            return [str(path) for path, sha in files.items() if sha and file_sha(path) != sha]
+        files |= {spec.template: self.template_sha, spec.reference: self.reference_sha}
+        changed = [str(path) for path, sha in files.items() if file_sha(path) != sha]
+        # Sessions of earlier versions don't say.
+        if self.headers_sha not in ("", headers_sha(spec)):
+            folders = ", ".join(map(str, spec.include_dirs)) or "<tune/...>"
+            changed.append(f"what they include from {folders}")
+        return changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +198,14 @@ def _adapter(kind: str) -> TypeAdapter[SessionRecord]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(_KINDS[kind])
+
+
+def headers_sha(spec: KernelSpec) -> str:
+    """Hash all that template and source include from the folders of the kernel."""
+    from tuner.compiler.includes import header_digest
+
+    texts = (read_regular(path).decode(errors="replace") for path in (spec.template, spec.source))
+    return header_digest("\n".join(texts), spec.include_dirs)
 
 
 def file_sha(path: Path) -> str:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tuner.device.base import Device, Outcome
-from tuner.model.energy import Account, Objective, accounts
+from tuner.model.energy import Account, accounts
 from tuner.model.errors import InputError, KernelError
 from tuner.model.kernel import Workload
+from tuner.model.settings import Objective
 from tuner.model.trial import Energy, EnergyKind, EnergyWindow, Trial, Variant
 from tuner.space.plan import Plan
 from tuner.tuning.device_queues import serve_queue_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
-from tuner.cli import options, run_command
-from tuner.extensions.agents import mcp_command
+from tuner.cli import options
+from tuner.extensions.study import mutate_command
 
 
 @pytest.mark.parametrize(
@@ -23,35 +23,16 @@ def test_anything_else_is_not_a_time(text: str) -> None:
         options.seconds(text)
 
 
-@pytest.mark.parametrize("name", ["auto", "exhaustive", "optuna", "kernel_tuner:genetic_algorithm"])
-def test_known_searchers_pass(name: str) -> None:
-    assert options.searcher(name) == name
-
-
-@pytest.mark.parametrize("name", ["Auto", "annealing", "kernel_tuner", "kernel_tuner:", ""])
-def test_an_unknown_searcher_is_told_the_known_ones(name: str) -> None:
-    with pytest.raises(click.BadParameter, match=r"exhaustive.*kernel_tuner:<strategy>"):
-        options.searcher(name)
-
-
-def test_a_folder_that_the_system_will_not_look_for_is_refused() -> None:
-    with pytest.raises(click.BadParameter, match="File name too long"):
-        options.folder("x" * 300)
-
-
 @pytest.mark.parametrize("text", ["nan", "-1", "100.1", "inf", "all", ""])
 def test_a_percentage_is_a_number_from_0_to_100(text: str) -> None:
-    assert options.percent("97.5") == 97.5
+    assert mutate_command.percent("97.5") == 97.5
     with pytest.raises(click.BadParameter, match="is not a number from 0 to 100"):
-        options.percent(text)
-
-
-def test_an_assignment_splits_at_the_first_equals_sign() -> None:
-    assert options.assignment("ACTIVATION = a=b") == ("ACTIVATION", "a=b")
+        mutate_command.percent(text)
 
 
 @pytest.mark.parametrize("text", ["", "=", "name", "name=", "=value", "name= "])
-def test_half_an_assignment_is_refused(text: str) -> None:
+def test_an_assignment_splits_at_the_first_equals_sign_and_half_a_one_is_refused(text: str) -> None:
+    assert options.assignment("ACTIVATION = a=b") == ("ACTIVATION", "a=b")
     with pytest.raises(click.BadParameter, match="NAME=VALUE"):
         options.assignment(text)
 
@@ -62,28 +43,12 @@ def test_a_name_assigned_twice_is_refused_by_name() -> None:
         options.unique((("a", "1"), ("a", "1")), "parameter")
 
 
-SHARED = ["policy", "workload", "operator", "session", "resume", "sources", "jobs", "prune"]
-
-
-@pytest.mark.parametrize("name", SHARED)
-def test_a_run_and_a_server_read_an_option_that_both_have_alike(name: str) -> None:
-    one, other = (
-        next(option for option in made.params if option.name == name)
-        for made in (run_command.command, mcp_command.command)
-    )
-    assert one.opts == other.opts
-    assert one.multiple == other.multiple
-    assert one.type.to_info_dict() == other.type.to_info_dict()
-
-
 @pytest.mark.parametrize(
     ("text", "value"), [("2%", 0.02), ("0.5 %", 0.005), ("0.001", 0.001), ("1e-05", 1e-5)]
 )
 def test_a_share_is_a_percentage_or_a_number(text: str, value: float) -> None:
     assert options.share(text) == pytest.approx(value)
 
-
-@pytest.mark.parametrize("text", ["", "two", "-1%", "100%", "1"])
-def test_what_is_no_share_is_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is not a share from 0 to 100 %"):
-        options.share(text)
+    for wrong in ("", "two", "-1%", "100%", "1"):
+        with pytest.raises(click.BadParameter, match="is not a share from 0 to 100 %"):
+            options.share(wrong)

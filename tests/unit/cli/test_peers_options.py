@@ -33,11 +33,8 @@ def space_of(kernel):
     return {"space": kernel.with_suffix(".yaml")}
 
 
-def test_none_are_compared_unless_asked_for(kernel):
+def test_all_or_some_or_none_are_asked_for(kernel):
     assert new_plan(kernel, space_of(kernel)).config.peers == ()
-
-
-def test_all_or_some_are_asked_for(kernel):
     assert new_plan(kernel, {**space_of(kernel), "peers": True}).config.peers == (
         "pytorch",
         "other",
@@ -69,7 +66,7 @@ def test_an_unknown_one_is_told_the_known_ones(kernel):
 def test_the_kernel_may_follow_the_option(command):
     parser = command.make_parser(click.Context(command))
     values, _, _ = parser.parse_args(["--peers", "kernel.cu", "--peer", "a", "--peer", "b"])
-    assert (values["kernel"], values["peers"], values["peer"]) == ("kernel.cu", True, ["a", "b"])
+    assert (values["source"], values["peers"], values["peer"]) == ("kernel.cu", True, ["a", "b"])
 
 
 class TestResuming:
@@ -83,14 +80,10 @@ class TestResuming:
         with Session.open(tmp_path / "session", read_only=True) as session:
             return session.directory, session.manifest
 
-    def test_takes_the_peers_of_the_session(self, kept):
+    def test_takes_the_peers_of_the_session_once_more_and_no_others(self, kept):
         assert resumed_plan(*kept, None, {}).config.peers == ("other",)
-
-    def test_takes_the_same_once_more(self, kept):
         again = resumed_plan(*kept, None, {"peers": ["other"]})
         assert again.config.peers == ("other",)
-
-    def test_refuses_others(self, kept):
         with pytest.raises(SessionError, match="--peers: not what the session was started with"):
             resumed_plan(*kept, None, {"peers": True})
 

@@ -171,7 +171,7 @@ def test_names_make_their_searcher(name: str, size: int, kind: type) -> None:
 def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
     with pytest.raises(InputError) as caught:
         named(name, 3)
-    assert f"unknown searcher {name!r}" in str(caught.value)
+    assert f"{name!r} is no searcher" in str(caught.value)
     assert "exhaustive, random, optuna, classifier" in str(caught.value)
 
 

@@ -13,7 +13,7 @@ from tuner.extensions.agents.base import Agent
 from tuner.extensions.agents.history import restore
 from tuner.extensions.agents.kernel_rounds import kernel_for
 from tuner.extensions.agents.open_agents import Authoring, authoring_for
-from tuner.model.settings import RunSettings
+from tuner.model.settings import GivenSettings
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates
@@ -23,7 +23,7 @@ class RoundAuthors:
     """Agents that write candidates in rounds, and kernels for problems that have none."""
 
     def kernel_for(
-        self, problem: Path, settings: RunSettings, options: RunOptions, agent: object
+        self, problem: Path, settings: GivenSettings, options: RunOptions, agent: object
     ) -> tuple[Path, object]:
         return kernel_for(problem, settings, options, cast("Agent | None", agent))
 

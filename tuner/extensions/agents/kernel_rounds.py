@@ -15,7 +15,7 @@ from tuner.device.select import HOST, gpu_count, open_device
 from tuner.extensions.agents.open_agents import agent_of
 from tuner.model.errors import DeviceError, InputError
 from tuner.model.run_config import RunConfig
-from tuner.model.settings import AUTO, LITERAL, RunSettings
+from tuner.model.settings import AUTO, LITERAL, GivenSettings, read_settings
 from tuner.process.files import read_text
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ REFUSED = Path("sessions")
 
 
 def kernel_for(
-    problem: Path, settings: RunSettings, options: RunOptions, agent: Agent | None = None
+    problem: Path, settings: GivenSettings, options: RunOptions, agent: Agent | None = None
 ) -> tuple[Path, Agent | None]:
     """Give the kernel of a problem, written by the settings' agent where there is none yet.
 
@@ -60,24 +60,24 @@ def kernel_for(
     return kernel, agent
 
 
-def _config(problem: Path, settings: RunSettings, agent: str) -> RunConfig:
+def _config(problem: Path, settings: GivenSettings, agent: str) -> RunConfig:
     # Of a run that has no search space yet: what says who writes, and for how much.
-    prices, exchange = settings.get("prices"), settings.get("exchange")
+    asked = read_settings(settings)
     return RunConfig(
         space=problem,
         template=problem,
         workloads=(),
         agent=agent,
-        model=settings.get("model") or "",
-        max_tokens=settings.get("max_tokens"),
-        max_cost=settings.get("max_cost"),
-        prices=None if prices is None else Path(prices),
-        exchange=None if exchange is None else Path(exchange),
+        model=asked.model or "",
+        max_tokens=asked.max_tokens,
+        max_cost=asked.max_cost,
+        prices=None if asked.prices is None else Path(asked.prices),
+        exchange=None if asked.exchange is None else Path(asked.exchange),
     )
 
 
-def _device(settings: RunSettings) -> str:
-    name = settings.get("device", AUTO)
+def _device(settings: GivenSettings) -> str:
+    name = read_settings(settings).device
     if name.startswith("recorded") or (name == AUTO and not gpu_count()):
         raise DeviceError(
             "nothing here can run a kernel that is yet to be written: no GPU was found"

@@ -11,7 +11,7 @@ import click
 from click.exceptions import Exit
 
 from tuner.cli import options
-from tuner.model.settings import DEFAULT_ROUNDS, ENOUGH, MCP
+from tuner.model.settings import DEFAULT_ROUNDS, MCP, SERVE
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 # Clients of the protocol commonly give up after 60 s.
@@ -19,28 +19,24 @@ WAIT = "45s"
 
 
 @click.command("mcp")
-@click.argument("kernel", metavar="[KERNEL.cu]", required=False, type=click.Path(path_type=Path))
-@click.option("--space", type=click.Path(path_type=Path), help="Search space of the kernel.")
+@click.argument("source", metavar="[KERNEL.cu]", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--root",
     type=FOLDER,
     default=".",
     help="The client's kernels and sessions lie below it; by default the current folder.",
 )
-@click.option("--device", metavar="DEVICE", default="auto", help="auto, cuda, cuda:N or host.")
-@options.count("--trials", help="How many configs to try on each workload.")
-@options.enough(ENOUGH)
-@options.prune
-@options.time(help="Stop searching after this time in all.")
-@options.count("--rounds", help=f"Rounds for the client; {DEFAULT_ROUNDS} by default.")
-@options.policy
-@options.workload(help="Tune for this workload instead of those in the space; repeatable.")
-@options.operator(help="The variant of the operator to tune; repeatable.")
-@options.session(help="The folder for the session; by default a new one under sessions/.")
-@options.resume(help="The session that `start` goes on with.")
-@options.store
-@options.sources(help="A folder that the client may read, such as a CUTLASS checkout; repeatable.")
-@options.jobs()
+@options.settings(
+    SERVE,
+    device="auto, cuda, cuda:N or host.",
+    sources="A folder that the client may read, such as a CUTLASS checkout; repeatable.",
+)
+@options.setting(
+    "rounds", help=f"Rounds for the client; {DEFAULT_ROUNDS} by default.", type=click.IntRange(min=1)
+)
+@click.option(
+    "--resume", metavar="DIR", type=options.folder, help="The session that `start` goes on with."
+)
 @click.option(
     "--wait",
     metavar="TIME",
@@ -73,20 +69,18 @@ def command(context: click.Context, /, root: Path, wait: float, **values: Any) -
     from tuner.extensions.agents.mcp.session_runner import SessionRunner
 
     root = root.resolve()
-    for name in ("kernel", "space", "session", "resume"):
+    for name in ("source", "space", "session", "resume"):
         values[name] = values[name] and _named(values[name], root)
     values["sources"] = tuple(path.resolve() for path in values["sources"])
     settings = options.settings_of(context, values)
     # New sessions lie below it, and messages name files from there.
     os.chdir(root)
     run_options = RunOptions(
-        session=values["session"],
-        jobs=values["jobs"],
-        store=values["store"],
+        **options.call_settings_of(values),
         resume_command=(MCP,),
         say=lambda text: click.echo(text, err=True),
     )
-    defaults = Defaults(root, values["kernel"], settings, run_options, values["resume"])
+    defaults = Defaults(root, values["source"], settings, run_options, values["resume"])
     view = PlainView(Console(stderr=True, highlight=False, width=140))
     code = serve(SessionRunner(root, partial(tuned, defaults), view), wait_s=wait)
     if code:

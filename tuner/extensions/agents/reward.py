@@ -27,11 +27,10 @@ from tuner.extensions.agents.training import reward_of
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError, InputError, KernelError, ReplyError
 from tuner.model.kernel import Workload
-from tuner.model.settings import RunSettings
+from tuner.model.settings import GivenSettings, RunSettings, settings_in
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Status, Trial, fastest
 from tuner.space.load import load_definition
-from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates, Evaluator
 
 SPACES = {".yaml", ".yml"}
@@ -40,9 +39,9 @@ _MOST = ToolLimits()
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How much is measured for one answer, and on what.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort(RunSettings):
+    """How much is measured for one answer, and on what: the settings of a run, with fewer trials.
 
     `device` is as for `tune --device`; `auto` is the GPU, and never the CPU, whose times say
     nothing of a GPU's. `workloads` such as `T=1024,D=4096` stand for the tuned ones of the space.
@@ -50,13 +49,17 @@ class Effort:
     best is then timed in `rounds` rounds in alternation with the baseline.
     """
 
-    device: str = "auto"
-    workloads: tuple[str, ...] = ()
-    operators: Mapping[str, str] | None = None
     trials: int = 8
     time_s: float = 300.0
     rounds: int = 12
-    seed: int = 0
+
+    @property
+    def settings(self) -> GivenSettings:
+        """What the plan of a run takes of it."""
+        stated = {one.name: getattr(self, one.name) for one in settings_in(RunSettings)}
+        plain = RunSettings()
+        own = {name: value for name, value in stated.items() if value != getattr(plain, name)}
+        return {name: value for name, value in own.items() if name not in ("time_s", "rounds")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,11 @@ class Scorer:
             raise
 
     def _open(self, kernel: Path, stack: ExitStack) -> None:
-        self._plan = _plan(kernel, self._effort)
+        settings = self._effort.settings
+        if kernel.suffix in SPACES:
+            settings = {**settings, "space": kernel}
+            kernel = load_definition(kernel).spec.source
+        self._plan = new_plan(kernel, settings)
         name = "cuda" if self._effort.device == "auto" else self._effort.device
         if self._effort.device == "auto" and gpu_count() == 0:
             raise DeviceError(
@@ -187,18 +194,6 @@ class Scorer:
         if compared.faults and compared.faults[1]:
             raise RefusedError(f"wrong once it has been timed, on {workload}: {compared.faults[1]}")
         return median(baseline_us / own_us for baseline_us, own_us in compared.times_us)
-
-
-def _plan(kernel: Path, effort: Effort) -> Plan:
-    settings = RunSettings(device=effort.device, trials=effort.trials, seed=effort.seed)
-    if effort.workloads:
-        settings["workloads"] = effort.workloads
-    if effort.operators:
-        settings["operators"] = effort.operators
-    if kernel.suffix in SPACES:
-        settings["space"] = kernel
-        kernel = load_definition(kernel).spec.source
-    return new_plan(kernel, settings)
 
 
 def _require_writable(answer: Answer) -> None:

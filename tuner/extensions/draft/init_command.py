@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @click.command("init")
 @click.argument("kernel_file", metavar="KERNEL", type=click.Path(path_type=Path))
-@options.kernel()
-@options.instantiate
-@options.include
+@options.setting("kernel")
+@options.setting("instantiate")
+@options.setting("include")
 @click.option(
     "--problem",
     metavar="FILE",

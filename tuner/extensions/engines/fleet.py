@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.app.api import tune
-from tuner.app.plan import option_of
 from tuner.app.session_plan import is_renewable
 from tuner.extensions.engines.configs.files import (
     TITLES,
@@ -24,7 +23,7 @@ from tuner.extensions.engines.configs.needed import CONFIG
 from tuner.extensions.engines.configs.winners import BLOCK, Configs, configs_of
 from tuner.model.errors import DeviceError, InputError, OutOfMemory, TunerError
 from tuner.model.progress import Progress
-from tuner.model.settings import ENOUGH_OF_A_FLEET, RunSettings
+from tuner.model.settings import ENOUGH_OF_A_FLEET, GivenSettings, option_of
 from tuner.process.files import read_text
 from tuner.session.session import Session
 from tuner.session.store import DATABASE
@@ -101,7 +100,7 @@ def make(
     to: Path,
     engine: Engine,
     triton: str,
-    settings: RunSettings,
+    settings: GivenSettings,
     *,
     say: Callable[[str], None],
     progress: Callable[[TuningJob, Progress], None] | None = None,
@@ -155,7 +154,7 @@ def _tune_job(
     job: TuningJob,
     session: Path,
     progress: Callable[[TuningJob, Progress], None] | None,
-    settings: RunSettings,
+    settings: GivenSettings,
 ) -> Iterator[str]:
     """Tune a job, or what of it the memory is enough for; yield what is not decided and why."""
 
@@ -164,10 +163,10 @@ def _tune_job(
             progress(job, one)
 
     kernel = _kernel_of(job)
-    own: RunSettings = {"enough": ENOUGH_OF_A_FLEET, **settings, "operators": dict(job.operators)}
+    own: GivenSettings = {"enough": ENOUGH_OF_A_FLEET, **settings, "operators": dict(job.operators)}
     left = list(job.workloads)
     while True:
-        settings_now: RunSettings = {**own, "workloads": left}
+        settings_now: GivenSettings = {**own, "workloads": left}
         if (session / DATABASE).exists():
             with Session.open(session, read_only=True) as opened:
                 config = opened.manifest.config

@@ -15,7 +15,7 @@ import click
 from tuner.cli import options
 from tuner.cli.exits import require_writable, resumed_by, terminated_as_interrupted
 from tuner.model.errors import DeviceError, InputError, WorkerError
-from tuner.model.settings import ENOUGH_OF_A_FLEET
+from tuner.model.settings import ENOUGH, ENOUGH_OF_A_FLEET, SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tuner.extensions.engines.configs.files import Engine
     from tuner.extensions.engines.configs.found import EngineFolders
     from tuner.extensions.engines.fleet import TuningJob
-    from tuner.model.settings import RunSettings
+    from tuner.model.settings import GivenSettings
 
 ENGINES = ("sglang", "vllm")
 DTYPES = ("bfloat16", "float16", "float32", "fp8_w8a8")
@@ -44,7 +44,7 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     help="The dtype in which the engine serves the weights; by default config.json's.",
 )
 @click.option("--gpu", metavar="NAME", help="The GPU; by default the first one here.")
-@options.gpus
+@options.setting("gpus")
 @click.option("--triton", metavar="VERSION", help="Triton's version; by default the installed one.")
 @click.option(
     "--engine-dir",
@@ -81,16 +81,15 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     help="Of SGLang: configs of its own for each of the experts' GEMMs, the second's in a file "
     "of theirs.",
 )
-@options.count(
-    "--trials",
+@options.setting(
+    "trials",
     help="Configs for each number of tokens; by default 100, then neighbours of the best.",
 )
-@options.enough(ENOUGH_OF_A_FLEET)
-@click.option(
-    "--keep-bits",
-    is_flag=True,
-    help="Only configs whose outputs have the bits of the search space's default config.",
+@options.setting(
+    "enough",
+    help=SETTINGS["enough"].help.replace(f"{ENOUGH:.1%}", f"{ENOUGH_OF_A_FLEET:.1%}"),
 )
+@options.setting("keep_bits")
 @options.as_json
 def command(
     model: Path,
@@ -165,14 +164,9 @@ def command(
             raise InputError("is in the place of a file to make", path=path, remedy=remedy)
     for one in refused:
         click.echo(f"cannot be made: {one}", err=True)
-    settings: RunSettings = {"device": "cuda", "keep_bits": keep_bits}
-    if gpus is not None:
-        settings["gpus"] = gpus
-    if trials is not None:
-        settings["trials"] = trials
-    if enough is not None:
-        settings["enough"] = enough
-    _make(jobs, own, to, engine, triton, settings)
+    given = {"gpus": gpus, "trials": trials, "enough": enough, "keep_bits": keep_bits}
+    settings = {name: value for name, value in given.items() if value is not None}
+    _make(jobs, own, to, engine, triton, {"device": "cuda", **settings})
     if refused:
         raise WorkerError(
             f"{len(refused)} of {len(files)} files cannot be made",
@@ -186,7 +180,7 @@ def _make(
     to: Path,
     engine: Engine,
     triton: str,
-    settings: RunSettings,
+    settings: GivenSettings,
 ) -> None:
     from rich.console import Console
 

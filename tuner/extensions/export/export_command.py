@@ -47,8 +47,8 @@ FORMATS = ("cpp", *PACKAGES, "flashinfer-trace", *CONFIGS)
     metavar="NAME",
     help=f"Of --format torch, sglang, vllm and kernels: the name to import; {_PACKAGE} by default.",
 )
-@options.variants_within
-@options.max_variants
+@options.setting("variants_within")
+@options.setting("max_variants")
 @options.moved_space
 @click.option(
     "--kernel-tuner",

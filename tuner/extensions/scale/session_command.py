@@ -30,7 +30,7 @@ def command() -> None:
 
 
 @command.command("list")
-@options.store
+@options.setting("store")
 @options.as_json
 def list_sessions(store: str | None, as_json: bool) -> None:
     """List the copies on the server, the most recently updated last."""
@@ -50,7 +50,7 @@ def list_sessions(store: str | None, as_json: bool) -> None:
 @command.command("fetch")
 @click.argument("name", metavar="ID")
 @click.argument("folder", metavar="DIR", type=options.folder)
-@options.store
+@options.setting("store")
 def fetch(name: str, folder: Path, store: str | None) -> None:
     """Fetch the copy of session ID into a new folder DIR."""
     from tuner.extensions.scale.copies import SessionCopies
@@ -61,7 +61,7 @@ def fetch(name: str, folder: Path, store: str | None) -> None:
 
 @command.command("copy")
 @click.argument("sessions", metavar="SESSION...", nargs=-1, required=True, type=options.folder)
-@options.store
+@options.setting("store")
 def copy(sessions: tuple[Path, ...], store: str | None) -> None:
     """Send new records of these sessions; a failure does not stop the others."""
     from tuner.extensions.scale.copier import copy_session
@@ -84,7 +84,7 @@ def copy(sessions: tuple[Path, ...], store: str | None) -> None:
 
 @command.command("forget")
 @click.argument("name", metavar="ID")
-@options.store
+@options.setting("store")
 def forget(name: str, store: str | None) -> None:
     """Delete the server's copy of session ID."""
     from tuner.extensions.scale.copies import SessionCopies

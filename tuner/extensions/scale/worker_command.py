@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     help="auto or cuda (every GPU), cuda:N, or host (the CPU: its times mean nothing).",
 )
 @click.option("--name", metavar="NAME", default="", help="The name of this host in messages.")
-@options.count("--jobs", help="Compilers for each GPU; by default its share of the cores.")
-@options.token
-@options.tls
+@options.setting("jobs", help="Compilers for each GPU; by default its share of the cores.")
+@options.settings(None, "token_file")
 def command(
     address: str,
     device: str,

@@ -56,7 +56,7 @@ def searchers(text: str) -> tuple[str, ...]:
 @options.count("--seeds", default=20, show_default=True)
 @options.count("--trials", default=100, show_default=True, help="Configs that a run tries.")
 @options.count("--batch", default=1, show_default=True, help="Configs asked for at a time.")
-@options.workload(help="Replay only this workload of a recording; repeatable.")
+@options.setting("workloads", help="Replay only this workload of a recording; repeatable.")
 @click.option(
     "--space",
     type=options.FILE,
@@ -78,7 +78,7 @@ def command(
     seeds: int,
     trials: int,
     batch: int,
-    workload: tuple[str, ...],
+    workloads: tuple[str, ...],
     space: Path | None,
     jobs: int,
     out: Path | None,
@@ -112,7 +112,7 @@ def command(
             seeds=seeds,
             trials=trials,
             batch=batch,
-            workloads=workload,
+            workloads=workloads,
             space=space,
             jobs=jobs,
             reading=reading,

@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from tuner.app.plan import require_searcher
 from tuner.extensions.study.recorded_spaces import (
     RecordedSpace,
     recorded_spaces,
     recording_name,
 )
 from tuner.model.errors import InputError
-from tuner.search.factory import make_searcher
+from tuner.search.factory import make_searcher, require_searcher
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 

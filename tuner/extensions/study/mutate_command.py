@@ -25,6 +25,17 @@ PLAIN_EVERY_S = 5.0
 BELOW = 1
 
 
+def percent(text: str) -> float:
+    """Read a number from 0 to 100; NaN is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 100.0:
+        raise click.BadParameter(f"{text!r} is not a number from 0 to 100")
+    return value
+
+
 @click.command("mutate")
 @click.argument("space", metavar="SPACE.yaml", type=click.Path(path_type=Path))
 @click.option(
@@ -33,7 +44,7 @@ BELOW = 1
     help="Mutate the template at this config, in place of the baseline; parameters not named come "
     "from the space's default.",
 )
-@options.operator(help="The variant of the operator to mutate; repeatable.")
+@options.setting("operators", help="The variant of the operator to mutate; repeatable.")
 @options.count("--limit", help="Try only N mutants, spread evenly.")
 @click.option(
     "--seed",
@@ -49,18 +60,18 @@ BELOW = 1
     type=click.Path(path_type=Path),
     help="A file that marks mutants as equivalent; by default SPACE.mutants.yaml beside the space.",
 )
-@options.session(help="Store the score in this session, whose report then shows it.")
+@options.setting("session", help="Store the score in this session, whose report then shows it.")
 @click.option(
     "--at-least",
     metavar="PERCENT",
-    type=options.percent,
+    type=percent,
     help="Exit with code 1 where a smaller share is caught.",
 )
 @options.as_json
 def command(
     space: Path,
     config: str | None,
-    operator: tuple[tuple[str, str], ...],
+    operators: tuple[tuple[str, str], ...],
     limit: int | None,
     seed: int,
     equivalent: Path | None,
@@ -85,7 +96,7 @@ def command(
             found = mutate(
                 space,
                 config=given,
-                operators=options.unique(operator, "operator"),
+                operators=options.unique(operators, "operator"),
                 limit=limit,
                 seed=seed,
                 equivalent=equivalent,

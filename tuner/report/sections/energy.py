@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from tuner.model.energy import Account, Consumption, Objective, accounts
+from tuner.model.energy import Account, Consumption, accounts
+from tuner.model.settings import Objective
 from tuner.model.trial import INITIAL, Energy, Result, Variant
 from tuner.report import charts, formatting
 from tuner.report.formatting import rounded, rounded_all, significant

@@ -18,7 +18,7 @@ from tuner.extensions.agents.mcp_agent import Submission
 from tuner.extensions.agents.replies import KNOWN_METRICS, MOST_EXPECTATIONS
 from tuner.extensions.agents.tools.arguments import ToolArguments, schema
 from tuner.model.errors import AgentError
-from tuner.model.settings import RunSettings
+from tuner.model.settings import GivenSettings, RunSettings, offering, settings_in
 from tuner.model.trial import Result
 from tuner.report.html import write_report
 from tuner.report.sections.summary import headline, verdict
@@ -57,44 +57,28 @@ class Wish:
     kernel: Path | None
     session: Path | None
     resume: Path | None
-    settings: RunSettings
+    settings: GivenSettings
 
 
+@offering("mcp", rounds=Annotated[int, Field(ge=1)])
 class StartArguments(ToolArguments):
     """Start to tune a kernel, or go on with a session: the baseline and the kernel's own template
-    are measured first. One session at a time.
+    are measured first. One session at a time. What is left out is as the server was started with.
     """
 
-    kernel: str = Field(
-        "", description="The kernel's .cu file. Default: the one the server was started with."
-    )
-    device: str = Field(
-        "",
-        description="auto, cuda, cuda:N or host (the CPU: to verify, not to time). Default: the "
-        "server's.",
-    )
-    trials: int | None = Field(
-        None, ge=1, description="Configs to try for each workload and candidate."
-    )
-    rounds: int | None = Field(
-        None, ge=1, description="How many rounds there are at most. Default: the server's."
-    )
-    prune: bool | None = Field(
-        None,
-        description="false: try configs too that the search space's `prune` leaves out as slow. "
-        "Default: the server's.",
-    )
-    workloads: list[str] = Field(
-        default_factory=list,
-        description="Problem sizes to tune for instead of those in the search space, such as "
-        "`T=1024,D=4096`.",
-    )
+    kernel: str = Field("", description="The kernel's .cu file.")
     session: str = Field(
         "", description="New folder for all that is found. Default: one under sessions/."
     )
     resume: str = Field(
         "", description="Folder of a session to go on with; then no kernel is named."
     )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that the client gives."""
+        offered = (one.name for one in settings_in(RunSettings) if one.mcp)
+        return {name: value for name in offered if (value := getattr(self, name)) is not None}
 
 
 class BriefingArguments(ToolArguments):

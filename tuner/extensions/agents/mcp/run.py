@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tuner.app.environment import program_name, resume_line
 from tuner.app.open import OpenRun
-from tuner.app.plan import RunOptions, option_of
+from tuner.app.plan import RunOptions
 from tuner.app.run import run
 from tuner.extensions.agents.mcp.arguments import Ending, Wish, conclude, recap
 from tuner.extensions.agents.mcp.session_runner import Watch
 from tuner.extensions.agents.mcp_agent import FinishedError, Handoff, McpAgent
 from tuner.model.errors import InputError, Interrupted, KernelError, TunerError
-from tuner.model.settings import MCP, RunSettings
+from tuner.model.settings import MCP, GivenSettings, words_of
 from tuner.space.plan import Plan
 
 
@@ -24,7 +25,7 @@ class Defaults:
 
     root: Path
     kernel: Path | None
-    settings: RunSettings
+    settings: GivenSettings
     options: RunOptions
     resume: Path | None
 
@@ -47,6 +48,7 @@ def _run(defaults: Defaults, wish: Wish, seat: Handoff, watch: Watch) -> Ending:
     if resume is None and kernel is None:
         raise InputError("no kernel is named", remedy="`start` with the path of its .cu file")
     settings = _resumed(defaults, wish) if resume else _started(defaults, wish)
+    stated = {name: value for name, value in settings.items() if name != "agent"}
     agent = McpAgent(seat)
 
     def opened(run: OpenRun) -> None:
@@ -56,7 +58,7 @@ def _run(defaults: Defaults, wish: Wish, seat: Handoff, watch: Watch) -> Ending:
     options = replace(
         defaults.options,
         session=None if resume else wish.session or defaults.options.session,
-        command=_words(kernel, settings),
+        command=(program_name(), MCP, *([str(kernel)] if kernel else []), *words_of(stated)),
         change=partial(_require_inside, defaults.root, sources),
     )
     done = run(kernel, settings, options, watch, resume=resume, agent=agent, opened=opened)
@@ -65,10 +67,10 @@ def _run(defaults: Defaults, wish: Wish, seat: Handoff, watch: Watch) -> Ending:
     return conclude(done, failure)
 
 
-def _started(defaults: Defaults, wish: Wish) -> RunSettings:
+def _started(defaults: Defaults, wish: Wish) -> dict[str, Any]:
     """Complete what the client wants with what the server was started with."""
     own = defaults.kernel is None or wish.kernel in (None, defaults.kernel)
-    kept: RunSettings = {**defaults.settings}
+    kept = dict(defaults.settings)
     if not own:
         # What the command line says of its own kernel does not fit another.
         kept.pop("space", None)
@@ -77,31 +79,10 @@ def _started(defaults: Defaults, wish: Wish) -> RunSettings:
     return {**kept, **wish.settings, "agent": MCP}
 
 
-def _resumed(defaults: Defaults, wish: Wish) -> RunSettings:
+def _resumed(defaults: Defaults, wish: Wish) -> dict[str, Any]:
     """Say again only what the client says, and the rounds: a session keeps all else."""
-    kept: RunSettings = {}
-    if "rounds" in defaults.settings:
-        kept["rounds"] = defaults.settings["rounds"]
+    kept = {name: value for name, value in defaults.settings.items() if name == "rounds"}
     return {**kept, **wish.settings, "agent": MCP}
-
-
-def _words(kernel: Path | None, settings: RunSettings) -> tuple[str, ...]:
-    """Write the command that would start the same."""
-    words = [program_name(), MCP, *([str(kernel)] if kernel else [])]
-    for name in ("space", "device", "trials", "enough", "rounds", "policy"):
-        if settings.get(name) is not None:
-            words += [option_of(name), str(settings.get(name))]
-    if (time_s := settings.get("time_s")) is not None:
-        words += [option_of("time_s"), f"{time_s}s"]
-    for folder in settings.get("sources", ()):
-        words += [option_of("sources"), str(folder)]
-    if not settings.get("prune", True):
-        words.append(option_of("prune"))
-    for text in settings.get("workloads", ()):
-        words += ["--workload", text]
-    for name, value in settings.get("operators", {}).items():
-        words += ["--operator", f"{name}={value}"]
-    return tuple(words)
 
 
 def _require_inside(root: Path, sources: tuple[Path, ...], plan: Plan) -> Plan:

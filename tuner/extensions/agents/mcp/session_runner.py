@@ -14,7 +14,7 @@ from tuner.extensions.agents.tools.arguments import ToolLimits
 from tuner.extensions.agents.tools.tool_session import offers
 from tuner.model.errors import InputError
 from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
-from tuner.model.settings import COMMAND, RunSettings
+from tuner.model.settings import COMMAND
 from tuner.report import formatting
 from tuner.session.events import Tool
 
@@ -161,27 +161,19 @@ class SessionRunner:
                 "`resume` goes on with a session that has its kernel and its folder",
                 remedy="leave out `kernel` and `session`, or `resume`",
             )
-        if asked.device.startswith(COMMAND):
+        device = str(asked.settings.get("device", ""))
+        if device.startswith(COMMAND):
             raise InputError(
                 "`device` names a program, which a client may not choose",
                 remedy="the server's --device may: tune mcp --device command:PROGRAM",
             )
-        if asked.device.startswith(_RECORDING):
-            self._inside("device", asked.device.removeprefix(_RECORDING))
-        settings = RunSettings(device=asked.device) if asked.device else RunSettings()
-        if asked.trials is not None:
-            settings["trials"] = asked.trials
-        if asked.rounds is not None:
-            settings["rounds"] = asked.rounds
-        if asked.prune is not None:
-            settings["prune"] = asked.prune
-        if asked.workloads:
-            settings["workloads"] = tuple(asked.workloads)
+        if device.startswith(_RECORDING):
+            self._inside("device", device.removeprefix(_RECORDING))
         wish = Wish(
             kernel=self._inside("kernel", asked.kernel),
             session=self._inside("session", asked.session),
             resume=self._inside("resume", asked.resume),
-            settings=settings,
+            settings=asked.settings,
         )
         self._run = Run(wish, self._tuning, self._view)
         return self._run

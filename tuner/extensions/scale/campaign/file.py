@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
@@ -18,7 +18,6 @@ from pydantic_core import PydanticCustomError
 from tuner.app.locate import require_kernel
 from tuner.device.select import HOST, gpu_count
 from tuner.extensions.scale.campaign.jobs import (
-    CERTIFICATES,
     RECORDED_FILE,
     TUNE,
     CampaignJob,
@@ -29,7 +28,18 @@ from tuner.extensions.scale.campaign.ledger import LEDGER, LOCK
 from tuner.extensions.scale.campaign.run import INDEX
 from tuner.model.errors import InputError, TunerError
 from tuner.model.languages import CUDA, PYTHON, language_of
-from tuner.model.settings import RunSettings, duration_s
+from tuner.model.settings import (
+    PATH,
+    RECORD,
+    SETTINGS,
+    GivenSettings,
+    ReachSettings,
+    RunSettings,
+    duration_s,
+    offering,
+    settings_in,
+    words_of,
+)
 from tuner.space.schema import LARGEST, Size, StrictModel, checked
 from tuner.space.yaml import Document, Location, read
 
@@ -40,11 +50,7 @@ _PATTERN = re.compile(r"[*?\[]")
 DEVICES = ("auto", "cuda", "hip", "opencl", "recorded", "host")
 _NUMBERED = re.compile(r"(hip|opencl):[0-9]{1,4}")
 # What `tune record` takes of the settings.
-_RECORDING = frozenset({"record", "device", "trials", "surroundings", "peers", "prune"})
-
-# What only says how a cluster is reached, and which of it are files.
-_NEED_A_CLUSTER = ("gpu_model", "token_file", "tls_ca", "tls_cert", "tls_key")
-_FILES = frozenset({"token_file", *CERTIFICATES})
+_RECORDING = {"record", *(one.name for one in SETTINGS.values() if RECORD in one.commands)}
 
 
 def _time(value: str) -> str:
@@ -82,60 +88,27 @@ Count = Annotated[int, Field(ge=1)]
 GpuNumber = Annotated[int, Field(ge=0)]
 
 
+# What a file takes in another way than a call from Python.
+_offering = offering(
+    "campaign",
+    device=Annotated[str, AfterValidator(_device)],
+    time=Time,
+    agent=Literal["auto", "openai", "literal"],
+)
+
+
+@_offering
 class SettingsModel(StrictModel):
     """What `defaults` may say for all jobs, and each job for itself, as the options of `tune`."""
 
-    device: Annotated[str, AfterValidator(_device)] | None = Field(
-        default=None, description=f"{', '.join(DEVICES)}, hip:N, opencl:N or {RECORDED_FILE}FILE"
-    )
     record: bool | None = Field(default=None, description="true: `tune record` instead of `tune`")
-    searcher: str | None = Field(default=None, description="a search method, `auto`")
-    trials: Count | None = Field(default=None, description="configs for each workload, `200`")
-    enough: Annotated[float, Field(ge=0, lt=1)] | None = Field(
-        default=None,
-        description="the share of the best time that is not worth looking for, `0.001`",
-    )
-    time: Time | None = Field(default=None, description="a time for each job's search, `20m`")
-    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = Field(
-        default=None, description="a whole number, `0`"
-    )
-    objective: Literal["time", "energy", "edp"] | None = Field(
-        default=None, description="time, energy or edp"
-    )
-    surroundings: str | None = Field(
-        default=None, description="auto, alone, or a name that the search space gives"
-    )
-    peers: bool | None = Field(default=None, description="true: compare with the peers")
-    prune: bool | None = Field(default=None, description="false: try what `prune` leaves out too")
-    agent: Literal["auto", "openai", "literal"] | None = Field(
-        default=None, description="auto, openai or literal"
-    )
-    model: str | None = Field(default=None, description="the model's name, for openai")
-    rounds: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="how many templates the agent may write, `4`"
-    )
-    max_tokens: Count | None = Field(default=None, description="tokens of a job in all, `500000`")
-    max_cost: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="the cost of a job in all, `5.0`; it needs `prices`"
-    )
-    prices: str | None = Field(default=None, description="a file of prices")
-    store: str | None = Field(default=None, description="a file, a database's URL, or none")
-    copy_session: bool | None = Field(
-        default=None, description="true: copy the session to the store as well"
-    )
-    cluster: str | None = Field(
-        default=None, description="a Dask scheduler's address, `tcp://scheduler:8786`"
-    )
-    gpu_model: str | None = Field(default=None, description="a part of a GPU's name, `H200`")
-    token_file: str | None = Field(default=None, description="the file of the cluster's token")
-    tls_ca: str | None = Field(default=None, description="the authority's certificate, a PEM file")
-    tls_cert: str | None = Field(default=None, description="the certificate to show, a PEM file")
-    tls_key: str | None = Field(default=None, description="its key, a PEM file")
 
 
-class JobModel(SettingsModel):
+@_offering
+class JobModel(StrictModel):
     """A kernel, or all that a pattern matches, for every combination of an operator's choices."""
 
+    record: bool | None = Field(default=None, description="true: `tune record` instead of `tune`")
     kernel: str = Field(
         description="a kernel's file from this file's folder, or a pattern, `kernels/*.cu`"
     )
@@ -195,7 +168,7 @@ class _Entry:
     number: int
     name: str
     kernel: Path
-    settings: RunSettings
+    settings: GivenSettings
     record: bool
     how: tuple[str, ...]
     by_default: bool
@@ -284,7 +257,7 @@ class _CampaignReader:
         macros = list(job.operator)
         listed = (v if isinstance(v, list) else [v] for v in job.operator.values())
         for kernel, choice in product(kernels, list(product(*listed))):
-            own: RunSettings = {**settings, "device": self._device_for(kernel, settings, record)}
+            own: dict[str, Any] = {**settings, "device": self._device_for(kernel, settings, record)}
             if choice:
                 own["operators"] = dict(zip(macros, choice, strict=True))
             stems = [kernel.stem] if job.name is None or len(kernels) > 1 else []
@@ -292,7 +265,7 @@ class _CampaignReader:
             by_default = settings["device"] == "auto"
             yield _Entry(number, name, kernel, own, record, how, by_default)
 
-    def _settings(self, number: int, job: JobModel) -> tuple[RunSettings, bool, tuple[str, ...]]:
+    def _settings(self, number: int, job: JobModel) -> tuple[dict[str, Any], bool, tuple[str, ...]]:
         """Complete a job's settings with the defaults; say whether it is a recording, and how."""
         given = self._merged(job)
         record = given.pop("record", False)
@@ -304,10 +277,12 @@ class _CampaignReader:
                 message = f"`{min(wrong)}` is not for a recording"
                 raise self._error(message, number, min(wrong), remedy="leave it out")
             given = {name: value for name, value in given.items() if name in _RECORDING}
-        check_settings(given, self._base, partial(self._about, number))
-        how = tuple(self._how(number, given))
         if "time" in given:
             given["time_s"] = duration_s(given.pop("time"))
+        kept = {one.name for one in settings_in(RunSettings)}
+        called = {name: given.pop(name) for name in given.keys() - kept}
+        check_settings(given, called, self._base, partial(self._about, number))
+        how = self._words(number, {name: called[name] for name in SETTINGS if name in called})
         if "prices" in given:
             given["prices"] = self._path(given["prices"])
         device = given.get("device", "auto")
@@ -319,35 +294,26 @@ class _CampaignReader:
             given["space"] = self._path(job.space)
         if job.workloads is not None:
             given["workloads"] = [_text(one) for one in job.workloads]
-        return cast(RunSettings, given), record, how
+        return given, record, how
 
-    def _device_for(self, kernel: Path, settings: RunSettings, record: bool) -> str:
+    def _device_for(self, kernel: Path, settings: GivenSettings, record: bool) -> str:
         """Choose what `auto` is for a kernel; of other languages than CUDA's the run does."""
-        device = settings["device"]
+        device: str = settings["device"]
         if device != "auto" or language_of(kernel) not in (CUDA, PYTHON):
             return device
         named = self._model.gpus is not None
         return "cuda" if self._found or record or named else "recorded"
 
-    def _how(self, number: int, given: dict[str, Any]) -> Iterator[str]:
-        """Take the options that no session keeps out of the settings, as words."""
-        if store := given.pop("store", None):
-            yield from (
-                "--store",
-                store if "://" in store or store == "none" else self._path(store),
-            )
-        if given.pop("copy_session", False):
-            yield "--copy-session"
-        address = given.pop("cluster", None)
-        if address:
-            yield from ("--cluster", address)
-        for name in _NEED_A_CLUSTER:
-            if (value := given.pop(name, None)) is None:
-                continue
-            if not address:
+    def _words(self, number: int, called: dict[str, Any]) -> tuple[str, ...]:
+        """Write what no session keeps as options."""
+        reaching = {one.name: one for one in settings_in(ReachSettings)}
+        for name, value in called.items():
+            if name in reaching and "cluster" not in called:
                 raise self._error(f"`{name}` needs `cluster`", number, name, remedy="name one")
-            value = self._path(value) if name in _FILES else value
-            yield from (f"--{name.replace('_', '-')}", value)
+            is_file = name == "store" and "://" not in value and value != "none"
+            if is_file or (name in reaching and reaching[name].reads == PATH):
+                called[name] = self._path(value)
+        return tuple(words_of(called))
 
     def _path(self, text: str) -> str:
         return str(self._base / text)

@@ -5,23 +5,24 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import TypeAdapter
 
-from tuner.app.plan import agent_settings, new_plan, option_of, require_searcher
+from tuner.app.plan import agent_settings, new_plan
 from tuner.app.record import recording_plan
 from tuner.app.session_plan import manifest_of
 from tuner.device.recorded.recording import recordings_of
 from tuner.device.select import AMD_DRIVER, recording_of, require_for
 from tuner.model.errors import DeviceError, InputError
 from tuner.model.languages import HIP
-from tuner.model.settings import AUTO, RunSettings
+from tuner.model.settings import AUTO, GivenSettings, read_settings, words_of
 from tuner.process.files import read_regular
+from tuner.search.factory import require_searcher
 from tuner.session.records import Manifest
 from tuner.session.store import SCHEMA_VERSION
 from tuner.space.plan import Plan
@@ -60,7 +61,7 @@ class CampaignJob:
 def tuning_job(
     name: str,
     kernel: Path,
-    settings: RunSettings,
+    settings: GivenSettings,
     folder: Path,
     *,
     record: bool = False,
@@ -82,7 +83,7 @@ def tuning_job(
     _require_device(plan)
     session = folder / name
     command = ("record",) if record else ()
-    words = tuple(_words(settings))
+    words = tuple(words_of(settings))
     # On another machine nobody has run the kernel's reference yet: its user names it here, too.
     space = ("--space", str(settings["space"])) if "space" in settings else ()
     return CampaignJob(
@@ -102,34 +103,38 @@ def tuning_job(
 About = Callable[..., AbstractContextManager[None]]
 
 
-def check_settings(given: Mapping[str, Any], base: Path, about: About) -> None:
+def check_settings(
+    given: GivenSettings, called: Mapping[str, Any], base: Path, about: About
+) -> None:
     """Raise `TunerError` for what a run of any kernel would refuse, without asking a server.
 
-    `given` are a job's settings, whose paths start from `base`; `about` is told the keys at fault.
+    `given` are a job's settings, `called` those that no session keeps, all with paths from `base`;
+    `about` is told the keys at fault.
     """
-    store, device = given.get("store"), given.get("device", AUTO)
-    if store is not None or given.get("copy_session"):
+    asked = read_settings(given)
+    store, device = called.get("store"), asked.device
+    if store is not None or called.get("copy_session"):
         from tuner.extensions.scale.copies import require_server
         from tuner.session.database import find_store
 
         with about("store", "copy_session"):
             location = find_store(store, os.environ)
-            if given.get("copy_session"):
+            if called.get("copy_session"):
                 require_server(location)
-    if "cluster" in given:
-        _check_cluster(given, base, about)
+    if "cluster" in called:
+        _check_cluster(called, device, base, about)
     if device.startswith(RECORDED_FILE):
         with about("device"):
             require_file(base / device.removeprefix(RECORDED_FILE))
     with about("objective", "device"):
-        require_meter(device, given.get("objective", "time"))
+        require_meter(device, asked.objective)
     with about("searcher"):
-        require_searcher(given.get("searcher", AUTO))
+        require_searcher(asked.searcher)
     with about("agent", "model", "max_tokens", "max_cost", "prices"):
-        agent_settings(cast(RunSettings, given), drafted=False)
+        agent_settings(given, drafted=False)
 
 
-def _check_cluster(given: Mapping[str, Any], base: Path, about: About) -> None:
+def _check_cluster(called: Mapping[str, Any], device: str, base: Path, about: About) -> None:
     from tuner.extensions.scale.cluster.network import (
         require_address,
         require_dask,
@@ -141,14 +146,14 @@ def _check_cluster(given: Mapping[str, Any], base: Path, about: About) -> None:
     from tuner.model.cluster import TlsFiles
 
     with about("device", "gpu_model", "cluster"):
-        require_of_cluster(given.get("device", AUTO), given.get("gpu_model", ""))
+        require_of_cluster(device, called.get("gpu_model", ""))
     with about("cluster"):
         require_dask()
-        address = require_address(given["cluster"])
+        address = require_address(called["cluster"])
     with about("token_file", "cluster"):
-        read_token(base / given["token_file"] if "token_file" in given else None)
+        read_token(base / called["token_file"] if "token_file" in called else None)
     authority, certificate, key = (
-        base / given[name] if name in given else None for name in CERTIFICATES
+        base / called[name] if name in called else None for name in CERTIFICATES
     )
     tls = None
     with about(*CERTIFICATES):
@@ -197,28 +202,6 @@ def _cost(plan: Plan) -> float:
     """Guess how long a run takes beside others, from its trials."""
     config = plan.config
     return len(config.workloads) * (config.trials or _TRIALS) * (1 + config.rounds)
-
-
-def _words(settings: RunSettings) -> Iterator[str]:
-    for name, value in settings.items():
-        option = option_of(name)
-        if name == "workloads":
-            for workload in settings["workloads"]:
-                yield from (option, workload)
-        elif name == "operators":
-            for macro, choice in settings["operators"].items():
-                yield from (option, f"{macro}={choice}")
-        elif name == "peers" and not isinstance(peers := settings["peers"], bool):
-            for peer in peers:
-                yield from ("--peer", peer)
-        elif name == "time_s":
-            yield from (option, f"{value}s")
-        elif isinstance(value, bool):
-            # `--peers` where it is true, `--no-prune` where it is not
-            if value == (name != "prune"):
-                yield option
-        else:
-            yield from (option, str(value))
 
 
 def _key(plan: Plan, *, record: bool) -> str:

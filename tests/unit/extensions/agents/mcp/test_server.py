@@ -16,7 +16,7 @@ from tuner.extensions.agents.mcp.run import Defaults, tuned
 from tuner.extensions.agents.mcp.session_runner import Watch
 from tuner.extensions.agents.mcp_agent import Handoff
 from tuner.model.errors import InputError
-from tuner.model.settings import RunSettings
+from tuner.model.settings import GivenSettings
 
 
 def test_the_end_of_the_last_round_is_told_before_the_results_are_there(tmp_path: Path) -> None:
@@ -101,16 +101,16 @@ def test_a_session_says_with_which_command_it_would_start_again(
 ) -> None:
     told: list[tuple[str, ...]] = []
 
-    def noted(kernel: Path, settings: RunSettings, options: RunOptions, *_: Any, **__: Any) -> None:
+    def noted(kernel: Path, settings: object, options: RunOptions, *_: Any, **__: Any) -> None:
         told.append(options.command)
         raise InputError("it is not run here")
 
     monkeypatch.setattr("tuner.extensions.agents.mcp.run.run", noted)
-    settings: RunSettings = {"time_s": 90.0, "policy": "mcts", "sources": (Path("/cutlass"),)}
+    settings: GivenSettings = {"time_s": 90.0, "policy": "mcts", "sources": (Path("/cutlass"),)}
     defaults = Defaults(tmp_path, Path("scale.cu"), settings, RunOptions(), None)
     seat = Handoff()
     tuned(defaults, Wish(None, None, None, {}), seat, Watch(seat, Quiet()))
-    words = "--policy mcts --time 90.0s --sources /cutlass"
+    words = "--time 90.0s --policy mcts --sources /cutlass"
     assert [" ".join(one[1:]) for one in told] == [f"mcp scale.cu {words}"]
 
 
@@ -159,7 +159,7 @@ def test_what_the_client_wishes_reaches_the_run(tmp_path: Path) -> None:
             Path("k.cu"),
             Path("new/mine"),
             None,
-            {"device": "host", "trials": 3, "rounds": 2, "workloads": ("N=1",)},
+            {"device": "host", "trials": 3, "rounds": 2, "workloads": ["N=1"]},
         ),
         Wish(None, None, Path("old"), {}),
     ]

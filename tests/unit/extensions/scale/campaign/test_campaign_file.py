@@ -89,7 +89,7 @@ def test_a_job_says_more_than_the_defaults_and_every_setting_is_an_option(projec
     assert (plan.time_s, plan.parallel, plan.gpus, job.needs_gpu) == (5400.0, 3, (), False)
     text = " ".join(job.start)
     assert " --session out/scale --device recorded --searcher random --trials 5 " in text
-    assert " --enough 0.001 --seed 3 --no-prune --time 1200.0s " in text
+    assert " --enough 0.001 --no-prune --seed 3 --time 1200.0s " in text
     assert " --workload N=77 --workload N=78 " in text
 
 
