@@ -138,7 +138,7 @@ def test_every_command_in_the_documentation_is_one(
     (bench.root / "prices.yaml").write_text(DOCUMENTED["yaml"][0], encoding="utf-8")
     with run_command.command.make_context("tune", shlex.split(line)) as context:
         settings = options.settings_of(context, context.params)
-        kernel, resume = context.params["kernel"], context.params["resume"]
+        kernel, resume = context.params["source"], context.params["resume"]
     assert bool(kernel) != bool(resume)
     if resume is None:
         settings["space"] = bench.root / "scale.yaml"

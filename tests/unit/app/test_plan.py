@@ -1,4 +1,4 @@
-"""`--surroundings` and functions as neighbours: what a plan refuses before anything is measured."""
+"""What settings make of a plan, and what it refuses before anything is measured."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuner.app.plan import new_plan
+from tuner.model import settings
 from tuner.model.errors import KernelError
 
 AROUND = """
@@ -22,11 +23,12 @@ NEIGHBOURS = "neighbours = {{{name!r}: lambda tensors, axes: None}}\n"
 def plan(project: Path):
     """Make a plan of a kernel whose reference file has one neighbour."""
 
-    def plan(neighbour: str = "router", **settings: str):
+    def plan(neighbour: str = "router", **given: object):
         for name, more in (("scale.yaml", AROUND), ("scale.py", NEIGHBOURS.format(name=neighbour))):
             path = project / name
-            path.write_text(path.read_text() + more)
-        return new_plan(project / "scale.cu", {"space": project / "scale.yaml", **settings})
+            text = path.read_text()
+            path.write_text(text if more in text else text + more)
+        return new_plan(project / "scale.cu", {"space": project / "scale.yaml", **given})
 
     return plan
 
@@ -52,3 +54,10 @@ def test_a_name_that_the_file_has_not_is_refused_on_every_device(plan, device: s
 
 def test_a_cpu_has_no_neighbours(plan) -> None:
     assert plan(surroundings="layer", device="host").spec.surroundings == ()
+
+
+def test_who_looks_on_for_less_compares_in_more_rounds(plan) -> None:
+    shares = {share: plan(enough=share).config.comparison_rounds for share in (0.02, 0.005, 0.001)}
+    usual = settings.COMPARISON_ROUNDS
+    assert settings.ENOUGH == 0.005
+    assert shares == {0.02: usual, 0.005: usual, 0.001: settings.CLOSE_COMPARISON_ROUNDS}
