@@ -32,7 +32,9 @@ WAIT = "45s"
     sources="A folder that the client may read, such as a CUTLASS checkout; repeatable.",
 )
 @options.setting(
-    "rounds", help=f"Rounds for the client; {DEFAULT_ROUNDS} by default.", type=click.IntRange(min=1)
+    "rounds",
+    help=f"Rounds for the client; {DEFAULT_ROUNDS} by default.",
+    type=click.IntRange(min=1),
 )
 @click.option(
     "--resume", metavar="DIR", type=options.folder, help="The session that `start` goes on with."

@@ -7,7 +7,7 @@ import re
 import tempfile
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
@@ -240,7 +240,10 @@ class GrpoReward:
             if kernel != self.kernel:
                 rewards.append(None)
                 continue
-            text = completion if isinstance(completion, str) else _last_said(completion)
+            text = completion
+            if not isinstance(text, str):
+                said = [message for message in text if message["role"] == "assistant"]
+                text = said[-1].get("content") or "" if said else ""
             if text not in self._known:
                 self._known[text] = self._scorer.score(text).reward
             rewards.append(self._known[text])
@@ -249,8 +252,3 @@ class GrpoReward:
     def close(self) -> None:
         """End the processes."""
         self._scorer.close()
-
-
-def _last_said(messages: Sequence[Mapping[str, Any]]) -> str:
-    said = [message for message in messages if message["role"] == "assistant"]
-    return said[-1].get("content") or "" if said else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -19,7 +19,6 @@ from tuner.extensions.agents.replies import KNOWN_METRICS, MOST_EXPECTATIONS
 from tuner.extensions.agents.tools.arguments import ToolArguments, schema
 from tuner.model.errors import AgentError
 from tuner.model.settings import GivenSettings, RunSettings, offering, settings_in
-from tuner.model.trial import Result
 from tuner.report.html import write_report
 from tuner.report.sections.summary import headline, verdict
 from tuner.report.terminal import json_of, results_table
@@ -51,7 +50,7 @@ _Expectations = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class StartRequest:
     """What a client wants started; None stands for what the server was started with."""
 
     kernel: Path | None
@@ -184,7 +183,13 @@ def conclude(done: FinishedRun, failure: AgentError | None) -> Ending:
     if data.evaluator:
         lines.append(verdict(data))
     if data.results:
-        lines += ["", _table(data.results), "", f"tuned kernels: {folder / 'tuned'}"]
+        from rich.console import Console
+
+        console = Console(file=StringIO(), width=COLUMNS, color_system=None, highlight=False)
+        with console.capture() as captured:
+            console.print(results_table(data.results))
+        table = [line.rstrip() for line in captured.get().splitlines()]
+        lines += ["", *table, "", f"tuned kernels: {folder / 'tuned'}"]
     try:
         write_report(data, folder / REPORT)
         lines.append(f"report: {folder / REPORT}")
@@ -193,12 +198,3 @@ def conclude(done: FinishedRun, failure: AgentError | None) -> Ending:
     if failure is not None:
         lines += ["", str(failure)]
     return Ending("\n".join(lines), json_of(data), failed=failure is not None)
-
-
-def _table(results: Sequence[Result]) -> str:
-    from rich.console import Console
-
-    console = Console(file=StringIO(), width=COLUMNS, color_system=None, highlight=False)
-    with console.capture() as captured:
-        console.print(results_table(results))
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tuner.app.environment import program_name, resume_line
 from tuner.app.open import OpenRun
 from tuner.app.plan import RunOptions
 from tuner.app.run import run
-from tuner.extensions.agents.mcp.arguments import Ending, Wish, conclude, recap
+from tuner.extensions.agents.mcp.arguments import Ending, StartRequest, conclude, recap
 from tuner.extensions.agents.mcp.session_runner import Watch
 from tuner.extensions.agents.mcp_agent import FinishedError, Handoff, McpAgent
 from tuner.model.errors import InputError, Interrupted, KernelError, TunerError
@@ -30,10 +29,10 @@ class Defaults:
     resume: Path | None
 
 
-def tuned(defaults: Defaults, wish: Wish, seat: Handoff, watch: Watch) -> Ending:
+def tuned(defaults: Defaults, request: StartRequest, seat: Handoff, watch: Watch) -> Ending:
     """Run a session from its opening to its end; return what stopped it instead of raising."""
     try:
-        return _run(defaults, wish, seat, watch)
+        return _run(defaults, request, seat, watch)
     except TunerError as error:
         return Ending(str(error), failed=True)
     except KeyboardInterrupt as stopped:
@@ -42,13 +41,19 @@ def tuned(defaults: Defaults, wish: Wish, seat: Handoff, watch: Watch) -> Ending
         return Ending(f"stopped; `start` with resume goes on: {watch.session}", failed=True)
 
 
-def _run(defaults: Defaults, wish: Wish, seat: Handoff, watch: Watch) -> Ending:
-    resume = wish.resume or (None if wish.kernel else defaults.resume)
-    kernel = None if resume else wish.kernel or defaults.kernel
+def _run(defaults: Defaults, request: StartRequest, seat: Handoff, watch: Watch) -> Ending:
+    resume = request.resume or (None if request.kernel else defaults.resume)
+    kernel = None if resume else request.kernel or defaults.kernel
     if resume is None and kernel is None:
         raise InputError("no kernel is named", remedy="`start` with the path of its .cu file")
-    settings = _resumed(defaults, wish) if resume else _started(defaults, wish)
-    stated = {name: value for name, value in settings.items() if name != "agent"}
+    left_out: set[str] = set()
+    if resume:
+        left_out = defaults.settings.keys() - {"rounds"}  # a session keeps all else
+    elif request.kernel not in (None, defaults.kernel or request.kernel):
+        # What the command line says of its own kernel does not fit another.
+        left_out = {"space", "workloads", "operators"}
+    kept = {name: value for name, value in defaults.settings.items() if name not in left_out}
+    stated = {**kept, **request.settings}
     agent = McpAgent(seat)
 
     def opened(run: OpenRun) -> None:
@@ -57,32 +62,22 @@ def _run(defaults: Defaults, wish: Wish, seat: Handoff, watch: Watch) -> Ending:
     sources = tuple(Path(folder) for folder in defaults.settings.get("sources", ()))
     options = replace(
         defaults.options,
-        session=None if resume else wish.session or defaults.options.session,
+        session=None if resume else request.session or defaults.options.session,
         command=(program_name(), MCP, *([str(kernel)] if kernel else []), *words_of(stated)),
         change=partial(_require_inside, defaults.root, sources),
     )
-    done = run(kernel, settings, options, watch, resume=resume, agent=agent, opened=opened)
+    done = run(
+        kernel,
+        {**stated, "agent": MCP},
+        options,
+        watch,
+        resume=resume,
+        agent=agent,
+        opened=opened,
+    )
     # To end the rounds early is the client's right.
     failure = None if isinstance(done.failure, FinishedError) else done.failure
     return conclude(done, failure)
-
-
-def _started(defaults: Defaults, wish: Wish) -> dict[str, Any]:
-    """Complete what the client wants with what the server was started with."""
-    own = defaults.kernel is None or wish.kernel in (None, defaults.kernel)
-    kept = dict(defaults.settings)
-    if not own:
-        # What the command line says of its own kernel does not fit another.
-        kept.pop("space", None)
-        kept.pop("workloads", None)
-        kept.pop("operators", None)
-    return {**kept, **wish.settings, "agent": MCP}
-
-
-def _resumed(defaults: Defaults, wish: Wish) -> dict[str, Any]:
-    """Say again only what the client says, and the rounds: a session keeps all else."""
-    kept = {name: value for name, value in defaults.settings.items() if name == "rounds"}
-    return {**kept, **wish.settings, "agent": MCP}
 
 
 def _require_inside(root: Path, sources: tuple[Path, ...], plan: Plan) -> Plan:

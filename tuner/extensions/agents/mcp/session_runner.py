@@ -8,7 +8,12 @@ from pathlib import Path
 from threading import Thread
 
 from tuner.device.base import DeviceInfo
-from tuner.extensions.agents.mcp.arguments import Ending, StartArguments, Wish, leading_tools
+from tuner.extensions.agents.mcp.arguments import (
+    Ending,
+    StartArguments,
+    StartRequest,
+    leading_tools,
+)
 from tuner.extensions.agents.mcp_agent import Handoff
 from tuner.extensions.agents.tools.arguments import ToolLimits
 from tuner.extensions.agents.tools.tool_session import offers
@@ -98,16 +103,16 @@ BROKEN = Ending("the run broke off; the server's standard error says why", faile
 
 
 # Runs a session from its opening to its end; what a user can do about is no exception.
-Tuning = Callable[[Wish, Handoff, Watch], Ending]
+Tuning = Callable[[StartRequest, Handoff, Watch], Ending]
 
 
 class Run:
     """A session that is being run in its thread."""
 
-    def __init__(self, wish: Wish, tuning: Tuning, view: Listener) -> None:
+    def __init__(self, request: StartRequest, tuning: Tuning, view: Listener) -> None:
         self.seat = Handoff()
         self.watch = Watch(self.seat, view)
-        self._wish, self._tuning = wish, tuning
+        self._request, self._tuning = request, tuning
         self._ending: Ending | None = None
         # Not waited for where a process is to end at once: what is measured is on disk.
         self._thread = Thread(target=self._work, name="tuning", daemon=True)
@@ -130,7 +135,7 @@ class Run:
 
     def _work(self) -> None:
         try:
-            self._ending = self._tuning(self._wish, self.seat, self.watch)
+            self._ending = self._tuning(self._request, self.seat, self.watch)
         finally:
             self.seat.close()
 
@@ -169,13 +174,13 @@ class SessionRunner:
             )
         if device.startswith(_RECORDING):
             self._inside("device", device.removeprefix(_RECORDING))
-        wish = Wish(
+        request = StartRequest(
             kernel=self._inside("kernel", asked.kernel),
             session=self._inside("session", asked.session),
             resume=self._inside("resume", asked.resume),
             settings=asked.settings,
         )
-        self._run = Run(wish, self._tuning, self._view)
+        self._run = Run(request, self._tuning, self._view)
         return self._run
 
     def tools(self) -> tuple[Tool, ...]:

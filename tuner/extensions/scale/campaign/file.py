@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -206,11 +206,22 @@ class _CampaignReader:
         self._problems: list[TunerError] = []
         stated = self._base / (model.folder or f"sessions/{document.path.stem}")
         self._folder = folder or stated
-        self._found = gpu_count() if self._may_need_a_gpu() else 0
+        merged = (self._merged(job) for job in model.jobs)
+        needs_gpu = any(
+            one.get("device", "auto") in ("auto", "cuda")
+            and ("cluster" not in one or one.get("record"))
+            for one in merged
+        )
+        self._found = gpu_count() if needs_gpu else 0
 
     def plan(self) -> CampaignPlan:
         self._check_gpus()
-        entries = self._entries()
+        entries: list[_Entry] = []
+        for number, job in enumerate(self._model.jobs):
+            try:
+                entries += self._entries_of(number, job)
+            except TunerError as error:
+                self._add(error, number)
         self._check_names(entries)
         needy = sum(one.needs_gpu for one in entries)
         gpus = self._gpus() if needy else ()
@@ -226,14 +237,6 @@ class _CampaignReader:
         path, parallel = self._document.path, self._model.parallel
         return CampaignPlan(path, self._folder, tuple(jobs), gpus, parallel, time_s, recorded)
 
-    def _may_need_a_gpu(self) -> bool:
-        models = (self._merged(job) for job in self._model.jobs)
-        return any(
-            one.get("device", "auto") in ("auto", "cuda")
-            and ("cluster" not in one or one.get("record"))
-            for one in models
-        )
-
     def _merged(self, job: JobModel) -> dict[str, Any]:
         names = SettingsModel.model_fields
         defaults, stated = self._model.defaults.model_dump(), _stated(job)
@@ -242,22 +245,17 @@ class _CampaignReader:
         given = {**defaults, **stated}
         return {name: given[name] for name in names if given.get(name) is not None}
 
-    def _entries(self) -> list[_Entry]:
-        found: list[_Entry] = []
-        for number, job in enumerate(self._model.jobs):
-            try:
-                found += self._entries_of(number, job)
-            except TunerError as error:
-                self._add(error, number)
-        return found
-
     def _entries_of(self, number: int, job: JobModel) -> Iterator[_Entry]:
         settings, record, how = self._settings(number, job)
         kernels = self._kernels(number, job)
         macros = list(job.operator)
         listed = (v if isinstance(v, list) else [v] for v in job.operator.values())
         for kernel, choice in product(kernels, list(product(*listed))):
-            own: dict[str, Any] = {**settings, "device": self._device_for(kernel, settings, record)}
+            own = dict(settings)
+            # What `auto` is for a kernel in another language its run says.
+            if own["device"] == "auto" and language_of(kernel) in (CUDA, PYTHON):
+                cuda = self._found or record or self._model.gpus is not None
+                own["device"] = "cuda" if cuda else "recorded"
             if choice:
                 own["operators"] = dict(zip(macros, choice, strict=True))
             stems = [kernel.stem] if job.name is None or len(kernels) > 1 else []
@@ -293,16 +291,10 @@ class _CampaignReader:
         if job.space is not None:
             given["space"] = self._path(job.space)
         if job.workloads is not None:
-            given["workloads"] = [_text(one) for one in job.workloads]
+            given["workloads"] = [
+                ",".join(f"{axis}={size}" for axis, size in one.items()) for one in job.workloads
+            ]
         return given, record, how
-
-    def _device_for(self, kernel: Path, settings: GivenSettings, record: bool) -> str:
-        """Choose what `auto` is for a kernel; of other languages than CUDA's the run does."""
-        device: str = settings["device"]
-        if device != "auto" or language_of(kernel) not in (CUDA, PYTHON):
-            return device
-        named = self._model.gpus is not None
-        return "cuda" if self._found or record or named else "recorded"
 
     def _words(self, number: int, called: dict[str, Any]) -> tuple[str, ...]:
         """Write what no session keeps as options."""
@@ -357,7 +349,7 @@ class _CampaignReader:
                 self._problems.append(self._error(message, one.number, remedy=remedy))
 
     def _same_name(self, one: _Entry, other: _Entry) -> InputError:
-        where = self._line(other.number)
+        where = self._document.line("jobs", other.number)
         message = f"two jobs are called {one.name!r}: line {where} has it too"
         remedy = "give one of them a `name`"
         if one.number == other.number:
@@ -393,6 +385,7 @@ class _CampaignReader:
         return tuple(asked or ())
 
     def _job(self, entry: _Entry, compilers: int) -> CampaignJob | None:
+        session = str(self._folder / entry.name)
         try:
             return tuning_job(
                 entry.name,
@@ -402,7 +395,8 @@ class _CampaignReader:
                 record=entry.record,
                 cluster=entry.cluster,
                 how=(*entry.how, "--jobs", str(compilers)),
-                finish=_report_of(self._folder / entry.name) if entry.record else (),
+                # `tune record` writes no report.
+                finish=((*TUNE, "report", session),) if entry.record else (),
             )
         except TunerError as error:
             self._add(error, entry.number)
@@ -435,9 +429,6 @@ class _CampaignReader:
             location = ("defaults", *keys)
         return self._document.error(message, *location, remedy=remedy)
 
-    def _line(self, number: int) -> int:
-        return self._document.line("jobs", number)
-
     def _raise_problems(self) -> None:
         # A pattern may give the same for each of its kernels.
         texts = list(dict.fromkeys(map(str, self._problems)))
@@ -454,12 +445,3 @@ def _stated(job: JobModel) -> dict[str, Any]:
 def _said(error: TunerError) -> str:
     """Return the message with its own place, where it has one."""
     return error.message if error.path is None else str(error).partition("\n")[0]
-
-
-def _text(workload: Mapping[str, int]) -> str:
-    return ",".join(f"{axis}={size}" for axis, size in workload.items())
-
-
-def _report_of(session: Path) -> tuple[tuple[str, ...], ...]:
-    """Write the report of a recording's session, which `tune record` leaves out."""
-    return ((*TUNE, "report", str(session)),)

@@ -11,7 +11,7 @@ from agent_doubles import Tools
 from served_runs import ANSWER, PLAN, Call, Quiet, led, one_round, progress, text
 
 from tuner.app.plan import RunOptions
-from tuner.extensions.agents.mcp.arguments import Ending, Wish
+from tuner.extensions.agents.mcp.arguments import Ending, StartRequest
 from tuner.extensions.agents.mcp.run import Defaults, tuned
 from tuner.extensions.agents.mcp.session_runner import Watch
 from tuner.extensions.agents.mcp_agent import Handoff
@@ -109,7 +109,7 @@ def test_a_session_says_with_which_command_it_would_start_again(
     settings: GivenSettings = {"time_s": 90.0, "policy": "mcts", "sources": (Path("/cutlass"),)}
     defaults = Defaults(tmp_path, Path("scale.cu"), settings, RunOptions(), None)
     seat = Handoff()
-    tuned(defaults, Wish(None, None, None, {}), seat, Watch(seat, Quiet()))
+    tuned(defaults, StartRequest(None, None, None, {}), seat, Watch(seat, Quiet()))
     words = "--time 90.0s --policy mcts --sources /cutlass"
     assert [" ".join(one[1:]) for one in told] == [f"mcp scale.cu {words}"]
 
@@ -127,7 +127,7 @@ def test_another_session_can_follow_one_that_is_over(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_run_that_breaks_off_is_no_silence(tmp_path: Path) -> None:
-    def broken(wish: Wish, seat: Handoff, watch: Watch) -> Ending:
+    def broken(wish: StartRequest, seat: Handoff, watch: Watch) -> Ending:
         raise ZeroDivisionError
 
     async def work(call: Call) -> None:
@@ -140,9 +140,9 @@ def test_a_run_that_breaks_off_is_no_silence(tmp_path: Path) -> None:
 
 def test_what_the_client_wishes_reaches_the_run(tmp_path: Path) -> None:
     (tmp_path / "k.cu").touch()
-    wishes: list[Wish] = []
+    wishes: list[StartRequest] = []
 
-    def tuning(wish: Wish, seat: Handoff, watch: Watch) -> Ending:
+    def tuning(wish: StartRequest, seat: Handoff, watch: Watch) -> Ending:
         wishes.append(wish)
         return Ending("")
 
@@ -155,13 +155,13 @@ def test_what_the_client_wishes_reaches_the_run(tmp_path: Path) -> None:
 
     led(tmp_path, tuning, work)
     assert wishes == [
-        Wish(
+        StartRequest(
             Path("k.cu"),
             Path("new/mine"),
             None,
             {"device": "host", "trials": 3, "rounds": 2, "workloads": ["N=1"]},
         ),
-        Wish(None, None, Path("old"), {}),
+        StartRequest(None, None, Path("old"), {}),
     ]
 
 
