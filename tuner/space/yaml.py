@@ -6,34 +6,28 @@ All that reads or edits the text of a search space starts from a `Document`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from errno import EFBIG
 from functools import lru_cache
 from math import isinf
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import (
-    AliasEvent,
-    CollectionEndEvent,
-    CollectionStartEvent,
-    DocumentStartEvent,
-    Event,
-    MappingEndEvent,
-    MappingStartEvent,
-    ScalarEvent,
-    SequenceEndEvent,
-    SequenceStartEvent,
-)
+from ruamel.yaml.events import AliasEvent, CollectionStartEvent, Event
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from tuner.model.errors import InputError, SpaceError
 from tuner.process.files import read_regular
 
 Data = None | bool | int | float | str | list["Data"] | dict[str, "Data"]
 Location = tuple[str | int, ...]
+# An item of a list, or a key with its value.
+_Piece = tuple[Node, Node | None]
 
 # Reading takes up to 3 s for this many; a large space has a tenth.
 MAX_BYTES = 100_000
@@ -127,7 +121,11 @@ def read_text(path: Path, most_bytes: int, failure: type[InputError], what: str)
 def parse(text: str, path: Path, page: str = _PAGE) -> Document:
     """Read `text` as the content of `path`; whoever gets it leaves `data` as it is."""
     _check_characters(text, path)
-    return _Builder(path, text, _events(text, path), page).document()
+    root = _compose(text, path, f"start with `version: 1`; {page} has a complete example")
+    reader = _Reader(path)
+    data = reader.value(root, (), root)
+    assert isinstance(data, dict)
+    return Document(path, text, data, reader.places)
 
 
 def _check_characters(text: str, path: Path) -> None:
@@ -146,30 +144,51 @@ def _check_characters(text: str, path: Path) -> None:
         raise SpaceError(message, path=path, line=number, remedy=remedy)
 
 
-def _events(text: str, path: Path) -> list[Event]:
+class _Composer(Composer):
+    """Compose trees of nodes, without what a value would need others for, and not too deep."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.parser.peek_event()
+        line, anchor, tag = _line(event), event.anchor, getattr(event, "tag", None)
+        if isinstance(event, AliasEvent):
+            message = f"`*{anchor}` (an alias) is not allowed"
+            raise SpaceError(message, line=line, remedy="write the value out")
+        if anchor:
+            message = f"`&{anchor}` (an anchor) is not allowed"
+            raise SpaceError(message, line=line, remedy="write each value out")
+        if tag:
+            message = f"`{tag}` (a tag) is not allowed"
+            raise SpaceError(message, line=line, remedy="delete the tag; quotes make a text")
+        # As early as here: ruamel's time grows with the square of the depth.
+        if isinstance(event, CollectionStartEvent) and self.depth >= MAX_DEPTH:
+            message = f"nested more than {MAX_DEPTH} deep"
+            raise SpaceError(message, line=line, remedy="no key needs that")
+        return super().compose_node(parent, index)
+
+
+def _compose(text: str, path: Path, start: str) -> MappingNode:
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Composer = _Composer
     try:
-        return list(_shallow(YAML(typ="safe", pure=True).parse(text), path))
+        root = yaml.compose(text)
+    except SpaceError as error:
+        error.path = path
+        raise
     except MarkedYAMLError as error:
         raise _syntax_error(error, path) from error
     except (YAMLError, OverflowError, ValueError) as error:
         # ruamel lets the errors of `chr` and `int` through: "\UFFFFFFFF"
         raise SpaceError(f"not YAML: {error}", path=path, line=1) from error
-
-
-def _shallow(events: Iterable[Event], path: Path) -> Iterator[Event]:
-    # As early as here: ruamel's time grows with the square of the depth.
-    depth = 0
-    for event in events:
-        depth += isinstance(event, CollectionStartEvent)
-        depth -= isinstance(event, CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            message = f"nested more than {MAX_DEPTH} deep"
-            raise SpaceError(message, path=path, line=_line(event), remedy="no key needs that")
-        yield event
+    if root is None:
+        raise SpaceError("the file is empty", path=path, line=1, remedy=start)
+    if not isinstance(root, MappingNode):
+        message = "the file is not a mapping of keys to values"
+        raise SpaceError(message, path=path, line=_line(root), remedy=start)
+    return root
 
 
 def _syntax_error(error: MarkedYAMLError, path: Path) -> SpaceError:
-    problem = str(error.problem or error.context or "not YAML")
+    problem = f"not YAML: {error.problem or error.context or 'it cannot be read'}"
     mark = error.problem_mark
     opened = "end of stream" in problem or "flow" in str(error.context)
     if opened and error.context_mark and mark and error.context_mark.line < mark.line:
@@ -181,151 +200,108 @@ def _syntax_error(error: MarkedYAMLError, path: Path) -> SpaceError:
     )
     if "mapping values are not allowed" in problem:
         remedy = "put a text that contains `: ` in quotes; indent the keys of one mapping alike"
-    if "cannot start any token" in problem:
+    elif "cannot start any token" in problem:
         remedy = "put this text in quotes"
-    line = mark.line + 1 if mark else None
-    return SpaceError(f"not YAML: {problem}", path=path, line=line, remedy=remedy)
+    elif "another document" in problem:
+        problem, remedy = "a second document starts here", "keep one; delete what follows `---`"
+    return SpaceError(problem, path=path, line=mark.line + 1 if mark else None, remedy=remedy)
 
 
 @dataclass(slots=True)
-class _Builder:
+class _Reader:
     path: Path
-    text: str
-    events: list[Event]
-    page: str
-    position: int = 0
     places: dict[Location, TextPosition] = field(default_factory=dict)
 
-    @property
-    def start(self) -> str:
-        return f"start with `version: 1`; {self.page} has a complete example"
-
-    def document(self) -> Document:
-        starts = [event for event in self.events if isinstance(event, DocumentStartEvent)]
-        if not starts:
-            raise SpaceError("the file is empty", path=self.path, line=1, remedy=self.start)
-        if len(starts) > 1:
-            remedy = "keep one; delete what follows `---`"
-            self._fail("a second document starts here", starts[1], remedy)
-        self.position = self.events.index(starts[0]) + 1
-        first = self._next()
-        if not isinstance(first, MappingStartEvent):
-            self._fail("the file is not a mapping of keys to values", first, self.start)
-        self.places[()] = _position(first)
-        return Document(self.path, self.text, self._mapping(first, ()), self.places)
-
-    def _mapping(self, start: CollectionStartEvent, location: Location) -> dict[str, Data]:
+    def mapping(self, node: MappingNode, location: Location) -> dict[str, Data]:
         result: dict[str, Data] = {}
-        while not isinstance(event := self._next(), MappingEndEvent):
-            if not isinstance(event, ScalarEvent):
-                self._fail("this key is not a name", event, "write `name: value`")
-            key = str(event.value)
-            here = (*location, key)
-            if key == "<<":
-                self._fail("`<<` (a merge) is not allowed", event, "write the keys out")
-            if key in result:
-                message = f"the key `{key}` is repeated: line {self.places[here].line} has it too"
-                self._fail(message, event, "keep one of the two")
-            self.places[here] = _position(event)
-            result[key] = self._value(self._next(), here, start)
-        self._end(location, event)
+        pairs = deque(node.value)
+        while pairs:
+            key, value = pairs.popleft()
+            if not isinstance(key, ScalarNode):
+                self.fail("this key is not a name", key, "write `name: value`")
+            name = str(key.value)
+            here = (*location, name)
+            if name == "<<":
+                self.fail("`<<` (a merge) is not allowed", key, "write the keys out")
+            if name in result:
+                message = f"the key `{name}` is repeated: line {self.places[here].line} has it too"
+                self.fail(message, key, "keep one of the two")
+            if node.flow_style:
+                value = _join_pieces(value, pairs)
+            result[name] = self.value(value, here, key)
         return result
 
-    def _sequence(self, start: CollectionStartEvent, location: Location) -> list[Data]:
-        result: list[Data] = []
-        while not isinstance(event := self._next(), SequenceEndEvent):
-            here = (*location, len(result))
-            self.places[here] = _position(event)
-            result.append(self._value(event, here, start))
-        self._end(location, event)
-        return result
-
-    def _end(self, location: Location, event: Event) -> None:
-        self.places[location] = replace(self.places[location], end=event.end_mark.index)
-
-    def _value(self, event: Event, location: Location, parent: CollectionStartEvent) -> Data:
-        place = replace(
-            self.places[location], start=event.start_mark.index, end=event.end_mark.index
-        )
-        self.places[location] = place
-        if isinstance(event, MappingStartEvent):
-            return self._mapping(event, location)
-        if isinstance(event, SequenceStartEvent):
-            return self._sequence(event, location)
-        if not isinstance(event, ScalarEvent):
-            self._fail("a value is needed here", event, self.start)
-        text = str(event.value)
-        if event.style:
-            self.places[location] = replace(place, line=_line(event))
-            return text
-        last: Event = event
-        if parent.flow_style:
-            text, last = self._joined(event, in_mapping=isinstance(parent, MappingStartEvent))
+    def value(self, node: Node, location: Location, key: Node) -> Data:
+        is_plain = isinstance(node, ScalarNode) and not node.style
         # An empty value has no line of its own: ruamel puts it where the next token is.
-        line = _line(event) if text else place.line
-        self.places[location] = replace(place, line=line, end=last.end_mark.index, plain=text)
-        return self._resolve(text, event)
+        has_line = isinstance(node, ScalarNode) and (node.style or node.value)
+        self.places[location] = TextPosition(
+            line=_line(node if has_line else key),
+            at=key.start_mark.index,
+            start=node.start_mark.index,
+            end=node.end_mark.index,
+            plain=str(node.value) if is_plain else None,
+        )
+        if isinstance(node, MappingNode):
+            return self.mapping(node, location)
+        if isinstance(node, ScalarNode):
+            return self.resolve(node) if is_plain else str(node.value)
+        assert isinstance(node, SequenceNode)
+        items: deque[_Piece] = deque((item, None) for item in node.value)
+        result: list[Data] = []
+        while items:
+            item, _ = items.popleft()
+            if node.flow_style:
+                item = _join_pieces(item, items)
+            result.append(self.value(item, (*location, len(result)), item))
+        return result
 
-    def _joined(self, first: ScalarEvent, *, in_mapping: bool) -> tuple[str, ScalarEvent]:
-        # `[ceil_div(T, rows)]` is two items to YAML, and `{value: max(a, b)}` is two keys. An
-        # open parenthesis makes no sense at the end of either, so it runs on to its closing one.
-        text, last, position = str(first.value), first, self.position
-        joined = text
-        still_open = text.count("(") - text.count(")")
-        while still_open > 0:
-            following = self.events[position]
-            if not isinstance(following, ScalarEvent) or following.style:
-                return text, first
-            last = following
-            joined += f", {last.value}"
-            still_open += last.value.count("(") - last.value.count(")")
-            if len(joined) > MAX_JOINED or position - self.position > MAX_PIECES:
-                return text, first
-            position += 1
-            if in_mapping:
-                empty = self.events[position]
-                if not isinstance(empty, ScalarEvent) or empty.style or empty.value:
-                    return text, first
-                position += 1
-        self.position = position
-        return joined, last
-
-    def _resolve(self, text: str, event: Event) -> Data:
+    def resolve(self, node: ScalarNode) -> Data:
+        text = str(node.value)
         if text in _NULLS:
             return None
         if text in _BOOLEANS:
             return _BOOLEANS[text]
         if _INTEGER.fullmatch(text) or _BASED.fullmatch(text):
             if len(text) > MAX_DIGITS:
-                self._fail(f"the number `{text[:40]}` is too large", event, _NUMBERS)
+                self.fail(f"the number `{text[:40]}` is too large", node, _NUMBERS)
             return int(text, 0)
         if _DISPUTED.fullmatch(text):
-            self._fail(f"`{text}` is not the same number to every reader", event, _NUMBERS)
+            self.fail(f"`{text}` is not the same number to every reader", node, _NUMBERS)
         if _INFINITE.fullmatch(text) or (_FLOAT.fullmatch(text) and isinf(float(text))):
-            self._fail(f"`{text}` is not a finite number", event, _NUMBERS)
+            self.fail(f"`{text}` is not a finite number", node, _NUMBERS)
         return float(text) if _FLOAT.fullmatch(text) else text
 
-    def _next(self) -> Event:
-        event = self.events[self.position]
-        self.position += 1
-        anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
-        if isinstance(event, AliasEvent):
-            self._fail(f"`*{anchor}` (an alias) is not allowed", event, "write the value out")
-        if anchor:
-            self._fail(f"`&{anchor}` (an anchor) is not allowed", event, "write each value out")
-        if tag:
-            remedy = "delete the tag; quotes make a text"
-            self._fail(f"`{tag}` (a tag) is not allowed", event, remedy)
-        return event
-
-    def _fail(self, found: str, event: Event, remedy: str) -> NoReturn:
-        raise SpaceError(found, path=self.path, line=_line(event), remedy=remedy)
+    def fail(self, message: str, node: Node, remedy: str) -> NoReturn:
+        raise SpaceError(message, path=self.path, line=_line(node), remedy=remedy)
 
 
-def _position(event: Event) -> TextPosition:
-    start, end = event.start_mark.index, event.end_mark.index
-    return TextPosition(_line(event), start, start, end)
+def _join_pieces(first: Node, following: deque[_Piece]) -> Node:
+    """Put an expression together that a flow collection has cut at its commas; take its pieces.
+
+    `[ceil_div(T, rows)]` is two items to YAML, and `{value: max(a, b)}` is two keys. An open
+    parenthesis makes no sense at the end of either, so it runs on to its closing one.
+    """
+    if not isinstance(first, ScalarNode) or first.style:
+        return first
+    joined, last, taken = str(first.value), first, 0
+    still_open = joined.count("(") - joined.count(")")
+    for piece, value in following:
+        if still_open <= 0 or taken > MAX_PIECES or len(joined) > MAX_JOINED:
+            break
+        of_mapping = value is not None
+        if not isinstance(piece, ScalarNode) or piece.style:
+            return first
+        if of_mapping and (not isinstance(value, ScalarNode) or value.style or value.value):
+            return first
+        joined, last, taken = f"{joined}, {piece.value}", piece, taken + 1
+        still_open += piece.value.count("(") - piece.value.count(")")
+    if still_open > 0 or not taken:
+        return first
+    for _ in range(taken):
+        following.popleft()
+    return ScalarNode(first.tag, joined, first.start_mark, last.end_mark)
 
 
-def _line(event: Event) -> int:
-    return int(event.start_mark.line) + 1
+def _line(place: Event | Node) -> int:
+    return int(place.start_mark.line) + 1
