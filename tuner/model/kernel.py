@@ -8,6 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import Literal
 
+from tuner.model.bounds import Axis, Count
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Expression, Value
 from tuner.model.languages import PYTHON, Language, language_of
@@ -57,7 +58,7 @@ DEVICE_NAMES = frozenset(
 class Workload:
     """One problem size: a value for every axis, in the order of the axes."""
 
-    axes: tuple[tuple[str, int], ...]
+    axes: tuple[tuple[Axis, Count], ...]
     held_out: bool = field(default=False, compare=False)
 
     @classmethod

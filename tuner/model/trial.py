@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from statistics import median
-from typing import Literal
+from typing import Annotated, Literal
 
+from annotated_types import Gt, Lt, MinLen
+
+from tuner.model.bounds import Count, Finite, Int64, Microseconds, Ratio
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 
@@ -63,16 +67,16 @@ class Resources:
     wave.
     """
 
-    registers: int | None
-    spill_store_bytes: int = 0
-    spill_load_bytes: int = 0
-    static_shared_bytes: int = 0
-    stack_bytes: int = 0
-    barriers: int = 0
+    registers: Count | None
+    spill_store_bytes: Count = 0
+    spill_load_bytes: Count = 0
+    static_shared_bytes: Count = 0
+    stack_bytes: Count = 0
+    barriers: Count = 0
     serialized_wgmma: str = ""
-    scalar_registers: int = 0
-    accumulation_registers: int = 0
-    max_threads: int | None = None
+    scalar_registers: Count = 0
+    accumulation_registers: Count = 0
+    max_threads: Count | None = None
 
     @property
     def spills(self) -> bool:
@@ -98,8 +102,8 @@ def most(used: Iterable[Resources]) -> Resources:
 class Occupancy:
     """Resident warps on a multiprocessor as a share of the most it holds; what limits them."""
 
-    share: float
-    blocks: int
+    share: Finite
+    blocks: Count
     limiter: str
 
 
@@ -111,11 +115,11 @@ class Measurement:
     rank it and are never reported as a result.
     """
 
-    times_us: tuple[float, ...]
-    calls_per_replay: int
-    buffer_sets: int
+    times_us: Annotated[tuple[Microseconds, ...], MinLen(1)]
+    calls_per_replay: Count
+    buffer_sets: Count
     stopped_early: bool = False
-    wall_ratio: float | None = None
+    wall_ratio: Finite | None = None
 
     @property
     def median_us(self) -> float:
@@ -162,7 +166,7 @@ class Trial:
     occupancy: Occupancy | None = None
     measurement: Measurement | None = None
     correctness: Correctness | None = None
-    seconds: float = 0.0
+    seconds: Finite = 0.0
     stage: Stage = "search"
 
     @property
@@ -230,15 +234,15 @@ class Comparison:
 
     workload: Workload
     finalists: tuple[Variant, ...]
-    rounds: tuple[tuple[float, ...], ...]
+    rounds: tuple[tuple[Microseconds, ...], ...]
     paired: bool = True
-    isolated_us: tuple[float | None, ...] = ()
+    isolated_us: tuple[Microseconds | None, ...] = ()
     peers: tuple[str, ...] = ()
-    noise_us: float = 0.0
+    noise_us: Finite = 0.0
     surroundings: str = ""
-    alone_us: tuple[float, ...] = ()
+    alone_us: tuple[Microseconds, ...] = ()
     production: str = ""
-    raced_us: tuple[float, ...] = ()
+    raced_us: tuple[Microseconds, ...] = ()
     candidates: tuple[str, ...] = ()
 
     def column(self, program: Variant | str | None) -> int:
@@ -277,13 +281,13 @@ class EnergyWindow:
     does not tell is None.
     """
 
-    energy_j: float
-    seconds: float
-    time_us: float | None = None
-    buffer_sets: int = 0
+    energy_j: Finite
+    seconds: Annotated[float, Gt(0.0), Lt(inf)]
+    time_us: Microseconds | None = None
+    buffer_sets: Count = 0
     cold: bool = True
-    temperature_c: int | None = None
-    clock_mhz: int | None = None
+    temperature_c: Int64 | None = None
+    clock_mhz: Count | None = None
     limited_by: tuple[str, ...] = ()
 
     @property
@@ -318,22 +322,22 @@ class Result:
     """
 
     workload: Workload
-    baseline_us: float
-    tuned_us: float
-    speedup: float
-    interval: tuple[float, float]
+    baseline_us: Microseconds
+    tuned_us: Microseconds
+    speedup: Ratio
+    interval: tuple[Ratio, Ratio]
     paired: bool
-    roofline_share: float
+    roofline_share: Finite
     config: Config
     resources: Resources | None
     occupancy: Occupancy | None
     baseline_wins: bool = False
-    isolated_us: float | None = None
-    isolated_baseline_us: float | None = None
+    isolated_us: Microseconds | None = None
+    isolated_baseline_us: Microseconds | None = None
     candidate: str = INITIAL
     surroundings: str = ""
-    alone_us: float | None = None
-    alone_baseline_us: float | None = None
+    alone_us: Microseconds | None = None
+    alone_baseline_us: Microseconds | None = None
 
     @property
     def variant(self) -> Variant:
@@ -382,10 +386,10 @@ class Finding:
     topic: str
     text: str
     advice: str
-    value: float
+    value: Finite
     unit: str = ""
-    weight: float = 0.0
-    line: int | None = None
+    weight: Finite = 0.0
+    line: Count | None = None
     parameter: str = ""
 
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
 
 from tuner.analysis.base import Bottleneck, Degree
+from tuner.model.bounds import Count, FileName, Finite, Microseconds, Ratio
 from tuner.model.expressions import Value
 from tuner.model.trial import Finding
+
+Attempt = Annotated[int, Ge(1), Le(1_000_000)]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened in a round with an agent; round 0 is the run before all of them."""
 
-    round: int
+    round: Annotated[int, Ge(0), Le(1_000_000)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class Expectation:
     """
 
     metric: str
-    factor: float
+    factor: Finite
     workload: str = ""
 
 
@@ -57,8 +62,8 @@ class Moved:
 
     metric: str
     workload: str
-    predicted: float
-    actual: float | None
+    predicted: Finite
+    actual: Finite | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +76,11 @@ class RoundOutcome:
     None where it was not tried or not correct: what rewriting alone gives.
     """
 
-    speedup: float | None
-    over_base: float | None
+    speedup: Ratio | None
+    over_base: Ratio | None
     moved: tuple[Moved, ...] = ()
-    best_us: Mapping[str, float] = field(default_factory=dict)
-    default_us: Mapping[str, float | None] = field(default_factory=dict)
+    best_us: Mapping[str, Microseconds] = field(default_factory=dict)
+    default_us: Mapping[str, Microseconds | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,7 @@ class Planned(Event):
 class AnswerAccepted(Event):
     """The gate let an answer pass; `attempt` counts from 1."""
 
-    attempt: int
+    attempt: Attempt
     template: str
     space: str
 
@@ -108,8 +113,8 @@ class AnswerAccepted(Event):
 class CandidateMade(Event):
     """A candidate was added; `problems` say why each answer before it was refused."""
 
-    name: str
-    attempt: int
+    name: FileName
+    attempt: Attempt
     problems: tuple[str, ...] = ()
 
 
@@ -143,7 +148,7 @@ class Profiled(Event):
     config: Mapping[str, Value]
     degree: Degree
     kind: Bottleneck
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, Finite]
     findings: tuple[Finding, ...]
     reason: str = ""
 
@@ -154,8 +159,8 @@ class SearchEnded(Event):
 
     candidate: str
     workload: str
-    trials: int
-    expected_gain: float | None = None
+    trials: Count
+    expected_gain: Finite | None = None
     late: bool = False
 
 
@@ -180,9 +185,9 @@ class SpacePruned(Event):
 
     candidate: str
     workload: str
-    valid: int
-    searched: int
-    recorded: int | None = None
+    valid: Count
+    searched: Count
+    recorded: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +217,7 @@ class HomesChosen(Event):
 
     members: tuple[str, ...]
     homes: Mapping[str, str]
-    factors: Mapping[str, float] = field(default_factory=dict)
+    factors: Mapping[str, Finite] = field(default_factory=dict)
     lost: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -221,7 +226,7 @@ class ReferenceTimed(Event):
     """What devices took for the same kernel, the baseline on a workload: by name, in us."""
 
     workload: str
-    times_us: Mapping[str, float]
+    times_us: Mapping[str, Finite]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,12 +239,12 @@ class TimeSpent(Event):
     went to, of all threads together, as `tuner.process.tally` names it.
     """
 
-    phases_s: Mapping[str, float]
-    lanes: int
-    device_s: float
-    compiler_s: float
-    starts: Mapping[str, Mapping[str, int]] | None = None
-    inside_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    phases_s: Mapping[str, Finite]
+    lanes: Count
+    device_s: Finite
+    compiler_s: Finite
+    starts: Mapping[str, Mapping[str, Count]] | None = None
+    inside_s: Mapping[str, Mapping[str, Finite]] = field(default_factory=dict)
 
 
 EVENTS: Mapping[str, type[Event]] = {

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
+from tuner.model.bounds import FileName, Printable, Seconds
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.run_config import RunConfig
 from tuner.model.trial import (
@@ -25,13 +27,16 @@ from tuner.model.trial import (
     Trial,
 )
 from tuner.process.files import read_regular
-from tuner.session.events import EVENTS, Event
+from tuner.session.events import EVENTS, Event, Said
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 State = Literal["running", "interrupted", "complete"]
 _T = TypeVar("_T")
+# Of an entry of a transcript: what is text where it is there, and what was used.
+_TEXTS = ("model", "text", "template", "space", "problem", "error", "finish_reason", "reasoning")
+_USAGE = {"input_tokens", "cached_tokens", "output_tokens"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class Manifest:
     `headers_sha` is of all that template and source include from the folders of the kernel.
     """
 
-    kernel: str
+    kernel: FileName
     config: RunConfig
     space_sha: str
     template_sha: str
@@ -74,12 +79,12 @@ class SessionHeader:
     """What a session says of itself."""
 
     manifest: Manifest
-    environment: Mapping[str, str]
+    environment: Mapping[Printable, Printable]
     state: State
-    seconds: float
+    seconds: Seconds
 
     def to_row(self) -> tuple[str, str, State, float]:
-        manifest = _manifests().dump_json(self.manifest).decode()
+        manifest = _adapter(Manifest).dump_json(self.manifest).decode()
         return manifest, json.dumps(dict(self.environment)), self.state, self.seconds
 
     @classmethod
@@ -92,12 +97,26 @@ class SessionHeader:
         from pydantic_core import from_json
 
         content = {
-            "manifest": _read(_manifests(), manifest, "the manifest"),
+            "manifest": _read(_adapter(Manifest), manifest, "the manifest"),
             "environment": from_json(environment),  # which bounds its depth
             "state": state,
             "seconds": seconds,
         }
-        return _headers().validate_python(content)
+        header: SessionHeader = _adapter(SessionHeader).validate_python(content)
+        for name, value in asdict(header.manifest.config).items():
+            if isinstance(value, int | float) and not abs(value) < 1 << 63:
+                raise ValueError(f"{name} of the manifest's config is {value}")
+        rate = header.environment.get("streaming_gbps", "0")
+        if not 0.0 <= float(rate) < inf:
+            raise ValueError(f"streaming_gbps is {rate!r}")
+        return header
+
+
+@cache
+def _adapter(kind: type[_T]) -> TypeAdapter[_T]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def _read(adapter: TypeAdapter[_T], text: str, what: str) -> _T:
@@ -112,25 +131,11 @@ def _read(adapter: TypeAdapter[_T], text: str, what: str) -> _T:
         raise ValueError(f"{what} is none{found}: {first['msg']}") from error
 
 
-@cache
-def _manifests() -> TypeAdapter[Manifest]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Manifest)
-
-
-@cache
-def _headers() -> TypeAdapter[SessionHeader]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(SessionHeader)
-
-
 @dataclass(frozen=True, slots=True)
 class CandidateRecord:
     """A template and its search space as they were when the session first used them."""
 
-    name: str
+    name: FileName
     template_text: str
     space_text: str
     parent: str | None = None
@@ -140,7 +145,7 @@ class Record(NamedTuple):
     """A trial with the seconds that the session had run when it ended, pauses left out."""
 
     trial: Trial
-    elapsed_s: float
+    elapsed_s: Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,20 +186,26 @@ _NAMES = {record: kind for kind, record in _KINDS.items()}
 def to_row(record: SessionRecord) -> dict[str, str]:
     """Write a record as its kind and JSON text that keeps every bit and type."""
     kind = _NAMES[type(record)]
-    return {"kind": kind, "content": json.dumps(_adapter(kind).dump_python(record))}
+    return {"kind": kind, "content": json.dumps(_record_adapter(kind).dump_python(record))}
 
 
 def from_row(kind: object, content: object) -> SessionRecord:
-    """Read what `to_row` wrote; raise `ValueError` for what it cannot have written."""
+    """Read what `to_row` wrote; raise `ValueError` for what no run can have recorded."""
     if not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError(f"a record of unknown kind {kind!r}")
     if not isinstance(content, str):
         raise ValueError(f"a record of kind {kind!r} is no text")
-    return _read(_adapter(kind), content, f"a record of kind {kind!r}")
+    record = _read(_record_adapter(kind), content, f"a record of kind {kind!r}")
+    if isinstance(record, Comparison) and not _has_all_times(record):
+        found = f"a comparison on {record.workload} has not a time for each program and round"
+        raise ValueError(found)
+    if isinstance(record, Said) and not _is_entry(record.entry):
+        raise ValueError(f"an entry of a transcript is {str(record.entry)[:60]!r}")
+    return record
 
 
 @cache
-def _adapter(kind: str) -> TypeAdapter[SessionRecord]:
+def _record_adapter(kind: str) -> TypeAdapter[SessionRecord]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(_KINDS[kind])
@@ -206,6 +217,49 @@ def headers_sha(spec: KernelSpec) -> str:
 
     texts = (read_regular(path).decode(errors="replace") for path in (spec.template, spec.source))
     return header_digest("\n".join(texts), spec.include_dirs)
+
+
+def _has_all_times(comparison: Comparison) -> bool:
+    columns = 1 + len(comparison.finalists) + len(comparison.peers)
+    return (
+        all(len(row) == columns for row in comparison.rounds)
+        and bool(comparison.rounds or not comparison.finalists)
+        and len(comparison.isolated_us) in (0, columns)
+        and len(comparison.alone_us) in (0, columns)
+        and len(comparison.raced_us) in (0, len(comparison.finalists))
+        and comparison.production in ("", *comparison.peers)
+    )
+
+
+def _is_entry(entry: Mapping[str, Any]) -> bool:
+    usage = entry.get("usage")
+    counted = usage is None or (
+        isinstance(usage, dict)
+        and usage.keys() <= _USAGE
+        and all(isinstance(count, int) and count >= 0 for count in usage.values())
+    )
+    return (
+        counted
+        and isinstance(entry.get("type"), str)
+        and all(isinstance(entry.get(name) or "", str) for name in _TEXTS)
+        and isinstance(entry.get("cost") or 0.0, int | float)
+        and (entry["type"] not in ("message", "reply") or _is_message(entry.get("message")))
+    )
+
+
+def _is_message(message: object) -> bool:
+    match message:
+        case {"role": str(), "content": str() | None, **more}:
+            calls = more.get("tool_calls") or []
+            return isinstance(calls, list) and all(map(_is_call, calls))
+    return False
+
+
+def _is_call(call: object) -> bool:
+    match call:
+        case {"id": str(), "function": {"name": str(), "arguments": str() | None}}:
+            return True
+    return False
 
 
 def file_sha(path: Path) -> str:

@@ -38,7 +38,7 @@ from tuner.model.trial import (
     Trial,
     Variant,
 )
-from tuner.session.sanity import record_problem
+from tuner.session.records import from_row, to_row
 from tuner.session.session import Baseline, CandidateRecord, Session
 from tuner.session.store import SCHEMA_VERSION
 
@@ -155,14 +155,19 @@ class TestRoundTrip:
         assert trial.workload.held_out
 
     @pytest.mark.parametrize(
-        "changes",
-        [{"alone_us": (1.0,)}, {"alone_us": (1.0, -1.0)}, {"production": "pytorch"}],
+        ("changes", "refused"),
+        [
+            ({"alone_us": (1.0,)}, "not a time for each program"),
+            ({"alone_us": (1.0, -1.0)}, "at alone_us.1: '-1.0'"),
+            ({"production": "pytorch"}, "not a time for each program"),
+        ],
         ids=["too few", "no time", "no peer"],
     )
-    def test_a_comparison_has_a_time_alone_for_each_program(self, changes) -> None:
+    def test_a_comparison_has_a_time_alone_for_each_program(self, changes, refused) -> None:
         whole = Comparison(SMALL, (Variant("r1", CONFIG),), ((2.0, 1.0),), alone_us=(2.0, 1.5))
-        assert record_problem(whole) == ""
-        assert "not a time for each program" in record_problem(replace(whole, **changes))
+        assert from_row(**to_row(whole)) == whole
+        with pytest.raises(ValueError, match=refused):
+            from_row(**to_row(replace(whole, **changes)))
 
     def test_every_field_of_the_other_records_comes_back(self, tmp_path: Path) -> None:
         assert differs_in_every_field(RESULT)
