@@ -30,8 +30,12 @@ from past_searches import past_search  # noqa: E402
 from postgres_server import programs, running  # noqa: E402
 from sqlalchemy import Engine, create_engine, func, select  # noqa: E402
 
-from tuner.extensions.scale.copier import copying  # noqa: E402
-from tuner.extensions.scale.copies import SessionCopies, records, sessions  # noqa: E402
+from tuner.extensions.scale.session_copies import (  # noqa: E402
+    SessionCopies,
+    copying,
+    records,
+    sessions,
+)
 from tuner.model.config import Config  # noqa: E402
 from tuner.model.kernel import Workload  # noqa: E402
 from tuner.model.trial import INITIAL, Measurement, Status, Trial  # noqa: E402

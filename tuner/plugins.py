@@ -63,7 +63,7 @@ OWN: dict[str, dict[str, str]] = {
     DRAFTERS: {"source": "tuner.extensions.draft.drafter:DRAFTER"},
     REMOTES: {
         "cluster": "tuner.extensions.scale.cluster_run:open_on_cluster",
-        "copies": "tuner.extensions.scale.copier:copying",
+        "copies": "tuner.extensions.scale.session_copies:copying",
     },
     FORMATS: {
         "dispatch": "tuner.extensions.export.dispatch:export_dispatch",

@@ -15,8 +15,7 @@ from tuner.cli import options
 from tuner.model.errors import SessionError
 
 if TYPE_CHECKING:
-    from tuner.extensions.scale.copies import CopySummary
-    from tuner.session.database import StoreLocation
+    from tuner.extensions.scale.session_copies import SessionCopies
 
 _COLUMNS = ("id", "kernel", "state", "records", "last heard of (UTC)", "in use", "written by")
 
@@ -34,17 +33,26 @@ def command() -> None:
 @options.as_json
 def list_sessions(store: str | None, as_json: bool) -> None:
     """List the copies on the server, the most recently updated last."""
-    from tuner.extensions.scale.copies import SessionCopies
-
-    copies = SessionCopies(_server(store))
+    copies = _copies(store)
     found = copies.summaries()
     if as_json:
-        told = [asdict(one) | {"heard": one.heard.isoformat()} for one in found]
-        click.echo(json.dumps({"store": str(copies.location), "sessions": told}))
+        listed = [asdict(one) | {"heard": one.heard.isoformat()} for one in found]
+        click.echo(json.dumps({"store": str(copies.location), "sessions": listed}))
         return
     click.echo(f"store {copies.location}")
-    for line in _lines(found):
-        click.echo(line)
+    if not found:
+        click.echo("no session is there yet")
+        return
+    rows = [_COLUMNS]
+    for one in found:
+        heard = one.heard.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+        in_use = "yes" if one.in_use else "no"
+        rows.append((one.id, one.kernel, one.state, str(one.records), heard, in_use, one.writer))
+    # Others may write there: what is no text would command the terminal.
+    plain = [[cell if cell.isprintable() else ascii(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*plain, strict=True)]
+    for row in plain:
+        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
 
 
 @command.command("fetch")
@@ -53,10 +61,8 @@ def list_sessions(store: str | None, as_json: bool) -> None:
 @options.setting("store")
 def fetch(name: str, folder: Path, store: str | None) -> None:
     """Fetch the copy of session ID into a new folder DIR."""
-    from tuner.extensions.scale.copies import SessionCopies
-
-    count = SessionCopies(_server(store)).fetch(name, folder)
-    click.echo(f"fetched: {_records(count)} to {folder}")
+    count = _copies(store).fetch(name, folder)
+    click.echo(f"fetched: {count} record{'s' * (count != 1)} to {folder}")
 
 
 @command.command("copy")
@@ -64,9 +70,9 @@ def fetch(name: str, folder: Path, store: str | None) -> None:
 @options.setting("store")
 def copy(sessions: tuple[Path, ...], store: str | None) -> None:
     """Send new records of these sessions; a failure does not stop the others."""
-    from tuner.extensions.scale.copier import copy_session
+    from tuner.extensions.scale.session_copies import copy_session
 
-    server = _server(store)
+    server = _copies(store).location
     failures: list[SessionError] = []
     for folder in sessions:
         try:
@@ -76,8 +82,8 @@ def copy(sessions: tuple[Path, ...], store: str | None) -> None:
         else:
             click.echo(f"copied: {folder} as {name} to {server}")
     if len(failures) > 1:
-        told = "\n".join(map(str, failures))
-        raise SessionError(f"{len(failures)} of {len(sessions)} were not copied:\n{told}")
+        listed = "\n".join(map(str, failures))
+        raise SessionError(f"{len(failures)} of {len(sessions)} were not copied:\n{listed}")
     if failures:
         raise failures[0]
 
@@ -87,33 +93,13 @@ def copy(sessions: tuple[Path, ...], store: str | None) -> None:
 @options.setting("store")
 def forget(name: str, store: str | None) -> None:
     """Delete the server's copy of session ID."""
-    from tuner.extensions.scale.copies import SessionCopies
-
-    server = _server(store)
-    SessionCopies(server).forget(name)
-    click.echo(f"forgotten: {name} in {server}")
+    copies = _copies(store)
+    copies.forget(name)
+    click.echo(f"forgotten: {name} in {copies.location}")
 
 
-def _server(option: str | None) -> StoreLocation:
-    from tuner.extensions.scale.copies import require_server
+def _copies(store: str | None) -> SessionCopies:
+    from tuner.extensions.scale.session_copies import SessionCopies, require_server
     from tuner.session.database import find_store
 
-    return require_server(find_store(option, os.environ))
-
-
-def _lines(found: list[CopySummary]) -> list[str]:
-    if not found:
-        return ["no session is there yet"]
-    rows = [_COLUMNS]
-    for one in found:
-        heard = one.heard.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
-        in_use = "yes" if one.in_use else "no"
-        rows.append((one.id, one.kernel, one.state, str(one.records), heard, in_use, one.writer))
-    # Others may write there: what is no text would command the terminal.
-    plain = [[cell if cell.isprintable() else ascii(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*plain, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in plain]
-
-
-def _records(count: int) -> str:
-    return f"{count} record" if count == 1 else f"{count} records"
+    return SessionCopies(require_server(find_store(store, os.environ)))

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from manifests import manifest
 
-from tuner.extensions.scale import copier
-from tuner.extensions.scale.copier import (
+from tuner.extensions.scale import session_copies
+from tuner.extensions.scale.session_copies import (
     LeaseLostError,
     SessionCopier,
+    SessionCopies,
     SessionCopy,
     copy_session,
     copying,
 )
-from tuner.extensions.scale.copies import SessionCopies
 from tuner.model.config import Config
 from tuner.model.errors import InputError, SessionError
 from tuner.model.kernel import Workload
@@ -78,7 +78,7 @@ def warnings() -> list[str]:
 
 @pytest.fixture
 def quick(monkeypatch) -> None:
-    monkeypatch.setattr(copier, "EVERY_S", 0.05)
+    monkeypatch.setattr(session_copies, "EVERY_S", 0.05)
 
 
 def wait_until(is_so: Callable[[], object]) -> None:
@@ -203,7 +203,7 @@ def test_a_restart_in_the_middle_is_told_once_and_made_up_for(
 def test_a_server_that_stays_away_costs_the_copy_and_says_what_sends_it_later(
     copies, tmp_path, warnings, postgres, monkeypatch
 ) -> None:
-    monkeypatch.setattr(copier, "FLUSH_S", 0.2)
+    monkeypatch.setattr(session_copies, "FLUSH_S", 0.2)
     folder = tmp_path / "mine"
     with new_session(folder) as session, SessionCopier(folder, copies.location, warnings.append):
         session.record(trial(0))
@@ -249,7 +249,7 @@ def test_one_process_writes_a_copy_until_it_is_silent(
         second.begin()
         with Session.open(folder) as session:
             session.record(trial(3))
-        with pytest.raises(copier.LeaseLostError, match="taken over"):
+        with pytest.raises(session_copies.LeaseLostError, match="taken over"):
             first.send()
         with Session.open(other) as session:
             session.record(trial(4))
@@ -358,7 +358,7 @@ def test_a_copy_that_somebody_takes_over_as_the_run_ends_is_told_of_once(
 
         def release(self) -> None: ...
 
-    monkeypatch.setattr(copier, "FLUSH_S", 0.5)
+    monkeypatch.setattr(session_copies, "FLUSH_S", 0.5)
     location = find_store("postgresql://somebody@nowhere/tune", {})
     copying_it = SessionCopier(tmp_path, location, warnings.append)
     copying_it._ending.set()

@@ -114,7 +114,7 @@ def check_settings(
     asked = read_settings(given)
     store, device = called.get("store"), asked.device
     if store is not None or called.get("copy_session"):
-        from tuner.extensions.scale.copies import require_server
+        from tuner.extensions.scale.session_copies import require_server
         from tuner.session.database import find_store
 
         with about("store", "copy_session"):
