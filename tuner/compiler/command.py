@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.process.starts import note_start
+from tuner.process.tally import note_start
 
 MAX_MEMORY_BYTES = 4 << 30
 MAX_FILE_BYTES = 256 << 20

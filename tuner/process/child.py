@@ -12,15 +12,17 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, ClassVar
 
 from tuner.model.errors import TunerError
 from tuner.process import protocol
-from tuner.process.starts import note_start
+from tuner.process.confinement import end_with_parent
+from tuner.process.tally import note_start
 
 START_TIMEOUT_S = 120.0
 # A child reads its request at once; only one that was stopped does not.
@@ -310,3 +312,52 @@ def _stay_awake(connection: socket.socket) -> None:
     poll.register(connection.fileno(), select.POLLIN)
     while time.perf_counter() < ends_s and not poll.poll(0):
         pass
+
+
+def in_a_fork(work: Callable[[], bytes]) -> bytes:
+    """Return what `work` returns in a fork of this process; empty where it fails.
+
+    The fork ends with the calling thread. It must not need what other threads hold or do.
+    """
+    ours, theirs = os.pipe()
+    parent, child = os.getpid(), os.fork()
+    if not child:
+        status = 1
+        try:
+            end_with_parent(parent)
+            with os.fdopen(theirs, "wb") as answer:
+                answer.write(work())
+            status = 0
+        finally:
+            os._exit(status)  # whatever is on this thread's stack is the parent's
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as stream:
+        found = stream.read()
+    _, status = os.waitpid(child, 0)
+    return found if status == 0 else b""
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM take effect only once the block is over; for blocks that are short.
+
+    Only the main thread is ever interrupted: in others there is nothing to do.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        held.append(number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for number in before:
+            signal.signal(number, hold)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for late in held:
+            signal.raise_signal(late)

@@ -1,15 +1,16 @@
-"""What the seconds of this process go to, added up over its threads."""
+"""What a run's time goes to: its seconds, added up over its threads, and processes it started."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 _lock = threading.Lock()
+_starts: Counter[str] = Counter()
 _seconds: defaultdict[str, float] = defaultdict(float)
 _own = threading.local()
 
@@ -44,3 +45,15 @@ def spent() -> Mapping[str, float]:
     """Tell the seconds until now, by name."""
     with _lock:
         return dict(_seconds)
+
+
+def note_start(what: str) -> None:
+    """Count a process that was just started; `what` is its name as `ps` shows it."""
+    with _lock:
+        _starts[what] += 1
+
+
+def starts() -> Counter[str]:
+    """Count all that were started until now, by their names."""
+    with _lock:
+        return Counter(_starts)

@@ -11,8 +11,7 @@ from tuner.model.kernel import Workload
 from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Trial
-from tuner.process.starts import starts
-from tuner.process.tally import spent
+from tuner.process.tally import spent, starts
 from tuner.session.events import TimeSpent
 from tuner.session.session import Session
 from tuner.space.plan import Plan

@@ -17,7 +17,7 @@ from faults import descendants
 
 from tuner.model.errors import KernelError, TunerError
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
-from tuner.process.starts import starts
+from tuner.process.tally import starts
 
 SOON_S = 30.0
 MIB = 1 << 20

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tuner.process.signals import held_back
+from tuner.process.child import held_back
 
 
 def test_an_interrupt_in_the_block_is_raised_after_it() -> None:

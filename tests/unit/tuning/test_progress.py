@@ -8,8 +8,7 @@ from tuner.app.run import tune
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.config import Config
 from tuner.model.trial import INITIAL, Status, Trial
-from tuner.process.starts import note_start
-from tuner.process.tally import spent_on
+from tuner.process.tally import note_start, spent_on
 from tuner.session.events import TimeSpent
 from tuner.tuning.progress import Moment, ProgressTracker
 

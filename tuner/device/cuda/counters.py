@@ -22,7 +22,7 @@ from tuner.device.cuda.tool_process import (
 )
 from tuner.device.layout import Layout
 from tuner.model.kernel import KernelSpec, Launch, Workload
-from tuner.process.starts import note_start
+from tuner.process.tally import note_start
 
 # Each launch runs some twenty times, and what it wrote is put back in between.
 TIMEOUT_S = 120.0

@@ -40,7 +40,7 @@ from tuner.device.verify.verified_device import fresh_seed
 from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.errors import WorkerError
 from tuner.model.kernel import KernelSpec, Workload
-from tuner.process.starts import note_start
+from tuner.process.tally import note_start
 
 # The tool needs registers, shared memory and memory of its own.
 SHORTAGES = ("CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES")

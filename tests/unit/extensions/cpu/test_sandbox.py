@@ -29,7 +29,7 @@ from tuner.extensions.cpu.worker import HostWorker, elf_fault
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Status
-from tuner.process.seccomp import MACHINES
+from tuner.process.confinement import MACHINES
 from tuner.testing.devices import DeviceContract
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -424,7 +424,7 @@ class TestFirstChild:
 REFUSED = """
 import ctypes, errno, json, os, platform, struct, sys
 import numpy as np
-from tuner.process import seccomp
+from tuner.process import confinement
 from tuner.device.base import Program
 from tuner.device.verify.shared_memory import SharedMemory
 from tuner.extensions.cpu.worker import HostWorker
@@ -445,7 +445,7 @@ buffer = ctypes.create_string_buffer(content, len(content))
 libc = ctypes.CDLL(None)
 libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
 assert libc.prctl(38, 1, 0, 0, 0) == 0
-header = seccomp.FilterProgram(len(code), ctypes.addressof(buffer))
+header = confinement.FilterProgram(len(code), ctypes.addressof(buffer))
 assert libc.prctl(22, 2, ctypes.addressof(header), 0, 0) == 0
 
 worker = HostWorker(1.0)

@@ -23,14 +23,13 @@ from tuner.extensions.backends.opencl.devices import INSTALL, find_device, keep_
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.languages import OPENCL
 from tuner.model.trial import Resources
-from tuner.process.child import connected
+from tuner.process.child import connected, in_a_fork
 from tuner.process.confinement import (
     SYSTEM_PROGRAMS,
     confine_compiler,
     end_with_parent,
     limit_compiler,
 )
-from tuner.process.fork import in_a_fork
 from tuner.process.protocol import Message, receive, send
 
 MAX_LOG_CHARACTERS = 1_000_000

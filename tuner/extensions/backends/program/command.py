@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from tuner.model.errors import DeviceError
-from tuner.process.starts import note_start
+from tuner.process.tally import note_start
 
 # An answer is a few kilobytes; of what goes on and on no more is read than this.
 MOST_ANSWER_BYTES = 4 << 20

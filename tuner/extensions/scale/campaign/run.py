@@ -17,7 +17,7 @@ from tuner.extensions.scale.campaign.process import JobProcess, how_it_ended, wa
 from tuner.model.errors import INTERRUPTED, SessionError, TunerError
 from tuner.model.progress import JobOutcome, JobState, JobStatus, RunProgress
 from tuner.model.statistics import geometric_mean
-from tuner.process.signals import held_back
+from tuner.process.child import held_back
 from tuner.report.campaign_page import write_campaign
 from tuner.session.session import Session
 from tuner.session.store import DATABASE
