@@ -16,6 +16,7 @@ from sqlalchemy import (
     MetaData,
     NullPool,
     QueuePool,
+    RootTransaction,
     Table,
     create_engine,
     event,
@@ -34,7 +35,7 @@ from sqlalchemy.exc import (
 )
 
 from tuner.model.errors import InputError
-from tuner.process.signals import held_back
+from tuner.process.child import held_back
 
 _T = TypeVar("_T")
 
@@ -78,7 +79,7 @@ def find_store(option: str | None, environment: Mapping[str, str]) -> StoreLocat
         raise InputError(f"{source} is empty", remedy=_REMEDY)
     explicit = option is not None
     if "://" in given:
-        return StoreLocation(_url(given.strip(), source), explicit)
+        return StoreLocation(_read_url(given.strip(), source), explicit)
     path = Path(given).expanduser().absolute()
     return StoreLocation(URL.create(SQLITE, database=str(path)), explicit)
 
@@ -99,34 +100,29 @@ def _shown(url: URL) -> str:
     return plain.render_as_string(hide_password=True)
 
 
-def _url(text: str, source: str) -> URL:
+def _read_url(text: str, source: str) -> URL:
     shown = without_password(text)
     try:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:
         raise InputError(f"{source}: {shown!r} is no database URL", remedy=_REMEDY) from error
-    if url.drivername == "postgres":  # as libpq and most providers of servers have it
-        url = url.set(drivername=POSTGRESQL)
     backend, _, driver = url.drivername.partition("+")
-    if backend == POSTGRESQL and driver in ("", _DRIVER):
-        return _with_driver(url, source)
+    # `postgres` as libpq and most providers of servers have it
+    if url.drivername == "postgres" or (backend == POSTGRESQL and driver in ("", _DRIVER)):
+        try:
+            # So that a missing one is told before anything is measured.
+            import psycopg  # noqa: F401
+        except ImportError as error:  # also where it is there without libpq
+            raise InputError(
+                f"{source}: the driver of PostgreSQL cannot be used: {str(error).splitlines()[0]}",
+                remedy="pip install '.[postgresql]' in the checkout",
+            ) from error
+        return url.set(drivername=f"{POSTGRESQL}+{_DRIVER}")
     if url.drivername not in (SQLITE, "sqlite+pysqlite"):
         raise InputError(f"{source}: tune knows no database {url.drivername!r}", remedy=_REMEDY)
     if url.database in (None, "", ":memory:"):
         raise InputError(f"{source}: {shown!r} keeps nothing", remedy="name a file")
     return url
-
-
-def _with_driver(url: URL, source: str) -> URL:
-    try:
-        # So that a missing one is told before anything is measured.
-        import psycopg  # noqa: F401
-    except ImportError as error:  # also where it is there without libpq
-        raise InputError(
-            f"{source}: the driver of PostgreSQL cannot be used: {str(error).splitlines()[0]}",
-            remedy="pip install '.[postgresql]' in the checkout",
-        ) from error
-    return url.set(drivername=f"{POSTGRESQL}+{_DRIVER}")
 
 
 # What another run's transaction in a file is waited for.
@@ -137,6 +133,17 @@ CONNECT_S = 5
 RESTART_S = 30.0
 _PAUSE_S = 0.25
 _STATEMENT_S = 60
+# What libpq is told, but for what the URL itself says.
+_SERVER_SETTINGS: Mapping[str, object] = {
+    "application_name": "tune",
+    # A server whose machine is gone is given up within half a minute.
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+    # Poolers such as PgBouncer may give each transaction another connection.
+    "prepare_threshold": None,
+}
 # "tune" in ASCII: who makes the tables holds this lock of the server's.
 _LOCK = 0x74756E65
 # SQLSTATE: insufficient_privilege, read_only_sql_transaction
@@ -199,7 +206,8 @@ class Database:
             pool: dict[str, Any] = {"poolclass": NullPool}
             if pooled:
                 pool = {"poolclass": QueuePool, "pool_size": 1, "pool_pre_ping": True}
-            arguments = _server_arguments(location.url)
+            settings = {**_SERVER_SETTINGS, "connect_timeout": CONNECT_S}
+            arguments = {k: value for k, value in settings.items() if k not in location.url.query}
             self._engine = create_engine(location.url, connect_args=arguments, **pool)
         event.listen(self._engine, "begin", _begin)
 
@@ -231,9 +239,14 @@ class Database:
                 self.location.file.parent.mkdir(parents=True, exist_ok=True)
             while True:
                 try:
-                    return self._written(work)
+                    # An interrupt in the middle would lose what the run found.
+                    with held_back(), self._writing() as (connection, _):
+                        return work(connection)
                 except DBAPIError as error:
-                    if not self._may_pass(error) or time.monotonic() > ends_s:
+                    # A file is waited for by SQLite itself.
+                    is_server = self.location.file is None and self._was_reached
+                    may_pass = is_server and (_is_unreachable(error) or _state(error) in _UNLUCKY)
+                    if not may_pass or time.monotonic() > ends_s:
                         raise
                 time.sleep(_PAUSE_S)
 
@@ -241,22 +254,18 @@ class Database:
         """Do work, and take it back with all that it needed."""
         if self.location.file is not None and not self.location.file.exists():
             return
-        with self._reported(), self._engine.connect() as plain:
+        with self._reported(), self._writing() as (connection, transaction):
+            work(connection)
+            transaction.rollback()
+
+    @contextmanager
+    def _writing(self) -> Iterator[tuple[Connection, RootTransaction]]:
+        with self._engine.connect() as plain:
             connection = plain.execution_options(writing=True)
             with connection.begin() as transaction:
                 self._was_reached = True
                 self._make_tables(connection)
-                work(connection)
-                transaction.rollback()
-
-    def _written(self, work: Callable[[Connection], _T]) -> _T:
-        # An interrupt in the middle would lose what the run found.
-        with held_back(), self._engine.connect() as plain:
-            connection = plain.execution_options(writing=True)
-            with connection.begin():
-                self._was_reached = True
-                self._make_tables(connection)
-                return work(connection)
+                yield connection, transaction
 
     def _make_tables(self, connection: Connection) -> None:
         if self._has_tables(connection):
@@ -277,12 +286,6 @@ class Database:
             )
         return False
 
-    def _may_pass(self, error: DBAPIError) -> bool:
-        """Tell whether it may go well in a moment: a file is waited for by SQLite itself."""
-        if self.location.file is not None or not self._was_reached:
-            return False
-        return _is_unreachable(error) or _state(error) in _UNLUCKY
-
     @contextmanager
     def _reported(self) -> Iterator[None]:
         file = self.location.file
@@ -295,26 +298,25 @@ class Database:
         try:
             yield
         except DBAPIError as error:
-            told = self._server_error if file is None else self._file_error
-            raise told(error) from error
+            raise self._error(error) from error
         except SQLAlchemyError as error:
             raise StoreError(f"{self.location}: {_cause(error)}") from error
         except OSError as error:
             raise StoreError(f"{self.location}: {error.strerror or error}") from error
 
-    def _file_error(self, error: DBAPIError) -> InputError:
-        code = getattr(error.orig, "sqlite_errorcode", 0)
-        if code == sqlite3.SQLITE_NOTADB:
-            return InputError(
-                f"{self.location}: is no SQLite database",
-                remedy="name another file with --store, or delete this one",
-            )
-        # The low byte is the kind, the others say more of it.
-        kind = ReadOnlyError if code & 0xFF == sqlite3.SQLITE_READONLY else StoreError
-        return kind(f"{self.location}: {_cause(error)}", remedy=_FILE_REMEDY)
-
-    def _server_error(self, error: DBAPIError) -> InputError:
+    def _error(self, error: DBAPIError) -> InputError:
         cause = _cause(error)
+        message = f"{self.location}: {cause}"
+        if self.location.file is not None:
+            code = getattr(error.orig, "sqlite_errorcode", 0)
+            if code == sqlite3.SQLITE_NOTADB:
+                return InputError(
+                    f"{self.location}: is no SQLite database",
+                    remedy="name another file with --store, or delete this one",
+                )
+            # The low byte is the kind, the others say more of it.
+            kind = ReadOnlyError if code & 0xFF == sqlite3.SQLITE_READONLY else StoreError
+            return kind(message, remedy=_FILE_REMEDY)
         if _is_unreachable(error):
             remedies = (remedy for word, remedy in _CONNECT_REMEDIES.items() if word in cause)
             return InputError(
@@ -328,23 +330,7 @@ class Database:
                 "and DELETE on the tables tune_*, and CREATE on the schema where there are none "
                 "yet; or name another with --store",
             )
-        return StoreError(f"{self.location}: {cause}", remedy=_SERVER_REMEDY)
-
-
-def _server_arguments(url: URL) -> dict[str, object]:
-    """Choose what libpq is told, but for what the URL itself says."""
-    arguments: dict[str, object] = {
-        "application_name": "tune",
-        "connect_timeout": CONNECT_S,
-        # A server whose machine is gone is given up within half a minute.
-        "keepalives_idle": 10,
-        "keepalives_interval": 5,
-        "keepalives_count": 4,
-        "tcp_user_timeout": 30_000,
-        # Poolers such as PgBouncer may give each transaction another connection.
-        "prepare_threshold": None,
-    }
-    return {name: value for name, value in arguments.items() if name not in url.query}
+        return StoreError(message, remedy=_SERVER_REMEDY)
 
 
 def _prepare(raw: sqlite3.Connection, record: object) -> None:

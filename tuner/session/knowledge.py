@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
-from math import inf
 from typing import TYPE_CHECKING
 
 from sqlalchemy import (
@@ -26,6 +25,7 @@ from sqlalchemy import (
     select,
 )
 
+from tuner.model.bounds import Microseconds, Printable
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
@@ -64,7 +64,7 @@ class PastConfig:
 
     config: Config
     status: Status
-    time_us: float | None = None
+    time_us: Microseconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class PastWorkload:
     """What a search found on one workload: the fastest configs first, then some that failed."""
 
     workload: Workload
-    baseline_us: float | None
+    baseline_us: Microseconds | None
     configs: tuple[PastConfig, ...]
 
 
@@ -84,16 +84,16 @@ class PastSearch:
     when the run began (ISO 8601), and `state` what it said of itself at its end.
     """
 
-    kernel: str
-    operators: Mapping[str, str]
-    device: str
-    architecture: str
-    candidate: str
-    template_sha: str
-    parameters: tuple[str, ...]
-    tuner_version: str
-    created: str
-    state: str
+    kernel: Printable
+    operators: Mapping[Printable, Printable]
+    device: Printable
+    architecture: Printable
+    candidate: Printable
+    template_sha: Printable
+    parameters: tuple[Printable, ...]
+    tuner_version: Printable
+    created: Printable
+    state: Printable
     workloads: tuple[PastWorkload, ...]
 
     @property
@@ -114,10 +114,17 @@ def _read_search(content: object) -> PastSearch | None:
     if not isinstance(content, str) or len(content) > MOST_CHARACTERS:
         return None
     try:
-        found = _adapter().validate_json(content, strict=True)
+        search = _adapter().validate_json(content, strict=True)
     except ValueError:
         return None
-    return found if all(_makes_sense(found)) else None
+    for workload in search.workloads:
+        if min((size for _, size in workload.workload.axes), default=0) < 1:
+            return None
+        for config in workload.configs:
+            is_correct = config.status is Status.CORRECT
+            if not config.config or is_correct != (config.time_us is not None):
+                return None
+    return search
 
 
 @cache
@@ -125,22 +132,6 @@ def _adapter() -> TypeAdapter[PastSearch]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(PastSearch)
-
-
-def _makes_sense(found: PastSearch) -> Iterator[bool]:
-    names = (name for one in found.workloads for name, _ in one.workload.axes)
-    fields = (value for value in asdict(found).values() if isinstance(value, str))
-    operators = (*found.operators, *found.operators.values())
-    for text in (*fields, *operators, *found.parameters, *names):
-        yield text.isprintable()  # or a terminal would take it for a command
-    for workload in found.workloads:
-        sizes = [size for _, size in workload.workload.axes]
-        yield min(sizes, default=0) > 0
-        yield workload.baseline_us is None or 0.0 < workload.baseline_us < inf
-        for one in workload.configs:
-            is_timed = one.time_us is not None and 0.0 < one.time_us < inf
-            yield bool(one.config)
-            yield is_timed if one.status is Status.CORRECT else one.time_us is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ class Session:
                 self._others.append(record)
 
     def _of(self, kind: type[_Kind]) -> list[_Kind]:
-        return [one for one in self._others if isinstance(one, kind)]
+        return [record for record in self._others if isinstance(record, kind)]
 
     def add_candidate(
         self, name: str, template_text: str, space_text: str, parent: str | None = None
@@ -330,29 +330,25 @@ class Session:
         if len(shape) > _LONGEST_SHAPE:
             digest = sha256(shape.encode()).hexdigest()[:12]
             shape = f"{shape[:_LONGEST_SHAPE]}-{digest}"
-        return self.directory / "tuned" / f"{self.manifest.kernel}-{shape}{self._language.suffix}"
+        return self.directory / "tuned" / f"{self.manifest.kernel}-{shape}{self.language.suffix}"
 
     @property
-    def _language(self) -> Language:
+    def language(self) -> Language:
+        """The language of the kernel."""
         return language_of(self.manifest.config.template)
-
-    @property
-    def comment(self) -> str:
-        """What begins a comment in the language of the kernel."""
-        return self._language.comment
 
     def write_variant(self, workload: Workload, variant: Variant, source: str) -> Path:
         """Write the kernel tuned for a workload to `tuned/`, with what it is in its first lines."""
         path = self.variant_path(workload)
-        made = self.manifest
+        made, comment = self.manifest, self.language.comment
         kept = ", with the bits of the default config" if made.config.keep_bits else ""
         # The workload stands last: a value that ends in a backslash would join the next line.
         lines = [
-            f"{self.comment} {made.kernel}, tuned for {workload} by tune {made.tuner_version} "
+            f"{comment} {made.kernel}, tuned for {workload} by tune {made.tuner_version} "
             f"({made.config.device}, {made.created}){kept}",
-            " ".join(f"{self.comment} config: {variant} (for {workload})".split()),
+            " ".join(f"{comment} config: {variant} (for {workload})".split()),
         ]
-        if made.config.operators and self._language.macros:
+        if made.config.operators and self.language.macros:
             macros = " ".join(f"-D{name}={value}" for name, value in made.config.operators.items())
             lines.append(" ".join(f"// compile with: {macros} (as tuned)".split()))
         try:

@@ -18,7 +18,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from tuner.model.errors import SessionError
-from tuner.process.signals import held_back
+from tuner.process.child import held_back
 from tuner.session.records import Manifest, SessionHeader, SessionRecord, from_row, to_row
 
 DATABASE = "session.db"
@@ -81,7 +81,18 @@ class SessionStore:
                     "or name another folder with `--session`",
                 )
             with _creating(directory):
-                _build(path, manifest, environment)
+                # Under another name first: a session that is there is complete, however early the
+                # kill.
+                unfinished = path.with_suffix(".new")
+                unfinished.unlink(missing_ok=True)
+                header = SessionHeader(manifest, environment, "running", 0.0).to_row()
+                with closing(_connect(unfinished, "rwc")) as raw, raw:
+                    raw.execute(f"PRAGMA application_id={APPLICATION_ID}")
+                    raw.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+                    raw.executescript(SCHEMA)
+                    row = (*header, _this_process())
+                    raw.execute("INSERT INTO session VALUES (1, ?, ?, ?, ?, ?)", row)
+                unfinished.replace(path)
             store = cls(path, _opened(path, read_only=False), lock)
             undo.pop_all()
         return store
@@ -224,19 +235,6 @@ class SessionStore:
                 remedy="what was recorded before is kept: once the cause is gone, "
                 f"continue with `--resume {self.path.parent}`",
             ) from error
-
-
-def _build(path: Path, manifest: Manifest, environment: Mapping[str, str]) -> None:
-    # Under another name first: a session that is there is complete, however early the kill.
-    unfinished = path.with_suffix(".new")
-    unfinished.unlink(missing_ok=True)
-    row = (*SessionHeader(manifest, environment, "running", 0.0).to_row(), _this_process())
-    with closing(_connect(unfinished, "rwc")) as raw, raw:
-        raw.execute(f"PRAGMA application_id={APPLICATION_ID}")
-        raw.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        raw.executescript(SCHEMA)
-        raw.execute("INSERT INTO session VALUES (1, ?, ?, ?, ?, ?)", row)
-    unfinished.replace(path)
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
