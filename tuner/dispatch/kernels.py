@@ -9,16 +9,14 @@ from math import inf, log
 from pathlib import Path
 from typing import TypeVar
 
-from tuner.model.config import SearchSpace
 from tuner.model.errors import ExpressionError, InputError, SessionError
-from tuner.model.expressions import Expression, Value, substitute
+from tuner.model.expressions import Expression, Value, map_expressions, substitute
 from tuner.model.hardware import CUDA_BLOCK, CUDA_GRID, limits_for
-from tuner.model.kernel import DTYPE_BYTES, Launch, LaunchSpec, Workload
-from tuner.model.tensor_maps import TensorMapSpec
+from tuner.model.kernel import Launch, LaunchSpec, Workload
 from tuner.model.trial import Variant
 from tuner.session.records import CandidateRecord
-from tuner.space.choices import bound_derived, bound_space, search_space
-from tuner.space.schema import ArgumentModel, LaunchModel, TensorMapModel, validated
+from tuner.space.choices import bind
+from tuner.space.load import Definition, read_definition
 from tuner.space.template import Template
 from tuner.space.yaml import parse
 
@@ -97,15 +95,6 @@ class VariantKernel:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    template: Template
-    space: SearchSpace
-    launches: tuple[tuple[LaunchModel, int | None], ...]
-    choices: Mapping[str, Sequence[str]]
-    arrays: Mapping[str, tuple[ArgumentModel, int | None]]
-
-
 class VariantRenderer:
     """Render candidates from the texts of a session; `device` has the numbers of the device."""
 
@@ -117,7 +106,7 @@ class VariantRenderer:
     ) -> None:
         self._texts = {one.name: one for one in candidates}
         self._operators, self._device = operators, device
-        self._read: dict[str, _Read] = {}
+        self._read: dict[str, tuple[Template, Definition]] = {}
         self._known: dict[tuple[Workload, Variant], VariantKernel | None] = {}
 
     def names(self, workload: Workload) -> dict[str, Value]:
@@ -139,7 +128,12 @@ class VariantRenderer:
         static_bytes: int = 0,
     ) -> Applicability:
         """Find out for which shapes, also of `others`, a kernel of `workload` is the source."""
-        read, config = self._candidate(kernel.variant.candidate), kernel.variant.config
+        _, definition = self._candidate(kernel.variant.candidate)
+        spec, config = definition.spec, kernel.variant.config
+
+        def with_config(expression: Expression) -> Expression:
+            return substitute(expression, config)
+
         written = self._written(kernel, workload.values)
         # Once each: a template that writes no axis has one for all.
         known = (tuple(one.values[axis] for axis in written) for one in (workload, *others))
@@ -151,34 +145,29 @@ class VariantRenderer:
         return Applicability(
             written=written,
             shapes=tuple(shapes),
-            conditions=tuple(substitute(one, config) for one in read.space.constraints),
-            launches=tuple(
-                _launch(model, read, line, {**self._operators, **config})
-                for model, line in read.launches
-            ),
+            conditions=map_expressions(definition.space.constraints, with_config),
+            launches=() if spec.is_callable else map_expressions(spec.launch, with_config),
             scratch={
-                name: tuple(
-                    _chosen(size, read, line, {**self._operators, **config})
-                    for size in array.shape or ()
-                )
-                for name, (array, line) in read.arrays.items()
-                if array.role == "scratch"
+                argument.name: map_expressions(argument.shape, with_config)
+                for argument in spec.arguments
+                if argument.role == "scratch" and argument.shape
             },
             static_bytes=static_bytes,
             choices=tuple(
-                name
-                for name, values in read.choices.items()
+                operator.name
+                for operator in spec.operators
                 if any(
-                    self._source(kernel.variant, workload.values, {name: value}) != kernel.source
-                    for value in values
+                    self._source(kernel.variant, workload.values, {operator.name: value})
+                    != kernel.source
+                    for value in operator.values
                 )
             ),
         )
 
     def _allows(self, workload: Workload, variant: Variant) -> bool:
         try:
-            space = self._candidate(variant.candidate).space
-            return space.violated(variant.config, self.names(workload)) is None
+            _, definition = self._candidate(variant.candidate)
+            return definition.space.violated(variant.config, self.names(workload)) is None
         except InputError:
             return False
 
@@ -195,33 +184,20 @@ class VariantRenderer:
         self, variant: Variant, axes: Mapping[str, int], others: Mapping[str, str] | None = None
     ) -> str | None:
         """Render a variant, with `others` in the place of some of the operator's choices."""
-        read = self._candidate(variant.candidate)
+        template, definition = self._candidate(variant.candidate)
         operators = {**self._operators, **(others or {})}
-        derived = bound_derived(read.space.derived, operators) if others else read.space.derived
+        derived = bind(definition.space.derived, operators)
         try:
             names = {**axes, **operators, **variant.config}
-            return read.template.render(names, derived).source
+            return template.render(names, derived).source
         except InputError:
             return None
 
-    def _candidate(self, name: str) -> _Read:
+    def _candidate(self, name: str) -> tuple[Template, Definition]:
         if name not in self._read:
-            text, path = self._texts[name], Path(name)
-            document = parse(text.space_text, path)
-            model = validated(document)
-            self._read[name] = _Read(
-                template=Template.from_text(text.template_text, path),
-                space=bound_space(search_space(document, model), self._operators),
-                launches=tuple(
-                    (one, document.line("launch", i)) for i, one in enumerate(model.launch)
-                ),
-                choices=model.operator,
-                arrays={
-                    one.name: (one, document.line("arguments", i))
-                    for i, one in enumerate(model.arguments)
-                    if one.shape
-                },
-            )
+            candidate, path = self._texts[name], Path(name)
+            definition = read_definition(parse(candidate.space_text, path), self._operators)
+            self._read[name] = Template.from_text(candidate.template_text, path), definition
         return self._read[name]
 
 
@@ -247,66 +223,3 @@ def device_numbers(environment: Mapping[str, str]) -> dict[str, Value]:
         "wave": limits.threads_per_warp,
         "successor_waits": False,
     }
-
-
-def _chosen(
-    value: object, read: _Read, line: int | None, config: Mapping[str, Value]
-) -> Expression:
-    """Read an expression of a candidate's space with a config in it."""
-    defined = {one.name: one.expression for one in read.space.derived}
-    text = value if isinstance(value, bool | int | float) else str(value)
-    parsed = Expression.parse(text, path=read.template.path, line=line)
-    return substitute(parsed.define(defined), config)
-
-
-def _launch(
-    model: LaunchModel, read: _Read, line: int | None, config: Mapping[str, Value]
-) -> LaunchSpec:
-    def chosen(value: object) -> Expression:
-        return _chosen(value, read, line, config)
-
-    def single(value: object) -> Expression | None:
-        return None if value is None else chosen(value)
-
-    def sizes(values: Sequence[object] | None) -> tuple[Expression, ...]:
-        return tuple(map(chosen, values or ()))
-
-    return LaunchSpec(
-        kernel=model.kernel,
-        grid=sizes(model.grid),
-        block=sizes(model.block),
-        shared_memory=single(model.shared_memory),
-        cluster=sizes(model.cluster),
-        pdl=single(model.pdl),
-        when=single(model.when),
-        arguments=tuple(model.arguments or ()),
-        maps=tuple(_tensor_map(one, read, line, config) for one in model.maps or ()),
-    )
-
-
-def _tensor_map(
-    model: TensorMapModel, read: _Read, line: int | None, config: Mapping[str, Value]
-) -> TensorMapSpec:
-    def sizes(values: Sequence[object] | None) -> tuple[Expression, ...]:
-        return tuple(_chosen(one, read, line, config) for one in values or ())
-
-    def single(value: object) -> Expression | None:
-        return None if value is None else _chosen(value, read, line, config)
-
-    array, _ = read.arrays[model.of]
-    dtype = array.dtype
-    if not isinstance(dtype, str):
-        ((operator, dtypes),) = dtype.items()
-        dtype = dtypes[config[operator]]
-    own = sizes(array.shape)
-    return TensorMapSpec(
-        of=model.of,
-        dtype=dtype,
-        element_bytes=DTYPE_BYTES[dtype],
-        own_shape=own,
-        shape=sizes(model.shape) or own,
-        box=sizes(model.box),
-        strides=sizes(model.strides),
-        swizzle=single(model.swizzle),
-        l2_promotion=single(model.l2_promotion),
-    )

@@ -7,9 +7,10 @@ import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from math import isfinite
 from pathlib import Path
+from typing import TypeVar, cast
 
 from tuner.model.errors import ExpressionError
 
@@ -183,6 +184,25 @@ class Expression:
         return ExpressionError(
             f"`{self.text}`: {message}", path=self.path, line=self.line, remedy=remedy
         )
+
+
+_Held = TypeVar("_Held")
+
+
+def map_expressions(value: _Held, change: Callable[[Expression], Expression]) -> _Held:
+    """Change every expression in a value: in the tuples and dataclasses that it is made of."""
+    changed: object = value
+    if isinstance(value, Expression):
+        changed = change(value)
+    elif isinstance(value, tuple):
+        items = tuple(map_expressions(item, change) for item in value)
+        changed = items if any(a is not b for a, b in zip(items, value, strict=True)) else value
+    elif is_dataclass(value) and not isinstance(value, type):
+        before = {one.name: getattr(value, one.name) for one in fields(value)}
+        after = {name: map_expressions(item, change) for name, item in before.items()}
+        changes = {name: item for name, item in after.items() if item is not before[name]}
+        changed = replace(value, **changes) if changes else value
+    return cast("_Held", changed)
 
 
 def free_names(tree: ast.expr) -> frozenset[str]:

@@ -17,7 +17,7 @@ from tuner.analysis.roofline import peak_gflops
 from tuner.model.config import Config
 from tuner.model.errors import ExpressionError, InputError, SessionError, TunerError
 from tuner.model.expressions import Expression
-from tuner.model.kernel import DEVICE_NAMES, KernelSpec, Workload
+from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.settings import Objective
 from tuner.model.trial import (
     INITIAL,
@@ -43,8 +43,8 @@ from tuner.session.events import (
     TimeSpent,
 )
 from tuner.session.session import CandidateRecord, Session
-from tuner.space.choices import definitions, optional, search_space
-from tuner.space.load import load_definition
+from tuner.space.choices import search_space
+from tuner.space.load import load_definition, read_definition
 from tuner.space.schema import validated
 from tuner.space.yaml import parse
 from tuner.tuning.progress import mean_speedup
@@ -420,7 +420,7 @@ def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...
 
 def _tuned_sources(session: Session) -> Iterator[tuple[str, str]]:
     """Read the variants without the lines that tell them apart: equal code is shown once."""
-    kernel, comment = session.manifest.kernel, session.comment
+    kernel, comment = session.manifest.kernel, session.language.comment
     said = (f"{kernel}, tuned for ", "config: ", "compile with: ")
     header = tuple(f"{comment} {one}" for one in said)
     for result in session.results():
@@ -437,8 +437,8 @@ def _tuned_sources(session: Session) -> Iterator[tuple[str, str]]:
 def _dynamic_shared(
     trials: Sequence[Trial], session: Session
 ) -> Iterator[tuple[tuple[str, str, str], int]]:
-    sizes = {one.name: _shared_sizes(one) for one in session.candidates()}
     operators = session.manifest.config.operators
+    sizes = {one.name: _shared_sizes(one, operators) for one in session.candidates()}
     for trial in timed_trials(trials, full=True):
         asked = sizes.get(trial.candidate)
         if asked is None:
@@ -451,20 +451,16 @@ def _dynamic_shared(
         yield (trial.candidate, trial.workload.key, trial.config.key), shared
 
 
-def _shared_sizes(candidate: CandidateRecord) -> list[Expression] | None:
+def _shared_sizes(
+    candidate: CandidateRecord, operators: Mapping[str, str]
+) -> list[Expression] | None:
     """Read what the candidate's own launches ask for; None where its space cannot be read."""
     try:
         document = parse(candidate.space_text, Path(candidate.name))
-        model = validated(document)
-        defined = definitions(document, model)
-        names = {*model.axes, *model.operator, *DEVICE_NAMES, *model.parameters, *defined}
-        found = [
-            optional(document, one.shared_memory, names, "launch", i, "shared_memory")
-            for i, one in enumerate(model.launch)
-        ]
+        launches = read_definition(document, operators).spec.launch
     except TunerError:
         return None
-    return [size.define(defined) for size in found if size is not None]
+    return [one.shared_memory for one in launches if one.shared_memory is not None]
 
 
 def _default(candidates: Sequence[CandidateRecord]) -> Config | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import TypeVar
 
 from ruamel.yaml import YAML
 
@@ -20,38 +20,45 @@ from tuner.model.config import (
     format_value,
 )
 from tuner.model.errors import KernelError
-from tuner.model.expressions import Expression, Value
-from tuner.model.kernel import DEVICE_NAMES, DTYPE_BYTES, Argument, KernelSpec, LaunchSpec
+from tuner.model.expressions import Expression, Value, map_expressions
+from tuner.model.kernel import DEVICE_NAMES, DTYPE_BYTES, KernelSpec, LaunchSpec
 from tuner.model.languages import CUDA, Language
-from tuner.model.surroundings import LinkSpec, SurroundingsSpec
-from tuner.model.tensor_maps import TensorMapSpec
 from tuner.space.schema import SpaceModel
 from tuner.space.yaml import Document
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KINDS = {"operator": "an operator macro", "parameters": "a parameter", "derived": "a derived name"}
 _BOOLEAN_WORDS = {"on": "true", "yes": "true", "off": "false", "no": "false"}
 
 
-def expression(
-    document: Document, value: object, known: Collection[str], *location: str | int
-) -> Expression:
-    """Parse the value at `location` and check its names."""
-    text = value if isinstance(value, bool | int | float) else str(value)
-    word = document.plain(*location)
-    if word is not None and word not in known and word.lower() in _BOOLEAN_WORDS:
-        remedy = f"write {_BOOLEAN_WORDS[word.lower()]}"
-        message = f"`{text}` is a name here, not a boolean"
-        raise document.error(message, *location, remedy=remedy)
-    parsed = Expression.parse(text, path=document.path, line=document.line(*location))
-    parsed.require(frozenset(known))
-    return parsed
+@dataclass(frozen=True, slots=True)
+class ExpressionReader:
+    """Read the expressions of a file over some known names; derived ones are written out."""
 
+    document: Document
+    known: Collection[str]
+    derived: Mapping[str, Expression] = field(default_factory=dict)
 
-def optional(
-    document: Document, value: object, known: Collection[str], *location: str | int
-) -> Expression | None:
-    """Parse the value at `location` where there is one."""
-    return None if value is None else expression(document, value, known, *location)
+    def read(self, value: object, *location: str | int) -> Expression:
+        """Parse the value at `location` and check its names."""
+        document, known = self.document, {*self.known, *self.derived}
+        text = value if isinstance(value, bool | int | float) else str(value)
+        word = document.plain(*location)
+        if word is not None and word not in known and word.lower() in _BOOLEAN_WORDS:
+            remedy = f"write {_BOOLEAN_WORDS[word.lower()]}"
+            message = f"`{text}` is a name here, not a boolean"
+            raise document.error(message, *location, remedy=remedy)
+        parsed = Expression.parse(text, path=document.path, line=document.line(*location))
+        parsed.require(known)
+        return parsed.define(self.derived)
+
+    def optional(self, value: object, *location: str | int) -> Expression | None:
+        """Parse the value at `location` where there is one."""
+        return None if value is None else self.read(value, *location)
+
+    def all(self, values: Iterable[object] | None, *location: str | int) -> tuple[Expression, ...]:
+        """Parse the list at `location`; none where there is no list."""
+        return tuple(self.read(value, *location, i) for i, value in enumerate(values or ()))
 
 
 def identifier(document: Document, name: str, *location: str | int) -> None:
@@ -65,7 +72,10 @@ def check_names(document: Document, model: SpaceModel) -> None:
     """Raise `SpaceError` where a name is not one, means something else, or is taken twice."""
     identifier(document, model.kernel, "kernel")
     seen: dict[str, str] = {}
-    for name, kind, location in _declared(model):
+    declared = [(name, "an axis", ("axes", i)) for i, name in enumerate(model.axes)]
+    for key, kind in _KINDS.items():
+        declared += [(name, kind, (key, name)) for name in getattr(model, key)]
+    for name, kind, location in declared:
         identifier(document, name, *location)
         if name in RESERVED_NAMES:
             what = "a number of the device" if name in DEVICE_NAMES else "a word of the language"
@@ -86,27 +96,16 @@ def check_names(document: Document, model: SpaceModel) -> None:
                 raise document.error(message, "operator", name, i, remedy="delete one")
 
 
-def _declared(model: SpaceModel) -> Iterator[tuple[str, str, tuple[str | int, ...]]]:
-    for i, name in enumerate(model.axes):
-        yield name, "an axis", ("axes", i)
-    for name in model.operator:
-        yield name, "an operator macro", ("operator", name)
-    for name in model.parameters:
-        yield name, "a parameter", ("parameters", name)
-    for name in model.derived:
-        yield name, "a derived name", ("derived", name)
-
-
 def definitions(document: Document, model: SpaceModel) -> Mapping[str, Expression]:
     """Read the derived names, each written out in parameters, axes and numbers of the device.
 
     Raises `ExpressionError` for a name that is unknown, and `SpaceError` for one that stands
     further down or depends on itself.
     """
-    known = {*model.axes, *model.operator, *model.parameters, *DEVICE_NAMES}
-    found: dict[str, Expression] = {}
+    known = {*model.axes, *model.operator, *model.parameters, *DEVICE_NAMES, *model.derived}
+    reader, found = ExpressionReader(document, known), dict[str, Expression]()
     for name, text in model.derived.items():
-        own = expression(document, text, {*known, *model.derived}, "derived", name)
+        own = reader.read(text, "derived", name)
         if later := [other for other in model.derived if other in own.names - found.keys()]:
             circle = _leads_to(model, later, name)
             message = f"`{name}` is derived from `{later[0]}`, which stands further down"
@@ -129,32 +128,24 @@ def _leads_to(model: SpaceModel, names: Collection[str], wanted: str) -> bool:
     return wanted in seen
 
 
-def _derived(model: SpaceModel, defined: Mapping[str, Expression]) -> tuple[Derived, ...]:
+def search_space(document: Document, model: SpaceModel) -> SearchSpace:
+    """Build the search space from parameters, conditions, the default and the suggestions."""
+    defined = definitions(document, model)
+    known = {*model.axes, *model.operator, *model.parameters, *DEVICE_NAMES}
+    reader = ExpressionReader(document, known, defined)
     written = (model.derived.values(), model.constraints, model.prune)
     texts = [*(str(text) for group in written for text in group)]
     texts += (str(launch.model_dump()) for launch in model.launch)
     texts += (str(argument.shape) for argument in model.arguments)
     words = set(_IDENTIFIER.findall("\n".join(texts)))
-    return tuple(Derived(name, one, name in words) for name, one in defined.items())
-
-
-def search_space(document: Document, model: SpaceModel) -> SearchSpace:
-    """Build the search space from parameters, conditions, the default and the suggestions."""
-    defined = definitions(document, model)
-    known = {*model.axes, *model.operator, *model.parameters, *DEVICE_NAMES, *defined}
-
-    def conditions(key: Literal["constraints", "prune"]) -> tuple[Expression, ...]:
-        texts = enumerate(getattr(model, key))
-        return tuple(expression(document, t, known, key, i).define(defined) for i, t in texts)
-
     space = SearchSpace(
         parameters=tuple(
             Parameter(name, _values(document, name, values), document.line("parameters", name))
             for name, values in model.parameters.items()
         ),
-        constraints=conditions("constraints"),
-        prune=conditions("prune"),
-        derived=_derived(model, defined),
+        constraints=reader.all(model.constraints, "constraints"),
+        prune=reader.all(model.prune, "prune"),
+        derived=tuple(Derived(name, one, name in words) for name, one in defined.items()),
     )
     default = None
     if model.default is not None:
@@ -244,96 +235,37 @@ def chosen_operators(spec: KernelSpec, asked: Mapping[str, str]) -> Mapping[str,
     return {name: asked.get(name, values[0]) for name, values in known.items()}
 
 
-def bound(
-    spec: KernelSpec, space: SearchSpace, operators: Mapping[str, str]
-) -> tuple[KernelSpec, SearchSpace]:
-    """Put a choice of operators into every expression and dtype; a choice made before gives way."""
-    arguments = tuple(_argument(argument, operators) for argument in spec.arguments)
-    bound_spec = replace(
-        spec,
-        arguments=arguments,
-        min_bytes=spec.min_bytes.bind(operators),
-        operations=spec.operations and spec.operations.bind(operators),
-        baseline=tuple(_launch(launch, operators, arguments) for launch in spec.baseline),
-        launch=tuple(_launch(launch, operators, arguments) for launch in spec.launch),
-        surroundings=tuple(_surroundings(one, operators) for one in spec.surroundings),
-    )
-    return bound_spec, bound_space(space, operators)
+_Bound = TypeVar("_Bound", KernelSpec, SearchSpace, tuple[Derived, ...])
 
 
-def bound_space(space: SearchSpace, operators: Mapping[str, str]) -> SearchSpace:
-    """Put a choice of operators into every expression of a space."""
-    return replace(
-        space,
-        constraints=_all(space.constraints, operators),
-        prune=_all(space.prune, operators),
-        derived=bound_derived(space.derived, operators),
-    )
+def bind(what: _Bound, operators: Mapping[str, str]) -> _Bound:
+    """Put a choice of operators into every expression; a choice made before gives way."""
+    return map_expressions(what, lambda expression: expression.bind(operators))
 
 
-def bound_derived(derived: Iterable[Derived], operators: Mapping[str, str]) -> tuple[Derived, ...]:
-    """Put a choice of operators into derived names."""
-    return tuple(replace(one, expression=one.expression.bind(operators)) for one in derived)
+def bind_dtypes(spec: KernelSpec, operators: Mapping[str, str]) -> KernelSpec:
+    """Put a choice of operators into the dtypes of arguments, and of tensor maps over them."""
+    chosen = {
+        one.name: one.dtype_by.dtypes[operators[one.dtype_by.operator]]
+        for one in spec.arguments
+        if one.dtype_by is not None
+    }
 
-
-def _surroundings(one: SurroundingsSpec, operators: Mapping[str, str]) -> SurroundingsSpec:
-    links = (
-        LinkSpec(
-            *(
-                tuple(replace(other, sizes=_all(other.sizes, operators)) for other in side)
-                for side in (link.before, link.after)
-            )
+    def with_dtypes(launch: LaunchSpec) -> LaunchSpec:
+        dtypes = [chosen.get(one.of, one.dtype) for one in launch.maps]
+        maps = (
+            replace(one, dtype=dtype, element_bytes=DTYPE_BYTES[dtype])
+            for one, dtype in zip(launch.maps, dtypes, strict=True)
         )
-        for link in one.links
-    )
-    return replace(one, links=tuple(links), when=one.when and one.when.bind(operators))
+        return replace(launch, maps=tuple(maps))
 
-
-def _argument(argument: Argument, operators: Mapping[str, str]) -> Argument:
-    by = argument.dtype_by
+    arguments = (replace(a, dtype=chosen.get(a.name, a.dtype)) for a in spec.arguments)
     return replace(
-        argument,
-        dtype=argument.dtype if by is None else by.dtypes[operators[by.operator]],
-        shape=_all(argument.shape, operators),
-        fill_bounds=_all(argument.fill_bounds, operators),
-        value=argument.value and argument.value.bind(operators),
+        spec,
+        arguments=tuple(arguments),
+        baseline=tuple(map(with_dtypes, spec.baseline)),
+        launch=tuple(map(with_dtypes, spec.launch)),
     )
-
-
-def _launch(
-    launch: LaunchSpec, operators: Mapping[str, str], arguments: Sequence[Argument]
-) -> LaunchSpec:
-    dtypes = {argument.name: argument.dtype for argument in arguments}
-    return replace(
-        launch,
-        grid=_all(launch.grid, operators),
-        block=_all(launch.block, operators),
-        cluster=_all(launch.cluster, operators),
-        shared_memory=launch.shared_memory and launch.shared_memory.bind(operators),
-        pdl=launch.pdl and launch.pdl.bind(operators),
-        when=launch.when and launch.when.bind(operators),
-        maps=tuple(_tensor_map(one, operators, dtypes[one.of]) for one in launch.maps),
-    )
-
-
-def _tensor_map(one: TensorMapSpec, operators: Mapping[str, str], dtype: str) -> TensorMapSpec:
-    return replace(
-        one,
-        dtype=dtype,
-        element_bytes=DTYPE_BYTES[dtype],
-        own_shape=_all(one.own_shape, operators),
-        shape=_all(one.shape, operators),
-        strides=_all(one.strides, operators),
-        box=_all(one.box, operators),
-        swizzle=one.swizzle and one.swizzle.bind(operators),
-        l2_promotion=one.l2_promotion and one.l2_promotion.bind(operators),
-    )
-
-
-def _all(
-    expressions: tuple[Expression, ...], operators: Mapping[str, str]
-) -> tuple[Expression, ...]:
-    return tuple(expression.bind(operators) for expression in expressions)
 
 
 _OPTIONS: Mapping[str, Mapping[str, str]] = YAML(typ="safe", pure=True).load(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 
-from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES, Argument, KernelSpec, LaunchSpec
 from tuner.model.tensor_maps import RANKS, TensorMapSpec
-from tuner.space.choices import expression
+from tuner.space.choices import ExpressionReader
 from tuner.space.schema import LaunchModel, TensorMapModel
 from tuner.space.yaml import Document
 
@@ -17,60 +16,44 @@ _FUNCTION = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*(<[^\n;{}]*>)?", re.ASCII)
 
 
 def read_launch(
-    document: Document,
-    item: LaunchModel,
-    arguments: tuple[Argument, ...],
-    names: frozenset[str],
-    defined: Mapping[str, Expression],
-    *here: str | int,
+    reader: ExpressionReader, item: LaunchModel, arguments: Sequence[Argument], *here: str | int
 ) -> LaunchSpec:
-    """Read the launch at `here`; `defined` are derived names, `names` all others."""
-
-    def written(value: object, *place: str | int) -> Expression:
-        return expression(document, value, {*names, *defined}, *here, *place).define(defined)
-
-    def sizes(values: Sequence[object] | None, key: str) -> tuple[Expression, ...]:
-        return tuple(written(value, key, i) for i, value in enumerate(values or ()))
-
-    def single(value: object, key: str) -> Expression | None:
-        return None if value is None else written(value, key)
-
+    """Read the launch at `here`; raise `SpaceError` with the line of what is wrong in it."""
+    document = reader.document
     if not _FUNCTION.fullmatch(item.kernel):
         remedy = "write a function, `scale_rows`, or an instantiation, `scale_rows<8>`"
         message = f"`{item.kernel}` is not a kernel's name"
         raise document.error(message, *here, "kernel", remedy=remedy)
+    declared, taken = [argument.name for argument in arguments], item.arguments or []
+    for i, name in enumerate(taken):
+        if name not in declared or name in taken[:i]:
+            what = "stands there twice" if name in declared else "is not declared"
+            near = get_close_matches(name, set(declared) - set(taken), n=1)
+            remedy = f"did you mean `{near[0]}`? " if near else ""
+            remedy += f"arguments: {', '.join(declared)}"
+            message = f"`{name}`, an argument of `{item.kernel}`, {what}"
+            raise document.error(message, *here, "arguments", i, remedy=remedy)
     return LaunchSpec(
         kernel=item.kernel,
-        grid=sizes(item.grid, "grid"),
-        block=sizes(item.block, "block"),
-        shared_memory=single(item.shared_memory, "shared_memory"),
-        cluster=sizes(item.cluster, "cluster"),
-        pdl=single(item.pdl, "pdl"),
-        when=single(item.when, "when"),
+        grid=reader.all(item.grid, *here, "grid"),
+        block=reader.all(item.block, *here, "block"),
+        shared_memory=reader.optional(item.shared_memory, *here, "shared_memory"),
+        cluster=reader.all(item.cluster, *here, "cluster"),
+        pdl=reader.optional(item.pdl, *here, "pdl"),
+        when=reader.optional(item.when, *here, "when"),
         line=document.line(*here),
-        arguments=_taken(document, item, arguments, *here),
+        arguments=tuple(taken),
         maps=tuple(
-            _tensor_map(document, one, arguments, written, *here, "maps", i)
+            _tensor_map(reader, one, arguments, *here, "maps", i)
             for i, one in enumerate(item.maps or ())
         ),
     )
 
 
 def _tensor_map(
-    document: Document,
-    item: TensorMapModel,
-    arguments: tuple[Argument, ...],
-    written: Callable[..., Expression],
-    *here: str | int,
+    reader: ExpressionReader, item: TensorMapModel, arguments: Sequence[Argument], *here: str | int
 ) -> TensorMapSpec:
-    place = here[-2:]
-
-    def sizes(values: Sequence[object] | None, key: str) -> tuple[Expression, ...]:
-        return tuple(written(value, *place, key, i) for i, value in enumerate(values or ()))
-
-    def single(value: object, key: str) -> Expression | None:
-        return None if value is None else written(value, *place, key)
-
+    document = reader.document
     arrays = {one.name: one for one in arguments if not one.is_scalar}
     if item.of not in arrays:
         what = "a scalar" if item.of in {one.name for one in arguments} else "not declared"
@@ -78,7 +61,7 @@ def _tensor_map(
         remedy = f"did you mean `{near[0]}`? " if near else ""
         remedy += f"arrays: {', '.join(arrays)}"
         raise document.error(f"`{item.of}` is {what}", *here, "of", remedy=remedy)
-    array, shape = arrays[item.of], sizes(item.shape, "shape")
+    array, shape = arrays[item.of], reader.all(item.shape, *here, "shape")
     rank = len(shape or array.shape)
     if rank not in RANKS:
         message = f"`{item.of}` has {rank} dimension{'s' * (rank > 1)}, and a tensor map 2 or 3"
@@ -98,10 +81,10 @@ def _tensor_map(
         element_bytes=DTYPE_BYTES[array.dtype],
         own_shape=array.shape,
         shape=shape or array.shape,
-        box=sizes(item.box, "box"),
-        strides=sizes(item.strides, "strides"),
-        swizzle=single(item.swizzle, "swizzle"),
-        l2_promotion=single(item.l2_promotion, "l2_promotion"),
+        box=reader.all(item.box, *here, "box"),
+        strides=reader.all(item.strides, *here, "strides"),
+        swizzle=reader.optional(item.swizzle, *here, "swizzle"),
+        l2_promotion=reader.optional(item.l2_promotion, *here, "l2_promotion"),
         line=document.line(*here),
     )
 
@@ -120,22 +103,6 @@ def check_maps(document: Document, spec: KernelSpec) -> None:
                     message, remedy = refused
                     place = (*here, i, "maps", j)
                     raise document.error(f"{message}{on}", *place, remedy=remedy)
-
-
-def _taken(
-    document: Document, item: LaunchModel, arguments: tuple[Argument, ...], *here: str | int
-) -> tuple[str, ...]:
-    declared = [argument.name for argument in arguments]
-    taken = item.arguments or []
-    for i, name in enumerate(taken):
-        if name not in declared or name in taken[:i]:
-            what = "stands there twice" if name in declared else "is not declared"
-            near = get_close_matches(name, set(declared) - set(taken), n=1)
-            remedy = f"did you mean `{near[0]}`? " if near else ""
-            remedy += f"arguments: {', '.join(declared)}"
-            message = f"`{name}`, an argument of `{item.kernel}`, {what}"
-            raise document.error(message, *here, "arguments", i, remedy=remedy)
-    return tuple(taken)
 
 
 def check_taken(document: Document, spec: KernelSpec) -> None:

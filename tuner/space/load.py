@@ -27,18 +27,17 @@ from tuner.model.kernel import (
     Limits,
     Operator,
     Tolerance,
-    TorchText,
     Workload,
 )
 from tuner.model.languages import language_of, require_same_language
 from tuner.space.callables import CALLED
 from tuner.space.choices import (
-    bound,
+    ExpressionReader,
+    bind,
+    bind_dtypes,
     check_names,
     chosen_operators,
-    expression,
     identifier,
-    optional,
     refusal,
     search_space,
 )
@@ -47,8 +46,6 @@ from tuner.space.schema import LARGEST, ArgumentModel, SpaceModel, validated
 from tuner.space.surroundings import check_sizes, surroundings
 from tuner.space.torch_text import torch_text
 from tuner.space.yaml import Document, read
-
-Names = frozenset[str]
 
 _FILL = re.compile(r"([a-z][a-z0-9_]*)\s*(?:\((.*)\))?")
 _NEXT = re.compile(r",(?![^()]*\))")
@@ -69,7 +66,8 @@ class Definition:
     def chosen(self, operators: Mapping[str, str]) -> Definition:
         """Make another choice; of what `operators` leaves out, the default."""
         chosen = chosen_operators(self.spec, operators)
-        return Definition(*bound(self.spec, self.space, chosen))
+        spec = bind_dtypes(bind(self.spec, chosen), chosen)
+        return Definition(spec, bind(self.space, chosen))
 
 
 def load_definition(path: Path, operators: Mapping[str, str] | None = None) -> Definition:
@@ -78,12 +76,36 @@ def load_definition(path: Path, operators: Mapping[str, str] | None = None) -> D
     `operators` are choices of the operator's variants; the others are the defaults.
     """
     document = read(path)
+    definition = read_definition(document, operators or {})
+    spec, source = definition.spec, document.data
+    for key, file in (
+        ("source", spec.source),
+        ("reference", spec.reference),
+        ("template", spec.template),
+    ):
+        if isinstance(source.get(key), str) and not file.is_file():
+            found = "a folder" if file.is_dir() else "no such file"
+            remedy = f"looked at {file}; a path starts from the folder of this file"
+            raise document.error(f"`{key}`: {source[key]!r} is {found}", key, remedy=remedy)
+    require_same_language(spec.source, spec.template)
+    for i, folder in enumerate(spec.include_dirs):
+        if not folder.is_dir():
+            remedy = f"looked at {folder}; a path starts from the folder of this file"
+            named = document.data["include"]
+            assert isinstance(named, list)
+            message = f"`include`: {named[i]!r} is no folder"
+            raise document.error(message, "include", i, remedy=remedy)
+    return definition
+
+
+def read_definition(document: Document, operators: Mapping[str, str]) -> Definition:
+    """Read and check the text of a search-space file; the files that it names may be missing."""
     model = validated(document)
     check_names(document, model)
     space = search_space(document, model)
     spec = _spec(document, model, space)
     check_taken(document, spec)
-    chosen = Definition(spec, space).chosen(operators or {})
+    chosen = Definition(spec, space).chosen(operators)
     spec, space = chosen.spec, chosen.space
     check_maps(document, spec)
     groups = {"tuned": spec.tuned, "held_out": spec.held_out, "edge_cases": spec.edge_cases}
@@ -130,94 +152,66 @@ def workload_from_text(spec: KernelSpec, text: str) -> Workload:
 
 
 def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSpec:
-    axes = frozenset({*model.axes, *model.operator})
-    names = axes | DEVICE_NAMES
+    names = frozenset({*model.axes, *model.operator})
+    of_axes = ExpressionReader(document, names)
+    of_launches = ExpressionReader(document, names | DEVICE_NAMES)
     defined = {one.name: one.expression for one in space.derived}
-    arguments = _arguments(document, model, axes, space)
-    folders = [_resolved(document.path.parent / folder) for folder in model.include]
-    for i, path in enumerate(folders):
-        if not path.is_dir():
-            remedy = f"looked at {path}; a path starts from the folder of this file"
-            message = f"`include`: {model.include[i]!r} is no folder"
-            raise document.error(message, "include", i, remedy=remedy)
+    of_configs = ExpressionReader(document, names | DEVICE_NAMES | set(space.names), defined)
+    arguments = _arguments(of_axes, model, space)
+    folder = document.path.parent
     for i, option in enumerate(model.options):
         if wrong := refusal(option, language_of(Path(model.source))):
             raise document.error(wrong[0], "options", i, remedy=wrong[1])
     tuned = _workloads(document, model, "tuned", ())
     held_out = _workloads(document, model, "held_out", tuned)
+    torch = None
+    if not isinstance(model.reference, str):
+        text = model.reference["torch"]
+        torch = torch_text(document, text, arguments, [*model.axes, *model.operator])
+    if model.peak and model.operations is None:
+        remedy = "say with `operations:` how many there are, or leave `peak` out"
+        raise document.error("`peak` without `operations`", "peak", remedy=remedy)
     return KernelSpec(
         name=model.kernel,
         path=_resolved(document.path),
-        source=_file(document, model.source, "source"),
-        reference=_reference(document, model),
-        template=_template(document, model),
+        source=_resolved(folder / model.source),
+        reference=_resolved(document.path if torch else folder / model.reference),
+        template=_resolved(folder / (model.template or model.source)),  # Python may be its own
         axes=tuple(model.axes),
         arguments=arguments,
         tuned=tuned,
         held_out=held_out,
         edge_cases=_workloads(document, model, "edge_cases", (*tuned, *held_out)),
-        min_bytes=optional(document, model.min_bytes, axes, "min_bytes") or _moved(arguments),
-        operations=optional(document, model.operations, axes, "operations"),
-        peak=_peak(document, model),
+        min_bytes=of_axes.optional(model.min_bytes, "min_bytes") or _moved(arguments),
+        operations=of_axes.optional(model.operations, "operations"),
+        peak=model.peak or "",
         baseline=tuple(
-            read_launch(document, item, arguments, names, {}, "baseline", "launch", i)
+            read_launch(of_launches, item, arguments, "baseline", "launch", i)
             for i, item in enumerate(model.baseline.launch)
         )
         if model.baseline
         else CALLED,
         launch=tuple(
-            read_launch(document, item, arguments, names | set(space.names), defined, "launch", i)
+            read_launch(of_configs, item, arguments, "launch", i)
             for i, item in enumerate(model.launch)
         )
         or CALLED,
         tolerances=_tolerances(document, model, arguments),
         limits=Limits(**model.limits.model_dump()),
         operators=tuple(Operator(n, tuple(values)) for n, values in model.operator.items()),
-        include_dirs=tuple(folders),
+        include_dirs=tuple(_resolved(folder / one) for one in model.include),
         compile_options=tuple(model.options) if model.baseline else (*model.options, PYTHON_OPTION),
-        surroundings=surroundings(document, model, arguments, axes),
-        torch=_torch(document, model, arguments),
+        surroundings=surroundings(of_axes, model, arguments),
+        torch=torch,
     )
 
 
-def _template(document: Document, model: SpaceModel) -> Path:
-    """Name the template; a kernel in Python may be its own."""
-    if model.template is None:
-        return _file(document, model.source, "source")
-    template = _file(document, model.template, "template")
-    require_same_language(_file(document, model.source, "source"), template)
-    return template
-
-
-def _reference(document: Document, model: SpaceModel) -> Path:
-    if isinstance(model.reference, str):
-        return _file(document, model.reference, "reference")
-    return _resolved(document.path)
-
-
-def _torch(
-    document: Document, model: SpaceModel, arguments: tuple[Argument, ...]
-) -> TorchText | None:
-    if isinstance(model.reference, str):
-        return None
-    return torch_text(document, model.reference["torch"], arguments, [*model.axes, *model.operator])
-
-
-def _file(document: Document, text: str, key: str) -> Path:
-    path = _resolved(document.path.parent / text)
-    if not path.is_file():
-        found = "a folder" if path.is_dir() else "no such file"
-        remedy = f"looked at {path}; a path starts from the folder of this file"
-        raise document.error(f"`{key}`: {text!r} is {found}", key, remedy=remedy)
-    return path
-
-
 def _arguments(
-    document: Document, model: SpaceModel, axes: Names, space: SearchSpace
+    reader: ExpressionReader, model: SpaceModel, space: SearchSpace
 ) -> tuple[Argument, ...]:
-    arguments: list[Argument] = []
+    document, arguments = reader.document, list[Argument]()
     for i, item in enumerate(model.arguments):
-        argument = _argument(document, model, item, axes, space, i)
+        argument = _argument(reader, model, item, space, i)
         if argument.name in {other.name for other in arguments}:
             message = f"the argument `{argument.name}` is listed twice"
             remedy = "an argument is listed once; written in place, its role is inout"
@@ -231,14 +225,9 @@ def _arguments(
 
 
 def _argument(
-    document: Document,
-    model: SpaceModel,
-    item: ArgumentModel,
-    axes: Names,
-    space: SearchSpace,
-    i: int,
+    reader: ExpressionReader, model: SpaceModel, item: ArgumentModel, space: SearchSpace, i: int
 ) -> Argument:
-    here = ("arguments", i)
+    document, here = reader.document, ("arguments", i)
     name, role = item.name, item.role or "input"
     identifier(document, name, *here, "name")
     dtype_by = _dtype_choice(document, model, item, i)
@@ -257,15 +246,15 @@ def _argument(
         remedy = "delete the role; what the kernel writes is an array with a shape"
         raise document.error(f"the scalar `{name}` cannot be {role}", *here, "role", remedy=remedy)
     _check_content(document, item, role, dtypes, i)
-    fill, bounds = _fill(document, item, dtypes, axes, i)
+    fill, bounds = _fill(reader, item, dtypes, i)
     limit = item.extreme
     return Argument(
         name=name,
         dtype=dtypes[0],
-        shape=_shape(document, item, axes, space, i),
+        shape=_shape(reader, item, space, i),
         role=role,
         fill=fill,
-        value=optional(document, item.value, axes, *here, "value"),
+        value=reader.optional(item.value, *here, "value"),
         line=document.line(*here),
         nonfinite=bool(item.nonfinite),
         deterministic=item.deterministic is not False,
@@ -278,14 +267,15 @@ def _argument(
 
 
 def _shape(
-    document: Document, item: ArgumentModel, axes: Names, space: SearchSpace, i: int
+    reader: ExpressionReader, item: ArgumentModel, space: SearchSpace, i: int
 ) -> tuple[Expression, ...]:
+    document, axes = reader.document, frozenset(reader.known)
     defined = {one.name: one.expression for one in space.derived}
-    known = {*axes, *space.names, *defined}
+    of_configs = ExpressionReader(document, {*axes, *space.names, *defined})
     sizes = []
     for n, size in enumerate(item.shape or ()):
         here = ("arguments", i, "shape", n)
-        written = expression(document, size, known, *here)
+        written = of_configs.read(size, *here)
         sizes.append(written.define(defined))
         of_config, of_device = written.names - axes, sizes[-1].names & DEVICE_NAMES
         if of_device:
@@ -300,12 +290,12 @@ def _shape(
 
 
 def _fill(
-    document: Document, item: ArgumentModel, dtypes: Sequence[str], axes: Names, i: int
+    reader: ExpressionReader, item: ArgumentModel, dtypes: Sequence[str], i: int
 ) -> tuple[str, tuple[Expression, ...]]:
     match = _FILL.fullmatch((item.fill or "normal").strip())
     name, inside = (match[1], match[2]) if match else ("", None)
     given = [piece.strip() for piece in _NEXT.split(inside)] if inside else []
-    here = ("arguments", i, "fill")
+    document, here = reader.document, ("arguments", i, "fill")
     if name not in FILLS:
         near = get_close_matches(name, FILLS, n=1)
         remedy = (f"did you mean `{near[0]}`? " if near else "") + f"fills: {', '.join(FILLS)}; "
@@ -322,7 +312,7 @@ def _fill(
         message = f"the fill {item.fill!r} is not for {dtypes[0]}"
         remedy = f"{name} are {'whole numbers' if name in WHOLE_FILLS else 'floats'}"
         raise document.error(message, *here, remedy=remedy)
-    return name, tuple(expression(document, text, axes, *here) for text in given)
+    return name, tuple(reader.read(text, *here) for text in given)
 
 
 def _dtype_choice(
@@ -434,13 +424,6 @@ def _moved(arguments: Sequence[Argument]) -> Expression:
         size = min(DTYPE_BYTES[dtype] for dtype in dtypes) * (2 if one.role == "inout" else 1)
         terms.append(" * ".join(f"({n})" for n in (*(e.text for e in one.shape), str(size))))
     return Expression.parse(" + ".join(terms))
-
-
-def _peak(document: Document, model: SpaceModel) -> str:
-    if model.peak and model.operations is None:
-        remedy = "say with `operations:` how many there are, or leave `peak` out"
-        raise document.error("`peak` without `operations`", "peak", remedy=remedy)
-    return model.peak or ""
 
 
 def _check_sizes(spec: KernelSpec, workload: Workload) -> None:

@@ -13,101 +13,92 @@ from tuner.model.surroundings import (
     BY_WORKLOAD,
     LinkSpec,
     Neighbour,
+    NeighbourKind,
     NeighbourSpec,
     SurroundingsSpec,
 )
-from tuner.space.choices import expression, identifier, optional
-from tuner.space.schema import LinkModel, NeighbourModel, SpaceModel
-from tuner.space.yaml import Document
+from tuner.space.choices import ExpressionReader, identifier
+from tuner.space.schema import NeighbourModel, SpaceModel
 
 _READ, _WRITTEN = ("input", "inout"), ("output", "inout")
-_KINDS = ("gemm", "stream", "function")
+_KINDS: tuple[NeighbourKind, ...] = ("gemm", "stream", "function")
 
 
 def surroundings(
-    document: Document, model: SpaceModel, arguments: Sequence[Argument], axes: frozenset[str]
+    reader: ExpressionReader, model: SpaceModel, arguments: Sequence[Argument]
 ) -> tuple[SurroundingsSpec, ...]:
     """Read all surroundings of a file; raise `SpaceError` with the line of the first mistake."""
-    reader = _Reader(document, {one.name: one for one in arguments}, axes)
-    found = []
+    document, read = reader.document, list[SurroundingsSpec]()
     for name, item in model.surroundings.items():
         here = ("surroundings", name)
         identifier(document, name, *here)
         if name in (BY_WORKLOAD, ALONE):
             message = f"`{name}` cannot be the name of surroundings: --surroundings {name} has it"
             raise document.error(message, *here, remedy="choose another name")
-        links = tuple(reader.link(one, *here, "chain", i) for i, one in enumerate(item.chain))
-        when = optional(document, item.when, axes, *here, "when")
-        found.append(SurroundingsSpec(name, links, when))
-    return tuple(found)
-
-
-class _Reader:
-    def __init__(
-        self, document: Document, arguments: dict[str, Argument], axes: frozenset[str]
-    ) -> None:
-        self._document, self._arguments, self._axes = document, arguments, axes
-
-    def link(self, item: LinkModel, *here: str | int) -> LinkSpec:
-        before, after = (
-            tuple(self.neighbour(one, side, *here, side, i) for i, one in enumerate(listed))
-            for side, listed in (("before", item.before), ("after", item.after))
-        )
-        return LinkSpec(before, after)
-
-    def neighbour(self, item: NeighbourModel, side: str, *here: str | int) -> NeighbourSpec:
-        document = self._document
-        given = [kind for kind in _KINDS if getattr(item, kind) is not None]
-        if len(given) != 1:
-            message = f"this neighbour has {' and '.join(given) or 'none'} of {', '.join(_KINDS)}"
-            raise document.error(message, *here, remedy="write one of them: {stream: 16777216}")
-        kind = given[0]
-        verb, other = ("writes", "reads") if side == "before" else ("reads", "writes")
-        if getattr(item, other) is not None:
-            message = f"`{other}` has no meaning {side} the operator"
-            remedy = f"{side} it a neighbour `{verb}` one of the arguments"
-            raise document.error(message, *here, other, remedy=remedy)
-        if item.pdl and kind != "stream":
-            message = f"`pdl` is for a `stream`: a {kind} says itself how it is launched"
-            raise document.error(message, *here, "pdl", remedy="delete it")
-        array: str = getattr(item, verb) or ""
-        if array:
-            self._require_argument(array, side, kind, *here, verb)
-        elif kind == "gemm":
-            message = f"this product does not say what it {verb}"
-            raise document.error(message, *here, remedy=f"add `{verb}: ARGUMENT`")
-        sizes = item.gemm if kind == "gemm" else [item.stream] if kind == "stream" else []
-        places = [(*here, kind, i) if kind == "gemm" else (*here, kind) for i in range(3)]
-        return NeighbourSpec(
-            kind=kind,  # type: ignore[arg-type]
-            array=array,
-            sizes=tuple(
-                expression(document, size, self._axes, *place)
-                for size, place in zip(sizes or (), places, strict=False)
-            ),
-            function=item.function or "",
-            pdl=optional(document, item.pdl, self._axes, *here, "pdl"),
-            line=document.line(*here),
-        )
-
-    def _require_argument(self, name: str, side: str, kind: str, *here: str | int) -> None:
-        roles = _READ if side == "before" else _WRITTEN
-        usable = [one for one in self._arguments.values() if one.role in roles and one.shape]
-        if name not in {one.name for one in usable}:
-            what = "reads" if side == "before" else "writes"
-            message = f"`{name}` is no array that the operator {what}"
-            remedy = f"one of {', '.join(one.name for one in usable)}"
-            raise self._document.error(message, *here, remedy=remedy)
-        if side == "before" and self._arguments[name].constant:
-            message = f"`{name}` is `constant`, and this neighbour writes it"
-            remedy = (
-                "a constant input is written by nobody near the operator: delete one of the two"
+        links = []
+        for i, link in enumerate(item.chain):
+            before, after = (
+                tuple(
+                    _neighbour(reader, one, arguments, *here, "chain", i, side, j)
+                    for j, one in enumerate(listed)
+                )
+                for side, listed in (("before", link.before), ("after", link.after))
             )
-            raise self._document.error(message, *here, remedy=remedy)
-        dtype = self._arguments[name].dtype
-        if kind == "gemm" and dtype != "bfloat16":
-            message = f"a `gemm` is of bfloat16, and `{name}` is {dtype}"
-            raise self._document.error(message, *here, remedy="use a `stream` here")
+            links.append(LinkSpec(before, after))
+        when = reader.optional(item.when, *here, "when")
+        read.append(SurroundingsSpec(name, tuple(links), when))
+    return tuple(read)
+
+
+def _neighbour(
+    reader: ExpressionReader,
+    item: NeighbourModel,
+    arguments: Sequence[Argument],
+    *here: str | int,
+) -> NeighbourSpec:
+    document, side = reader.document, here[-2]
+    given = [kind for kind in _KINDS if getattr(item, kind) is not None]
+    if len(given) != 1:
+        message = f"this neighbour has {' and '.join(given) or 'none'} of {', '.join(_KINDS)}"
+        raise document.error(message, *here, remedy="write one of them: {stream: 16777216}")
+    kind = given[0]
+    verb, other = ("writes", "reads") if side == "before" else ("reads", "writes")
+    if getattr(item, other) is not None:
+        message = f"`{other}` has no meaning {side} the operator"
+        remedy = f"{side} it a neighbour `{verb}` one of the arguments"
+        raise document.error(message, *here, other, remedy=remedy)
+    if item.pdl and kind != "stream":
+        message = f"`pdl` is for a `stream`: a {kind} says itself how it is launched"
+        raise document.error(message, *here, "pdl", remedy="delete it")
+    name: str = getattr(item, verb) or ""
+    roles = _READ if side == "before" else _WRITTEN
+    usable = {one.name: one for one in arguments if one.role in roles and one.shape}
+    message = remedy = ""
+    if not name and kind == "gemm":
+        message, remedy = f"this product does not say what it {verb}", f"add `{verb}: ARGUMENT`"
+        raise document.error(message, *here, remedy=remedy)
+    if name and name not in usable:
+        message = f"`{name}` is no array that the operator {other}"
+        remedy = f"one of {', '.join(usable)}"
+    elif name and side == "before" and usable[name].constant:
+        message = f"`{name}` is `constant`, and this neighbour writes it"
+        remedy = "a constant input is written by nobody near the operator: delete one of the two"
+    elif name and kind == "gemm" and usable[name].dtype != "bfloat16":
+        message = f"a `gemm` is of bfloat16, and `{name}` is {usable[name].dtype}"
+        remedy = "use a `stream` here"
+    if message:
+        raise document.error(message, *here, verb, remedy=remedy)
+    sizes = reader.all(item.gemm, *here, "gemm")
+    if kind == "stream":
+        sizes = (reader.read(item.stream, *here, "stream"),)
+    return NeighbourSpec(
+        kind=kind,
+        array=name,
+        sizes=sizes,
+        function=item.function or "",
+        pdl=reader.optional(item.pdl, *here, "pdl"),
+        line=document.line(*here),
+    )
 
 
 def chosen(spec: KernelSpec, name: str) -> KernelSpec:
