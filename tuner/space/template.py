@@ -20,7 +20,6 @@ from tuner.model.config import Derived, SearchSpace
 from tuner.model.errors import ExpressionError, TemplateError
 from tuner.model.expressions import Value
 from tuner.model.kernel import DEVICE_NAMES, KernelSpec
-from tuner.space.inclusion import Whole, put_together
 from tuner.space.sandbox import (
     MARK,
     MARKS,
@@ -45,6 +44,71 @@ _FAILURES = (
     TypeError,
     ValueError,
 )
+
+
+_DIRECTIVE = re.compile(r"[ \t]*//%[ \t]*include\b(.*)")
+_NAME = re.compile(r'[ \t]+"([^"]+)"\s*')
+MAX_INCLUDED_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A template with all that it includes; `places[i]` is the file and line of line i + 1.
+
+    Without includes it has no places.
+    """
+
+    text: str
+    path: Path
+    places: tuple[tuple[Path, int], ...] = ()
+
+    def place(self, line: int) -> tuple[Path, int]:
+        """Find the file and the line in it that a line of the whole text stands in."""
+        if not self.places:
+            return self.path, line
+        return self.places[min(max(line, 1), len(self.places)) - 1]
+
+    def error(self, message: str, line: int, remedy: str | None = None) -> TemplateError:
+        path, line = self.place(line)
+        return TemplateError(message, path=path, line=line, remedy=remedy)
+
+
+def put_together(text: str, path: Path, folders: Sequence[Path]) -> Whole:
+    """Put the files that `//% include "words.cuh"` names in the place of these lines, each once.
+
+    `path` is the template's, `folders` are looked through in their order. A file may include
+    others. Raises `TemplateError` with the line for a name that is none of a file inside a folder.
+    """
+    known: set[Path] = set()
+
+    def lines_of(text: str, path: Path) -> Iterator[tuple[str, tuple[Path, int]]]:
+        for number, line in enumerate(text.split("\n"), 1):
+            directive = _DIRECTIVE.fullmatch(line.rstrip("\r"))
+            if directive is None:
+                yield line, (path, number)
+                continue
+            file = _included(directive[1], path, number, folders)
+            if file not in known:
+                known.add(file)
+                inner = read_text(file, MAX_INCLUDED_BYTES, TemplateError, "file to include")
+                yield from lines_of(inner.removesuffix("\n"), file)
+
+    lines = [*lines_of(text, path)]
+    return Whole("\n".join(line for line, _ in lines), path, tuple(place for _, place in lines))
+
+
+def _included(rest: str, path: Path, line: int, folders: Sequence[Path]) -> Path:
+    name = _NAME.fullmatch(rest)
+    if name is None:
+        message, remedy = "an `include` needs a name in quotes", 'write //% include "words.cuh"'
+        raise TemplateError(message, path=path, line=line, remedy=remedy)
+    for folder in (one.resolve() for one in folders):
+        file = (folder / name[1]).resolve()
+        if file.is_file() and file.is_relative_to(folder):
+            return file
+    looked = ", ".join(map(str, folders)) or "nowhere: the search space lists no folder"
+    message, remedy = f"no file {name[1]!r} to include", "list its folder under `include`"
+    raise TemplateError(f"{message}; looked in {looked}", path=path, line=line, remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +146,7 @@ class Template:
     _places: Mapping[str, int] = field(repr=False, compare=False)
     _assigned: Mapping[str, int] = field(repr=False, compare=False)
     _compiled: jinja2.Template = field(repr=False, compare=False)
-    _whole: Whole | None = field(default=None, repr=False, compare=False)
+    _whole: Whole = field(repr=False, compare=False)
 
     @classmethod
     def load(cls, path: Path, folders: Sequence[Path] = ()) -> Template:
@@ -91,18 +155,16 @@ class Template:
         Raises `TemplateError` with the file and line of a mistake.
         """
         text = read_text(path, 4 * MAX_OUTPUT, TemplateError, "template")
-        whole = put_together(text, path, folders)
-        try:
-            template = cls.from_text(whole.text, path)
-        except TemplateError as error:
-            _tell_file(error, whole)
-            raise
-        return replace(template, _whole=whole) if whole.text != text else template
+        return cls._from_whole(put_together(text, path, folders))
 
     @classmethod
     def from_text(cls, text: str, path: Path) -> Template:
         """Parse a text that includes nothing; `path` is where errors say it stands."""
-        tree = _parsed(text, path)
+        return cls._from_whole(Whole(text, path))
+
+    @classmethod
+    def _from_whole(cls, whole: Whole) -> Template:
+        tree, path = _parse(whole), whole.path
         names = meta.find_undeclared_variables(tree)
         loaded: dict[str, int] = {}
         assigned: dict[str, int] = {}
@@ -116,9 +178,9 @@ class Template:
             code = sandbox().compile(tree, name=path.name, filename=str(path))
         except (SyntaxError, RecursionError, MemoryError) as error:
             message = "nested too deeply, or too many loops in one another"
-            raise TemplateError(message, path=path, line=1) from error
+            raise whole.error(message, 1) from error
         compiled = jinja2.Template.from_code(sandbox(), code, sandbox().globals)
-        return cls(path, text, frozenset(names), loaded, assigned, compiled)
+        return cls(path, whole.text, frozenset(names), loaded, assigned, compiled, whole)
 
     def check(self, space: SearchSpace, spec: KernelSpec) -> None:
         """Raise `TemplateError` unless the template uses exactly the declared parameters.
@@ -126,50 +188,37 @@ class Template:
         It may use axes, operator macros and derived names too. A parameter may also be used by a
         launch only.
         """
-        try:
-            self._check(space, spec)
-        except TemplateError as error:
-            _tell_file(error, self._whole)
-            raise
-
-    def _check(self, space: SearchSpace, spec: KernelSpec) -> None:
         operators = {operator.name for operator in spec.operators}
         derived = {one.name: one.expression for one in space.derived}
         known = {*space.names, *spec.axes, *operators, *derived}
         for name in sorted(self.uses - known, key=lambda name: self._places[name]):
             remedy = f"declare it under `parameters` in {spec.path.name}; "
             remedy += f"declared: {', '.join(sorted(known))}"
-            message, line = f"`{name}` is not declared", self._places[name]
-            raise TemplateError(message, path=self.path, line=line, remedy=remedy)
+            raise self._whole.error(f"`{name}` is not declared", self._places[name], remedy)
         for name in sorted(known & self._assigned.keys()):
             remedy = "choose another name for the variable or macro"
             message = f"`{name}` is declared in {spec.path.name} and set again here"
-            raise TemplateError(message, path=self.path, line=self._assigned[name], remedy=remedy)
+            raise self._whole.error(message, self._assigned[name], remedy)
         used = {n for launch in spec.launch for e in launch.expressions() for n in e.names}
-        used |= self._check_derived(space, spec) | self.uses
+        used |= self.uses
+        for one in space.derived:
+            asked = sorted(one.expression.names & DEVICE_NAMES)
+            if one.name in self.uses and asked:
+                message = f"`{one.name}` depends on `{asked[0]}`, a number of the device"
+                remedy = "write only what is the same on every device into the source"
+                raise self._whole.error(message, self._places[one.name], remedy)
+            if one.name in self.uses:
+                used |= one.expression.names
+            elif not one.used:
+                message = f"the derived name `{one.name}` changes nothing: nothing uses it"
+                line, remedy = one.expression.line, "use it, or delete it here"
+                raise TemplateError(message, path=spec.path, line=line, remedy=remedy)
         for parameter in space.parameters:
             if parameter.name not in used:
                 message = f"the parameter `{parameter.name}` changes nothing: "
                 message += f"neither {self.path.name} nor a launch uses it"
                 remedy = f"write @{{ {parameter.name} }}@ in the template, or delete it here"
                 raise TemplateError(message, path=spec.path, line=parameter.line, remedy=remedy)
-
-    def _check_derived(self, space: SearchSpace, spec: KernelSpec) -> set[str]:
-        """Return what the derived names depend on that the template uses."""
-        needed = set[str]()
-        for one in space.derived:
-            if one.name in self.uses:
-                needed |= one.expression.names
-                if asked := sorted(one.expression.names & DEVICE_NAMES):
-                    message = f"`{one.name}` depends on `{asked[0]}`, a number of the device"
-                    remedy = "write only what is the same on every device into the source"
-                    place = self._places[one.name]
-                    raise TemplateError(message, path=self.path, line=place, remedy=remedy)
-            elif not one.used:
-                message = f"the derived name `{one.name}` changes nothing: nothing uses it"
-                line, remedy = one.expression.line, "use it, or delete it here"
-                raise TemplateError(message, path=spec.path, line=line, remedy=remedy)
-        return needed
 
     def line_of(self, name: str) -> int | None:
         """Find the first line that uses a name; None where the template doesn't use it."""
@@ -189,32 +238,22 @@ class Template:
         try:
             marked = self._compiled.render(names)
         except _FAILURES as error:
-            failure = self._failure(error, names)
-            _tell_file(failure, self._whole)
-            raise failure from error
+            frames = walk_tb(error.__traceback__)
+            lines = [n for frame, n in frames if frame.f_code.co_filename == str(self.path)]
+            line = lines[-1] if lines else 1
+            message = error.message if isinstance(error, ExpressionError) else str(error)
+            message = message[:MAX_MESSAGE] or type(error).__name__
+            if isinstance(error, RecursionError):
+                message = "a macro calls itself without end"
+            message = f"does not render: {message}; found {_line_of(self.text, line)}"
+            known = f"known names: {', '.join(sorted(names))}"
+            remedy = known if isinstance(error, jinja2.UndefinedError) else None
+            raise self._whole.error(message, line, remedy) from error
         rendered = replace(_unmarked(marked), whole=self._whole)
         if len(rendered.source) > MAX_OUTPUT:
             message = f"renders to {len(rendered.source)} characters, over {MAX_OUTPUT}"
-            raise TemplateError(message, path=self.path, line=1)
+            raise self._whole.error(message, 1)
         return rendered
-
-    def _failure(self, error: Exception, names: Mapping[str, Value]) -> TemplateError:
-        frames = walk_tb(error.__traceback__)
-        lines = [n for frame, n in frames if frame.f_code.co_filename == str(self.path)]
-        line = lines[-1] if lines else 1
-        message = error.message if isinstance(error, ExpressionError) else str(error)
-        message = message[:MAX_MESSAGE] or type(error).__name__
-        if isinstance(error, RecursionError):
-            message = "a macro calls itself without end"
-        message = f"does not render: {message}; found {_found(self.text, line)}"
-        known = f"known names: {', '.join(sorted(names))}"
-        remedy = known if isinstance(error, jinja2.UndefinedError) else None
-        return TemplateError(message, path=self.path, line=line, remedy=remedy)
-
-
-def _tell_file(error: TemplateError, whole: Whole | None) -> None:
-    if whole is not None and error.line is not None and error.path == whole.path:
-        error.path, error.line = whole.place(error.line)
 
 
 def map_errors(text: str, rendered: Rendered, path: Path, *, unit: str) -> str:
@@ -240,37 +279,38 @@ def map_errors(text: str, rendered: Rendered, path: Path, *, unit: str) -> str:
     return "\n".join(mapped)
 
 
-def _parsed(text: str, path: Path) -> nodes.Template:
+def _parse(whole: Whole) -> nodes.Template:
+    text = whole.text
     for character in MARKS:
         if character in text:
             line = text.count("\n", 0, text.index(character)) + 1
-            raise TemplateError("a control character", path=path, line=line, remedy="delete it")
+            raise whole.error("a control character", line, "delete it")
     if len(text) > MAX_OUTPUT:
-        raise TemplateError(f"{len(text)} characters, over {MAX_OUTPUT}", path=path)
+        raise TemplateError(f"{len(text)} characters, over {MAX_OUTPUT}", path=whole.path)
     try:
         tree = sandbox().parse(text)
     except TemplateSyntaxError as error:
         problem = (error.message or "not a template").rstrip(".")
-        message = f"{problem}; found {_found(text, error.lineno)}"
-        raise TemplateError(message, path=path, line=error.lineno, remedy=_SYNTAX) from error
+        message = f"{problem}; found {_line_of(text, error.lineno)}"
+        raise whole.error(message, error.lineno, _SYNTAX) from error
     except (RecursionError, MemoryError) as error:
-        raise TemplateError("nested too deeply", path=path, line=1) from error
+        raise whole.error("nested too deeply", 1) from error
     except ValueError as error:
         # Python's bound on the digits of a number.
-        raise TemplateError(f"not a template: {error}", path=path, line=1) from error
+        raise whole.error(f"not a template: {error}", 1) from error
     waiting: list[tuple[nodes.Node, int]] = [(tree, 0)]
     while waiting:
         node, depth = waiting.pop()
         if depth > MAX_DEPTH:
             remedy = f"no more than {MAX_DEPTH} levels; long sums and chains count too"
-            raise TemplateError("nested too deeply", path=path, line=node.lineno, remedy=remedy)
+            raise whole.error("nested too deeply", node.lineno, remedy)
         if wrong := refusal(node):
-            raise TemplateError(wrong[0], path=path, line=node.lineno, remedy=wrong[1])
+            raise whole.error(wrong[0], node.lineno, wrong[1])
         waiting += [(child, depth + 1) for child in reversed([*node.iter_child_nodes()])]
     return tree
 
 
-def _found(text: str, line: int) -> str:
+def _line_of(text: str, line: int) -> str:
     lines = text.splitlines() or [""]
     return f"`{lines[min(line, len(lines)) - 1].strip()[:120]}`"
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuner.model.errors import TemplateError
-from tuner.space.inclusion import put_together
-from tuner.space.template import Template, map_errors
+from tuner.space.template import Template, map_errors, put_together
 
 TEMPLATE = '// first\n//% include "words.cuh"\nint last = @{ n }@;\n'
 

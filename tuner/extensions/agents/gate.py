@@ -29,11 +29,10 @@ from tuner.process.files import atomic_write, read_text
 from tuner.search.pool import Pool, valid_configs
 from tuner.source import check_arguments, parse_source
 from tuner.space.callables import ended
-from tuner.space.inclusion import put_together
 from tuner.space.load import load_definition
 from tuner.space.plan import Plan
 from tuner.space.sections import rewritten
-from tuner.space.template import Template
+from tuner.space.template import Template, put_together
 from tuner.space.yaml import parse, read
 from tuner.tuning.evaluator import Evaluator, Pending
 from tuner.tuning.run import no_valid_config
