@@ -113,7 +113,10 @@ class Expression:
                 raise ExpressionError("nothing is written here")
             if len(source) > MAX_LENGTH:
                 raise ExpressionError(f"expression of {len(source)} characters, over {MAX_LENGTH}")
-            tree = _parsed(source)
+            # `1if x else 2` is a warning on standard error now, and an error in a later Python.
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                tree = ast.parse(source, mode="eval").body
             _check(tree, 0)
         except (ExpressionError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
             message = f": {error.message if isinstance(error, ExpressionError) else error}"
@@ -299,49 +302,20 @@ class _Folded(_Rewriter):
 
 
 def _operands(node: ast.expr) -> list[ast.expr]:
-    match node:
-        case ast.BinOp(left=left, right=right):
-            return [left, right]
-        case ast.UnaryOp(operand=operand):
-            return [operand]
-        case ast.BoolOp(values=values):
-            return values
-        case ast.IfExp(test=test, body=body, orelse=orelse):
-            return [test, body, orelse]
-        case ast.Compare(left=left, comparators=comparators):
-            return [left, *comparators]
-        case ast.Call(args=arguments):
-            return arguments
-        case ast.Tuple(elts=items) | ast.List(elts=items):
-            return items
-    return []
+    function = node.func if isinstance(node, ast.Call) else None
+    children = (one for one in ast.iter_child_nodes(node) if one is not function)
+    return [one for one in children if isinstance(one, ast.expr)]
 
 
 def _with_operands(node: ast.expr, operands: list[ast.expr]) -> ast.expr:
-    first, *rest = operands
-    match node:
-        case ast.BinOp(op=op):
-            return ast.BinOp(first, op, *rest)
-        case ast.UnaryOp(op=op):
-            return ast.UnaryOp(op, first)
-        case ast.BoolOp(op=op):
-            return ast.BoolOp(op, operands)
-        case ast.IfExp():
-            return ast.IfExp(*operands)
-        case ast.Compare(ops=ops):
-            return ast.Compare(first, ops, rest)
-        case ast.Call(func=function):
-            return ast.Call(function, operands, [])
-        case ast.Tuple() | ast.List():
-            return type(node)(operands, node.ctx)
-    raise AssertionError(node)
-
-
-def _parsed(source: str) -> ast.expr:
-    # `1if x else 2` is a warning on standard error now and an error in a later Python.
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        return ast.parse(source, mode="eval").body
+    made, following = copy(node), iter(operands)
+    for name, value in ast.iter_fields(node):
+        if isinstance(value, ast.expr) and name != "func":
+            setattr(made, name, next(following))
+        elif isinstance(value, list):
+            are_operands = all(isinstance(one, ast.expr) for one in value)
+            setattr(made, name, [next(following) for _ in value] if are_operands else value)
+    return made
 
 
 def _bounded(value: Value) -> Value:

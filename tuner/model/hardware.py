@@ -61,13 +61,20 @@ class DeviceLimits:
         rooms = {
             "warps": self.warps_per_multiprocessor // warps,
             "blocks": most,
-            "registers": _blocks_by_registers(self, registers, warps),
+            "registers": most if registers == 0 else self._blocks_by_registers(registers, warps),
             "shared memory": self.blocks_by_shared_memory(resources, launch),
             "barriers": most,
         }
         if self.barriers_per_multiprocessor is not None and resources.barriers:
             rooms["barriers"] = self.barriers_per_multiprocessor // resources.barriers
         return rooms
+
+    def _blocks_by_registers(self, registers: int, warps: int) -> int:
+        if _registers_of_block(self, registers, warps) > self.registers_per_block:
+            return 0
+        of_partition = self.registers_per_multiprocessor // self.partitions
+        of_warp = _round_up(registers * self.threads_per_warp, self.register_unit)
+        return of_partition // of_warp * self.partitions // warps
 
     def blocks_by_shared_memory(self, resources: Resources, launch: Launch) -> int:
         shared_bytes = resources.static_shared_bytes + launch.shared_bytes
@@ -207,29 +214,15 @@ def _registers_of_block(limits: DeviceLimits, registers: int, warps: int) -> int
     return of_warp * _round_up(warps, limits.partitions)
 
 
-def _blocks_by_registers(limits: DeviceLimits, registers: int, warps: int) -> int:
-    if registers == 0:
-        return limits.blocks_per_multiprocessor
-    if _registers_of_block(limits, registers, warps) > limits.registers_per_block:
-        return 0
-    of_partition = limits.registers_per_multiprocessor // limits.partitions
-    of_warp = _round_up(registers * limits.threads_per_warp, limits.register_unit)
-    return of_partition // of_warp * limits.partitions // warps
-
-
 def refusal(
     limits: DeviceLimits, resources: Resources, launch: Launch, user_limits: Limits
 ) -> str | None:
     """Say why a compiled kernel cannot launch or breaks a declared limit; None where neither."""
-    refusals = chain(
-        _by_shape(limits, launch),
-        _by_device(limits, resources, launch),
-        _by_user(limits, resources, launch, user_limits),
-    )
-    return next(refusals, None)
+    by_device = _refuse_by_device(limits, resources, launch)
+    return next(chain(by_device, _refuse_by_user(limits, resources, launch, user_limits)), None)
 
 
-def _by_shape(limits: DeviceLimits, launch: Launch) -> Iterator[str]:
+def _refuse_by_device(limits: DeviceLimits, resources: Resources, launch: Launch) -> Iterator[str]:
     for what, sizes, most in (
         ("grid", launch.grid, limits.grid_dimensions),
         ("block", launch.block, limits.block_dimensions),
@@ -246,11 +239,12 @@ def _by_shape(limits: DeviceLimits, launch: Launch) -> Iterator[str]:
         )
     if launch.shared_bytes < 0:
         yield f"dynamic shared memory of {launch.shared_bytes} bytes is negative"
-    if launch.cluster is None or launch.cluster == (1, 1, 1):
-        return
-    cluster, blocks = f"cluster {_text(launch.cluster)}", prod(launch.cluster)
-    if min(launch.cluster) < 1:
+    sizes = launch.cluster or (1, 1, 1)
+    cluster, blocks = f"cluster {_text(sizes)}", prod(sizes)
+    if min(sizes) < 1:
         yield f"{cluster} is empty"
+    elif sizes == (1, 1, 1):
+        pass
     elif limits.cluster_blocks == 1:
         major, minor = limits.compute_capability
         yield f"{cluster}: compute capability {major}.{minor} has no clusters"
@@ -258,13 +252,10 @@ def _by_shape(limits: DeviceLimits, launch: Launch) -> Iterator[str]:
         yield f"{cluster} has {blocks} blocks, over the portable {limits.cluster_blocks}"
     elif not launch.clusters_divide_grid:
         yield f"grid {_text(launch.grid)} is no multiple of the {cluster}"
-
-
-def _by_device(limits: DeviceLimits, resources: Resources, launch: Launch) -> Iterator[str]:
     yield from limits.refusals(resources, launch)
-    most = limits.shared_bytes_per_block
-    if resources.static_shared_bytes + launch.shared_bytes > most:
-        yield f"{_shared_text(resources, launch)}, over the device's {most} a block"
+    most_bytes = limits.shared_bytes_per_block
+    if resources.static_shared_bytes + launch.shared_bytes > most_bytes:
+        yield f"{_shared_text(resources, launch)}, over the device's {most_bytes} a block"
     if resources.max_threads is not None and launch.threads > resources.max_threads:
         yield (
             f"block {_text(launch.block)} has {launch.threads} threads, "
@@ -272,7 +263,7 @@ def _by_device(limits: DeviceLimits, resources: Resources, launch: Launch) -> It
         )
 
 
-def _by_user(
+def _refuse_by_user(
     limits: DeviceLimits, resources: Resources, launch: Launch, allowed: Limits
 ) -> Iterator[str]:
     if allowed.spills == "forbid" and resources.spills:

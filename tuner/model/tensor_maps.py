@@ -114,13 +114,31 @@ class TensorMapSpec:
             strides = [*contiguous(whole)]
         for stride in strides:
             bytes_apart = self.element_bytes * (stride or 0)
-            if stride is not None and not _is_stride(bytes_apart):
+            fits = bytes_apart % UNIT_BYTES == 0 and 0 < bytes_apart < MOST_STRIDE_BYTES
+            if stride is not None and not fits:
                 yield (
                     f"{what} has a stride of {bytes_apart:,} bytes",
                     f"strides are multiples of {UNIT_BYTES} bytes, and positive: pad the array, or "
                     "leave such sizes to another launch or to a constraint",
                 )
-        yield from self._box_refusals(what, known(self.box), *known([self.swizzle]))
+        box, (swizzle,) = known(self.box), known([self.swizzle])
+        for extent in box:
+            if extent is not None and not 1 <= extent <= MOST_BOX:
+                yield f"{what} has a box of {extent} in one dimension", f"from 1 to {MOST_BOX}"
+        if swizzle is not None and swizzle not in SWIZZLES:
+            listed = ", ".join(map(str, SWIZZLES))
+            yield f"{what} has a `swizzle` of {swizzle}", f"one of {listed} bytes; 0 for none"
+        wide = self.element_bytes * (box[-1] or 0)
+        if wide % UNIT_BYTES:
+            unit = UNIT_BYTES // self.element_bytes
+            remedy = f"of {self.dtype} the last size is a multiple of {unit}"
+            yield f"the rows of a box in {what} have {wide} bytes", remedy
+        if swizzle and wide > swizzle:
+            most = swizzle // self.element_bytes
+            yield (
+                f"the rows of a box in {what} have {wide} bytes, and its swizzle {swizzle}",
+                f"of {self.dtype} the last size is at most {most}: copy several boxes",
+            )
         (promotion,) = known([self.l2_promotion])
         if promotion is not None and promotion not in L2_PROMOTIONS:
             listed = ", ".join(map(str, L2_PROMOTIONS))
@@ -135,34 +153,7 @@ class TensorMapSpec:
                     "its `shape` and `strides` are another view of the same memory",
                 )
 
-    def _box_refusals(
-        self, what: str, box: Sequence[int | None], swizzle: int | None
-    ) -> Iterator[tuple[str, str]]:
-        for extent in box:
-            if extent is not None and not 1 <= extent <= MOST_BOX:
-                yield f"{what} has a box of {extent} in one dimension", f"from 1 to {MOST_BOX}"
-        if swizzle is not None and swizzle not in SWIZZLES:
-            listed = ", ".join(map(str, SWIZZLES))
-            yield f"{what} has a `swizzle` of {swizzle}", f"one of {listed} bytes; 0 for none"
-        if box[-1] is None:
-            return
-        wide = self.element_bytes * box[-1]
-        if wide % UNIT_BYTES:
-            unit = UNIT_BYTES // self.element_bytes
-            remedy = f"of {self.dtype} the last size is a multiple of {unit}"
-            yield f"the rows of a box in {what} have {wide} bytes", remedy
-        if swizzle and wide > swizzle:
-            most = swizzle // self.element_bytes
-            yield (
-                f"the rows of a box in {what} have {wide} bytes, and its swizzle {swizzle}",
-                f"of {self.dtype} the last size is at most {most}: copy several boxes",
-            )
-
 
 def contiguous(shape: Sequence[int]) -> list[int]:
     """Return the strides, in elements, of all dimensions but the last of a contiguous array."""
     return [prod(shape[place:]) for place in range(1, len(shape))]
-
-
-def _is_stride(size_bytes: int) -> bool:
-    return size_bytes % UNIT_BYTES == 0 and 0 < size_bytes < MOST_STRIDE_BYTES

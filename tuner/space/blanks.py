@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +33,7 @@ class Blank:
 def blanks(text: str) -> list[tuple[int, str]]:
     """List the blanks that are left in a drafted file: the line, and what is needed there."""
     found = []
-    for line, row in _numbered(text):
+    for line, row in enumerate(text.splitlines(), 1):
         code, _, comment = row.partition(" #")
         if _BLANK.search(code) and not code.lstrip().startswith("#"):
             what = f"#{comment}".partition(MARK)[2].strip()
@@ -51,16 +50,17 @@ def blanks_in(path: Path) -> list[Blank]:
         return []
     if path.suffix == ".py":
         what = "the body of reference(), in float64"
-        return [Blank(path, line, what) for line, row in _numbered(text) if UNWRITTEN in row]
+        return [
+            Blank(path, line, what)
+            for line, row in enumerate(text.splitlines(), 1)
+            if UNWRITTEN in row
+        ]
     if path.suffix == ".cu":
-        rows = ((line, row.partition(_UNWRITTEN_CODE)) for line, row in _numbered(text))
+        rows = (
+            (line, row.partition(_UNWRITTEN_CODE)) for line, row in enumerate(text.splitlines(), 1)
+        )
         return [Blank(path, line, what.strip()) for line, (_, mark, what) in rows if mark]
-    found = blanks(text)
-    return [Blank(path, line, what) for line, what in found]
-
-
-def _numbered(text: str) -> Iterator[tuple[int, str]]:
-    return enumerate(text.splitlines(), start=1)
+    return [Blank(path, line, what) for line, what in blanks(text)]
 
 
 def require_filled(*files: Path) -> None:

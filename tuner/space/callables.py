@@ -53,8 +53,17 @@ def load_template(spec: KernelSpec, space: SearchSpace) -> Template:
 
 def ended(text: str, spec: KernelSpec, parameters: Iterable[Parameter]) -> str:
     """Add the lines that say what `launch` is called with, for a template to fill in."""
-    config = ", ".join(f"{one.name!r}: {_written(one)}" for one in parameters)
-    return f"{_closed(text)}CONFIG = {{{config}}}\n{_place(spec)}"
+    config = []
+    for parameter in parameters:
+        name, kinds = f"@{{ {parameter.name} }}@", {type(value) for value in parameter.values}
+        value = f"'{name}' == 'true'" if kinds == {bool} else f"'{name}'" if str in kinds else name
+        config.append(f"{parameter.name!r}: {value}")
+    axes = ", ".join(f"{axis!r}: @{{ {axis} }}@" for axis in spec.axes)
+    operators = ", ".join(f"{one.name!r}: '@{{ {one.name} }}@'" for one in spec.operators)
+    return (
+        f"{_closed(text)}CONFIG = {{{', '.join(config)}}}\n"
+        f"AXES = {{{axes}}}\nOPERATORS = {{{operators}}}\n"
+    )
 
 
 def baseline_text(spec: KernelSpec, names: Mapping[str, Value]) -> str:
@@ -131,18 +140,3 @@ def _not_taken(taken: ast.arguments, operators: Sequence[str]) -> str:
 
 def _closed(text: str) -> str:
     return text if text.endswith("\n") or not text else f"{text}\n"
-
-
-def _written(parameter: Parameter) -> str:
-    """Write a template's expression that gives a parameter's value as Python."""
-    name = f"@{{ {parameter.name} }}@"
-    kinds = {type(value) for value in parameter.values}
-    if kinds == {bool}:
-        return f"'{name}' == 'true'"
-    return f"'{name}'" if str in kinds else name
-
-
-def _place(spec: KernelSpec) -> str:
-    axes = ", ".join(f"{axis!r}: @{{ {axis} }}@" for axis in spec.axes)
-    operators = ", ".join(f"{one.name!r}: '@{{ {one.name} }}@'" for one in spec.operators)
-    return f"AXES = {{{axes}}}\nOPERATORS = {{{operators}}}\n"

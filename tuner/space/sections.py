@@ -1,4 +1,4 @@
-"""Whose each section of a search-space file is: an answer's own are put into the user's file."""
+"""Put the sections that an answer may write into the user's search-space file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,17 @@ def rewritten(original: Document, answer: Document, path: Path, template: str) -
     `SpaceError` where the answer changes anything else, asks for looser limits than the user's,
     or lacks a section.
     """
-    _require_same_elsewhere(original, answer)
+    remedy = f"write {', '.join(OWN_SECTIONS)} only: all else belongs to the user"
+    for key, value in answer.data.items():
+        if key in OWN_SECTIONS or (key == "template" and isinstance(value, str)):
+            continue
+        if key not in original.data:
+            raise answer.error(f"`{key}` is not in the user's file", key, remedy=remedy)
+        is_path = key in (*_FILES, "include")
+        if value != original.data[key] and not (
+            is_path and _paths(key, original) == _paths(key, answer)
+        ):
+            raise answer.error(f"`{key}` has been changed", key, remedy=remedy)
     _require_no_looser_limits(original, answer)
     for key in NEEDED_SECTIONS:
         if key not in answer.data and not (key == "launch" and is_python(original)):
@@ -58,19 +68,6 @@ def rewritten(original: Document, answer: Document, path: Path, template: str) -
         if key in kept and key not in (*_FILES, "include") and made.get(key) != value:
             raise answer.error(f"`{key}` reads differently once the sections are put together", key)
     return text
-
-
-def _require_same_elsewhere(original: Document, answer: Document) -> None:
-    remedy = f"write {', '.join(OWN_SECTIONS)} only: all else belongs to the user"
-    for key, value in answer.data.items():
-        if key in OWN_SECTIONS or (key == "template" and isinstance(value, str)):
-            continue
-        if key not in original.data:
-            raise answer.error(f"`{key}` is not in the user's file", key, remedy=remedy)
-        if value == original.data[key]:
-            continue
-        if key not in (*_FILES, "include") or _paths(key, original) != _paths(key, answer):
-            raise answer.error(f"`{key}` has been changed", key, remedy=remedy)
 
 
 def _paths(key: str, document: Document) -> list[Path]:

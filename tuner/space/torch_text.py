@@ -24,72 +24,43 @@ def torch_text(
 
     `sizes` are the axes and the operator's choices, which it may name beside the arguments.
     """
-    place = document.places.get(_HERE)
-    first = document.line(*_HERE)
+    place, first = document.places.get(_HERE), document.line(*_HERE)
     if place is not None:
         first = document.text.count("\n", 0, place.start) + 1
         first += document.text[place.start : place.start + 1] in ("|", ">")
+
+    def error(what: str, line: int | None = 1, remedy: str = _EXAMPLE) -> SpaceError:
+        message, line = f"`reference.torch` {what}", first + (line or 1) - 1
+        return SpaceError(message, path=document.path, line=line, remedy=remedy)
+
     try:
         tree = ast.parse(text)
-    except SyntaxError as error:
-        raise _error(document, f"is no Python: {error.msg}", first, error.lineno) from error
+    except SyntaxError as mistake:
+        raise error(f"is no Python: {mistake.msg}", mistake.lineno) from mistake
     if not tree.body:
-        raise _error(document, "is empty", first)
-    _require_plain(document, tree, first)
-    read = [a.name for a in arguments if a.role in ("input", "inout")]
-    _require_known(document, tree, first, list(dict.fromkeys([*read, *sizes])))
-    _require_outputs(document, tree, first, arguments)
-    return TorchText(text, first)
-
-
-def _require_plain(document: Document, tree: ast.Module, first: int) -> None:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            remedy = f"{', '.join(LIBRARIES)} are there; what needs more goes into a .py file"
-            raise _error(document, "imports something", first, node.lineno, remedy)
-
-
-def _require_known(document: Document, tree: ast.Module, first: int, given: Sequence[str]) -> None:
-    bound = {*given, *LIBRARIES, *dir(builtins)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            bound.add(node.id)
-        elif isinstance(node, ast.FunctionDef):
-            bound.add(node.name)
-        elif isinstance(node, ast.arg):
-            bound.add(node.arg)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id not in bound:
+        raise error("is empty")
+    nodes, assigned, declared = [*ast.walk(tree)], set[str](), set[str]()
+    for node in nodes:
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                remedy = f"{', '.join(LIBRARIES)} are there; what needs more goes into a .py file"
+                raise error("imports something", node.lineno, remedy)
+            case ast.Name(id=name, ctx=ast.Store()):
+                assigned.add(name)
+            case ast.FunctionDef(name=name) | ast.arg(arg=name):
+                declared.add(name)
+    read = [one.name for one in arguments if one.role in ("input", "inout")]
+    given = list(dict.fromkeys([*read, *sizes]))
+    known = {*given, *LIBRARIES, *dir(builtins), *assigned, *declared}
+    for node in nodes:
+        if isinstance(node, ast.Name) and node.id not in known:
             near = get_close_matches(node.id, given, n=1)
             remedy = f"did you mean `{near[0]}`? " if near else ""
             remedy += f"names here: {', '.join([*given, *LIBRARIES])}"
-            raise _error(
-                document, f"names `{node.id}`, which is no input", first, node.lineno, remedy
-            )
-
-
-def _require_outputs(
-    document: Document, tree: ast.Module, first: int, arguments: Sequence[Argument]
-) -> None:
-    last = tree.body[-1]
-    if isinstance(last, ast.Expr):
-        return
-    assigned = {
-        node.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
-    outputs = [a.name for a in arguments if a.role in ("output", "inout")]
-    missing = [name for name in outputs if name not in assigned]
-    if missing:
+            raise error(f"names `{node.id}`, which is no input", node.lineno, remedy)
+    outputs = [one.name for one in arguments if one.role in ("output", "inout")]
+    missing, last = [name for name in outputs if name not in assigned], tree.body[-1]
+    if missing and not isinstance(last, ast.Expr):
         remedy = f"end with an expression, or assign to {', '.join(outputs)}"
-        message = f"gives nothing for the output `{missing[0]}`"
-        raise _error(document, message, first, last.lineno, remedy)
-
-
-def _error(
-    document: Document, what: str, first: int, line: int | None = 1, remedy: str = _EXAMPLE
-) -> SpaceError:
-    return SpaceError(
-        f"`reference.torch` {what}", path=document.path, line=first + (line or 1) - 1, remedy=remedy
-    )
+        raise error(f"gives nothing for the output `{missing[0]}`", last.lineno, remedy)
+    return TorchText(text, first)
