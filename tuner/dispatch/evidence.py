@@ -163,6 +163,12 @@ def compared(comparison: Comparison, column: int, seed: int) -> Compared:
     """Compare a column with the baseline's, and production's, by the rounds that report."""
     _, reporting = split(comparison)
     speedup, bounds = _over(comparison, reporting, 0, column, seed)
+    production = None
+    if (name := comparison.production) in comparison.peers:
+        peer = comparison.column(name)
+        over = _over(comparison, reporting, peer, column, seed)
+        ratio = _ratio(comparison, peer)
+        production = AgainstProduction(name, _cost(reporting, peer), *over, ratio)
     return Compared(
         workload=comparison.workload,
         variant=comparison.finalists[column - 1],
@@ -172,7 +178,7 @@ def compared(comparison: Comparison, column: int, seed: int) -> Compared:
         interval=bounds,
         paired=comparison.paired,
         ratio=_ratio(comparison, column),
-        production=_over_production(comparison, reporting, column, seed),
+        production=production,
         surroundings=comparison.surroundings,
         alone_us=comparison.alone_us[column] if comparison.alone_us else None,
         alone_baseline_us=comparison.alone_us[0] if comparison.alone_us else None,
@@ -213,17 +219,6 @@ def over_winner(comparison: Comparison, variant: Variant, seed: int) -> OverWinn
     _, reporting = split(comparison)
     columns = comparison.column(winner_of(comparison)), comparison.column(variant)
     return OverWinner(*_over(comparison, reporting, *columns, seed))
-
-
-def _over_production(
-    comparison: Comparison, reporting: RoundTimes, column: int, seed: int
-) -> AgainstProduction | None:
-    if comparison.production not in comparison.peers:
-        return None
-    peer = comparison.column(comparison.production)
-    speedup, bounds = _over(comparison, reporting, peer, column, seed)
-    time_us, ratio = _cost(reporting, peer), _ratio(comparison, peer)
-    return AgainstProduction(comparison.production, time_us, speedup, bounds, ratio)
 
 
 def _over(

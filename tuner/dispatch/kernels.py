@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf, log
 from pathlib import Path
@@ -116,7 +117,11 @@ class VariantRenderer:
         """Render a variant for a workload; None where a constraint or the template forbids it."""
         key = workload, variant
         if key not in self._known:
-            source = self._source(variant, workload.values) if self._allows(*key) else None
+            source = None
+            with suppress(InputError):
+                _, definition = self._candidate(variant.candidate)
+                if definition.space.violated(variant.config, self.names(workload)) is None:
+                    source = self._source(variant, workload.values)
             self._known[key] = None if source is None else VariantKernel(variant, source)
         return self._known[key]
 
@@ -134,7 +139,14 @@ class VariantRenderer:
         def with_config(expression: Expression) -> Expression:
             return substitute(expression, config)
 
-        written = self._written(kernel, workload.values)
+        axes = workload.values
+
+        def suffices(kept: Iterable[str]) -> bool:
+            return self._source(kernel.variant, {k: axes[k] for k in kept}) == kernel.source
+
+        # The axes that the source depends on: without them it cannot be rendered so.
+        written = tuple(axis for axis in axes if not suffices(k for k in axes if k != axis))
+        written = written if suffices(written) else tuple(axes)
         # Once each: a template that writes no axis has one for all.
         known = (tuple(one.values[axis] for axis in written) for one in (workload, *others))
         shapes = (
@@ -163,22 +175,6 @@ class VariantRenderer:
                 )
             ),
         )
-
-    def _allows(self, workload: Workload, variant: Variant) -> bool:
-        try:
-            _, definition = self._candidate(variant.candidate)
-            return definition.space.violated(variant.config, self.names(workload)) is None
-        except InputError:
-            return False
-
-    def _written(self, kernel: VariantKernel, axes: Mapping[str, int]) -> tuple[str, ...]:
-        """Name the axes that the source depends on: without them it cannot be rendered so."""
-
-        def suffices(kept: Iterable[str]) -> bool:
-            return self._source(kernel.variant, {k: axes[k] for k in kept}) == kernel.source
-
-        written = tuple(axis for axis in axes if not suffices(k for k in axes if k != axis))
-        return written if suffices(written) else tuple(axes)
 
     def _source(
         self, variant: Variant, axes: Mapping[str, int], others: Mapping[str, str] | None = None

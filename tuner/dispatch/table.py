@@ -185,8 +185,17 @@ class SessionDispatch:
         """
         tuned = [workload for workload in self._workloads if not workload.held_out]
         offers = [self._offers(workload) for workload in tuned]
-        costs, otherwise = [_near(one, choice) for one in offers], map(_productions_cost, offers)
-        chosen = _chosen(costs, list(otherwise), choice)
+        most = inf if choice.most is not None else 1.0 + choice.within
+        costs = [
+            {kernel: log(slowdown) for kernel, (_, slowdown) in one.items() if slowdown <= most}
+            for one in offers
+        ]
+        # Where nothing is proved production's serves whatever the set, at a cost that is the same.
+        otherwise = [
+            next((log(c.otherwise * slowdown / c.ratio) for c, slowdown in one.values()), 0.0)
+            for one in offers
+        ]
+        chosen = _chosen(costs, otherwise, choice)
         entries = tuple(map(self._entry, tuned, offers, chosen))
         points = tuple((entry.workload, entry.kernel) for entry in entries)
         held_out = tuple(self._checked(one, points) for one in self._workloads if one.held_out)
@@ -238,17 +247,6 @@ class SessionDispatch:
         if kernel is not None:
             self._homes.setdefault(kernel, workload)
         return kernel
-
-
-def _near(offers: Offers, choice: SetSelection) -> Mapping[VariantKernel, float]:
-    most = inf if choice.most is not None else 1.0 + choice.within
-    return {k: log(slowdown) for k, (_, slowdown) in offers.items() if slowdown <= most}
-
-
-def _productions_cost(offers: Offers) -> float:
-    # Where nothing is proved production's serves whatever the set, at a cost that is the same.
-    costs = [one.otherwise * slowdown / one.ratio for one, slowdown in offers.values()]
-    return log(costs[0]) if costs else 0.0
 
 
 def assigned(

@@ -261,6 +261,8 @@ def serve(descriptor: str) -> None:
     """Make the object of a `Child` and answer its calls."""
     connection = connected(descriptor)
     handler: Any = None
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
 
     def answered(request: protocol.Message) -> Any:
         nonlocal handler
@@ -274,7 +276,11 @@ def serve(descriptor: str) -> None:
 
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            _stay_awake(connection)
+            # Look for a message for a moment: to be woken takes longer than most answers. Only
+            # where no other thread computes: whoever looks takes turns from those that do.
+            ends_s = time.perf_counter() + AWAKE_S
+            while time.perf_counter() < ends_s and not poll.poll(0):
+                pass
             request = protocol.receive(connection)
             if "leave" in request.header:
                 return
@@ -291,27 +297,12 @@ def _outcome(call: Callable[[], Any]) -> tuple[dict[str, bool], bytes]:
     try:
         return {"raised": False}, pickle.dumps(call())
     except TunerError as error:
-        return _raised(error)
+        answer = pickle.dumps(error)
     except MemoryError as error:  # NumPy's and CuPy's are subclasses, known here only
-        return _raised(MemoryError(str(error)))
+        answer = pickle.dumps(MemoryError(str(error)))
     except Exception:  # noqa: BLE001 - the traceback must reach the parent, whatever it is
-        return _raised(TunerError(f"in a worker process:\n{traceback.format_exc()}"))
-
-
-def _raised(error: Exception) -> tuple[dict[str, bool], bytes]:
-    return {"raised": True}, pickle.dumps(error)
-
-
-def _stay_awake(connection: socket.socket) -> None:
-    """Look for a message for a moment: to be woken takes longer than most answers.
-
-    Only where no other thread computes: whoever looks takes turns from those that do.
-    """
-    ends_s = time.perf_counter() + AWAKE_S
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
-    while time.perf_counter() < ends_s and not poll.poll(0):
-        pass
+        answer = pickle.dumps(TunerError(f"in a worker process:\n{traceback.format_exc()}"))
+    return {"raised": True}, answer
 
 
 def in_a_fork(work: Callable[[], bytes]) -> bytes:

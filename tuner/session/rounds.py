@@ -55,7 +55,23 @@ def history(session: Session) -> tuple[RoundRecord, ...]:
 def begun(session: Session) -> tuple[RoundRecord, ...]:
     """List all rounds in order, also one that has not ended."""
     numbers = {event.round for event in session.events(Event) if event.round > 0}
-    return tuple(_record(session, number) for number in sorted(numbers))
+    records = []
+    for number in sorted(numbers):
+        idea = last(session.events(Planned, number))
+        made = last(session.events(CandidateMade, number))
+        refused = last(session.events(RoundRefused, number))
+        ended = last(session.events(RoundEnded, number))
+        said = idea.idea if idea else refused or last(session.events(AgentIdle, number))
+        record = RoundRecord(
+            number=number,
+            base=(said.base if said else None) or "",
+            idea=idea.idea if idea else None,
+            candidate=made.name if made and not refused else None,
+            problems=(refused and refused.problems) or (made and made.problems) or (),
+            outcome=ended.outcome if ended else None,
+        )
+        records.append(record)
+    return tuple(records)
 
 
 def population(session: Session) -> tuple[CandidateRecord, ...]:
@@ -67,24 +83,6 @@ def population(session: Session) -> tuple[CandidateRecord, ...]:
         one
         for one in session.candidates()
         if one.name not in refused and (one.parent is None or one.name in made)
-    )
-
-
-def _record(session: Session, number: int) -> RoundRecord:
-    idea = last(session.events(Planned, number))
-    made = last(session.events(CandidateMade, number))
-    refused = last(session.events(RoundRefused, number))
-    ended = last(session.events(RoundEnded, number))
-    idle = last(session.events(AgentIdle, number))
-    said = idea.idea if idea else refused or idle
-    base = (said.base if said else None) or ""
-    return RoundRecord(
-        number=number,
-        base=base,
-        idea=idea.idea if idea else None,
-        candidate=made.name if made and not refused else None,
-        problems=(refused and refused.problems) or (made and made.problems) or (),
-        outcome=ended.outcome if ended else None,
     )
 
 
