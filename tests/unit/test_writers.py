@@ -32,7 +32,7 @@ ALLOWED = {
     "extensions/engines/configs/asking.py": "fdopen",
     "extensions/agents/mcp/server.py": "fdopen",
     # A pipe to the process that it is a copy of.
-    "process/fork.py": "fdopen",
+    "process/child.py": "fdopen",
     # It cuts the end of Optuna's journal, which a session refuses to have as a link.
     "search/journal.py": "open",
 }
