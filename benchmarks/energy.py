@@ -32,7 +32,7 @@ from tuner.model.kernel import Workload
 from tuner.model.surroundings import ALONE
 from tuner.model.trial import INITIAL, Energy, EnergyWindow, Status, Variant
 from tuner.space.load import load_definition
-from tuner.space.surroundings import chosen
+from tuner.space.surroundings import choose_surroundings
 from tuner.space.template import Template
 from tuner.tuning.evaluator import BASELINE, Candidate, Evaluator
 
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--short", type=float, default=0.5)
     options = parser.parse_args()
     definition = load_definition(SPACE)
-    spec, space = chosen(definition.spec, ALONE), definition.space
+    spec, space = choose_surroundings(definition.spec, ALONE), definition.space
     device = CudaDevice(0, spec, OPERATORS)
     device.require_energy()
     ticks = tick_ms()

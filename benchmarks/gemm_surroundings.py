@@ -81,11 +81,11 @@ def compare_layer(
     from tuner.model.config import Config
     from tuner.model.kernel import Workload
     from tuner.model.statistics import cost_us
-    from tuner.space.surroundings import chosen
+    from tuner.space.surroundings import choose_surroundings
 
     workload = Workload.of(dict(zip("MNK", shape, strict=True)))
     for name in NAMES:
-        with opened(plan, compiler, chosen(plan.spec, name)) as (device, evaluator):
+        with opened(plan, compiler, choose_surroundings(plan.spec, name)) as (device, evaluator):
             tuned = evaluator.ready(evaluator.start(workload, Config.of(config)))
             assert isinstance(tuned, Program), tuned
             peers = [peer_program(one, plan.spec.reference, workload) for one in PEERS]

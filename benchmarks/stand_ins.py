@@ -127,11 +127,11 @@ def both(
 ) -> tuple[Costs, Costs, dict[str, str]]:
     """Cost the same programs between products and between stand-ins, and say on which GPU."""
     from tuner.model.kernel import Workload
-    from tuner.space.surroundings import chosen
+    from tuner.space.surroundings import choose_surroundings
 
     workload, found = Workload.of({"T": tokens, "H": HIDDEN}), []
     for name in (REAL, STAND_IN):
-        with opened(plan, compiler, chosen(plan.spec, name)) as (device, evaluator):
+        with opened(plan, compiler, choose_surroundings(plan.spec, name)) as (device, evaluator):
             everything = programs(plan, evaluator, workload, configs)
             found.append(costs_us(device, everything, rounds))
             environment = described(device, compiler)

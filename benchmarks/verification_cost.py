@@ -30,7 +30,7 @@ from tuner.model.surroundings import ALONE
 from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
 from tuner.space.load import load_definition
-from tuner.space.surroundings import chosen
+from tuner.space.surroundings import choose_surroundings
 from tuner.space.template import Template
 from tuner.tuning.evaluator import Candidate, Evaluator
 
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     definition = load_definition(SPACE)
-    spec, space = chosen(definition.spec, ALONE), definition.space
+    spec, space = choose_surroundings(definition.spec, ALONE), definition.space
     device = CudaDevice(0, spec, OPERATORS)
     rows = []
     with NvrtcPool() as compiler:

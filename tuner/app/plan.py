@@ -254,14 +254,14 @@ def plan_of(definition: Definition, config: RunConfig) -> Plan:
     """Make the plan of a config: choices, neighbours, valid configs and template, all checked."""
     from tuner.space.callables import load_template
     from tuner.space.plan import Plan
-    from tuner.space.surroundings import check_sizes, chosen
+    from tuner.space.surroundings import check_sizes, choose_surroundings
 
     definition = definition.chosen(config.operators)
     # A CPU's times say nothing, with neighbours or without, and an evaluator has none.
     alone = config.device == "host" or config.device.startswith(COMMAND)
-    spec = chosen(definition.spec, config.surroundings)
+    spec = choose_surroundings(definition.spec, config.surroundings)
     if alone:
-        spec = chosen(spec, ALONE)
+        spec = choose_surroundings(spec, ALONE)
     _require_functions(spec)
     for workload in config.workloads:
         check_sizes(spec, workload)

@@ -18,7 +18,7 @@ import platformdirs
 from tuner.compiler.base import CompileRequest, CompileResult, compiler_options
 from tuner.model.trial import Resources
 from tuner.process.files import atomic_write, read_regular
-from tuner.process.protocol import MAX_MESSAGE_BYTES, packed, unpacked
+from tuner.process.protocol import MAX_MESSAGE_BYTES, pack, unpack
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class Cache:
 def _encoded(key: str, result: CompileResult) -> bytes:
     resources = {name: asdict(used) for name, used in result.resources.items()}
     content = {"lowered": dict(result.lowered), "resources": resources, "error": result.error}
-    body = packed(content, result.cubin)
+    body = pack(content, result.cubin)
     return _start(key, body) + body
 
 
@@ -125,7 +125,7 @@ def _decoded(key: str, data: bytes) -> CompileResult | None:
     body = data[len(_MAGIC) + _DIGEST_BYTES :]
     if not data.startswith(_start(key, body)):
         return None
-    content, cubin, _ = unpacked(body)
+    content, cubin, _ = unpack(body)
     resources = {name: Resources(**used) for name, used in content["resources"].items()}
     return CompileResult(cubin, content["lowered"], resources, content["error"], cached=True)
 

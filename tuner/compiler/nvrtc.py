@@ -20,7 +20,7 @@ from cuda.bindings import nvrtc
 
 from tuner.compiler.base import normalized
 from tuner.compiler.includes import UNIT_NAME, own_headers
-from tuner.process.child import connected
+from tuner.process.child import connect_to_parent
 from tuner.process.confinement import confine_compiler, forget_environment, limit_compiler
 from tuner.process.protocol import Message, receive, send
 
@@ -287,7 +287,7 @@ def _require(result: Any, call: str) -> None:
 def serve(descriptor: str, cache_folder: str, scratch_folder: str) -> None:
     """Say what compiles here, then answer requests; ends when the parent does."""
     cache_dir, scratch = Path(cache_folder), Path(scratch_folder)
-    connection = connected(descriptor, partial(shutil.rmtree, scratch, ignore_errors=True))
+    connection = connect_to_parent(descriptor, partial(shutil.rmtree, scratch, ignore_errors=True))
     limit_compiler()
     # An empty folder: `#include "file"` looks in the working directory first.
     os.chdir(scratch / "empty")

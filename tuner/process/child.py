@@ -235,7 +235,9 @@ class Child(ChildProcess):
         self.kill()
 
 
-def connected(descriptor: str, clean_up: Callable[[], object] = lambda: None) -> socket.socket:
+def connect_to_parent(
+    descriptor: str, clean_up: Callable[[], object] = lambda: None
+) -> socket.socket:
     """Return the child's end of the socket; when the parent is gone the process is killed.
 
     Nobody else would end a kernel that holds the GPU, or a compile without end.
@@ -259,7 +261,7 @@ def connected(descriptor: str, clean_up: Callable[[], object] = lambda: None) ->
 
 def serve(descriptor: str) -> None:
     """Make the object of a `Child` and answer its calls."""
-    connection = connected(descriptor)
+    connection = connect_to_parent(descriptor)
     handler: Any = None
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)

@@ -23,12 +23,12 @@ class Message(NamedTuple):
     descriptors: tuple[int, ...] = ()
 
 
-def packed(header: dict[str, Any], payload: bytes = b"") -> bytes:
+def pack(header: dict[str, Any], payload: bytes = b"") -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     return b"".join((_LENGTHS.pack(len(text), len(payload)), text, payload))
 
 
-def unpacked(data: bytes) -> Message:
+def unpack(data: bytes) -> Message:
     """Decode one message; `ValueError` for what is none."""
     if len(data) < _LENGTHS.size:
         raise ValueError(f"a message of {len(data)} bytes")
@@ -42,7 +42,7 @@ def send(
     payload: bytes = b"",
     descriptors: Sequence[int] = (),
 ) -> None:
-    data = memoryview(packed(header, payload))
+    data = memoryview(pack(header, payload))
     if descriptors:
         data = data[socket.send_fds(connection, [data], descriptors) :]
     connection.sendall(data)

@@ -45,7 +45,7 @@ from tuner.session.events import (
 from tuner.session.session import CandidateRecord, Session
 from tuner.space.choices import search_space
 from tuner.space.load import load_definition, read_definition
-from tuner.space.schema import validated
+from tuner.space.schema import validate_space
 from tuner.space.yaml import parse
 from tuner.tuning.progress import mean_speedup
 from tuner.tuning.run import undecided_of
@@ -467,5 +467,5 @@ def _default(candidates: Sequence[CandidateRecord]) -> Config | None:
     for first in candidates[:1]:
         with suppress(TunerError):  # written by another version
             document = parse(first.space_text, Path(first.name))
-            return search_space(document, validated(document)).default
+            return search_space(document, validate_space(document)).default
     return None

@@ -48,10 +48,10 @@ def load_template(spec: KernelSpec, space: SearchSpace) -> Template:
             line=text.count("\n", 0, found.start()) + 1,
             remedy="write it otherwise, or make the file a template and name it as `template`",
         )
-    return Template.from_text(ended(text, spec, space.parameters), spec.template)
+    return Template.from_text(append_call(text, spec, space.parameters), spec.template)
 
 
-def ended(text: str, spec: KernelSpec, parameters: Iterable[Parameter]) -> str:
+def append_call(text: str, spec: KernelSpec, parameters: Iterable[Parameter]) -> str:
     """Add the lines that say what `launch` is called with, for a template to fill in."""
     config = []
     for parameter in parameters:

@@ -42,7 +42,7 @@ from tuner.space.choices import (
     search_space,
 )
 from tuner.space.launches import check_maps, check_taken, read_launch
-from tuner.space.schema import LARGEST, ArgumentModel, SpaceModel, validated
+from tuner.space.schema import LARGEST, ArgumentModel, SpaceModel, validate_space
 from tuner.space.surroundings import check_sizes, surroundings
 from tuner.space.torch_text import torch_text
 from tuner.space.yaml import Document, read
@@ -100,7 +100,7 @@ def load_definition(path: Path, operators: Mapping[str, str] | None = None) -> D
 
 def read_definition(document: Document, operators: Mapping[str, str]) -> Definition:
     """Read and check the text of a search-space file; the files that it names may be missing."""
-    model = validated(document)
+    model = validate_space(document)
     check_names(document, model)
     space = search_space(document, model)
     spec = _spec(document, model, space)

@@ -314,7 +314,7 @@ def json_schema() -> dict[str, Any]:
     return SpaceModel.model_json_schema()
 
 
-def validated(document: Document) -> SpaceModel:
+def validate_space(document: Document) -> SpaceModel:
     """Check the keys and types of a space; raise `SpaceError` for the first mistake by line."""
     version = document.data.get("version")
     if isinstance(version, int) and version > VERSION:
@@ -324,13 +324,13 @@ def validated(document: Document) -> SpaceModel:
             remedy="update tune (`pip install --upgrade kernel-tune`)",
         )
     if not is_python(document):
-        return checked(document, CudaSpaceModel)
+        return validate_document(document, CudaSpaceModel)
     for key in ("baseline", "launch"):
         if key in document.data:
             message = f"`{key}` is for kernels in CUDA, and `source` is Python"
             remedy = "delete it: the kernel is called as launch(config, tensors, axes)"
             raise document.error(message, key, remedy=remedy)
-    return checked(document, SpaceModel)
+    return validate_document(document, SpaceModel)
 
 
 def is_python(document: Document) -> bool:
@@ -338,7 +338,7 @@ def is_python(document: Document) -> bool:
     return str(document.data.get("source", "")).endswith(".py")
 
 
-def checked(document: Document, root: type[Model]) -> Model:
+def validate_document(document: Document, root: type[Model]) -> Model:
     """Check the keys and types of a document against a model whose fields are described."""
     try:
         return root.model_validate(document.data)

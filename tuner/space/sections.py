@@ -25,7 +25,7 @@ _FILES = ("source", "reference", "template")
 _REPLACED = frozenset(OWN_SECTIONS) - {"limits"}
 
 
-def rewritten(original: Document, answer: Document, path: Path, template: str) -> str:
+def merge_sections(original: Document, answer: Document, path: Path, template: str) -> str:
     """Put an answer's own sections into the user's file.
 
     The result is for `path`, from whose folder its paths start, and names `template`. Raises

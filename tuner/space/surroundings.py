@@ -101,7 +101,7 @@ def _neighbour(
     )
 
 
-def chosen(spec: KernelSpec, name: str) -> KernelSpec:
+def choose_surroundings(spec: KernelSpec, name: str) -> KernelSpec:
     """Keep the surroundings that `--surroundings` names; raise `KernelError` for unknown ones."""
     if name == BY_WORKLOAD:
         return spec

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.process.protocol import MAX_MESSAGE_BYTES, Message, packed, receive, send, unpacked
+from tuner.process.protocol import MAX_MESSAGE_BYTES, Message, pack, receive, send, unpack
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_messages_arrive_in_order_whatever_their_size(
     sender.start()
     assert [receive(ends[1], 10.0) for _ in messages] == messages
     sender.join()
-    assert [unpacked(packed(one.header, one.payload)) for one in messages] == messages
+    assert [unpack(pack(one.header, one.payload)) for one in messages] == messages
 
 
 def test_open_files_come_along(ends: tuple[socket.socket, socket.socket]) -> None:
@@ -51,7 +51,7 @@ def test_open_files_come_along(ends: tuple[socket.socket, socket.socket]) -> Non
     [
         (b"", EOFError),
         (b"\0\0", EOFError),
-        (packed({"a": 1})[:-1], EOFError),
+        (pack({"a": 1})[:-1], EOFError),
         (b"\xff" * 8, ValueError),
         (b"\0\0\0\3\0\0\0\0abc", ValueError),
     ],
@@ -64,11 +64,11 @@ def test_half_a_message_and_rubbish_are_none(
     with pytest.raises(error):
         receive(ends[1], 10.0)
     with pytest.raises(ValueError, match=r"a message of|Expecting|Invalid|Unterminated"):
-        unpacked(data[:8] if error is EOFError else data)
+        unpack(data[:8] if error is EOFError else data)
 
 
 def test_a_message_that_stops_halfway_is_late(ends: tuple[socket.socket, socket.socket]) -> None:
-    ends[0].sendall(packed({}, bytes(100))[:50])
+    ends[0].sendall(pack({}, bytes(100))[:50])
     with pytest.raises(TimeoutError):
         receive(ends[1], 0.05)
     assert MAX_MESSAGE_BYTES == 1 << 30

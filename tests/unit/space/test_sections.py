@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuner.model.errors import SpaceError
-from tuner.space.sections import rewritten
+from tuner.space.sections import merge_sections
 from tuner.space.yaml import parse
 
 USER = """\
@@ -37,7 +37,7 @@ def merged(tmp_path: Path):
     def merge(answer: str, user: str = USER) -> dict[str, object]:
         path = tmp_path / "rounds" / "space.yaml"
         original = parse(user, tmp_path / "scale.yaml")
-        text = rewritten(original, parse(answer, path), path, "template.cu.j2")
+        text = merge_sections(original, parse(answer, path), path, "template.cu.j2")
         return parse(text, path).data
 
     return merge

@@ -10,7 +10,7 @@ import pytest
 from tuner.model.errors import InputError, KernelError, SpaceError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.space.load import load_definition
-from tuner.space.surroundings import check_sizes, chosen
+from tuner.space.surroundings import check_sizes, choose_surroundings
 
 PAGE = Path(__file__).parents[3] / "docs" / "search-spaces.md"
 COMPLETE = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
@@ -112,9 +112,9 @@ def test_a_workload_given_by_hand_is_checked_too(load) -> None:
 def test_the_option_chooses_by_workload_none_or_by_name(load) -> None:
     spec = load()
     one, many = spec.tuned
-    assert chosen(spec, "auto") is spec
-    assert chosen(spec, "alone").surroundings_of(one) is None
-    assert chosen(spec, "decode").surroundings_of(many).name == "decode"
+    assert choose_surroundings(spec, "auto") is spec
+    assert choose_surroundings(spec, "alone").surroundings_of(one) is None
+    assert choose_surroundings(spec, "decode").surroundings_of(many).name == "decode"
     with pytest.raises(KernelError) as caught:
-        chosen(spec, "prefill")
+        choose_surroundings(spec, "prefill")
     assert "--surroundings takes auto, alone, decode" in str(caught.value)

@@ -28,10 +28,10 @@ from tuner.model.trial import Status
 from tuner.process.files import atomic_write, read_text
 from tuner.search.pool import Pool, valid_configs
 from tuner.source import check_arguments, parse_source
-from tuner.space.callables import ended
+from tuner.space.callables import append_call
 from tuner.space.load import load_definition
 from tuner.space.plan import Plan
-from tuner.space.sections import rewritten
+from tuner.space.sections import merge_sections
 from tuner.space.template import Template, put_together
 from tuner.space.yaml import parse, read
 from tuner.tuning.evaluator import Evaluator, Pending
@@ -72,7 +72,7 @@ def drafted(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:
     atomic_write(template_path, answer.template)
     atomic_write(space_path, answer.space)
     try:
-        merged = rewritten(
+        merged = merge_sections(
             read(plan.spec.path), parse(answer.space, space_path), space_path, template_path.name
         )
         atomic_write(space_path, merged)
@@ -81,7 +81,7 @@ def drafted(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:
         atomic_write(template_path, whole.text)
         text = whole.text
         if definition.spec.is_callable:
-            text = ended(text, definition.spec, definition.space.parameters)
+            text = append_call(text, definition.spec, definition.space.parameters)
         template = Template.from_text(text, template_path)
         template.check(definition.space, definition.spec)
         _require_searchable(definition.space, space_path)

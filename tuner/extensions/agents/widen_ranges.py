@@ -24,7 +24,7 @@ from tuner.model.expressions import Expression, Value
 from tuner.model.trial import Finding
 from tuner.session.events import Idea
 from tuner.space.choices import check_names, search_space
-from tuner.space.schema import SpaceModel, validated
+from tuner.space.schema import SpaceModel, validate_space
 from tuner.space.yaml import parse
 
 _DASH = re.compile(r"[ \t]*-[ \t]+")
@@ -81,7 +81,7 @@ class DeclaredSpace:
     def of(cls, text: str) -> DeclaredSpace:
         """Read the text of a search space; raise `SpaceError` for a wrong one."""
         document = parse(text, Path("space.yaml"))
-        model = validated(document)
+        model = validate_space(document)
         check_names(document, model)
         return cls(text, search_space(document, model), model)
 

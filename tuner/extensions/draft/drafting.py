@@ -38,7 +38,7 @@ from tuner.source.reader import source_text
 from tuner.source.unsupported import require_arguments, require_body, require_closed
 from tuner.space.blanks import blanks_in, require_filled
 from tuner.space.choices import check_names, search_space
-from tuner.space.schema import validated
+from tuner.space.schema import validate_space
 from tuner.space.yaml import read
 
 # what a template would read as its own syntax
@@ -286,7 +286,7 @@ def restore_template(space: Path) -> Path | None:
     Raises `InputError` for a space or a source that cannot be read.
     """
     document = read(space)
-    model = validated(document)
+    model = validate_space(document)
     check_names(document, model)
     declared = search_space(document, model)
     if model.template is None:

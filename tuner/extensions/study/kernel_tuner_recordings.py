@@ -32,8 +32,8 @@ from tuner.model.trial import INITIAL, Measurement, Status
 from tuner.process.files import atomic_write, folders_made
 from tuner.session.session import Session
 from tuner.space.choices import search_space
-from tuner.space.schema import validated
-from tuner.space.surroundings import chosen
+from tuner.space.schema import validate_space
+from tuner.space.surroundings import choose_surroundings
 from tuner.space.yaml import parse
 
 # What a recording keyed by configs calls the baseline: no config's key, which is a JSON object.
@@ -278,7 +278,7 @@ def _measured_in(
         kernel=manifest.kernel,
         device=device.name,
         problem_size=tuple(workload.values.values()),
-        parameters=search_space(document, validated(document)).parameters,
+        parameters=search_space(document, validate_space(document)).parameters,
         answers=answers,
         created=created,
         own=own,
@@ -318,7 +318,7 @@ def _surroundings(session: Session, workload: Workload, space: Path | None) -> s
     document = parse(first.space_text, config.space)
     if not document.data.get("surroundings") or config.surroundings == ALONE:
         return ""
-    around = chosen(unchanged_spec(session, space), config.surroundings).surroundings_of(workload)
+    around = choose_surroundings(unchanged_spec(session, space), config.surroundings).surroundings_of(workload)
     return around.content if around else ""
 
 

@@ -17,7 +17,7 @@ from tuner.model.trial import Status
 from tuner.session.records import file_sha
 from tuner.session.session import Session
 from tuner.space.plan import Plan
-from tuner.space.surroundings import chosen
+from tuner.space.surroundings import choose_surroundings
 
 ENVIRONMENT = {
     "device": H200_LIKE.name,
@@ -108,7 +108,9 @@ def test_a_file_says_in_which_surroundings_its_times_were_measured(around, tmp_p
     for path in write_both(tmp_path / "session", tmp_path / "out"):
         right = open_device(f"recorded:{path}", plan.spec, {}, workloads)
         right.configs_of(workloads[0])  # does not raise
-        alone = open_device(f"recorded:{path}", chosen(plan.spec, "alone"), {}, workloads)
+        alone = open_device(
+            f"recorded:{path}", choose_surroundings(plan.spec, "alone"), {}, workloads
+        )
         with pytest.raises(DeviceError, match=r"between other neighbours \(decode\)"):
             alone.configs_of(workloads[0])
 

@@ -23,7 +23,7 @@ from tuner.extensions.backends.opencl.devices import INSTALL, find_device, keep_
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.languages import OPENCL
 from tuner.model.trial import Resources
-from tuner.process.child import connected, in_a_fork
+from tuner.process.child import connect_to_parent, in_a_fork
 from tuner.process.confinement import (
     SYSTEM_PROGRAMS,
     confine_compiler,
@@ -283,7 +283,7 @@ def serve(descriptor: str, cache_folder: str, scratch_folder: str, number: str) 
     # One that is stopped meanwhile would not see that its parent has ended.
     end_with_parent(os.getppid())
     scratch = Path(scratch_folder)
-    connection = connected(descriptor, partial(shutil.rmtree, scratch, ignore_errors=True))
+    connection = connect_to_parent(descriptor, partial(shutil.rmtree, scratch, ignore_errors=True))
     limit_compiler()
     os.chdir(scratch / "empty")
     keep_private(scratch)

@@ -16,7 +16,7 @@ from tuner.extensions.engines.timeline.trace import Call, Trace, TracedLaunch, b
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, Value
 from tuner.model.kernel import Dim3, Workload
-from tuner.space.schema import LARGEST, Scalar, StrictModel, checked
+from tuner.space.schema import LARGEST, Scalar, StrictModel, validate_document
 from tuner.space.yaml import read as read_yaml
 
 TABLE = Path(__file__).with_name("operators.yaml")
@@ -148,7 +148,7 @@ class Rules:
 def rules() -> Rules:
     """Read the table that comes with the program."""
     document = read_yaml(TABLE)
-    table = checked(document, TableModel)
+    table = validate_document(document, TableModel)
     calls = tuple(
         CallRule(
             pattern=re.compile(one.call),

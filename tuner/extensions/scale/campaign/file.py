@@ -40,7 +40,7 @@ from tuner.model.settings import (
     settings_in,
     words_of,
 )
-from tuner.space.schema import LARGEST, Size, StrictModel, checked
+from tuner.space.schema import LARGEST, Size, StrictModel, validate_document
 from tuner.space.yaml import Document, Location, read
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
@@ -195,7 +195,7 @@ def read_campaign(path: Path, folder: Path | None = None) -> CampaignPlan:
     Raises `InputError` with every problem of the jobs, each with its line.
     """
     document = read(path, "docs/campaigns.md")
-    model = checked(document, CampaignModel)
+    model = validate_document(document, CampaignModel)
     return _CampaignReader(document, model, folder).plan()
 
 

@@ -45,7 +45,7 @@ from tuner.extensions.scale.cluster.task import SlotPlugin
 from tuner.model.amd import is_amd
 from tuner.model.cluster import TlsFiles
 from tuner.model.errors import TunerError, WorkerError
-from tuner.process.child import connected
+from tuner.process.child import connect_to_parent
 from tuner.process.protocol import receive, send
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ async def _work(options: SlotOptions, slot: WorkerSlot, connection: socket.socke
 
 def serve(descriptor: str) -> None:
     """Work for a scheduler until it is gone; said to `tune worker` is whether it was found."""
-    connection = connected(descriptor)
+    connection = connect_to_parent(descriptor)
     logging.basicConfig(format="%(asctime)s %(message)s")
     options: SlotOptions = pickle.loads(receive(connection).payload)  # noqa: S301 - our parent's
     require_dask()

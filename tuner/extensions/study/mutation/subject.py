@@ -21,7 +21,7 @@ from tuner.model.errors import SpaceError
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.source import hide_host_code, parse_source, read_source
 from tuner.source.facts import SourceFile
-from tuner.space.schema import StrictModel, checked
+from tuner.space.schema import StrictModel, validate_document
 from tuner.space.template import Rendered, Template
 from tuner.space.yaml import Document, read
 
@@ -257,7 +257,7 @@ def default_path(space: Path) -> Path:
 def read_marks(path: Path, space: SearchSpace) -> Marks:
     """Read a file of marks; raise `SpaceError` with its line for what is wrong."""
     document = read(path)
-    model = checked(document, MarksModel)
+    model = validate_document(document, MarksModel)
     values = {parameter.name: parameter.values for parameter in space.parameters}
     for group, marks in (("baseline", model.baseline), ("template", model.template)):
         seen: dict[tuple[object, ...], int] = {}
