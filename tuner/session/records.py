@@ -102,12 +102,16 @@ class SessionHeader:
             "state": state,
             "seconds": seconds,
         }
-        header: SessionHeader = _adapter(SessionHeader).validate_python(content)
+        header: SessionHeader = _read(_adapter(SessionHeader), content, "the header")
         for name, value in asdict(header.manifest.config).items():
             if isinstance(value, int | float) and not abs(value) < 1 << 63:
                 raise ValueError(f"{name} of the manifest's config is {value}")
         rate = header.environment.get("streaming_gbps", "0")
-        if not 0.0 <= float(rate) < inf:
+        try:
+            is_rate = 0.0 <= float(rate) < inf
+        except ValueError:
+            is_rate = False
+        if not is_rate:
             raise ValueError(f"streaming_gbps is {rate!r}")
         return header
 
@@ -119,16 +123,19 @@ def _adapter(kind: type[_T]) -> TypeAdapter[_T]:
     return TypeAdapter(kind)
 
 
-def _read(adapter: TypeAdapter[_T], text: str, what: str) -> _T:
+def _read(adapter: TypeAdapter[_T], content: str | Mapping[str, object], what: str) -> _T:
     from pydantic import ValidationError
 
     try:
-        return adapter.validate_json(text)
+        if isinstance(content, str):
+            return adapter.validate_json(content)
+        return adapter.validate_python(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
         found = f" at {place}: {str(first['input'])[:40]!r}" if place else ""
-        raise ValueError(f"{what} is none{found}: {first['msg']}") from error
+        why = "no such name" if first["type"] == "predicate_failed" else first["msg"]
+        raise ValueError(f"{what} is none{found}: {why}") from error
 
 
 @dataclass(frozen=True, slots=True)
