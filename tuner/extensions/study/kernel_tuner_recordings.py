@@ -318,7 +318,9 @@ def _surroundings(session: Session, workload: Workload, space: Path | None) -> s
     document = parse(first.space_text, config.space)
     if not document.data.get("surroundings") or config.surroundings == ALONE:
         return ""
-    around = choose_surroundings(unchanged_spec(session, space), config.surroundings).surroundings_of(workload)
+    around = choose_surroundings(
+        unchanged_spec(session, space), config.surroundings
+    ).surroundings_of(workload)
     return around.content if around else ""
 
 
