@@ -16,7 +16,6 @@ from tuner.device.cuda.tool_process import Arenas
 from tuner.model.config import Config
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import INITIAL, Status
-from tuner.space.choices import bound
 from tuner.space.load import Definition, load_definition
 from tuner.space.template import Template
 from tuner.tuning.evaluator import Candidate, Evaluator
@@ -62,9 +61,7 @@ def _needs_wgmma(capability: tuple[int, int]) -> None:
 
 @pytest.fixture(scope="module")
 def gemm() -> Definition:
-    definition = load_definition(ROOT / "search_spaces" / "sglang" / "gemm_small_m.yaml")
-    spec, space = bound(definition.spec, definition.space, OPERATORS)
-    return replace(definition, spec=spec, space=space)
+    return load_definition(ROOT / "search_spaces" / "sglang" / "gemm_small_m.yaml", OPERATORS)
 
 
 @pytest.fixture(scope="module")
