@@ -36,6 +36,14 @@ EXTENSIONS = (
 )
 BETWEEN = frozenset({("export", "runtime"), ("engines", "runtime"), ("engines", "export")})
 FLAT = frozenset({"tuner", "tuner.__main__", "tuner.plugins"})
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+IRREGULAR = frozenset(
+    "begun broken built chosen done drawn driven fed felt forgotten found given "
+    "gone grown heard held kept known laid left led lost made meant met overwritten paid "
+    "rewritten risen said seen sent shown shrunk spent spoken stated stood taken told "
+    "thought understood unknown unread unsaid withdrawn worn woven written".split()  # noqa: SIM905
+)
+VERBS = frozenset({"embed", "feed", "need", "proceed", "seed", "shed", "speed"})
 KERNEL = "kernels/sglang/silu_and_mul.cu"
 
 
@@ -200,13 +208,49 @@ def _names(*nodes: ast.expr) -> set[str]:
 
 def function_lengths(trees: Mapping[str, ast.Module]) -> list[int]:
     """List the lengths of all functions in lines, without decorators, shortest first."""
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     return sorted(
         (node.end_lineno or node.lineno) - node.lineno + 1
         for tree in trees.values()
         for node in ast.walk(tree)
-        if isinstance(node, kinds)
+        if isinstance(node, FUNCTIONS)
     )
+
+
+def single_callers(trees: Mapping[str, ast.Module]) -> list[str]:
+    """List the private functions that their own module names once, and no other does."""
+    found = []
+    for name, tree in trees.items():
+        named = Counter(_referred(tree))
+        for node in ast.walk(tree):
+            if isinstance(node, FUNCTIONS) and node.name[0] == "_" != node.name[1]:
+                within = Counter(_referred(node))[node.name]
+                if named[node.name] - within == 1:
+                    found.append(f"{name}.{node.name}")
+    return found
+
+
+def _referred(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+
+
+def named_by_participles(trees: Mapping[str, ast.Module]) -> list[str]:
+    """List the functions whose name is one word, and that a participle: `told`, `_written`.
+
+    Properties are not among them: `path.joined` says what it is, as nouns do.
+    """
+    return [
+        f"{name}.{node.name}"
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, FUNCTIONS)
+        and not any("property" in ast.unparse(one) for one in node.decorator_list)
+        and (word := node.name.strip("_"))
+        and (word in IRREGULAR or (word.endswith("ed") and word not in VERBS))
+    ]
 
 
 def lines_of(folder: Path) -> int:
@@ -257,6 +301,9 @@ def figures(root: Path = ROOT) -> dict[str, object]:
         "places where settings are written": places_of_settings(trees),
         "functions, 90th percentile in lines": lengths[int(0.9 * len(lengths))],
         "functions, longest in lines": lengths[-1],
+        "functions": len(lengths),
+        "private functions with one caller": single_callers(trees),
+        "functions named by a bare participle": named_by_participles(trees),
         "modules loaded by a recorded run": loaded,
         "packages loaded besides": packages,
     }
@@ -272,8 +319,8 @@ def main() -> None:
         print(json.dumps(made, indent=1))
         return
     for name, value in made.items():
-        shown = f"{len(value)} {value}" if isinstance(value, (list, dict)) and value else value
-        print(f"{name:36} {shown or 0}")
+        text = f"{len(value)} {value}" if isinstance(value, (list, dict)) and value else value
+        print(f"{name:36} {str(text or 0)[:200]}")
 
 
 if __name__ == "__main__":
