@@ -151,44 +151,45 @@ class Settings:
     template: Path | str | None = setting(None, "The template; by default the one that the space "
         "names.", reads=FILE)
     device: str = setting(AUTO, "auto (a GPU if there is one, else a recording), cuda, cuda:N, "
-        "hip, hip:N (AMD's), recorded, recorded:FILE, host (the CPU: it verifies, its times mean "
-        "nothing) or command:PROGRAM (yours times).", metavar="DEVICE",
+        "hip, hip:N (AMD), opencl, opencl:N, recorded, recorded:FILE, host (the CPU: it verifies, "
+        "its times mean nothing) or command:PROGRAM (your program times).", metavar="DEVICE",
         campaign="auto, cuda, hip, opencl, recorded, host, hip:N, opencl:N or recorded:FILE",
         mcp="auto, cuda, cuda:N or host (the CPU: to verify, not to time).",
         commands=(RECORD, SERVE))
     gpus: str = setting("", "The GPUs that share the workloads, each timing its own; with "
         "recorded and host, how many of them side by side.", metavar="all|0,1", commands=(RECORD,))
-    searcher: str = setting(AUTO, "auto, exhaustive, random, optuna or kernel_tuner:<strategy>.",
+    searcher: str = setting(AUTO, "auto, exhaustive, random, optuna, classifier or "
+        "kernel_tuner:<strategy>.",
         reads=SEARCHER, campaign="a search method, `auto`")
     trials: int | None = setting(None, "How many configs to try on each workload; by default "
         "100, or all where under 200 are valid.", within=whole(1),
         campaign="configs for each workload, `200`", mcp="Configs to try for each workload and "
         "candidate.", commands=(RECORD, SERVE))
-    enough: float = setting(ENOUGH, "End the search of a workload where what is untried is "
-        f"thought to save less than this share of the best time; {ENOUGH:.1%} by default.",
+    enough: float = setting(ENOUGH, "End a workload's search when the configs left are expected "
+        f"to save less than this share of the best time; {ENOUGH:.1%} by default.",
         within=SHARE, remedy="0.001 looks on for gains of 0.1 %",
         campaign="the share of the best time that is not worth looking for, `0.001`",
         commands=(SERVE,))
     time_s: float | None = setting(None, "Stop searching after this time in all: 90s, 5m, 1h30m.",
         within=SECONDS, campaign="a time for each job's search, `20m`", commands=(SERVE,))
-    prune: bool = setting(True, "Try configs too that the space's `prune` leaves out as slow.",
+    prune: bool = setting(True, "Also try configs that the space's `prune` leaves out as slow.",
         flag="--no-prune", campaign="false: try what `prune` leaves out too",
         mcp="false: try configs too that the search space's `prune` leaves out as slow.",
         commands=(RECORD, SERVE))
-    keep_bits: bool = setting(False, "Only configs whose outputs have, bit for bit, those of the "
-        "space's default config.")
+    keep_bits: bool = setting(False, "Let only configs win whose outputs equal those of the "
+        "space's default config, bit for bit.")
     objective: Objective = setting("time", "What to minimize: time, energy above idle, or edp "
         "(energy times time). The last two take minutes longer.", choices=get_args(Objective),
         campaign="time, energy or edp")
-    surroundings: str = setting(AUTO, "What the kernel is timed in: auto (the neighbours that "
-        "the space gives each workload, else alone), alone, or the name of some that the space "
+    surroundings: str = setting(AUTO, "Neighbours to time the kernel between: auto (those that "
+        "the space gives each workload, else none), alone, or the name of some that the space "
         "gives.", metavar="NAME", campaign="auto, alone, or a name that the search space gives",
         commands=(RECORD,))
     # True stands for all that the reference names.
     peers: bool | Sequence[str] = setting((), "Compare with the implementations that KERNEL.py "
         "names as peers.", campaign="true: compare with the peers", commands=(RECORD,))
-    variants_within: float = setting(VARIANTS_WITHIN, "How much slower than its best a workload "
-        "may run, to save variants; 2 % by default.", within=SHARE,
+    variants_within: float = setting(VARIANTS_WITHIN, "How much slower than its best config a "
+        "workload may run, so that fewer variants are needed; 2 % by default.", within=SHARE,
         remedy="0.02 serves a workload up to 2 % slower than its best")
     max_variants: int | None = setting(None, "Keep the best N variants, instead of "
         "--variants-within.", within=whole(1))
@@ -207,7 +208,7 @@ class Settings:
         f"{DEFAULT_ROUNDS} by default, 0 for literal.", within=whole(0),
         campaign="how many templates the agent may write, `4`", mcp="How many rounds there are "
         "at most.")
-    policy: str | None = setting(None, "What chooses the template that a round builds on; by "
+    policy: str | None = setting(None, "How to choose the template that a round builds on; by "
         f"default greedy, and mcts from {MCTS_ROUNDS} rounds on.", choices=(MCTS, GREEDY, LLM),
         commands=(SERVE,))
     max_tokens: int | None = setting(None, "The most tokens that the model may read and write in "
@@ -251,8 +252,8 @@ class CallSettings:
         "repeatable.", metavar="DIR", reads=PATH, several=True)
     session: Path | str | None = setting(None, "The folder for all results; by default a new one "
         "under sessions/.", reads=NEW_FOLDER, commands=(RECORD, SERVE), after="operators")
-    store: str | None = setting(None, "The store of past runs, to start from and to add to: a "
-        "file, a database's URL, or none; by default $TUNE_STORE, or a file of your own.",
+    store: str | None = setting(None, "The store of past runs to start from and add to: a file, a "
+        "database's URL, or none; by default $TUNE_STORE, else a file of your own.",
         metavar="URL|FILE|none", campaign="a file, a database's URL, or none", commands=(SERVE,))
     copy_session: bool = setting(False, "Copy the session to the store as well, a PostgreSQL "
         "server, while the run goes on.", campaign="true: copy the session to the store as well")
@@ -274,11 +275,12 @@ class ReachSettings:
     token_file: Path | None = setting(None, "The token that coordinator and workers share; by "
         "default $TUNE_CLUSTER_TOKEN.", metavar="FILE", reads=PATH,
         campaign="the file of the cluster's token")
-    tls_ca: Path | None = setting(None, "The certificate that signed all of the cluster's.",
+    tls_ca: Path | None = setting(None, "The certificate of the authority that signed all of the "
+        "cluster's.",
         metavar="PEM", reads=PATH, campaign="the authority's certificate, a PEM file")
-    tls_cert: Path | None = setting(None, "The certificate to show.", metavar="PEM", reads=PATH,
+    tls_cert: Path | None = setting(None, "This side's certificate.", metavar="PEM", reads=PATH,
         campaign="the certificate to show, a PEM file")
-    tls_key: Path | None = setting(None, "Its key, where that is not in the same file.",
+    tls_key: Path | None = setting(None, "Its key, if that is in another file.",
         metavar="PEM", reads=PATH, campaign="its key, a PEM file")
 
 
