@@ -24,7 +24,7 @@ from house import CORE, extension_of, imports, modules  # noqa: E402
 TESTS = Path("tests")
 # What opens compilers, or a device that compiles.
 COMPILING_NAMES = frozenset(
-    {"NvrtcPool", "HostCompiler", "HostDevice", "HipCompiler", "cached_compiler"}
+    {"Nvrtc", "NvrtcPool", "HostCompiler", "HostDevice", "HipCompiler", "cached_compiler"}
 )
 MOST_IMPORTING_TESTS = 20
 # One file or two of each extension, that take a second or two.

@@ -13,7 +13,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
-import results_page
 import two_seeds
 from stand_ins import Costs, row_of
 from two_seeds import compared
@@ -90,22 +89,3 @@ def test_stand_ins_are_judged_by_ranks_and_by_what_their_best_costs() -> None:
     assert row["rank_correlation"] == pytest.approx(0.8)
     assert row["repeats"] == pytest.approx([0.6, 0.6])
     assert (row["configs"], row["regret"]) == (3, 1.0)
-
-
-def test_the_page_has_the_figures_of_all_three(tmp_path: Path) -> None:
-    row = row_of(16, costs(9.0, 1.0, 2.0, 3.0), costs(8.0, 4.0, 5.0, 6.0))
-    content = {"kernel": "k", "H": 4096, "configs": 3, "real": "a", "stand_in": "b", "rows": [row]}
-    assert "| 16 | 3 | 1.000 | 0.600, 0.600 | 0.00% |" in "\n".join(
-        results_page._stand_ins(content)
-    )
-    run = {"wall_s": 90.0, "phases_s": {"search": 80.0}, "trials": 900, "busy_share": 0.9}
-    run |= {"nvml_share": 0.8, "speedups": {"T=1": 2.0}}
-    cold = {
-        "kernel": "k",
-        "workloads": ["T=1"],
-        "cores": 2,
-        "runs": {"auto": run},
-        "environment": {"device": "a GPU"},
-    }
-    said = "\n".join(results_page._cold(cold))
-    assert "| auto | 90.0 s **missed** | search 80.0 s | 900 | 90.0% | 80% | 2.00x |" in said

@@ -9,7 +9,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
 import gemm_section
-from operators_section import cells, measured_at, operator_section
+from operators_section import cells
 from summarize_session import with_kept
 
 
@@ -51,46 +51,10 @@ def result(kernel: str, *peers: dict[str, float], **more: Any) -> dict[str, Any]
     return known | told | more
 
 
-def test_a_fusion_is_compared_with_the_best_peer_that_fuses_nothing() -> None:
-    found = result(
-        "gate_up_silu",
-        {"pytorch": 2.0, "sgl-aot": 1.44, "torch.compile-max": 1.1},
-        {"pytorch": 1.0, "sgl-aot": 1.2},
-        {"torch.compile-max": 0.9},
-    )
-    said = "\n".join(gemm_section.fusions(cells([found])))
-    assert "| gate_up_silu | 2 | 1.20x | 1.00x | 1.44x | pytorch, sgl-aot |" in said
-    assert said.endswith("sgl-jit, not compared |\n")
-    assert "linear_add_rmsnorm" not in said
-
-
-def test_without_fusions_nothing_is_said_of_them() -> None:
-    assert not list(gemm_section.fusions(cells([result("gemm_fp8", {"pytorch": 2.0})])))
-
-
 def test_a_mean_says_over_how_many_of_the_cells_it_is() -> None:
     found = cells([result("gemm_fp8", {"sgl-aot": 2.0}, {"sgl-aot": 0.5}, {})])
     figure = next(gemm_section.fp8_figures(found))
     assert (figure.got, figure.met) == ("1.00x over 2 of 3 cells", False)
-
-
-def test_a_peer_that_is_wrong_on_several_workloads_is_one_line() -> None:
-    found = result("gemm_fp8", {}, {})
-    for number, workload in enumerate(found["workloads"]):
-        reason = f"with inputs 'x3' (seed {number}): out[{number}] is 1, expected 2 (5 times)"
-        workload["peers"] = {"sgl-aot": {"status": "incorrect", "reason": reason}}
-    said = "\n".join(operator_section(found))
-    line = "incorrect: with inputs 'x3' it is off by more than a peer may be"
-    assert f"- sgl-aot, 2 of 2 workloads: {line}\n" in said
-
-
-def test_every_version_of_a_peer_that_took_part_is_named() -> None:
-    found = [
-        result("gemm_fp8", peer_packages={"torch": "2.11.0", "triton": "3.6.0"}),
-        result("gemm_small_m", peer_packages={"torch": "2.13.0"}),
-        result("gate_up_silu", peer_packages={"torch": "2.11.0"}),
-    ]
-    assert " with torch 2.11.0 or 2.13.0, triton 3.6.0, 3 min in all" in measured_at(found, "h200")
 
 
 def test_what_an_interrupted_session_lacks_is_kept_from_an_earlier_one_and_said_to_be() -> None:

@@ -152,24 +152,6 @@ def test_a_folder_without_a_fleet_is_refused_before_searches_are_replayed_for_ho
     assert f"{tmp_path}: has no session of a fleet" in capsys.readouterr().err
 
 
-def test_the_section_says_what_files_are_worth() -> None:
-    row = fused_moe_figures.row(comparison(), Tables(own={16: {"BLOCK_SIZE_M": 32}}), 24)
-    found = searches([7, 30, None], [12, 31, 11])
-    content: dict[str, Any] = {
-        "fleets": [{"columns": 768, "seed": 0, "seconds": 300.0, "asked": 1, "rows": [row]}],
-        "searches": found,
-        "environment": {"device": "NVIDIA H100 80GB HBM3"},
-    }
-    said = "\n".join(moe_section.fused_moe(content, "h200"))
-    assert "made in 5.0 minutes (asked: 15), seed 0" in said
-    content["fleets"][0]["runs"] = 2
-    again = "\n".join(moe_section.fused_moe(content, "h200"))
-    assert "made in 5.0 minutes (asked: 15) by 2 runs, each of which went on" in again
-    assert "| 16 | 24 | 10.1 | 16.2 | 9.0 | 1.12x [" in said
-    assert "| 1 | 300 | 20.0 | 30 | over 192 | 1.020x the best |" in said
-    assert "median 21 (asked: 60), at most over 192 (asked: 192)" in said
-
-
 def fleet(seed: int, *rows: tuple[int, int, float]) -> dict[str, Any]:
     worth = [
         {
@@ -180,76 +162,6 @@ def fleet(seed: int, *rows: tuple[int, int, float]) -> dict[str, Any]:
         for tokens, size, ratio in rows
     ]
     return {"columns": 768, "seed": seed, "seconds": None, "asked": 4, "rows": worth}
-
-
-def test_readme_has_what_whole_fleets_take_and_are_worth() -> None:
-    row = {"over_default": [1.2, 1.19, 1.21], "over_engine": [1.0, 1.0, 1.0]}
-    whole = {"columns": 768, "seconds": 780.0, "rows": [row] * 18}
-    part = {"columns": 768, "seconds": 60.0, "rows": [row]}
-    said = moe_section.in_short({"fleets": [whole, part]}, {"estimated_s": 5400.0})
-    assert "in 13.0 minutes by seed, where SGLang's own script would take at least 1.5" in said
-    assert "without a file (1.20x at the least) and 1.00x as with its own file (1.00x" in said
-    assert not moe_section.in_short({"fleets": [part]}, None)
-
-
-def test_it_is_counted_where_files_of_two_seeds_differ() -> None:
-    first = fleet(0, (1, 16, 1.1), (16, 32, 1.1), (64, 64, 1.2), (256, 16, 1.3))
-    second = fleet(1, (1, 16, 1.1), (16, 16, 1.115), (64, 32, 1.3))
-    about = {"device": "NVIDIA H200"}
-    content = {"fleets": [first, second], "searches": [], "environment": about}
-    said = "\n".join(moe_section.fused_moe(content, "h200"))
-    assert "3 numbers of tokens have a config by both, of 2 they differ." in said
-    said_of_part = "3 of 4 numbers of tokens: it ended before the others, seed 1"
-    assert f"**768 columns an expert**, {said_of_part}" in said
-
-
-def test_other_experts_than_qwen3_s_are_named() -> None:
-    slice_of = {"experts": 32, "hidden": 7168, "ep": 8, "weights": "fp8_block"}
-    about = {"device": "NVIDIA H200"}
-    content = {"fleets": [fleet(0, (1, 16, 1.1)) | slice_of], "searches": [], "environment": about}
-    said = "\n".join(moe_section.fused_moe(content, "h200"))
-    assert "an expert**, 32 experts, a part of 256, hidden 7168, fp8 in blocks, 1 of 4" in said
-
-
-def searches(*trials: list[int | None]) -> list[dict[str, Any]]:
-    known = {"tokens": 1, "configs": 300, "best_us": 20.0, "end_us": [20.0, 20.1, 20.4]}
-    return [{**known, "trials": one} for one in trials]
-
-
-def gain(mode: str, measured: float, implied: float) -> dict[str, Any]:
-    return {
-        "mode": mode,
-        "against": "sglang",
-        "measured": {"median": measured, "interval": [measured - 0.001, measured + 0.001]},
-        "kernel_us": [3300.0, 3100.0],
-        "share": 0.7,
-        "implied": implied,
-    }
-
-
-def step_page(*gains: dict[str, Any]) -> str:
-    logits = {one["mode"]: {"relative_error": 0.004, "same_argmax": 0.98} for one in gains}
-    content: dict[str, Any] = {
-        "model": "qwen3-30b-a3b",
-        "asked": {"layers": 12, "context": 1024, "captures": 8},
-        "environment": {"packages": {"sglang": "0.5.17"}},
-        "decode": {"64": {"gains": list(gains), "logits": logits}},
-    }
-    return "\n".join(moe_section.step(content))
-
-
-def test_a_step_s_gain_stands_beside_what_the_kernel_implies() -> None:
-    recorded = {**gain("file", 1.0450, 1.0500), "recorded": 1.07, "implied_by_record": 1.048}
-    found = step_page(recorded)
-    assert "| 64 | file | sglang | 70% | 1.0450x (1.0440 to 1.0460) | 1.0500x | 0.90 |" in found
-    assert "| 0.90 | 1.0480x | 0.4%, 98% the same token |" in found
-    assert "missed" not in found
-
-
-def test_a_gain_that_the_kernel_does_not_imply_is_marked() -> None:
-    assert step_page(gain("file", 1.03, 1.05)).count("**missed**") == 1
-    assert step_page(gain("file", 1.03, 1.0)).count("**missed**") == 1
-    assert step_page(gain("no file", 0.97, 0.98)).count("**missed**") == 1
 
 
 def test_where_two_seeds_differ_their_configs_are_timed_against_each_other() -> None:
@@ -333,27 +245,6 @@ def test_two_sessions_are_compared_by_the_configs_that_both_have() -> None:
     (low, high) = found.values()
     assert low[0] == pytest.approx(math.log(8.0 / 10.0), abs=0.01)
     assert high[0] == pytest.approx(math.log(9.0 / 10.0), abs=0.01)
-
-
-def test_where_files_differ_their_configs_gains_are_compared_with_their_errors() -> None:
-    content = {
-        "configs": 64,
-        "quiet": 60,
-        "apart": 0.0019,
-        "expected": 0.0012,
-        "choices": [
-            {
-                "tokens": 96,
-                "chosen": [
-                    {"config": None, "gain": 0.0, "error": 0.0},
-                    {"config": {"BLOCK_SIZE_M": 16}, "gain": 0.003, "error": 0.0007},
-                ],
-            }
-        ],
-    }
-    said = "\n".join(moe_section.sessions(content))
-    assert "0.19% apart" in said
-    assert "| 96 | SGLang's own | 0.30% ± 0.14% | +0.30% ± 0.14% |" in said
 
 
 def test_what_differs_between_processes_is_told_from_what_draws_do() -> None:
