@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 
 import pytest
 from clangs import compiles_for, needs_clang, stand_in
+from click.testing import CliRunner, Result
 from slow import mostly_slow
 
 from tuner.app.check import check
+from tuner.cli import cli
 from tuner.model.trial import Status
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,19 +24,20 @@ KERNELS = ROOT / "kernels/portable"
 needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
-def tune(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tuner", *arguments]
-    outside = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.run(
-        command, cwd=cwd, env=outside, capture_output=True, text=True, check=False
-    )
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def tune(*arguments: str, **environment: str) -> Result:
+    return CliRunner(env=environment).invoke(cli, arguments, prog_name="tune")
 
 
 @needs_clang
 @needs_gxx
-def test_a_space_is_checked_for_gfx942(tmp_path: Path) -> None:
-    done = tune("check", str(SPACES / "rmsnorm.hip.yaml"), "--sample", "2", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_a_space_is_checked_for_gfx942() -> None:
+    done = tune("check", str(SPACES / "rmsnorm.hip.yaml"), "--sample", "2", "--json")
+    assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["target"] == "gfx942"
     assert found["compiler"].startswith("clang ")
@@ -77,8 +77,8 @@ def test_options_of_clang_reach_it(tmp_path: Path) -> None:
     space.write_text(f"{text}options: [-ffast-math, -O2]\n", encoding="utf-8")
     assert check(space, sample=1, run=False).spec.compile_options == ("-ffast-math", "-O2")
     space.write_text(f"{text}options: [--use_fast_math]\n", encoding="utf-8")
-    done = tune("check", str(space), cwd=tmp_path)
-    assert done.returncode == 2
+    done = tune("check", str(space))
+    assert done.exit_code == 2
     assert "`--use_fast_math` is not allowed for HIP" in done.stderr
 
 
@@ -102,16 +102,16 @@ def test_options_of_clang_reach_it(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_is_one_error(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
     (tmp_path / "k.hip").write_text("__global__ void k(float* x) { x[0] = 1; }\n")
-    done = tune(*arguments, cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
+    done = tune(*arguments)
+    assert done.exit_code == 2, done.stderr
     assert told in done.stderr
     assert len(done.stderr.strip().splitlines()) == 2  # what is wrong, and what to do
 
 
 def test_without_clang_the_error_says_what_to_install(tmp_path: Path) -> None:
     space = str(SPACES / "rmsnorm.hip.yaml")
-    done = tune("check", space, "--no-run", cwd=tmp_path, PATH=str(tmp_path), ROCM_PATH="none")
-    assert done.returncode == 2
+    done = tune("check", space, "--no-run", PATH=str(tmp_path), ROCM_PATH="none")
+    assert done.exit_code == 2
     assert "needs clang 17 or later" in done.stderr
     assert "apt install clang-19 lld-19" in done.stderr
 
@@ -119,8 +119,8 @@ def test_without_clang_the_error_says_what_to_install(tmp_path: Path) -> None:
 def test_a_target_that_no_clang_knows_is_one_error(tmp_path: Path) -> None:
     stand_in(tmp_path / "bin", "clang-19", "19.1.7")
     words = ("check", str(SPACES / "rmsnorm.hip.yaml"), "--no-run", "--target", "gfx950")
-    done = tune(*words, cwd=tmp_path, PATH=f"{tmp_path / 'bin'}:/bin", ROCM_PATH="none")
-    assert done.returncode == 2
+    done = tune(*words, PATH=f"{tmp_path / 'bin'}:/bin", ROCM_PATH="none")
+    assert done.exit_code == 2
     told, remedy = done.stderr.strip().splitlines()
     assert told == "Error: clang 19.1.7 does not know gfx950"
     assert "install clang 20 or later and its lld" in remedy
@@ -132,9 +132,8 @@ def test_a_run_on_the_cpu_verifies_and_prints_no_speedup(tmp_path: Path) -> None
     done = tune(
         *(str(KERNELS / "row_sum.hip"), "--device", "host", "--workload", "T=16,K=8192"),
         *("--trials", "2", "--searcher", "random", "--session", str(tmp_path / "s")),
-        cwd=tmp_path,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "Verified on 1 workload; which config is fastest, a GPU has to say." in done.stdout
     tuned = (tmp_path / "s/tuned/row_sum-T16-K8192.hip").read_text()
     assert "#include <hip/hip_runtime.h>" in tuned

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,3 +59,21 @@ def test_where_there_is_no_repository_nothing_is_known_to_have_changed(tmp_path:
 def test_every_extension_has_a_smoke_test() -> None:
     assert SMOKE.keys() == set(EXTENSIONS)
     assert all((ROOT / path).is_file() for path in smoke_tests())
+
+
+@pytest.mark.parametrize(("budget_min", "code"), [("9", 0), ("0.0001", 1)])
+def test_more_cpu_time_than_the_budget_is_a_failure(
+    tmp_path: Path, budget_min: str, code: int
+) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it(): sum(range(10_000_000))\n")
+    words = ["-p", "cpu_time", "--cpu-budget", budget_min, "--import-mode=importlib", "-q"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words, "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests/support")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout
+    assert f"minutes in all, of a budget of {budget_min}" in done.stdout

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -13,11 +12,13 @@ from typing import Any
 
 import kept
 import pytest
+from click.testing import CliRunner
 from operator_sessions import OPERATORS, SPACES, write_operator_session
 from slow import mostly_slow
 
 from tuner.analysis.sass import disassemble, read
 from tuner.analysis.waits import before_wait
+from tuner.cli import cli
 from tuner.dispatch.table import SetSelection
 from tuner.extensions.export.dispatch import export_dispatch
 from tuner.model.kernel import KernelSpec
@@ -104,11 +105,11 @@ def exported(folder: Path, session: Path) -> Path:
 
 
 def recorded_session(folder: Path, spec: KernelSpec) -> Path:
-    command = [sys.executable, "-m", "tuner", str(spec.source), "--device", "recorded"]
-    options = ["--trials", "20", "--quiet", "--session", str(folder)]
+    words = [str(spec.source), "--device", "recorded", "--trials", "20", "--quiet"]
     for workload in spec.tuned[:: max(1, len(spec.tuned) // 3)]:
-        options += ["--workload", workload.key]
-    subprocess.run([*command, *options], cwd=ROOT, check=True, capture_output=True)
+        words += ["--workload", workload.key]
+    done = CliRunner().invoke(cli, [*words, "--session", str(folder)])
+    assert done.exit_code == 0, done.output
     return folder
 
 
