@@ -11,36 +11,37 @@ import pytest
 from house import EXTENSIONS
 from selection import ROOT, SMOKE, changed_files, smoke_tests, touched_tests
 
+UNIT, SUPPORT, CODE, DOCS, SPACES = "tests/unit", "tests/support", "tuner", "docs", "search_spaces"
 TREE = {
-    "tuner/space/load.py": "",
-    "tuner/model/config.py": "",
-    "tuner/extensions/draft/items.py": "",
-    "tuner/extensions/draft/reading.py": "from tuner.extensions.draft.items import Item",
-    "tests/support/doubles.py": "from tuner.space.load import load_definition",
-    "tests/unit/space/test_load.py": "",
-    "tests/unit/space/test_load_data.py": "",
-    "tests/unit/space/test_yaml.py": "",
-    "tests/unit/app/test_run.py": "from doubles import Double",
-    "tests/unit/extensions/draft/test_draft.py": "",
-    "tests/unit/extensions/export/test_cpp.py": "from tuner.extensions.draft import reading",
-    "tests/unit/extensions/export/conftest.py": "",
-    "tests/unit/kernels/test_scale.py": 'KERNEL = "scale"',
+    f"{CODE}/space/load.py": "",
+    f"{CODE}/model/config.py": "",
+    f"{CODE}/extensions/draft/items.py": "",
+    f"{CODE}/extensions/draft/reading.py": "from tuner.extensions.draft.items import Item",
+    f"{SUPPORT}/doubles.py": "from tuner.space.load import load_definition",
+    f"{UNIT}/space/test_load.py": "",
+    f"{UNIT}/space/test_load_data.py": "",
+    f"{UNIT}/space/test_yaml.py": "",
+    f"{UNIT}/app/test_run.py": "from doubles import Double",
+    f"{UNIT}/extensions/draft/test_draft.py": "",
+    f"{UNIT}/extensions/export/test_cpp.py": "from tuner.extensions.draft import reading",
+    f"{UNIT}/extensions/export/conftest.py": "",
+    f"{UNIT}/kernels/test_scale.py": 'KERNEL = "scale"',
 }
 
 
 @pytest.mark.parametrize(
     ("changed", "touched"),
     [
-        ("tests/unit/space/test_yaml.py", "space/test_yaml"),
-        ("tuner/space/load.py", "app/test_run space/test_load space/test_load_data"),
-        ("tests/support/doubles.py", "app/test_run"),
+        (f"{UNIT}/space/test_yaml.py", "space/test_yaml"),
+        (f"{CODE}/space/load.py", "app/test_run space/test_load space/test_load_data"),
+        (f"{SUPPORT}/doubles.py", "app/test_run"),
         (
-            "tuner/extensions/draft/items.py",
+            f"{CODE}/extensions/draft/items.py",
             "extensions/draft/test_draft extensions/export/test_cpp",
         ),
-        ("tests/unit/extensions/export/conftest.py", "extensions/export/test_cpp"),
-        ("search_spaces/scale.yaml", "kernels/test_scale"),
-        ("docs/scale.md", ""),
+        (f"{UNIT}/extensions/export/conftest.py", "extensions/export/test_cpp"),
+        (f"{SPACES}/scale.yaml", "kernels/test_scale"),
+        (f"{DOCS}/scale.md", ""),
     ],
 )
 def test_what_changed_is_tested(tmp_path: Path, changed: str, touched: str) -> None:
@@ -49,7 +50,7 @@ def test_what_changed_is_tested(tmp_path: Path, changed: str, touched: str) -> N
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     found = set(touched_tests([Path(changed)], tmp_path))
-    assert found == {f"tests/unit/{name}.py" for name in touched.split()}
+    assert found == {f"{UNIT}/{name}.py" for name in touched.split()}
 
 
 def test_where_there_is_no_repository_nothing_is_known_to_have_changed(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
 import compile_ahead
-import moe_section
 import pytest
 
 from tuner.device.cuda.prepare import Prepared
@@ -43,11 +42,3 @@ def test_the_means_are_over_processes() -> None:
         "first_s": {"clock": 2.0, "cubin": 0.25},
         "again_s": {"clock": 0.2},
     }
-
-
-def test_the_page_says_what_a_config_takes() -> None:
-    first = {"clock": 1.31, "core": 1.27, "cubin": 0.42}
-    row = {"processes": 16, "configs": 10, "ready_s": 31.4, "first_s": first}
-    content = {"columns": 768, "rows": [{**row, "again_s": {"clock": 0.0165}}]}
-    said = "\n".join(moe_section.compiling(content))
-    assert "| 16 | 1.31 | 1.27 | 0.42 | 0.02 |" in said

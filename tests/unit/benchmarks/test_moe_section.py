@@ -199,14 +199,6 @@ def test_an_interval_is_that_of_draws_not_of_rounds() -> None:
     low, high = unsure["interval"]
     assert low < 0.99
     assert high > 1.01
-    small = fused_moe_seeds.summary([0.9985] * 12)
-    rows = [{"tokens": 1, **sure}, {"tokens": 16, **unsure}, {"tokens": 64, **small}]
-    about = {"commit": "0123456789ab"}
-    content = {"columns": 768, "shared": 18, "rows": rows, "environment": about}
-    said = "\n".join(moe_section.seeds(content))
-    assert "of 3 they differ" in said
-    assert "in 12 draws" in said
-    assert "2 differ by more than it, 1 of them by more than the 0.2% within which" in said
 
 
 def test_numbers_of_tokens_that_were_not_made_again_are_kept_with_their_commit(tmp_path) -> None:
@@ -224,16 +216,6 @@ def test_numbers_of_tokens_that_were_not_made_again_are_kept_with_their_commit(t
         (16, None),
         (64, None),
     ]
-    about = {"device": "NVIDIA H200"}
-    content = {"fleets": [found], "searches": [], "environment": about}
-    assert "3 of 4 numbers" in "\n".join(moe_section.fused_moe(content, "h200"))
-    content = {"fleets": [{**found, "asked": 3}], "searches": [], "environment": about}
-    said = "\n".join(moe_section.fused_moe(content, "h200"))
-    assert "3 numbers of tokens, made in 2 parts, seed 0" in said
-    stopped = fused_moe_figures.with_fleets(path, [{**made("c2", 16, 64), "seconds": 960.0}])[0]
-    content = {"fleets": [stopped], "searches": [], "environment": about}
-    said = "\n".join(moe_section.fused_moe(content, "h200"))
-    assert "made in 2 parts, the last of which was stopped after 16.0 minutes, seed 0" in said
     experts = {"experts": 32, "hidden": 7168, "ep": 8, "weights": "fp8_block"}
     assert len(fused_moe_figures.with_fleets(path, [{**made("c3", 64), **experts}])) == 3
     qwen3 = {**made("c3", 1, 16), **fused_moe_figures.UNSAID}

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
 import environment
 import results_page
-from operators_section import AgainstPeer, _against, cells, operator_section
+from operators_section import AgainstPeer, _against, cells
 from summarize_session import summary
 
 CLEAN = "0123456789ab"
@@ -129,27 +129,6 @@ def test_the_page_lists_each_cell_that_is_behind(found: dict[str, Any], tmp_path
     assert said.endswith("They are to be measured again. <!-- end of results --> after")
 
 
-def test_another_gpu_has_sections_of_its_own(found: dict[str, Any], tmp_path: Path) -> None:
-    written(tmp_path, "blend", found)
-    axes = {"M": 1, "N": 576, "K": 7168}
-    cells = [{**one, "axes": axes, "workload": "M=1"} for one in found["workloads"]]
-    linear = {**found, "kernel": "gemm_fp8", "workloads": cells}
-    for name, choice in (("gemm_fp8", {}), ("gemm_fp8-block", {"operators": {"SCALES": "block"}})):
-        written(tmp_path, name, {**linear, **choice}, "h100-80gb-hbm3")
-    (tmp_path / "cpu").mkdir()
-    page = results_page.page(tmp_path)
-    before, _, text = page.partition("## The linear layers of decode on an ")
-    assert "gemm_fp8" not in before
-    assert text.startswith(found["environment"]["device"])
-    assert "| the same, kv_a and fused_a | 1.07x over 4 cells; alone 1.07x |" in text
-    assert "| cells behind the best peer by more than 2 % | 2 of 4 |" in text
-    assert "missed" not in text
-    assert "\n### gemm_fp8\n" in text
-    assert "\n### gemm_fp8, SCALES=block\n" in text
-    assert "\n- gemm_fp8 SCALES=block M=1: 0.95x" in text
-    assert "`benchmarks/results/h100-80gb-hbm3/<operator>.json`" in text
-
-
 def test_the_page_is_made_of_the_files_that_are_there(tmp_path: Path) -> None:
     text = results_page.page(tmp_path)
     assert "being measured anew" in text
@@ -187,17 +166,6 @@ def test_a_result_that_was_edited_by_hand_is_refused(found: dict[str, Any], tmp_
         path.write_text(edited, encoding="utf-8")
         with pytest.raises(SystemExit, match=r"blend\.json: was edited by hand.*git checkout"):
             results_page.page(tmp_path)
-
-
-def test_cells_of_other_files_than_todays_are_told() -> None:
-    result = results_page.read(results_page.RESULTS / "h200/merge_state.json")
-    first, *others = result["workloads"]
-    kept = {**first, "files": {**result["files"], "space": "0" * 12}}
-    said = "\n".join(operator_section({**result, "workloads": [kept, *others]}))
-    assert f"**Older code**, of {len(others) + 1} cells: " in said
-    assert "1 of another search space" in said
-    said = "\n".join(operator_section({**result, "workloads": others}))
-    assert "**Not measured**: 1 of the " in said
 
 
 def test_a_figure_over_one_peer_names_what_was_not_measured(found: dict[str, Any]) -> None:

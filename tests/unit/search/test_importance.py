@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from searches import make_trial
 
 from tuner.model.config import Config
 from tuner.model.trial import Trial
 from tuner.search.importance import FEWEST_TRIALS, Importance, average, importance
+from tuner.testing.searchers import make_trial
 
 
 def trial(time_us: float, **values: int | bool) -> Trial:

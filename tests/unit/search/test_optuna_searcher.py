@@ -8,16 +8,16 @@ from pathlib import Path
 
 import optuna
 import pytest
-import searches
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from searches import make_space
 
 from tuner.model.config import Config
 from tuner.model.errors import SessionError
 from tuner.search.journal import JournalFile
 from tuner.search.optuna import OptunaSearcher
 from tuner.search.pool import RemainingConfigs, valid_configs
+from tuner.testing import searchers
+from tuner.testing.searchers import make_space
 
 SPACE = make_space({**dict.fromkeys("abcd", range(5)), "s": ("x", "y")})
 POOL = valid_configs(SPACE, {})
@@ -28,7 +28,7 @@ def time_of(config: Config) -> float | None:
 
 
 def drive(searcher: OptunaSearcher, limit: int) -> list[Config]:
-    return searches.drive(searcher, time_of, limit)
+    return searchers.drive(searcher, time_of, limit)
 
 
 def open_study(path: Path, name: str) -> optuna.Study:
@@ -47,7 +47,7 @@ class TestLearning:
 
         for seed in range(3):
             searcher = OptunaSearcher(POOL, SPACE, seed, seeds=[POOL[0]])
-            asked = searches.drive(searcher, mostly_failing, 100)
+            asked = searchers.drive(searcher, mostly_failing, 100)
             found = sum(mostly_failing(config) is not None for config in asked)
             assert found >= 25, "50 of 1250 are correct: random search finds 4"
 

@@ -10,13 +10,13 @@ from itertools import product
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from searches import make_space
 
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import ExpressionError, SpaceError
 from tuner.model.expressions import Expression, Value
 from tuner.search import enumeration
 from tuner.search.pool import Pool, valid_configs
+from tuner.testing.searchers import make_space
 
 
 def exact(value: Value) -> tuple[type, Value]:

@@ -11,10 +11,8 @@ from statistics import median
 import numpy as np
 import optuna
 import pytest
-import searches
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from searches import make_space, make_trial
 
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
@@ -24,6 +22,8 @@ from tuner.search.base import Searcher, StaticFeatureAware, TransferLearning
 from tuner.search.factory import make_searcher
 from tuner.search.journal import JournalFile
 from tuner.search.pool import Pool, valid_configs
+from tuner.testing import searchers
+from tuner.testing.searchers import make_space, make_trial
 
 SPACE = make_space(
     {
@@ -52,7 +52,7 @@ def make(seed: int = 0, budget: int = 60, pool: Pool = POOL, **options: object) 
 
 
 def drive(searcher: Searcher, count: int, late: int = 0) -> list[Config]:
-    return searches.drive(searcher, time_of, count, batch=1, late=late)
+    return searchers.drive(searcher, time_of, count, batch=1, late=late)
 
 
 def best_us(configs: list[Config]) -> float:
@@ -102,7 +102,7 @@ class TestConformance:
         assert [t.params for t in study.trials] == [dict(config) for config in asked]
 
 
-FOLDERS = [str(Path(__file__).parent), str(Path(searches.__file__).parent)]
+FOLDERS = [str(Path(__file__).parent)]
 PROGRAM = """
 import sys; sys.path += {folders!r}
 from test_portfolio import drive, make

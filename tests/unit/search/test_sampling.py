@@ -15,13 +15,13 @@ from time import process_time
 
 import numpy as np
 import pytest
-from searches import make_space
 
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import ExpressionError, InputError
 from tuner.search import enumeration
 from tuner.search.factory import make_searcher, require_listed
 from tuner.search.pool import Pool, RemainingConfigs, valid_configs
+from tuner.testing.searchers import make_space
 
 
 def numbered(count: int, values: int, *constraints: str) -> SearchSpace:

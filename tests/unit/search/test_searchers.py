@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import pytest
-from searches import Timing, drive, make_space
 
-from tuner.model.config import Config, SearchSpace
+from tuner.model.config import Config
 from tuner.model.errors import InputError
 from tuner.search import pool as pool_module
 from tuner.search.auto import strategies
@@ -24,20 +24,17 @@ from tuner.search.factory import (
     resolve,
 )
 from tuner.search.optuna import OptunaSearcher
-from tuner.search.pool import Pool, valid_configs
-
-SPACE = make_space(
-    {
-        "block": (32, 64, 128, 256),
-        "vector": (1, 2, 4),
-        "layout": ("row", "column"),
-        "prefetch": (False, True),
-        "scale": (0.5, 1.0),
-        "fixed": (7,),
-    },
-    "block * vector <= 256 and (prefetch or vector > 1)",
+from tuner.search.pool import valid_configs
+from tuner.testing.searchers import (
+    POOL,
+    SPACE,
+    SearcherContract,
+    SearcherMaker,
+    drive,
+    make_space,
+    smooth,
 )
-POOL = valid_configs(SPACE, {})
+
 # a population at a time, one config at a time, everything at once
 ALL_SEARCHERS = [
     "exhaustive",
@@ -49,62 +46,16 @@ ALL_SEARCHERS = [
 ]
 
 
-def smooth(config: Config) -> float | None:
-    block, vector = float(config["block"]), float(config["vector"])
-    return 10 + abs(math.log2(block / 64)) + abs(vector - 2) + (0 if config["prefetch"] else 3)
-
-
-def half_fail(config: Config) -> float | None:
-    return None if config["layout"] == "row" else smooth(config)
-
-
-def all_fail(config: Config) -> float | None:
-    return None
-
-
-def make(name: str, pool: Pool = POOL, *, seed: int = 0, seeds: Iterable[Config] = ()) -> Searcher:
-    space = SearchSpace(pool.parameters)
-    return make_searcher(name, pool, space, seed=seed, budget=len(pool), seeds=tuple(seeds))
-
-
-@pytest.mark.parametrize("name", ALL_SEARCHERS)
-class TestConformance:
-    @pytest.mark.parametrize("timing", [smooth, half_fail, all_fail])
-    @pytest.mark.parametrize("batch", [1, 7])
-    def test_proposes_every_valid_config_exactly_once(
-        self, name: str, timing: Timing, batch: int
-    ) -> None:
-        searcher = make(name)
-        asked = drive(searcher, timing, batch=batch)
-        assert list(searcher.ask(3)) == []
-        assert sorted(POOL.index(config) for config in asked) == list(range(len(POOL)))
-
-    def test_seeds_come_first_and_only_once(self, name: str) -> None:
-        invalid = Config.of({**POOL[0], "block": 256, "vector": 4})
-        seeds = [POOL[5], invalid, POOL[3], POOL[5]]
-        asked = drive(make(name, seeds=seeds), smooth)
-        assert asked[:2] == [POOL[5], POOL[3]]
-        assert len(set(asked)) == len(asked) == len(POOL)
-
-    def test_the_same_seed_and_tells_give_the_same_asks(self, name: str) -> None:
-        assert drive(make(name, seed=3), half_fail) == drive(make(name, seed=3), half_fail)
-
-    def test_several_batches_may_be_outstanding(self, name: str) -> None:
-        asked = drive(make(name), half_fail, batch=3, late=10)
-        assert sorted(POOL.index(config) for config in asked) == list(range(len(POOL)))
-
-    def test_a_pool_of_one_config_is_proposed(self, name: str) -> None:
-        pool = Pool(POOL.parameters, POOL.encoded[:1])
-        assert drive(make(name, pool), smooth) == [pool[0]]
-
-    def test_an_empty_pool_proposes_nothing(self, name: str) -> None:
-        pool = Pool(POOL.parameters, POOL.encoded[:0])
-        assert list(make(name, pool).ask(4)) == []
+class TestConformance(SearcherContract):
+    @pytest.fixture(params=ALL_SEARCHERS)
+    def make(self, request: pytest.FixtureRequest) -> SearcherMaker:
+        return partial(make_searcher, request.param)
 
 
 @pytest.mark.parametrize("name", ["random", "optuna", "kernel_tuner:genetic_algorithm"])
 def test_another_seed_gives_other_asks(name: str) -> None:
-    assert drive(make(name, seed=1), smooth) != drive(make(name, seed=2), smooth)
+    searchers = [make_searcher(name, POOL, SPACE, seed=seed, budget=len(POOL)) for seed in (1, 2)]
+    assert drive(searchers[0], smooth) != drive(searchers[1], smooth)
 
 
 HUGE = make_space(

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-from searches import make_trial
 
 from tuner.model.config import Config
 from tuner.model.errors import OutOfMemory
@@ -15,6 +14,7 @@ from tuner.model.kernel import Workload
 from tuner.model.trial import Status, Trial
 from tuner.search.base import Features
 from tuner.search.factory import RandomSearcher
+from tuner.testing.searchers import make_trial
 from tuner.tuning.evaluator import Pending
 from tuner.tuning.executor import (
     AHEAD,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import log2
 
 import pytest
-from searches import make_trial
 
 from tuner.app.run import tune
 from tuner.device.simulated import SimulatedDevice
@@ -17,6 +16,7 @@ from tuner.report.data import from_session
 from tuner.search.pool import Pool, valid_configs
 from tuner.session.events import SearchEnded, SpacePruned
 from tuner.space.load import load_definition
+from tuner.testing.searchers import make_trial
 from tuner.tuning.evaluator import Candidates, evaluator_of
 from tuner.tuning.executor import AHEAD
 from tuner.tuning.progress import ProgressTracker

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import searches
 from kernel_tuner.interface import strategy_map
-from searches import make_space, make_trial
 
 from tuner.extensions.study.kernel_tuner_searcher import KernelTunerSearcher
 from tuner.model.config import Config
 from tuner.model.errors import InputError
 from tuner.search.pool import valid_configs
+from tuner.testing import searchers
+from tuner.testing.searchers import make_space, make_trial
 
 SPACE = make_space(
     {
@@ -48,7 +48,7 @@ def time_of(config: Config) -> float | None:
 
 
 def drive(searcher: KernelTunerSearcher, batch: int = 4, limit: int = 40) -> list[Config]:
-    return searches.drive(searcher, time_of, limit, batch=batch)
+    return searchers.drive(searcher, time_of, limit, batch=batch)
 
 
 def strategy_threads() -> list[threading.Thread]:
