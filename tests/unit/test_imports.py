@@ -26,7 +26,7 @@ from house import (  # noqa: E402
 
 Graph = dict[str, set[str]]
 # They only go down.
-OUTWARD, ACROSS = 0, 4
+OUTWARD, ACROSS = 0, 0
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
     "core": 42_300,

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from tuner import plugins
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemTask:
+    """What a problem asks of a kernel: the skeleton to fill in, and all sizes it is to run on."""
+
+    skeleton: str
+    sizes: tuple[Mapping[str, int], ...]
 
 
 @runtime_checkable
@@ -31,6 +40,18 @@ class Drafter(Protocol):
 
         Raises `TunerError` where nothing can be drafted or something is left to fill in.
         """
+
+    def read_problem(self, problem: Path) -> ProblemTask:
+        """Read what a problem asks of a kernel; raise `KernelError` for what states no problem."""
+
+    def draft_for_problem(self, kernel: Path, problem: Path) -> Path:
+        """Draft a kernel's search space beside it, with a problem as its reference.
+
+        Raises `TunerError` as `draft` does.
+        """
+
+    def write(self, path: Path, text: str) -> None:
+        """Write one file with its folder; raise `InputError` where that is not possible."""
 
 
 def drafter() -> Drafter:

@@ -11,7 +11,6 @@ from tuner.compiler.base import Compiler
 from tuner.device.base import Device
 from tuner.extensions.agents.base import Agent
 from tuner.extensions.agents.history import restore
-from tuner.extensions.agents.kernel_rounds import kernel_for
 from tuner.extensions.agents.open_agents import Authoring, authoring_for
 from tuner.model.settings import GivenSettings
 from tuner.session.session import Session
@@ -25,6 +24,8 @@ class RoundAuthors:
     def kernel_for(
         self, problem: Path, settings: GivenSettings, options: RunOptions, agent: object
     ) -> tuple[Path, object]:
+        from tuner.extensions.agents.first_kernel import kernel_for
+
         return kernel_for(problem, settings, options, cast("Agent | None", agent))
 
     def prepare(

@@ -1,11 +1,20 @@
-"""Have an agent write the first kernel of a problem, check each answer, and return its mistakes."""
+"""Take the kernel beside a problem, or have an agent write one and correct its mistakes."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
+from tuner.app.drafters import drafter
+from tuner.app.environment import program_name
+from tuner.app.instruments import compiler_for
+from tuner.app.plan import RunOptions, agent_settings
+from tuner.device.select import HOST, gpu_count, open_device
+from tuner.extensions.agents.base import Agent
 from tuner.extensions.agents.files import (
     PROBLEM,
     REQUEST,
@@ -14,14 +23,137 @@ from tuner.extensions.agents.files import (
     refused_aside,
     written,
 )
+from tuner.extensions.agents.open_agents import agent_of
 from tuner.extensions.agents.openai import Dialogue, OpenAIAgent
 from tuner.extensions.agents.prompts import prompt
 from tuner.extensions.agents.replies import read_kernel, require_whole, well_formed
-from tuner.model.errors import AgentError, InputError, ReplyError
+from tuner.model.errors import AgentError, DeviceError, InputError, ReplyError
+from tuner.model.run_config import RunConfig
+from tuner.model.settings import AUTO, LITERAL, GivenSettings, read_settings
+from tuner.process.files import read_text
 from tuner.session.events import Tool
 
 REPAIRS = 3
 KERNEL = "kernel.cu"
+# Sources of refused attempts lie here, so that nothing that was paid for is lost.
+REFUSED = Path("sessions")
+
+
+def kernel_for(
+    problem: Path, settings: GivenSettings, options: RunOptions, agent: Agent | None = None
+) -> tuple[Path, Agent | None]:
+    """Give the kernel of a problem, written by the settings' agent where there is none yet.
+
+    The agent comes back, for what it has spent counts on. Raises `KernelError` for what states no
+    problem, `InputError` where nobody is named who could write a kernel, `DeviceError` where it
+    could not be checked, and `AgentError` where none is written that is right.
+    """
+    from tuner.space.blanks import require_filled
+
+    task, kernel = drafter().read_problem(problem), problem.with_suffix(".cu")
+    # A skeleton that nobody has touched is none.
+    if kernel.exists() and read_text(kernel) != task.skeleton:
+        require_filled(kernel)
+        return kernel, agent
+    values = agent_settings(settings, drafted=True)
+    if agent is None and values["agent"] == LITERAL:
+        raise InputError(
+            f"there is no kernel for it yet: no {kernel}",
+            path=problem,
+            remedy=f"`{program_name()} init {shlex.quote(str(problem))}` writes a skeleton; or "
+            "--model NAME or --exchange DIR name an agent that writes one",
+        )
+    device = read_settings(settings).device
+    if device.startswith("recorded") or (device == AUTO and not gpu_count()):
+        raise DeviceError(
+            "nothing here can run a kernel that is yet to be written: no GPU was found"
+            if device == AUTO
+            else "a recording answers only for the template that it was made with",
+            remedy="--device host checks it on the CPU",
+        )
+    agent = agent or agent_of(_config_without_space(problem, settings, values["agent"]), options)
+    writer = writer_of(agent, problem.stem)
+    if writer is None:
+        raise InputError(
+            f"there is no kernel for it yet, and {agent.name} writes none",
+            path=problem,
+            remedy=f"write it: `{program_name()} init` of the problem makes a skeleton",
+        )
+    options.say(f"{agent.name} writes a kernel for {problem}")
+
+    def check(source: str) -> None:
+        _check_source(source, problem, device, options)
+
+    def keep_refused(attempt: int, source: str, reason: str) -> None:
+        options.say(f"attempt {attempt}: refused: {reason.splitlines()[0]}")
+        if source:
+            drafter().write(REFUSED / f"{problem.stem}-refused-{attempt}.cu", source)
+
+    request = prompt(
+        "first_kernel",
+        problem=problem.name,
+        text=read_text(problem),
+        skeleton=task.skeleton,
+        sizes=[", ".join(f"{axis}={n}" for axis, n in sizes.items()) for sizes in task.sizes],
+    )
+    drafter().write(kernel, first_kernel(writer, request, check, keep_refused))
+    options.say(f"wrote {kernel}")
+    return kernel, agent
+
+
+def _config_without_space(problem: Path, settings: GivenSettings, agent: str) -> RunConfig:
+    # Of a run that has no search space yet: what says who writes, and for how much.
+    asked = read_settings(settings)
+    return RunConfig(
+        space=problem,
+        template=problem,
+        workloads=(),
+        agent=agent,
+        model=asked.model or "",
+        max_tokens=asked.max_tokens,
+        max_cost=asked.max_cost,
+        prices=None if asked.prices is None else Path(asked.prices),
+        exchange=None if asked.exchange is None else Path(asked.exchange),
+    )
+
+
+def _check_source(source: str, problem: Path, device_name: str, options: RunOptions) -> None:
+    """Draft a space for a source, check it, and verify it as a baseline; raise `InputError`."""
+    from tuner.app.check import check
+
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary).resolve()
+        kernel = folder / f"{problem.stem}.cu"
+        drafter().write(kernel, source)
+        try:
+            space = drafter().draft_for_problem(kernel, problem.resolve())
+            check(space, sample=2, jobs=options.jobs)
+            _verify(space, device_name, options.jobs)
+        except InputError as error:
+            raise InputError(str(error).replace(f"{folder}/", "")) from error
+
+
+def _verify(space: Path, device_name: str, jobs: int | None) -> None:
+    """Compare the baseline with the problem, on small sizes alone where a CPU runs it."""
+    from tuner.space.load import load_definition
+    from tuner.space.template import Template
+    from tuner.tuning.evaluator import Candidate, Evaluator
+    from tuner.tuning.verification import LARGEST_HOST_BYTES
+
+    definition = load_definition(space)
+    spec = definition.spec
+    sizes = (*spec.edge_cases, *spec.workloads)
+    if device_name == HOST:
+        sizes = tuple(one for one in sizes if spec.footprint_bytes(one) <= LARGEST_HOST_BYTES)
+    with ExitStack() as stack:
+        device = open_device(device_name, spec, {}, sizes)
+        stack.callback(device.close)
+        compiler = compiler_for(spec, device, jobs, stack)
+        template = Template.load(spec.template, spec.include_dirs)
+        candidate = Candidate("baseline", definition.space, template)
+        evaluator = Evaluator(spec, candidate, {}, compiler, device)
+        for workload in sizes:
+            evaluator.verify_baseline(workload)
 
 
 class KernelWriter(Protocol):
@@ -132,8 +264,3 @@ class FolderWriter:
         require_whole(text, "kernel")
         (self._folder / PROBLEM).unlink(missing_ok=True)
         return text
-
-
-def request_for(problem: Path, text: str, skeleton: str, sizes: Sequence[str]) -> str:
-    """Write what is asked: the problem's text, the kernel's signature, the sizes it runs on."""
-    return prompt("first_kernel", problem=problem.name, text=text, skeleton=skeleton, sizes=sizes)

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tuner.app.drafters import ProblemTask
 from tuner.app.environment import program_name
 
 
@@ -48,6 +49,31 @@ class SourceDrafter:
         space = require_one(made)
         made.require_filled(f"{program_name()} check {shlex.quote(str(space))}")
         return space
+
+    def read_problem(self, problem: Path) -> ProblemTask:
+        from tuner.extensions.draft.problems.kernel import skeleton
+        from tuner.extensions.draft.problems.statement import statement_of
+
+        stated = statement_of(problem)
+        return ProblemTask(skeleton(stated), (*stated.edge_cases, *stated.tuned, *stated.held_out))
+
+    def draft_for_problem(self, kernel: Path, problem: Path) -> Path:
+        from tuner.compiler.cache import Cache
+        from tuner.compiler.pool import NvrtcPool
+        from tuner.extensions.draft.drafting import Asked, draft_source, require_one
+
+        with NvrtcPool(1, cache=Cache()) as pool:
+            drafted = draft_source(
+                kernel, kernel.parent, Asked(problem=problem), compiler=lambda: pool
+            )
+        space = require_one(drafted)
+        drafted.require_filled("another attempt")
+        return space
+
+    def write(self, path: Path, text: str) -> None:
+        from tuner.extensions.draft.space import write
+
+        write(path, text)
 
 
 DRAFTER = SourceDrafter()

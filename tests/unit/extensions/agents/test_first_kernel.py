@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tuner.app.plan import RunOptions
-from tuner.extensions.agents.first_kernel import first_kernel
-from tuner.extensions.agents.kernel_rounds import kernel_for
+from tuner.extensions.agents.first_kernel import first_kernel, kernel_for
 from tuner.extensions.agents.replies import read_kernel
 from tuner.model.errors import AgentError, DeviceError, InputError, KernelError, ReplyError
 
