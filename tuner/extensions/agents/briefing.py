@@ -232,6 +232,20 @@ class Briefer:
         candidates = population(self._session)
         speedups = {one.name: mean_speedup(self._session, one.name) or 0.0 for one in candidates}
         shown = base or max(speedups, key=lambda name: speedups[name])
+        plan = self._candidates.plan(shown)
+        found = {
+            (finding.topic, finding.line): finding
+            for profiled in reversed(profiles(self._session, shown))
+            for finding in profiled.findings
+        }
+        searched = search_findings(
+            plan.space,
+            {w: self._session.trials(shown, w) for w in plan.tuned},
+            plan.template,
+            self._baselines_us(),
+        )
+        names = self._candidates.evaluator(shown).names
+        ruled_out = constrained(plan.space, {w: names(w) for w in plan.tuned})
         now = Situation(
             round=number,
             rounds=self._plan.config.rounds,
@@ -240,7 +254,7 @@ class Briefer:
             population=tuple(map(self._member, candidates)),
             best=best_trials(self._session, shown),
             baselines_us=self._baselines_us(),
-            findings=self._findings(shown),
+            findings=[*found.values(), *searched, *ruled_out],
             history=[one for one in history(self._session) if one.number < number],
         )
         return briefing(self._task, now)
@@ -262,20 +276,3 @@ class Briefer:
                 next(made, None),
             ),
         )
-
-    def _findings(self, name: str) -> list[Finding]:
-        plan = self._candidates.plan(name)
-        found = {
-            (finding.topic, finding.line): finding
-            for profiled in reversed(profiles(self._session, name))
-            for finding in profiled.findings
-        }
-        searched = search_findings(
-            plan.space,
-            {w: self._session.trials(name, w) for w in plan.tuned},
-            plan.template,
-            self._baselines_us(),
-        )
-        names = self._candidates.evaluator(name).names
-        ruled_out = constrained(plan.space, {w: names(w) for w in plan.tuned})
-        return [*found.values(), *searched, *ruled_out]

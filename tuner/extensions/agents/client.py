@@ -279,7 +279,23 @@ class ChatClient:
                 failed(text, usage, cost)
             else:
                 usage = self._used(request, assembly, most)
-                return self._completion(request, assembly, usage, time.monotonic() - began_s)
+                self.capabilities.taken |= request.keys()
+                asked = {key: value for key, value in request.items() if key != "messages"}
+                if "tools" in asked:
+                    asked["tools"] = [tool["function"]["name"] for tool in asked["tools"]]
+                if "response_format" in asked:
+                    asked["response_format"] = asked["response_format"]["type"]
+                return Completion(
+                    message=assembly.message(),
+                    usage=usage,
+                    cost=self.budget.spend(usage),
+                    model=assembly.model or self.model,
+                    finish_reason=assembly.finish,
+                    seconds=round(time.monotonic() - began_s, 3),
+                    request=asked,
+                    refusal=assembly.text("refusal"),
+                    reasoning=assembly.text("reasoning"),
+                )
             had_tools = self.capabilities.tools
             failures = self._recover(problem, request, failures)
             if had_tools and not self.capabilities.tools:
@@ -406,27 +422,6 @@ class ChatClient:
         # What comes beyond the limit that was asked for is neither taken nor counted.
         return Usage(
             self._estimate.tokens(chars), 0, written if left is None else min(written, left)
-        )
-
-    def _completion(
-        self, request: Mapping[str, Any], assembly: Assembly, usage: Usage, seconds: float
-    ) -> Completion:
-        self.capabilities.taken |= request.keys()
-        asked = {key: value for key, value in request.items() if key != "messages"}
-        if "tools" in asked:
-            asked["tools"] = [tool["function"]["name"] for tool in asked["tools"]]
-        if "response_format" in asked:
-            asked["response_format"] = asked["response_format"]["type"]
-        return Completion(
-            message=assembly.message(),
-            usage=usage,
-            cost=self.budget.spend(usage),
-            model=assembly.model or self.model,
-            finish_reason=assembly.finish,
-            seconds=round(seconds, 3),
-            request=asked,
-            refusal=assembly.text("refusal"),
-            reasoning=assembly.text("reasoning"),
         )
 
     def _recover(

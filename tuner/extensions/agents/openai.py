@@ -11,7 +11,7 @@ from typing import Any
 
 from tuner.extensions.agents.base import Answer, Briefing, Conversation, Toolbox, Transcript
 from tuner.extensions.agents.budget import TokenBudget, Usage
-from tuner.extensions.agents.client import Ask, ChatClient, Completion, ToolsRefusedError
+from tuner.extensions.agents.client import Ask, ChatClient, ToolsRefusedError
 from tuner.extensions.agents.http_errors import Backoff, Endpoint
 from tuner.extensions.agents.prompts import prompt
 from tuner.extensions.agents.replies import (
@@ -67,30 +67,32 @@ class Dialogue:
             calls = message.get("tool_calls", [])
             if not calls:
                 return _text(message, entry)
-            self._answer(calls)
+            if self._calls >= MOST_CALLS:
+                self._ignored += 1
+            for call in calls:
+                self._add("tool", lambda call=call: self._result(call))  # type: ignore[misc]
+                self._calls += 1
+            if self._ignored >= MOST_IGNORED:
+                raise ReplyError(
+                    f"the model goes on calling tools after its {MOST_CALLS} calls of the round"
+                )
+            if self._calls >= MOST_CALLS and not self._ignored:
+                self.say("user", prompt("no_more_calls", most_calls=MOST_CALLS))
 
     def _ask(self, schema: Mapping[str, Any] | None) -> Mapping[str, Any]:
         while True:
             ask = Ask(self._messages, self._tools, schema, may_call=self._calls < MOST_CALLS)
             try:
-                return self._keep_reply(self._client.complete(ask, self._keep_failure))
+                entry = {"type": "reply", **asdict(self._client.complete(ask, self._keep_failure))}
+                for key in ("refusal", "reasoning"):
+                    if not entry[key]:
+                        del entry[key]
+                self._keep(entry)
+                return entry
             except ToolsRefusedError:
                 if not self._told_no_tools:
                     self.say("user", prompt("no_tools"))
                     self._told_no_tools = True
-
-    def _answer(self, calls: list[Message]) -> None:
-        if self._calls >= MOST_CALLS:
-            self._ignored += 1
-        for call in calls:
-            self._add("tool", lambda call=call: self._result(call))  # type: ignore[misc]
-            self._calls += 1
-        if self._ignored >= MOST_IGNORED:
-            raise ReplyError(
-                f"the model goes on calling tools after its {MOST_CALLS} calls of the round"
-            )
-        if self._calls >= MOST_CALLS and not self._ignored:
-            self.say("user", prompt("no_more_calls", most_calls=MOST_CALLS))
 
     def _result(self, call: Message) -> Message:
         name, written = call["function"]["name"], call["function"]["arguments"]
@@ -134,14 +136,6 @@ class Dialogue:
             if entry["type"] != "failure":
                 return entry
         return None
-
-    def _keep_reply(self, completion: Completion) -> Mapping[str, Any]:
-        entry = {"type": "reply", **asdict(completion)}
-        for key in ("refusal", "reasoning"):
-            if not entry[key]:
-                del entry[key]
-        self._keep(entry)
-        return entry
 
     def _keep_failure(self, error: str, usage: Usage | None, cost: float | None) -> None:
         entry: dict[str, Any] = {"type": "failure", "error": error}

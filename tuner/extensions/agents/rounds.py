@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tuner.extensions.agents.base import Agent, Answer, Briefing, Conversation, Toolbox
+from tuner.extensions.agents.base import Agent, Briefing, Conversation, Toolbox
 from tuner.extensions.agents.gate import RefusedError, drafted, require_as_wide, validate_candidate
 from tuner.extensions.agents.history import (
     SessionTranscript,
@@ -147,38 +147,33 @@ class Rounds:
         for attempt in range(1, REPAIRS + 2):
             try:
                 answer = conversation.repair(problems[-1]) if problems else conversation.refactor()
-                plan = self._accepted(answer, number, attempt, name)
+                folder = attempt_folder(self._session, number, attempt)
+                plan = drafted(answer, self._plan, folder, name)
+                self._progress.announce(
+                    "candidate", note=f"round {number}: checking what was written"
+                )
+                evaluator = self._candidates.of(plan)
+                require_as_wide(plan, evaluator, self._plan)
+                validate_candidate(plan, evaluator, verify=self._author.verifies, seed=number)
+                accepted = AnswerAccepted(number, attempt, plan.template.text, answer.space)
+                if accepted not in self._session.events(AnswerAccepted, number):
+                    self._session.record_event(accepted)
             except (ReplyError, RefusedError) as error:
                 problems.append(well_formed(str(error)))
                 self._say(f"round {number}: refused: {problems[-1].splitlines()[0]}")
                 continue
-            self._add(plan, idea.base, number, attempt, problems)
+            self._candidates.add(plan)
+            space_text = read_text(plan.spec.path)
+            self._session.add_candidate(plan.candidate, plan.template.text, space_text, idea.base)
+            # They were decided without this candidate.
+            for result in self._session.results():
+                self._session.withdraw_result(result.workload)
+            # Last: a resumed run takes it for the end of this step.
+            made = CandidateMade(number, plan.candidate, attempt, tuple(problems))
+            self._session.record_event(made)
             return plan
         self._session.record_event(RoundRefused(number, idea.base, tuple(problems)))
         return None
-
-    def _accepted(self, answer: Answer, number: int, attempt: int, name: str) -> Plan:
-        folder = attempt_folder(self._session, number, attempt)
-        plan = drafted(answer, self._plan, folder, name)
-        self._progress.announce("candidate", note=f"round {number}: checking what was written")
-        evaluator = self._candidates.of(plan)
-        require_as_wide(plan, evaluator, self._plan)
-        validate_candidate(plan, evaluator, verify=self._author.verifies, seed=number)
-        accepted = AnswerAccepted(number, attempt, plan.template.text, answer.space)
-        if accepted not in self._session.events(AnswerAccepted, number):
-            self._session.record_event(accepted)
-        return plan
-
-    def _add(self, plan: Plan, parent: str, number: int, attempt: int, problems: list[str]) -> None:
-        self._candidates.add(plan)
-        space_text = read_text(plan.spec.path)
-        self._session.add_candidate(plan.candidate, plan.template.text, space_text, parent)
-        # They were decided without this candidate.
-        for result in self._session.results():
-            self._session.withdraw_result(result.workload)
-        # Last: a resumed run takes it for the end of this step.
-        made = CandidateMade(number, plan.candidate, attempt, tuple(problems))
-        self._session.record_event(made)
 
     def _tried(self, plan: Plan, number: int, idea: Idea) -> None:
         session = self._session

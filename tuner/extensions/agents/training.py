@@ -71,7 +71,22 @@ def conversation_of(events: Sequence[Event]) -> ChatConversation:
     entries = [*before, *after]
     replies = [entry for entry in entries if entry["type"] == "reply"]
     if any(entry["type"] in ("plan", "answer") for entry in entries):
-        return _of_files(before, after, _problems(events))
+        asked = tuple(_messages(entry for entry in before if entry["type"] == "message"))
+        plans = [fenced(e["text"], "json") for e in before if e["type"] == "plan" and e["text"]]
+        answers = [
+            f"{fenced(entry['template'], 'cuda')}\n\n{fenced(entry['space'], 'yaml')}"
+            for entry in after
+            if entry["type"] == "answer"
+        ]
+        if not answers:
+            return ChatConversation((*asked, *map(_assistant, plans)), ())
+        writing = [_assistant("\n\n".join([*plans, answers[0]]))]
+        ends = (one for one in events if isinstance(one, CandidateMade | RoundRefused))
+        for problem, answer in zip(
+            next((list(one.problems) for one in ends), []), answers[1:], strict=False
+        ):
+            writing += [{"role": "user", "content": problem}, _assistant(answer)]
+        return ChatConversation(asked, tuple(writing))
     return ChatConversation(
         planning=tuple(_messages(before)),
         writing=tuple(_messages(after)),
@@ -126,32 +141,6 @@ def _tools(
     declared = [tool for one in events if isinstance(one, ToolsDeclared) for tool in one.tools]
     functions = [asdict(tool) for tool in declared if tool.name in offered]
     return tuple({"type": "function", "function": one} for one in functions) or None
-
-
-def _of_files(
-    before: Sequence[Mapping[str, Any]],
-    after: Sequence[Mapping[str, Any]],
-    problems: Sequence[str],
-) -> ChatConversation:
-    asked = tuple(_messages(entry for entry in before if entry["type"] == "message"))
-    plans = [fenced(e["text"], "json") for e in before if e["type"] == "plan" and e["text"]]
-    answers = [
-        f"{fenced(entry['template'], 'cuda')}\n\n{fenced(entry['space'], 'yaml')}"
-        for entry in after
-        if entry["type"] == "answer"
-    ]
-    if not answers:
-        return ChatConversation((*asked, *map(_assistant, plans)), ())
-    writing = [_assistant("\n\n".join([*plans, answers[0]]))]
-    for problem, answer in zip(problems, answers[1:], strict=False):
-        writing += [{"role": "user", "content": problem}, _assistant(answer)]
-    return ChatConversation(asked, tuple(writing))
-
-
-def _problems(events: Iterable[Event]) -> list[str]:
-    """List what was wrong with each answer, in order; the last one may have been right."""
-    ends = (one for one in events if isinstance(one, CandidateMade | RoundRefused))
-    return next((list(one.problems) for one in ends), [])
 
 
 def _assistant(content: str, **more: Any) -> Message:

@@ -134,7 +134,10 @@ def draft(
         "reference": problem or _reference_beside(source.path, stem),
         "template": root / "templates" / f"{stem}.cu.j2",
     }
-    files = _seen_from(space_path, paths)
+    start = space_path.resolve().parent
+    files = {
+        key: Path(os.path.relpath(path.resolve(), start)).as_posix() for key, path in paths.items()
+    }
     return Draft(
         kernel=launch.kernel.name,
         default={choice.name: choice.default for choice in proposals.choices},
@@ -161,14 +164,6 @@ def _reference_beside(source: Path, stem: str) -> Path:
     except KernelError:
         is_other = False  # who reads it as the reference says what is wrong
     return source.with_name(f"{stem}_reference.py") if is_other else beside
-
-
-def _seen_from(space: Path, paths: Mapping[str, Path]) -> dict[str, str]:
-    """Write paths as the search space names them."""
-    start = space.resolve().parent
-    return {
-        key: Path(os.path.relpath(path.resolve(), start)).as_posix() for key, path in paths.items()
-    }
 
 
 def draft_source(
@@ -211,7 +206,9 @@ def draft_source(
     kernel = _chosen(source, next(iter(asked.kernels), None))
     if _takes_members(source, kernel):
         return _draft_extracted(path, folder, asked, compiler(), force)
-    _require_bodies(source, kernel, path)
+    lines = LineIndex(source.masked)
+    for start, end in source.reachable([kernel]):
+        require_body(kernel.name, path, lines.at(start), source.masked[start:end])
     stem = stem_of(path, asked.kernels, folder)
     made = _compiling(source, kernel.name, folder, compiler(), stem=stem, problem=asked.problem)
     names = (made.launched,) if made.launched is not None else ()
@@ -230,12 +227,6 @@ def draft_source(
             # no better for it: what else is wrong with the file itself, `tune check` tells
             require_closed(path, source.text)
     return write_draft(made, force=force)
-
-
-def _require_bodies(source: SourceFile, kernel: KernelFunction, path: Path) -> None:
-    lines = LineIndex(source.masked)
-    for start, end in source.reachable([kernel]):
-        require_body(kernel.name, path, lines.at(start), source.masked[start:end])
 
 
 def _takes_members(source: SourceFile, kernel: KernelFunction) -> bool:
@@ -370,7 +361,23 @@ def _draft_extracted(
     first = LineIndex(unit.unit).at(len(unit.unit) - 1) + 1
     made = replace(made, space_yaml=relocated(made.space_yaml, unit.places, first))
     done = write_draft(made, force=force, unit={target: unit.unit})
-    return replace(done, left_out=unit.left_out, notes=(*done.notes, *_notes(unit)))
+    instance = unit.instances[0]
+    notes = [f"instantiation: {instance.name}"] if instance.arguments else []
+    if instance.guessed:
+        notes[0] += f"; {', '.join(instance.guessed)}: a guess, for no launch says it"
+    if instance.others:
+        listed, more = instance.others[:_MOST_LISTED], len(instance.others) - _MOST_LISTED
+        end = f" and {more} more" if more > 0 else ""
+        what = "another" if instance.guessed else "another that is launched"
+        notes.append(f"--instantiate takes {what}: {', '.join(listed)}{end}")
+    notes += [f"{macro} is taken as defined: the kernel needs it" for macro in sorted(unit.defined)]
+    notes += [f"{path}: found by its name in the project" for path in unit.searched]
+    for one in unit.opened:
+        end = (
+            f" but {', '.join(sorted(one.unused))}, which nothing here names" if one.unused else ""
+        )
+        notes.append(f"{one.struct} {one.parameter} became one parameter for each member{end}")
+    return replace(done, left_out=unit.left_out, notes=(*done.notes, *tuple(notes)))
 
 
 def _extracted(
@@ -457,26 +464,6 @@ def _options(unit: Extraction, compiler: Compiler) -> tuple[str, ...]:
             return options
         error = result.error
     raise failure(unit, error)
-
-
-def _notes(unit: Extraction) -> tuple[str, ...]:
-    instance = unit.instances[0]
-    notes = [f"instantiation: {instance.name}"] if instance.arguments else []
-    if instance.guessed:
-        notes[0] += f"; {', '.join(instance.guessed)}: a guess, for no launch says it"
-    if instance.others:
-        listed, more = instance.others[:_MOST_LISTED], len(instance.others) - _MOST_LISTED
-        end = f" and {more} more" if more > 0 else ""
-        what = "another" if instance.guessed else "another that is launched"
-        notes.append(f"--instantiate takes {what}: {', '.join(listed)}{end}")
-    notes += [f"{macro} is taken as defined: the kernel needs it" for macro in sorted(unit.defined)]
-    notes += [f"{path}: found by its name in the project" for path in unit.searched]
-    for one in unit.opened:
-        end = (
-            f" but {', '.join(sorted(one.unused))}, which nothing here names" if one.unused else ""
-        )
-        notes.append(f"{one.struct} {one.parameter} became one parameter for each member{end}")
-    return tuple(notes)
 
 
 def _by_hand(unit: Extraction) -> tuple[str, ...]:

@@ -325,24 +325,20 @@ def _summed(output: DraftArgument, inference: Inference) -> tuple[int, Sequence[
     named = {name for extent in output.shape for name in Expression.parse(extent).names}
     others = (extent for shape in inputs for extent in shape if extent not in output.shape)
     over = [e for e in dict.fromkeys(others) if Expression.parse(e).names - named]
-    window = _window(output.shape, inference.arguments)
+    # The window of a convolution, 3 times 3: numbers that an output lacks, the same one twice. What
+    # has one number for its only extent is a table, and whole numbers point to elements.
+    read = [a for a in inference.arguments if a.role in ("input", "inout") and a.dtype in _RELATIVE]
+    weights = [a.shape for a in read if a.shape is not None and len(a.shape) > 1]
+    numbers = Counter(filter(str.isdigit, output.shape))
+    lacking = ((Counter(filter(str.isdigit, one)) - numbers).elements() for one in weights)
+    windows = ([extent for extent in one if extent != "1"] for one in lacking)
+    window = max(windows, key=lambda window: prod(map(int, window)), default=[])
     over += window
     if not inference.complete_sizes:
         return (_TERMS if len(over) > len(window) else 1) * prod(map(int, window)), over
     extents = [Expression.parse(extent) for extent in over]
     sizes = ({axis: n.value for axis, n in known.items()} for known in inference.complete_sizes)
     return max(prod(extent.integer(values) for extent in extents) for values in sizes), over
-
-
-def _window(shape: Sequence[str], arguments: Sequence[DraftArgument]) -> list[str]:
-    # The window of a convolution, 3 times 3: numbers that an output lacks, the same one twice. What
-    # has one number for its only extent is a table, and whole numbers point to elements.
-    read = [a for a in arguments if a.role in ("input", "inout") and a.dtype in _RELATIVE]
-    weights = [a.shape for a in read if a.shape is not None and len(a.shape) > 1]
-    numbers = Counter(filter(str.isdigit, shape))
-    lacking = ((Counter(filter(str.isdigit, one)) - numbers).elements() for one in weights)
-    windows = ([extent for extent in one if extent != "1"] for one in lacking)
-    return max(windows, key=lambda window: prod(map(int, window)), default=[])
 
 
 def _number(value: float) -> str:

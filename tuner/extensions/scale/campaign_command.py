@@ -45,7 +45,7 @@ def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json
         from tuner.extensions.scale.campaign.file import read_campaign
         from tuner.extensions.scale.campaign.run import Campaign
 
-        again = _words(file, folder)
+        again = ("campaign", str(file), *(["--folder", str(folder)] if folder else []))
         plan = read_campaign(file, folder)
         campaign = Campaign(
             plan.jobs,
@@ -56,7 +56,10 @@ def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json
             fresh=fresh,
         )
         if plan.recorded:
-            click.echo(_recorded_line(plan), err=True)
+            share = f"{len(plan.recorded)} of {len(plan.jobs)} jobs"
+            click.echo(
+                f"RECORDED: no NVIDIA GPU was found, so recordings answer for {share}", err=True
+            )
         if idle := campaign.idle_gpus:
             click.echo(_idle_line(idle), err=True)
         if not dry_run:
@@ -96,15 +99,6 @@ def _idle_line(gpus: Sequence[int]) -> str:
         f"GPU {names} {have} no job: each job uses one GPU; `tune KERNEL --gpus all` shares one "
         "kernel's workloads among several"
     )
-
-
-def _recorded_line(plan: CampaignPlan) -> str:
-    share = f"{len(plan.recorded)} of {len(plan.jobs)} jobs"
-    return f"RECORDED: no NVIDIA GPU was found, so recordings answer for {share}"
-
-
-def _words(file: Path, folder: Path | None) -> tuple[str, ...]:
-    return ("campaign", str(file), *(["--folder", str(folder)] if folder else []))
 
 
 def _left_lines(states: Sequence[JobState]) -> list[str]:

@@ -107,7 +107,25 @@ class Service:
         if isinstance(given, StartArguments):
             return await self._start(context, given)
         if isinstance(given, BriefingArguments):
-            return await self._briefing(context, given)
+            run = self._desk.current
+            if run.seat.question is None:
+                await self._until(context, run, run.seat.turn, lambda: _waited_for(run))
+            question = run.seat.question
+            if question is None:
+                return _ended(run) if run.over else _result(_busy(run))
+            new = self._briefed is not run
+            self._briefed = run
+            parts = [question.rules] if new or given.whole else []
+            parts.append(question.text)
+            if not parts[1:]:
+                parts.append(
+                    "(The rules and formats are as before; `briefing` with whole repeats.)"
+                )
+            if question.problem:
+                parts.append(_refusal(question.problem, question.refusals))
+            elif question.planned:
+                parts.append("The plan is settled; `submit` a template and a space for it.")
+            return _result("\n\n".join(parts))
         if isinstance(given, SubmitArguments):
             return await self._submit(context, given)
         return await self._finish(context) if isinstance(given, FinishArguments) else self._status()
@@ -121,25 +139,6 @@ class Service:
         if run.seat.question is None:
             return _result(f"started; {_busy(run)}")
         return _result(f"{run.watch.text()}\n\nRound {run.seat.question.round} is open. {_READ}")
-
-    async def _briefing(self, context: Context, given: BriefingArguments) -> types.CallToolResult:
-        run = self._desk.current
-        if run.seat.question is None:
-            await self._until(context, run, run.seat.turn, lambda: _waited_for(run))
-        question = run.seat.question
-        if question is None:
-            return _ended(run) if run.over else _result(_busy(run))
-        new = self._briefed is not run
-        self._briefed = run
-        parts = [question.rules] if new or given.whole else []
-        parts.append(question.text)
-        if not parts[1:]:
-            parts.append("(The rules and formats are as before; `briefing` with whole repeats.)")
-        if question.problem:
-            parts.append(_refusal(question.problem, question.refusals))
-        elif question.planned:
-            parts.append("The plan is settled; `submit` a template and a space for it.")
-        return _result("\n\n".join(parts))
 
     async def _submit(self, context: Context, given: SubmitArguments) -> types.CallToolResult:
         run = self._desk.current

@@ -184,7 +184,15 @@ class RoundTools:
             case "search":
                 return self._search(given, deadline_s)
             case "read_source":
-                return self._read_source(given)
+                if given.path == "baseline":
+                    text = read_source(self._bench.plan.spec.source).text
+                elif given.path in ("template", "space"):
+                    text = self._drafts.text_of(given.candidate, given.path)
+                else:
+                    return self._bench.sources.text_of(
+                        given.path, given.first_line, given.last_line
+                    )
+                return trying.lines_of(text, given.first_line, given.last_line)
             case "search_source":
                 return bench.sources.search(given, deadline_s)
             case "read_notes":
@@ -220,12 +228,3 @@ class RoundTools:
         if most < given.configs:
             text += f"\n[{given.configs} were asked for, {most} could be had]"
         return text
-
-    def _read_source(self, given: ReadArguments) -> str:
-        if given.path == "baseline":
-            text = read_source(self._bench.plan.spec.source).text
-        elif given.path in ("template", "space"):
-            text = self._drafts.text_of(given.candidate, given.path)
-        else:
-            return self._bench.sources.text_of(given.path, given.first_line, given.last_line)
-        return trying.lines_of(text, given.first_line, given.last_line)

@@ -47,7 +47,16 @@ def axes_for(statement: Statement, launch: HostLaunch) -> Axes:
 def inference_for(statement: Statement, launch: HostLaunch, axes: Axes) -> Inference:
     """Give a kernel's parameters what the problem says of them; raise `KernelError` for misfits."""
     kernel = launch.kernel
-    arrays = _arrays(statement, kernel)
+    pointers = [parameter for parameter in kernel.parameters if parameter.pointers]
+    by_name = {array.name.lower(): array for array in statement.arrays}
+    named = {p.name: by_name[p.name.lower()] for p in pointers if p.name.lower() in by_name}
+    arrays = dict(named)
+    for role, const in (("input", True), ("output", False)):
+        left = [a for a in statement.arrays if a.role == role and a not in named.values()]
+        open_ = [p for p in pointers if p.const is const and p.name not in named]
+        if len(left) != len(open_):
+            raise _misfit(statement, kernel, role, left, open_)
+        arrays |= {p.name: array for p, array in zip(open_, left, strict=True)}
     arguments = tuple(
         _array(parameter, arrays[parameter.name])
         if parameter.pointers
@@ -86,21 +95,6 @@ def _fixed(
             size = sizes.pop()
             fixed[axis] = Constant(axis, "constexpr", str(size), (0, 0), 0, size)
     return fixed
-
-
-def _arrays(statement: Statement, kernel: KernelFunction) -> dict[str, StatedArray]:
-    """Match pointers with arrays: by name, else inputs and outputs in their order."""
-    pointers = [parameter for parameter in kernel.parameters if parameter.pointers]
-    by_name = {array.name.lower(): array for array in statement.arrays}
-    named = {p.name: by_name[p.name.lower()] for p in pointers if p.name.lower() in by_name}
-    matched = dict(named)
-    for role, const in (("input", True), ("output", False)):
-        left = [a for a in statement.arrays if a.role == role and a not in named.values()]
-        open_ = [p for p in pointers if p.const is const and p.name not in named]
-        if len(left) != len(open_):
-            raise _misfit(statement, kernel, role, left, open_)
-        matched |= {p.name: array for p, array in zip(open_, left, strict=True)}
-    return matched
 
 
 def _misfit(

@@ -93,9 +93,6 @@ class _Arguments:
             if name in done[kernel.name] and isinstance(node, ast.Name)
         }
         self.shapes = Shapes(host, source.literals, frozenset(pointers))
-        self._launches(done)
-
-    def _launches(self, done: Mapping[str, Mapping[str, PythonAccess]]) -> None:
         for kernel, site in self.pairs:
             passed = passed_to(kernel, site.call)
             for name, node in passed.items():
@@ -107,14 +104,11 @@ class _Arguments:
                     extent = passed.get(access.extent)
                     known = self.accesses.get(tensor.name, PythonAccess())
                     self.accesses[tensor.name] = known.with_(replace(access, extent=""))
-                    self._bounded(tensor, access, extent)
-
-    def _bounded(self, tensor: Tensor, access: PythonAccess, extent: ast.expr | None) -> None:
-        text = None if extent is None else self.shapes.size(extent)
-        if tensor.shape is None and not tensor.dims and text is not None:
-            line = (*access.reads, *access.writes)[0]
-            said = Evidence(LIKELY, f"bounded in line {line} by {access.extent}")
-            self.shapes.claim(tensor, (text,), said)
+                    text = None if extent is None else self.shapes.size(extent)
+                    if tensor.shape is None and not tensor.dims and text is not None:
+                        line = (*access.reads, *access.writes)[0]
+                        said = Evidence(LIKELY, f"bounded in line {line} by {access.extent}")
+                        self.shapes.claim(tensor, (text,), said)
 
     def handed(self) -> HandedArgument:
         scalars, outputs = self._scalars(), self._returned()
@@ -126,7 +120,19 @@ class _Arguments:
                 "annotate its parameters: `x: torch.Tensor`",
             )
         names = [*arguments, *outputs]
-        self._unsized(names)
+        for name in names:
+            tensor = self.shapes.tensors[name]
+            if tensor.rank is None and [*tensor.dims] == [-1]:
+                tensor.rank = 2
+                tensor.said.append(Evidence(GUESSED, "taken as two-dimensional"))
+            if tensor.rank is None or tensor.shape is not None:
+                continue
+            for place in range(tensor.rank):
+                if place not in tensor.dims and place - tensor.rank not in tensor.dims:
+                    tensor.dims[place] = self.shapes.axis(f"{name}_{place}", tensor.line)
+                    self.guessed.append(tensor.dims[place])
+                    text = f"nothing says dimension {place}"
+                    tensor.said.append(Evidence(GUESSED, text))
         dtypes = self._dtypes(names)
         drafted = tuple(self._argument(name, dtypes[name], name in outputs) for name in names)
         axes = {name: name for name in self.shapes.axes}
@@ -230,21 +236,6 @@ class _Arguments:
         while isinstance(part, ast.Subscript):
             part = part.value
         return self.shapes.root(part)
-
-    def _unsized(self, names: Sequence[str]) -> None:
-        for name in names:
-            tensor = self.shapes.tensors[name]
-            if tensor.rank is None and [*tensor.dims] == [-1]:
-                tensor.rank = 2
-                tensor.said.append(Evidence(GUESSED, "taken as two-dimensional"))
-            if tensor.rank is None or tensor.shape is not None:
-                continue
-            for place in range(tensor.rank):
-                if place not in tensor.dims and place - tensor.rank not in tensor.dims:
-                    tensor.dims[place] = self.shapes.axis(f"{name}_{place}", tensor.line)
-                    self.guessed.append(tensor.dims[place])
-                    text = f"nothing says dimension {place}"
-                    tensor.said.append(Evidence(GUESSED, text))
 
     def _dtypes(self, names: Sequence[str]) -> dict[str, tuple[str, Evidence]]:
         found: dict[str, tuple[str, Evidence]] = {}

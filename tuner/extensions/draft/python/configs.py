@@ -104,10 +104,23 @@ def _autotuned(source: PythonSource, kernel: PythonKernel, call: ast.Call) -> Tu
     if node is None:
         raise source.error("triton.autotune without configs", call.lineno, _REMEDY)
     node, notes = _unfiltered(node)
-    made = _configs(source, kernel, node)
+    try:
+        configs = source.literals.value(node)
+    except UnreadableError as error:
+        message = f"the configs of {kernel.name} cannot be read without running `{error.text}`"
+        raise source.error(message, error.line, _REMEDY) from error
+    if isinstance(configs, Made):
+        configs = [configs]
+    made = [one for one in configs or () if isinstance(one, Made)]
+    if not made or len(made) != len(configs):
+        message = (
+            f"the configs of {kernel.name} are no list of triton.Config: `{ast.unparse(node)[:80]}`"
+        )
+        raise source.error(message, node.lineno, _REMEDY)
     said = [_choices(one) for one in made]
     names = list(dict.fromkeys(name for one in said for name in one))
-    implied = _implied(source, kernel)
+    own = {name: source.literals.known(node) for name, node in kernel.constexprs.items()}
+    implied = {name: value for name, value in own.items() if isinstance(value, Value)} | _OWN
     choices = [{name: one.get(name, implied.get(name)) for name in names} for one in said]
     # What a kernel cannot be launched without: a config that lacks it is of no use.
     needed = {name for name, default in kernel.constexprs.items() if default is None}
@@ -138,23 +151,6 @@ def _autotuned(source: PythonSource, kernel: PythonKernel, call: ast.Call) -> Tu
     )
 
 
-def _configs(source: PythonSource, kernel: PythonKernel, node: ast.expr) -> list[Made]:
-    try:
-        configs = source.literals.value(node)
-    except UnreadableError as error:
-        message = f"the configs of {kernel.name} cannot be read without running `{error.text}`"
-        raise source.error(message, error.line, _REMEDY) from error
-    if isinstance(configs, Made):
-        configs = [configs]
-    made = [one for one in configs or () if isinstance(one, Made)]
-    if not made or len(made) != len(configs):
-        message = (
-            f"the configs of {kernel.name} are no list of triton.Config: `{ast.unparse(node)[:80]}`"
-        )
-        raise source.error(message, node.lineno, _REMEDY)
-    return made
-
-
 def _suggested(
     tunables: Sequence[Tunable], others: Sequence[Mapping[str, Value]]
 ) -> tuple[Mapping[str, Value], ...]:
@@ -166,12 +162,6 @@ def _suggested(
         return ()
     step = max(len(others) / MOST_SUGGESTIONS, 1.0)
     return tuple(others[int(n * step)] for n in range(min(len(others), MOST_SUGGESTIONS)))
-
-
-def _implied(source: PythonSource, kernel: PythonKernel) -> dict[str, Value]:
-    """Tell what holds in configs that do not say it: the kernel's own defaults, and Triton's."""
-    own = {name: source.literals.known(node) for name, node in kernel.constexprs.items()}
-    return {name: value for name, value in own.items() if isinstance(value, Value)} | _OWN
 
 
 def _choices(made: Made) -> dict[str, Value]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -159,13 +159,12 @@ def _space(
         left=tuned.left,
         default=[f"{one.name}: {format_value(one.default)}" for one in tuned.tunables],
         default_from=default_from,
-        suggestions=[_pairs(one) for one in tuned.suggestions],
+        suggestions=[
+            [f"{name}: {format_value(value)}" for name, value in one.items()]
+            for one in tuned.suggestions
+        ],
         tolerances=[(a.parameter.name, tolerance_text(a, found)) for a in outputs],
     )
-
-
-def _pairs(values: Mapping[str, object]) -> list[str]:
-    return [f"{name}: {format_value(value)}" for name, value in values.items()]  # type: ignore[arg-type]
 
 
 def _key(kernel: PythonKernel) -> str:
@@ -188,23 +187,6 @@ def _module(
     arguments = handed.inference.arguments
     outputs = [a.parameter.name for a in arguments if a.role != "input"]
     template = environment().get_template("python/module.py.j2")
-    return template.render(
-        kernel=kernel.name,
-        kind=kernel.kind,
-        drafted_from=source.path.name,
-        stem=source.path.stem,
-        module=module.name,
-        path=_imported(source),
-        code=code,
-        line=line,
-        unwritten=UNWRITTEN,
-        inputs=[a.parameter.name for a in arguments if a.role != "output"],
-        outputs=", ".join(f"'{name}': ..." for name in outputs) or "'name': ...",
-    )
-
-
-def _imported(source: PythonSource) -> _Imported | None:
-    """Tell how a file is imported by name, where it imports its package or what is beside it."""
     path = source.path.resolve()
     parts, folder, above = [path.stem], path.parent, 0
     while (folder / "__init__.py").is_file():
@@ -212,7 +194,19 @@ def _imported(source: PythonSource) -> _Imported | None:
         folder, above = folder.parent, above + 1
     beside = {one.stem for one in path.parent.glob("*.py")} - {path.stem}
     names = {name.partition(".")[0] for node in ast.walk(source.tree) for name in _names(node)}
-    return _Imported(".".join(parts), above) if above or names & beside else None
+    return template.render(
+        kernel=kernel.name,
+        kind=kernel.kind,
+        drafted_from=source.path.name,
+        stem=source.path.stem,
+        module=module.name,
+        path=_Imported(".".join(parts), above) if above or names & beside else None,
+        code=code,
+        line=line,
+        unwritten=UNWRITTEN,
+        inputs=[a.parameter.name for a in arguments if a.role != "output"],
+        outputs=", ".join(f"'{name}': ..." for name in outputs) or "'name': ...",
+    )
 
 
 def _names(node: ast.AST) -> list[str]:

@@ -107,26 +107,23 @@ class _Rewriting(ast.NodeTransformer):
         literal: dict[int, list[str]] = {}
         for name, node in passed.items():
             if isinstance(node, ast.Name):
-                self._comes_through(node, name, site)
+                other = self.through.get(node.id) or self.constants.get(node.id)
+                if other is not None and other != name:
+                    raise self.source.error(
+                        f"`{node.id}` is passed for both {other} and {name}",
+                        site.line,
+                        "give each a variable of its own, so that the grid follows the right one",
+                    )
+                if node.id in self.names:
+                    self.through[node.id] = name
+                else:
+                    self.constants[node.id] = name
             elif isinstance(node, ast.Constant) and type(node.value) is int:
                 literal.setdefault(node.value, []).append(name)
         for one in site.call.keywords:
             if one.arg is None and isinstance(one.value, ast.Name):
                 self.spread.add(one.value.id)
         self._grid(site, literal)
-
-    def _comes_through(self, node: ast.Name, name: str, site: PythonLaunchSite) -> None:
-        other = self.through.get(node.id) or self.constants.get(node.id)
-        if other is not None and other != name:
-            raise self.source.error(
-                f"`{node.id}` is passed for both {other} and {name}",
-                site.line,
-                "give each a variable of its own, so that the grid follows the right one",
-            )
-        if node.id in self.names:
-            self.through[node.id] = name
-        else:
-            self.constants[node.id] = name
 
     def _grid(self, site: PythonLaunchSite, literal: Mapping[int, list[str]]) -> None:
         """Find numbers of the grid that are a parameter's, written out."""

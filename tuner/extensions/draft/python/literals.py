@@ -255,7 +255,12 @@ class Literals:
             return _METHODS[node.func.attr](self.value(node.func.value, names))
         name = ast.unparse(node.func).rpartition(".")[2]
         arguments = tuple(self._items(node.args, names))
-        keywords = self._keywords(node, names)
+        keywords: dict[str, Any] = {}
+        for one in node.keywords:
+            # what a config is handed to call later stays text
+            is_hook = one.arg in ("pre_hook", "ir_override")
+            value: Any = ast.unparse(one.value) if is_hook else self.value(one.value, names)
+            keywords |= value if one.arg is None else {one.arg: value}
         if name in self.kept:
             return Made(ast.unparse(node.func), arguments, keywords, node.lineno)
         if isinstance(node.func, ast.Name) and name in self._functions:
@@ -263,15 +268,6 @@ class Literals:
         if name in _FUNCTIONS:
             return _FUNCTIONS[name](*arguments, **keywords)
         return self._of_gpu(node)
-
-    def _keywords(self, node: ast.Call, names: Mapping[str, object]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for one in node.keywords:
-            # what a config is handed to call later stays text
-            is_hook = one.arg in ("pre_hook", "ir_override")
-            value: Any = ast.unparse(one.value) if is_hook else self.value(one.value, names)
-            found |= value if one.arg is None else {one.arg: value}
-        return found
 
     def _run(
         self,

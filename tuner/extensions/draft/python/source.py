@@ -164,7 +164,12 @@ def read_python(path: Path) -> PythonSource:
         raise KernelError(message, path=path, line=error.lineno) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise KernelError(f"is not Python: {error}", path=path) from error
-    imported = _imported(tree)
+    imported: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {one.asname: one.name for one in node.names if one.asname}
+        elif isinstance(node, ast.ImportFrom):
+            imported |= {o.asname or o.name: f"{node.module or ''}.{o.name}" for o in node.names}
     found = (
         _kernel(node, imported) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
     )
@@ -193,16 +198,6 @@ def defaults_of(node: ast.FunctionDef) -> dict[str, ast.expr]:
     found = dict(zip((one.arg for one in last), node.args.defaults, strict=True))
     named = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
     return found | {one.arg: value for one, value in named if value is not None}
-
-
-def _imported(tree: ast.Module) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {one.asname: one.name for one in node.names if one.asname}
-        elif isinstance(node, ast.ImportFrom):
-            found |= {o.asname or o.name: f"{node.module or ''}.{o.name}" for o in node.names}
-    return found
 
 
 def _kernel(node: ast.FunctionDef, imported: Mapping[str, str]) -> PythonKernel | None:

@@ -80,7 +80,19 @@ def tuning_job(
     """
     plan = new_plan(kernel, settings)
     plan = recording_plan(plan) if record else plan
-    _require_device(plan)
+    device, objective = plan.config.device, plan.config.objective
+    kind, _, file = device.partition(":")
+    require_for(plan.spec, kind)
+    no_amd = not AMD_DRIVER.exists()
+    if kind == "hip" and no_amd:
+        raise DeviceError("no AMD GPU was found", remedy="--device host verifies it on the CPU")
+    # A kernel in HIP is answered for by its recording where there is no GPU.
+    by_default = device == AUTO and plan.spec.language is HIP and no_amd
+    if by_default or (kind == "recorded" and not file):
+        recording_of(plan.spec.source)
+    elif kind == "recorded":
+        require_file(Path(file))
+    require_meter(device, objective)
     session = folder / name
     command = ("record",) if record else ()
     words = tuple(words_of(settings))
@@ -122,7 +134,35 @@ def check_settings(
             if called.get("copy_session"):
                 require_server(location)
     if "cluster" in called:
-        _check_cluster(called, device, base, about)
+        from tuner.extensions.scale.cluster.network import (
+            require_address,
+            require_dask,
+            require_scheme,
+            security_of,
+        )
+        from tuner.extensions.scale.cluster.signing import read_token
+        from tuner.extensions.scale.cluster_run import require_of_cluster
+        from tuner.model.cluster import TlsFiles
+
+        with about("device", "gpu_model", "cluster"):
+            require_of_cluster(device, called.get("gpu_model", ""))
+        with about("cluster"):
+            require_dask()
+            address = require_address(called["cluster"])
+        with about("token_file", "cluster"):
+            read_token(base / called["token_file"] if "token_file" in called else None)
+        authority, certificate, key = (
+            base / called[name] if name in called else None for name in CERTIFICATES
+        )
+        tls = None
+        with about(*CERTIFICATES):
+            if authority is not None and certificate is not None:
+                tls = TlsFiles(authority, certificate, key)
+            elif authority or certificate or key:
+                raise InputError("`tls_ca` and `tls_cert` are needed together")
+            security = security_of(tls, "client")
+        with about("cluster"):
+            require_scheme(address, security, "client")
     if device.startswith(RECORDED_FILE):
         with about("device"):
             require_file(base / device.removeprefix(RECORDED_FILE))
@@ -132,54 +172,6 @@ def check_settings(
         require_searcher(asked.searcher)
     with about("agent", "model", "max_tokens", "max_cost", "prices"):
         agent_settings(given, drafted=False)
-
-
-def _check_cluster(called: Mapping[str, Any], device: str, base: Path, about: About) -> None:
-    from tuner.extensions.scale.cluster.network import (
-        require_address,
-        require_dask,
-        require_scheme,
-        security_of,
-    )
-    from tuner.extensions.scale.cluster.signing import read_token
-    from tuner.extensions.scale.cluster_run import require_of_cluster
-    from tuner.model.cluster import TlsFiles
-
-    with about("device", "gpu_model", "cluster"):
-        require_of_cluster(device, called.get("gpu_model", ""))
-    with about("cluster"):
-        require_dask()
-        address = require_address(called["cluster"])
-    with about("token_file", "cluster"):
-        read_token(base / called["token_file"] if "token_file" in called else None)
-    authority, certificate, key = (
-        base / called[name] if name in called else None for name in CERTIFICATES
-    )
-    tls = None
-    with about(*CERTIFICATES):
-        if authority is not None and certificate is not None:
-            tls = TlsFiles(authority, certificate, key)
-        elif authority or certificate or key:
-            raise InputError("`tls_ca` and `tls_cert` are needed together")
-        security = security_of(tls, "client")
-    with about("cluster"):
-        require_scheme(address, security, "client")
-
-
-def _require_device(plan: Plan) -> None:
-    device, objective = plan.config.device, plan.config.objective
-    kind, _, file = device.partition(":")
-    require_for(plan.spec, kind)
-    no_amd = not AMD_DRIVER.exists()
-    if kind == "hip" and no_amd:
-        raise DeviceError("no AMD GPU was found", remedy="--device host verifies it on the CPU")
-    # A kernel in HIP is answered for by its recording where there is no GPU.
-    by_default = device == AUTO and plan.spec.language is HIP and no_amd
-    if by_default or (kind == "recorded" and not file):
-        recording_of(plan.spec.source)
-    elif kind == "recorded":
-        require_file(Path(file))
-    require_meter(device, objective)
 
 
 def require_file(recording: Path) -> None:

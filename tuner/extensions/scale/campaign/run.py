@@ -159,11 +159,8 @@ class Campaign:
     def _launch(self, track: _Track, command: Sequence[str]) -> None:
         environment = {**self._environment, **track.environment()}
         with writable(self._folder):
-            track.process = JobProcess(command, self._log(track), environment)
+            track.process = JobProcess(command, self._folder / f"{track.job.name}.log", environment)
         track.since_s = time.monotonic()
-
-    def _log(self, track: _Track) -> Path:
-        return self._folder / f"{track.job.name}.log"
 
     def _processes(self) -> dict[_Track, JobProcess]:
         return {track: track.process for track in self._tracks if track.process is not None}
@@ -284,18 +281,14 @@ class _Track:
         self.since_s = 0.0
         self._created_s = time.monotonic()
         if same and there and known is not None and known.exit_code == 0:
-            self._keep()
-
-    def _keep(self) -> None:
-        """Count as done what an earlier run has done, unless it can no longer be read."""
-        try:
-            self.outcome = outcome_of(self.job.session)
-        except SessionError as error:
-            self.status, self.exit_code = "failed", error.exit_code
-            found = str(error).partition("\n")[0]
-            self.message = f"restore its session from a copy, or move its folder away: {found}"
-        else:
-            self.status, self.exit_code, self.kept = "done", 0, True
+            try:
+                self.outcome = outcome_of(self.job.session)
+            except SessionError as error:
+                self.status, self.exit_code = "failed", error.exit_code
+                found = str(error).partition("\n")[0]
+                self.message = f"restore its session from a copy, or move its folder away: {found}"
+            else:
+                self.status, self.exit_code, self.kept = "done", 0, True
 
     def state(self) -> JobState:
         seconds = self.seconds

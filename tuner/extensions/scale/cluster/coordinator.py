@@ -217,17 +217,8 @@ class Cluster:
             slot.working -= holds
         if holds:
             slot.kept_s = time.monotonic()
-        said = self._opened_answer(slot, sealed)
-        asked = (request.slot, request.holder, request.number)
-        if (said.slot, said.holder, said.number) not in (asked, (request.slot, "", 0)):
-            raise SlotLostError(f"{slot.info} answered another question")
-        if said.raised is not None:
-            raise said.raised
-        return said.value
-
-    def _opened_answer(self, slot: MemberSlot, sealed: bytes) -> WorkAnswer:
         try:
-            answer: WorkAnswer = self._seal.open("answer", sealed)
+            said: WorkAnswer = self._seal.open("answer", sealed)
         except ForgedError as error:
             # A host with another token: others go on without it.
             slot.refused = f"{slot.info}: {error.message}"
@@ -236,7 +227,12 @@ class Cluster:
             if self._used:
                 self._tell_of_left_out()
             raise SlotLostError(slot.refused) from error
-        return answer
+        asked = (request.slot, request.holder, request.number)
+        if (said.slot, said.holder, said.number) not in (asked, (request.slot, "", 0)):
+            raise SlotLostError(f"{slot.info} answered another question")
+        if said.raised is not None:
+            raise said.raised
+        return said.value
 
     async def _sent(self, slot: MemberSlot, request: WorkRequest, deadline_s: float) -> bytes:
         if self._down is not None:
@@ -270,6 +266,7 @@ class Cluster:
 
         It costs the scheduler several times what a connection costs us.
         """
+        named = {"device": slot.info.model, "compile": COMPILE_RESOURCE}.get(pool_of(request.work))
         future = self._client.submit(
             answer,
             sealed,
@@ -280,7 +277,7 @@ class Cluster:
             retries=0,
             workers=[slot.address],
             allow_other_workers=False,
-            resources=_resources(slot.info, request.work),
+            resources={named: 1} if named else {},
         )
         try:
             said: bytes = await future
@@ -506,9 +503,3 @@ class Cluster:
 
     def _run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         return self.start(coroutine).result()
-
-
-def _resources(info: SlotInfo, work: Work) -> dict[str, float]:
-    """Say what Dask lets a worker do only once, or so many times, at a time."""
-    named = {"device": info.model, "compile": COMPILE_RESOURCE}.get(pool_of(work))
-    return {named: 1} if named else {}

@@ -158,7 +158,13 @@ class _Keeper:
         ended_s: float | None = None
         while not self._stopped.is_set():
             try:
-                self._join()
+                # Each process has a name of its own: what was meant for another one is refused.
+                info = replace(self._options.info, slot=secrets.token_hex(16))
+                if self._process is not None:
+                    self._process.kill()
+                self._process = SlotProcess(replace(self._options, info=info))
+                self._process.joined()
+                self._say(f"{info} works for {self._options.address}")
             except DeviceError as error:
                 # What never worked is no scheduler that was away.
                 if ended_s is None or time.monotonic() - ended_s > SCHEDULER_RETURNS_S:
@@ -179,15 +185,6 @@ class _Keeper:
         self._stopped.set()
         if self._process is not None:
             self._process.kill()
-
-    def _join(self) -> None:
-        # Each process has a name of its own: what was meant for another one is refused.
-        info = replace(self._options.info, slot=secrets.token_hex(16))
-        if self._process is not None:
-            self._process.kill()
-        self._process = SlotProcess(replace(self._options, info=info))
-        self._process.joined()
-        self._say(f"{info} works for {self._options.address}")
 
 
 def slot_infos(options: HostOptions) -> list[SlotInfo]:

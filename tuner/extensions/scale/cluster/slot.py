@@ -135,33 +135,30 @@ class WorkerSlot:
         if isinstance(work, Compile):
             return self._compile(work)
         if isinstance(work, Keep):
-            return self._keep(request.holder)
+            with self._lock:
+                if held := request.holder == self._holder:
+                    self._ends_s = time.monotonic() + self._lease_s
+                return held
         if isinstance(work, Leave):
             self._require_new(request)
             return self._leave(request.holder)
         if isinstance(work, OpenKernel):
-            return self._open(request, work)
-        return self._call(request, work)
-
-    def _open(self, request: WorkRequest, work: OpenKernel) -> Any:
-        if lacking := self._files.lacking(work.files):
-            return lacking
-        if not self._take(request.holder):
-            return Held()
-        self._require_new(request)
-        with self._at_work():
-            try:
-                self._close_device()
-                self._folder = self._files.folder(work.files)
-                spec = placed(work.spec, self._folder)
-                logger.warning("%s: opens %s", self._info.name, spec.name)
-                self._device = self._opened(self._info.device, spec, work.operators)
-                return self._device.info
-            except BaseException:
-                self._leave(request.holder)
-                raise
-
-    def _call(self, request: WorkRequest, work: CallDevice) -> Any:
+            if lacking := self._files.lacking(work.files):
+                return lacking
+            if not self._take(request.holder):
+                return Held()
+            self._require_new(request)
+            with self._at_work():
+                try:
+                    self._close_device()
+                    self._folder = self._files.folder(work.files)
+                    spec = placed(work.spec, self._folder)
+                    logger.warning("%s: opens %s", self._info.name, spec.name)
+                    self._device = self._opened(self._info.device, spec, work.operators)
+                    return self._device.info
+                except BaseException:
+                    self._leave(request.holder)
+                    raise
         if request.holder != self._holder or self._device is None:
             raise WorkerError(f"{self._info.name} is no longer held by this run")
         self._require_new(request)
@@ -212,12 +209,6 @@ class WorkerSlot:
                 self._holder, self._number = holder, 0
             self._ends_s = time.monotonic() + self._lease_s
             return True
-
-    def _keep(self, holder: str) -> bool:
-        with self._lock:
-            if held := holder == self._holder:
-                self._ends_s = time.monotonic() + self._lease_s
-            return held
 
     def _leave(self, holder: str) -> None:
         if holder == self._holder:
