@@ -50,7 +50,7 @@ from tuner.extensions.scale.cluster.files import FileStore
 from tuner.extensions.scale.cluster.membership import Wanted
 from tuner.extensions.scale.cluster.messages import TOPIC, SlotInfo, code_version, cuda_version
 from tuner.extensions.scale.cluster.network import require_dask
-from tuner.extensions.scale.cluster.signing import Seal
+from tuner.extensions.scale.cluster.signing import MessageSigner
 from tuner.extensions.scale.cluster.slot import SlotOptions, WorkerSlot, slot_worker
 from tuner.extensions.scale.cluster.task import NAME
 from tuner.model.cluster import ClusterSettings
@@ -107,7 +107,7 @@ async def simulate(address: str, token: str, count: int, folder: Path) -> None:
     """Hold so many workers in this process."""
     # Each would ask the system for its load twice a second: hosts of their own could.
     dask.config.set({"distributed.admin.system-monitor.interval": "10m", **PATIENT})
-    seal, files = Seal(token), FileStore(folder / "files")
+    seal, files = MessageSigner(token), FileStore(folder / "files")
     host = f"{socket.gethostname()}-{os.getpid()}"
     workers = []
     for number in range(count):
@@ -175,7 +175,7 @@ def measure(
     program = Program("key", spec.workloads[0], (), os.urandom(CUBIN_BYTES))
     request = CompileRequest(SOURCE.read_text(), ("kernel",), "sm_90a")
     # Workers that share a busy machine take long to join, and to say that they live.
-    patient = settings.patient(rejoin_s=LONG_S, silent_s=LONG_S, connect_s=LONG_S)
+    patient = settings.with_timeouts(rejoin_s=LONG_S, silent_s=LONG_S, connect_s=LONG_S)
     cluster = Cluster(patient, lambda text: print(text, file=sys.stderr))
     compiler = RemoteCompiler(cluster, on_cpu=False)
     began_s = time.monotonic()

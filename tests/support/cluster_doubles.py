@@ -23,7 +23,7 @@ from tuner.device.base import (
 from tuner.extensions.scale.cluster.files import FileStore
 from tuner.extensions.scale.cluster.messages import SlotInfo, code_version, cuda_version
 from tuner.extensions.scale.cluster.network import require_dask
-from tuner.extensions.scale.cluster.signing import Seal
+from tuner.extensions.scale.cluster.signing import MessageSigner
 from tuner.extensions.scale.cluster.slot import SlotOptions, WorkerSlot, slot_worker
 from tuner.model.cluster import ClusterSettings
 from tuner.model.kernel import KernelSpec, Workload
@@ -144,8 +144,8 @@ class Hosts:
         return str(self._cluster.scheduler_address)
 
     def settings(self, **seconds: float) -> ClusterSettings:
-        patience = {"rejoin_s": 20.0, "connect_s": 5.0, **seconds}
-        return ClusterSettings(self.address, self.token_file).patient(**patience)
+        timeouts = {"rejoin_s": 20.0, "connect_s": 5.0, **seconds}
+        return ClusterSettings(self.address, self.token_file).with_timeouts(**timeouts)
 
     def add(
         self,
@@ -166,7 +166,9 @@ class Hosts:
             stand_in.spec = spec
             return stand_in
 
-        slot = WorkerSlot(info, Seal(token), FileStore(self._folder / name), lease_s, opened=opened)
+        slot = WorkerSlot(
+            info, MessageSigner(token), FileStore(self._folder / name), lease_s, opened=opened
+        )
         options = SlotOptions(
             address=self.address,
             info=info,

@@ -65,7 +65,7 @@ def is_problem(path: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
+class ProblemConstant:
     """A whole number in a problem's text that its sizes may come from."""
 
     name: str
@@ -88,7 +88,7 @@ class BenchProblem:
         self.torch = require_torch(path)
         self._tree = ast.parse(read_regular(path))
         self._places: dict[tuple[int, int], str] = {}
-        self.knobs: dict[str, Knob] = {}
+        self.knobs: dict[str, ProblemConstant] = {}
         for node in self._tree.body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 name, value = node.targets[0].id, node.value
@@ -102,16 +102,16 @@ class BenchProblem:
                     if isinstance(one, ast.Constant) and type(one.value) is int and one.value > 1:
                         self._add(f"n{one.value}", one)
         self._posed = lru_cache(maxsize=4)(
-            lambda sizes: PosedModel(self, self._module(dict(sizes)))
+            lambda sizes: ProblemModel(self, self._module(dict(sizes)))
         )
 
     def _add(self, name: str, node: ast.expr) -> None:
         number = _number(node)
         if number is not None and number > 0:
             self._places[node.lineno, node.col_offset] = name
-            self.knobs[name] = Knob(name, number, node.lineno)
+            self.knobs[name] = ProblemConstant(name, number, node.lineno)
 
-    def at(self, sizes: Sizes) -> PosedModel:
+    def at(self, sizes: Sizes) -> ProblemModel:
         """Pose it for some sizes; those that are not named stay as they are."""
         known = {name: size for name, size in sizes.items() if name in self.knobs}
         return self._posed(tuple(sorted(known.items())))
@@ -148,7 +148,7 @@ def _number(node: ast.expr) -> int | None:
     return value if type(value) is int else None
 
 
-class PosedModel:
+class ProblemModel:
     """A KernelBench problem for one workload."""
 
     def __init__(self, problem: BenchProblem, names: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ class TlsFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """How long a cluster is waited for, in seconds.
 
     A scheduler has `connect_s` to answer. A worker whose heartbeat was not heard for `silent_s` has
@@ -51,8 +51,8 @@ class ClusterSettings:
     token_file: Path | None = None
     tls: TlsFiles | None = None
     gpu_model: str = ""
-    patience: Patience = field(default_factory=Patience)
+    timeouts: Timeouts = field(default_factory=Timeouts)
 
-    def patient(self, **seconds: float) -> ClusterSettings:
-        """Wait for another time; the names are those of `Patience`."""
-        return replace(self, patience=replace(self.patience, **seconds))
+    def with_timeouts(self, **seconds: float) -> ClusterSettings:
+        """Wait for another time; the names are those of `Timeouts`."""
+        return replace(self, timeouts=replace(self.timeouts, **seconds))

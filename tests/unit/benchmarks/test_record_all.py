@@ -14,7 +14,7 @@ import record_all
 from record_all import BENCHMARKS, Part, benchmark_job, operators, recording_job
 
 from tuner.extensions.scale.campaign.jobs import CampaignJob
-from tuner.extensions.scale.campaign.ledger import locked
+from tuner.extensions.scale.campaign.ledger import lock_folder
 from tuner.extensions.scale.campaign.run import Campaign
 from tuner.model.errors import INTERRUPTED
 
@@ -142,7 +142,7 @@ def test_an_interruption_and_a_folder_in_use_are_told_in_one_line(
 
     monkeypatch.setattr(sys, "argv", ["record_all.py", "--folder", str(tmp_path / "all")])
     for code, said in ((130, "interrupted; the same command"), (2, "another campaign is running")):
-        with locked(tmp_path / "all"), pytest.raises(SystemExit) as ended:
+        with lock_folder(tmp_path / "all"), pytest.raises(SystemExit) as ended:
             if code == INTERRUPTED:
                 with monkeypatch.context() as patch:
                     patch.setattr(Campaign, "run", interrupted)

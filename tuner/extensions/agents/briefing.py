@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from tuner.analysis.base import Degree
 from tuner.device.base import DeviceInfo
 from tuner.extensions.agents.base import BriefedCandidate, Briefing
-from tuner.extensions.agents.findings import constrained, search_findings
+from tuner.extensions.agents.findings import find_tight_condition, search_findings
 from tuner.extensions.agents.history import memory_text
 from tuner.extensions.agents.prompts import (
     keys,
@@ -245,7 +245,7 @@ class Briefer:
             self._baselines_us(),
         )
         names = self._candidates.evaluator(shown).names
-        ruled_out = constrained(plan.space, {w: names(w) for w in plan.tuned})
+        ruled_out = find_tight_condition(plan.space, {w: names(w) for w in plan.tuned})
         now = Situation(
             round=number,
             rounds=self._plan.config.rounds,

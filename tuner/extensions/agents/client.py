@@ -398,7 +398,7 @@ class ChatClient:
                     guard.hurry(min(USAGE_TIMEOUT_S, self.longest_s))
                 # Some servers take a limit and don't keep it.
                 over = most is not None and assembly.pieces > most
-                spent = left is not None and self._written(assembly) > left
+                spent = left is not None and self._count_written(assembly) > left
                 if over or spent or assembly.full:
                     assembly.finish = "length"
                     return
@@ -406,7 +406,7 @@ class ChatClient:
             if not assembly.finish:  # else only the usage is missing
                 raise
 
-    def _written(self, assembly: Assembly) -> int:
+    def _count_written(self, assembly: Assembly) -> int:
         return max(assembly.pieces, self._estimate.tokens(assembly.chars))
 
     def _used(self, request: Mapping[str, Any], assembly: Assembly, left: int | None) -> Usage:
@@ -418,7 +418,7 @@ class ChatClient:
         ):
             self._estimate.learn(chars, told.input_tokens)
             return told
-        written = self._written(assembly)
+        written = self._count_written(assembly)
         # What comes beyond the limit that was asked for is neither taken nor counted.
         return Usage(
             self._estimate.tokens(chars), 0, written if left is None else min(written, left)

@@ -115,7 +115,7 @@ class Exchange:
             )
             said = {"type": "message", "message": {"role": "user", "content": asked}}
             self._transcript.keep(said)
-        written(self._folder / REQUEST, said["message"]["content"])
+        write_request(self._folder / REQUEST, said["message"]["content"])
         awaited: tuple[str, ...] = ANSWER
         while True:
             kept = self._transcript.again()
@@ -131,7 +131,7 @@ class Exchange:
             awaited = (PLAN, *ANSWER)
 
     def refactor(self) -> Answer:
-        return _checked(self._transcript.again() or self._read_answer())
+        return _answer_of(self._transcript.again() or self._read_answer())
 
     def repair(self, problem: str) -> Answer:
         if self._transcript.again() is None:
@@ -145,7 +145,7 @@ class Exchange:
                     remedy=f"to go on, remove {self._agent.stop} and use --resume",
                 )
             kept = self._read_answer()
-        return _checked(kept)
+        return _answer_of(kept)
 
     def _read_plan(self) -> Mapping[str, Any]:
         text, problem = "", ""
@@ -183,12 +183,12 @@ class Exchange:
         again = f"Write {' and '.join(names)} again; what was refused is in {aside.name}."
         if PLAN not in names:
             again += f" The plan stands as it was with the first answer: {PLAN} is not read again."
-        written(self._folder / PROBLEM, f"{problem}\n\n{again}\n")
+        write_request(self._folder / PROBLEM, f"{problem}\n\n{again}\n")
 
 
-def written(path: Path, text: str) -> None:
+def write_request(path: Path, text: str) -> None:
     """Write what is asked; raise `AgentError` where it cannot be, or where its folder is a link."""
-    with _written(path):
+    with _writing(path):
         if path.parent.is_symlink():
             raise OSError(ELOOP, "its folder is a link")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -212,7 +212,7 @@ def refused_aside(folder: Path, names: Sequence[str]) -> Path:
     number = 1
     while (aside := folder / f"refused-{number}").exists():
         number += 1
-    with _written(aside):
+    with _writing(aside):
         aside.mkdir()
         for name in names:
             if (folder / name).exists():
@@ -221,7 +221,7 @@ def refused_aside(folder: Path, names: Sequence[str]) -> Path:
 
 
 @contextmanager
-def _written(path: Path) -> Iterator[None]:
+def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -241,7 +241,7 @@ def _times(folder: Path, names: Sequence[str]) -> tuple[float, ...] | None:
     return tuple(stat.st_mtime for stat in stats) if all(stat.st_size for stat in stats) else None
 
 
-def _checked(kept: Mapping[str, Any]) -> Answer:
+def _answer_of(kept: Mapping[str, Any]) -> Answer:
     if "problem" in kept:
         raise ReplyError(kept["problem"])
     for kind in ("template", "space"):

@@ -10,7 +10,15 @@ from math import gcd
 from statistics import median
 
 from tuner.extensions.agents.prompts import keys, one_line, percent, settings
-from tuner.extensions.agents.ranges import CLEAR, FEWEST, Observed, decisive, edges, time_of, unused
+from tuner.extensions.agents.ranges import (
+    CLEAR,
+    FEWEST,
+    Observed,
+    decisive,
+    edges,
+    find_unused_values,
+    time_of,
+)
 from tuner.model.config import Config, SearchSpace, format_value
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, Value
@@ -31,7 +39,7 @@ WEIGHT = 0.01
 Names = Mapping[Workload, Mapping[str, Value]]
 
 
-def constrained(space: SearchSpace, names: Names) -> Iterator[Finding]:
+def find_tight_condition(space: SearchSpace, names: Names) -> Iterator[Finding]:
     """Find the condition that alone rules out most combinations, where that is half or more.
 
     `names` has the axes and the device's numbers of every tuned workload.
@@ -129,7 +137,7 @@ def disagreement(
 ) -> Iterator[Finding]:
     """Find that no config serves all workloads, and which parameter and axis that is due to."""
     judged = [one for one in seen if one.enough]
-    shared = _shared(judged) if len(judged) >= 2 else None
+    shared = _find_shared_config(judged) if len(judged) >= 2 else None
     if shared is None or shared[1] < 1 + COSTS:
         return
     config, cost, worst = shared
@@ -175,7 +183,7 @@ def behind(seen: Sequence[Observed], baselines_us: Mapping[Workload, float]) -> 
     )
 
 
-def _shared(judged: Sequence[Observed]) -> tuple[Config, float, Workload] | None:
+def _find_shared_config(judged: Sequence[Observed]) -> tuple[Config, float, Workload] | None:
     """Choose the config that serves all workloads best; with its mean slowdown and its worst one.
 
     Configs that were stopped early take part: that they lose is what is asked here.
@@ -283,7 +291,7 @@ def _rejection(
     example = lost[kinds.index(commonest)]
     match = re.search(re.escape(str(template.path)) + r":(\d+)", example.reason)
     where, name = "", ""
-    if blamed := _blamed(space, lost, tried):
+    if blamed := _find_blamed_value(space, lost, tried):
         name, value, gone = blamed
         place = f"`{name}`={format_value(value)}"
         where = f" {percent(gone)} of what has {place} is lost so."
@@ -308,7 +316,7 @@ def _reason(trial: Trial) -> str:
     return next((line for line in lines if "error" in line), lines[0] if lines else "no reason")
 
 
-def _blamed(
+def _find_blamed_value(
     space: SearchSpace, lost: Sequence[Trial], tried: Sequence[Trial]
 ) -> tuple[str, Value, float] | None:
     """Find the value that loses most beyond the average, where it loses half of its configs."""
@@ -346,6 +354,6 @@ def search_findings(
         *disagreement(space, seen, template),
         *flatness(seen, baselines_us),
         *decisive(space, seen, template),
-        *unused(space, seen, template),
+        *find_unused_values(space, seen, template),
     ]
     return tuple(sorted(found, key=lambda finding: -finding.weight))

@@ -21,7 +21,7 @@ from tuner.extensions.agents.files import (
     FilesAgent,
     read_answer_file,
     refused_aside,
-    written,
+    write_request,
 )
 from tuner.extensions.agents.open_agents import agent_of
 from tuner.extensions.agents.openai import Dialogue, OpenAIAgent
@@ -243,16 +243,16 @@ class FolderWriter:
         self._agent, self._folder = agent, folder
 
     def write(self, request: str) -> str:
-        written(self._folder / REQUEST, request + "\n")
-        return self._awaited()
+        write_request(self._folder / REQUEST, request + "\n")
+        return self._await_kernel()
 
     def rewrite(self, problem: str) -> str:
         aside = refused_aside(self._folder, (KERNEL,))
         again = f"Write {KERNEL} again; what was refused is in {aside.name}."
-        written(self._folder / PROBLEM, f"{problem}\n\n{again}\n")
-        return self._awaited()
+        write_request(self._folder / PROBLEM, f"{problem}\n\n{again}\n")
+        return self._await_kernel()
 
-    def _awaited(self) -> str:
+    def _await_kernel(self) -> str:
         if not self._agent.wait_for(self._folder, (KERNEL,), "start again"):
             raise AgentError(
                 "it was stopped before the kernel was written",

@@ -57,7 +57,7 @@ class RefusedError(TunerError):
     """Say why an answer cannot become a candidate, in words for its author."""
 
 
-def drafted(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:
+def read_draft(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:
     """Write an answer to `folder` and read it as the candidate `name` of `plan`'s kernel.
 
     Raises `RefusedError` where the space or the template has a mistake, or where either changes
@@ -88,7 +88,7 @@ def drafted(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:
         space = definition.space if plan.config.prune else definition.space.unpruned
         return replace(plan, spec=definition.spec, space=space, template=template, candidate=name)
     except InputError as error:
-        raise RefusedError(_told(error, folder)) from error
+        raise RefusedError(_describe_error(error, folder)) from error
 
 
 def _require_searchable(space: SearchSpace, path: Path) -> None:
@@ -114,7 +114,7 @@ def require_as_wide(plan: Plan, evaluator: Evaluator, user: Plan) -> None:
         pool = valid_configs(plan.space.unpruned, names)
         if not len(pool) and len(valid_configs(user.space.unpruned, names)):
             error = no_valid_config(plan.spec, plan.space.unpruned, workload, pool)
-            raise RefusedError(_told(error, plan.template.path.parent)) from error
+            raise RefusedError(_describe_error(error, plan.template.path.parent)) from error
 
 
 def validate_candidate(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: int) -> None:
@@ -146,12 +146,14 @@ def validate_candidate(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: 
                     evaluator.key(one, config)
         pending = [evaluator.start(*pair) for pair in configs]
     except InputError as error:
-        raise RefusedError(_told(error, folder)) from error
-    problems = list(_uncompiled(evaluator, pending))
+        raise RefusedError(_describe_error(error, folder)) from error
+    problems = list(_compile_errors(evaluator, pending))
     if not problems and verify:
         problems = list(_wrong(plan, evaluator, [c for _, c in configs], workload))
     if problems:
-        told = (_quoting(_shortened(p, folder), plan.template) for p in problems[:MOST_PROBLEMS])
+        told = (
+            _quoting(_without_folder(p, folder), plan.template) for p in problems[:MOST_PROBLEMS]
+        )
         raise RefusedError("\n\n".join(told))
 
 
@@ -204,7 +206,7 @@ def find_mismatch(
     return None
 
 
-def _uncompiled(evaluator: Evaluator, pending: Iterable[Pending]) -> Iterator[str]:
+def _compile_errors(evaluator: Evaluator, pending: Iterable[Pending]) -> Iterator[str]:
     """Yield one text for each different error; a config over a limit is the search's to reject."""
     made = [(one, evaluator.ready(one)) for one in pending]
     failed = [(one, outcome) for one, outcome in made if isinstance(outcome, Outcome)]
@@ -239,8 +241,8 @@ def _wrong(
             break
 
 
-def _told(error: TunerError, folder: Path) -> str:
-    text, path = _shortened(str(error), folder), error.path
+def _describe_error(error: TunerError, folder: Path) -> str:
+    text, path = _without_folder(str(error), folder), error.path
     if path is None or error.line is None or not path.resolve().is_relative_to(folder.resolve()):
         return text
     lines = read_text(path).split("\n") if path.is_file() else []
@@ -261,6 +263,6 @@ def _around(lines: Sequence[str], number: int) -> Iterator[str]:
         yield f"{place:5} | {line[:_LINE_CHARS]}"
 
 
-def _shortened(text: str, folder: Path) -> str:
+def _without_folder(text: str, folder: Path) -> str:
     # The longer one first: a session may be named by a relative path, which is a part of it.
     return text.replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")

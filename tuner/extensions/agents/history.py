@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from tuner.extensions.agents.base import Answer
-from tuner.extensions.agents.gate import drafted
+from tuner.extensions.agents.gate import read_draft
 from tuner.extensions.agents.prompts import one_line
 from tuner.extensions.agents.tree import Node, Tree
 from tuner.model.errors import SessionError
@@ -129,7 +129,7 @@ def memory_text(rounds: Sequence[RoundRecord], most: int = MOST_ENTRIES) -> str:
         own = [entry for entry in kept if entry[0].base == base]
         parts.append("\n".join([f"Built on {base}:", *(_entry(entry) for entry in own)]))
     if cut:
-        parts.append(_counted([one for entry in cut for one in entry]))
+        parts.append(_count_left_out([one for entry in cut for one in entry]))
     return "\n\n".join(parts)
 
 
@@ -167,7 +167,7 @@ def _answers(count: int) -> str:
     return "1 answer" if count == 1 else f"{count} answers"
 
 
-def _counted(cut: Sequence[RoundRecord]) -> str:
+def _count_left_out(cut: Sequence[RoundRecord]) -> str:
     speedups = [one.outcome.speedup for one in cut if one.outcome and one.outcome.speedup]
     best = f", the best of them {times(max(speedups))} as fast as the baseline" if speedups else ""
     failed = sum(one.failed for one in cut)
@@ -202,7 +202,7 @@ def restore(plan: Plan, session: Session, candidates: Candidates) -> None:
                 f"candidate {made.name!r} has no answer that it was made of", path=session.directory
             )
         folder = attempt_folder(session, made.round, made.attempt)
-        candidates.add(drafted(Answer(kept.template, kept.space), plan, folder, made.name))
+        candidates.add(read_draft(Answer(kept.template, kept.space), plan, folder, made.name))
 
 
 def attempt_folder(session: Session, number: int, attempt: int) -> Path:

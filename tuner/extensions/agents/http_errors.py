@@ -180,7 +180,7 @@ def understand(
     if isinstance(error, openai.APIError):  # an error that was sent instead of a chunk
         text = endpoint.redacted(str(error))[:_MOST_CHARS]
         broke_off = Temporary(f"{endpoint.shown} broke off: {text}")
-        return _refused(text, error) if _param(error) else broke_off
+        return _refusal_of(text, error) if _param(error) else broke_off
     if isinstance(error, openai.OpenAIError):
         text = endpoint.redacted(str(error))
         return AgentError(text, remedy="the openai client refused the request")
@@ -213,7 +213,7 @@ def _status(
             f"{endpoint.shown}/models lists",
         )
     if status in (400, 422, 501):
-        return _refused(said, error)
+        return _refusal_of(said, error)
     if error.code == "insufficient_quota":
         return AgentError(said, remedy="the account has no credit left")
     if status in (408, 409, 425, 429) or status >= 500:
@@ -221,7 +221,7 @@ def _status(
     return AgentError(said, remedy="the server takes no such request; check OPENAI_BASE_URL")
 
 
-def _refused(text: str, error: APIError) -> Refused:
+def _refusal_of(text: str, error: APIError) -> Refused:
     # `tools[0].function.parameters` is about the tools.
     param = re.split(r"[.\[]", _param(error))[0]
     too_long = error.code in _TOO_LONG or error.type in _TOO_LONG

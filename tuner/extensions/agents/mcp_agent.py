@@ -240,7 +240,7 @@ class McpRound:
         self._calls = self._refusals = 0
 
     def plan(self) -> Idea | None:
-        earlier = self._heard("plan")
+        earlier = self._next_kept("plan")
         if earlier is not None:
             self._idea = read_plan(earlier["text"], self._briefing)
             return self._idea
@@ -292,14 +292,14 @@ class McpRound:
             if taken is None:
                 return None
             try:
-                self._read(taken)
+                self._check_submission(taken)
             except ReplyError as error:
                 problem = str(error)
                 self._keep("refused", plan=taken.plan, problem=problem, **asdict(taken.answer))
             else:
                 return taken
 
-    def _read(self, submission: Submission) -> None:
+    def _check_submission(self, submission: Submission) -> None:
         for kind, text in asdict(submission.answer).items():
             require_whole(text, kind)
         if self._idea is None:
@@ -329,7 +329,7 @@ class McpRound:
         self._keep("message", message=answered)
         call.result.set_result(text)
 
-    def _heard(self, kind: str) -> Mapping[str, Any] | None:
+    def _next_kept(self, kind: str) -> Mapping[str, Any] | None:
         """Take the next entry of a kind that an earlier run kept, past what was said before it."""
         while (entry := self._transcript.again()) is not None:
             if entry["type"] == kind:
@@ -341,7 +341,7 @@ class McpRound:
         return None
 
     def _earlier_answer(self) -> Answer | None:
-        kept = self._heard("answer")
+        kept = self._next_kept("answer")
         return Answer(kept["template"], kept["space"]) if kept else None
 
     def _say(self, text: str) -> None:

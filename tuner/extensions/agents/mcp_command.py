@@ -67,12 +67,12 @@ def command(context: click.Context, /, root: Path, wait: float, **values: Any) -
             "the package `mcp` is not installed: `pip install '.[mcp]'` in the checkout"
         ) from error
     from tuner.app.plan import RunOptions
-    from tuner.extensions.agents.mcp.run import Defaults, tuned
+    from tuner.extensions.agents.mcp.run import Defaults, run_session
     from tuner.extensions.agents.mcp.session_runner import SessionRunner
 
     root = root.resolve()
     for name in ("source", "space", "session", "resume"):
-        values[name] = values[name] and _named(values[name], root)
+        values[name] = values[name] and _name_from_root(values[name], root)
     values["sources"] = tuple(path.resolve() for path in values["sources"])
     settings = options.settings_of(context, values)
     # New sessions lie below it, and messages name files from there.
@@ -84,12 +84,12 @@ def command(context: click.Context, /, root: Path, wait: float, **values: Any) -
     )
     defaults = Defaults(root, values["source"], settings, run_options, values["resume"])
     view = PlainView(Console(stderr=True, highlight=False, width=140))
-    code = serve(SessionRunner(root, partial(tuned, defaults), view), wait_s=wait)
+    code = serve(SessionRunner(root, partial(run_session, defaults), view), wait_s=wait)
     if code:
         raise Exit(code)
 
 
-def _named(path: Path, root: Path) -> Path:
+def _name_from_root(path: Path, root: Path) -> Path:
     """Name a path as seen from the root, where it lies below it."""
     whole = path.resolve()
     return whole.relative_to(root) if whole.is_relative_to(root) else whole

@@ -111,7 +111,7 @@ class Dialogue:
         return {"role": "tool", "tool_call_id": call["id"], "content": well_formed(text)}
 
     def _add(self, role: str, make: Callable[[], Message]) -> None:
-        entry = self._heard()
+        entry = self._next_kept()
         if entry is None:
             message = make()
             self._keep({"type": "message", "message": message})
@@ -121,16 +121,16 @@ class Dialogue:
 
     def _heard_reply(self) -> Mapping[str, Any] | None:
         """Take the reply that was heard then, with what was said before it of missing tools."""
-        entry = self._heard()
+        entry = self._next_kept()
         if entry is not None and entry["type"] == "message":
             self._messages.append(_message_by("user", entry))
             self._told_no_tools = True
-            entry = self._heard()
+            entry = self._next_kept()
         if entry is not None and entry["type"] != "reply":
             raise _other_transcript(f"a {entry['type']} instead of a reply")
         return entry
 
-    def _heard(self) -> Mapping[str, Any] | None:
+    def _next_kept(self) -> Mapping[str, Any] | None:
         """Take what an earlier run kept next; None where this run goes on by itself."""
         while (entry := self._transcript.again()) is not None:
             if entry["type"] != "failure":

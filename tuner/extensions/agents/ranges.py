@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from tuner.extensions.agents.prompts import joined, keys, percent, values
+from tuner.extensions.agents.prompts import join_names, keys, percent, values
 from tuner.model.config import Parameter, SearchSpace, format_value
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, Value
@@ -110,7 +110,9 @@ def edges(space: SearchSpace, seen: Sequence[Observed], template: Template) -> I
             yield _edge(space, parameter, (end, neighbour, following), won, judged, template)
 
 
-def unused(space: SearchSpace, seen: Sequence[Observed], template: Template) -> Iterator[Finding]:
+def find_unused_values(
+    space: SearchSpace, seen: Sequence[Observed], template: Template
+) -> Iterator[Finding]:
     """Find values that were tried often and are nowhere among the fastest configs."""
     judged = [one for one in seen if one.enough]
     tops = [(one, one.top(TOP)) for one in judged]
@@ -285,7 +287,7 @@ def _idle(idle: Sequence[Parameter], judged: Sequence[Observed], template: Templ
         for one in judged
         for value in parameter.values
     )
-    listed = joined(f"`{parameter.name}`" for parameter in idle)
+    listed = join_names(f"`{parameter.name}`" for parameter in idle)
     return Finding(
         topic="idle",
         text=f"With each value of {listed} some config is within {percent(max(worst, 0.0))} of the "

@@ -73,7 +73,9 @@ def _plan_object(text: str) -> dict[str, Any]:
 
     What readers of JSON disagree about is refused: repeated keys, NaN, infinities.
     """
-    decoder = json.JSONDecoder(object_pairs_hook=_unrepeated, parse_constant=_refused)
+    decoder = json.JSONDecoder(
+        object_pairs_hook=_require_distinct_keys, parse_constant=_refuse_number
+    )
     objects: list[dict[str, Any]] = []
     mistakes: list[str] = []
     position, failed = _after_reasoning(text), 0
@@ -103,7 +105,7 @@ def _plan_object(text: str) -> dict[str, Any]:
     raise ReplyError("the reply holds no JSON object; write the plan as one")
 
 
-def _unrepeated(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+def _require_distinct_keys(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     result: dict[str, object] = {}
     for key, value in pairs:
         if key in result:
@@ -112,7 +114,7 @@ def _unrepeated(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     return result
 
 
-def _refused(name: str) -> object:
+def _refuse_number(name: str) -> object:
     raise ReplyError(f"{name} is not a number in JSON")
 
 
@@ -224,13 +226,13 @@ def plan_schema(briefing: Briefing) -> dict[str, Any]:
         base: dict[str, Any] = {"type": "string", "enum": names}
     else:
         base = {"type": ["string", "null"], "enum": [briefing.base, None]}
-    return _closed(
+    return _closed_object(
         {
             "base": base,
             "reference": {"type": ["string", "null"], "enum": [*names, None]},
             "hypothesis": {"type": "string"},
             "change": {"type": "string"},
-            "expectations": {"type": "array", "items": _closed(expectation)},
+            "expectations": {"type": "array", "items": _closed_object(expectation)},
         }
     )
 
@@ -332,7 +334,7 @@ def _after_reasoning(text: str) -> int:
     return 0 if end < 0 else end + len(_REASONING_ENDS)
 
 
-def _closed(properties: Mapping[str, Any]) -> dict[str, Any]:
+def _closed_object(properties: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": dict(properties),

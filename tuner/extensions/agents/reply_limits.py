@@ -38,7 +38,7 @@ class ReplyGuard:
 
     @property
     def hooks(self) -> dict[str, list[Callable[..., None]]]:
-        return {"request": [self._watch], "response": [self._bound]}
+        return {"request": [self._watch], "response": [self._bound_response]}
 
     @contextmanager
     def reply(self, longest_s: float, *, streamed: bool) -> Iterator[None]:
@@ -47,7 +47,7 @@ class ReplyGuard:
         Raises `LateError` and `OversizedError` in the place of what the reading makes of them.
         """
         self._problem, self._streamed = None, streamed
-        self._timer = self._started(longest_s)
+        self._timer = self._start_timer(longest_s)
         try:
             yield
         except Exception:
@@ -62,10 +62,10 @@ class ReplyGuard:
     def hurry(self, longest_s: float) -> None:
         """Give the reply that is being received no more time than this."""
         self._timer.cancel()
-        self._timer = self._started(longest_s)
+        self._timer = self._start_timer(longest_s)
 
-    def _started(self, longest_s: float) -> Timer:
-        timer = Timer(longest_s, self._cut, (longest_s,))
+    def _start_timer(self, longest_s: float) -> Timer:
+        timer = Timer(longest_s, self._cut_connection, (longest_s,))
         timer.daemon = True
         timer.start()
         return timer
@@ -79,14 +79,14 @@ class ReplyGuard:
             if self._problem is not None:  # since then
                 raise self._problem
 
-    def _cut(self, longest_s: float) -> None:
+    def _cut_connection(self, longest_s: float) -> None:
         # Nothing else ends a read to which a byte comes now and then.
         self._problem = self._problem or LateError(longest_s)
         if self._socket is not None:
             with suppress(OSError):
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
-    def _bound(self, response: httpx2.Response) -> None:
+    def _bound_response(self, response: httpx2.Response) -> None:
         # What counts is what comes out of a compressed reply.
         coding = response.headers.pop("content-encoding", "identity")
         assert isinstance(response.stream, httpx2.SyncByteStream)
@@ -96,9 +96,9 @@ class ReplyGuard:
             stream=response.stream,
             request=response.request,
         )
-        response.stream = _Stream(self._bounded(response, inner), inner.close)
+        response.stream = _Stream(self._bound_pieces(response, inner), inner.close)
 
-    def _bounded(self, response: httpx2.Response, inner: httpx2.Response) -> Iterator[bytes]:
+    def _bound_pieces(self, response: httpx2.Response, inner: httpx2.Response) -> Iterator[bytes]:
         total = piece = 0
         last = b""
         for data in inner.iter_bytes():

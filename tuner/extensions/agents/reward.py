@@ -19,7 +19,7 @@ from tuner.app.instruments import compiler_for
 from tuner.app.plan import new_plan
 from tuner.device.select import gpu_count, open_device
 from tuner.extensions.agents.base import Answer
-from tuner.extensions.agents.gate import RefusedError, drafted, validate_candidate
+from tuner.extensions.agents.gate import RefusedError, read_draft, validate_candidate
 from tuner.extensions.agents.replies import read_answer
 from tuner.extensions.agents.tools.arguments import ToolLimits
 from tuner.extensions.agents.tools.trying import DRAFT, CandidateDraft, search
@@ -154,7 +154,7 @@ class Scorer:
     def _speedup(self, answer: Answer) -> float:
         _require_writable(answer)
         deadline_s = time.monotonic() + self._effort.time_s
-        plan = drafted(answer, self._plan, self._folder / str(next(self._numbers)), DRAFT)
+        plan = read_draft(answer, self._plan, self._folder / str(next(self._numbers)), DRAFT)
         evaluator = self._candidates.of(plan)
         validate_candidate(plan, evaluator, verify=True, seed=self._effort.seed)
         best = {w: self._best(CandidateDraft(plan, evaluator), w, deadline_s) for w in plan.tuned}

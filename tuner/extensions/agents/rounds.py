@@ -7,7 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tuner.extensions.agents.base import Agent, Briefing, Conversation, Toolbox
-from tuner.extensions.agents.gate import RefusedError, drafted, require_as_wide, validate_candidate
+from tuner.extensions.agents.gate import (
+    RefusedError,
+    read_draft,
+    require_as_wide,
+    validate_candidate,
+)
 from tuner.extensions.agents.history import (
     SessionTranscript,
     attempt_folder,
@@ -81,11 +86,11 @@ class Rounds:
             raise
         except BudgetError as error:
             self._say(error.message)
-            return None if self._made() else error
+            return None if self._has_ended() else error
         except AgentError as error:
             return error
         tried = self._session.events(RoundRefused)
-        if tried and not self._made():
+        if tried and not self._has_ended():
             return AgentError(
                 f"{self._author.agent.name} wrote no valid template in {len(tried)} rounds; "
                 f"the last was refused for:\n{tried[-1].problems[-1]}"
@@ -102,7 +107,7 @@ class Rounds:
         with self._refusing(name, number, base):
             self._search(self._candidates.plan(name), number)
 
-    def _made(self) -> bool:
+    def _has_ended(self) -> bool:
         return bool(self._session.events(RoundEnded))
 
     def _round(self, number: int) -> bool:
@@ -111,10 +116,10 @@ class Rounds:
         if made := last(session.events(CandidateMade, number)):
             # An earlier run accepted it: only its search is left, and nobody is asked again.
             planned = session.events(Planned, number)[-1]
-            self._tried(self._candidates.plan(made.name), number, planned.idea)
+            self._try_candidate(self._candidates.plan(made.name), number, planned.idea)
             return True
         base = self._author.policy.choose(tree_of(session))
-        conversation = self._opened(number, base)
+        conversation = self._open_conversation(number, base)
         try:
             idea = conversation.plan()
         except ReplyError as error:
@@ -127,12 +132,12 @@ class Rounds:
         if not session.events(Planned, number):
             session.record_event(Planned(number, idea))
         self._say(f"round {number}: on {idea.base}, {idea.change}")
-        plan = self._written(conversation, number, idea)
+        plan = self._write_candidate(conversation, number, idea)
         if plan is not None:
-            self._tried(plan, number, idea)
+            self._try_candidate(plan, number, idea)
         return True
 
-    def _opened(self, number: int, base: str | None) -> Conversation:
+    def _open_conversation(self, number: int, base: str | None) -> Conversation:
         agent, session = self._author.agent, self._session
         self._say(f"round {number} of {self._plan.config.rounds}: {agent.name} plans")
         toolbox = self._author.toolbox(number, base)
@@ -141,14 +146,14 @@ class Rounds:
         briefing = self._author.briefing(number, base)
         return agent.converse(briefing, toolbox, SessionTranscript(session, number))
 
-    def _written(self, conversation: Conversation, number: int, idea: Idea) -> Plan | None:
+    def _write_candidate(self, conversation: Conversation, number: int, idea: Idea) -> Plan | None:
         problems: list[str] = []
         name = f"r{number}"
         for attempt in range(1, REPAIRS + 2):
             try:
                 answer = conversation.repair(problems[-1]) if problems else conversation.refactor()
                 folder = attempt_folder(self._session, number, attempt)
-                plan = drafted(answer, self._plan, folder, name)
+                plan = read_draft(answer, self._plan, folder, name)
                 self._progress.announce(
                     "candidate", note=f"round {number}: checking what was written"
                 )
@@ -175,7 +180,7 @@ class Rounds:
         self._session.record_event(RoundRefused(number, idea.base, tuple(problems)))
         return None
 
-    def _tried(self, plan: Plan, number: int, idea: Idea) -> None:
+    def _try_candidate(self, plan: Plan, number: int, idea: Idea) -> None:
         session = self._session
         with self._refusing(plan.candidate, number, idea.base):
             self._search(plan, number)

@@ -10,7 +10,7 @@ from math import log
 from pathlib import Path
 from typing import Any, Literal
 
-from tuner.extensions.agents.prompts import fenced
+from tuner.extensions.agents.prompts import fence_text
 from tuner.model.errors import InputError, SessionError
 from tuner.process.files import atomic_write
 from tuner.session.events import (
@@ -72,9 +72,9 @@ def conversation_of(events: Sequence[Event]) -> ChatConversation:
     replies = [entry for entry in entries if entry["type"] == "reply"]
     if any(entry["type"] in ("plan", "answer") for entry in entries):
         asked = tuple(_messages(entry for entry in before if entry["type"] == "message"))
-        plans = [fenced(e["text"], "json") for e in before if e["type"] == "plan" and e["text"]]
+        plans = [fence_text(e["text"], "json") for e in before if e["type"] == "plan" and e["text"]]
         answers = [
-            f"{fenced(entry['template'], 'cuda')}\n\n{fenced(entry['space'], 'yaml')}"
+            f"{fence_text(entry['template'], 'cuda')}\n\n{fence_text(entry['space'], 'yaml')}"
             for entry in after
             if entry["type"] == "answer"
         ]
@@ -205,12 +205,12 @@ def trajectories(session: Session, form: Format) -> Trajectories:
         elif form == "grpo" and not conversation.request:
             left_out[number] = "no template was asked for: the plan could not be read"
         else:
-            shown = _shown(conversation, form)
+            shown = _row_of(conversation, form)
             rows.append({**shown, **_result(session, record, conversation)})
     return Trajectories(tuple(rows), left_out)
 
 
-def _shown(conversation: ChatConversation, form: Format) -> Row:
+def _row_of(conversation: ChatConversation, form: Format) -> Row:
     if form == "grpo":
         return {"prompt": list(conversation.request)}
     return {
@@ -231,7 +231,7 @@ def write_trajectories(directory: Path, path: Path, form: Format) -> Trajectorie
         made = trajectories(session, form)
     if not made.rows:
         raise SessionError(
-            f"no round can be exported: {told(made.left_out) or 'there was none'}",
+            f"no round can be exported: {explain_left_out(made.left_out) or 'there was none'}",
             path=directory,
             remedy="rounds are run by `tune KERNEL.cu` with --agent openai or --agent files",
         )
@@ -248,7 +248,7 @@ def write_trajectories(directory: Path, path: Path, form: Format) -> Trajectorie
     return made
 
 
-def told(left_out: Mapping[int, str]) -> str:
+def explain_left_out(left_out: Mapping[int, str]) -> str:
     """Say which rounds are left out and why: `rounds 1 and 2: nothing was said in them`."""
     by_reason: dict[str, list[str]] = {}
     for number, reason in left_out.items():
@@ -294,4 +294,4 @@ def export_trajectories(directory: Path, path: Path, form: str) -> Iterator[tupl
     count = len(made.rows)
     yield f"{path} ({count} round{'s' * (count != 1)})", False
     if made.left_out:
-        yield f"left out: {told(made.left_out)}", True
+        yield f"left out: {explain_left_out(made.left_out)}", True

@@ -351,7 +351,7 @@ def _draft_extracted(
     target = folder / "kernels" / f"{stem}.cu"
     if target.resolve() == path.resolve():
         target = target.with_name(f"{stem}_extracted.cu")
-    unit, options = _extracted(path, target, asked, compiler, force)
+    unit, options = _extract_compiling(path, target, asked, compiler, force)
     if len(unit.instances) > 1:
         write_new({target: unit.unit}, force=force)
         names = ", ".join(instance.kernel.name for instance in unit.instances)
@@ -380,7 +380,7 @@ def _draft_extracted(
     return replace(done, left_out=unit.left_out, notes=(*done.notes, *tuple(notes)))
 
 
-def _extracted(
+def _extract_compiling(
     path: Path, target: Path, asked: Asked, compiler: Compiler, force: bool
 ) -> tuple[Extraction, tuple[str, ...]]:
     """Extract a unit that compiles, with another instantiation where the best one does not."""

@@ -10,7 +10,7 @@ from tuner.extensions.draft.choices import PER_THREAD, Names, Proposals, Tunable
 from tuner.extensions.draft.host_values import HostLaunch, plain
 from tuner.extensions.draft.launches import Axes, scope_of
 from tuner.extensions.draft.translate import Scope, translate
-from tuner.extensions.draft.vectors import VECTOR_TYPE, Pack, VectorSite, vectorized
+from tuner.extensions.draft.vectors import VECTOR_TYPE, Pack, VectorSite, find_vector_edits
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import Access, accesses_of, assigned, bare, bounds_at
 from tuner.source.facts import IDENTIFIER, LineIndex, Span, within
@@ -234,7 +234,7 @@ class _Loops:
             for pack in packs:
                 constraints |= dict.fromkeys(pack.multiples)
                 smallest.append(pack.bytes_each)
-            edits += vectorized(site, packs, hole, self.launch.source.masked, self.type_name)
+            edits += find_vector_edits(site, packs, hole, self.launch.source.masked, self.type_name)
         if not smallest:
             return
         at = self.launch.kernel.span[0]

@@ -117,7 +117,7 @@ def split_maps(launch: HostLaunch) -> tuple[HostLaunch, tuple[DraftMap, ...]]:
     passed = launch.passed
     calls = [*_calls(launch.source.masked)]
     mapped = parameters[len(parameters) - count :]
-    made = tuple(_read(launch, one, passed.get(one.name, one.name), calls) for one in mapped)
+    made = tuple(_read_map(launch, one, passed.get(one.name, one.name), calls) for one in mapped)
     kernel = replace(launch.kernel, parameters=parameters[: len(parameters) - count])
     return replace(launch, kernel=kernel), made
 
@@ -130,7 +130,7 @@ def _calls(masked: str) -> Iterator[tuple[int, list[str]]]:
             yield match.start(), [text for text, _ in pieces]
 
 
-def _read(
+def _read_map(
     launch: HostLaunch, parameter: KernelParameter, host: str, calls: list[tuple[int, list[str]]]
 ) -> DraftMap:
     masked = launch.source.masked
@@ -138,7 +138,7 @@ def _read(
         if plain(given[0]).lstrip("&") != plain(host):
             continue
         names = IDENTIFIER.findall(plain(given[_ADDRESS]))
-        sizes, box = (_listed(masked, given[place], at) for place in (_SIZES, _BOX))
+        sizes, box = (_read_initializer(masked, given[place], at) for place in (_SIZES, _BOX))
         kind = given[_TYPE].rpartition("DATA_TYPE_")[2]
         swizzle, promotion = (
             re.search(r"_(?:L2_)?(\d+)B$", given[place]) for place in (_SWIZZLE, _PROMOTION)
@@ -161,7 +161,7 @@ def _read(
     return DraftMap(parameter)
 
 
-def _listed(masked: str, text: str, before: int) -> tuple[str, ...]:
+def _read_initializer(masked: str, text: str, before: int) -> tuple[str, ...]:
     """Read the initializer of an array: the last one before an offset, or one in its place."""
     initializer = rf"\b{re.escape(plain(text))}\s*(?:\[[^\]]*\])?\s*=?\s*\{{([^{{}}]*)\}}"
     found = [match[1] for match in re.finditer(initializer, masked[:before])]

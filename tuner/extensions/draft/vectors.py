@@ -52,7 +52,7 @@ struct alignas(sizeof(T) * N) {name} {{
 """
 
 
-def vectorized(
+def find_vector_edits(
     site: VectorSite, packs: Sequence[Pack], hole: str, masked: str, kind: str
 ) -> Iterator[Edit]:
     """Yield the edits that give a thread so many neighbours as the hole says, in `kind`s."""

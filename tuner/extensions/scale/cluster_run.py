@@ -89,7 +89,7 @@ def _group(
     """Open the slots that are free, by their names; those that cannot be had are told of."""
     from tuner.extensions.scale.cluster.coordinator import LeftOutError
 
-    found = cluster.fitting(wanted, wait_s=cluster.settings.patience.rejoin_s)
+    found = cluster.fitting(wanted, wait_s=cluster.settings.timeouts.rejoin_s)
     names = [info.name for info in found]
     most = len(names) if gpus == ALL else int(gpus)
     members: dict[str, RemoteDevice] = {}
@@ -109,7 +109,7 @@ def _group(
                     raise error
                 failures.append(error)
         if failures and not members:
-            raise _joined(cluster, failures)
+            raise _join_failures(cluster, failures)
         if not members:  # which says why there is none
             device = opened(wanted, 0.0)
             members[device.name] = device
@@ -128,7 +128,7 @@ def _group(
         raise
 
 
-def _joined(cluster: Cluster, failures: Sequence[DeviceError]) -> DeviceError:
+def _join_failures(cluster: Cluster, failures: Sequence[DeviceError]) -> DeviceError:
     """Make one error of why no slot could be opened, and of the workers that were never asked."""
     from tuner.extensions.scale.cluster.coordinator import LeftOutError
 

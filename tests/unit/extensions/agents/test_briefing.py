@@ -19,7 +19,7 @@ from tuner.extensions.agents.briefing import (
     stable_text,
 )
 from tuner.extensions.agents.findings import search_findings
-from tuner.extensions.agents.prompts import clipped, numbered, one_line, quoted, size
+from tuner.extensions.agents.prompts import clip_text, number_lines, one_line, quote_text, size
 from tuner.model.surroundings import LinkSpec, NeighbourSpec, SurroundingsSpec
 from tuner.model.trial import MOST, Finding
 
@@ -149,7 +149,7 @@ def test_old_candidates_are_left_out_by_name(silu, now):
 
 @given(st.text(alphabet="`end 0123\n~"))
 def test_no_text_ends_its_own_quotation(text):
-    head, _, opening, *body, closing, end = quoted(text, "cuda", "A text").split("\n")
+    head, _, opening, *body, closing, end = quote_text(text, "cuda", "A text").split("\n")
     fence = opening.removesuffix("cuda")
     assert closing == fence
     assert set(fence) == {"`"}
@@ -168,12 +168,12 @@ def test_no_text_ends_its_own_quotation(text):
     ],
 )
 def test_lines_are_numbered_as_the_template_counts_them(text, lines):
-    assert numbered(text) == lines
+    assert number_lines(text) == lines
 
 
 def test_a_cut_keeps_whole_lines_and_counts_the_others():
-    assert clipped("a\nb\n", 4, "more") == "a\nb\n"
-    assert clipped("aa\nbb\ncc\n", 6, "more") == "aa\nbb\n[cut here: 1 of 3 lines left out; more]"
+    assert clip_text("a\nb\n", 4, "more") == "a\nb\n"
+    assert clip_text("aa\nbb\ncc\n", 6, "more") == "aa\nbb\n[cut here: 1 of 3 lines left out; more]"
 
 
 def test_a_text_becomes_one_line_of_bounded_length():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from feedback_samples import grid
 
-from tuner.extensions.agents.findings import SAMPLE, constrained, search_findings
+from tuner.extensions.agents.findings import SAMPLE, find_tight_condition, search_findings
 from tuner.model.config import Parameter, SearchSpace
 from tuner.model.expressions import Expression
 from tuner.model.kernel import Workload
@@ -204,7 +204,7 @@ def space(*texts: str, parameters=PARAMETERS) -> SearchSpace:
 
 
 def test_the_strictest_constraint_is_named_with_its_share_and_where_it_is_strictest():
-    (found,) = constrained(space("block >= 128", "block * items <= 64 * min(T, 4)"), NAMES)
+    (found,) = find_tight_condition(space("block >= 128", "block * items <= 64 * min(T, 4)"), NAMES)
     assert found.topic == "constraint"
     # At T 1 only 64 x 1 of the 16 products is left, at T 1024 six of them.
     assert found.value == pytest.approx(100 * (15 / 16 + 10 / 16) / 2)
@@ -216,16 +216,16 @@ def test_the_strictest_constraint_is_named_with_its_share_and_where_it_is_strict
 
 def test_a_large_space_is_judged_by_a_sample():
     many = tuple(Parameter(f"p{n}", (1, 2, 3, 4)) for n in range(8))
-    (found,) = constrained(space("p0 == 1 and p7 == 1", parameters=many), NAMES)
+    (found,) = find_tight_condition(space("p0 == 1 and p7 == 1", parameters=many), NAMES)
     assert found.value == pytest.approx(100 * 15 / 16, abs=1)
     assert f"(of {SAMPLE} looked at)" in found.text
 
 
 def test_a_constraint_that_cannot_be_asked_counts_as_broken():
-    (found,) = constrained(space("16 // (items - 1) > 0 and items > 4"), NAMES)
+    (found,) = find_tight_condition(space("16 // (items - 1) > 0 and items > 4"), NAMES)
     assert found.value == pytest.approx(75)
 
 
 @pytest.mark.parametrize("texts", [(), ("block >= 128",), ("items == 1 or T > 16",)])
 def test_what_leaves_most_is_not_told(texts):
-    assert not list(constrained(space(*texts), NAMES))
+    assert not list(find_tight_condition(space(*texts), NAMES))

@@ -11,8 +11,8 @@ from tuner.extensions.agents.training import (
     FORMATS,
     REFUSED_REWARD,
     SLOWEST,
+    explain_left_out,
     reward_of,
-    told,
     trajectories,
     write_trajectories,
 )
@@ -111,7 +111,7 @@ def test_rounds_of_an_agent_that_says_nothing_are_left_out(note, session):
     note(2).is_idle()
     made = trajectories(session, "sft")
     assert not made.rows
-    assert told(made.left_out) == (
+    assert explain_left_out(made.left_out) == (
         "round 1: no messages: its agent is not a model; round 2: the agent had nothing to try"
     )
 

@@ -29,10 +29,12 @@ class Defaults:
     resume: Path | None
 
 
-def tuned(defaults: Defaults, request: StartRequest, seat: Handoff, watch: Watch) -> Ending:
+def run_session(
+    defaults: Defaults, request: StartRequest, handoff: Handoff, watch: Watch
+) -> Ending:
     """Run a session from its opening to its end; return what stopped it instead of raising."""
     try:
-        return _run(defaults, request, seat, watch)
+        return _run(defaults, request, handoff, watch)
     except TunerError as error:
         return Ending(str(error), failed=True)
     except KeyboardInterrupt as stopped:
@@ -41,7 +43,7 @@ def tuned(defaults: Defaults, request: StartRequest, seat: Handoff, watch: Watch
         return Ending(f"stopped; `start` with resume goes on: {watch.session}", failed=True)
 
 
-def _run(defaults: Defaults, request: StartRequest, seat: Handoff, watch: Watch) -> Ending:
+def _run(defaults: Defaults, request: StartRequest, handoff: Handoff, watch: Watch) -> Ending:
     resume = request.resume or (None if request.kernel else defaults.resume)
     kernel = None if resume else request.kernel or defaults.kernel
     if resume is None and kernel is None:
@@ -54,7 +56,7 @@ def _run(defaults: Defaults, request: StartRequest, seat: Handoff, watch: Watch)
         left_out = {"space", "workloads", "operators"}
     kept = {name: value for name, value in defaults.settings.items() if name not in left_out}
     stated = {**kept, **request.settings}
-    agent = McpAgent(seat)
+    agent = McpAgent(handoff)
 
     def opened(run: OpenRun) -> None:
         watch.session, agent.recap = run.session.directory, partial(recap, run.session)

@@ -30,7 +30,7 @@ from tuner.extensions.agents.mcp.arguments import (
 )
 from tuner.extensions.agents.mcp.session_runner import Run, SessionRunner
 from tuner.extensions.agents.rounds import REPAIRS
-from tuner.extensions.agents.tools.arguments import checked
+from tuner.extensions.agents.tools.arguments import check_arguments
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError, TunerError
 from tuner.session.events import Tool
@@ -52,8 +52,8 @@ Context = ServerRequestContext[Any, Any]
 class Service:
     """Answer a client's requests; `wait_s` is the longest that a call waits for the run."""
 
-    def __init__(self, desk: SessionRunner, wait_s: float) -> None:
-        self._desk, self._wait_s = desk, wait_s
+    def __init__(self, runner: SessionRunner, wait_s: float) -> None:
+        self._runner, self._wait_s = runner, wait_s
         self._opening = anyio.Lock()
         # Not those that answers are written in: however many calls wait, others are answered.
         self._threads = anyio.CapacityLimiter(MOST_THREADS)
@@ -75,7 +75,7 @@ class Service:
     async def _list(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        tools = self._desk.tools()
+        tools = self._runner.tools()
         self._listed = tools
         return types.ListToolsResult(
             tools=[
@@ -103,16 +103,16 @@ class Service:
     ) -> types.CallToolResult:
         if name not in LEADING:
             return await self._tool(context, name, arguments)
-        given = checked(LEADING[name], name, arguments)
+        given = check_arguments(LEADING[name], name, arguments)
         if isinstance(given, StartArguments):
             return await self._start(context, given)
         if isinstance(given, BriefingArguments):
-            run = self._desk.current
-            if run.seat.question is None:
-                await self._until(context, run, run.seat.turn, lambda: _waited_for(run))
-            question = run.seat.question
+            run = self._runner.current
+            if run.handoff.question is None:
+                await self._until(context, run, run.handoff.turn, lambda: _waited_for(run))
+            question = run.handoff.question
             if question is None:
-                return _ended(run) if run.over else _result(_busy(run))
+                return _result_of_end(run) if run.over else _result(_busy(run))
             new = self._briefed is not run
             self._briefed = run
             parts = [question.rules] if new or given.whole else []
@@ -132,41 +132,41 @@ class Service:
 
     async def _start(self, context: Context, given: StartArguments) -> types.CallToolResult:
         async with self._opening:
-            run = self._desk.start(given)
+            run = self._runner.start(given)
         await self._until(context, run, 0)
         if run.over:
-            return _ended(run)
-        if run.seat.question is None:
+            return _result_of_end(run)
+        if run.handoff.question is None:
             return _result(f"started; {_busy(run)}")
-        return _result(f"{run.watch.text()}\n\nRound {run.seat.question.round} is open. {_READ}")
+        return _result(f"{run.watch.text()}\n\nRound {run.handoff.question.round} is open. {_READ}")
 
     async def _submit(self, context: Context, given: SubmitArguments) -> types.CallToolResult:
-        run = self._desk.current
-        asked = run.seat.question
+        run = self._runner.current
+        asked = run.handoff.question
         noted = len(run.watch.notes)
-        turn = run.seat.submit(given.submission())
+        turn = run.handoff.submit(given.submission())
         await self._until(context, run, turn)
-        question = run.seat.question
+        question = run.handoff.question
         if question is not None and asked is not None and question.round == asked.round:
             return _result(_refusal(question.problem, question.refusals), failed=True)
         if question is not None:
             return _result(f"{question.recap}\n\nRound {question.round} is open. {_READ}")
         if run.over:
-            return _ended(run)
+            return _result_of_end(run)
         told = "\n".join(f"- {note}" for note in run.watch.notes[noted:])
         return _result(f"{told}\n\n{_busy(run)}")
 
     async def _finish(self, context: Context) -> types.CallToolResult:
-        run = self._desk.current
-        run.seat.finish()
-        await self._until(context, run, run.seat.turn, lambda: run.over)
-        return _ended(run) if run.over else _result(_busy(run, "finish"))
+        run = self._runner.current
+        run.handoff.finish()
+        await self._until(context, run, run.handoff.turn, lambda: run.over)
+        return _result_of_end(run) if run.over else _result(_busy(run, "finish"))
 
     def _status(self) -> types.CallToolResult:
-        run = self._desk.current
+        run = self._runner.current
         if run.over:
-            return _ended(run)
-        question = run.seat.question
+            return _result_of_end(run)
+        question = run.handoff.question
         if question is None:
             doing = f"now: {run.watch.line()}"
         else:
@@ -176,11 +176,11 @@ class Service:
     async def _tool(
         self, context: Context, name: str, arguments: Mapping[str, Any]
     ) -> types.CallToolResult:
-        known = [tool.name for tool in self._desk.tools()]
+        known = [tool.name for tool in self._runner.tools()]
         if name not in known:
             raise InputError(f"there is no tool {name[:80]!r}", remedy=f"tools: {', '.join(known)}")
-        run = self._desk.current
-        call = run.seat.call(name, arguments)
+        run = self._runner.current
+        call = run.handoff.call(name, arguments)
         call.waiting += 1
         try:
             with anyio.move_on_after(self._wait_s):
@@ -190,7 +190,7 @@ class Service:
                     await context.session.report_progress(seconds, None, f"{name} runs")
         except anyio.get_cancelled_exc_class():
             call.waiting -= 1
-            run.seat.drop(call)
+            run.handoff.drop(call)
             raise
         call.waiting -= 1
         if not call.result.done():
@@ -198,11 +198,11 @@ class Service:
                 f"{name} is not done yet; call it again with the same arguments to wait on",
                 failed=True,
             )
-        run.seat.taken(call)
+        run.handoff.taken(call)
         try:
             return _result(call.result.result())
         except CancelledError:
-            return _ended(run)
+            return _result_of_end(run)
 
     async def _until(
         self,
@@ -212,11 +212,11 @@ class Service:
         reached: Callable[[], bool] | None = None,
     ) -> None:
         """Wait for the next question or the end of the rounds, and no longer than is allowed."""
-        reached = reached or (lambda: run.seat.turn > turn or run.over or run.watch.deciding)
+        reached = reached or (lambda: run.handoff.turn > turn or run.over or run.watch.deciding)
         with anyio.move_on_after(self._wait_s):
             seconds = 0.0
             while not reached():
-                await self._in_thread(run.seat.wait, turn, SLICE_S)
+                await self._in_thread(run.handoff.wait, turn, SLICE_S)
                 seconds += SLICE_S
                 await context.session.report_progress(seconds, None, run.watch.line())
 
@@ -227,7 +227,7 @@ class Service:
 
     async def _tell_of_tools(self, context: Context) -> None:
         """Tell a client that has read the list that it is another one now."""
-        tools = self._desk.tools()
+        tools = self._runner.tools()
         if self._listed is None or tools == self._listed:
             return
         self._listed = tools
@@ -240,7 +240,7 @@ _READ = "Read its `briefing`."
 
 
 def _waited_for(run: Run) -> bool:
-    return run.seat.question is not None or run.over or run.watch.deciding
+    return run.handoff.question is not None or run.over or run.watch.deciding
 
 
 def _refusal(problem: str, refusals: int) -> str:
@@ -254,7 +254,7 @@ def _busy(run: Run, again: str = "briefing") -> str:
     return f"not ready yet: {run.watch.line()}; call `{again}` to wait on"
 
 
-def _ended(run: Run) -> types.CallToolResult:
+def _result_of_end(run: Run) -> types.CallToolResult:
     ending = run.ending
     said = ending.text if ending.data is None else f"The run is over.\n\n{ending.text}"
     return types.CallToolResult(
@@ -274,7 +274,7 @@ MOST_LINE_BYTES = 16 << 20
 
 
 @contextmanager
-def reserved() -> Iterator[tuple[int, int]]:
+def reserve_stdio() -> Iterator[tuple[int, int]]:
     """Give copies of standard input and output that nothing else in the process knows.
 
     Until the end, whoever reads standard input finds it empty, and what is printed goes to
@@ -337,19 +337,19 @@ INTERRUPTED = 130
 STOPPING_S = 60.0
 
 
-def serve(desk: SessionRunner, *, wait_s: float) -> int:
+def serve(runner: SessionRunner, *, wait_s: float) -> int:
     """Serve until the client goes or a signal comes, then stop the run; return the exit code."""
-    with reserved() as (incoming, outgoing):
-        code = anyio.run(_serve, desk, wait_s, incoming, outgoing)
+    with reserve_stdio() as (incoming, outgoing):
+        code = anyio.run(_serve, runner, wait_s, incoming, outgoing)
         # A client that grows impatient ends in earnest soon after.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        desk.join(STOPPING_S)
+        runner.join(STOPPING_S)
     return code
 
 
-async def _serve(desk: SessionRunner, wait_s: float, incoming: int, outgoing: int) -> int:
+async def _serve(runner: SessionRunner, wait_s: float, incoming: int, outgoing: int) -> int:
     codes: list[int] = []
-    server = Service(desk, wait_s).server()
+    server = Service(runner, wait_s).server()
     options = server.create_initialization_options(NotificationOptions(tools_changed=True))
     # Read one by one, they are all that the transport wants of a file.
     lines = cast("anyio.AsyncFile[str]", Lines(incoming))
@@ -361,7 +361,7 @@ async def _serve(desk: SessionRunner, wait_s: float, incoming: int, outgoing: in
                 await server.run(reading, writing, options)
             group.cancel_scope.cancel()
     finally:
-        desk.stop()
+        runner.stop()
     return codes[0] if codes else 0
 
 

@@ -39,13 +39,13 @@ LAST: tuple[Phase, ...] = ("finals", "checks", "done")
 
 
 class Watch:
-    """Keep the last snapshot of a run and all its notes, and stop it where its seat says so.
+    """Keep the last snapshot of a run and all its notes, and stop it where its handoff says so.
 
     `view` is told as well. `session` is the run's folder once there is one.
     """
 
-    def __init__(self, seat: Handoff, view: Listener) -> None:
-        self._seat, self._view = seat, view
+    def __init__(self, handoff: Handoff, view: Listener) -> None:
+        self._handoff, self._view = handoff, view
         self._progress: Progress | None = None
         self.notes: list[str] = []
         self.session: Path | None = None
@@ -56,7 +56,7 @@ class Watch:
         if progress.note:
             self.notes.append(progress.note)
         self._view.update(progress)
-        if self._seat.stopping:
+        if self._handoff.stopping:
             raise KeyboardInterrupt
 
     @property
@@ -110,8 +110,8 @@ class Run:
     """A session that is being run in its thread."""
 
     def __init__(self, request: StartRequest, tuning: Tuning, view: Listener) -> None:
-        self.seat = Handoff()
-        self.watch = Watch(self.seat, view)
+        self.handoff = Handoff()
+        self.watch = Watch(self.handoff, view)
         self._request, self._tuning = request, tuning
         self._ending: Ending | None = None
         # Not waited for where a process is to end at once: what is measured is on disk.
@@ -121,7 +121,7 @@ class Run:
     @property
     def over(self) -> bool:
         """Whether it has ended."""
-        return self.seat.closed
+        return self.handoff.closed
 
     @property
     def ending(self) -> Ending:
@@ -135,9 +135,9 @@ class Run:
 
     def _work(self) -> None:
         try:
-            self._ending = self._tuning(self._request, self.seat, self.watch)
+            self._ending = self._tuning(self._request, self.handoff, self.watch)
         finally:
-            self.seat.close()
+            self.handoff.close()
 
 
 class SessionRunner:
@@ -188,13 +188,13 @@ class SessionRunner:
 
         Not every client reads the list again when it is told that it has changed.
         """
-        of_round = None if self._run is None else self._run.seat.tools
+        of_round = None if self._run is None else self._run.handoff.tools
         return (*leading_tools(), *(_catalogue() if of_round is None else of_round))
 
     def stop(self) -> None:
         """Have the run stop as Ctrl-C does; its session can be resumed."""
         if self._run is not None:
-            self._run.seat.stop()
+            self._run.handoff.stop()
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the end of the run; tell whether it came."""

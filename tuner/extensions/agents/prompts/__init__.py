@@ -38,12 +38,22 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    written = (clipped, fenced, joined, numbered, one_line, quoted, settings, size, table)
+    written = (
+        clip_text,
+        fence_text,
+        join_names,
+        number_lines,
+        one_line,
+        quote_text,
+        settings,
+        size,
+        table,
+    )
     environment.globals.update({function.__name__: function for function in written})
     return environment
 
 
-def fenced(text: str, word: str) -> str:
+def fence_text(text: str, word: str) -> str:
     """Put a text in a fenced block that nothing inside of it can close."""
     ticks = _fence(text)
     return f"{ticks}{word}\n{text.rstrip()}\n{ticks}"
@@ -63,7 +73,7 @@ def percent(share: float) -> str:
     return f"{share * 100:.1f} %" if share < 0.02 else f"{share * 100:.0f} %"
 
 
-def joined(names: Iterable[str], most: int = 4, comma: str = ", ") -> str:
+def join_names(names: Iterable[str], most: int = 4, comma: str = ", ") -> str:
     """List the first few names: `a, b and 4 more`."""
     known = list(names)
     more = f" and {len(known) - most} more" if len(known) > most else ""
@@ -72,7 +82,7 @@ def joined(names: Iterable[str], most: int = 4, comma: str = ", ") -> str:
 
 def keys(workloads: Iterable[Workload]) -> str:
     """List the first few workloads, as files are keyed by them."""
-    return joined((workload.key for workload in workloads), most=3, comma="; ")
+    return join_names((workload.key for workload in workloads), most=3, comma="; ")
 
 
 def values(found: Iterable[Value]) -> str:
@@ -89,7 +99,7 @@ def one_line(text: str, most: int = 160) -> str:
     return line if len(line) <= most else line[: most - 3].rstrip() + "..."
 
 
-def clipped(text: str, most: int, rest: str) -> str:
+def clip_text(text: str, most: int, rest: str) -> str:
     """Keep whole lines up to so many characters and say what was cut; `rest` says where it is."""
     if len(text) <= most:
         return text
@@ -100,7 +110,7 @@ def clipped(text: str, most: int, rest: str) -> str:
     return "\n".join([*kept, f"[cut here: {cut} of {len(lines)} lines left out; {rest}]"])
 
 
-def quoted(text: str, language: str, what: str) -> str:
+def quote_text(text: str, language: str, what: str) -> str:
     """Quote a text that may say anything, so that nothing in it can end the quotation.
 
     The fence is longer than any run of backticks inside, and both ends carry a digest of the text,
@@ -113,7 +123,7 @@ def quoted(text: str, language: str, what: str) -> str:
     return f"{head}\n\n{fence}{language}\n{body}{fence}\nend {digest}"
 
 
-def numbered(text: str) -> str:
+def number_lines(text: str) -> str:
     lines = _lines(text)
     width = len(str(len(lines)))
     return "\n".join(f"{number:>{width}}| {line}" for number, line in enumerate(lines, 1))

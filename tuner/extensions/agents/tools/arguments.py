@@ -64,7 +64,7 @@ class ToolBudget:
             self._seconds += time.monotonic() - started_s
 
 
-def cut(text: str, most: int, rest: str) -> str:
+def cut_text(text: str, most: int, rest: str) -> str:
     """Keep a text's first `most` characters, whole lines if possible, and say what was cut.
 
     `rest` says how to see what is left out.
@@ -76,7 +76,7 @@ def cut(text: str, most: int, rest: str) -> str:
     return f"{kept}\n[cut: {len(text) - len(kept)} of {len(text)} characters left out; {rest}]"
 
 
-def shortened(line: str, most: int) -> str:
+def shorten_line(line: str, most: int) -> str:
     if len(line) <= most:
         return line
     return f"{line[:most]}... [{len(line) - most} more characters]"
@@ -216,7 +216,7 @@ def _plain(value: Any) -> Any:
     return kept
 
 
-def checked(model: type[_Model], name: str, arguments: Mapping[str, Any]) -> _Model:
+def check_arguments(model: type[_Model], name: str, arguments: Mapping[str, Any]) -> _Model:
     """Check a tool's arguments; null is as absent. Raises `InputError` with all mistakes."""
     given = {key: value for key, value in arguments.items() if value is not None}
     try:
@@ -245,15 +245,14 @@ def _problem(error: Any, model: type[ToolArguments]) -> str:
         return f"- {where!r} is no argument; there are: {', '.join(model.model_fields)}"
     if error["type"] == "missing":
         return f"- {where} is missing"
+    given = show_value(error["input"])
     if where.startswith("config."):
-        return (
-            f"- {where!r}: a number, a text or a boolean is needed; found {shown(error['input'])}"
-        )
+        return f"- {where!r}: a number, a text or a boolean is needed; found {given}"
     message = error["msg"][:1].lower() + error["msg"][1:]
-    return f"- {where}: {message}; found {shown(error['input'])}"
+    return f"- {where}: {message}; found {given}"
 
 
-def shown(value: object) -> str:
+def show_value(value: object) -> str:
     """Write a value that may be anything, in a few words."""
     if isinstance(value, int) and value.bit_length() > 64:
         return "a number of over 64 bits"

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from tuner.extensions.agents.tools.arguments import SearchSourceArguments, ToolLimits, shortened
+from tuner.extensions.agents.tools.arguments import SearchSourceArguments, ToolLimits, shorten_line
 from tuner.extensions.agents.tools.trying import lines_of
 from tuner.model.errors import InputError
 from tuner.process.files import read_regular
@@ -41,10 +41,10 @@ class SourceFolders:
 
     def text_of(self, path: str, first_line: int, last_line: int | None) -> str:
         """Show lines of a file, or list a folder."""
-        place = self._found(path)
+        place = self._find_path(path)
         if place is None:
             return "source folders:\n" + "\n".join(f"- {name}/" for name in self._roots)
-        shown = _shown(path)
+        shown = _short_path(path)
         if place.is_dir():
             return f"{shown}:\n{self._listing(place)}"
         text = self._text(place)
@@ -54,13 +54,13 @@ class SourceFolders:
                 remedy=f"text of at most {self._limits.file_bytes} bytes can",
             )
         most = self._limits.line_characters
-        lines = "\n".join(shortened(line.rstrip("\r"), most) for line in text.split("\n"))
+        lines = "\n".join(shorten_line(line.rstrip("\r"), most) for line in text.split("\n"))
         return f"{shown}:\n{lines_of(lines, first_line, last_line)}"
 
     def search(self, wanted: SearchSourceArguments, deadline_s: float) -> str:
         """List lines that hold a text as `path:line: text`; files near the top come first."""
-        top = self._found(wanted.folder)
-        roots = self._roots.items() if top is None else [(_shown(wanted.folder), top)]
+        top = self._find_path(wanted.folder)
+        roots = self._roots.items() if top is None else [(_short_path(wanted.folder), top)]
         most = min(wanted.most, self._limits.matches)
         sought = re.escape(wanted.text)
         pattern = re.compile(
@@ -77,7 +77,7 @@ class SourceFolders:
                 if len(matches) == most:
                     return _summary(matches, files, "there are more: look for a longer text")
                 matches.append(
-                    f"{name}:{number}: {shortened(line.strip(), self._limits.line_characters)}"
+                    f"{name}:{number}: {shorten_line(line.strip(), self._limits.line_characters)}"
                 )
         return _summary(matches, files, "")
 
@@ -95,7 +95,7 @@ class SourceFolders:
             roots[next(one for one in free if one not in roots)] = place
         return roots
 
-    def _found(self, text: str) -> Path | None:
+    def _find_path(self, text: str) -> Path | None:
         """Find a file or folder; None stands for all folders together."""
         if text.strip() in ("", ".", "./"):
             return None
@@ -105,12 +105,12 @@ class SourceFolders:
         if root is None or any(part.startswith(".") for part in parts) or "\0" in text:
             names = ", ".join(f"{name}/" for name in self._roots)
             raise InputError(
-                f"{_shown(text)} is in no source folder",
+                f"{_short_path(text)} is in no source folder",
                 remedy=f"a path starts with one of {names}; no part of it starts with a dot",
             )
         above = text.rstrip("/").rpartition("/")[0]
         missing = InputError(
-            f"there is no {_shown(text)}", remedy=f"read_source {above!r} lists it"
+            f"there is no {_short_path(text)}", remedy=f"read_source {above!r} lists it"
         )
         try:
             place = root.joinpath(*parts[1:]).resolve(strict=True)
@@ -194,8 +194,8 @@ def _summary(matches: list[str], files: int, why: str) -> str:
     return "\n".join([*matches, end])
 
 
-def _shown(path: str) -> str:
-    return shortened(path.rstrip("/"), 200)
+def _short_path(path: str) -> str:
+    return shorten_line(path.rstrip("/"), 200)
 
 
 FOLDER = Path(__file__).parent / "notes"
@@ -220,5 +220,5 @@ def contents() -> dict[str, str]:
     return {name: note(name).partition("\n")[0].removeprefix("# ") for name in names()}
 
 
-def listed() -> str:
+def list_notes() -> str:
     return "\n".join(f"- {name}: {title}" for name, title in contents().items())

@@ -22,8 +22,8 @@ from tuner.extensions.agents.tools.arguments import (
     ToolArguments,
     ToolBudget,
     ToolLimits,
-    checked,
-    cut,
+    check_arguments,
+    cut_text,
     schema,
 )
 from tuner.extensions.agents.tools.reading import SourceFolders, cuda_headers
@@ -166,7 +166,7 @@ class RoundTools:
             return f"not run: {refusal}"
         with self._budget.call() as deadline_s:
             try:
-                given = checked(offer.model, name, arguments)
+                given = check_arguments(offer.model, name, arguments)
                 text = self._run(name, given, deadline_s)
             except SessionError:
                 raise
@@ -176,7 +176,7 @@ class RoundTools:
                 text = in_words(text, self._bench.plan)
         # Names of files need not be UTF-8.
         whole = text.encode(errors="replace").decode()
-        return cut(whole, self._bench.limits.characters, offer.rest)
+        return cut_text(whole, self._bench.limits.characters, offer.rest)
 
     def _run(self, name: str, given: Any, deadline_s: float) -> str:
         bench = self._bench
@@ -196,19 +196,19 @@ class RoundTools:
             case "search_source":
                 return bench.sources.search(given, deadline_s)
             case "read_notes":
-                return reading.note(given.name) if given.name else reading.listed()
+                return reading.note(given.name) if given.name else reading.list_notes()
         timed = name in ("measure", "profile")
         choice = self._drafts.choice(given, self._budget.calls, timed=timed)
         match name:
             case "render":
-                return trying.rendered(choice, given.first_line, given.last_line)
+                return trying.show_rendered(choice, given.first_line, given.last_line)
             case "compile":
-                return trying.compiled(choice, bench.reporting, bench.info)
+                return trying.show_compiled(choice, bench.reporting, bench.info)
             case "verify":
-                return trying.verified(choice)
+                return trying.show_verified(choice)
             case "measure":
-                return trying.measured(choice, bench.baseline_us, bench.info)
-        return trying.profiled(choice, bench.profiling, bench.info)
+                return trying.show_measured(choice, bench.baseline_us, bench.info)
+        return trying.show_profiled(choice, bench.profiling, bench.info)
 
     def _search(self, given: SearchArguments, deadline_s: float) -> str:
         bench, left = self._bench, self._budget.configs
@@ -224,7 +224,7 @@ class RoundTools:
             )
         finally:
             self._budget.configs -= len(trials)
-        text = trying.searched(draft, workload, pool, trials, bench.baseline_us, bench.info)
+        text = trying.show_searched(draft, workload, pool, trials, bench.baseline_us, bench.info)
         if most < given.configs:
             text += f"\n[{given.configs} were asked for, {most} could be had]"
         return text

@@ -13,13 +13,13 @@ from tuner.analysis.base import METRICS, MachineCode
 from tuner.analysis.sass import codes, disassemble
 from tuner.device.base import DeviceInfo, Outcome
 from tuner.extensions.agents.base import Answer
-from tuner.extensions.agents.gate import drafted, find_mismatch
+from tuner.extensions.agents.gate import find_mismatch, read_draft
 from tuner.extensions.agents.tools.arguments import (
     ChoiceArguments,
     DraftArguments,
     ToolLimits,
     WorkloadArguments,
-    shown,
+    show_value,
 )
 from tuner.model.config import Config, Parameter, format_value
 from tuner.model.errors import InputError, SessionError, SpaceError
@@ -118,7 +118,7 @@ class Drafts:
                 raise InputError(f"the {what} has {len(text)} characters, over {most}")
         folder = self.folder_of(number)
         try:
-            plan = drafted(Answer(template, space), self._plan, folder, DRAFT)
+            plan = read_draft(Answer(template, space), self._plan, folder, DRAFT)
         except OSError as error:
             raise SessionError(
                 f"cannot write a draft: {error.strerror}",
@@ -198,7 +198,7 @@ def _value(parameter: Parameter, given: Value) -> Value:
         if value == given and isinstance(value, bool) == isinstance(given, bool):
             return value
     raise SpaceError(
-        f"{parameter.name} cannot be {shown(given)}",
+        f"{parameter.name} cannot be {show_value(given)}",
         remedy=f"values: {', '.join(map(format_value, parameter.values))}",
     )
 
@@ -214,7 +214,7 @@ MOST_PLACES = 6
 MOST_CLASSES = 12
 
 
-def rendered(choice: DraftConfig, first_line: int, last_line: int | None) -> str:
+def show_rendered(choice: DraftConfig, first_line: int, last_line: int | None) -> str:
     source = choice.draft.evaluator.render(choice.workload, choice.config).source
     return f"{choice}:\n{lines_of(source, first_line, last_line)}"
 
@@ -231,7 +231,9 @@ def lines_of(text: str, first_line: int, last_line: int | None) -> str:
     return "\n".join(shown)
 
 
-def compiled(choice: DraftConfig, reporting: Callable[[Plan], Evaluator], info: DeviceInfo) -> str:
+def show_compiled(
+    choice: DraftConfig, reporting: Callable[[Plan], Evaluator], info: DeviceInfo
+) -> str:
     """Compile a config and write what the compiler and the machine code say of each kernel.
 
     `reporting` makes the evaluator whose compiler is asked, for the hardware of `info`.
@@ -317,7 +319,7 @@ BEST = 5
 _RUN = frozenset({Status.LAUNCH, Status.TIMEOUT, Status.INCORRECT})
 
 
-def verified(choice: DraftConfig) -> str:
+def show_verified(choice: DraftConfig) -> str:
     require_arguments(choice)
     evaluator = choice.draft.evaluator
     outcome = evaluator.verify(evaluator.start(choice.workload, choice.config))
@@ -331,26 +333,25 @@ def verified(choice: DraftConfig) -> str:
     return f"{text}\nlargest errors, as shares of what is tolerated: {errors}" if errors else text
 
 
-def measured(
+def show_measured(
     choice: DraftConfig, baseline_us: Callable[[Workload], float], info: DeviceInfo
 ) -> str:
     trial = _trial(choice)
     if trial.time_us is None or trial.measurement is None:
         return f"{choice}: {_why(choice, trial.status, trial.reason)}"
     baseline = baseline_us(choice.workload)
-    return (
+    text = (
         f"{choice}: {trial.time_us:.4g} us; the baseline {baseline:.4g} us: "
-        f"{baseline / trial.time_us:.3g}x\n{_taken(trial.measurement, info)}{_unsearched(choice)}"
+        f"{baseline / trial.time_us:.3g}x\n{_how_measured(trial.measurement, info)}"
+    )
+    draft = choice.draft
+    broken = draft.plan.space.left_out(choice.config, draft.evaluator.names(choice.workload))
+    return (
+        f"{text}\nno search tries it; left out as slow: prune `{broken.text}`" if broken else text
     )
 
 
-def _unsearched(choice: DraftConfig) -> str:
-    draft = choice.draft
-    broken = draft.plan.space.left_out(choice.config, draft.evaluator.names(choice.workload))
-    return f"\nno search tries it; left out as slow: prune `{broken.text}`" if broken else ""
-
-
-def profiled(choice: DraftConfig, profiling: Profiling, info: DeviceInfo) -> str:
+def show_profiled(choice: DraftConfig, profiling: Profiling, info: DeviceInfo) -> str:
     trial = _trial(choice)
     if trial.status is not Status.CORRECT:
         return f"{choice}: not profiled: {_why(choice, trial.status, trial.reason)}"
@@ -421,7 +422,7 @@ def search(
         proposer.close()
 
 
-def searched(
+def show_searched(
     draft: CandidateDraft,
     workload: Workload,
     pool: Pool,
@@ -444,7 +445,7 @@ def searched(
             lines.append(f"- {trial.time_us:.4g} us, {speedup:.3g}x: {trial.config}")
         measurement = timed[0].measurement
         assert measurement is not None
-        lines.append(_taken(measurement, info))
+        lines.append(_how_measured(measurement, info))
     failed = [trial for trial in trials if trial.status is not Status.CORRECT]
     for status, count in Counter(trial.status for trial in failed).items():
         first = next(trial for trial in failed if trial.status is status)
@@ -466,7 +467,7 @@ def _why(choice: DraftConfig, status: Status, reason: str) -> str:
     return failure(choice, status, reason)
 
 
-def _taken(measurement: Measurement, info: DeviceInfo) -> str:
+def _how_measured(measurement: Measurement, info: DeviceInfo) -> str:
     times = measurement.times_us
     text = (
         f"(median of {len(times)} times of {measurement.calls_per_replay} calls each, "

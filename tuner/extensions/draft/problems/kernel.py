@@ -64,7 +64,7 @@ def inference_for(statement: Statement, launch: HostLaunch, axes: Axes) -> Infer
         for parameter in kernel.parameters
     )
     sizes = tuple({axis: Number(size, 0) for axis, size in one.items()} for one in statement.tuned)
-    fixed = _fixed(statement, launch, axes, arguments)
+    fixed = _find_fixed_axes(statement, launch, axes, arguments)
     distinct = Axes(dict(zip(statement.axes, statement.axes, strict=True)), fixed)
     held_out, edge_cases = (
         tuple(one for one in group if all(one[axis] == c.number for axis, c in fixed.items()))
@@ -80,7 +80,7 @@ def inference_for(statement: Statement, launch: HostLaunch, axes: Axes) -> Infer
     )
 
 
-def _fixed(
+def _find_fixed_axes(
     statement: Statement, launch: HostLaunch, axes: Axes, arguments: Sequence[DraftArgument]
 ) -> dict[str, Constant]:
     """Find the axes that a kernel is told by nothing: it is right for their one size alone."""

@@ -122,9 +122,9 @@ def _of_module(problem: BenchProblem) -> Statement:
     small = (small_sizes(axes, base, extents, start) for start in (0, 3))
     cases = [{axis: found[axis] for axis in axes} for found in small if found]
     _, fills = problem.at({}).inputs(device="meta")
-    arrays = tuple(_stated(tensors, texts, fills))
+    arrays = tuple(_state_arrays(tensors, texts, fills))
     fitting = [case for case in cases if _fits(arrays, case, extents({**base, **case}))]
-    arrays = _scaled(problem, arrays, [sizes, *fitting])
+    arrays = _add_scales(problem, arrays, [sizes, *fitting])
     return Statement(
         path=problem.path,
         name=problem.path.stem,
@@ -214,7 +214,7 @@ def _require_dtype(problem: BenchProblem, name: str, tensor: Any) -> None:
         )
 
 
-def _stated(
+def _state_arrays(
     tensors: Tensors, texts: Sequence[str], fills: Mapping[str, str]
 ) -> Iterator[StatedArray]:
     left = [*texts]
@@ -242,7 +242,7 @@ def _scalars(problem: BenchProblem) -> dict[str, tuple[str, str | None]]:
     }
 
 
-def _scaled(
+def _add_scales(
     problem: BenchProblem, arrays: Sequence[StatedArray], cases: Sequence[Sizes]
 ) -> tuple[StatedArray, ...]:
     """Run the problem in float64 on the first of some sizes that is small enough; add the scales.
@@ -285,7 +285,7 @@ def _of_definition(problem: Definition) -> Statement:
         for name, one in group.items():
             dtype = own_dtype(one.dtype)
             if dtype not in DTYPE_BYTES:
-                raise _refused(problem, f"`{name}` is {dtype}, which no kernel argument can be")
+                raise _refuse(problem, f"`{name}` is {dtype}, which no kernel argument can be")
             if one.shape is None:
                 scalars[name] = (dtype, None)
                 continue
@@ -342,5 +342,5 @@ def _workloads(
     return sorted(found, key=lambda sizes: [*sizes.values()]), scalars, file.name if file else ""
 
 
-def _refused(problem: Definition, message: str) -> KernelError:
+def _refuse(problem: Definition, message: str) -> KernelError:
     return KernelError(message, path=problem.path, remedy=f"dtypes: {', '.join(DTYPE_BYTES)}")

@@ -111,7 +111,7 @@ class _Arguments:
                         self.shapes.claim(tensor, (text,), said)
 
     def handed(self) -> HandedArgument:
-        scalars, outputs = self._scalars(), self._returned()
+        scalars, outputs = self._scalars(), self._find_returned()
         arguments = [name for name, one in self.shapes.tensors.items() if one.made is None]
         if not arguments:
             raise self.source.error(
@@ -202,7 +202,7 @@ class _Arguments:
         spread = (k.value for site in self.sites for k in site.call.keywords if k.arg is None)
         return any(isinstance(node, ast.Name) and node.id == name for node in spread)
 
-    def _returned(self) -> dict[str, str]:
+    def _find_returned(self) -> dict[str, str]:
         """Map the arrays that come back, and are not the launcher's own arguments, to texts."""
         found: dict[str, str] = {}
         for one in statements(self.host.body):
@@ -407,7 +407,7 @@ class _Arguments:
                 values = [self.source.literals.known(node, names) for node in each]
                 if len(values) == 1 and isinstance(values[0], tuple | list):
                     values = [*values[0]]
-                for axis, value in zip(shape, _folded(values, len(shape)), strict=False):
+                for axis, value in zip(shape, _fold(values, len(shape)), strict=False):
                     if axis in axes and type(value) is int and value > 0:
                         sizes.setdefault(axis, Number(value, made.lineno))
             if len(sizes) == len(axes):
@@ -436,7 +436,7 @@ class _Arguments:
                     }
 
 
-def _folded(sizes: Sequence[object], rank: int) -> Sequence[object]:
+def _fold(sizes: Sequence[object], rank: int) -> Sequence[object]:
     # of a tensor that is taken to have fewer dimensions the first ones are one
     further = len(sizes) - rank + 1
     first = [size for size in sizes[:further] if type(size) is int]

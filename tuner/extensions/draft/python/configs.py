@@ -87,9 +87,9 @@ def tuned_by(
     """
     autotune = kernel.decoration("autotune")
     if autotune is not None and autotune.call is not None:
-        found = _autotuned(source, kernel, autotune.call)
+        found = _read_autotune(source, kernel, autotune.call)
     else:
-        found = _launched(source, kernel, host, sites[0])
+        found = _read_launches(source, kernel, host, sites[0])
     named = {one.name for one in found.tunables}
     bad = next((name for name in named if name in RESERVED_NAMES), None)
     if bad is not None:
@@ -99,7 +99,7 @@ def tuned_by(
     return replace(found, tunables=found.tunables + more, left=found.left + left)
 
 
-def _autotuned(source: PythonSource, kernel: PythonKernel, call: ast.Call) -> TunedConfigs:
+def _read_autotune(source: PythonSource, kernel: PythonKernel, call: ast.Call) -> TunedConfigs:
     node = _argument(call, 0, "configs")
     if node is None:
         raise source.error("triton.autotune without configs", call.lineno, _REMEDY)
@@ -145,13 +145,13 @@ def _autotuned(source: PythonSource, kernel: PythonKernel, call: ast.Call) -> Tu
     return TunedConfigs(
         tuple(tunables),
         tuple(left),
-        _suggested(tunables, others),
+        _choose_suggestions(tunables, others),
         hook,
         (*notes, *told, *_ignored(call)),
     )
 
 
-def _suggested(
+def _choose_suggestions(
     tunables: Sequence[Tunable], others: Sequence[Mapping[str, Value]]
 ) -> tuple[Mapping[str, Value], ...]:
     """Choose among the file's other configs: of all that there are none says more than another.
@@ -248,7 +248,7 @@ def _heuristics(source: PythonSource, kernel: PythonKernel) -> dict[str, int]:
     return found
 
 
-def _launched(
+def _read_launches(
     source: PythonSource, kernel: PythonKernel, host: ast.FunctionDef, site: PythonLaunchSite
 ) -> TunedConfigs:
     passed, heuristics = passed_to(kernel, site.call), _heuristics(source, kernel)

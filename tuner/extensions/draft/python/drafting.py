@@ -62,7 +62,7 @@ def draft_python(
         raise source.error("a draft is of one kernel", None, f"choose one: --kernel {kernels[0]}")
     kernel = source.chosen(next(iter(kernels), None))
     try:
-        tuned, handed, code, line = _read(source, kernel)
+        tuned, handed, code, line = _read_kernel(source, kernel)
     except RecursionError as error:
         remedy = "move what is nested so deep into a file of its own"
         raise source.error("is nested too deep to be read", kernel.line, remedy) from error
@@ -89,7 +89,7 @@ def draft_python(
     )
 
 
-def _read(
+def _read_kernel(
     source: PythonSource, kernel: PythonKernel
 ) -> tuple[TunedConfigs, HandedArgument, LaunchCode, int]:
     if kernel.kind == HELION:

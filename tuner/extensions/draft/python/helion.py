@@ -63,7 +63,7 @@ def tuned_by_helion(source: PythonSource, kernel: PythonKernel) -> HelionConfig:
     """Propose the parameters of a Helion kernel; raise `KernelError` where no config says them."""
     made = _configs(source, kernel)
     line = made[0].line
-    configs = _completed(made)
+    configs = _complete_configs(made)
     tunables: list[Tunable] = []
     texts: dict[str, str] = {}
     left: list[str] = []
@@ -86,7 +86,7 @@ def tuned_by_helion(source: PythonSource, kernel: PythonKernel) -> HelionConfig:
     return HelionConfig(TunedConfigs(tuple(tunables), tuple(left), suggestions), texts)
 
 
-def _completed(made: Sequence[Made]) -> list[dict[str, Any]]:
+def _complete_configs(made: Sequence[Made]) -> list[dict[str, Any]]:
     """Give each config Helion's own value of what only others say, where that is known."""
     first_said: dict[str, Any] = {}
     for one in made:

@@ -58,7 +58,7 @@ def launch_code(
         work.note(site)
     body = [new for one in host.body for new in work.statements(one)]
     module = ast.fix_missing_locations(ast.Module(body or [ast.Pass()], []))
-    return LaunchCode((*work.bound(),), _quoted(ast.unparse(module)), untuned, heuristics)
+    return LaunchCode((*work.bound(),), _quote_plainly(ast.unparse(module)), untuned, heuristics)
 
 
 def _without_autotuner(source: PythonSource, kernel: PythonKernel) -> tuple[str, tuple[str, ...]]:
@@ -337,7 +337,7 @@ def meta_name(names: Sequence[str]) -> str:
     return names[0]
 
 
-def _quoted(code: str) -> str:
+def _quote_plainly(code: str) -> str:
     """Write plain texts in double quotes, as formatters do."""
     rows = code.splitlines(keepends=True)
     tokens = [*tokenize.generate_tokens(StringIO(code).readline)]

@@ -50,7 +50,7 @@ class Shapes:
         # What an assertion says of sizes may be named further down only.
         for _ in range(2):
             for statement in statements(host.body):
-                self._read(statement)
+                self._read_statement(statement)
 
     def _tensors(self, pointers: frozenset[str]) -> Iterator[ast.arg]:
         defaults = defaults_of(self.host)
@@ -194,10 +194,10 @@ class Shapes:
             if tensor is not None and (starred or len(parts) == 1):
                 yield tensor, count - (len(parts) - 1 if starred else 0)
 
-    def _read(self, statement: ast.stmt) -> None:
+    def _read_statement(self, statement: ast.stmt) -> None:
         match statement:
             case ast.Assert(test=test):
-                self._asserted(test)
+                self._note_assertion(test)
             case ast.Assign(targets=[ast.Tuple(elts=names)], value=value):
                 self._unpack([n.id if isinstance(n, ast.Name) else "" for n in names], value)
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -241,19 +241,19 @@ class Shapes:
     def _assign(self, name: str, value: ast.expr) -> None:
         made = allocation(value)
         if made is not None:
-            self._allocated(name, made)
+            self._note_allocation(name, made)
             return
         tensor = self.root(value)
         if tensor is not None:
             if tensor.name != name:
                 self.aliases[name] = tensor.name
-            self._reshaped(tensor, value)
+            self._note_reshape(tensor, value)
             return
         text = self.size(value, name)
         if text is not None and name not in self.sizes:
             self.sizes[name] = text
 
-    def _allocated(self, name: str, made: ast.Call) -> None:
+    def _note_allocation(self, name: str, made: ast.Call) -> None:
         if name in self.tensors and self.tensors[name].made is None:
             return  # an argument that is made where it is not given
         tensor = Tensor(name, made.lineno, made)
@@ -272,7 +272,7 @@ class Shapes:
                 tensor.rank = len(texts)
                 tensor.dims = {n: text for n, text in enumerate(texts) if text is not None}
             tensor.said = [said]
-        self._typed(tensor, made)
+        self._note_dtype(tensor, made)
         self.tensors[name] = tensor
 
     def _shape(self, node: ast.expr) -> tuple[str, ...] | None:
@@ -292,7 +292,7 @@ class Shapes:
                 return None if None in texts else tuple(one for one in texts if one is not None)
         return None
 
-    def _typed(self, tensor: Tensor, made: ast.Call) -> None:
+    def _note_dtype(self, tensor: Tensor, made: ast.Call) -> None:
         node = next((one.value for one in made.keywords if one.arg == "dtype"), None)
         while isinstance(node, ast.BoolOp):
             node = node.values[0]
@@ -314,7 +314,7 @@ class Shapes:
             tensor.dtype = "float32"
             tensor.dtype_said = Evidence(LIKELY, f"PyTorch's default, line {made.lineno}")
 
-    def _reshaped(self, tensor: Tensor, value: ast.expr) -> None:
+    def _note_reshape(self, tensor: Tensor, value: ast.expr) -> None:
         if tensor.rank is not None or tensor.dims:
             return
         match value:
@@ -327,7 +327,7 @@ class Shapes:
             case ast.Call(func=ast.Attribute(attr="flatten")):
                 tensor.rank = 1
 
-    def _asserted(self, test: ast.expr) -> None:
+    def _note_assertion(self, test: ast.expr) -> None:
         parts = test.values if isinstance(test, ast.BoolOp) else [test]
         for part in parts:
             match part:

@@ -93,7 +93,7 @@ def require_possible(folder: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Make a folder and keep others out of it; raise `InputError` where that cannot be."""
     with writable(folder):
         folder.mkdir(parents=True, exist_ok=True)

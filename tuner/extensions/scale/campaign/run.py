@@ -12,7 +12,7 @@ from typing import Protocol
 from filelock import FileLock, Timeout
 
 from tuner.extensions.scale.campaign.jobs import CampaignJob
-from tuner.extensions.scale.campaign.ledger import JobRecord, Ledger, locked, writable
+from tuner.extensions.scale.campaign.ledger import JobRecord, Ledger, lock_folder, writable
 from tuner.extensions.scale.campaign.process import JobProcess, how_it_ended, wait_for_any
 from tuner.model.errors import INTERRUPTED, SessionError, TunerError
 from tuner.model.progress import JobOutcome, JobState, JobStatus, RunProgress
@@ -102,7 +102,7 @@ class Campaign:
         written or another campaign has it.
         """
         started_s = time.monotonic()
-        with locked(self._folder):
+        with lock_folder(self._folder):
             self._save()
             try:
                 while self._begin():

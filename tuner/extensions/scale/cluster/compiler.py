@@ -28,7 +28,7 @@ class RemoteCompiler:
     @cached_property
     def version(self) -> str:
         """Ask a worker; all have the same version of ours, and of NVRTC."""
-        return self._cluster.start(self._named()).result()
+        return self._cluster.start(self._ask_version()).result()
 
     def submit(self, request: CompileRequest) -> Future[CompileResult]:
         """Send the source, with the headers that it can reach, and return at once."""
@@ -36,25 +36,25 @@ class RemoteCompiler:
             refused: Future[CompileResult] = Future()
             refused.set_result(CompileResult(error=error))
             return refused
-        return self._cluster.start(self._compiled(request))
+        return self._cluster.start(self._compile(request))
 
     def close(self) -> None:
         """Nothing is held open here: the workers' compilers serve the next run."""
 
-    async def _named(self) -> str:
-        return str(await self._asked(NameCompiler(self._on_cpu)))
+    async def _ask_version(self) -> str:
+        return str(await self._ask_any(NameCompiler(self._on_cpu)))
 
-    async def _compiled(self, request: CompileRequest) -> CompileResult:
+    async def _compile(self, request: CompileRequest) -> CompileResult:
         moved, bundle = request_bundle(request)
         work = Compile(moved, bundle.files, self._on_cpu)
         try:
-            result: CompileResult = await self._asked(work, bundle)
+            result: CompileResult = await self._ask_any(work, bundle)
         except LostTooOftenError as error:
             return CompileResult(error=error.message)
         return replace(result, error=bundle.at_home(result.error))
 
-    async def _asked(self, work: Work, bundle: Bundle | None = None) -> Any:
-        cluster, deadline_s = self._cluster, self._cluster.settings.patience.compile_s
+    async def _ask_any(self, work: Work, bundle: Bundle | None = None) -> Any:
+        cluster, deadline_s = self._cluster, self._cluster.settings.timeouts.compile_s
         lost: list[str] = []
         while len(lost) < MOST_LOSSES:
             slot = await cluster.compiling_slot(on_cpu=self._on_cpu)

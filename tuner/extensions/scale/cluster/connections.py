@@ -31,7 +31,7 @@ class Connections:
 
         Raises `UnreachableError` where nothing was sent, `OSError` where no answer came of it.
         """
-        comm = await self._connected()
+        comm = await self._connect()
         try:
             await comm.write({"op": TOPIC, "pool": pool, "sealed": sealed})
             said = await comm.read()
@@ -52,7 +52,7 @@ class Connections:
         while self._idle:
             self._idle.pop().abort()
 
-    async def _connected(self) -> Comm:
+    async def _connect(self) -> Comm:
         from distributed.comm import connect
 
         while self._idle:

@@ -41,7 +41,7 @@ from tuner.extensions.scale.cluster.network import (
     require_scheduler,
     security_of,
 )
-from tuner.extensions.scale.cluster.signing import SHARE_ONE, ForgedError, Seal, read_token
+from tuner.extensions.scale.cluster.signing import SHARE_ONE, ForgedError, MessageSigner, read_token
 from tuner.extensions.scale.cluster.task import answer
 from tuner.model.cluster import ClusterSettings
 from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, WorkerError
@@ -95,11 +95,11 @@ class Cluster:
         require_dask()
         self.settings, self._say = settings, say
         self.address = require_address(settings.address)
-        self._seal = Seal(read_token(settings.token_file))
+        self._signer = MessageSigner(read_token(settings.token_file))
         security = security_of(settings.tls, "client")
         self._tls = security.get_connection_args("client")
-        patience = settings.patience
-        require_scheduler(self.address, security, "client", patience.connect_s)
+        timeouts = settings.timeouts
+        require_scheduler(self.address, security, "client", timeouts.connect_s)
         self._holder, self._number = secrets.token_hex(16), 0
         self._slots: dict[str, MemberSlot] = {}
         # Why a worker of this name is not asked, and what to do.
@@ -115,7 +115,7 @@ class Cluster:
 
         with refused_connection(self.address):
             self._client: Client = Client(
-                self.address, security=security, timeout=patience.connect_s, set_as_default=False
+                self.address, security=security, timeout=timeouts.connect_s, set_as_default=False
             )
         self._loop: asyncio.AbstractEventLoop = self._client.loop.asyncio_loop
         try:
@@ -178,12 +178,12 @@ class Cluster:
         self, slot: MemberSlot, work: Work, deadline_s: float, bundle: Bundle | None = None
     ) -> Any:
         """Send work to a slot, with the files that it lacks, and wait for what comes of it."""
-        value = await self._asked(slot, work, deadline_s)
+        value = await self._ask_slot(slot, work, deadline_s)
         if isinstance(value, LacksFiles):
             assert bundle is not None
             contents = StoreFiles(bundle.contents(value.digests))
-            await self._asked(slot, contents, self.settings.patience.file_s)
-            value = await self._asked(slot, work, deadline_s)
+            await self._ask_slot(slot, contents, self.settings.timeouts.file_s)
+            value = await self._ask_slot(slot, work, deadline_s)
         if isinstance(value, LacksFiles):
             raise SlotLostError(f"{slot.info} does not keep the files that it is sent")
         return value
@@ -193,7 +193,7 @@ class Cluster:
 
         Raises `DeviceLost` where none comes.
         """
-        ends_s = time.monotonic() + self.settings.patience.rejoin_s
+        ends_s = time.monotonic() + self.settings.timeouts.rejoin_s
         while time.monotonic() < ends_s:
             if self._down is not None:
                 raise self._down
@@ -204,21 +204,21 @@ class Cluster:
             await asyncio.sleep(TAKE_AGAIN_S)
         raise DeviceLost("no worker of the cluster is left that can compile", remedy=NO_SLOT)
 
-    async def _asked(self, slot: MemberSlot, work: Work, deadline_s: float) -> Any:
+    async def _ask_slot(self, slot: MemberSlot, work: Work, deadline_s: float) -> Any:
         self._number += 1
         request = WorkRequest(slot.info.slot, self._holder, self._number, work)
         holds = isinstance(work, CallDevice | OpenKernel)
         slot.under_way += 1
         slot.working += holds
         try:
-            sealed = await self._sent(slot, request, deadline_s)
+            sealed = await self._send(slot, request, deadline_s)
         finally:
             slot.under_way -= 1
             slot.working -= holds
         if holds:
             slot.kept_s = time.monotonic()
         try:
-            said: WorkAnswer = self._seal.open("answer", sealed)
+            said: WorkAnswer = self._signer.open("answer", sealed)
         except ForgedError as error:
             # A host with another token: others go on without it.
             slot.refused = f"{slot.info}: {error.message}"
@@ -234,12 +234,12 @@ class Cluster:
             raise said.raised
         return said.value
 
-    async def _sent(self, slot: MemberSlot, request: WorkRequest, deadline_s: float) -> bytes:
+    async def _send(self, slot: MemberSlot, request: WorkRequest, deadline_s: float) -> bytes:
         if self._down is not None:
             raise self._down
         if slot.gone.done():
             raise SlotLostError(f"{slot.info} {slot.gone.result()}")
-        result = asyncio.ensure_future(self._answered(slot, request))
+        result = asyncio.ensure_future(self._request_answer(slot, request))
         try:
             ends: set[asyncio.Future[Any]] = {result, slot.gone}
             await asyncio.wait(ends, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
@@ -251,17 +251,17 @@ class Cluster:
         finally:
             result.cancel()
 
-    async def _answered(self, slot: MemberSlot, request: WorkRequest) -> bytes:
+    async def _request_answer(self, slot: MemberSlot, request: WorkRequest) -> bytes:
         """Send a request straight to its worker, or by the scheduler where that cannot be."""
-        sealed = self._seal.close("request", request)
+        sealed = self._signer.close("request", request)
         if not slot.relayed:
             try:
                 return await slot.connections.call(pool_of(request.work), sealed)
             except UnreachableError:
                 slot.relayed = True
-        return await self._relayed(slot, request, sealed)
+        return await self._relay(slot, request, sealed)
 
-    async def _relayed(self, slot: MemberSlot, request: WorkRequest, sealed: bytes) -> bytes:
+    async def _relay(self, slot: MemberSlot, request: WorkRequest, sealed: bytes) -> bytes:
         """Have the scheduler pass a request on, as a task that this worker alone can run.
 
         It costs the scheduler several times what a connection costs us.
@@ -366,7 +366,7 @@ class Cluster:
                 if slot.info.slot in self._taken or slot in refused:
                     continue
                 try:
-                    said = await self._opened(slot, kernel, bundle)
+                    said = await self._open_on(slot, kernel, bundle)
                 except ClusterLost:
                     raise
                 except DeviceLost:
@@ -405,14 +405,14 @@ class Cluster:
         reasons, remedies = zip(*found, strict=True)
         return LeftOutError("; ".join(reasons), remedy="; ".join(dict.fromkeys(remedies)))
 
-    async def _opened(
+    async def _open_on(
         self, slot: MemberSlot, kernel: OpenKernel, bundle: Bundle
     ) -> DeviceInfo | None:
         """Hold a slot and open a kernel there; None where another run holds it."""
         self._taken[slot.info.slot] = slot
         said: DeviceInfo | Held | None = None
         try:
-            said = await self.ask(slot, kernel, self.settings.patience.open_s, bundle)
+            said = await self.ask(slot, kernel, self.settings.timeouts.open_s, bundle)
         finally:
             if not isinstance(said, DeviceInfo):
                 self._taken.pop(slot.info.slot, None)
@@ -444,7 +444,7 @@ class Cluster:
             raise self._down
         try:
             asked = self._client.scheduler.identity(n_workers=-1)
-            told = await asyncio.wait_for(asked, self.settings.patience.silent_s)
+            told = await asyncio.wait_for(asked, self.settings.timeouts.silent_s)
         # The last two are what a client of Dask raises that has given up, and closed itself.
         except (OSError, TimeoutError, AttributeError, RuntimeError) as error:
             raise self._lost_scheduler() from error
@@ -456,11 +456,11 @@ class Cluster:
         for address, worker in told["workers"].items():
             if (info := read_info(worker.get(TOPIC))) is not None:
                 alive.add(info.slot)
-                self._heard(info, address, float(worker["last_seen"]))
+                self._note_worker(info, address, float(worker["last_seen"]))
         for name in self._slots.keys() - alive:
             self._lose(self._slots.pop(name), "has left the cluster")
 
-    def _heard(self, info: SlotInfo, address: str, last_seen: float) -> None:
+    def _note_worker(self, info: SlotInfo, address: str, last_seen: float) -> None:
         known = self._slots.get(info.slot)
         if known is not None and known.refused:
             self._left_out[info.name] = (known.refused, SHARE_ONE)
@@ -473,14 +473,14 @@ class Cluster:
                 return
             if known is not None and known.last_seen == last_seen:
                 return  # as silent as when it was lost
-            connections = Connections(address, self._tls, self.settings.patience.connect_s)
+            connections = Connections(address, self._tls, self.settings.timeouts.connect_s)
             known = MemberSlot(info, address, connections, self._loop.create_future())
             self._slots[info.slot] = known
         now_s = time.monotonic()
         if last_seen != known.last_seen:
             known.last_seen, known.heard_s = last_seen, now_s
-        elif now_s - known.heard_s > self.settings.patience.silent_s:
-            self._lose(known, f"was silent for {self.settings.patience.silent_s:g} s")
+        elif now_s - known.heard_s > self.settings.timeouts.silent_s:
+            self._lose(known, f"was silent for {self.settings.timeouts.silent_s:g} s")
 
     async def _watch(self) -> None:
         """Find out who is lost, and hold what this run has taken."""
@@ -492,14 +492,14 @@ class Cluster:
                 # Other threads take slots and give them back meanwhile.
                 for slot in list(self._taken.values()):
                     # A call holds the slot while it lasts, and then as long as a `Keep`.
-                    if not slot.working and now_s - slot.kept_s > self.settings.patience.keep_s:
+                    if not slot.working and now_s - slot.kept_s > self.settings.timeouts.keep_s:
                         slot.kept_s = now_s
                         self._keeping.add(task := asyncio.ensure_future(self._keep(slot)))
                         task.add_done_callback(self._keeping.discard)
 
     async def _keep(self, slot: MemberSlot) -> None:
         with suppress(DeviceError, WorkerError):  # the next call tells
-            await self.ask(slot, Keep(), self.settings.patience.silent_s)
+            await self.ask(slot, Keep(), self.settings.timeouts.silent_s)
 
     def _run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         return self.start(coroutine).result()

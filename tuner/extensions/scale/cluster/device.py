@@ -51,7 +51,7 @@ class RemoteDevice(ForwardingDevice):
         moved, self._bundle = kernel_bundle(spec)
         self._cluster, self._wanted, self._say = cluster, wanted, say
         self._kernel = OpenKernel(moved, dict(operators), self._bundle.files)
-        rejoin_s = cluster.settings.patience.rejoin_s
+        rejoin_s = cluster.settings.timeouts.rejoin_s
         self._slot, self.info = self._taken(rejoin_s if wait_s is None else wait_s)
         self._closed = False
 
@@ -67,11 +67,11 @@ class RemoteDevice(ForwardingDevice):
 
     def forward(self, name: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """Have the slot do it; a program that is lost with every worker is blamed for it."""
-        call, patience = CallDevice(name, arguments, options), self._cluster.settings.patience
+        call, timeouts = CallDevice(name, arguments, options), self._cluster.settings.timeouts
         if name not in _OF_PROGRAMS:
-            return self.call(call, patience.compare_s + options.get("seconds", 0.0))
+            return self.call(call, timeouts.compare_s + options.get("seconds", 0.0))
         try:
-            return self.call(call, patience.run_s)
+            return self.call(call, timeouts.run_s)
         except LostTooOftenError as error:
             return Outcome(Status.LAUNCH, error.message)
 
@@ -84,7 +84,7 @@ class RemoteDevice(ForwardingDevice):
     def call_part(self, part: str, method: str, *arguments: Any) -> Any:
         """Call a watching tool, by its kind, or the counters."""
         call = CallDevice(method, arguments, part=part)
-        return self.call(call, self._cluster.settings.patience.compare_s)
+        return self.call(call, self._cluster.settings.timeouts.compare_s)
 
     def call(self, call: CallDevice, deadline_s: float) -> Any:
         """Call the device, on another slot where this one is lost."""
@@ -106,7 +106,7 @@ class RemoteDevice(ForwardingDevice):
         before = self._slot
         self._cluster.release(before, Leave())
         others = self._wanted.name and self._cluster.taken
-        wait_s = 0.0 if others else self._cluster.settings.patience.rejoin_s
+        wait_s = 0.0 if others else self._cluster.settings.timeouts.rejoin_s
         try:
             self._slot, info = self._taken(wait_s)
         except ClusterLost:

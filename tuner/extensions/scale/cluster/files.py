@@ -52,7 +52,7 @@ class Bundle:
         return {digest: _content(self.places[digest]) for digest in digests}
 
     def at_home(self, text: str) -> str:
-        """Name the files of this machine in a text of `unplaced`."""
+        """Name the files of this machine in a text of `names_at_home`."""
         for name, folder in self.homes.items():
             text = text.replace(f"{_THERE}{name}", folder)
         return text
@@ -67,7 +67,7 @@ class Bundle:
             raise
 
 
-def unplaced(text: str, folder: Path) -> str:
+def names_at_home(text: str, folder: Path) -> str:
     """Take the folder of a bundle on this host out of a text; `Bundle.at_home` is the other way."""
     return text.replace(f"{folder}/", _THERE)
 
@@ -126,7 +126,7 @@ def kernel_bundle(spec: KernelSpec) -> tuple[KernelSpec, Bundle]:
     return moved, Bundle.of(((name, path) for path, name in names.items()), {"": home})
 
 
-def placed(spec: KernelSpec, folder: Path) -> KernelSpec:
+def place_spec(spec: KernelSpec, folder: Path) -> KernelSpec:
     """Turn the names of `kernel_bundle` into paths in a folder."""
     return replace(
         spec,

@@ -27,7 +27,7 @@ from tuner.extensions.scale.cluster.network import (
 )
 from tuner.extensions.scale.cluster.signing import read_token
 from tuner.extensions.scale.cluster.slot import SlotOptions
-from tuner.model.cluster import Patience, TlsFiles
+from tuner.model.cluster import Timeouts, TlsFiles
 from tuner.model.errors import DeviceError, InputError
 from tuner.process.child import ChildDiedError, ChildProcess, ChildTimeoutError
 
@@ -50,7 +50,7 @@ class HostOptions:
     compilers: int | None = None
     token_file: Path | None = None
     tls: TlsFiles | None = None
-    patience: Patience = field(default_factory=Patience)
+    timeouts: Timeouts = field(default_factory=Timeouts)
 
 
 class SlotProcess(ChildProcess):
@@ -64,7 +64,7 @@ class SlotProcess(ChildProcess):
             super().__init__("tune-slot", "tuner.extensions.scale.cluster.slot")
             self.write({}, pickle.dumps(options))
 
-    def joined(self) -> str:
+    def wait_until_joined(self) -> str:
         """Wait until it has joined; raise `DeviceError` where it cannot."""
         with _starting():
             said = self.read(START_S).header
@@ -94,7 +94,7 @@ def serve_host(options: HostOptions, say: Callable[[str], None]) -> None:
     options = replace(options, address=require_address(options.address))
     token = read_token(options.token_file)
     security = security_of(options.tls, "worker")
-    require_scheduler(options.address, security, "worker", options.patience.connect_s)
+    require_scheduler(options.address, security, "worker", options.timeouts.connect_s)
     infos = slot_infos(options)
     files = user_cache_dir() / "cluster"
     FileStore(files).prune()
@@ -109,7 +109,7 @@ def serve_host(options: HostOptions, say: Callable[[str], None]) -> None:
                     tls=options.tls,
                     scratch=scratch,
                     files=files,
-                    lease_s=options.patience.lease_s,
+                    lease_s=options.timeouts.lease_s,
                 ),
                 say,
             )
@@ -163,7 +163,7 @@ class _Keeper:
                 if self._process is not None:
                     self._process.kill()
                 self._process = SlotProcess(replace(self._options, info=info))
-                self._process.joined()
+                self._process.wait_until_joined()
                 self._say(f"{info} works for {self._options.address}")
             except DeviceError as error:
                 # What never worked is no scheduler that was away.

@@ -28,7 +28,7 @@ class ForgedError(DeviceError):
     """Report a message that was not signed with our token."""
 
 
-class Seal:
+class MessageSigner:
     """Turn values into signed bytes and back; nothing is unpickled before its signature is right.
 
     A request is not taken for an answer, nor an answer for a request.

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 from tuner.compiler.base import Compiler, CompileResult
 from tuner.device.base import Counters, Device, Watcher
 from tuner.device.select import open_compiler, open_device
-from tuner.extensions.scale.cluster.files import FileStore, placed, retell, retold, unplaced
+from tuner.extensions.scale.cluster.files import (
+    FileStore,
+    names_at_home,
+    place_spec,
+    retell,
+    retold,
+)
 from tuner.extensions.scale.cluster.messages import (
     COMPILE_RESOURCE,
     COUNTERS,
@@ -40,7 +46,7 @@ from tuner.extensions.scale.cluster.messages import (
     cuda_version,
 )
 from tuner.extensions.scale.cluster.network import refused_connection, require_dask, security_of
-from tuner.extensions.scale.cluster.signing import ForgedError, Seal
+from tuner.extensions.scale.cluster.signing import ForgedError, MessageSigner
 from tuner.extensions.scale.cluster.task import SlotPlugin
 from tuner.model.amd import is_amd
 from tuner.model.cluster import TlsFiles
@@ -79,13 +85,13 @@ class WorkerSlot:
     def __init__(
         self,
         info: SlotInfo,
-        seal: Seal,
+        signer: MessageSigner,
         files: FileStore,
         lease_s: float,
         *,
         opened: Callable[..., Device] = open_device,
     ) -> None:
-        self._info, self._seal, self._files, self._lease_s = info, seal, files, lease_s
+        self._info, self._signer, self._files, self._lease_s = info, signer, files, lease_s
         self._opened = opened
         self._lock = threading.Lock()
         self._holder, self._number, self._ends_s = "", 0, 0.0
@@ -100,25 +106,25 @@ class WorkerSlot:
         """Do what a signed request asks for, and sign what came of it."""
         asked = (self._info.slot, "", 0)
         try:
-            request: WorkRequest = self._seal.open("request", sealed)
+            request: WorkRequest = self._signer.open("request", sealed)
             asked = (self._info.slot, request.holder, request.number)
             if request.slot != self._info.slot:
                 raise ForgedError(f"this work is for another process than {self._info.name}")
             made = WorkAnswer(*asked, value=self._do(request))
         except TunerError as error:
-            retell(error, self._told)
+            retell(error, self._retold)
             made = WorkAnswer(*asked, raised=error)
         except MemoryError as error:  # NumPy's and CuPy's are subclasses, known here only
             made = WorkAnswer(*asked, raised=MemoryError(str(error)))
         except Exception:  # noqa: BLE001 - the traceback must reach the coordinator, whatever it is
-            trace = self._told(traceback.format_exc())
+            trace = self._retold(traceback.format_exc())
             failed = WorkerError(f"on {self._info.host}:\n{trace}")
             made = WorkAnswer(*asked, raised=failed)
-        return self._seal.close("answer", made)
+        return self._signer.close("answer", made)
 
-    def _told(self, text: str) -> str:
+    def _retold(self, text: str) -> str:
         """Say of the kernel's files what the coordinator understands."""
-        return text if self._folder is None else unplaced(text, self._folder)
+        return text if self._folder is None else names_at_home(text, self._folder)
 
     def close(self) -> None:
         """Close device and compilers."""
@@ -152,7 +158,7 @@ class WorkerSlot:
                 try:
                     self._close_device()
                     self._folder = self._files.folder(work.files)
-                    spec = placed(work.spec, self._folder)
+                    spec = place_spec(work.spec, self._folder)
                     logger.warning("%s: opens %s", self._info.name, spec.name)
                     self._device = self._opened(self._info.device, spec, work.operators)
                     return self._device.info
@@ -166,7 +172,7 @@ class WorkerSlot:
             if work.part:
                 return self._of_part(self._device, work)
             answer = getattr(self._device, work.method)(*work.arguments, **work.options)
-            return retold(answer, self._told)
+            return retold(answer, self._retold)
 
     def _of_part(self, device: Device, work: CallDevice) -> Any:
         """Call one of the tools that belong to the device; they are opened when first asked for."""
@@ -176,7 +182,7 @@ class WorkerSlot:
         if work.part == WATCHERS:
             return self._tools.told
         answer = getattr(self._tools.parts[work.part], work.method)(*work.arguments)
-        return retold(answer, self._told)
+        return retold(answer, self._retold)
 
     def _compile(self, work: Compile) -> Any:
         if lacking := self._files.lacking(work.files):
@@ -187,7 +193,7 @@ class WorkerSlot:
         compiler = self._compiler(work.on_cpu, request.architecture)
         result = compiler.submit(replace(request, include_dirs=include_dirs)).result()
         assert isinstance(result, CompileResult)
-        return replace(result, error=unplaced(result.error, folder))
+        return replace(result, error=names_at_home(result.error, folder))
 
     def _compiler(self, on_cpu: bool, architecture: str = "") -> Compiler:
         which = on_cpu, architecture if is_amd(architecture) else ""
@@ -301,8 +307,8 @@ def serve(descriptor: str) -> None:
     # Of the code that runs here, which may be newer than that of `tune worker`.
     info = replace(options.info, version=code_version(), cuda=cuda_version())
     options = replace(options, info=info)
-    seal, files = Seal(options.token), FileStore(options.files)
-    slot = WorkerSlot(options.info, seal, files, options.lease_s)
+    signer, files = MessageSigner(options.token), FileStore(options.files)
+    slot = WorkerSlot(options.info, signer, files, options.lease_s)
     try:
         asyncio.run(_work(options, slot, connection))
     except TunerError as error:

@@ -12,7 +12,7 @@ from served_runs import ANSWER, PLAN, Call, Quiet, led, one_round, progress, tex
 
 from tuner.app.plan import RunOptions
 from tuner.extensions.agents.mcp.arguments import Ending, StartRequest
-from tuner.extensions.agents.mcp.run import Defaults, tuned
+from tuner.extensions.agents.mcp.run import Defaults, run_session
 from tuner.extensions.agents.mcp.session_runner import Watch
 from tuner.extensions.agents.mcp_agent import Handoff
 from tuner.model.errors import InputError
@@ -109,7 +109,7 @@ def test_a_session_says_with_which_command_it_would_start_again(
     settings: GivenSettings = {"time_s": 90.0, "policy": "mcts", "sources": (Path("/cutlass"),)}
     defaults = Defaults(tmp_path, Path("scale.cu"), settings, RunOptions(), None)
     seat = Handoff()
-    tuned(defaults, StartRequest(None, None, None, {}), seat, Watch(seat, Quiet()))
+    run_session(defaults, StartRequest(None, None, None, {}), seat, Watch(seat, Quiet()))
     words = "--time 90.0s --policy mcts --sources /cutlass"
     assert [" ".join(one[1:]) for one in told] == [f"mcp scale.cu {words}"]
 

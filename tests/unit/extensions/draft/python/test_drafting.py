@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tuner.extensions.draft.guesses import SURE
-from tuner.extensions.draft.python.configs import Tunable, _suggested
+from tuner.extensions.draft.python.configs import Tunable, _choose_suggestions
 from tuner.extensions.draft.python.drafting import draft_python
 from tuner.extensions.draft.space import Drafted
 from tuner.model.errors import KernelError, SpaceError
@@ -97,11 +97,11 @@ def test_of_a_long_list_of_configs_some_from_everywhere_are_suggested() -> None:
     values = tuple(range(10))
     tunables = [Tunable(name, values, 0, SURE, "") for name in ("a", "b")]
     every = [{"a": a, "b": b} for a in values for b in values][1:]
-    assert not _suggested(tunables, every)  # all that there are
+    assert not _choose_suggestions(tunables, every)  # all that there are
     some = [one for one in every if one != {"a": 5, "b": 5}]
-    assert {one["a"] for one in _suggested(tunables, some)} == {*values}
-    assert len(_suggested(tunables, some)) == MOST_SUGGESTIONS
-    assert _suggested(tunables, some[:3]) == tuple(some[:3])
+    assert {one["a"] for one in _choose_suggestions(tunables, some)} == {*values}
+    assert len(_choose_suggestions(tunables, some)) == MOST_SUGGESTIONS
+    assert _choose_suggestions(tunables, some[:3]) == tuple(some[:3])
 
 
 def test_what_a_config_does_not_say_is_what_triton_takes_and_not_what_the_first_says(

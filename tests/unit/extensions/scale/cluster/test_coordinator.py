@@ -28,7 +28,7 @@ from tuner.extensions.scale.cluster.messages import (
     code_version,
     cuda_version,
 )
-from tuner.extensions.scale.cluster.signing import Seal
+from tuner.extensions.scale.cluster.signing import MessageSigner
 from tuner.model.errors import (
     ClusterLost,
     DeviceError,
@@ -502,7 +502,7 @@ def test_an_answer_to_another_run_is_refused(
     hosts: Hosts, spec: KernelSpec, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slot = hosts.add("one").slot
-    answered, seal = slot.answer, Seal(TOKEN)
+    answered, seal = slot.answer, MessageSigner(TOKEN)
 
     def of_another_run(sealed: bytes) -> bytes:
         answer: WorkAnswer = seal.open("answer", answered(sealed))

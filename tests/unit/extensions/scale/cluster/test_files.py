@@ -13,9 +13,9 @@ from tuner.compiler.base import CompileRequest
 from tuner.extensions.scale.cluster.files import (
     FileStore,
     kernel_bundle,
-    placed,
+    names_at_home,
+    place_spec,
     request_bundle,
-    unplaced,
 )
 from tuner.model.errors import KernelError, WorkerError
 from tuner.model.kernel import KernelSpec
@@ -38,7 +38,7 @@ def test_a_kernel_lies_there_as_here_and_travels_once(spec: KernelSpec, tmp_path
     store = FileStore(tmp_path / "store")
     moved, bundle = kernel_bundle(spec)
     assert sent(store, bundle) == 4
-    there = placed(moved, store.folder(bundle.files))
+    there = place_spec(moved, store.folder(bundle.files))
     for name in PATHS:
         before, after = getattr(spec, name), getattr(there, name)
         assert after != before
@@ -58,7 +58,7 @@ def test_what_is_said_of_a_file_there_is_said_of_it_here(
     )
     bundle = kernel_bundle(replace(spec, **names))[1]
     folder = tmp_path / "there"
-    said = unplaced(f"see {folder}/scale.py:5 and {folder}/scale.cu", folder)
+    said = names_at_home(f"see {folder}/scale.py:5 and {folder}/scale.cu", folder)
     assert bundle.at_home(said) == f"see {below}scale.py:5 and {below}scale.cu"
 
 
@@ -69,7 +69,7 @@ def test_files_that_share_the_root_alone_are_named_as_they_are(
         "tuner.extensions.scale.cluster.files._content", lambda path: str(path).encode()
     )
     apart = replace(spec, **{field: Path(f"/{field}/file") for field in PATHS})
-    said = unplaced(f"{tmp_path}/reference/file", tmp_path)
+    said = names_at_home(f"{tmp_path}/reference/file", tmp_path)
     assert kernel_bundle(apart)[1].at_home(said) == "/reference/file"
 
 
@@ -100,7 +100,7 @@ def test_headers_that_a_source_reaches_go_along(tmp_path: Path) -> None:
     folder = store.folder(bundle.files, *moved.include_dirs)
     assert (folder / "0/deep/b.h").read_text(encoding="utf-8") == "int b;\n"
     assert (folder / "1").is_dir()
-    error = unplaced(f"{folder}/0/deep/b.h(1): error; {folder}/1/x.h", folder)
+    error = names_at_home(f"{folder}/0/deep/b.h(1): error; {folder}/1/x.h", folder)
     assert bundle.at_home(error) == f"{first}/deep/b.h(1): error; {second}/x.h"
     assert store.folder(bundle.files, *moved.include_dirs) == folder
 

@@ -11,7 +11,7 @@ from tuner.extensions.scale.cluster.signing import (
     ENVIRONMENT,
     LEAST_CHARACTERS,
     ForgedError,
-    Seal,
+    MessageSigner,
     read_token,
 )
 from tuner.model.errors import InputError
@@ -25,7 +25,7 @@ class Explodes:
 
 
 def test_what_is_signed_comes_back() -> None:
-    seal = Seal(GOOD)
+    seal = MessageSigner(GOOD)
     assert seal.open("request", seal.close("request", {"a": [1, 2]})) == {"a": [1, 2]}
 
 
@@ -35,18 +35,18 @@ def test_what_is_signed_comes_back() -> None:
         b"",
         pickle.dumps(Explodes()),
         b"\0" * 32 + pickle.dumps(Explodes()),
-        Seal("another token that is long enough").close("request", Explodes()),
-        Seal(GOOD).close("answer", Explodes()),
+        MessageSigner("another token that is long enough").close("request", Explodes()),
+        MessageSigner(GOOD).close("answer", Explodes()),
     ],
     ids=["empty", "unsigned", "zeros", "another token", "an answer"],
 )
 def test_what_is_not_signed_is_never_unpickled(forged: bytes) -> None:
     with pytest.raises(ForgedError, match="was not signed with the token"):
-        Seal(GOOD).open("request", forged)
+        MessageSigner(GOOD).open("request", forged)
 
 
 def test_every_changed_byte_is_seen() -> None:
-    seal = Seal(GOOD)
+    seal = MessageSigner(GOOD)
     sealed = seal.close("request", "value")
     for place in range(len(sealed)):
         changed = bytearray(sealed)

@@ -23,7 +23,7 @@ from tuner.extensions.scale.cluster.messages import (
     WorkRequest,
     read_info,
 )
-from tuner.extensions.scale.cluster.signing import ForgedError, Seal
+from tuner.extensions.scale.cluster.signing import ForgedError, MessageSigner
 from tuner.extensions.scale.cluster.slot import WorkerSlot
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.kernel import KernelSpec
@@ -43,11 +43,11 @@ class Caller:
         self, work: Work, holder: str = "me", slot: str = "s1", token: str = TOKEN
     ) -> WorkAnswer:
         self.number += 1
-        seal = Seal(token)
+        seal = MessageSigner(token)
         sealed = self.slot.answer(
             seal.close("request", WorkRequest(slot, holder, self.number, work))
         )
-        answer: WorkAnswer = Seal(TOKEN).open("answer", sealed)
+        answer: WorkAnswer = MessageSigner(TOKEN).open("answer", sealed)
         return answer
 
     def open(self, holder: str = "me") -> object:
@@ -65,7 +65,7 @@ def caller(spec: KernelSpec, tmp_path: Path) -> Caller:
 
 def made(spec: KernelSpec, folder: Path, lease_s: float) -> Caller:
     device = StandIn(info_of())
-    seal, files = Seal(TOKEN), FileStore(folder / "store")
+    seal, files = MessageSigner(TOKEN), FileStore(folder / "store")
     slot = WorkerSlot(INFO, seal, files, lease_s, opened=lambda *_: device)
     return Caller(slot, spec, device)
 
@@ -127,8 +127,10 @@ def test_a_slot_at_work_is_not_opened_again_not_even_by_its_holder(caller: Calle
 def test_a_copy_of_a_request_is_not_run_again(caller: Caller) -> None:
     caller.open()
     caller.number += 1
-    copied = Seal(TOKEN).close("request", WorkRequest("s1", "me", caller.number, RUN))
-    first, second = (Seal(TOKEN).open("answer", caller.slot.answer(copied)) for _ in range(2))
+    copied = MessageSigner(TOKEN).close("request", WorkRequest("s1", "me", caller.number, RUN))
+    first, second = (
+        MessageSigner(TOKEN).open("answer", caller.slot.answer(copied)) for _ in range(2)
+    )
     assert first.raised is None
     assert isinstance(second.raised, ForgedError)
     assert caller.device.ran == ["one"]
