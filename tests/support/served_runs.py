@@ -13,7 +13,7 @@ from mcp_types import CallToolResult
 
 from tuner.extensions.agents.mcp.arguments import Ending, StartRequest
 from tuner.extensions.agents.mcp.server import Service
-from tuner.extensions.agents.mcp.session_runner import SessionRunner, Tuning, Watch
+from tuner.extensions.agents.mcp.session_runner import RunWatch, SessionRunner, Tuning
 from tuner.extensions.agents.mcp_agent import Handoff, McpAgent
 from tuner.model.kernel import Workload
 from tuner.model.progress import Phase, Progress, WorkloadProgress
@@ -33,7 +33,7 @@ def led(
 ) -> None:
     """Let a client in this process work with a server."""
 
-    def stoppable(wish: StartRequest, seat: Handoff, watch: Watch) -> Ending:
+    def stoppable(wish: StartRequest, seat: Handoff, watch: RunWatch) -> Ending:
         try:
             return tuning(wish, seat, watch)
         except KeyboardInterrupt:
@@ -67,11 +67,11 @@ def progress(phase: Phase, note: str = "") -> Progress:
 
 
 def one_round(
-    tools: Tools, after: Callable[[Watch], None] = lambda watch: None
-) -> Callable[[StartRequest, Handoff, Watch], Ending]:
+    tools: Tools, after: Callable[[RunWatch], None] = lambda watch: None
+) -> Callable[[StartRequest, Handoff, RunWatch], Ending]:
     """Make a run of one round whose first answer is refused."""
 
-    def tuning(wish: StartRequest, seat: Handoff, watch: Watch) -> Ending:
+    def tuning(wish: StartRequest, seat: Handoff, watch: RunWatch) -> Ending:
         watch.update(progress("agent"))
         conversation = McpAgent(seat).converse(briefing(), tools, Kept())
         if conversation.plan() is None:

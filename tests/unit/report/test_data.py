@@ -18,7 +18,7 @@ from tuner.analysis.base import Degree
 from tuner.app.run import tune
 from tuner.cli import cli
 from tuner.device.simulated import SimulatedDevice
-from tuner.extensions.agents.base import Answer
+from tuner.extensions.agents.base import AgentAnswer
 from tuner.extensions.agents.briefing import Briefer
 from tuner.extensions.agents.open_agents import rounds_by
 from tuner.extensions.agents.rounds import Author
@@ -313,10 +313,10 @@ class Adding:
         return Idea(INITIAL, "adding is cheap", "add", (Expectation("time_us", 0.5),))
 
     def refactor(self):
-        return Answer(AGENT_TEMPLATE.replace("+ in[i]", "+ in[i"), AGENT_SPACE)
+        return AgentAnswer(AGENT_TEMPLATE.replace("+ in[i]", "+ in[i"), AGENT_SPACE)
 
     def repair(self, problem):
-        return Answer(AGENT_TEMPLATE, AGENT_SPACE)
+        return AgentAnswer(AGENT_TEMPLATE, AGENT_SPACE)
 
 
 def test_a_session_that_the_rounds_wrote_has_a_report(make_plan, make_session, compiler, listener):

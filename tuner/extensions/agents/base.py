@@ -11,7 +11,7 @@ from tuner.session.events import Idea, Tool
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AgentAnswer:
     """A whole template and the search space beside it, as text; nothing of it is checked yet."""
 
     template: str
@@ -81,10 +81,10 @@ class Conversation(Protocol):
     def plan(self) -> Idea | None:
         """Say what to try; None where the agent has nothing left to try."""
 
-    def refactor(self) -> Answer:
+    def refactor(self) -> AgentAnswer:
         """Write the template and the space of the plan."""
 
-    def repair(self, problem: str) -> Answer:
+    def repair(self, problem: str) -> AgentAnswer:
         """Write both again, after what was wrong with the last answer."""
 
 

@@ -9,7 +9,7 @@ from errno import ELOOP
 from pathlib import Path
 from typing import Any
 
-from tuner.extensions.agents.base import Answer, Briefing, Conversation, Toolbox, Transcript
+from tuner.extensions.agents.base import AgentAnswer, Briefing, Conversation, Toolbox, Transcript
 from tuner.extensions.agents.prompts import prompt
 from tuner.extensions.agents.replies import KNOWN_METRICS, read_plan, require_whole
 from tuner.model.errors import AgentError, AwaitedError, ReplyError
@@ -130,10 +130,10 @@ class Exchange:
                 return self._idea(kept["text"])
             awaited = (PLAN, *ANSWER)
 
-    def refactor(self) -> Answer:
+    def refactor(self) -> AgentAnswer:
         return _answer_of(self._transcript.again() or self._read_answer())
 
-    def repair(self, problem: str) -> Answer:
+    def repair(self, problem: str) -> AgentAnswer:
         if self._transcript.again() is None:
             self._refuse(problem, ANSWER)
             self._transcript.keep({"type": "problem", "text": problem})
@@ -241,9 +241,9 @@ def _times(folder: Path, names: Sequence[str]) -> tuple[float, ...] | None:
     return tuple(stat.st_mtime for stat in stats) if all(stat.st_size for stat in stats) else None
 
 
-def _answer_of(kept: Mapping[str, Any]) -> Answer:
+def _answer_of(kept: Mapping[str, Any]) -> AgentAnswer:
     if "problem" in kept:
         raise ReplyError(kept["problem"])
     for kind in ("template", "space"):
         require_whole(kept[kind], kind)
-    return Answer(kept["template"], kept["space"])
+    return AgentAnswer(kept["template"], kept["space"])

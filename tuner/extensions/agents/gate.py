@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner.device.base import Outcome
-from tuner.extensions.agents.base import Answer
+from tuner.extensions.agents.base import AgentAnswer
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import (
     InputError,
@@ -57,7 +57,7 @@ class RefusedError(TunerError):
     """Say why an answer cannot become a candidate, in words for its author."""
 
 
-def read_draft(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:
+def read_draft(answer: AgentAnswer, plan: Plan, folder: Path, name: str) -> Plan:
     """Write an answer to `folder` and read it as the candidate `name` of `plan`'s kernel.
 
     Raises `RefusedError` where the space or the template has a mistake, or where either changes

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tuner.extensions.agents.base import Answer
+from tuner.extensions.agents.base import AgentAnswer
 from tuner.extensions.agents.gate import read_draft
 from tuner.extensions.agents.prompts import one_line
 from tuner.extensions.agents.tree import Node, Tree
@@ -129,7 +129,11 @@ def memory_text(rounds: Sequence[RoundRecord], most: int = MOST_ENTRIES) -> str:
         own = [entry for entry in kept if entry[0].base == base]
         parts.append("\n".join([f"Built on {base}:", *(_entry(entry) for entry in own)]))
     if cut:
-        parts.append(_count_left_out([one for entry in cut for one in entry]))
+        rounds = [one for entry in cut for one in entry]
+        best = max((o.outcome.speedup or 0.0 for o in rounds if o.outcome), default=0.0)
+        of_best = f", the best of them {times(best)} as fast as the baseline" if best else ""
+        failed = sum(one.failed for one in rounds)
+        parts.append(f"[left out: {len(rounds)} older rounds, {failed} of them failed{of_best}]")
     return "\n\n".join(parts)
 
 
@@ -167,13 +171,6 @@ def _answers(count: int) -> str:
     return "1 answer" if count == 1 else f"{count} answers"
 
 
-def _count_left_out(cut: Sequence[RoundRecord]) -> str:
-    speedups = [one.outcome.speedup for one in cut if one.outcome and one.outcome.speedup]
-    best = f", the best of them {times(max(speedups))} as fast as the baseline" if speedups else ""
-    failed = sum(one.failed for one in cut)
-    return f"[left out: {len(cut)} older rounds, {failed} of them failed{best}]"
-
-
 class SessionTranscript:
     """Replay the messages that an earlier run of this round stored, then store new ones."""
 
@@ -202,7 +199,7 @@ def restore(plan: Plan, session: Session, candidates: Candidates) -> None:
                 f"candidate {made.name!r} has no answer that it was made of", path=session.directory
             )
         folder = attempt_folder(session, made.round, made.attempt)
-        candidates.add(read_draft(Answer(kept.template, kept.space), plan, folder, made.name))
+        candidates.add(read_draft(AgentAnswer(kept.template, kept.space), plan, folder, made.name))
 
 
 def attempt_folder(session: Session, number: int, attempt: int) -> Path:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from threading import Condition
 from typing import Any
 
-from tuner.extensions.agents.base import Answer, Briefing, Conversation, Toolbox, Transcript
+from tuner.extensions.agents.base import AgentAnswer, Briefing, Conversation, Toolbox, Transcript
 from tuner.extensions.agents.prompts import prompt
 from tuner.extensions.agents.replies import MEANINGS, MOST_EXPECTATIONS, read_plan, require_whole
 from tuner.model.errors import AgentError, InputError, ReplyError
@@ -22,7 +22,7 @@ class Submission:
     """What answers a question: the plan as a JSON object, `{}` for none, and what was written."""
 
     plan: str
-    answer: Answer
+    answer: AgentAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ class McpRound:
             population=", ".join(member.name for member in briefing.population),
         )
         self._idea: Idea | None = None
-        self._answer: Answer | None = None
+        self._answer: AgentAnswer | None = None
         self._said = ""
         self._calls = self._refusals = 0
 
@@ -252,14 +252,14 @@ class McpRound:
         self._answer = submission.answer
         return self._idea
 
-    def refactor(self) -> Answer:
+    def refactor(self) -> AgentAnswer:
         if self._answer is not None:
             answer, self._answer = self._answer, None
             self._keep("answer", **asdict(answer))
             return answer
         return self._earlier_answer() or self._next_answer("")
 
-    def repair(self, problem: str) -> Answer:
+    def repair(self, problem: str) -> AgentAnswer:
         self._refusals += 1
         earlier = self._earlier_answer()
         if earlier is not None:
@@ -267,7 +267,7 @@ class McpRound:
         self._say(problem)
         return self._next_answer(problem)
 
-    def _next_answer(self, problem: str) -> Answer:
+    def _next_answer(self, problem: str) -> AgentAnswer:
         submission = self._submission(problem)
         if submission is None:
             raise FinishedError(f"round {self._briefing.round} was ended before it had an answer")
@@ -340,9 +340,9 @@ class McpRound:
             self._calls += message.get("role") == "tool"
         return None
 
-    def _earlier_answer(self) -> Answer | None:
+    def _earlier_answer(self) -> AgentAnswer | None:
         kept = self._next_kept("answer")
-        return Answer(kept["template"], kept["space"]) if kept else None
+        return AgentAnswer(kept["template"], kept["space"]) if kept else None
 
     def _say(self, text: str) -> None:
         if text != self._said:

@@ -67,12 +67,13 @@ def command(context: click.Context, /, root: Path, wait: float, **values: Any) -
             "the package `mcp` is not installed: `pip install '.[mcp]'` in the checkout"
         ) from error
     from tuner.app.plan import RunOptions
-    from tuner.extensions.agents.mcp.run import Defaults, run_session
-    from tuner.extensions.agents.mcp.session_runner import SessionRunner
+    from tuner.extensions.agents.mcp.session_runner import Defaults, SessionRunner, run_session
 
     root = root.resolve()
     for name in ("source", "space", "session", "resume"):
-        values[name] = values[name] and _name_from_root(values[name], root)
+        whole = values[name] and values[name].resolve()
+        below = whole and whole.is_relative_to(root)
+        values[name] = whole.relative_to(root) if below else whole
     values["sources"] = tuple(path.resolve() for path in values["sources"])
     settings = options.settings_of(context, values)
     # New sessions lie below it, and messages name files from there.
@@ -87,9 +88,3 @@ def command(context: click.Context, /, root: Path, wait: float, **values: Any) -
     code = serve(SessionRunner(root, partial(run_session, defaults), view), wait_s=wait)
     if code:
         raise Exit(code)
-
-
-def _name_from_root(path: Path, root: Path) -> Path:
-    """Name a path as seen from the root, where it lies below it."""
-    whole = path.resolve()
-    return whole.relative_to(root) if whole.is_relative_to(root) else whole

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tuner.extensions.agents.base import Answer, Briefing, Conversation, Toolbox, Transcript
+from tuner.extensions.agents.base import AgentAnswer, Briefing, Conversation, Toolbox, Transcript
 from tuner.extensions.agents.budget import TokenBudget, Usage
 from tuner.extensions.agents.client import Ask, ChatClient, ToolsRefusedError
 from tuner.extensions.agents.http_errors import Backoff, Endpoint
@@ -269,7 +269,7 @@ class ModelRound:
                 self._dialogue.say("user", prompt("replan", problem=str(error)))
         return self._read_plan(schema)
 
-    def refactor(self) -> Answer:
+    def refactor(self) -> AgentAnswer:
         if self._idea is None:
             raise RuntimeError("`plan` comes before `refactor`")
         idea, told = self._idea, self._briefing.stable + self._briefing.current
@@ -283,7 +283,7 @@ class ModelRound:
         self._dialogue.say("user", request)
         return read_answer(self._dialogue.reply())
 
-    def repair(self, problem: str) -> Answer:
+    def repair(self, problem: str) -> AgentAnswer:
         self._dialogue.say("user", prompt("repair", problem=problem))
         return read_answer(self._dialogue.reply())
 

@@ -11,14 +11,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import PydanticCustomError
 
 from tuner.analysis.base import METRICS
-from tuner.extensions.agents.base import Answer, Briefing
+from tuner.extensions.agents.base import AgentAnswer, Briefing
 from tuner.model.errors import ReplyError
 from tuner.session.events import Expectation, Idea
 
 _FENCE = re.compile(r" {0,3}(`{3,})([^`]*)")
 
 
-class _Block(NamedTuple):
+class _FencedBlock(NamedTuple):
     """One fenced block: the first word after its fence, its text, and the fence's line."""
 
     word: str
@@ -26,11 +26,11 @@ class _Block(NamedTuple):
     line: int
 
 
-def _blocks_in(text: str) -> list[_Block]:
+def _blocks_in(text: str) -> list[_FencedBlock]:
     # Not splitlines(): a form feed or a line separator in a source ends no line of it.
     start = _after_reasoning(text)
     lines = ("\n" * text.count("\n", 0, start) + text[start:]).split("\n")
-    blocks: list[_Block] = []
+    blocks: list[_FencedBlock] = []
     opened: tuple[str, str, int] | None = None  # its ticks, its word, its line
     for number, line in enumerate(lines, 1):
         fence = _FENCE.fullmatch(line.rstrip())
@@ -46,7 +46,7 @@ def _blocks_in(text: str) -> list[_Block]:
             )
         elif not info and len(ticks) >= len(opened[0]):
             content = "".join(f"{line}\n" for line in lines[opened[2] : number - 1])
-            blocks.append(_Block(opened[1], content, opened[2]))
+            blocks.append(_FencedBlock(opened[1], content, opened[2]))
             opened = None
     if opened is not None:
         raise ReplyError(
@@ -259,7 +259,7 @@ def read_plan(text: str, briefing: Briefing) -> Idea:
     )
 
 
-def read_answer(text: str) -> Answer:
+def read_answer(text: str) -> AgentAnswer:
     """Read the template and the space in a reply; raise `ReplyError` for what cannot be both."""
     blocks = _blocks_in(text)
     unnamed = [str(block.line) for block in blocks if not block.word]
@@ -268,7 +268,7 @@ def read_answer(text: str) -> Answer:
             f"the fence at line {unnamed[0]} of the reply does not say what it holds; "
             "write ```cuda or ```yaml"
         )
-    return Answer(template=_only(blocks, "template"), space=_only(blocks, "space"))
+    return AgentAnswer(template=_only(blocks, "template"), space=_only(blocks, "space"))
 
 
 def read_kernel(text: str) -> str:
@@ -276,7 +276,7 @@ def read_kernel(text: str) -> str:
     return _only(_blocks_in(text), "kernel")
 
 
-def _only(blocks: Sequence[_Block], kind: str) -> str:
+def _only(blocks: Sequence[_FencedBlock], kind: str) -> str:
     own = [block for block in blocks if block.word in WORDS[kind]]
     fence = f"```{WORDS[kind][0]}"
     if not own:

@@ -18,7 +18,7 @@ from typing import Any, Self
 from tuner.app.instruments import compiler_for
 from tuner.app.plan import new_plan
 from tuner.device.select import gpu_count, open_device
-from tuner.extensions.agents.base import Answer
+from tuner.extensions.agents.base import AgentAnswer
 from tuner.extensions.agents.gate import RefusedError, read_draft, validate_candidate
 from tuner.extensions.agents.replies import read_answer
 from tuner.extensions.agents.tools.arguments import ToolLimits
@@ -127,7 +127,7 @@ class Scorer:
         """The kernel's name."""
         return self._plan.spec.name
 
-    def score(self, template: str | Answer) -> Score:
+    def score(self, template: str | AgentAnswer) -> Score:
         """Check, search and compare an answer, or a text that holds one in fenced blocks.
 
         Whatever is wrong with it is in the score. `KernelError`, `DeviceError` and `WorkerError`
@@ -151,7 +151,7 @@ class Scorer:
     def __exit__(self, *failure: object) -> None:
         self.close()
 
-    def _speedup(self, answer: Answer) -> float:
+    def _speedup(self, answer: AgentAnswer) -> float:
         _require_writable(answer)
         deadline_s = time.monotonic() + self._effort.time_s
         plan = read_draft(answer, self._plan, self._folder / str(next(self._numbers)), DRAFT)
@@ -196,7 +196,7 @@ class Scorer:
         return median(baseline_us / own_us for baseline_us, own_us in compared.times_us)
 
 
-def _require_writable(answer: Answer) -> None:
+def _require_writable(answer: AgentAnswer) -> None:
     most = {"template": _MOST.template_characters, "space": _MOST.space_characters}
     for what, text in (("template", answer.template), ("space", answer.space)):
         if len(text) > most[what]:
@@ -205,12 +205,13 @@ def _require_writable(answer: Answer) -> None:
             raise RefusedError(f"the {what} holds half a character, which no file can")
 
 
-def reward(kernel: Path | str, template: str | Answer, effort: Effort | None = None) -> float:
+def reward(kernel: Path | str, template: str | AgentAnswer, effort: Effort | None = None) -> float:
     """Return the logarithm of the mean speedup that a template gives a kernel over its baseline.
 
     `kernel` is a `.cu` file or its search space, `template` a reply with a template and a search
-    space in fenced blocks, or an `Answer`. `export.scale` says what a refused or a slow one gets. A
-    bad template never raises; see `Scorer`, which costs less for many answers, for what does.
+    space in fenced blocks, or an `AgentAnswer`. `export.scale` says what a refused or a slow one
+    gets. A bad template never raises; see `Scorer`, which costs less for many answers, for what
+    does.
     """
     with Scorer(kernel, effort) as scorer:
         return scorer.score(template).reward

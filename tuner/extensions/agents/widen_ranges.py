@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 
 from tuner.extensions.agents.base import (
-    Answer,
+    AgentAnswer,
     BriefedCandidate,
     Briefing,
     Conversation,
@@ -193,16 +193,16 @@ class WideningConversation:
             change=f"The same template with more values to choose from: {added}.",
         )
 
-    def refactor(self) -> Answer:
+    def refactor(self) -> AgentAnswer:
         widenings = self._widenings()
         if not widenings:
             raise ReplyError("no range of the search space is to be widened")
         space = self._base().space
         for widening in widenings:
             space = add_value(space, widening.parameter, widening.value, beside=widening.beside)
-        return Answer(self._base().template, space)
+        return AgentAnswer(self._base().template, space)
 
-    def repair(self, problem: str) -> Answer:
+    def repair(self, problem: str) -> AgentAnswer:
         raise ReplyError(
             f"the agent `literal` cannot repair anything; what was wrong: {problem}",
             remedy="--agent openai or --agent files can",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tuner.extensions.draft.arrays import Arrays, Stated
+from tuner.extensions.draft.arrays import Arrays, Stated, pointer_text
 from tuner.extensions.draft.choices import TunableConstant
 from tuner.extensions.draft.guesses import (
     CERTAINTIES,
@@ -23,7 +23,6 @@ from tuner.extensions.draft.guesses import (
 from tuner.extensions.draft.host_values import Host, HostLaunch, Number, plain
 from tuner.extensions.draft.indices import Shape
 from tuner.extensions.draft.launches import Axes, LaunchDraft
-from tuner.extensions.draft.memory import pointer_text
 from tuner.extensions.draft.reading.reaches import Reach
 from tuner.extensions.draft.reading.uses import Use, uses_of
 from tuner.model.kernel import FLOAT_DTYPES

@@ -16,10 +16,6 @@ from tuner.cli.exits import resumed_by, stdout_kept_for_result, terminated_as_in
 from tuner.model.errors import INTERRUPTED, TunerError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tuner.extensions.scale.campaign.file import CampaignPlan
-    from tuner.extensions.scale.campaign.run import Campaign
     from tuner.model.progress import JobState
 
 
@@ -42,8 +38,12 @@ def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json
     """
     failure: KeyboardInterrupt | TunerError | None = None
     with terminated_as_interrupted(), stdout_kept_for_result(as_json):
+        from rich.console import Console
+
+        from tuner.cli.view import duration
         from tuner.extensions.scale.campaign.file import read_campaign
         from tuner.extensions.scale.campaign.run import Campaign
+        from tuner.extensions.scale.campaign_view import end_line, make_campaign_view
 
         again = ("campaign", str(file), *(["--folder", str(folder)] if folder else []))
         plan = read_campaign(file, folder)
@@ -61,82 +61,49 @@ def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json
                 f"RECORDED: no NVIDIA GPU was found, so recordings answer for {share}", err=True
             )
         if idle := campaign.idle_gpus:
-            click.echo(_idle_line(idle), err=True)
+            names, have = ", ".join(map(str, idle)), "have" if len(idle) > 1 else "has"
+            click.echo(
+                f"GPU {names} {have} no job: each job uses one GPU; `tune KERNEL --gpus all` "
+                "shares one kernel's workloads among several",
+                err=True,
+            )
         if not dry_run:
             try:
-                _run(campaign, again, stderr=as_json)
+                console = Console(stderr=as_json, highlight=False)
+                with make_campaign_view(console) as view, resumed_by(again):
+                    campaign.run(view)
             except (KeyboardInterrupt, TunerError) as error:
                 failure = error
     states, exit_code = campaign.states, 0 if dry_run else campaign.exit_code
     if failure is not None:
         exit_code = failure.exit_code if isinstance(failure, TunerError) else INTERRUPTED
     if as_json:
-        told = str(failure) if isinstance(failure, TunerError) else None
-        click.echo(json.dumps(_object(campaign, plan, states, exit_code, told)))
+        result = {
+            "folder": str(plan.folder),
+            "seconds": campaign.ledger.wall_s,
+            "exit_code": exit_code,
+            "error": str(failure) if isinstance(failure, TunerError) else None,
+            "jobs": [_job_object(one) for one in states],
+        }
+        click.echo(json.dumps(result))
     else:
-        for line in _left_lines(states) if dry_run else _end_lines(campaign, plan, states):
-            click.echo(line)
+        left = [one for one in states if one.status != "done"]
+        if dry_run:
+            for one in left:
+                click.echo(end_line(one) if one.message else one.name)
+            click.echo(f"{len(left)} of {len(states)} jobs are left")
+        else:
+            for one in states:
+                click.echo(end_line(one))
+            took = duration(campaign.ledger.wall_s)
+            click.echo(f"{len(states) - len(left)} of {len(states)} jobs done in {took}")
+            click.echo(f"index  {plan.folder / 'index.html'}")
     if failure is not None:
         raise failure
     if exit_code:
         if exit_code == INTERRUPTED:
             click.echo(f"to go on: {shlex.join([program_name(), *again])}", err=True)
         raise Exit(exit_code)
-
-
-def _run(campaign: Campaign, again: tuple[str, ...], *, stderr: bool) -> None:
-    from rich.console import Console
-
-    from tuner.extensions.scale.campaign_view import make_campaign_view
-
-    with make_campaign_view(Console(stderr=stderr, highlight=False)) as view, resumed_by(again):
-        campaign.run(view)
-
-
-def _idle_line(gpus: Sequence[int]) -> str:
-    names, have = ", ".join(map(str, gpus)), "have" if len(gpus) > 1 else "has"
-    return (
-        f"GPU {names} {have} no job: each job uses one GPU; `tune KERNEL --gpus all` shares one "
-        "kernel's workloads among several"
-    )
-
-
-def _left_lines(states: Sequence[JobState]) -> list[str]:
-    from tuner.extensions.scale.campaign_view import end_line
-
-    left = [one for one in states if one.status != "done"]
-    listed = [end_line(one) if one.message else one.name for one in left]
-    return [*listed, f"{len(left)} of {len(states)} jobs are left"]
-
-
-def _end_lines(
-    campaign: Campaign, plan: CampaignPlan, states: Sequence[JobState]
-) -> tuple[str, ...]:
-    from tuner.cli.view import duration
-    from tuner.extensions.scale.campaign_view import end_line
-
-    done = sum(one.status == "done" for one in states)
-    return (
-        *map(end_line, states),
-        f"{done} of {len(states)} jobs done in {duration(campaign.ledger.wall_s)}",
-        f"index  {plan.folder / 'index.html'}",
-    )
-
-
-def _object(
-    campaign: Campaign,
-    plan: CampaignPlan,
-    states: Sequence[JobState],
-    exit_code: int,
-    error: str | None,
-) -> dict[str, object]:
-    return {
-        "folder": str(plan.folder),
-        "seconds": campaign.ledger.wall_s,
-        "exit_code": exit_code,
-        "error": error,
-        "jobs": [_job_object(one) for one in states],
-    }
 
 
 def _job_object(one: JobState) -> dict[str, object]:

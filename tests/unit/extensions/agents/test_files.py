@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from agent_doubles import Kept, Tools, briefing, plan
 
-from tuner.extensions.agents.base import Answer
+from tuner.extensions.agents.base import AgentAnswer
 from tuner.extensions.agents.files import PLAN, PROBLEM, REQUEST, SPACE, STOP, TEMPLATE, FilesAgent
 from tuner.model.errors import AwaitedError, ReplyError
 
@@ -38,7 +38,7 @@ def test_the_request_is_written_and_the_answer_taken_with_its_plan(converse, fol
     conversation = converse(then=lambda: put(folder, **{PLAN: plan()}))
     assert conversation.plan().change == "load 16 bytes a thread"
     assert "the findings" in (folder / REQUEST).read_text()
-    assert conversation.refactor() == Answer(TEXT, "version: 1\n")
+    assert conversation.refactor() == AgentAnswer(TEXT, "version: 1\n")
 
 
 def test_an_empty_or_missing_file_is_waited_for(converse, folder):
@@ -71,7 +71,7 @@ def test_a_refused_answer_is_put_aside_and_another_is_waited_for(converse, folde
     conversation = converse(then=lambda: put(folder))
     conversation.plan()
     conversation.refactor()
-    assert conversation.repair("line 2 is wrong") == Answer(TEXT, "version: 1\n")
+    assert conversation.repair("line 2 is wrong") == AgentAnswer(TEXT, "version: 1\n")
     assert (folder / "refused-1" / TEMPLATE).exists()
     assert not (folder / PROBLEM).exists(), "it was about the answer before"
 

@@ -11,7 +11,7 @@ from callable_project import SPACE as PYTHON
 from tuner.app.plan import new_plan
 from tuner.device.base import Outcome
 from tuner.device.simulated import SimulatedDevice
-from tuner.extensions.agents.base import Answer
+from tuner.extensions.agents.base import AgentAnswer
 from tuner.extensions.agents.gate import RefusedError, read_draft, validate_candidate
 from tuner.model.trial import Status
 from tuner.tuning.evaluator import Candidates
@@ -47,7 +47,7 @@ def gate(make_plan, compiler, device, tmp_path):
             )
             plan = make_plan()
         candidates = Candidates(plan, compiler, device)
-        made = read_draft(Answer(template, space), plan, tmp_path / "answer", "r1")
+        made = read_draft(AgentAnswer(template, space), plan, tmp_path / "answer", "r1")
         validate_candidate(made, candidates.of(made), verify=verify, seed=1)
         return made
 
@@ -68,7 +68,7 @@ def test_an_answer_for_a_python_kernel_is_python_and_its_own_template(tmp_path):
     project = callable_project(tmp_path / "project")
     plan = new_plan(project / KERNEL, {"space": project / PYTHON, "device": "host"})
     text = (project / KERNEL).read_text(encoding="utf-8")
-    made = read_draft(Answer(text, PYTHON_SPACE), plan, tmp_path / "answer", "r1")
+    made = read_draft(AgentAnswer(text, PYTHON_SPACE), plan, tmp_path / "answer", "r1")
     assert made.template.path == tmp_path / "answer/template.py.j2"
     assert made.spec.template == made.template.path
     assert "CONFIG = {'pieces': @{ pieces }@}" in made.template.text
@@ -81,7 +81,7 @@ def test_an_answer_for_a_hip_kernel_is_in_hip(tmp_path):
     )
     plan = new_plan(kernel, {"space": f"{space}.yaml", "device": "host"})
     words = plan.spec.path.read_text(encoding="utf-8")
-    answer = Answer(plan.spec.template.read_text(encoding="utf-8"), words)
+    answer = AgentAnswer(plan.spec.template.read_text(encoding="utf-8"), words)
     assert read_draft(answer, plan, tmp_path, "r1").template.path.name == "template.hip.j2"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from agent_doubles import Kept, Tools, briefing, plan
 
-from tuner.extensions.agents.base import Answer, Briefing
+from tuner.extensions.agents.base import AgentAnswer, Briefing
 from tuner.extensions.agents.mcp_agent import (
     FinishedError,
     Handoff,
@@ -24,7 +24,7 @@ from tuner.model.errors import InputError, SessionError
 from tuner.session.events import Idea
 
 WAIT_S = 10.0
-GOOD = Answer("__global__ void f() {}", "version: 1")
+GOOD = AgentAnswer("__global__ void f() {}", "version: 1")
 
 
 @pytest.fixture
@@ -56,10 +56,10 @@ class Table:
         assert self.seat.wait(turn, WAIT_S)
         return task
 
-    def submit(self, answer: Answer = GOOD, plan: str = "{}") -> None:
+    def submit(self, answer: AgentAnswer = GOOD, plan: str = "{}") -> None:
         self.seat.submit(Submission(plan, answer))
 
-    def refused(self, answer: Answer = GOOD, plan: str = "{}") -> str:
+    def refused(self, answer: AgentAnswer = GOOD, plan: str = "{}") -> str:
         turn = self.seat.submit(Submission(plan, answer))
         assert self.seat.wait(turn, WAIT_S)
         return self.question.problem
@@ -105,12 +105,12 @@ def test_nothing_is_asked_while_the_run_works(table: Table) -> None:
         (GOOD, "{}", "the key `hypothesis` is missing"),
         (GOOD, plan(base="c7"), "this round builds on 'c0'"),
         (GOOD, plan(expectations=[{"metric": "speed", "factor": 2}]), "metric` is 'speed'"),
-        (Answer("// ... rest unchanged", "x"), plan(), "line 1 of the template stands for"),
-        (Answer("x", "a: 1\n# as before ..."), plan(), "line 2 of the space stands for"),
+        (AgentAnswer("// ... rest unchanged", "x"), plan(), "line 1 of the template stands for"),
+        (AgentAnswer("x", "a: 1\n# as before ..."), plan(), "line 2 of the space stands for"),
     ],
 )
 def test_what_cannot_be_read_goes_back_at_once_and_counts_for_no_answer(
-    table: Table, answer: Answer, written: str, problem: str
+    table: Table, answer: AgentAnswer, written: str, problem: str
 ) -> None:
     task = table.run(table.round.plan)
     assert problem in table.refused(answer, written)
@@ -126,7 +126,7 @@ def test_a_repair_is_asked_with_its_problem_and_needs_no_plan(table: Table) -> N
     task = table.run(table.round.repair, "it does not compile")
     asked = table.question
     assert (asked.problem, asked.refusals, asked.planned) == ("it does not compile", 1, True)
-    better = Answer("__global__ void g() {}", "version: 1")
+    better = AgentAnswer("__global__ void g() {}", "version: 1")
     table.submit(better)
     assert task.result(WAIT_S) == better
 

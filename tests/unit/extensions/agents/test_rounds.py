@@ -10,7 +10,7 @@ from tuner.analysis.base import Degree
 from tuner.app.run import tune
 from tuner.device.base import Outcome
 from tuner.device.simulated import SimulatedDevice
-from tuner.extensions.agents.base import Answer
+from tuner.extensions.agents.base import AgentAnswer
 from tuner.extensions.agents.briefing import Briefer
 from tuner.extensions.agents.history import tree_of
 from tuner.extensions.agents.open_agents import rounds_by
@@ -34,7 +34,7 @@ constraints: []
 default: {threads: 128}
 launch: [{kernel: scale, grid: ["ceil_div(N, threads)"], block: [threads]}]
 """
-GOOD = Answer(FASTER, SPACE)
+GOOD = AgentAnswer(FASTER, SPACE)
 # However slow they are.
 ALL_COMPARED = {"finalists": 30, "variants_within": 9.0}
 
@@ -129,8 +129,8 @@ def test_the_next_round_reads_what_came_of_the_last(run):
     assert [member.name for member in agent.briefings[1].population] == [INITIAL, "r1"]
 
 
-def template(old: str, new: str) -> Answer:
-    return Answer(FASTER.replace(old, new), SPACE)
+def template(old: str, new: str) -> AgentAnswer:
+    return AgentAnswer(FASTER.replace(old, new), SPACE)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def template(old: str, new: str) -> Answer:
     ],
 )
 def test_what_is_wrong_is_told_in_the_lines_of_the_answer_and_can_be_repaired(run, answer, said):
-    wrong = answer if isinstance(answer, Answer) else Answer(FASTER, answer)
+    wrong = answer if isinstance(answer, AgentAnswer) else AgentAnswer(FASTER, answer)
     agent = Scripted([[idea(), wrong, GOOD]])
     session, _ = run(agent, device=WrongDevice())
     (problem,) = agent.problems
@@ -239,7 +239,7 @@ def test_a_template_that_fails_in_the_search_alone_ends_its_round_only(run):
     # The gate tries both ends, the default and a few at random: 224 is none of them.
     odd = FASTER.replace("threadIdx.x;", "threadIdx.x + @{ 0 // (threads - 224) }@;")
     values = ", ".join(map(str, range(32, 416, 32)))
-    answer = Answer(odd, SPACE.replace("64, 128, 256", values))
+    answer = AgentAnswer(odd, SPACE.replace("64, 128, 256", values))
     session, error = run(Scripted([[idea(), answer]]))
     (record,) = history(session)
     assert record.candidate is None
@@ -313,7 +313,7 @@ def test_a_candidate_that_renders_no_more_once_memory_is_back_ends_its_round_alo
     # The gate tries both ends, the default and a few at random: 288 is none of them.
     values = ", ".join(map(str, range(32, 416, 32)))
     odd = "threadIdx.x + @{ 0 // (abs(threads - 288) + abs(N - 100000)) }@;"
-    answer = Answer(FASTER.replace("threadIdx.x;", odd), SPACE.replace("64, 128, 256", values))
+    answer = AgentAnswer(FASTER.replace("threadIdx.x;", odd), SPACE.replace("64, 128, 256", values))
     session, _ = run(Scripted([[idea(), answer]]), device=Narrow("N=100000"))
     assert not session.events(RoundRefused)
     for _ in range(2):
@@ -331,7 +331,7 @@ def test_a_winner_that_fails_on_a_workload_of_nobody_is_left_out(run, project, s
     # The gate tries both ends, the default and a few at random: 224 is none of them.
     values = ", ".join(map(str, range(32, 416, 32)))
     odd = f"threadIdx.x + @{{ 0 // (abs(threads - 224) + abs(N - {size})) }}@;"
-    answer = Answer(FASTER.replace("threadIdx.x;", odd), SPACE.replace("64, 128, 256", values))
+    answer = AgentAnswer(FASTER.replace("threadIdx.x;", odd), SPACE.replace("64, 128, 256", values))
     best = SimulatedDevice(lambda program: 5.0 + abs(program.launches[0].threads - 224))
     session, results = run(Scripted([[idea(), answer]]), device=best)
     assert len(results) == 3

@@ -14,7 +14,7 @@ import tuner.extensions.agents.reward
 from tuner import GrpoReward, reward
 from tuner.device.base import ComparisonRounds, Outcome
 from tuner.device.simulated import SimulatedDevice
-from tuner.extensions.agents.base import Answer
+from tuner.extensions.agents.base import AgentAnswer
 from tuner.extensions.agents.reward import Effort, Scorer
 from tuner.extensions.agents.training import REFUSED_REWARD, SLOWEST
 from tuner.model.errors import DeviceError, InputError, KernelError
@@ -33,11 +33,11 @@ parameters: {threads: [64, 256]}
 default: {threads: 64}
 launch: [{kernel: scale, grid: ["ceil_div(N, threads)"], block: [threads]}]
 """
-GOOD = Answer(TEMPLATE, SPACE)
+GOOD = AgentAnswer(TEMPLATE, SPACE)
 HOST = Effort(device="host", workloads=("N=1000",), trials=2, rounds=2)
 
 
-def text_of(answer: Answer) -> str:
+def text_of(answer: AgentAnswer) -> str:
     return f"Here.\n\n```cuda\n{answer.template}\n```\n\n```yaml\n{answer.space}\n```\n"
 
 
@@ -106,16 +106,16 @@ def test_no_more_configs_are_tried_than_asked_for(scorer):
     [
         ("I would rather not.", "no template"),
         (text_of(GOOD).removesuffix("```\n"), "not closed"),
-        (Answer("constexpr int k = @{ nothing }@;", SPACE), "nothing"),
-        (Answer(TEMPLATE.replace("int N", "float N"), SPACE), "float"),
-        (Answer(TEMPLATE.replace("+ in[i];", "+;"), SPACE), "expected"),
-        (Answer(TEMPLATE, SPACE + "workloads: {tuned: [{N: 1}]}\n"), "workloads"),
-        (Answer(TEMPLATE, "parameters: ["), "space.yaml:1: not YAML"),
-        (Answer(TEMPLATE + "// \ud800", SPACE), "half a character"),
-        (Answer("/" * 500_000, SPACE), "500000 characters"),
-        (Answer("//% for i in range(10 ** 9)\nint x;\n//% endfor", SPACE), "template.cu.j2"),
+        (AgentAnswer("constexpr int k = @{ nothing }@;", SPACE), "nothing"),
+        (AgentAnswer(TEMPLATE.replace("int N", "float N"), SPACE), "float"),
+        (AgentAnswer(TEMPLATE.replace("+ in[i];", "+;"), SPACE), "expected"),
+        (AgentAnswer(TEMPLATE, SPACE + "workloads: {tuned: [{N: 1}]}\n"), "workloads"),
+        (AgentAnswer(TEMPLATE, "parameters: ["), "space.yaml:1: not YAML"),
+        (AgentAnswer(TEMPLATE + "// \ud800", SPACE), "half a character"),
+        (AgentAnswer("/" * 500_000, SPACE), "500000 characters"),
+        (AgentAnswer("//% for i in range(10 ** 9)\nint x;\n//% endfor", SPACE), "template.cu.j2"),
     ],
-    ids=lambda value: None if isinstance(value, Answer) else str(value)[:20],
+    ids=lambda value: None if isinstance(value, AgentAnswer) else str(value)[:20],
 )
 def test_a_bad_answer_is_refused_and_told_why(scorer, answer, problem):
     score = scorer().score(answer)
@@ -210,7 +210,7 @@ def test_on_the_cpu_a_correct_template_is_rewarded_and_a_wrong_one_is_not(projec
     # The space is found by the kernel's name, as the program finds it.
     assert reward("scale.cu", text_of(GOOD), HOST) >= SLOWEST
     assert isfinite(reward(project / "scale.yaml", GOOD, HOST))
-    wrong = Answer(TEMPLATE.replace("+ in[i]", "* 1.1f"), SPACE)
+    wrong = AgentAnswer(TEMPLATE.replace("+ in[i]", "* 1.1f"), SPACE)
     assert reward("scale.cu", wrong, HOST) == REFUSED_REWARD
 
 

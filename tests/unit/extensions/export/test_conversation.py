@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.extensions.agents.base import Answer
+from tuner.extensions.agents.base import AgentAnswer
 from tuner.extensions.agents.replies import read_answer
 from tuner.extensions.agents.training import conversation_of
 from tuner.session.events import Event
@@ -99,7 +99,7 @@ def test_answers_in_files_are_one_message_of_the_plan_and_two_blocks(note, read)
     assert conversation.request == conversation.opening
     (message,) = conversation.rest
     assert message["content"].startswith('```json\n{"change": "x"}\n```')
-    assert read_answer(message["content"]) == Answer(template, space)
+    assert read_answer(message["content"]) == AgentAnswer(template, space)
 
 
 def test_a_plan_may_be_missing_among_the_files(note, read):

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, WithJsonSchema
 
 from tuner.app.run import FinishedRun
-from tuner.extensions.agents.base import Answer
+from tuner.extensions.agents.base import AgentAnswer
 from tuner.extensions.agents.history import memory_text
 from tuner.extensions.agents.mcp_agent import Submission
 from tuner.extensions.agents.replies import KNOWN_METRICS, MOST_EXPECTATIONS
@@ -121,7 +121,7 @@ class SubmitArguments(ToolArguments):
         """Make what the run takes: the plan's fields that were given, and the answer."""
         given = {name: getattr(self, name) for name in PLAN}
         plan = json.dumps({name: value for name, value in given.items() if value is not None})
-        return Submission(plan, Answer(self.template, self.space))
+        return Submission(plan, AgentAnswer(self.template, self.space))
 
 
 class StatusArguments(ToolArguments):

@@ -28,7 +28,7 @@ from tuner.extensions.agents.mcp.arguments import (
     StartArguments,
     SubmitArguments,
 )
-from tuner.extensions.agents.mcp.session_runner import Run, SessionRunner
+from tuner.extensions.agents.mcp.session_runner import ServedRun, SessionRunner
 from tuner.extensions.agents.rounds import REPAIRS
 from tuner.extensions.agents.tools.arguments import check_arguments
 from tuner.model import TUNER_VERSION
@@ -107,25 +107,7 @@ class Service:
         if isinstance(given, StartArguments):
             return await self._start(context, given)
         if isinstance(given, BriefingArguments):
-            run = self._runner.current
-            if run.handoff.question is None:
-                await self._until(context, run, run.handoff.turn, lambda: _waited_for(run))
-            question = run.handoff.question
-            if question is None:
-                return _result_of_end(run) if run.over else _result(_busy(run))
-            new = self._briefed is not run
-            self._briefed = run
-            parts = [question.rules] if new or given.whole else []
-            parts.append(question.text)
-            if not parts[1:]:
-                parts.append(
-                    "(The rules and formats are as before; `briefing` with whole repeats.)"
-                )
-            if question.problem:
-                parts.append(_refusal(question.problem, question.refusals))
-            elif question.planned:
-                parts.append("The plan is settled; `submit` a template and a space for it.")
-            return _result("\n\n".join(parts))
+            return await self._briefing(context, given)
         if isinstance(given, SubmitArguments):
             return await self._submit(context, given)
         return await self._finish(context) if isinstance(given, FinishArguments) else self._status()
@@ -139,6 +121,29 @@ class Service:
         if run.handoff.question is None:
             return _result(f"started; {_busy(run)}")
         return _result(f"{run.watch.text()}\n\nRound {run.handoff.question.round} is open. {_READ}")
+
+    async def _briefing(self, context: Context, given: BriefingArguments) -> types.CallToolResult:
+        run = self._runner.current
+        if run.handoff.question is None:
+
+            def reached() -> bool:
+                return run.handoff.question is not None or run.over or run.watch.deciding
+
+            await self._until(context, run, run.handoff.turn, reached)
+        question = run.handoff.question
+        if question is None:
+            return _result_of_end(run) if run.over else _result(_busy(run))
+        new = self._briefed is not run
+        self._briefed = run
+        parts = [question.rules] if new or given.whole else []
+        parts.append(question.text)
+        if not parts[1:]:
+            parts.append("(The rules and formats are as before; `briefing` with whole repeats.)")
+        if question.problem:
+            parts.append(_refusal(question.problem, question.refusals))
+        elif question.planned:
+            parts.append("The plan is settled; `submit` a template and a space for it.")
+        return _result("\n\n".join(parts))
 
     async def _submit(self, context: Context, given: SubmitArguments) -> types.CallToolResult:
         run = self._runner.current
@@ -207,7 +212,7 @@ class Service:
     async def _until(
         self,
         context: Context,
-        run: Run,
+        run: ServedRun,
         turn: int,
         reached: Callable[[], bool] | None = None,
     ) -> None:
@@ -239,22 +244,18 @@ class Service:
 _READ = "Read its `briefing`."
 
 
-def _waited_for(run: Run) -> bool:
-    return run.handoff.question is not None or run.over or run.watch.deciding
-
-
 def _refusal(problem: str, refusals: int) -> str:
     left = f" (repair {refusals} of {REPAIRS})" if refusals else ""
     return f"Refused:\n{problem}\n\n`submit` the whole template and space again{left}."
 
 
-def _busy(run: Run, again: str = "briefing") -> str:
+def _busy(run: ServedRun, again: str = "briefing") -> str:
     if run.watch.deciding:
         return f"not ready yet: {run.watch.line()}; call `finish` to wait for the results"
     return f"not ready yet: {run.watch.line()}; call `{again}` to wait on"
 
 
-def _result_of_end(run: Run) -> types.CallToolResult:
+def _result_of_end(run: ServedRun) -> types.CallToolResult:
     ending = run.ending
     said = ending.text if ending.data is None else f"The run is over.\n\n{ending.text}"
     return types.CallToolResult(

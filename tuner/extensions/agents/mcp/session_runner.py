@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
+from tuner.app.environment import program_name, resume_line
+from tuner.app.open import OpenRun
+from tuner.app.plan import RunOptions
+from tuner.app.run import run
 from tuner.device.base import DeviceInfo
 from tuner.extensions.agents.mcp.arguments import (
     Ending,
     StartArguments,
     StartRequest,
+    conclude,
     leading_tools,
+    recap,
 )
-from tuner.extensions.agents.mcp_agent import Handoff
+from tuner.extensions.agents.mcp_agent import FinishedError, Handoff, McpAgent
 from tuner.extensions.agents.tools.arguments import ToolLimits
 from tuner.extensions.agents.tools.tool_session import offers
-from tuner.model.errors import InputError
+from tuner.model.errors import InputError, Interrupted, KernelError, TunerError
 from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
-from tuner.model.settings import COMMAND
+from tuner.model.settings import COMMAND, MCP, GivenSettings, words_of
 from tuner.report import formatting
 from tuner.session.events import Tool
+from tuner.space.plan import Plan
 
 PHASES: Mapping[Phase, str] = {
     "baseline": "the baseline is measured",
@@ -38,7 +46,7 @@ _RECORDING = "recorded:"
 LAST: tuple[Phase, ...] = ("finals", "checks", "done")
 
 
-class Watch:
+class RunWatch:
     """Keep the last snapshot of a run and all its notes, and stop it where its handoff says so.
 
     `view` is told as well. `session` is the run's folder once there is one.
@@ -103,15 +111,15 @@ BROKEN = Ending("the run broke off; the server's standard error says why", faile
 
 
 # Runs a session from its opening to its end; what a user can do about is no exception.
-Tuning = Callable[[StartRequest, Handoff, Watch], Ending]
+Tuning = Callable[[StartRequest, Handoff, RunWatch], Ending]
 
 
-class Run:
+class ServedRun:
     """A session that is being run in its thread."""
 
     def __init__(self, request: StartRequest, tuning: Tuning, view: Listener) -> None:
         self.handoff = Handoff()
-        self.watch = Watch(self.handoff, view)
+        self.watch = RunWatch(self.handoff, view)
         self._request, self._tuning = request, tuning
         self._ending: Ending | None = None
         # Not waited for where a process is to end at once: what is measured is on disk.
@@ -145,16 +153,16 @@ class SessionRunner:
 
     def __init__(self, root: Path, tuning: Tuning, view: Listener) -> None:
         self._root, self._tuning, self._view = root.resolve(), tuning, view
-        self._run: Run | None = None
+        self._run: ServedRun | None = None
 
     @property
-    def current(self) -> Run:
+    def current(self) -> ServedRun:
         """The last run that was started; raise `InputError` before the first."""
         if self._run is None:
             raise InputError("no session is open", remedy="`start` opens one")
         return self._run
 
-    def start(self, asked: StartArguments) -> Run:
+    def start(self, asked: StartArguments) -> ServedRun:
         """Start a run; raise `InputError` for a path outside the root, and while one goes on."""
         if self._run is not None and not self._run.over:
             raise InputError(
@@ -180,7 +188,7 @@ class SessionRunner:
             resume=self._inside("resume", asked.resume),
             settings=asked.settings,
         )
-        self._run = Run(request, self._tuning, self._view)
+        self._run = ServedRun(request, self._tuning, self._view)
         return self._run
 
     def tools(self) -> tuple[Tool, ...]:
@@ -227,3 +235,81 @@ def _catalogue() -> Sequence[Tool]:
         replace(tool, description=f"{tool.description} While a round is open.")
         for tool in (offer.tool for offer in offers(info, ToolLimits()))
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the server was started with: for all that a client leaves out."""
+
+    root: Path
+    kernel: Path | None
+    settings: GivenSettings
+    options: RunOptions
+    resume: Path | None
+
+
+def run_session(
+    defaults: Defaults, request: StartRequest, handoff: Handoff, watch: RunWatch
+) -> Ending:
+    """Run a session from its opening to its end; return what stopped it instead of raising."""
+    try:
+        return _run(defaults, request, handoff, watch)
+    except TunerError as error:
+        return Ending(str(error), failed=True)
+    except KeyboardInterrupt as stopped:
+        if isinstance(stopped, Interrupted):
+            defaults.options.say(resume_line(stopped))
+        return Ending(f"stopped; `start` with resume goes on: {watch.session}", failed=True)
+
+
+def _run(defaults: Defaults, request: StartRequest, handoff: Handoff, watch: RunWatch) -> Ending:
+    resume = request.resume or (None if request.kernel else defaults.resume)
+    kernel = None if resume else request.kernel or defaults.kernel
+    if resume is None and kernel is None:
+        raise InputError("no kernel is named", remedy="`start` with the path of its .cu file")
+    left_out: set[str] = set()
+    if resume:
+        left_out = defaults.settings.keys() - {"rounds"}  # a session keeps all else
+    elif request.kernel not in (None, defaults.kernel or request.kernel):
+        # What the command line says of its own kernel does not fit another.
+        left_out = {"space", "workloads", "operators"}
+    kept = {name: value for name, value in defaults.settings.items() if name not in left_out}
+    stated = {**kept, **request.settings}
+    agent = McpAgent(handoff)
+
+    def opened(run: OpenRun) -> None:
+        watch.session, agent.recap = run.session.directory, partial(recap, run.session)
+
+    sources = tuple(Path(folder) for folder in defaults.settings.get("sources", ()))
+    options = replace(
+        defaults.options,
+        session=None if resume else request.session or defaults.options.session,
+        command=(program_name(), MCP, *([str(kernel)] if kernel else []), *words_of(stated)),
+        change=partial(_require_inside, defaults.root, sources),
+    )
+    done = run(
+        kernel,
+        {**stated, "agent": MCP},
+        options,
+        watch,
+        resume=resume,
+        agent=agent,
+        opened=opened,
+    )
+    # To end the rounds early is the client's right.
+    failure = None if isinstance(done.failure, FinishedError) else done.failure
+    return conclude(done, failure)
+
+
+def _require_inside(root: Path, sources: tuple[Path, ...], plan: Plan) -> Plan:
+    """Raise `KernelError` for files of a kernel that lie outside what the client may name."""
+    spec = plan.spec
+    allowed = (root, *sources)
+    for path in (spec.path, spec.source, spec.reference, spec.template, *spec.include_dirs):
+        if not any(path.resolve().is_relative_to(folder) for folder in allowed):
+            raise KernelError(
+                f"is outside the folder that the server was started in, {root}",
+                path=path,
+                remedy="start the server with another --root, or name its folder with --sources",
+            )
+    return plan

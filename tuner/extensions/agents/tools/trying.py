@@ -12,7 +12,7 @@ from pathlib import Path
 from tuner.analysis.base import METRICS, MachineCode
 from tuner.analysis.sass import codes, disassemble
 from tuner.device.base import DeviceInfo, Outcome
-from tuner.extensions.agents.base import Answer
+from tuner.extensions.agents.base import AgentAnswer
 from tuner.extensions.agents.gate import find_mismatch, read_draft
 from tuner.extensions.agents.tools.arguments import (
     ChoiceArguments,
@@ -118,7 +118,7 @@ class Drafts:
                 raise InputError(f"the {what} has {len(text)} characters, over {most}")
         folder = self.folder_of(number)
         try:
-            plan = read_draft(Answer(template, space), self._plan, folder, DRAFT)
+            plan = read_draft(AgentAnswer(template, space), self._plan, folder, DRAFT)
         except OSError as error:
             raise SessionError(
                 f"cannot write a draft: {error.strerror}",

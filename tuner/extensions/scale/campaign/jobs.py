@@ -95,7 +95,7 @@ def tuning_job(
     require_meter(device, objective)
     session = folder / name
     command = ("record",) if record else ()
-    words = tuple(words_of(settings))
+    words, workloads = tuple(words_of(settings)), len(plan.config.workloads)
     # On another machine nobody has run the kernel's reference yet: its user names it here, too.
     space = ("--space", str(settings["space"])) if "space" in settings else ()
     return CampaignJob(
@@ -107,7 +107,8 @@ def tuning_job(
         resume=(*TUNE, *command, str(kernel), "--resume", str(session), *space, *how),
         finish=finish,
         needs_gpu=plan.config.device == "cuda" and not cluster,
-        cost=_cost(plan),
+        # How long it takes beside others, by its trials.
+        cost=workloads * (plan.config.trials or _TRIALS) * (1 + plan.config.rounds),
         cluster=cluster,
     )
 
@@ -188,12 +189,6 @@ def require_meter(device: str, objective: str) -> None:
             f"--device {kind} has no energy meter",
             remedy="use a GPU (--device cuda), or --objective time",
         )
-
-
-def _cost(plan: Plan) -> float:
-    """Guess how long a run takes beside others, from its trials."""
-    config = plan.config
-    return len(config.workloads) * (config.trials or _TRIALS) * (1 + config.rounds)
 
 
 def _key(plan: Plan, *, record: bool) -> str:

@@ -28,7 +28,7 @@ class RemoteCompiler:
     @cached_property
     def version(self) -> str:
         """Ask a worker; all have the same version of ours, and of NVRTC."""
-        return self._cluster.start(self._ask_version()).result()
+        return str(self._cluster.start(self._ask_any(NameCompiler(self._on_cpu))).result())
 
     def submit(self, request: CompileRequest) -> Future[CompileResult]:
         """Send the source, with the headers that it can reach, and return at once."""
@@ -40,9 +40,6 @@ class RemoteCompiler:
 
     def close(self) -> None:
         """Nothing is held open here: the workers' compilers serve the next run."""
-
-    async def _ask_version(self) -> str:
-        return str(await self._ask_any(NameCompiler(self._on_cpu)))
 
     async def _compile(self, request: CompileRequest) -> CompileResult:
         moved, bundle = request_bundle(request)

@@ -12,9 +12,14 @@ from random import sample
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tuner.device.base import DeviceInfo
-from tuner.extensions.scale.cluster.connections import Connections, UnreachableError
 from tuner.extensions.scale.cluster.files import Bundle
-from tuner.extensions.scale.cluster.membership import MemberSlot, Wanted, other_version
+from tuner.extensions.scale.cluster.membership import (
+    Connections,
+    MemberSlot,
+    UnreachableError,
+    Wanted,
+    other_version,
+)
 from tuner.extensions.scale.cluster.messages import (
     COMPILE_RESOURCE,
     TOPIC,

@@ -12,7 +12,7 @@ from agent_doubles import Tools
 from mcp_types import CallToolResult
 from served_runs import ANSWER, PLAN, Call, led, one_round, progress, text
 
-from tuner.extensions.agents.mcp.session_runner import Watch
+from tuner.extensions.agents.mcp.session_runner import RunWatch
 from tuner.extensions.agents.mcp_agent import Handoff, HandoffQuestion
 
 Results = list[CallToolResult]
@@ -111,7 +111,7 @@ def test_while_the_run_works_tools_and_submissions_are_refused_and_the_status_is
 ) -> None:
     working, free = Event(), Event()
 
-    def busy(watch: Watch) -> None:
+    def busy(watch: RunWatch) -> None:
         watch.update(progress("search"))
         working.set()
         free.wait(10.0)
@@ -232,7 +232,7 @@ def test_a_cancelled_submission_was_made_all_the_same(tmp_path: Path) -> None:
 def test_many_calls_that_wait_hold_up_no_other(tmp_path: Path) -> None:
     free = Event()
 
-    def busy(watch: Watch) -> None:
+    def busy(watch: RunWatch) -> None:
         free.wait(60.0)
 
     async def work(call: Call) -> None:

@@ -12,8 +12,7 @@ from served_runs import ANSWER, PLAN, Call, Quiet, led, one_round, progress, tex
 
 from tuner.app.plan import RunOptions
 from tuner.extensions.agents.mcp.arguments import Ending, StartRequest
-from tuner.extensions.agents.mcp.run import Defaults, run_session
-from tuner.extensions.agents.mcp.session_runner import Watch
+from tuner.extensions.agents.mcp.session_runner import Defaults, RunWatch, run_session
 from tuner.extensions.agents.mcp_agent import Handoff
 from tuner.model.errors import InputError
 from tuner.model.settings import GivenSettings
@@ -22,7 +21,7 @@ from tuner.model.settings import GivenSettings
 def test_the_end_of_the_last_round_is_told_before_the_results_are_there(tmp_path: Path) -> None:
     measured = Event()
 
-    def finals(watch: Watch) -> None:
+    def finals(watch: RunWatch) -> None:
         watch.update(progress("finals"))
         measured.wait(10.0)
 
@@ -105,11 +104,11 @@ def test_a_session_says_with_which_command_it_would_start_again(
         told.append(options.command)
         raise InputError("it is not run here")
 
-    monkeypatch.setattr("tuner.extensions.agents.mcp.run.run", noted)
+    monkeypatch.setattr("tuner.extensions.agents.mcp.session_runner.run", noted)
     settings: GivenSettings = {"time_s": 90.0, "policy": "mcts", "sources": (Path("/cutlass"),)}
     defaults = Defaults(tmp_path, Path("scale.cu"), settings, RunOptions(), None)
     seat = Handoff()
-    run_session(defaults, StartRequest(None, None, None, {}), seat, Watch(seat, Quiet()))
+    run_session(defaults, StartRequest(None, None, None, {}), seat, RunWatch(seat, Quiet()))
     words = "--time 90.0s --policy mcts --sources /cutlass"
     assert [" ".join(one[1:]) for one in told] == [f"mcp scale.cu {words}"]
 
@@ -127,7 +126,7 @@ def test_another_session_can_follow_one_that_is_over(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_run_that_breaks_off_is_no_silence(tmp_path: Path) -> None:
-    def broken(wish: StartRequest, seat: Handoff, watch: Watch) -> Ending:
+    def broken(wish: StartRequest, seat: Handoff, watch: RunWatch) -> Ending:
         raise ZeroDivisionError
 
     async def work(call: Call) -> None:
@@ -142,7 +141,7 @@ def test_what_the_client_wishes_reaches_the_run(tmp_path: Path) -> None:
     (tmp_path / "k.cu").touch()
     wishes: list[StartRequest] = []
 
-    def tuning(wish: StartRequest, seat: Handoff, watch: Watch) -> Ending:
+    def tuning(wish: StartRequest, seat: Handoff, watch: RunWatch) -> Ending:
         wishes.append(wish)
         return Ending("")
 

@@ -8,7 +8,7 @@ from host_programs import cached_compiler
 from tuner.analysis.sass import find_nvdisasm
 from tuner.app.check import UnavailableDevice, target_info
 from tuner.device.simulated import SimulatedDevice
-from tuner.extensions.agents.base import Answer
+from tuner.extensions.agents.base import AgentAnswer
 from tuner.extensions.agents.gate import read_draft
 from tuner.extensions.cpu.device import HostDevice
 from tuner.model.errors import SessionError, WorkerError
@@ -208,7 +208,7 @@ def test_drafts_are_kept_by_the_number_of_their_call(make_bench, draft):
 def test_a_later_candidate_lends_its_space_and_its_template(make_bench, draft):
     bench = make_bench()
     folder = bench.session.directory / "rounds" / "01" / "attempt-1"
-    plan = read_draft(Answer(draft["template"], draft["space"]), bench.plan, folder, "r1")
+    plan = read_draft(AgentAnswer(draft["template"], draft["space"]), bench.plan, folder, "r1")
     bench.candidates.add(plan)
     bench.session.add_candidate("r1", plan.template.text, plan.spec.path.read_text(), INITIAL)
     tools = bench.opened(2, "r1")

@@ -16,7 +16,7 @@ from certificates import Authority
 from cluster_processes import free_port
 from distributed.core import Server
 
-from tuner.extensions.scale.cluster.connections import Connections, UnreachableError
+from tuner.extensions.scale.cluster.membership import Connections, UnreachableError
 from tuner.extensions.scale.cluster.network import require_dask, security_of
 from tuner.extensions.scale.cluster.task import SlotPlugin
 from tuner.model.cluster import TlsFiles

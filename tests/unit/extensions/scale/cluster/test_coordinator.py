@@ -18,10 +18,14 @@ from tuner.compiler.base import CompileRequest
 from tuner.device.base import ComparisonRounds, Counted, Outcome
 from tuner.device.reference import load_reference
 from tuner.extensions.scale.cluster.compiler import RemoteCompiler
-from tuner.extensions.scale.cluster.connections import Connections, UnreachableError
 from tuner.extensions.scale.cluster.coordinator import MOST_LOSSES, Cluster, SlotLostError
 from tuner.extensions.scale.cluster.device import RemoteDevice, RemoteGpu
-from tuner.extensions.scale.cluster.membership import MemberSlot, Wanted
+from tuner.extensions.scale.cluster.membership import (
+    Connections,
+    MemberSlot,
+    UnreachableError,
+    Wanted,
+)
 from tuner.extensions.scale.cluster.messages import (
     CPU_MODEL,
     WorkAnswer,
