@@ -10,6 +10,7 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+from shipped_kernels import shipped_definition
 from slow import mostly_slow
 
 from tuner.extensions.cpu.compiler import SANITIZERS, preload
@@ -61,7 +62,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     """Each operator as it is by default, and with each of its other choices alone."""
     for name in OPERATORS:
         yield name, {}
-        for choice in load_definition(SPACES / f"{name}.yaml").spec.operators:
+        for choice in shipped_definition(name).spec.operators:
             yield from ((name, {choice.name: value}) for value in choice.values[1:])
 
 
@@ -103,7 +104,7 @@ SAMPLE = ("moe_align_block_size", "topk_softmax", "per_token_quant_fp8", "gemm_s
 
 @pytest.mark.parametrize("name", mostly_slow(OPERATORS, ["silu_and_mul"], SAMPLE))
 def test_every_value_of_every_parameter_is_right(name: str, stack: ExitStack) -> None:
-    definition = load_definition(SPACES / f"{name}.yaml")
+    definition = shipped_definition(name)
     evaluator = evaluator_of(definition, {}, stack)
     chance = random.Random(name)  # noqa: S311 - the same configs every time
     pools = {

@@ -6,7 +6,7 @@ import random
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,7 +26,7 @@ from tuner.model.expressions import Value
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
-from tuner.space.load import load_definition
+from tuner.space.load import Definition, load_definition
 from tuner.tuning.evaluator import Evaluator
 
 SPACES = Path(__file__).parents[2] / "search_spaces" / "sglang"
@@ -54,11 +54,17 @@ def narrowed(space: SearchSpace, having: Mapping[str, Value]) -> SearchSpace:
     return replace(space.unpruned, parameters=tuple(parameters))
 
 
+@cache
+def shipped_definition(name: str) -> Definition:
+    """Read a search space once, for all tests that are collected."""
+    return load_definition(SPACES / f"{name}.yaml")
+
+
 class ShippedKernel:
     """One search space with the functions of its reference."""
 
     def __init__(self, name: str) -> None:
-        self.definition = load_definition(SPACES / f"{name}.yaml")
+        self.definition = shipped_definition(name)
         self.reference = load_reference(self.spec.reference)
 
     @property

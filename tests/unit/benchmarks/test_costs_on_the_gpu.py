@@ -59,20 +59,6 @@ def test_a_winner_that_is_wrong_is_an_error() -> None:
         between(4.0, None)
 
 
-def test_a_search_is_asked_for_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tuned(*words: str) -> None:
-        asked.extend(words)
-        raise RuntimeError("enough")
-
-    asked: list[str] = []
-    spec = SimpleNamespace(source=Path("k.cu"), tuned=[WORKLOAD])
-    monkeypatch.setattr(two_seeds, "tuned", tuned)
-    with pytest.raises(RuntimeError, match="enough"):
-        two_seeds.winners(cast(Any, spec), 1, 40, Path("s"))
-    assert asked[asked.index("--seed") + 1] == "1"
-    assert asked[asked.index("--trials") + 1] == "40"
-
-
 def test_what_was_measured_of_another_operator_is_kept(tmp_path: Path) -> None:
     file = tmp_path / "two_seeds.json"
     assert two_seeds.kept(file, ["a"]) == []

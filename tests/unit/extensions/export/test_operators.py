@@ -14,6 +14,7 @@ import kept
 import pytest
 from click.testing import CliRunner
 from operator_sessions import OPERATORS, SPACES, write_operator_session
+from shipped_kernels import shipped_definition
 from slow import mostly_slow
 
 from tuner.analysis.sass import disassemble, read
@@ -38,7 +39,7 @@ def every_value(name: str) -> list[Mapping[str, str]]:
 
     NVRTC compiles all that go together, in test_export_package.py.
     """
-    operators = load_definition(SPACES / f"{name}.yaml").spec.operators
+    operators = shipped_definition(name).spec.operators
     most = max((len(one.values) for one in operators), default=1)
     return [{one.name: one.values[n % len(one.values)] for one in operators} for n in range(most)]
 
