@@ -25,8 +25,6 @@ from house import (  # noqa: E402
 )
 
 Graph = dict[str, set[str]]
-# They only go down.
-OUTWARD, ACROSS = 0, 0
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
     "core": 42_300,
@@ -54,16 +52,12 @@ def test_imports_of_the_core_only_go_down_and_none_in_a_circle(graph: Graph) -> 
     assert cycles(graph) == []
 
 
-def test_the_core_imports_no_more_of_the_extensions_than_it_did(graph: Graph) -> None:
-    found = outward(graph)
-    assert len(found) <= OUTWARD, "\n".join(f"{one} imports {other}" for one, other in found)
-    assert len(found) == OUTWARD, "fewer: write the new number here"
+def test_the_core_imports_no_extension(graph: Graph) -> None:
+    assert outward(graph) == []
 
 
-def test_extensions_import_no_more_of_one_another_than_they_did(graph: Graph) -> None:
-    found = across(graph)
-    assert len(found) <= ACROSS, "\n".join(f"{one} imports {other}" for one, other in found)
-    assert len(found) == ACROSS, "fewer: write the new number here"
+def test_extensions_import_of_one_another_what_they_build_on(graph: Graph) -> None:
+    assert across(graph) == []
 
 
 def test_what_exported_packages_ship_imports_nothing_of_ours(graph: Graph) -> None:
