@@ -11,13 +11,14 @@ from tuner.device.base import Program
 from tuner.device.recorded.known_gpus import GPUS
 from tuner.device.recorded.recording import RecordedDevice
 from tuner.device.select import open_device
-from tuner.extensions.study.kernel_tuner_recordings import device_info, recording_from
+from tuner.extensions.study.kernel_tuner_recordings import FOREIGN, device_info, recording_from
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import limits_for
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Status
 from tuner.space.load import load_definition
+from tuner.testing.recordings import ForeignFilesContract
 
 LAUNCH = (Launch("scale", (8, 1, 1), (256, 1, 1)),)
 SMALL, LARGE, OTHER = (Workload.of({"N": n}) for n in (1000, 100000, 3000))
@@ -40,6 +41,20 @@ def opened(spec, tmp_path: Path):
         return device
 
     return make
+
+
+class TestKernelTunerFiles(ForeignFilesContract):
+    @pytest.fixture
+    def files(self):
+        return FOREIGN
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        return written(tmp_path / "cache.json", cache())
+
+    @pytest.fixture
+    def workload(self) -> Workload:
+        return SMALL
 
 
 def program(config: Config | None, workload: Workload = SMALL) -> Program:
