@@ -139,19 +139,10 @@ def test_one_that_ends_after_a_faster_one_is_not_taken_for_the_best(made):
 
 def test_what_has_ended_behind_a_slow_trial_is_not_lost(made):
     executor, evaluator = made({0: 3.0, 1: 2.0}, parallel=2)
-    released, ended, finish = threading.Event(), threading.Event(), evaluator.finish
-
-    def slow_first(one: Pending, **options) -> Trial:
-        if one.config["n"] == 0:
-            released.wait(30)
-        trial = finish(one, **options)
-        ended.set()
-        return trial
-
-    evaluator.finish = slow_first
+    released = first_held_up(evaluator)
     for number in range(2):
         executor.begin(pending(number))
-    assert ended.wait(30)
+    assert evaluator.done.wait(30)
     assert [one.config["n"] for one in executor.finished()] == [1]
     released.set()
 
