@@ -73,71 +73,43 @@ def assigned(value: str) -> tuple[str, str]:
     return "def reference(", f"launch = {value}\n\n\ndef reference("
 
 
+SIGNATURE = "(config, tensors, axes, TEMPERATURE"
+
+
 @pytest.mark.parametrize(
-    ("edits", "space", "said"),
+    ("before", "after", "said"),
     [
-        (
-            (),
-            ("parameters:", "launch: [{kernel: f, grid: [1], block: [1]}]\nparameters:"),
-            "`launch` is for kernels in CUDA",
-        ),
-        (
-            (),
-            ("parameters:", "baseline: {launch: []}\nparameters:"),
-            "`baseline` is for kernels in CUDA",
-        ),
-        ((("def launch(", "def run("),), ("", ""), "defines no function `launch`"),
-        ((("def launch(", "async def launch("),), ("", ""), "is an async function"),
-        ((("def launch(", "class launch:\n  def run("),), ("", ""), "`launch` is a class"),
-        ((assigned("None"),), ("", ""), "`launch` is no function"),
-        ((assigned("lambda config, tensors: None"),), ("", ""), "takes other than"),
-        (
-            (assigned("lambda config, tensors, axes: None"),),
-            ("", ""),
-            "lacks the parameter 'TEMPERATURE'",
-        ),
-        (
-            (("(config, tensors, axes, TEMPERATURE", "(config, TEMPERATURE"),),
-            ("", ""),
-            "takes other than",
-        ),
-        (
-            ((', TEMPERATURE="one"):\n    """Write', '):\n    """Write'),),
-            ("", ""),
-            "lacks the parameter 'TEMPERATURE'",
-        ),
-        (
-            (("(config, tensors, axes, TEMPERATURE", "(config, tensors, TEMPERATURE"),),
-            ("", ""),
-            "takes other than",
-        ),
-        (
-            (('axes, TEMPERATURE="one"):\n    """', 'axes, extra, TEMPERATURE):\n    """'),),
-            ("", ""),
-            "asks for 'extra', which is no choice of the operator",
-        ),
-        (
-            (('TEMPERATURE="one"):\n    """Write', 'TEMPERATURE, *, extra):\n    """Write'),),
-            ("", ""),
-            "asks for 'extra', which is no choice of the operator",
-        ),
-        ((("scale = 0.5 if", "scale = = if"),), ("", ""), "is not Python"),
-        (
-            (("    import torch", "    import torch  # @{ x }@"),),
-            ("", ""),
-            "is a template's syntax",
-        ),
-        ((), ("parameters:", "sources: 1\nparameters:"), "unknown key `sources`"),
+        ("parameters:", "launch: [{kernel: f, grid: [1], block: [1]}]\nparameters:",
+         "`launch` is for kernels in CUDA"),
+        ("parameters:", "baseline: {launch: []}\nparameters:",
+         "`baseline` is for kernels in CUDA"),
+        ("parameters:", "sources: 1\nparameters:", "unknown key `sources`"),
+        ("def launch(", "def run(", "defines no function `launch`"),
+        (*assigned("None"), "`launch` is no function"),
+        (*assigned("lambda config, tensors: None"), "takes other than"),
+        (*assigned("lambda config, tensors, axes: None"), "lacks the parameter 'TEMPERATURE'"),
+        (SIGNATURE, "(config, TEMPERATURE", "takes other than"),
+        (SIGNATURE, "(config, tensors, TEMPERATURE", "takes other than"),
+        (', TEMPERATURE="one"):\n    """Write', '):\n    """Write',
+         "lacks the parameter 'TEMPERATURE'"),
+        ('axes, TEMPERATURE="one"):\n    """', 'axes, extra, TEMPERATURE):\n    """',
+         "asks for 'extra', which is no choice of the operator"),
+        ('TEMPERATURE="one"):\n    """Write', 'TEMPERATURE, *, extra):\n    """Write',
+         "asks for 'extra', which is no choice of the operator"),
+        ("scale = 0.5 if", "scale = = if", "is not Python"),
+        ("    import torch", "    import torch  # @{ x }@", "is a template's syntax"),
     ],
-)
+)  # fmt: skip
 def test_each_mistake_is_told_with_its_line_and_remedy(
-    tmp_path: Path, edits: tuple[tuple[str, str], ...], space: tuple[str, str], said: str
+    tmp_path: Path, before: str, after: str, said: str
 ) -> None:
+    in_space = before == "parameters:"
+    edits, space = ((), (before, after)) if in_space else (((before, after),), ("", ""))
     with pytest.raises(InputError, match=said) as raised:
         definition = read_project(callable_project(tmp_path, *edits, space=space))
         check_function(definition.spec)
         load_template(definition.spec, definition.space)
-    assert raised.value.path in (tmp_path / KERNEL, tmp_path / SPACE)
+    assert raised.value.path == tmp_path / (SPACE if in_space else KERNEL)
     assert raised.value.remedy or raised.value.line
 
 
@@ -182,13 +154,19 @@ def test_whatever_can_be_called_is_a_launch(tmp_path: Path, value: str) -> None:
     assert tensors["asked"] == (None, {"T": 16}, "two")
 
 
-@pytest.mark.parametrize("kind", ["async def launch(", "class launch:\n  def run("])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("async def launch(", "`launch` is an async function"),
+        ("class launch:\n  def run(", "`launch` is a class"),
+    ],
+)
 def test_what_is_no_launch_is_told_with_its_line_and_what_to_define(
-    tmp_path: Path, kind: str
+    tmp_path: Path, kind: str, said: str
 ) -> None:
     spec = read_project(callable_project(tmp_path, ("def launch(", kind))).spec
     with pytest.raises(InputError) as raised:
         check_function(spec)
     place, remedy = str(raised.value).splitlines()
-    assert place.startswith(f"{tmp_path / KERNEL}:4: `launch` is a")
+    assert place.startswith(f"{tmp_path / KERNEL}:4: {said}")
     assert remedy.startswith("  write def launch(config, tensors, axes, TEMPERATURE='one'): it")

@@ -334,22 +334,13 @@ def test_the_newest_cuda_is_found_unless_path_has_one(
     assert find_compute_sanitizer() != named / "bin" / "compute-sanitizer"  # cannot be executed
     (named / "bin" / "compute-sanitizer").chmod(0o755)
     assert find_compute_sanitizer() == named / "bin" / "compute-sanitizer"
+    (named / "bin" / "libsanitizer-collection.so").touch()
+    assert find_compute_sanitizer() != named / "bin" / "compute-sanitizer"  # lacks its launcher
+    (named / "bin" / "TreeLauncherSubreaper").touch()
+    assert find_compute_sanitizer() == named / "bin" / "compute-sanitizer"
     (found / "compute-sanitizer").chmod(0o755)
     monkeypatch.setenv("PATH", str(found))
     assert find_compute_sanitizer() == found / "compute-sanitizer"
-
-
-def test_an_installation_that_lacks_its_launcher_is_passed_over(tmp_path: Path) -> None:
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    tool = folder / "compute-sanitizer"
-    tool.write_text("#!/bin/sh\n", encoding="utf-8")
-    tool.chmod(0o755)
-    assert compute_sanitizer._works(tool)
-    (folder / "libsanitizer-collection.so").touch()
-    assert not compute_sanitizer._works(tool)
-    (folder / "TreeLauncherSubreaper").touch()
-    assert compute_sanitizer._works(tool)
 
 
 def test_without_the_tool_there_is_an_error_with_a_remedy(

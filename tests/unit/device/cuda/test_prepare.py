@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -178,9 +179,16 @@ def prepared(folder: Path) -> Prepared:
     return Preparer(spec, "cpu").prepare(source_of(spec, folder))
 
 
+@contextmanager
+def compiler_of(folder: Path, jobs: int = 1) -> Iterator[tuple[CallCompiler, CompileRequest]]:
+    """Open a compiler of a project, with the request for its baseline."""
+    spec = read_project(folder).spec
+    with closing(CallCompiler(spec, "cpu", jobs=jobs)) as compiler:
+        yield compiler, request(source_of(spec, folder))
+
+
 def test_what_would_be_launched_is_compiled(triton: type[JITFunction], tmp_path: Path) -> None:
-    call = RUN
-    assert prepared(callable_project(tmp_path, (BEFORE, call + BEFORE))).error == ""
+    assert prepared(callable_project(tmp_path, (BEFORE, RUN + BEFORE))).error == ""
     assert triton.seen == [True]
     triton().run(grid=(1,), warmup=False)
     assert triton.seen == [True, False]
@@ -199,28 +207,33 @@ def test_an_error_of_its_compiler_is_told_with_the_line(
     assert f"({line}): error: {said}" in error
 
 
-def test_what_the_kernel_makes_good_itself_is_no_error(
-    triton: type[JITFunction], tmp_path: Path
+LAST = Launch("last", (1, 1, 1), (32, 1, 1)), Resources(None, 0, 0, 1 << 20)
+ROWS = Launch("rows", (16, 2, 1), (256, 1, 1)), Resources(200, 12, 12, 100)
+WIDE = Launch("rows", (1, 1, 1), (128, 1, 1)), Resources(32, 0, 0, 4096)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "called"),
+    [
+        (FALL_BACK, "", ((Launch("other", (1, 1, 1), (128, 1, 1)), Resources(32, 0, 0, 0)),)),
+        (ONE_CONFIG, "", ((Launch("tuned", (3, 1, 1), (256, 1, 1)), Resources(32, 0, 0, 64)),)),
+        (NONE_FITS, "error: shared memory", ()),
+        (LAUNCHES, "", (ROWS, ROWS, WIDE, LAST)),
+    ],
+    ids=[
+        "what the kernel makes good itself is no error",
+        "of a single config the autotuner leaves no choice",
+        "configs that do not fit are passed over unless none does",
+        "those that the autotuner tries are not known",
+    ],
+)
+def test_what_its_kernels_use_is_known_where_triton_knows_it(
+    triton: type[JITFunction], tmp_path: Path, call: str, error: str, called: tuple[object, ...]
 ) -> None:
-    found = prepared(callable_project(tmp_path, (BEFORE, FALL_BACK + BEFORE)))
-    assert found.error == ""
-    assert [launch.kernel for launch, _ in found.called] == ["other"]
-
-
-def test_of_a_single_config_the_autotuner_leaves_no_choice(
-    triton: type[JITFunction], tmp_path: Path
-) -> None:
-    found = prepared(callable_project(tmp_path, (BEFORE, ONE_CONFIG + BEFORE)))
-    assert found.called == ((Launch("tuned", (3, 1, 1), (256, 1, 1)), Resources(32, 0, 0, 64)),)
-
-
-def test_configs_of_the_autotuner_that_do_not_fit_are_passed_over_unless_none_does(
-    triton: type[JITFunction], tmp_path: Path
-) -> None:
-    found = prepared(callable_project(tmp_path, (BEFORE, NONE_FITS + BEFORE)))
-    assert found.error.endswith("error: shared memory")
-    assert found.called == ()
-    assert triton.seen == [True, True]
+    found = prepared(callable_project(tmp_path, (BEFORE, call + BEFORE)))
+    assert found.error.endswith(error) if error else found.error == ""
+    assert found.called == called
+    assert call != NONE_FITS or triton.seen == [True, True]
 
 
 def test_memory_of_the_gpu_is_given_back_and_a_broken_context_ends_the_process(
@@ -291,20 +304,6 @@ def test_what_else_goes_wrong_is_for_the_worker_to_tell(tmp_path: Path, line: st
 def test_without_triton_nothing_is_replaced() -> None:
     with nothing_launched(Watched()):
         pass
-
-
-def test_what_its_kernels_use_is_known_where_triton_knows_it(
-    triton: type[JITFunction], tmp_path: Path
-) -> None:
-    call = LAUNCHES
-    found = prepared(callable_project(tmp_path, (BEFORE, call + BEFORE)))
-    assert found.error == ""
-    assert found.called == (
-        (Launch("rows", (16, 2, 1), (256, 1, 1)), Resources(200, 12, 12, 100)),
-        (Launch("rows", (16, 2, 1), (256, 1, 1)), Resources(200, 12, 12, 100)),
-        (Launch("rows", (1, 1, 1), (128, 1, 1)), Resources(32, 0, 0, 4096)),
-        (Launch("last", (1, 1, 1), (32, 1, 1)), Resources(None, 0, 0, 1 << 20)),
-    ), "not those that the autotuner tries"
 
 
 GENUINE = """\
@@ -378,20 +377,13 @@ def test_what_genuine_triton_cannot_compile_is_told_with_the_line(tmp_path: Path
 def test_what_its_kernels_use_is_in_the_result_by_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    rows = Launch("rows", (16, 2, 1), (256, 1, 1)), Resources(200, 12, 12, 100)
-    wide = Launch("rows", (1, 1, 1), (128, 1, 1)), Resources(32, 0, 0, 4096)
-    monkeypatch.setattr(prepare, "_prepared", lambda *_: Prepared("", (rows, rows, wide)))
-    folder = callable_project(tmp_path)
-    spec = read_project(folder).spec
-    compiler = CallCompiler(spec, "cpu", jobs=1)
-    try:
-        result = compiler.submit(request(source_of(spec, folder))).result(60)
-    finally:
-        compiler.close()
+    monkeypatch.setattr(prepare, "_prepared", lambda *_: Prepared("", (ROWS, ROWS, WIDE)))
+    with compiler_of(callable_project(tmp_path)) as (compiler, asked):
+        result = compiler.submit(asked).result(60)
     assert [launch.kernel for launch in result.called] == ["rows", "rows#1"]
     assert result.resources == {
-        "rows": rows[1],
-        "rows#1": wide[1],
+        "rows": ROWS[1],
+        "rows#1": WIDE[1],
         CALL: Resources(200, 12, 12, 4096),
     }
 
@@ -399,17 +391,10 @@ def test_what_its_kernels_use_is_in_the_result_by_name(
 def test_what_was_compiled_is_known_and_what_told_nothing_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    rows = Launch("rows", (16, 2, 1), (256, 1, 1)), Resources(200, 12, 12, 100)
-    answers = [Prepared(), Prepared("", (rows,))]
+    answers = [Prepared(), Prepared("", (ROWS,))]
     monkeypatch.setattr(prepare, "_prepared", lambda *_: answers.pop(0))
-    folder = callable_project(tmp_path)
-    spec = read_project(folder).spec
-    compiler = CallCompiler(spec, "cpu", jobs=1)
-    try:
-        asked = request(source_of(spec, folder))
+    with compiler_of(callable_project(tmp_path)) as (compiler, asked):
         first, second, third = (compiler.submit(asked).result(60) for _ in range(3))
-    finally:
-        compiler.close()
     assert not first.called
     assert [launch.kernel for launch in second.called] == ["rows"]
     assert third == second
@@ -474,16 +459,10 @@ def request(source: str) -> CompileRequest:
 
 def test_a_process_that_dies_costs_nothing_and_a_mistake_has_its_line(tmp_path: Path) -> None:
     edit = (BEFORE, f"        import os; os._exit(3)\n{BEFORE}")
-    folder = callable_project(tmp_path, edit)
-    spec = read_project(folder).spec
-    compiler = CallCompiler(spec, "cpu", jobs=1)
-    try:
-        found: Future[Any] = compiler.submit(request(source_of(spec, folder)))
-        assert found.result(60).ok
+    with compiler_of(callable_project(tmp_path, edit)) as (compiler, asked):
+        assert compiler.submit(asked).result(60).ok
         wrong = compiler.submit(request("x = = 1\n")).result(60)
         assert "(1): error: invalid syntax" in wrong.error
-    finally:
-        compiler.close()
 
 
 def test_all_processes_import_at_once_what_the_first_module_needs(tmp_path: Path) -> None:
@@ -493,10 +472,6 @@ def test_all_processes_import_at_once_what_the_first_module_needs(tmp_path: Path
     # No process is free for another's module before all have called it.
     wait = f"        import time\n        while len(os.listdir('{calls}')) < 3: time.sleep(0.01)\n"
     folder = callable_project(tmp_path / "project", (BEFORE, f"{mark}{wait}{BEFORE}"))
-    spec = read_project(folder).spec
-    compiler = CallCompiler(spec, "cpu", jobs=3)
-    try:
-        assert compiler.submit(request(source_of(spec, folder))).result(60).ok
-    finally:
-        compiler.close()
+    with compiler_of(folder, jobs=3) as (compiler, asked):
+        assert compiler.submit(asked).result(60).ok
     assert len(list(calls.iterdir())) == 3
