@@ -101,38 +101,27 @@ def test_checks_of_the_winners_are_counted_by_kind(data):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.5, "0.500"), (2.0204, "2.020"), (22.134, "22.13"), (211.66, "211.7"), (12345.6, "12,346")],
-)
-def test_microseconds_have_four_digits(value, text):
-    assert formatting.microseconds(value) == text
-
-
-@pytest.mark.parametrize(
-    ("bounds", "text"),
+    ("write", "value", "text"),
     [
-        ((1.5, 1.625), "[1.50, 1.62]"),
-        ((1.0012, 1.05), "[1.001, 1.05]"),
-        ((0.9, 0.99996), "[0.90, 1.0000]"),
-        ((1.0, 1.1), "[1.00, 1.10]"),
+        *((formatting.microseconds, us, text) for us, text in (
+            (0.5, "0.500"), (2.0204, "2.020"), (22.134, "22.13"), (211.66, "211.7"),
+            (12345.6, "12,346"),
+        )),
+        (formatting.interval, (1.5, 1.625), "[1.50, 1.62]"),
+        (formatting.interval, (1.0012, 1.05), "[1.001, 1.05]"),
+        (formatting.interval, (0.9, 0.99996), "[0.90, 1.0000]"),
+        (formatting.interval, (1.0, 1.1), "[1.00, 1.10]"),
+        *((formatting.seconds, seconds, text) for seconds, text in (
+            (41.25, "41.2 s"), (185.0, "3 min 05 s"), (7800.0, "2 h 10 min"),
+            (3599.7, "1 h 00 min"),
+        )),
+        (formatting.occupancy, Occupancy(0.5, 4, "registers"), "50 % (registers)"),
+        (formatting.occupancy, Occupancy(1.0, 8, ""), "100 %"),
+        (formatting.occupancy, None, "-"),
     ],
-)
-def test_a_bound_beside_one_shows_its_side(bounds, text):
-    assert formatting.interval(bounds) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(41.25, "41.2 s"), (185.0, "3 min 05 s"), (7800.0, "2 h 10 min"), (3599.7, "1 h 00 min")],
-)
-def test_durations_are_readable(value, text):
-    assert formatting.seconds(value) == text
-
-
-def test_occupancy_names_its_limiter():
-    assert formatting.occupancy(Occupancy(0.5, 4, "registers")) == "50 % (registers)"
-    assert formatting.occupancy(Occupancy(1.0, 8, "")) == "100 %"
-    assert formatting.occupancy(None) == "-"
+)  # fmt: skip
+def test_a_number_is_written_with_the_digits_that_say_something(write, value, text):
+    assert write(value) == text
 
 
 def test_every_trial_is_a_row_with_its_axes_and_parameters(data):

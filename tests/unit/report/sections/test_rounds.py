@@ -211,11 +211,6 @@ def test_the_author_is_named_with_the_models_asked_for_and_heard(session):
     assert author_of(session) == AuthorData("openai", ("big", "big-2026-10"), "mcts", 6)
 
 
-def test_a_run_without_an_agent_has_no_author_and_no_rounds(tmp_path):
-    with session_with_rounds(tmp_path / "run", rounds=0) as session:
-        assert author_of(session) is None
-
-
 def test_candidates_have_their_parent_their_template_and_their_speedup(with_rounds):
     found = {one.name: one for one in with_rounds.candidates}
     assert {name: one.parent for name, one in found.items()} == {
