@@ -9,7 +9,7 @@ from tuner.app.plan import new_plan
 from tuner.app.session_plan import manifest_of, resumed_plan
 from tuner.app.trust import trust
 from tuner.cli import record_command, run_command
-from tuner.model.errors import DeviceError, KernelError, SessionError
+from tuner.model.errors import SessionError
 from tuner.session.session import Session
 
 PEERS = """
@@ -41,25 +41,6 @@ def test_all_or_some_or_none_are_asked_for(kernel):
     )
     config = new_plan(kernel, {**space_of(kernel), "peers": ["other"]}).config
     assert config.peers == ("other",)
-
-
-def test_the_cpu_is_refused_with_what_would_do(kernel):
-    with pytest.raises(DeviceError, match="--device cuda") as caught:
-        new_plan(kernel, {**space_of(kernel), "peers": True, "device": "host"})
-    assert caught.value.exit_code == 2
-
-
-def test_a_kernel_without_peers_is_told_how_to_write_them(kernel, project):
-    reference = project / "scale.py"
-    reference.write_text(reference.read_text().replace("peers =", "not_peers ="))
-    with pytest.raises(KernelError, match=r"scale.py: names no peers\n.*peers = \{") as caught:
-        new_plan(kernel, {**space_of(kernel), "peers": True})
-    assert caught.value.exit_code == 2
-
-
-def test_an_unknown_one_is_told_the_known_ones(kernel):
-    with pytest.raises(KernelError, match=r"scale.py:8: has no peer named 'foo'\n.*pytorch, other"):
-        new_plan(kernel, {**space_of(kernel), "peers": ["pytorch", "foo"]})
 
 
 @pytest.mark.parametrize("command", [run_command.command, record_command.command])

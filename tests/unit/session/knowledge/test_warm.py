@@ -225,11 +225,6 @@ def test_a_gpu_has_a_store_a_recording_only_a_named_one_and_a_cpu_none(
     assert len(warnings) == (info.on_cpu and option is not None)
 
 
-def test_a_wrong_url_is_refused_before_anything_is_measured(warnings) -> None:
-    with pytest.raises(InputError, match="knows no database 'oracel'"):
-        open_knowledge("oracel://x", {}, H200_LIKE, warnings.append)
-
-
 def test_a_run_may_do_without_a_server_that_does_not_answer(warnings) -> None:
     pytest.importorskip("psycopg")
     url = "postgresql://me:s3cret@127.0.0.1:9/tune"
