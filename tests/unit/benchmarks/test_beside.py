@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-
 import beside
+import pytest
 
 
 def test_cpu_seconds_are_read_once_a_phase(monkeypatch: pytest.MonkeyPatch) -> None:

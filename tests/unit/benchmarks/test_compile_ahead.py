@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
 import compile_ahead
 import pytest

@@ -12,12 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-
 import fused_moe_file
 import moe_modes
+import pytest
 from moe_modes import Mode
 
 from tuner.extensions.engines.configs.files import MoeKey, file_name

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-
 import fused_moe
 import fused_moe_figures
 import fused_moe_seeds

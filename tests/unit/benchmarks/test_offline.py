@@ -8,8 +8,6 @@ import tarfile
 from pathlib import Path
 from zipfile import ZipFile
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-
 import offline
 import pytest
 

@@ -5,24 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import environment
 import pytest
+import results_page
 from dispatch_sample import ENVIRONMENT, ONE, SOME, A, B, comparison, write_project, write_session
+from operators_section import AgainstPeer, _against, cells
+from summarize_session import summary
 
 from tuner.dispatch.evidence import compared
 from tuner.model.trial import Check, Comparison, PeerTrial, Result, Status, Variant
 from tuner.session.session import Session
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-
-import environment
-import results_page
-from operators_section import AgainstPeer, _against, cells
-from summarize_session import summary
 
 CLEAN = "0123456789ab"
 

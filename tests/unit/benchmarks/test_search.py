@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-
 import search
 
 SCORE = {"share_50": 0.9, "share_100": 0.95, "within_95": 0.5, "seconds_per_run": 0.1}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +16,6 @@ from tuner.model.trial import Measurement, Status, Trial, Variant
 from tuner.tuning.evaluator import Candidates
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
 WORKLOAD = Workload.of({"N": 1000})
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import launch_floor
 import pytest
+import same_kernel
+import throughput
 from host_programs import cached_compiler
 
 from tuner.extensions.cpu.compiler import HostCompiler
@@ -18,12 +20,6 @@ from tuner.search.pool import valid_configs
 from tuner.space.load import load_definition
 from tuner.space.template import Template
 from tuner.tuning.evaluator import Candidate, Evaluator
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-
-import launch_floor
-import same_kernel
-import throughput
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 # Small ones, and the choices of their operators. A chain of 200 steps has come to its end.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import re
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import search
 from host_programs import cached_compiler
 
 from tuner.app.record import recording_path
@@ -21,10 +21,6 @@ from tuner.search.pool import valid_configs
 from tuner.space.load import Definition, load_definition
 from tuner.space.template import Template
 from tuner.tuning.evaluator import Candidate, Evaluator
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-
-import search
 
 ROOT, FOLDER = search.ROOT, search.UNSEEN
 NAMES = ("key_histogram", "layer_norm_backward_weights", "stencil_3d", "tiled_matmul_f32")
