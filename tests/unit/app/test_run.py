@@ -55,34 +55,30 @@ def ran(make_plan, make_session, compiler, listener):
     return run
 
 
-def test_every_workload_gets_a_result_and_its_kernel(ran):
+def test_every_workload_gets_a_result_and_its_kernel(ran, listener):
     plan, session, results, _ = ran()
     assert [result.workload for result in results] == list(plan.config.workloads)
     assert session.state == "complete"
     for result in results:
         assert result.config["block"] == 32, "the smallest block is the fastest here"
         assert "constexpr int kBlock = 32;" in session.variant_path(result.workload).read_text()
-
-
-def test_exhaustive_search_tries_every_valid_config_once(ran):
-    plan, session, *_ = ran()
     for workload in plan.tuned:
         trials = session.trials(INITIAL, workload)
         configs = {trial.config for trial in trials}
         assert len(trials) == len(configs) == 19, "5 x 4 less the one over 2048"
+    (held_out,) = (result for result in results if result.workload.held_out)
+    assert not session.trials(INITIAL, held_out.workload), "it is not searched but compared"
+    (comparison,) = (c for c in session.comparisons() if c.workload == Workload.of({"N": 1000}))
+    assert held_out.variant in comparison.finalists, "what serves the nearest shape"
+    assert (listener.seen[0].phase, listener.seen[-1].phase) == ("baseline", "done")
+    last = listener.seen[-1].workloads
+    assert [workload.done for workload in last] == [19, 19]
+    assert all(workload.speedup and workload.speedup > 1 for workload in last)
 
 
 def test_the_budget_is_per_workload(ran):
     plan, session, *_ = ran(searcher="random", trials=5)
     assert [len(session.trials(INITIAL, w)) for w in plan.tuned] == [5, 5]
-
-
-def test_a_held_out_workload_is_not_searched_but_compared(ran):
-    _, session, results, _ = ran()
-    (held_out,) = (result for result in results if result.workload.held_out)
-    assert not session.trials(INITIAL, held_out.workload)
-    (comparison,) = (c for c in session.comparisons() if c.workload == Workload.of({"N": 1000}))
-    assert held_out.variant in comparison.finalists, "what serves the nearest shape"
 
 
 def test_the_same_seed_gives_the_same_trials(ran):
@@ -182,15 +178,6 @@ def test_limits_reject_before_the_device_is_used(project, ran):
     assert session.status_counts() == {Status.RESOURCE_LIMIT: 38}
     assert "registers" in session.trials(INITIAL)[0].reason
     assert len(device.ran) == len(plan.config.workloads), "only the baselines ran"
-
-
-def test_progress_is_told_after_every_trial(ran, listener):
-    ran()
-    assert listener.seen[0].phase == "baseline"
-    assert listener.seen[-1].phase == "done"
-    last = listener.seen[-1].workloads
-    assert [workload.done for workload in last] == [19, 19]
-    assert all(workload.speedup and workload.speedup > 1 for workload in last)
 
 
 def test_no_time_left_still_gives_a_result_per_workload_that_was_reached(ran):

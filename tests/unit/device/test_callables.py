@@ -140,15 +140,6 @@ def test_the_baseline_and_configs_are_verified_and_timed(tmp_path: Path) -> None
         assert len(evaluator.device.compare(made, rounds=3).times_us) == 3
 
 
-def test_results_may_be_returned(tmp_path: Path) -> None:
-    edit = (
-        "        torch.softmax(x * scale, 1, out=out)\n        return",
-        '        return {"out": torch.softmax(x * scale, 1)}',
-    )
-    with opened(callable_project(tmp_path, edit)) as evaluator:
-        assert evaluator.baseline(WORKLOAD).status is Status.CORRECT
-
-
 def test_an_array_that_is_changed_in_place_is_right_after_timed_calls_too(tmp_path: Path) -> None:
     changes = (BASELINE, f"{BASELINE}        x.neg_()\n")
     refers = ("sum(axis=1, keepdims=True)}", "sum(axis=1, keepdims=True), 'x': -inputs['x']}")
@@ -286,13 +277,35 @@ def test_a_baseline_that_lacks_a_library_says_what_to_install(tmp_path: Path) ->
         assert raised.value.remedy == "install what it imports where tune runs"
 
 
-def test_a_kernel_finds_what_lies_beside_its_file(tmp_path: Path) -> None:
-    before = "        torch.softmax("
-    edit = (
-        before,
-        f"        from pathlib import Path\n        assert Path(__file__).is_file()\n{before}",
-    )
-    with opened(callable_project(tmp_path, edit)) as evaluator:
+RETURNED = '        return {"out": torch.softmax(x * scale, 1)}\n'
+BESIDE = "        from pathlib import Path\n        assert Path(__file__).is_file()\n"
+
+
+@pytest.mark.parametrize(
+    ("edits", "space"),
+    [
+        ([(f"{BASELINE}        return", RETURNED.rstrip())], ("", "")),
+        ([(BASELINE, BESIDE + BASELINE)], ("", "")),
+        pytest.param(
+            [(DOCSTRING, TRITON), (BASELINE, TRITONS_LAUNCH)], ("", ""), marks=needs_triton
+        ),
+        pytest.param(
+            [(DOCSTRING, IN_BFLOAT16), (BASELINE, IN_BFLOAT16_LAUNCH)],
+            ("relative: 1.0e-4", "relative: 4.0e-3"),
+            marks=needs_triton,
+        ),
+    ],
+    ids=[
+        "results may be returned",
+        "a kernel finds what lies beside its file",
+        "triton's own autotuner asks for no gpu under its interpreter",
+        "triton's interpreter loops to a number and computes in bfloat16",
+    ],
+)
+def test_a_baseline_is_right(
+    tmp_path: Path, edits: list[tuple[str, str]], space: tuple[str, str]
+) -> None:
+    with opened(callable_project(tmp_path, *edits, space=space)) as evaluator:
         assert evaluator.baseline(WORKLOAD).status is Status.CORRECT
 
 
@@ -303,19 +316,4 @@ def test_tritons_autotuner_takes_the_first_config_that_its_pruning_leaves(
     monkeypatch.syspath_prepend(write_autotuner(tmp_path / "library"))
     folder = callable_project(tmp_path, (BASELINE, AUTOTUNED.replace("CACHED", cached)))
     with opened(folder) as evaluator:
-        assert evaluator.baseline(WORKLOAD).status is Status.CORRECT
-
-
-@needs_triton
-def test_tritons_own_autotuner_asks_for_no_gpu_under_its_interpreter(tmp_path: Path) -> None:
-    edits = (DOCSTRING, TRITON), (BASELINE, TRITONS_LAUNCH)
-    with opened(callable_project(tmp_path, *edits)) as evaluator:
-        assert evaluator.baseline(WORKLOAD).status is Status.CORRECT
-
-
-@needs_triton
-def test_tritons_interpreter_loops_to_a_number_and_computes_in_bfloat16(tmp_path: Path) -> None:
-    edits = (DOCSTRING, IN_BFLOAT16), (BASELINE, IN_BFLOAT16_LAUNCH)
-    coarse = ("relative: 1.0e-4", "relative: 4.0e-3")
-    with opened(callable_project(tmp_path, *edits, space=coarse)) as evaluator:
         assert evaluator.baseline(WORKLOAD).status is Status.CORRECT

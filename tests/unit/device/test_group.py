@@ -156,20 +156,13 @@ def test_the_workloads_of_a_lost_member_move_in_its_own_terms(
     assert group.members[0].lost == str(error)
 
 
-def test_the_last_loss_ends_it_and_names_all(
+def test_the_last_loss_ends_it_and_names_all_and_later_calls_end_too(
     group: DeviceGroup, members: dict[str, Fragile]
 ) -> None:
     for name, one in members.items():
         one.lost = DeviceLost(f"{name} is dark")
     with pytest.raises(DeviceLost, match=r"GPU 0 is dark; .*GPU 1 is dark"):
         group.run(program(B))
-
-
-def test_calls_that_come_after_the_last_loss_end_too(
-    group: DeviceGroup, members: dict[str, Fragile]
-) -> None:
-    for one in members.values():
-        one.lost = DeviceLost("it is dark")
     for workload in (A, B, C):
         with pytest.raises(DeviceLost, match="all of them are gone"):
             group.run(program(workload))

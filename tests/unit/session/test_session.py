@@ -349,15 +349,12 @@ class TestRecording:
                 session.record_baseline(SMALL, MEASUREMENT)
             assert session.trials() == [timed(1)]
 
-    def test_a_trial_of_an_unknown_candidate_is_refused(self, tmp_path: Path) -> None:
+    def test_an_unknown_candidate_and_a_changed_one_are_refused(self, tmp_path: Path) -> None:
         with create(tmp_path) as session:
             with pytest.raises(SessionError, match=r"no candidate named 'other'\n.*base"):
                 session.record(replace(timed(1), candidate="other"))
             with pytest.raises(SessionError, match="no candidate named 'other'"):
                 session.add_candidate("third", "", "", parent="other")
-
-    def test_a_changed_candidate_is_refused(self, tmp_path: Path) -> None:
-        create(tmp_path).close()
         with Session.open(tmp_path) as session:
             session.add_candidate("base", "__global__ ...", "version: 1")
             with pytest.raises(SessionError, match="another template"):

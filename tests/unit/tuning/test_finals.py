@@ -103,6 +103,8 @@ def test_they_change_no_result(run):
     assert (len(alone), peers, device.verified) == (3, [], [])
     assert {one.peers for one in comparisons} == {()}
     assert [(r.variant, r.tuned_us) for r in alone] == [(r.variant, r.tuned_us) for r in with_peers]
+    assert {(one.alone_us, one.surroundings) for one in with_peers} == {(None, "")}
+    assert {one.alone_us for one in comparisons} == {()}, "there are no neighbours"
 
 
 def test_a_resumed_run_repeats_nothing(run):
@@ -312,12 +314,6 @@ def test_times_alone_are_kept_beside_the_costs_they_do_not_decide(run):
         assert comparison.fastest_alone == "fast"
 
 
-def test_without_neighbours_no_result_has_a_second_time(run):
-    results, _, comparisons = run(WithPeers())
-    assert {(one.alone_us, one.surroundings) for one in results} == {(None, "")}
-    assert {one.alone_us for one in comparisons} == {()}
-
-
 class BelowTheClamp(WithPeers):
     """On one workload programs of one kind cost what a difference is clamped to."""
 
@@ -379,13 +375,21 @@ class Misleading(SimulatedDevice):
         return [[1.0 + abs(program.launches[0].block[0] - 256) for program in programs]] * rounds
 
 
+def blocks_of(comparisons) -> list[list[int]]:
+    """Name the finalists of tuned workloads by their blocks."""
+    tuned = [one for one in comparisons if not one.workload.held_out]
+    return [[dict(v.config)["block"] for v in one.finalists] for one in tuned]
+
+
 def test_chance_does_not_choose_among_many_that_are_near(run):
     device = Misleading()
     _, _, comparisons = run(device, ())
     tuned = [one for one in comparisons if not one.workload.held_out]
-    blocks = [[dict(v.config)["block"] for v in one.finalists] for one in tuned]
-    assert all(256 in found for found in blocks)
     assert device.ranked == len(tuned)
+    for one, blocks in zip(tuned, blocks_of(comparisons), strict=True):
+        assert blocks.count(256) == 4
+        assert len(blocks) <= 5, "who is proved slower is out, but one that serves both workloads"
+        assert one.raced_us == tuple(1.0 + abs(block - 256) for block in blocks), "it is kept"
 
 
 def test_a_resumed_run_ranks_nothing_again(run):
@@ -402,27 +406,6 @@ def test_where_ranking_fails_the_order_of_the_search_stands(run):
 
     _, _, comparisons = run(Failing(), ())
     assert all(len(one.finalists) <= 6 for one in comparisons)
-
-
-def test_a_session_keeps_what_the_race_said(run):
-    _, _, comparisons = run(Misleading(), ())
-    tuned = [one for one in comparisons if not one.workload.held_out]
-    for one in tuned:
-        blocks = [dict(variant.config)["block"] for variant in one.finalists]
-        assert one.raced_us == tuple(1.0 + abs(block - 256) for block in blocks)
-
-
-def blocks_of(comparisons) -> list[list[int]]:
-    """Name the finalists of tuned workloads by their blocks."""
-    tuned = [one for one in comparisons if not one.workload.held_out]
-    return [[dict(v.config)["block"] for v in one.finalists] for one in tuned]
-
-
-def test_who_is_proved_slower_by_more_than_a_set_may_lose_is_not_compared(run):
-    _, _, comparisons = run(Misleading(), ())
-    for found in blocks_of(comparisons):
-        assert found.count(256) == 4
-        assert len(found) <= 5, "and the one that serves both workloads"
 
 
 def test_where_all_that_are_near_fail_those_behind_are_compared(run):
