@@ -78,16 +78,12 @@ def test_a_count_that_falls_to_nothing_is_a_factor_of_zero():
     ("moved", "text"),
     [
         (Moved("time_us", B, 0.6, 0.71), f"expected time x0.60 on {B}, got x0.71"),
-        (
-            Moved("spill_bytes", "", 0.5, None),
-            "expected spill bytes x0.50 on all workloads, not measured",
-        ),
-        (
-            Moved("registers", A, 0.5, 1.25),
-            f"expected registers x0.50 on {A}, got x1.25, the other way",
-        ),
+        (Moved("spill_bytes", "", 0.5, None),
+         "expected spill bytes x0.50 on all workloads, not measured"),
+        (Moved("registers", A, 0.5, 1.25),
+         f"expected registers x0.50 on {A}, got x1.25, the other way"),
     ],
-)
+)  # fmt: skip
 def test_the_sentence_states_both(moved, text):
     assert sentence(moved) == text
 

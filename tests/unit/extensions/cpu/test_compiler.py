@@ -88,10 +88,8 @@ REFUSED = [
     # What could read a file.
     (f'__attribute__((section("{READ_FILE}"))) int a;', "", "a name in `section`"),
     (f'[[gnu::__section__ ("a" "{READ_FILE}")]] int a;', "", "a name in `section`"),
-    (
-        'int b; extern int a __attribute__((alias("b\\n.incbin \\"/etc/hostname\\"")));',
-        *("", "a name in `alias`"),
-    ),
+    ('int b; extern int a __attribute__((alias("b\\n.incbin \\"/etc/hostname\\"")));',
+     *("", "a name in `alias`")),
     ('#pragma GCC pch_preprocess "made.gch"', "", "pragma GCC pch_preprocess"),
     ('_Pragma("GCC pch_preprocess \\"made.gch\\"")', "", "pragma GCC pch_preprocess"),
     ('asm(".incbin \\"/etc/hostname\\"");', "", "inline PTX `.incbin"),
@@ -99,23 +97,17 @@ REFUSED = [
     ("char16_t q = u'\"'; asm(\".incbin 1\"); char16_t r = u'\"';", "", "inline PTX `.incbin 1`"),
     ("int d = 1'0; asm(\".incbin 1\"); int e = 1'0;", "", "inline PTX `.incbin 1`"),
     ('# 1 "claimed.h" 3\nasm(".incbin \\"/etc/hostname\\"");', "", "`asm` that may name a file"),
-    (
-        '#pragma GCC system_header\n# 5 "claimed.h" 3\n__attribute__((section(R"(a"b)"))) int a;',
-        *("", "a name in `section`"),
-    ),
+    ('#pragma GCC system_header\n# 5 "claimed.h" 3\n__attribute__((section(R"(a"b)"))) int a;',
+     *("", "a name in `section`")),
     # What could tell that a sanitizer watches, or keep it out.
     ('extern "C" __attribute__((weak)) void __asan_init();', "", "`__asan_init` is not allowed"),
-    (
-        '#define JOIN(a, b) a##b\nextern "C" __attribute__((weak)) int JOIN(__ubsan, _handle)();',
-        *("", "`__ubsan_handle` is not allowed"),
-    ),
+    ('#define JOIN(a, b) a##b\nextern "C" __attribute__((weak)) int JOIN(__ubsan, _handle)();',
+     *("", "`__ubsan_handle` is not allowed")),
     ('extern "C" int f() __asm__("__as" "an_init");', "", "inline PTX `__asan_init`"),
     ('extern "C" void* dlsym(void*, const char*);', "", "`dlsym` is not allowed"),
     ('__attribute__((no_sanitize("address"))) int f();', "", "sanitizers watch all of it"),
-    (
-        '# 1 "claimed.h" 3\n__attribute__((no_sanitize_address)) int f();',
-        *("", "sanitizers watch all of it"),
-    ),
+    ('# 1 "claimed.h" 3\n__attribute__((no_sanitize_address)) int f();',
+     *("", "sanitizers watch all of it")),
     # What only a GPU has.
     ("", "\n__cluster_barrier_arrive();\n", "kernel.cu(3): error: ", "`#ifdef __CUDA_ON_HOST__`"),
     ("", "\nnamespace cg = cooperative_groups;\n", "(3): error: ", "`#ifdef __CUDA_ON_HOST__`"),
@@ -125,7 +117,7 @@ REFUSED = [
     ("", 'asm("");\n\n__shared__ int a;\nunknown();', "kernel.cu(5): error: ", "unknown"),
     # All memory.
     ("char big[1ll << 33] = {1};", "y[0] = big[3];", ""),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("sanitizers", [(), ("undefined",), ("address",)], ids=" ".join)

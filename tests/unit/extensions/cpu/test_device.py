@@ -263,35 +263,18 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("body", "code", "message"),
         [
-            (
-                "if (threadIdx.x < 8)\n__syncthreads();\nelse\n__syncthreads();",
-                LaunchEnd.STUCK,
-                r"8 wait at __syncthreads \(line 2\), 24 wait at __syncthreads \(line 4\)",
-            ),
-            (
-                "if (threadIdx.x < 8) __syncthreads(); else __syncwarp();",
-                LaunchEnd.STUCK,
-                "divergent barrier.* 8 wait at __syncthreads .*, 24 wait at __syncwarp",
-            ),
-            (
-                "__syncwarp(1);",
-                LaunchEnd.STUCK,
-                r"__syncwarp \(line 1\) with the mask 0x00000001",
-            ),
-            (
-                "for (;;) {}",
-                LaunchEnd.TIMEOUT,
-                r"thread \(0,0,0\) of block \(0,0,0\) had not ended",
-            ),
+            ("if (threadIdx.x < 8)\n__syncthreads();\nelse\n__syncthreads();", LaunchEnd.STUCK,
+             r"8 wait at __syncthreads \(line 2\), 24 wait at __syncthreads \(line 4\)"),
+            ("if (threadIdx.x < 8) __syncthreads(); else __syncwarp();", LaunchEnd.STUCK,
+             "divergent barrier.* 8 wait at __syncthreads .*, 24 wait at __syncwarp"),
+            ("__syncwarp(1);", LaunchEnd.STUCK, r"__syncwarp \(line 1\) with the mask 0x00000001"),
+            ("for (;;) {}", LaunchEnd.TIMEOUT,
+             r"thread \(0,0,0\) of block \(0,0,0\) had not ended"),
             ("for (;;) __syncthreads();", LaunchEnd.TIMEOUT, "had not ended in time"),
-            (
-                "y[1ll << 44] = 1;",
-                LaunchEnd.FAULT,
-                r"thread \(0,0,0\) .* uses an illegal address",
-            ),
+            ("y[1ll << 44] = 1;", LaunchEnd.FAULT, r"thread \(0,0,0\) .* uses an illegal address"),
             ("y[0] = 7 / int(threadIdx.y);", LaunchEnd.FAULT, "divides an integer by zero"),
         ],
-    )
+    )  # fmt: skip
     def test_a_launch_that_cannot_end_well_is_explained(
         self, bench: Bench, make_spec: MakeSpec, body: str, code: LaunchEnd, message: str
     ) -> None:

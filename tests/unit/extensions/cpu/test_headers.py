@@ -163,17 +163,13 @@ BEYOND = [
     ("y[0] = y[-1 - (int)threadIdx.x];", "read of 4 bytes .* before the first buffer"),
     ("atomicAdd(y + 64, 1);", "256 bytes from the start of parameter 1, beyond its end"),
     ("__stcs(y + 64, 1);", "write of 4 bytes .* beyond its end"),
-    (
-        "__shared__ int s[32]; __syncthreads(); s[threadIdx.x + 1] = 1;",
-        r"0 bytes after the 128 bytes of the shared variable `s`, by thread \(31,0,0\)",
-    ),
-    (
-        "extern __shared__ int s[]; __syncwarp(); s[threadIdx.x + 1] = 1;",
-        "0 bytes after the 128 bytes of dynamic shared memory",
-    ),
+    ("__shared__ int s[32]; __syncthreads(); s[threadIdx.x + 1] = 1;",
+     r"0 bytes after the 128 bytes of the shared variable `s`, by thread \(31,0,0\)"),
+    ("extern __shared__ int s[]; __syncwarp(); s[threadIdx.x + 1] = 1;",
+     "0 bytes after the 128 bytes of dynamic shared memory"),
     ("int a[4] = {y[1]}; __syncthreads(); y[0] = a[threadIdx.x];", "stack-buffer-overflow"),
     ("y[1ll << 44] = 1;", "SEGV on unknown address"),
-]
+]  # fmt: skip
 
 
 def has_address_sanitizer() -> bool:

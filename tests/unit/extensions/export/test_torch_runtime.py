@@ -212,22 +212,18 @@ def sliced(shape: tuple[int, int]) -> FakeTensor:
 
 
 UNSUITED: list[tuple[str, Callable[[], tuple[FakeTensor, FakeTensor]]]] = [
-    (
-        "x is torch.float16, not torch.bfloat16",
-        lambda: (FakeTensor(16, 8), FakeTensor(16, 8, dtype=torch.float16)),
-    ),
+    ("x is torch.float16, not torch.bfloat16",
+     lambda: (FakeTensor(16, 8), FakeTensor(16, 8, dtype=torch.float16))),
     ("x is not contiguous", lambda: (FakeTensor(16, 8), sliced((16, 8)))),
     ("x is on cuda:1, not on cuda:0", lambda: (FakeTensor(16, 8), FakeTensor(16, 8, device=1))),
     ("multiple of 16 bytes", lambda: (FakeTensor(16, 8), FakeTensor(16, 8, at=4100))),
-    (
-        "shapes that it is not for: out (16, 8), x (16, 9)",
-        lambda: (FakeTensor(16, 8), FakeTensor(16, 9)),
-    ),
+    ("shapes that it is not for: out (16, 8), x (16, 9)",
+     lambda: (FakeTensor(16, 8), FakeTensor(16, 9))),
     ("shapes that it is not for: out (8,), x (8,)", lambda: (FakeTensor(8), FakeTensor(8))),
     ("shapes that it is not for: out (0, 8)", lambda: (FakeTensor(0, 8), FakeTensor(0, 8))),
     ("nothing is proved faster at T=4096, D=8", lambda: (FakeTensor(4096, 8), FakeTensor(4096, 8))),
     ("its arrays are on cuda:-1", lambda: (FakeTensor(16, 8, device=-1), FakeTensor(16, 8))),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("why", "tensors"), UNSUITED, ids=[why for why, _ in UNSUITED])

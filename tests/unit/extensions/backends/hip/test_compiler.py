@@ -114,20 +114,16 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("source", "told"),
         [
-            (
-                "\n" + of_body("y[0] = nothing;"),
-                "kernel.cu(2): error: use of undeclared identifier",
-            ),
+            ("\n" + of_body("y[0] = nothing;"),
+             "kernel.cu(2): error: use of undeclared identifier"),
             (of_body("").replace("run", "go"), "no kernel `run`; the source has go"),
             (of_body("y[0] = powf(x[0], 2);"), "in ROCm's, which are taken where it is installed"),
-            (
-                "extern __device__ float far(float);\n" + of_body("y[0] = far(1);"),
-                "nothing defines `far(float)`",
-            ),
+            ("extern __device__ float far(float);\n" + of_body("y[0] = far(1);"),
+             "nothing defines `far(float)`"),
             ('#include "/etc/hostname"\n' + of_body(""), "absolute path"),
             (of_body('asm volatile(".incbin \\"/etc/hostname\\"");'), "error: "),
         ],
-    )
+    )  # fmt: skip
     def test_they_name_the_line_and_what_to_do(
         self, compiler: HipCompiler, source: str, told: str
     ) -> None:

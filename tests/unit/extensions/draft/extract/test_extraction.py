@@ -216,19 +216,14 @@ def test_a_missing_header_is_found_in_a_folder_that_is_given(tmp_path: Path) -> 
         ("several.cu", {"kernels": ("frist",)}, None, "named 'frist'", "did you mean 'first'"),
         ("functor.cu", {}, 3, "typename Op", '"each<YOUR_Op>"'),
         ("template.cu", {"instantiate": ("scale<float>",)}, 4, "takes 2", "--instantiate"),
-        (
-            "template.cu",
-            {"instantiate": ("scale",)},
-            None,
-            "no instantiation",
-            "<__nv_bfloat16, 8>",
-        ),
+        ("template.cu", {"instantiate": ("scale",)}, None, "no instantiation",
+         "<__nv_bfloat16, 8>"),
         ("template.cu", {"instantiate": ("scale<float, 1>",) * 2}, None, "twice", "one of them"),
         ("several.cu", {"instantiate": ("first<int>",)}, 3, "is no template", "--kernel first"),
         ("circle/start.cu", {}, 2, "in a circle: a.h:1 -> b.h:2 -> a.h", "#pragma once"),
         ("nowhere.cu", {}, None, "no such file", "path"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_extracted_is_one_error(
     name: str, asked: dict[str, tuple[str, ...]], line: int | None, message: str, remedy: str
 ) -> None:

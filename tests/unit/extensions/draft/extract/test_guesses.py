@@ -33,17 +33,13 @@ PLAIN = "(T* y, const T* x, int n) "
             "k<__nv_bfloat16, __nv_bfloat162, float, int, false>",
         ),
         # 16 bytes of what the arrays hold
-        (
-            "template <typename T, int VEC_SIZE>\n__global__ void k(T* x) {}\n",
-            "k<__nv_bfloat16, 8>",
-        ),
+        ("template <typename T, int VEC_SIZE>\n__global__ void k(T* x) {}\n",
+         "k<__nv_bfloat16, 8>"),
         ("template <int VEC>\n__global__ void k(float* x) {}\n", "k<4>"),
         ("template <int THREADS, int HEAD_DIM>\n__global__ void k(float* x) {}\n", "k<256, 128>"),
         # a scalar is no element
-        (
-            "template <typename T, typename S>\n__global__ void k(T* x, S by) {}\n",
-            "k<__nv_bfloat16, float>",
-        ),
+        ("template <typename T, typename S>\n__global__ void k(T* x, S by) {}\n",
+         "k<__nv_bfloat16, float>"),
         # a value of an enumeration, a functor, a function, a class template of the source
         (
             "enum class Mode { kFast, kExact };\n"
@@ -72,7 +68,7 @@ PLAIN = "(T* y, const T* x, int n) "
             "k<Silu, __nv_bfloat16>",
         ),
     ],
-)
+)  # fmt: skip
 def test_what_no_launch_says_is_what_an_expert_would_take(
     tmp_path: Path, source: str, name: str
 ) -> None:

@@ -108,19 +108,13 @@ def test_edge_cases_are_small_and_fit_the_shapes(tmp_path: Path) -> None:
         ("return x, 3", {}, "its `forward` returns a int"),
         ("return x.to(torch.complex64)", {}, "`out` is complex64, which no kernel argument can be"),
         ("return x @ x", {}, "`forward` fails: RuntimeError"),
-        (
-            "return x[0]",
-            {"inputs": "return [[torch.rand(rows)]]"},
-            "its input `x` is a list, and a kernel takes arrays and numbers",
-        ),
-        (
-            "return self.layer(x)",
-            {"inputs": "return [torch.rand(7, 9 * 1)]", "init": "self.layer = nn.Linear(9, 2)"},
-            "",
-        ),
+        ("return x[0]", {"inputs": "return [[torch.rand(rows)]]"},
+         "its input `x` is a list, and a kernel takes arrays and numbers"),
+        ("return self.layer(x)",
+         {"inputs": "return [torch.rand(7, 9 * 1)]", "init": "self.layer = nn.Linear(9, 2)"}, ""),
         ("return x", {"inputs": "return [torch.rand(size)]"}, "`get_inputs` fails: NameError"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_said_is_one_sentence(
     tmp_path: Path, forward: str, more: dict[str, str], sentence: str
 ) -> None:

@@ -357,18 +357,12 @@ def test_two_kernels_are_listed_and_one_may_be_chosen(folder: Path) -> None:
         ("def f(:\n", "own.py:3: is not Python"),
         (KERNEL, "own.py:5: nothing launches scale here"),
         (KERNEL + "scale[(1,)](torch.ones(4), 4, BLOCK=4)\n", ":8: scale is launched outside of"),
-        (
-            KERNEL + "class M:\n    def forward(self, x):\n        scale[(1,)](x, 4, BLOCK=4)\n",
-            "own.py:10: scale is launched in a method, M.forward",
-        ),
-        (
-            "@triton.autotune(configs=from_file('c.json'), key=[])" + KERNEL + LAUNCH.format(""),
-            "own.py:3: the configs of scale cannot be read without running `from_file('c.json')`",
-        ),
-        (
-            "@triton.autotune(configs=[64, 128], key=[])" + KERNEL + LAUNCH.format(""),
-            "own.py:3: the configs of scale are no list of triton.Config: `[64, 128]`",
-        ),
+        (KERNEL + "class M:\n    def forward(self, x):\n        scale[(1,)](x, 4, BLOCK=4)\n",
+         "own.py:10: scale is launched in a method, M.forward"),
+        ("@triton.autotune(configs=from_file('c.json'), key=[])" + KERNEL + LAUNCH.format(""),
+         "own.py:3: the configs of scale cannot be read without running `from_file('c.json')`"),
+        ("@triton.autotune(configs=[64, 128], key=[])" + KERNEL + LAUNCH.format(""),
+         "own.py:3: the configs of scale are no list of triton.Config: `[64, 128]`"),
         (
             "@wrapped\n@triton.autotune(configs=[triton.Config({'BLOCK': 64})], key=[])"
             + KERNEL
@@ -380,12 +374,10 @@ def test_two_kernels_are_listed_and_one_may_be_chosen(folder: Path) -> None:
             "scale[(64, 64)](x, n, BLOCK=64, num_warps=64)\n",
             "own.py:10: the grid's 64 may be BLOCK or num_warps",
         ),
-        (
-            "import helion\n@helion.kernel()\ndef f(x: torch.Tensor):\n    return x\n",
-            "own.py:4: f names no config of its own",
-        ),
+        ("import helion\n@helion.kernel()\ndef f(x: torch.Tensor):\n    return x\n",
+         "own.py:4: f names no config of its own"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_drafted_is_one_sentence_with_its_line(
     folder: Path, text: str, told: str
 ) -> None:

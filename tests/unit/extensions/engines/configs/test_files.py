@@ -39,32 +39,16 @@ TABLE: Table = {16: config(BLOCK_SIZE_M=32), 1: config()}
         (QWEN, "sglang", GPU, "E=128,N=768,device_name=NVIDIA_H200.json"),
         (QWEN, "vllm", "NVIDIA H200 NVL", "E=128,N=768,device_name=NVIDIA_H200.json"),
         (QWEN, "sglang", "NVIDIA H200 NVL", "E=128,N=768,device_name=NVIDIA_H200_NVL.json"),
-        (
-            BLOCKS,
-            "sglang",
-            GPU,
-            "E=257,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128, 128].json",
-        ),
-        (
-            BLOCKS,
-            "vllm",
-            GPU,
-            "E=257,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json",
-        ),
-        (
-            MoeKey(161, 192, "fp8_w8a8", per_channel=True),
-            "sglang",
-            GPU,
-            "E=161,N=192,device_name=NVIDIA_H200,dtype=fp8_w8a8,per_channel_quant=True.json",
-        ),
-        (
-            BlockFp8Key(512, 7168),
-            "vllm",
-            "NVIDIA H200 NVL",
-            "N=512,K=7168,device_name=NVIDIA_H200_NVL,dtype=fp8_w8a8,block_shape=[128,128].json",
-        ),
+        (BLOCKS, "sglang", GPU,
+         "E=257,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128, 128].json"),
+        (BLOCKS, "vllm", GPU,
+         "E=257,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"),
+        (MoeKey(161, 192, "fp8_w8a8", per_channel=True), "sglang", GPU,
+         "E=161,N=192,device_name=NVIDIA_H200,dtype=fp8_w8a8,per_channel_quant=True.json"),
+        (BlockFp8Key(512, 7168), "vllm", "NVIDIA H200 NVL",
+         "N=512,K=7168,device_name=NVIDIA_H200_NVL,dtype=fp8_w8a8,block_shape=[128,128].json"),
     ],
-)
+)  # fmt: skip
 def test_a_file_has_the_engines_name(key: Any, engine: Any, gpu: str, name: str) -> None:
     assert file_name(key, engine, gpu) == name
 

@@ -134,19 +134,13 @@ def test_compressed_tensors_say_how_they_are_scaled(
         ({}, {"tp": 16, "ep": 16}, "8 experts cannot be shared by 16 GPUs"),
         ({}, {"tp": 4, "ep": 2}, "2 parts of experts on 4 GPUs"),
         ({"num_key_value_heads": 6}, {"tp": 4}, "6 key-value heads cannot be shared by 4 GPUs"),
-        (
-            {"quantization_config": BLOCKS, "intermediate_size": 768},
-            {"tp": 4},
-            "768 columns of an expert on 4 GPUs are 192, no multiple",
-        ),
-        (
-            {"quantization_config": BLOCKS, "intermediate_size": 704},
-            {},
-            "experts are 704 wide, no multiple",
-        ),
+        ({"quantization_config": BLOCKS, "intermediate_size": 768}, {"tp": 4},
+         "768 columns of an expert on 4 GPUs are 192, no multiple"),
+        ({"quantization_config": BLOCKS, "intermediate_size": 704}, {},
+         "experts are 704 wide, no multiple"),
         ({"quantization_config": {"quant_method": "fp8", "weight_block_size": 128}}, {}, "is 128"),
     ],
-)
+)  # fmt: skip
 def test_a_model_that_no_engine_runs_is_told(
     tmp_path: Path, changed: Any, cut: Any, said: str
 ) -> None:

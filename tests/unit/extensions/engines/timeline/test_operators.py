@@ -130,10 +130,8 @@ def test_every_rule_gives_the_axes_and_choices_of_the_search_space(operator: str
             ),
             {"T": 3, "E": 128, "k": 8},
         ),
-        (
-            Call("sgl_kernel::moe_align_block_size", ((3, 8), (), ()), ("", "129", "64")),
-            {"T": 3, "E": 128, "k": 8, "B": 64},
-        ),
+        (Call("sgl_kernel::moe_align_block_size", ((3, 8), (), ()), ("", "129", "64")),
+         {"T": 3, "E": 128, "k": 8, "B": 64}),
         (
             Call(
                 "_C::fused_qk_norm_rope",
@@ -142,10 +140,8 @@ def test_every_rule_gives_the_axes_and_choices_of_the_search_space(operator: str
             ),
             {"T": 3, "Q": 32, "G": 8, "D": 128},
         ),
-        (
-            Call("aten::mm", ((3, 4096), (4096, 6144)), types=("c10::BFloat16",) * 2),
-            {"M": 3, "N": 6144, "K": 4096},
-        ),
+        (Call("aten::mm", ((3, 4096), (4096, 6144)), types=("c10::BFloat16",) * 2),
+         {"M": 3, "N": 6144, "K": 4096}),
         (
             Call(
                 "sglang::deep_gemm_fp8_fp8_bf16_nt",
@@ -155,12 +151,10 @@ def test_every_rule_gives_the_axes_and_choices_of_the_search_space(operator: str
         ),
         (Call("triton_poi_fused_mul_silu_0", ((3, 16), (3, 8), ())), {"T": 3, "D": 8}),
         (Call("sgl_kernel::moe_sum_reduce", ((3, 8, 64), (3, 64))), {"T": 3, "K": 8, "H": 64}),
-        (
-            Call("sgl_kernel::awq_dequantize", ((64, 16),), types=("int", "c10::Half")),
-            {"R": 64, "C": 16},
-        ),
+        (Call("sgl_kernel::awq_dequantize", ((64, 16),), types=("int", "c10::Half")),
+         {"R": 64, "C": 16}),
     ],
-)
+)  # fmt: skip
 def test_the_axes_follow_from_the_shapes(call: Call, axes: dict[str, int]) -> None:
     assert axes_of(call) == axes
 

@@ -330,22 +330,14 @@ def test_a_changed_setting_changes_the_key(project: Path) -> None:
         ("jobs: [{kernel: a.cu}]", "c.yaml:2: no such kernel file: a.cu"),
         ("jobs: [{kernel: 'a*.cu'}]", "c.yaml:2: no file matches 'a*.cu'"),
         ("gpus: [0, 5]\njobs: [{kernel: kernels/scale.cu}]", "c.yaml:2: there is no GPU 5\n"),
-        (
-            "jobs: [{kernel: kernels/scale.cu, operator: {ACT: gelu}}]",
-            "scale has no operator choice named 'ACT'\n  choices: it has none",
-        ),
-        (
-            "jobs:\n  - {kernel: kernels/scale.cu, workloads: [{M: 5}]}",
-            "c.yaml:3: workload 'M=5': no axis is named 'M'",
-        ),
-        (
-            "jobs:\n  - {kernel: kernels/scale.cu}\n  - {kernel: kernels/scale.cu, trials: 3}",
-            "c.yaml:4: two jobs are called 'scale': line 3 has it too\n  give one of them a `name`",
-        ),
-        (
-            f"jobs: [{{kernel: {SILU}, device: host, operator: {{ACTIVATION: [silu, silu]}}}}]",
-            "it comes to two jobs that are called 'silu_and_mul-silu'\n  list each choice once",
-        ),
+        ("jobs: [{kernel: kernels/scale.cu, operator: {ACT: gelu}}]",
+         "scale has no operator choice named 'ACT'\n  choices: it has none"),
+        ("jobs:\n  - {kernel: kernels/scale.cu, workloads: [{M: 5}]}",
+         "c.yaml:3: workload 'M=5': no axis is named 'M'"),
+        ("jobs:\n  - {kernel: kernels/scale.cu}\n  - {kernel: kernels/scale.cu, trials: 3}",
+         "c.yaml:4: two jobs are called 'scale': line 3 has it too\n  give one of them a `name`"),
+        (f"jobs: [{{kernel: {SILU}, device: host, operator: {{ACTIVATION: [silu, silu]}}}}]",
+         "it comes to two jobs that are called 'silu_and_mul-silu'\n  list each choice once"),
         ("jobs: [{kernel: kernels/scale.cu, name: a/b}]", "'a/b' is no name for a job"),
         (f"jobs: [{{kernel: kernels/scale.cu, name: {'a' * 201}}}]", "is no name for a job"),
         ("jobs: [{kernel: kernels/scale.cu, name: index.html}]", "the campaign's own"),
@@ -358,16 +350,14 @@ def test_a_changed_setting_changes_the_key(project: Path) -> None:
             "c.yaml:5: two jobs write the recording of scale.cu\n  record a kernel once",
         ),
         ("jobs: [{kernel: kernels/scale.cu, record: true, device: host}]", "cannot be recorded"),
-        (
-            "defaults: {device: recorded}\njobs: [{kernel: kernels/scale.cu, record: true}]",
-            "c.yaml:3: --device recorded cannot be recorded",
-        ),
+        ("defaults: {device: recorded}\njobs: [{kernel: kernels/scale.cu, record: true}]",
+         "c.yaml:3: --device recorded cannot be recorded"),
         ("jobs: [{kernel: kernels/scale.cu, store: 'mysql://x'}]", "no database 'mysql'"),
         ("jobs: [{kernel: kernels/scale.cu, copy_session: true}]", "sessions are copied to serv"),
         ("jobs: [{kernel: kernels/scale.cu, model: m, agent: literal}]", "--model is for"),
         ("jobs: [{kernel: kernels/scale.cu, searcher: guess}]", "'guess' is no searcher"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_told_with_its_line_and_a_remedy(project: Path, text: str, said: str) -> None:
     found = refused(text)
     assert said in found

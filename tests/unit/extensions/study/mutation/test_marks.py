@@ -54,25 +54,16 @@ MARK = "  - {{operator: a, line: b, change: c, reason: d, config: {{{}}}}}\n"
         ("baseline: []\n", 1, "the key `version` is missing"),
         ("version: 1\nequivalent: []\n", 2, "unknown key `equivalent`"),
         ("version: 1\nbaseline:\n  - operator: cast\n", 3, "the key `line` is missing"),
-        (
-            "version: 1\nbaseline:\n  - {operator: cast, line: a, change: b, reason: ''}\n",
-            3,
-            "reason` is the text ''\n  needed: why no result can differ",
-        ),
+        ("version: 1\nbaseline:\n  - {operator: cast, line: a, change: b, reason: ''}\n", 3,
+         "reason` is the text ''\n  needed: why no result can differ"),
         (f"version: 1\nbaseline:\n{2 * MARK.format('')}", 4, "marked twice: line 3 has it too"),
-        (
-            f"version: 1\ntemplate:\n{MARK.format('threads: 33')}",
-            3,
-            "threads cannot be 33\n  values: 32, 64",
-        ),
-        (
-            f"version: 1\ntemplate:\n{MARK.format('thread: 32')}",
-            3,
-            "no parameter named 'thread'\n  parameters: threads",
-        ),
+        (f"version: 1\ntemplate:\n{MARK.format('threads: 33')}", 3,
+         "threads cannot be 33\n  values: 32, 64"),
+        (f"version: 1\ntemplate:\n{MARK.format('thread: 32')}", 3,
+         "no parameter named 'thread'\n  parameters: threads"),
         (f"version: 1\nbaseline:\n{MARK.format('threads: 32')}", 3, "baseline has no config"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_told_with_its_line(make_subject, text: str, line: int, message: str) -> None:
     with pytest.raises(SpaceError) as caught:
         marks_of(make_subject(), text)
