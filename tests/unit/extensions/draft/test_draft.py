@@ -504,27 +504,7 @@ def test_a_grid_may_ask_the_block_for_its_extents(block: str) -> None:
     assert "grid: [FILL_IN]" not in made.space_yaml
 
 
-TENSOR_MAP = """\
-#include <cuda.h>
-constexpr int TILE_N = 64;
-__global__ void copy_rows(unsigned short* out, int N, int K,
-                          const __grid_constant__ CUtensorMap wmap) {
-  __shared__ alignas(1024) unsigned short tile[TILE_N * 64];
-  load_2d(tile, wmap, 0, blockIdx.x * TILE_N);
-  for (int i = threadIdx.x; i < TILE_N * 64; i += blockDim.x)
-    out[(blockIdx.x * TILE_N + i / 64) * K + i % 64] = tile[i];
-}
-void launch(unsigned short* out, void* w, int n, int k, cudaStream_t stream) {
-  CUtensorMap map;
-  cuuint64_t sizes[2] = {(cuuint64_t)k, (cuuint64_t)n};
-  cuuint64_t strides[1] = {k * sizeof(short)};
-  cuuint32_t box[2] = {64, TILE_N}, steps[2] = {1, 1};
-  cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, w, sizes, strides, box, steps,
-                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  copy_rows<<<(n + TILE_N - 1) / TILE_N, 256, 0, stream>>>(out, n, k, map);
-}
-"""
+TENSOR_MAP = (Path(__file__).parent / "data/tensor_map.cu").read_text(encoding="utf-8")
 
 
 def test_a_tensor_map_is_drafted_as_the_host_code_encodes_it() -> None:
@@ -547,21 +527,7 @@ def test_a_tensor_map_that_nothing_encodes_is_a_blank() -> None:
     assert sum("the array of the map wmap, its box and swizzle" in what for what in told) == 2
 
 
-GROUPS = """
-namespace kit {
-constexpr int threads = 256;
-}
-template <int kTaps, bool kIsCircularBuffer>
-__global__ void k(float* x, int rows, int width) {
-  if (threadIdx.x < width) x[threadIdx.x] = kTaps;
-}
-void run(float* x, int rows, int width) {
-  const int lanes = ceil_to_power(width);
-  const int per_block = kit::threads / lanes;
-  const int threads = std::min(width, kit::threads);
-  k<3, true><<<(rows + per_block - 1) / per_block, threads>>>(x, rows, width);
-}
-"""
+GROUPS = (Path(__file__).parent / "data/groups.cu").read_text(encoding="utf-8")
 
 
 def test_what_the_host_computes_from_a_constant_follows_it() -> None:
@@ -575,7 +541,7 @@ def test_what_the_host_computes_from_a_constant_follows_it() -> None:
 
 def test_a_flag_of_what_the_data_is_says_what_is_computed() -> None:
     assert (
-        "kIsCircularBuffer = true (line 5) is left out: it says what" in snippet(GROUPS).space_yaml
+        "kIsCircularBuffer = true (line 4) is left out: it says what" in snippet(GROUPS).space_yaml
     )
 
 

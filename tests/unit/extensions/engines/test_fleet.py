@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tuner.extensions.engines import fleet
 from tuner.extensions.engines.configs.files import BlockFp8Key, Key, MoeKey
 from tuner.extensions.engines.configs.found import EngineFile, FileState
 from tuner.extensions.engines.configs.needed import Needed
-from tuner.extensions.engines.fleet import BATCHES, TuningJob, jobs_of, make
+from tuner.extensions.engines.fleet import BATCHES, MadeConfigs, TuningJob, jobs_of, make
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError, InputError, KernelError, OutOfMemory
 from tuner.model.settings import ENOUGH, ENOUGH_OF_A_FLEET
@@ -105,105 +106,103 @@ def test_a_model_without_its_sizes_is_one_error(tmp_path: Path) -> None:
         jobs_of([lacking(MoeKey(8, 1024))], tmp_path, 1)
 
 
-def test_each_job_is_tuned_once_and_its_files_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[Path, dict[str, object]]] = []
+Make = Callable[..., tuple[MadeConfigs, list[str]]]
+
+
+def begin(session: Path) -> Path:
+    return write_operator_session(session, "fused_moe", choices("fused_moe")[0])
+
+
+def jobs_for(*batches: int) -> tuple[TuningJob, ...]:
+    return jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=batches)[0]
+
+
+@pytest.fixture
+def made_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Make the files of jobs with a stand-in for `tune`; return them, and what was said."""
+    monkeypatch.chdir(ROOT)
+
+    def make_files(
+        tuned: Callable[..., None], jobs: Sequence[TuningJob], **settings: Any
+    ) -> tuple[MadeConfigs, list[str]]:
+        monkeypatch.setattr(fleet, "tune", tuned)
+        said: list[str] = []
+        place = (tmp_path / "s", tmp_path / "to", "sglang", "3.6.0")
+        return make(jobs, *place, settings, say=said.append), said
+
+    return make_files
+
+
+def test_each_job_is_tuned_once_and_its_files_are_written(tmp_path: Path, made_by: Make) -> None:
+    asked: list[dict[str, object]] = []
 
     def tuned(kernel: Path, *, session: Path, progress: object, **settings: object) -> None:
-        asked.append((session, settings))
+        asked.append(settings)
         if not session.exists():
-            write_operator_session(session, "fused_moe", choices("fused_moe")[0])
+            begin(session)
 
-    monkeypatch.setattr(fleet, "tune", tuned)
-    monkeypatch.chdir(ROOT)
-    (jobs, _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=[1])
-    said: list[str] = []
-    for _ in range(2):
-        place = (tmp_path / "s", tmp_path / "to", "sglang", "3.6.0")
-        made = make(jobs, *place, {"device": "cuda"}, say=said.append)
+    (_, said), (made, _) = (made_by(tuned, jobs_for(1), device="cuda") for _ in range(2))
     assert said[0] == "1 of 1: moe-bf16-E128-N192-K2048-top8-ep1, 1 numbers of tokens"
-    (first, again) = (settings for _, settings in asked)
+    first, again = asked
     assert sorted(first) == ["device", "enough", "operators", "workloads"]
     assert (first["enough"], again) == (ENOUGH_OF_A_FLEET, {})
     written = [path.is_file() for path in (tmp_path / "to" / name for name in made.configs.files)]
     assert (written, made.failed) == ([True], {})
 
 
-def test_a_shape_that_fails_leaves_the_others_to_be_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shape_that_fails_leaves_the_others_to_be_made(tmp_path: Path, made_by: Make) -> None:
     def tuned(kernel: Path, *, session: Path, **_: object) -> None:
         if "N192" in session.name:
             raise KernelError("the baseline is wrong")
-        write_operator_session(session, "fused_moe", choices("fused_moe")[0])
+        begin(session)
 
-    monkeypatch.setattr(fleet, "tune", tuned)
-    monkeypatch.chdir(ROOT)
     files = [lacking(MoeKey(128, width)) for width in (192, 384)]
-    (jobs, _) = jobs_of(files, QWEN, 1, batches=[1])
-    made = make(jobs, tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", {}, say=lambda _: None)
+    made, _ = made_by(tuned, jobs_of(files, QWEN, 1, batches=[1])[0])
     assert made.failed == {"moe-bf16-E128-N192-K2048-top8-ep1": "the baseline is wrong"}
     assert len(made.configs.files) == len([*(tmp_path / "to").rglob("*.json")]) == 1
 
 
-def test_numbers_of_tokens_for_which_there_is_no_memory_are_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_of_tokens_for_which_there_is_no_memory_are_left_out(made_by: Make) -> None:
     asked: list[list[str]] = []
 
     def tuned(kernel: Path, *, session: Path, workloads: list[str], **_: object) -> None:
         asked.append(workloads)
-        write_operator_session(session, "fused_moe", choices("fused_moe")[0])
+        begin(session)
         if len(asked) == 1:
             raise OutOfMemory("not enough memory for M=64", workloads[2])
 
-    monkeypatch.setattr(fleet, "tune", tuned)
-    monkeypatch.chdir(ROOT)
-    (jobs, _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=[1, 16, 64, 256])
-    said: list[str] = []
-    made = make(jobs, tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", {}, say=said.append)
+    made, said = made_by(tuned, jobs_for(1, 16, 64, 256))
     assert [len(workloads) for workloads in asked] == [4, 2]
     assert not made.failed
     assert said[1].endswith("left out: M=64 and M=256: not enough memory for M=64")
 
 
 def test_a_fleet_that_is_started_again_leaves_out_what_finds_no_memory_as_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, made_by: Make
 ) -> None:
-    asked: list[object] = []
+    asked, jobs = list[object](), jobs_for(1, 16, 64)
 
     def tuned(kernel: Path, *, session: Path, **settings: object) -> None:
         asked.append(settings.get("workloads"))
         if len(asked) == 1:
             raise OutOfMemory("not enough memory for M=64", jobs[0].workloads[2])
-        write_operator_session(session, "fused_moe", choices("fused_moe")[0])
+        begin(session)
 
-    monkeypatch.setattr(fleet, "tune", tuned)
-    monkeypatch.chdir(ROOT)
-    (jobs, _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=[1, 16, 64])
-    session = tmp_path / "s" / jobs[0].name
-    write_operator_session(session, "fused_moe", choices("fused_moe")[0])
+    session = begin(tmp_path / "s" / jobs[0].name)
     (session / "notes.txt").write_text("mine")
-    made = make(jobs, tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", {}, say=lambda _: None)
+    made, _ = made_by(tuned, jobs)
     assert asked == [None, list(jobs[0].workloads[:2])]
     assert not made.failed
     assert (session / "notes.txt").read_text() == "mine"
 
 
-def test_numbers_of_tokens_on_which_memory_ended_later_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_of_tokens_on_which_memory_ended_later_are_told(made_by: Make) -> None:
     def tuned(kernel: Path, *, session: Path, workloads: list[str], **_: object) -> None:
-        write_operator_session(session, "fused_moe", choices("fused_moe")[0])
-        with Session.open(session) as opened:
+        with Session.open(begin(session)) as opened:
             opened.record_event(LeftUndecided(0, workloads[1], "not enough memory for M=16"))
 
-    monkeypatch.setattr(fleet, "tune", tuned)
-    monkeypatch.chdir(ROOT)
-    (jobs, _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=[1, 16])
-    said: list[str] = []
-    made = make(jobs, tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", {}, say=said.append)
+    jobs = jobs_for(1, 16)
+    made, said = made_by(tuned, jobs)
     assert not made.failed
     assert said[1] == f"{jobs[0].name}: undecided: M=16: not enough memory for M=16"
 
@@ -212,7 +211,7 @@ def test_what_was_left_undecided_is_tried_again_though_its_file_is_there(tmp_pat
     there = [lacking(MoeKey(128, 192), FileState.THERE)]
     assert jobs_of(there, QWEN, 1, sessions=tmp_path) == ((), ())
     ((job,), _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1)
-    session = write_operator_session(tmp_path / job.name, "fused_moe", choices("fused_moe")[0])
+    session = begin(tmp_path / job.name)
     assert jobs_of(there, QWEN, 1, sessions=tmp_path) == ((), ())
     with Session.open(session) as opened:
         opened.record_event(LeftUndecided(0, job.workloads[1], "not enough memory"))
@@ -230,6 +229,7 @@ def test_what_was_left_undecided_is_tried_again_though_its_file_is_there(tmp_pat
 )
 def test_a_session_keeps_what_it_was_started_with_and_says_so(
     tmp_path: Path,
+    made_by: Make,
     monkeypatch: pytest.MonkeyPatch,
     began: dict[str, Any],
     asked: dict[str, Any],
@@ -241,69 +241,51 @@ def test_a_session_keeps_what_it_was_started_with_and_says_so(
     def tuned(kernel: Path, *, session: Path, progress: object, **settings: object) -> None:
         renewed.append(settings)
 
-    monkeypatch.setattr(fleet, "tune", tuned)
     monkeypatch.setattr(operator_sessions, "manifest", partial(manifest, **began))
-    monkeypatch.chdir(ROOT)
-    (jobs, _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=[1])
-    write_operator_session(tmp_path / jobs[0].name, "fused_moe", choices("fused_moe")[0])
-    told: list[str] = []
-    make(jobs, tmp_path, tmp_path / "to", "sglang", "3.6.0", asked, say=told.append)
+    jobs = jobs_for(1)
+    begin(tmp_path / "s" / jobs[0].name)
+    _, told = made_by(tuned, jobs, **asked)
     assert renewed == [given]
     kept = [one.partition("goes on with ")[2] for one in told if "goes on with" in one]
     assert kept == [f"{one}, as it was started" for one in said]
 
 
-def test_a_session_with_trials_is_kept_where_memory_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_with_trials_is_kept_where_memory_ends(tmp_path: Path, made_by: Make) -> None:
     def tuned(kernel: Path, **_: object) -> None:
         raise OutOfMemory("not enough memory for M=16", jobs[0].workloads[1])
 
-    monkeypatch.setattr(fleet, "tune", tuned)
-    monkeypatch.chdir(ROOT)
-    (jobs, _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=[1, 16])
-    session = tmp_path / "s" / jobs[0].name
-    write_operator_session(session, "fused_moe", choices("fused_moe")[0])
+    jobs = jobs_for(1, 16)
+    session = begin(tmp_path / "s" / jobs[0].name)
     with Session.open(session) as opened:
         (of,) = {one.workload for one in opened.comparisons()}
         config = Config.of({"num_warps": 4})
         opened.record(Trial(INITIAL, of, config, Status.COMPILE, "an error"))
-    made = make(jobs, tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", {}, say=lambda _: None)
+    made, _ = made_by(tuned, jobs)
     assert made.failed == {jobs[0].name: "not enough memory for M=16"}
     assert (session / DATABASE).exists()
 
 
-def test_a_shape_whose_fewest_tokens_find_no_memory_has_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shape_whose_fewest_tokens_find_no_memory_has_no_file(made_by: Make) -> None:
     def tuned(kernel: Path, *, session: Path, workloads: list[str], **_: object) -> None:
-        write_operator_session(session, "fused_moe", choices("fused_moe")[0])
+        begin(session)
         raise OutOfMemory("not enough memory for M=1", workloads[0])
 
-    monkeypatch.setattr(fleet, "tune", tuned)
-    monkeypatch.chdir(ROOT)
-    (jobs, _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=[1, 16])
-    made = make(jobs, tmp_path / "s", tmp_path / "to", "sglang", "3.6.0", {}, say=lambda _: None)
-    assert made.failed == {jobs[0].name: "not enough memory for M=1"}
+    jobs = jobs_for(1, 16)
+    assert made_by(tuned, jobs)[0].failed == {jobs[0].name: "not enough memory for M=1"}
 
 
-def test_without_a_gpu_it_ends_at_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_gpu_it_ends_at_the_first(tmp_path: Path, made_by: Make) -> None:
     def tuned(kernel: Path, **_: object) -> None:
         raise DeviceError("no NVIDIA GPU was found")
 
-    monkeypatch.setattr(fleet, "tune", tuned)
-    monkeypatch.chdir(ROOT)
-    (jobs, _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=[1])
-    place = (tmp_path / "s", tmp_path / "to", "sglang", "3.6.0")
+    jobs = jobs_for(1)
     with pytest.raises(DeviceError):
-        make(jobs, *place, {}, say=lambda _: None)
+        made_by(tuned, jobs)
     # One that was opened and has failed since, for lack of memory say, is another matter.
     begun = tmp_path / "s" / jobs[0].name / DATABASE
     begun.parent.mkdir(parents=True)
     begun.touch()
-    assert [*make(jobs, *place, {}, say=lambda _: None).failed] == [jobs[0].name]
+    assert [*made_by(tuned, jobs)[0].failed] == [jobs[0].name]
 
 
 def test_it_is_started_where_the_kernels_are(

@@ -20,78 +20,12 @@ from tuner.extensions.export.dispatch import export_dispatch
 from tuner.extensions.export.packages import export_package
 from tuner.extensions.export.winners import winners_of
 
+DATA = Path(__file__).parent / "data"
 SPACE = Path(__file__).parents[3] / "support" / "weighted_sum" / "weighted_sum.yaml"
 MAPPED = SPACE.parents[1] / "tiled_gemm" / "tiled_gemm.yaml"
-MAIN = """\
-#include <cstdio>
-#include "weighted_sum.h"
-extern "C" cudaError_t cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
-extern "C" cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = 1024;
-  return cudaSuccess;
-}
-extern "C" cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
-  return cudaSuccess;
-}
-extern "C" cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void*, void** a) {
-  std::printf("%u,%u", c->gridDim.x, c->gridDim.y);
-  const int arrays = c->gridDim.y > 1 ? 5 : 2;
-  for (int i = 0; i < arrays; ++i) std::printf(" %p", *static_cast<void**>(a[i]));
-  std::printf(" %d\\n", *static_cast<int*>(a[arrays]));
-  return cudaSuccess;
-}
-int main() {
-  const auto at = [](long place) { return reinterpret_cast<float*>(place); };
-  std::printf("%d %zu\\n", weighted_sum_variant(24, 4096), weighted_sum_partial_bytes(24, 4096));
-  return weighted_sum(at(1), at(2), at(3), at(4), nullptr, 24, 4096, nullptr);
-}
-"""
+MAIN = (DATA / "scratch_main.cpp").read_text(encoding="utf-8")
 
-MAPPED_MAIN = """\
-#include <cstdio>
-#include <cuda.h>
-#include "tiled_gemm.h"
-extern "C" cudaError_t cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
-extern "C" cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = 232448;
-  return cudaSuccess;
-}
-extern "C" cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
-  return cudaSuccess;
-}
-static CUresult encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* array,
-                       const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
-                       const cuuint32_t* steps, CUtensorMapInterleave interleave,
-                       CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2,
-                       CUtensorMapFloatOOBfill fill) {
-  std::printf("map %d of %p:", type, array);
-  for (unsigned i = 0; i < rank; ++i)
-    std::printf(" %d/%u/%d", int(sizes[i]), box[i], i ? int(strides[i - 1]) : int(steps[rank - 1]));
-  std::printf(" %d %d%d%d\\n", swizzle, l2, interleave, fill);
-  map->opaque[0] = rank;
-  return CUDA_SUCCESS;
-}
-extern "C" cudaError_t cudaGetDriverEntryPointByVersion(
-    const char*, void** found, unsigned, unsigned long long,
-    cudaDriverEntryPointQueryResult* result) {
-  *found = reinterpret_cast<void*>(&encode);
-  *result = cudaDriverEntryPointSuccess;
-  return cudaSuccess;
-}
-extern "C" cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void*, void** a) {
-  if (c->gridDim.y == 1) return cudaSuccess;
-  std::printf("K %d, ranks", *static_cast<int*>(a[0]));
-  for (int i = 1; i < 4; ++i)
-    std::printf(" %d", int(static_cast<CUtensorMap*>(a[i])->opaque[0]));
-  std::printf("\\n");
-  return cudaSuccess;
-}
-int main() {
-  char at[4] = {};
-  std::printf("%d %d\\n", tiled_gemm_variant(17, 100, 192), tiled_gemm_variant(17, 100, 193));
-  return tiled_gemm(reinterpret_cast<float*>(at), nullptr, nullptr, nullptr, 17, 100, 192, nullptr);
-}
-"""
+MAPPED_MAIN = (DATA / "mapped_main.cpp").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from opencl_programs import SCALED, Build, needs_opencl, opened
@@ -15,6 +16,8 @@ from tuner.model.trial import Status
 from tuner.testing.devices import DeviceContract
 
 pytestmark = needs_opencl
+
+DATA = Path(__file__).parent / "data"
 
 Pair = tuple[OpenclDevice, Build]
 
@@ -48,34 +51,8 @@ def kernel(body: str) -> str:
 
 
 # Local memory keeps what a work-group before it has left there; one group sees its own.
-REMEMBERING = """
-__kernel void run(__global float* y, __global const float* x, int T) {
-  __local uint calls;
-  __local float first;
-  const int known = calls == 77u && first == x[0];
-  barrier(CLK_LOCAL_MEM_FENCE);
-  for (int i = get_local_id(0); i < T; i += get_local_size(0)) {
-    if (!known || i == 0) y[i] = 2.0f * x[i];
-  }
-  barrier(CLK_LOCAL_MEM_FENCE);
-  calls = 77u;
-  first = x[0];
-}
-"""
-CACHING = """
-__kernel void run(__global float* y, __global const float* x, int T) {
-  __local float cached[1000];
-  __local uint magic;
-  const int known = magic == 77u;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  for (int i = get_local_id(0); i < T; i += get_local_size(0)) {
-    if (!known) cached[i] = 2.0f * x[i];
-    y[i] = cached[i];
-  }
-  barrier(CLK_LOCAL_MEM_FENCE);
-  magic = 77u;
-}
-"""
+REMEMBERING = (DATA / "remembering.cl").read_text(encoding="utf-8")
+CACHING = (DATA / "caching.cl").read_text(encoding="utf-8")
 ADVERSARIES = {
     "skips work": (kernel("if (i % 8) y[i] = 2.0f * x[i];"), Status.INCORRECT, "expected"),
     "writes nothing": (kernel(""), Status.INCORRECT, "expected"),
@@ -139,18 +116,7 @@ def test_a_kernel_that_keeps_results_is_caught(pair: Pair, source: str) -> None:
 
 def test_a_race_between_work_items_is_caught(pair: Pair) -> None:
     device, build = pair
-    source = """
-__kernel void run(__global float* y, __global const float* x, int T) {
-  __local float staged[128];
-  for (int first = 0; first < T; first += 128) {
-    const int i = first + get_local_id(0);
-    if (i < T) staged[get_local_id(0)] = x[i];
-    const int from = get_local_id(0) ^ 64;  // another item's, with no barrier before
-    if (first + from < T) y[first + from] = 2.0f * staged[from];
-    barrier(CLK_LOCAL_MEM_FENCE);
-  }
-}
-"""
+    source = (DATA / "race.cl").read_text(encoding="utf-8")
     outcome = device.verify(build(source, launch(1, 128)))
     assert outcome.status is Status.INCORRECT
 
@@ -180,27 +146,7 @@ __kernel void run(__global float* y, __global const float* x, int T, __local flo
 
 
 def test_several_launches_make_one_operator_with_scratch_between_them() -> None:
-    source = """
-#pragma OPENCL EXTENSION cl_khr_fp16 : enable
-__kernel void gather(__global float* y, __global float* partial, __global const half* x, int T,
-                     int D) {
-  const int row = get_group_id(0), item = get_local_id(0);
-  float sum = 0.0f;
-  for (int i = item; i < D; i += 8) {
-    const float value = vload_half(row * D + i, x);
-    sum += value * value;
-  }
-  partial[row * 8 + item] = sum;
-}
-__kernel void finish(__global float* y, __global float* partial, __global const half* x, int T,
-                     int D) {
-  for (int row = get_local_id(0); row < T; row += get_local_size(0)) {
-    float sum = 0.0f;
-    for (int i = 0; i < 8; ++i) sum += partial[row * 8 + i];
-    y[row] = sum;
-  }
-}
-"""
+    source = (DATA / "staged.cl").read_text(encoding="utf-8")
     with opened(STAGED_ENERGY) as (device, build):
         outcome = device.run(build(source), full_verification=True)
         assert outcome.status is Status.CORRECT, outcome.reason

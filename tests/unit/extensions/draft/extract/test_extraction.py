@@ -240,9 +240,17 @@ KERNEL = "template <typename T, int N> __global__ void k(T* x) { x[N] = 1; }\n"
 
 
 def written(folder: Path, host: str, kernel: str = KERNEL) -> Extraction:
+    return unit_of(folder, kernel + host)
+
+
+def unit_of(folder: Path, text: str, *instantiate: str) -> Extraction:
     path = folder / "source.cu"
-    path.write_text(kernel + host)
-    return extract(path, folder / "unit.cu")
+    path.write_text(text)
+    return extract(path, folder / "unit.cu", instantiate=instantiate)
+
+
+def of_framework(name: str) -> str:
+    return (DATA / f"frameworks/{name}.cu").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -354,9 +362,7 @@ def test_a_copy_of_a_kernel_beside_it_is_none_of_its_launchers(tmp_path: Path) -
 
 @pytest.mark.parametrize("asked", ["k<float, 8>", "fp32, 8", "k<fp32, 8>"])
 def test_an_instantiation_may_be_asked_for_in_short(tmp_path: Path, asked: str) -> None:
-    (tmp_path / "k.cu").write_text(KERNEL)
-    unit = extract(tmp_path / "k.cu", tmp_path / "unit.cu", instantiate=(asked,))
-    assert unit.names == ("k<float, 8>",)
+    assert unit_of(tmp_path, KERNEL, asked).names == ("k<float, 8>",)
 
 
 def test_a_type_may_be_told_by_what_is_passed(tmp_path: Path) -> None:
@@ -384,66 +390,14 @@ def test_the_example_in_the_page_on_drafts_is_what_tune_init_says(
     assert told.output.startswith(found[2])
 
 
-CAPTURING = """\
-#include <torch/extension.h>
-#define LAUNCH(T) scale_kernel<T><<<n / 256, 256>>>(y, x, 2.0f, n)
-
-/* What a kernel gets of a row.
-
-   The host fills it in:
-   one for each launch. */
-struct Divided {
-  static_assert(sizeof(int) == 4, "of 32 bits, \\
-or there is an overflow");
-  __host__ Divided(int by) : by(by) {}
-  __host__ __device__ int operator()(int x) const { return x / by; }
-  int by;
-};
-
-template <typename T>
-__global__ void scale_kernel(T* y, const T* x, float by, int n) {
-  const Divided half(2);
-  auto scaled = [&] __device__(T value) { return static_cast<T>(value * by); };
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (half(i) < n / 2) y[i] = scaled(x[i]);
-}
-
-void run(float* y, const float* x, int n) { LAUNCH(float); }
-"""
-
-
 def test_lambdas_host_constructors_and_messages_are_as_nvrtc_takes_them(
     pool: NvrtcPool, tmp_path: Path
 ) -> None:
-    path = tmp_path / "scale.cu"
-    path.write_text(CAPTURING)
-    unit = extract(path, tmp_path / "unit.cu")
+    unit = unit_of(tmp_path, of_framework("capturing"))
     assert not error_of(pool, unit)
     assert "__host__ __device__ Divided(int by)" in unit.unit
     assert "auto scaled = [&](T value)" in unit.unit
     assert "/* What a kernel gets of a row." in unit.unit
-
-
-GUARDED = """\
-#include <torch/extension.h>
-
-namespace fast {
-#ifdef ENABLE_FAST
-__device__ __forceinline__ float doubled(float x) { return x + x; }
-#endif
-}  // namespace fast
-
-__global__ void twice_kernel(float* y, const float* x) {
-  y[threadIdx.x] = fast::doubled(x[threadIdx.x]);
-}
-#ifdef ENABLE_WIDE
-__global__ void thrice_kernel(float* y, const float* x) { y[threadIdx.x] = 3.0f * x[threadIdx.x]; }
-#endif
-
-void run(float* y, const float* x) {
-  twice_kernel<<<1, 128>>>(y, x);
-}
-"""
 
 
 @pytest.mark.parametrize(
@@ -453,59 +407,21 @@ def test_a_macro_that_guards_what_a_kernel_needs_is_taken_as_defined(
     pool: NvrtcPool, tmp_path: Path, kernel: str, macro: str
 ) -> None:
     path = tmp_path / "guarded.cu"
-    path.write_text(GUARDED)
+    path.write_text(of_framework("guarded"))
     made = draft_source(path, tmp_path, Asked((kernel,)), compiler=lambda: pool)
     assert f"{macro} is taken as defined: the kernel needs it" in made.notes
 
 
 def test_a_macro_may_open_and_close_namespaces(pool: NvrtcPool, tmp_path: Path) -> None:
-    text = """\
-#include <cuda_runtime.h>
-#include "not_there.h"
-#define OPS_ABI_BEGIN inline namespace v1 {
-#define OPS_BEGIN   \\
-  namespace ops {   \\
-  OPS_ABI_BEGIN
-#define OPS_END } }
-
-OPS_BEGIN
-
-THEIR_NAMESPACE_BEGIN
-
-__global__ void twice_kernel(float* y, const float* x) { y[threadIdx.x] = 2.0f * x[threadIdx.x]; }
-
-THEIR_NAMESPACE_END
-
-void run(float* y, const float* x) { twice_kernel<<<1, 128>>>(y, x); }
-
-OPS_END
-"""
-    path = tmp_path / "twice.cu"
-    path.write_text(text)
-    unit = extract(path, tmp_path / "unit.cu")
+    unit = unit_of(tmp_path, of_framework("namespaces"))
     assert unit.names == ("ops::twice_kernel",)
     assert not error_of(pool, unit)
-
-
-STRUCT = """#include <torch/extension.h>
-struct Args { void* out; const void* in; int rows, cols; };
-template <typename T>
-__global__ void copy_rows(Args args) {
-  T* out = reinterpret_cast<T*>(args.out);
-  const T* in = reinterpret_cast<const T*>(args.in);
-  const int c = threadIdx.x;
-  if (c < args.cols) out[blockIdx.x * args.cols + c] = in[blockIdx.x * args.cols + c];
-}
-void run(Args args) { copy_rows<__half><<<args.rows, 64>>>(args); }
-"""
 
 
 def test_members_take_the_place_of_a_struct_and_variables_of_their_names_give_way(
     pool: NvrtcPool, tmp_path: Path
 ) -> None:
-    path = tmp_path / "copy_rows.cu"
-    path.write_text(STRUCT)
-    unit = extract(path, Path("unit.cu"))
+    unit = unit_of(tmp_path, of_framework("struct"))
     declared = [p.declaration for p in unit.source.kernel("copy_rows").parameters]
     assert declared == ["T* out", "const T* in", "int rows", "int cols"]
     assert "T* out_ = reinterpret_cast<T*>(out);" in unit.unit
@@ -515,8 +431,7 @@ def test_members_take_the_place_of_a_struct_and_variables_of_their_names_give_wa
 
 
 def test_a_macro_may_make_the_explicit_instantiations(tmp_path: Path) -> None:
-    path = tmp_path / "kit.cu"
-    path.write_text(
+    text = (
         "template <typename T, typename Id>\n__global__ void rows(T* out, const Id* ids, int n)\n"
         "{ if (threadIdx.x < n) out[threadIdx.x] = T(ids[threadIdx.x]); }\n"
         "template <typename T, typename Id>\nvoid run(T* out, const Id* ids, int n)\n"
@@ -524,19 +439,18 @@ def test_a_macro_may_make_the_explicit_instantiations(tmp_path: Path) -> None:
         "#define RUN_FOR(T, ID) \\\n  template void run<T, ID>(T* out, const ID* ids, int n);\n"
         "RUN_FOR(float, int64_t)\nRUN_FOR(__half, int64_t)\n#undef RUN_FOR\n"
     )
-    (instance,) = extract(path, tmp_path / "unit.cu").instances
+    (instance,) = unit_of(tmp_path, text).instances
     assert (instance.arguments, instance.guessed) == (("__half", "int64_t"), ())
 
 
 def test_a_vector_of_cudas_own_becomes_a_number_for_each_member(tmp_path: Path) -> None:
-    path = tmp_path / "kit.cu"
-    path.write_text(
+    text = (
         "__global__ void k(float* y, const int2 range = make_int2(0, 4), /* why */\n"
         "                  uint3 by = {1, 2, 3}, int n = 4) {\n  // what\n"
         "  if (threadIdx.x < n) y[threadIdx.x] = by.z + range.x;\n}\n"
         "void f(float* y, int a, int n) { k<<<n, 128>>>(y, make_int2(a, 0), split(n), n); }\n"
     )
-    unit = extract(path, tmp_path / "unit.cu")
+    unit = unit_of(tmp_path, text)
     declared = [one.declaration for one in unit.source.kernel("k").parameters]
     assert declared[1:4] == ["int range_x", "int range_y", "unsigned int by_x"]
     assert "  int2 range = {range_x, range_y};\n" in unit.unit
@@ -545,40 +459,10 @@ def test_a_vector_of_cudas_own_becomes_a_number_for_each_member(tmp_path: Path) 
     )
 
 
-WIDTHS = """\
-#include <torch/extension.h>
-namespace gate {
-namespace detail {
-template <typename U, int LOAD> struct Widths { static constexpr int kWidth = LOAD / sizeof(U); };
-}  // namespace detail
-template <typename T> struct Pair { using Type = float2; };
-template <typename T> __device__ T keep(const T& x) { return x; }
-template <typename T> __device__ T turn(const T& x) { return T{x.y, x.x}; }
-
-template <typename T, typename P, T (*ONE)(const T&), P (*TWO)(const P&), int WIDTH>
-__global__ void apply(T* x) {
-  for (int i = 0; i < WIDTH; i++) x[threadIdx.x * WIDTH + i] = ONE(x[i]);
-  reinterpret_cast<P*>(x)[threadIdx.x] = TWO(reinterpret_cast<P*>(x)[threadIdx.x]);
-}
-
-template <typename T>
-void launch(T* x) {
-  constexpr int BYTES = sizeof(T) * 4;
-  using Own = detail::Widths<T, BYTES>;
-  static constexpr int WIDTH = Own::kWidth;
-  apply<T, typename Pair<T>::Type, keep<T>, turn<typename Pair<T>::Type>, WIDTH><<<1, 32>>>(x);
-}
-template void launch<float>(float* x);
-}  // namespace gate
-"""
-
-
 def test_an_argument_may_be_named_by_types_and_constants_around_the_launch(
     pool: NvrtcPool, tmp_path: Path
 ) -> None:
-    path = tmp_path / "gate.cu"
-    path.write_text(WIDTHS)
-    unit = extract(path, tmp_path / "unit.cu")
+    unit = unit_of(tmp_path, of_framework("widths"))
     assert unit.is_stated
     assert unit.instances[0].arguments[3:] == (
         "gate::turn<typename gate::Pair<float>::Type>",
@@ -588,8 +472,7 @@ def test_an_argument_may_be_named_by_types_and_constants_around_the_launch(
 
 
 def test_a_traits_class_may_be_an_alias_in_the_function_that_launches(tmp_path: Path) -> None:
-    path = tmp_path / "scan.cu"
-    path.write_text(
+    text = (
         "template <int N, bool FULL, typename T> struct Kit { using type = T; };\n"
         "template <typename Kit_t>\n__global__ void scan(typename Kit_t::type* x) { x[0] = 1; }\n"
         "template <int N, typename T>\nvoid run(T* x) {\n  constexpr bool FULL = true;\n"
@@ -597,12 +480,11 @@ def test_a_traits_class_may_be_an_alias_in_the_function_that_launches(tmp_path: 
         "  kernel<<<1, N>>>(x);\n}\n"
         "template void run<64, float>(float* x);\n"
     )
-    assert extract(path, tmp_path / "unit.cu").names == ("scan<Kit<64, true, float>>",)
+    assert unit_of(tmp_path, text).names == ("scan<Kit<64, true, float>>",)
 
 
 def test_what_runs_is_the_specialisation_for_the_arguments(tmp_path: Path) -> None:
-    path = tmp_path / "norm.cu"
-    path.write_text(
+    text = (
         "#include <cuda_fp16.h>\n"
         "template <typename T>\n__global__ void norm(T* x, int cols) { x[cols] = 1; }\n"
         "template <>\n__global__ void norm<__half>(__half* x, int pairs) {\n"
@@ -611,7 +493,7 @@ def test_what_runs_is_the_specialisation_for_the_arguments(tmp_path: Path) -> No
         "void h(__half* x, int n) { norm<__half><<<1, 32>>>(x, n / 2); }\n"
     )
     kernels = {
-        asked: extract(path, tmp_path / "unit.cu", instantiate=(asked,)).source.kernel("norm")
+        asked: unit_of(tmp_path, text, asked).source.kernel("norm")
         for asked in ("norm<__half>", "norm<float>")
     }
     assert {asked: k.parameters[1].name for asked, k in kernels.items()} == {
@@ -636,26 +518,24 @@ def test_a_header_goes_by_what_its_includer_has_before_it(tmp_path: Path) -> Non
 
 
 def test_a_list_of_template_arguments_may_be_one_argument_of_a_macro(tmp_path: Path) -> None:
-    path = tmp_path / "route.cu"
-    path.write_text(
+    text = (
         "template <typename T, int N>\n__global__ void route(T* x) { x[0] = N; }\n"
         "#define LIST(...) __VA_ARGS__\n"
         "#define RUN(types, threads) route<types><<<1, threads>>>(x)\n"
         "#define RUN_OF(N) RUN(LIST(float, N), 64)\n"
         "void run(float* x) { RUN_OF(8); }\n"
     )
-    assert extract(path, tmp_path / "unit.cu").names == ("route<float, 8>",)
+    assert unit_of(tmp_path, text).names == ("route<float, 8>",)
 
 
 def test_a_macro_may_launch_through_another(tmp_path: Path) -> None:
-    path = tmp_path / "kit.cu"
-    path.write_text(
+    text = (
         "template <int N>\n__global__ void add(float* x) { x[threadIdx.x] += N; }\n"
         "#define ADD(N, T) add<N><<<grid, T>>>(x)\n"
         "#define ADD_OR_NOT(N, T) \\\n  if (some) { \\\n    ADD(N, T); \\\n  }\n"
         "void run(float* x, bool some, int grid) { ADD_OR_NOT(4, 128); }\n"
     )
-    unit = extract(path, tmp_path / "unit.cu")
+    unit = unit_of(tmp_path, text)
     assert unit.instances[0].arguments == ("4",)
     assert unit.source.launches[0].block == ("128",)
 
@@ -663,13 +543,12 @@ def test_a_macro_may_launch_through_another(tmp_path: Path) -> None:
 def test_of_overloaded_kernels_the_first_is_drafted_and_the_others_are_told(
     tmp_path: Path, pool: NvrtcPool
 ) -> None:
-    path = tmp_path / "kit.cu"
-    path.write_text(
+    text = (
         "__global__ void twice(const float* x, float* y) { *y = 2 * *x; }\n"
         "__global__ void twice(const half* x, half* y) { *y = __hadd(*x, *x); }\n"
         "template <typename T> void run(const T* x, T* y) { twice<<<1, 64>>>(x, y); }\n"
         "template void run<half>(const half* x, half* y);\n"
     )
-    unit = extract(path, tmp_path / "unit.cu")
+    unit = unit_of(tmp_path, text)
     assert error_of(pool, unit) == ""
-    assert f"{path}:2: kernel twice: an overload for other arguments" in unit.left_out
+    assert f"{tmp_path}/source.cu:2: kernel twice: an overload for other arguments" in unit.left_out

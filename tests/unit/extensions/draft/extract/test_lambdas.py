@@ -10,30 +10,15 @@ from tuner.extensions.draft.extract.extraction import Extraction, extract
 from tuner.extensions.draft.extract.lambdas import with_values
 from tuner.model.errors import KernelError
 
+DATA = Path(__file__).parent / "data/frameworks"
+
 
 def written(folder: Path, text: str) -> Extraction:
     (folder / "source.cu").write_text(text)
     return extract(folder / "source.cu", folder / "unit.cu")
 
 
-LAMBDA = """
-template <bool kGate, int kTaps>
-__global__ void filter(float* y, const float* x, int n) {
-  int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) y[i] = kGate ? x[i] * kTaps : x[i];
-}
-
-void run(float* y, const float* x, int n, int taps) {
-  auto launch = [&](auto TAPS) {
-    constexpr int count = decltype(TAPS)::value;
-    filter<true, count><<<(n + 127) / 128, 128>>>(y, x, n);
-  };
-  switch (taps) {
-    case 5: launch(std::integral_constant<int, 5>{}); break;
-    case 7: launch(std::integral_constant<int, 7 >{}); break;
-  }
-}
-"""
+LAMBDA = (DATA / "lambda.cu").read_text(encoding="utf-8")
 
 
 def test_what_is_handed_to_a_generic_lambda_is_a_template_argument(tmp_path: Path) -> None:
@@ -49,18 +34,7 @@ def test_the_value_of_a_constant_is_the_constant(text: str) -> None:
     assert with_values(text) == "4"
 
 
-PARAMS = """
-struct Params {
-  int batch; int size;
-  float* out; const float* in;
-  const float* bias; int bias_step;
-};
-__global__ void shift(Params p) {
-  int i = threadIdx.x;
-  if (i < p.size) p.out[i] = p.in[i];
-}
-void run(Params p) { shift<<<p.batch, 128>>>(p); }
-"""
+PARAMS = (DATA / "params.cu").read_text(encoding="utf-8")
 
 
 def test_members_that_nothing_names_are_no_parameters(tmp_path: Path) -> None:
