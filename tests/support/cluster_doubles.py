@@ -12,14 +12,7 @@ from typing import Any
 
 from distributed import LocalCluster, Worker
 
-from tuner.device.base import (
-    ComparisonRounds,
-    Counted,
-    DeviceInfo,
-    Outcome,
-    Program,
-    Watchers,
-)
+from tuner.device.base import ComparisonRounds, Counted, DeviceInfo, Outcome, Program, Watchers
 from tuner.extensions.scale.cluster.files import FileStore
 from tuner.extensions.scale.cluster.messages import SlotInfo, code_version, cuda_version
 from tuner.extensions.scale.cluster.network import require_dask

@@ -105,8 +105,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
         "language": language,
         "runtime": SimpleNamespace(driver=SimpleNamespace(active=active)),
         "testing": SimpleNamespace(
-            perf_report=lambda _: lambda function: function,
-            Benchmark=lambda **_: None,
+            perf_report=lambda _: lambda function: function, Benchmark=lambda **_: None
         ),
     }.items():
         setattr(triton, name, value)

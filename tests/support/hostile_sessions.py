@@ -118,12 +118,10 @@ SCHEMA_EDITS: Mapping[str, Edit] = {
     "a view in place of a table": recreated("CREATE VIEW records AS SELECT * FROM held"),
     "a view without end": recreated(f"CREATE VIEW records AS {FOREVER}"),
     "a view beside the tables": sql(f"CREATE VIEW more AS {FOREVER}"),
-    "a trigger": sql(
-        "CREATE TRIGGER t AFTER INSERT ON records BEGIN DELETE FROM session; END",
-    ),
+    "a trigger": sql("CREATE TRIGGER t AFTER INSERT ON records BEGIN DELETE FROM session; END"),
     "a trigger without end": sql(
         "CREATE TRIGGER t AFTER UPDATE ON session BEGIN "  # noqa: S608
-        f"INSERT INTO records (kind, content) SELECT kind, content FROM ({FOREVER}); END",
+        f"INSERT INTO records (kind, content) SELECT kind, content FROM ({FOREVER}); END"
     ),
     "another table": sql("CREATE TABLE other (x)"),
     "a virtual table": sql("CREATE VIRTUAL TABLE other USING fts5(x)"),

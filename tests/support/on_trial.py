@@ -106,11 +106,7 @@ def _program(build: Build, adversary: Adversary, workload: Workload) -> Program:
 
 
 def _check_caught_comparing(
-    device: Device,
-    build: Build,
-    adversary: Adversary,
-    program: Program,
-    reason: str,
+    device: Device, build: Build, adversary: Adversary, program: Program, reason: str
 ) -> None:
     outcome = device.run(program, full_verification=True)
     assert outcome.status is Status.CORRECT, outcome.reason

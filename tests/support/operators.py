@@ -94,11 +94,7 @@ def axes(*names: str) -> tuple[Argument, ...]:
 
 SCALE = Operator(
     "scale",
-    (
-        array("y", "float32", "T", "output"),
-        array("x", "float32", "T", nonfinite=True),
-        *axes("T"),
-    ),
+    (array("y", "float32", "T", "output"), array("x", "float32", "T", nonfinite=True), *axes("T")),
     EXACT,
     Workload.of({"T": 1000}),
     (launch(4, 128),),
@@ -232,11 +228,7 @@ TO_FP8 = Operator(
 )
 LOGARITHM = Operator(
     "logarithm",
-    (
-        array("y", "float32", "T", "output"),
-        array("x", "float32", "T", nonfinite=True),
-        *axes("T"),
-    ),
+    (array("y", "float32", "T", "output"), array("x", "float32", "T", nonfinite=True), *axes("T")),
     Tolerance(1e-6, 1e-6),
     Workload.of({"T": 1000}),
     (launch(8, 128),),

@@ -64,12 +64,7 @@ class Bench:
         return Program("key", workload, launches, result.cubin, result.lowered)
 
     def run(
-        self,
-        spec: KernelSpec,
-        source: str,
-        workload: Workload,
-        *launches: Launch,
-        order: int = 0,
+        self, spec: KernelSpec, source: str, workload: Workload, *launches: Launch, order: int = 0
     ) -> Correctness:
         program = self.program(source, workload, *launches)
         self.verifier = Verifier(self.memory, spec, {})

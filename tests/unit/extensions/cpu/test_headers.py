@@ -130,10 +130,7 @@ class TestSharedMemory:
         [
             ("__shared__ int s[32];\ns[threadIdx.x + 1] = 1;", "past the 128 bytes of its shared"),
             ("__shared__ int s[32];\ns[(int)threadIdx.x - 1] = 1;", "before the 128 bytes of its"),
-            (
-                "extern __shared__ int s[];\ns[threadIdx.x + 1] = 1;",
-                "past the 128 bytes of its d",
-            ),
+            ("extern __shared__ int s[];\ns[threadIdx.x + 1] = 1;", "past the 128 bytes of its d"),
         ],
     )
     def test_a_write_beyond_a_variable_is_an_error(

@@ -354,9 +354,7 @@ def test_what_another_block_sends_lands_late(library: Library, order: int) -> No
     assert (end.code, right) == (LaunchEnd.DONE, False)
 
 
-def test_a_place_that_only_one_block_has_read_is_not_free_for_a_multicast(
-    library: Library,
-) -> None:
+def test_a_place_that_only_one_block_has_read_is_not_free_for_a_multicast(library: Library) -> None:
     compiled = library("clusters.cu", CLUSTERS)
     ends = [over_clusters(compiled, "by_multicast", "told_itself", order=i) for i in range(2, 8)]
     assert not all(end.code == LaunchEnd.DONE and right for end, right in ends)

@@ -216,13 +216,7 @@ def test_a_size_that_memory_is_asked_for_by_is_no_choice() -> None:
 
 @pytest.mark.parametrize(
     ("passed", "value"),
-    [
-        ("2.5f", "2.5"),
-        ("-1e-3f", "-0.001"),
-        ("3", "3.0"),
-        ("alpha", "0.25"),
-        ("EPS", "1e-06"),
-    ],
+    [("2.5f", "2.5"), ("-1e-3f", "-0.001"), ("3", "3.0"), ("alpha", "0.25"), ("EPS", "1e-06")],
 )
 def test_a_scalar_has_the_value_that_it_is_passed(passed: str, value: str) -> None:
     host = (

@@ -262,10 +262,7 @@ def test_what_is_passed_as_a_quotient_of_a_parameter_leaves_it_alone() -> None:
     ("body", "limited"),
     [
         ("float s = 0; s += x[d] * x[d]; y[0] = s;", "largest: 1.0e+9, reason: "),
-        (
-            "float s = 0; for (int j = 0; j < d; j += 32) s += x[j] * y[j]; y[0] = s;",
-            "reason: ",
-        ),
+        ("float s = 0; for (int j = 0; j < d; j += 32) s += x[j] * y[j]; y[0] = s;", "reason: "),
         ("float acc[2]; acc[0] += x[d] * x[1]; y[0] = acc[0];", "reason: "),
         ("float s = 0; s += x[d]; y[0] = s;", ""),
         ("float s = 0; for (int j = 0; j < d; j += 32) s += __expf(x[j] * 2 - (d - 1));", ""),

@@ -68,10 +68,7 @@ def test_a_second_file_that_the_engine_would_read_is_made_with_the_first(state: 
 def test_a_block_fp8_file_becomes_one_by_n_and_k() -> None:
     ((job,), _) = jobs_of([lacking(BlockFp8Key(2112, 7168))], QWEN, 1, batches=[1, 64])
     assert job == TuningJob(
-        "block-fp8-N2112-K7168",
-        "w8a8_block_fp8",
-        {},
-        ("M=1,N=2112,K=7168", "M=64,N=2112,K=7168"),
+        "block-fp8-N2112-K7168", "w8a8_block_fp8", {}, ("M=1,N=2112,K=7168", "M=64,N=2112,K=7168")
     )
 
 

@@ -6,12 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from dispatch_sample import (
-    COMPARISONS,
-    ENVIRONMENT,
-    write_project,
-    write_session,
-)
+from dispatch_sample import COMPARISONS, ENVIRONMENT, write_project, write_session
 from operator_sessions import SPACES
 
 from tuner.dispatch.kernels import VariantRenderer, device_numbers

@@ -75,9 +75,7 @@ def own_rmsnorm(input: Any, weight: Any, eps: Any = 1e-6, out: Any = None) -> An
 
 def made(*names: str, **choices: str) -> Plugin:
     return Plugin(
-        "tuned",
-        {one: Stub() for one in names},
-        {one: {**DEFAULTS, **choices} for one in names},
+        "tuned", {one: Stub() for one in names}, {one: {**DEFAULTS, **choices} for one in names}
     )
 
 
@@ -131,9 +129,7 @@ def test_the_switch_leaves_the_named_ones_on(
     monkeypatch.setenv(SWITCH, "rmsnorm, silu")
     made(*BOTH).register()
     assert set(registry.hooks) == {"sgl_kernel.rmsnorm"}
-    assert caplog.messages == [
-        "TUNED_SGLANG names silu; tuned has fused_add_rmsnorm, rmsnorm",
-    ]
+    assert caplog.messages == ["TUNED_SGLANG names silu; tuned has fused_add_rmsnorm, rmsnorm"]
 
 
 def test_calls_are_counted_by_who_took_them_and_the_first_is_logged(

@@ -183,11 +183,7 @@ class TestFailures:
         assert capfd.readouterr() == ("", "")
 
     def test_two_of_them_do_not_share_a_gpu(
-        self,
-        spec: KernelSpec,
-        device: HipDevice,
-        nodes: Path,
-        monkeypatch: pytest.MonkeyPatch,
+        self, spec: KernelSpec, device: HipDevice, nodes: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # The second one must not load the GPU of the first, whose times it would spoil.
         monkeypatch.setattr("tuner.extensions.backends.copying.CopyingRunner.describe", pytest.fail)

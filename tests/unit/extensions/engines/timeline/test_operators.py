@@ -195,10 +195,7 @@ def test_a_call_says_which_choice_of_the_operator_it_is() -> None:
     call = Call(
         "sglang::per_token_group_quant", shapes, ("", "", "", "128"), ("", "signed char", "")
     )
-    assert rules().label(launch("kernel", call)).choices == (
-        ("FUSED", "true"),
-        ("QUANT", "int8"),
-    )
+    assert rules().label(launch("kernel", call)).choices == (("FUSED", "true"), ("QUANT", "int8"))
 
 
 def test_where_a_call_cannot_say_its_choice_the_kernels_name_does() -> None:

@@ -251,9 +251,7 @@ def test_a_pattern_makes_a_job_for_each_kernel(project: Path) -> None:
     assert [job.name for job in read_campaign(path).jobs] == ["night-other", "night-scale"]
 
 
-def test_kernels_of_one_name_that_a_pattern_matches_are_told_with_what_helps(
-    project: Path,
-) -> None:
+def test_kernels_of_one_name_that_a_pattern_matches_are_told_with_what_helps(project: Path) -> None:
     Path("kernels/more").mkdir()
     for name in ("scale.cu", "scale.py"):
         shutil.copy(f"kernels/{name}", f"kernels/more/{name}")

@@ -6,13 +6,7 @@ import os
 
 import pytest
 
-from tuner.app.progress_lines import (
-    VARIABLE,
-    ProgressWriter,
-    line_of,
-    progress_writer,
-    read_line,
-)
+from tuner.app.progress_lines import VARIABLE, ProgressWriter, line_of, progress_writer, read_line
 from tuner.model.errors import InputError
 from tuner.model.kernel import Workload
 from tuner.model.progress import Phase, Progress, WorkloadProgress

@@ -28,8 +28,7 @@ def test_the_share_leaves_out_equivalent_and_stillborn_mutants(score: MutationSc
 
 
 @pytest.mark.parametrize(
-    ("killed", "survived", "text"),
-    [(0, 0, "no share"), (9999, 1, "99.9 %"), (9999, 0, "100.0 %")],
+    ("killed", "survived", "text"), [(0, 0, "no share"), (9999, 1, "99.9 %"), (9999, 0, "100.0 %")]
 )
 def test_a_share_with_a_survivor_never_reads_as_all(
     score: MutationScore, killed: int, survived: int, text: str
