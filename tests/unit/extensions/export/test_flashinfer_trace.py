@@ -297,13 +297,10 @@ def test_an_operator_with_several_answers_is_refused(tmp_path: Path, written: Wr
     [
         ("shape: [T, D]}", "shape: [T, D], role: scratch}", "blend has no input, by which"),
         ("name: x, dtype: bfloat16", "name: x, dtype: uint8", "'x' is uint8, which no definition"),
-        (
-            "min_bytes:",
-            "options: [--use_fast_math]\nmin_bytes:",
-            "is compiled with --use_fast_math, and FlashInfer-Bench takes no options",
-        ),
+        ("min_bytes:", "options: [--use_fast_math]\nmin_bytes:",
+         "is compiled with --use_fast_math, and FlashInfer-Bench takes no options"),
     ],
-)
+)  # fmt: skip
 def test_what_the_schema_cannot_say_is_refused(
     tmp_path: Path, written: Written, old: str, new: str, said: str
 ) -> None:

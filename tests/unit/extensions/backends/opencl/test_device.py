@@ -57,26 +57,14 @@ ADVERSARIES = {
     "skips work": (kernel("if (i % 8) y[i] = 2.0f * x[i];"), Status.INCORRECT, "expected"),
     "writes nothing": (kernel(""), Status.INCORRECT, "expected"),
     "writes NaN": (kernel("y[i] = NAN;"), Status.INCORRECT, "nan, expected"),
-    "writes past the end": (
-        kernel("y[i] = 2.0f * x[i]; y[i + 1] = 2.0f * x[min(i + 1, T - 1)];"),
-        Status.INCORRECT,
-        "expected|wrote outside its buffers",
-    ),
-    "writes past the end only": (
-        kernel("y[i] = 2.0f * x[i]; if (i == 7) y[T] = 1.0f;"),
-        Status.INCORRECT,
-        r"wrote outside its buffers \(before x\)",
-    ),
-    "writes before the start": (
-        kernel("y[i] = 2.0f * x[i]; if (i == 7) y[-1] = 1.0f;"),
-        Status.INCORRECT,
-        r"wrote outside its buffers \(before y\)",
-    ),
-    "changes its input": (
-        kernel("y[i] = 2.0f * x[i]; if (i == 9) ((__global float*)x)[i] = 1.0f;"),
-        Status.INCORRECT,
-        "changed its input 'x'",
-    ),
+    "writes past the end": (kernel("y[i] = 2.0f * x[i]; y[i + 1] = 2.0f * x[min(i + 1, T - 1)];"),
+        Status.INCORRECT, "expected|wrote outside its buffers"),
+    "writes past the end only": (kernel("y[i] = 2.0f * x[i]; if (i == 7) y[T] = 1.0f;"),
+        Status.INCORRECT, r"wrote outside its buffers \(before x\)"),
+    "writes before the start": (kernel("y[i] = 2.0f * x[i]; if (i == 7) y[-1] = 1.0f;"),
+        Status.INCORRECT, r"wrote outside its buffers \(before y\)"),
+    "changes its input": (kernel("y[i] = 2.0f * x[i]; if (i == 9) ((__global float*)x)[i] = 1.0f;"),
+        Status.INCORRECT, "changed its input 'x'"),
     "takes poison for a result": (
         kernel("if (y[i] != 2.0f * x[i]) y[i] = i == 99 ? y[i] : 2.0f * x[i];"),
         Status.INCORRECT,
@@ -87,12 +75,9 @@ ADVERSARIES = {
         Status.LAUNCH,
         "the process that runs kernels died",
     ),
-    "never ends": (
-        kernel("volatile int go = 1; while (go) y[i] = 2.0f * x[i];"),
-        Status.TIMEOUT,
-        "no answer within 5 s",
-    ),
-}
+    "never ends": (kernel("volatile int go = 1; while (go) y[i] = 2.0f * x[i];"), Status.TIMEOUT,
+        "no answer within 5 s"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ADVERSARIES)
