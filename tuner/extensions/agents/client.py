@@ -23,7 +23,7 @@ from tuner.extensions.agents.http_errors import (
     Temporary,
     understand,
 )
-from tuner.extensions.agents.replies import well_formed
+from tuner.extensions.agents.replies import repair_surrogates
 from tuner.model.errors import AgentError, ReplyError
 from tuner.session.events import Tool
 
@@ -84,7 +84,7 @@ class Assembly:
 
     def text(self, key: str | int) -> str:
         # JSON escapes the two halves of a character apart, and a chunk may end between them.
-        return well_formed("".join(self._texts[key]))
+        return repair_surrogates("".join(self._texts[key]))
 
     def message(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": self.text("content")}
@@ -261,7 +261,7 @@ class ChatClient:
         conversation that is too long for the model, `ToolsRefusedError` once for a server
         without tools, and `AgentError` where no reply can be had.
         """
-        failures, broken = 0, _broken()
+        failures, broken = 0, _transport_errors()
         while True:
             request = _build(ask, self.model, self.capabilities)
             most = self.budget.allow(self._estimate.tokens(_prompt_chars(request)))
@@ -272,13 +272,13 @@ class ChatClient:
                 self._receive(request, assembly, most)
             except broken as error:
                 started = assembly.chars > 0
-                usage = self._used(request, assembly, most) if started else None
+                usage = self._usage_of(request, assembly, most) if started else None
                 cost = None if usage is None else self.budget.spend(usage)
                 problem = understand(error, self.endpoint, self.model, started=started)
                 text = problem.message if isinstance(problem, AgentError) else problem.text
                 failed(text, usage, cost)
             else:
-                usage = self._used(request, assembly, most)
+                usage = self._usage_of(request, assembly, most)
                 self.capabilities.taken |= request.keys()
                 asked = {key: value for key, value in request.items() if key != "messages"}
                 if "tools" in asked:
@@ -307,7 +307,7 @@ class ChatClient:
         Raises `AgentError` where there is no server, where it refuses the key and where it lists
         models without this one. Servers that have no list pass.
         """
-        failures, broken = 0, _broken()
+        failures, broken = 0, _transport_errors()
         while True:
             try:
                 openai, guard = self._server()
@@ -316,7 +316,7 @@ class ChatClient:
                     answer = openai.get(
                         "/models", cast_to=object, options={"timeout": CHECK_TIMEOUT_S}
                     )
-                return self._check_listed(answer)
+                return self._check_model(answer)
             except broken as error:
                 if getattr(error, "status_code", None) in _NO_LIST:
                     return None
@@ -326,7 +326,7 @@ class ChatClient:
             failures += 1
             self._wait(failures, problem)
 
-    def _check_listed(self, answer: object) -> None:
+    def _check_model(self, answer: object) -> None:
         data = answer.get("data") if isinstance(answer, Mapping) else None
         models = data if isinstance(data, list) else []
         named = [one.get("id") for one in models if isinstance(one, Mapping)]
@@ -337,7 +337,7 @@ class ChatClient:
         near = get_close_matches(self.model, names[:MOST_MODELS], n=5, cutoff=0.3) or names[:5]
         raise AgentError(
             f"{self.endpoint.shown} has no model {self.model!r}",
-            remedy=self.endpoint.redacted(
+            remedy=self.endpoint.redact(
                 f"it lists {len(names)}, among them {', '.join(near)}: --model NAME"
             ),
         )
@@ -402,14 +402,14 @@ class ChatClient:
                 if over or spent or assembly.full:
                     assembly.finish = "length"
                     return
-        except _broken():
+        except _transport_errors():
             if not assembly.finish:  # else only the usage is missing
                 raise
 
     def _count_written(self, assembly: Assembly) -> int:
         return max(assembly.pieces, self._estimate.tokens(assembly.chars))
 
-    def _used(self, request: Mapping[str, Any], assembly: Assembly, left: int | None) -> Usage:
+    def _usage_of(self, request: Mapping[str, Any], assembly: Assembly, left: int | None) -> Usage:
         """Take the server's count, or an estimate where it has none or one that cannot be."""
         chars, told = _prompt_chars(request), assembly.usage
         if told is not None and (
@@ -463,7 +463,7 @@ class ChatClient:
         self.sleep(self.backoff.wait_s(failures, problem))
 
 
-def _broken() -> tuple[type[Exception], ...]:
+def _transport_errors() -> tuple[type[Exception], ...]:
     import httpx2
     import openai
 

@@ -26,7 +26,7 @@ from tuner.extensions.agents.files import (
 from tuner.extensions.agents.open_agents import agent_of
 from tuner.extensions.agents.openai import Dialogue, OpenAIAgent
 from tuner.extensions.agents.prompts import prompt
-from tuner.extensions.agents.replies import read_kernel, require_whole, well_formed
+from tuner.extensions.agents.replies import read_kernel, require_whole, repair_surrogates
 from tuner.model.errors import AgentError, DeviceError, InputError, ReplyError
 from tuner.model.run_config import RunConfig
 from tuner.model.settings import AUTO, LITERAL, GivenSettings, read_settings
@@ -193,7 +193,7 @@ def first_kernel(
             source = writer.rewrite(problem) if problem else writer.write(request)
             check(source)
         except (ReplyError, InputError) as error:
-            problem = well_formed(str(error))
+            problem = repair_surrogates(str(error))
             refused(attempt, source, problem)
         else:
             return source

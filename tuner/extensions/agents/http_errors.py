@@ -62,7 +62,7 @@ class Endpoint:
         parts = urlsplit(self.url)
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Take the key, and what a terminal would take for commands, out of a server's words."""
         return _CONTROL.sub(" ", _KEY_LIKE.sub("[key]", self._without_secrets(text)))
 
@@ -175,14 +175,14 @@ def understand(
     if isinstance(error, openai.APITimeoutError):
         return Temporary(f"{endpoint.shown} gave no answer in time", connected=started)
     if isinstance(error, openai.APIConnectionError):
-        cause = endpoint.redacted(str(error.__cause__ or error))
+        cause = endpoint.redact(str(error.__cause__ or error))
         return Temporary(f"the connection to {endpoint.shown} failed: {cause}", connected=started)
     if isinstance(error, openai.APIError):  # an error that was sent instead of a chunk
-        text = endpoint.redacted(str(error))[:_MOST_CHARS]
+        text = endpoint.redact(str(error))[:_MOST_CHARS]
         broke_off = Temporary(f"{endpoint.shown} broke off: {text}")
         return _refusal_of(text, error) if _param(error) else broke_off
     if isinstance(error, openai.OpenAIError):
-        text = endpoint.redacted(str(error))
+        text = endpoint.redact(str(error))
         return AgentError(text, remedy="the openai client refused the request")
     return Temporary(f"{endpoint.shown} broke off in the middle of the reply")
 
@@ -196,7 +196,7 @@ def _status(
     param = _param(error)
     if param not in words:
         words += f" ({param})"
-    words = endpoint.redacted(words[:_MOST_CHARS])
+    words = endpoint.redact(words[:_MOST_CHARS])
     said = f"{endpoint.shown} answered {status}: {words}"
     if status in (401, 403):
         key = "the key in OPENAI_API_KEY" if endpoint.key else "no key: OPENAI_API_KEY is not set"

@@ -142,7 +142,7 @@ class Handoff:
             self._changed.notify_all()
             return call
 
-    def taken(self, call: ClientCall) -> None:
+    def forget(self, call: ClientCall) -> None:
         """Forget a call: the same one again is another."""
         with self._changed:
             if self._calls.get(call.key) is call:
@@ -151,7 +151,7 @@ class Handoff:
     def drop(self, call: ClientCall) -> None:
         """Take back a call that nobody waits for any more; one that runs is brought to its end."""
         if not call.waiting and call.result.cancel():
-            self.taken(call)
+            self.forget(call)
 
     def finish(self) -> None:
         """Ask for no more rounds: what is being worked on is brought to its end."""

@@ -125,7 +125,7 @@ def _author(
         agent=agent,
         policy=policy(plan.config.policy),
         briefing=Briefer(plan, session, candidates, device.info, profiling.degree).of,
-        toolbox=tools.opened,
+        toolbox=tools.open_round,
         profiling=profiling,
         verifies=verifies,
     )

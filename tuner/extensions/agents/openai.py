@@ -20,7 +20,7 @@ from tuner.extensions.agents.replies import (
     plan_schema,
     read_answer,
     read_plan,
-    well_formed,
+    repair_surrogates,
 )
 from tuner.model.errors import AgentError, ReplyError
 from tuner.session.events import Idea
@@ -53,7 +53,7 @@ class Dialogue:
 
     def say(self, role: str, content: str) -> None:
         """Add a message; a resumed round takes the stored one."""
-        self._add(role, lambda: {"role": role, "content": well_formed(content)})
+        self._add(role, lambda: {"role": role, "content": repair_surrogates(content)})
 
     def reply(self, schema: Mapping[str, Any] | None = None) -> str:
         """Hear the model's text, after all its tool calls.
@@ -108,7 +108,7 @@ class Dialogue:
         if len(text) > MOST_TOOL_CHARS:
             left_out = len(text) - MOST_TOOL_CHARS
             text = f"{text[:MOST_TOOL_CHARS]}\n[{left_out} more characters are left out]"
-        return {"role": "tool", "tool_call_id": call["id"], "content": well_formed(text)}
+        return {"role": "tool", "tool_call_id": call["id"], "content": repair_surrogates(text)}
 
     def _add(self, role: str, make: Callable[[], Message]) -> None:
         entry = self._next_kept()

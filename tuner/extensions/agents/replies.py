@@ -56,7 +56,7 @@ def _blocks_in(text: str) -> list[_FencedBlock]:
     return blocks
 
 
-def well_formed(text: str) -> str:
+def repair_surrogates(text: str) -> str:
     """Join surrogate pairs and replace lone surrogates, which UTF-8 cannot hold."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 

@@ -161,7 +161,7 @@ class Scorer:
         if not any(best.values()):
             raise RefusedError("no config that was tried is correct on any workload")
         return geometric_mean(
-            1.0 if config is None else self._compared(evaluator, workload, config)
+            1.0 if config is None else self._compare(evaluator, workload, config)
             for workload, config in best.items()
         )
 
@@ -175,7 +175,7 @@ class Scorer:
             raise RefusedError(str(error)) from error
         return next((trial.config for trial in fastest(trials)), None)
 
-    def _compared(self, evaluator: Evaluator, workload: Workload, config: Config) -> float:
+    def _compare(self, evaluator: Evaluator, workload: Workload, config: Config) -> float:
         """Verify in full, time in alternation with the baseline, and verify once more."""
         trial = evaluator.finish(evaluator.start(workload, config), stage="finals")
         if trial.status is not Status.CORRECT:

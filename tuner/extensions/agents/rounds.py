@@ -20,7 +20,7 @@ from tuner.extensions.agents.history import (
     sentence,
     tree_of,
 )
-from tuner.extensions.agents.replies import well_formed
+from tuner.extensions.agents.replies import repair_surrogates
 from tuner.extensions.agents.tree import Policy
 from tuner.model.errors import AgentError, AwaitedError, BudgetError, InputError, ReplyError
 from tuner.model.trial import INITIAL
@@ -123,7 +123,7 @@ class Rounds:
         try:
             idea = conversation.plan()
         except ReplyError as error:
-            problems = (well_formed(str(error)),)
+            problems = (repair_surrogates(str(error)),)
             session.record_event(RoundRefused(number, base or INITIAL, problems))
             return True
         if idea is None:
@@ -164,7 +164,7 @@ class Rounds:
                 if accepted not in self._session.events(AnswerAccepted, number):
                     self._session.record_event(accepted)
             except (ReplyError, RefusedError) as error:
-                problems.append(well_formed(str(error)))
+                problems.append(repair_surrogates(str(error)))
                 self._say(f"round {number}: refused: {problems[-1].splitlines()[0]}")
                 continue
             self._candidates.add(plan)

@@ -415,7 +415,7 @@ def test_secrets_of_the_address_are_not_shown() -> None:
     url = "http://me:pass-word-1@host:8000/v1?token=abcdefgh"
     endpoint = Endpoint.of({"OPENAI_BASE_URL": url, "OPENAI_API_KEY": KEY})
     assert endpoint.shown == "http://host:8000/v1"
-    told = endpoint.redacted(f"{url} {KEY} sk-ab**yz")
+    told = endpoint.redact(f"{url} {KEY} sk-ab**yz")
     for secret in ("pass-word-1", "abcdefgh", KEY, "sk-ab"):
         assert secret not in told + repr(endpoint)
     assert endpoint.redacted_entry({"a": [KEY, 1, None]}) == {"a": ["[key]", 1, None]}

@@ -126,10 +126,10 @@ class Service:
         run = self._runner.current
         if run.handoff.question is None:
 
-            def reached() -> bool:
+            def can_answer() -> bool:
                 return run.handoff.question is not None or run.over or run.watch.deciding
 
-            await self._until(context, run, run.handoff.turn, reached)
+            await self._until(context, run, run.handoff.turn, can_answer)
         question = run.handoff.question
         if question is None:
             return _result_of_end(run) if run.over else _result(_busy(run))
@@ -203,7 +203,7 @@ class Service:
                 f"{name} is not done yet; call it again with the same arguments to wait on",
                 failed=True,
             )
-        run.handoff.taken(call)
+        run.handoff.forget(call)
         try:
             return _result(call.result.result())
         except CancelledError:

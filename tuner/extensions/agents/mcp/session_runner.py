@@ -277,7 +277,7 @@ def _run(defaults: Defaults, request: StartRequest, handoff: Handoff, watch: Run
     stated = {**kept, **request.settings}
     agent = McpAgent(handoff)
 
-    def opened(run: OpenRun) -> None:
+    def on_open(run: OpenRun) -> None:
         watch.session, agent.recap = run.session.directory, partial(recap, run.session)
 
     sources = tuple(Path(folder) for folder in defaults.settings.get("sources", ()))
@@ -294,7 +294,7 @@ def _run(defaults: Defaults, request: StartRequest, handoff: Handoff, watch: Run
         watch,
         resume=resume,
         agent=agent,
-        opened=opened,
+        opened=on_open,
     )
     # To end the rounds early is the client's right.
     failure = None if isinstance(done.failure, FinishedError) else done.failure

@@ -126,7 +126,7 @@ class ToolSession:
         self.sources = SourceFolders(sources, cuda_headers, self.limits)
         self._baselines_us: dict[Workload, float] = {}
 
-    def opened(self, number: int, base: str | None) -> Toolbox:
+    def open_round(self, number: int, base: str | None) -> Toolbox:
         """Make the tools of a round; `base` is the candidate that stands for those not named."""
         folder = self.session.directory / FOLDER / f"{number:02}"
         drafts = Drafts(self.plan, self.session, self.candidates, base, folder, self.limits)
@@ -152,7 +152,7 @@ class RoundTools:
 
     def __init__(self, bench: ToolSession, drafts: Drafts) -> None:
         self._bench, self._drafts = bench, drafts
-        self._budget = ToolBudget(bench.limits, drafts.kept())
+        self._budget = ToolBudget(bench.limits, drafts.last_number())
         self._offers = {offer.tool.name: offer for offer in offers(bench.info, bench.limits)}
 
     def tools(self) -> Sequence[Tool]:
@@ -201,14 +201,14 @@ class RoundTools:
         choice = self._drafts.choice(given, self._budget.calls, timed=timed)
         match name:
             case "render":
-                return trying.show_rendered(choice, given.first_line, given.last_line)
+                return trying.show_source(choice, given.first_line, given.last_line)
             case "compile":
-                return trying.show_compiled(choice, bench.reporting, bench.info)
+                return trying.show_compilation(choice, bench.reporting, bench.info)
             case "verify":
-                return trying.show_verified(choice)
+                return trying.show_verdict(choice)
             case "measure":
-                return trying.show_measured(choice, bench.baseline_us, bench.info)
-        return trying.show_profiled(choice, bench.profiling, bench.info)
+                return trying.show_measurement(choice, bench.baseline_us, bench.info)
+        return trying.show_profile(choice, bench.profiling, bench.info)
 
     def _search(self, given: SearchArguments, deadline_s: float) -> str:
         bench, left = self._bench, self._budget.configs
@@ -224,7 +224,7 @@ class RoundTools:
             )
         finally:
             self._budget.configs -= len(trials)
-        text = trying.show_searched(draft, workload, pool, trials, bench.baseline_us, bench.info)
+        text = trying.show_search(draft, workload, pool, trials, bench.baseline_us, bench.info)
         if most < given.configs:
             text += f"\n[{given.configs} were asked for, {most} could be had]"
         return text

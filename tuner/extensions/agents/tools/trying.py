@@ -84,7 +84,7 @@ class Drafts:
         self._base, self._limits = base or INITIAL, limits
         self._folder = folder
 
-    def kept(self) -> int:
+    def last_number(self) -> int:
         """Return the number of the last call that an interrupted run made."""
         numbers = (one.name.removeprefix(_PREFIX) for one in self._folder.glob(f"{_PREFIX}*"))
         return max((int(number) for number in numbers if number.isdecimal()), default=0)
@@ -97,7 +97,7 @@ class Drafts:
         name = candidate or self._base
         known = {one.name: one for one in self._session.candidates()}
         if name not in known:
-            raise _unknown(name, known)
+            raise _unknown_candidate(name, known)
         return known[name].template_text if what == "template" else known[name].space_text
 
     def draft(self, given: DraftArguments, number: int) -> CandidateDraft:
@@ -105,7 +105,7 @@ class Drafts:
         name, limits = given.candidate or self._base, self._limits
         known = {plan.candidate: plan for plan in self._candidates.plans}
         if name not in known:
-            raise _unknown(name, known)
+            raise _unknown_candidate(name, known)
         if not (given.template or given.space):
             return CandidateDraft(known[name], self._candidates.evaluator(name))
         template = given.template or self.text_of(name, "template")
@@ -203,7 +203,7 @@ def _value(parameter: Parameter, given: Value) -> Value:
     )
 
 
-def _unknown(name: str, known: Mapping[str, object]) -> InputError:
+def _unknown_candidate(name: str, known: Mapping[str, object]) -> InputError:
     message = f"there is no candidate {name[:80]!r}"
     return InputError(message, remedy=f"candidates: {', '.join(known)}")
 
@@ -214,7 +214,7 @@ MOST_PLACES = 6
 MOST_CLASSES = 12
 
 
-def show_rendered(choice: DraftConfig, first_line: int, last_line: int | None) -> str:
+def show_source(choice: DraftConfig, first_line: int, last_line: int | None) -> str:
     source = choice.draft.evaluator.render(choice.workload, choice.config).source
     return f"{choice}:\n{lines_of(source, first_line, last_line)}"
 
@@ -231,7 +231,7 @@ def lines_of(text: str, first_line: int, last_line: int | None) -> str:
     return "\n".join(shown)
 
 
-def show_compiled(
+def show_compilation(
     choice: DraftConfig, reporting: Callable[[Plan], Evaluator], info: DeviceInfo
 ) -> str:
     """Compile a config and write what the compiler and the machine code say of each kernel.
@@ -319,7 +319,7 @@ BEST = 5
 _RUN = frozenset({Status.LAUNCH, Status.TIMEOUT, Status.INCORRECT})
 
 
-def show_verified(choice: DraftConfig) -> str:
+def show_verdict(choice: DraftConfig) -> str:
     require_arguments(choice)
     evaluator = choice.draft.evaluator
     outcome = evaluator.verify(evaluator.start(choice.workload, choice.config))
@@ -333,7 +333,7 @@ def show_verified(choice: DraftConfig) -> str:
     return f"{text}\nlargest errors, as shares of what is tolerated: {errors}" if errors else text
 
 
-def show_measured(
+def show_measurement(
     choice: DraftConfig, baseline_us: Callable[[Workload], float], info: DeviceInfo
 ) -> str:
     trial = _trial(choice)
@@ -342,7 +342,7 @@ def show_measured(
     baseline = baseline_us(choice.workload)
     text = (
         f"{choice}: {trial.time_us:.4g} us; the baseline {baseline:.4g} us: "
-        f"{baseline / trial.time_us:.3g}x\n{_how_measured(trial.measurement, info)}"
+        f"{baseline / trial.time_us:.3g}x\n{_describe_measurement(trial.measurement, info)}"
     )
     draft = choice.draft
     broken = draft.plan.space.left_out(choice.config, draft.evaluator.names(choice.workload))
@@ -351,7 +351,7 @@ def show_measured(
     )
 
 
-def show_profiled(choice: DraftConfig, profiling: Profiling, info: DeviceInfo) -> str:
+def show_profile(choice: DraftConfig, profiling: Profiling, info: DeviceInfo) -> str:
     trial = _trial(choice)
     if trial.status is not Status.CORRECT:
         return f"{choice}: not profiled: {_why(choice, trial.status, trial.reason)}"
@@ -422,7 +422,7 @@ def search(
         proposer.close()
 
 
-def show_searched(
+def show_search(
     draft: CandidateDraft,
     workload: Workload,
     pool: Pool,
@@ -445,7 +445,7 @@ def show_searched(
             lines.append(f"- {trial.time_us:.4g} us, {speedup:.3g}x: {trial.config}")
         measurement = timed[0].measurement
         assert measurement is not None
-        lines.append(_how_measured(measurement, info))
+        lines.append(_describe_measurement(measurement, info))
     failed = [trial for trial in trials if trial.status is not Status.CORRECT]
     for status, count in Counter(trial.status for trial in failed).items():
         first = next(trial for trial in failed if trial.status is status)
@@ -467,7 +467,7 @@ def _why(choice: DraftConfig, status: Status, reason: str) -> str:
     return failure(choice, status, reason)
 
 
-def _how_measured(measurement: Measurement, info: DeviceInfo) -> str:
+def _describe_measurement(measurement: Measurement, info: DeviceInfo) -> str:
     times = measurement.times_us
     text = (
         f"(median of {len(times)} times of {measurement.calls_per_replay} calls each, "

@@ -86,9 +86,9 @@ def test_a_result_that_is_taken_twice_does_not_forget_the_call_after_it() -> Non
     seat = Handoff()
     seat.ask(HandoffQuestion(1, "", ""))
     first = seat.call("compile", {})
-    seat.taken(first)
+    seat.forget(first)
     second = seat.call("compile", {})
-    seat.taken(first)
+    seat.forget(first)
     assert seat.call("compile", {}) is second
 
 

@@ -62,4 +62,4 @@ def make_bench(make_plan, make_session, compiler):
 @pytest.fixture
 def make_tools(make_bench):
     """Open the tools of round 1 on the first candidate."""
-    return lambda *arguments, **options: make_bench(*arguments, **options).opened(1, None)
+    return lambda *arguments, **options: make_bench(*arguments, **options).open_round(1, None)

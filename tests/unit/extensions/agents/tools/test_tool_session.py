@@ -156,7 +156,9 @@ def test_a_search_lists_the_best_and_the_failed(make_tools, draft):
 @pytest.mark.parametrize("searcher", ["optuna", "random"])
 def test_the_same_search_tries_the_same_configs(make_bench, searcher):
     texts = {
-        make_bench(by_block).opened(1, None).call("search", {"configs": 6, "searcher": searcher})
+        make_bench(by_block)
+        .open_round(1, None)
+        .call("search", {"configs": 6, "searcher": searcher})
         for _ in range(2)
     }
     assert len(texts) == 1
@@ -165,7 +167,7 @@ def test_the_same_search_tries_the_same_configs(make_bench, searcher):
 @pytest.mark.parametrize("searcher", ["optuna", "random"])
 def test_nothing_that_is_tried_is_recorded(make_bench, draft, searcher):
     bench = make_bench(by_block)
-    tools = bench.opened(1, None)
+    tools = bench.open_round(1, None)
     tools.call("search", {**draft, "searcher": searcher})
     tools.call("search", {"searcher": searcher})
     tools.call("measure", {})
@@ -195,12 +197,12 @@ def test_a_space_without_a_valid_config_says_which_constraint(make_tools, draft)
 
 def test_drafts_are_kept_by_the_number_of_their_call(make_bench, draft):
     bench = make_bench()
-    tools = bench.opened(3, None)
+    tools = bench.open_round(3, None)
     tools.call("read_notes", {})
     tools.call("compile", draft)
     folder = bench.session.directory / "rounds" / "03"
     assert (folder / "tool-2" / "template.cu.j2").read_text() == draft["template"]
-    again = bench.opened(3, None)
+    again = bench.open_round(3, None)
     again.call("compile", draft)
     assert sorted(one.name for one in folder.iterdir()) == ["tool-2", "tool-3"]
 
@@ -211,7 +213,7 @@ def test_a_later_candidate_lends_its_space_and_its_template(make_bench, draft):
     plan = read_draft(AgentAnswer(draft["template"], draft["space"]), bench.plan, folder, "r1")
     bench.candidates.add(plan)
     bench.session.add_candidate("r1", plan.template.text, plan.spec.path.read_text(), INITIAL)
-    tools = bench.opened(2, "r1")
+    tools = bench.open_round(2, "r1")
     wanted = "block=64 factor=2.0f, on N=1000, compiled for sm_90a"
     assert f"`r1`, {wanted}" in tools.call("compile", {})
     changed = draft["template"].replace("* in[i]", "* in[i] * 1.0f")
@@ -227,7 +229,7 @@ def test_a_folder_that_cannot_be_written_ends_the_session(make_bench, draft):
     bench = make_bench()
     (bench.session.directory / "rounds").write_text("in the way")
     with pytest.raises(SessionError, match="cannot write a draft"):
-        bench.opened(1, None).call("compile", draft)
+        bench.open_round(1, None).call("compile", draft)
 
 
 def test_ctrl_c_and_dead_processes_are_not_answers(make_tools):
@@ -257,7 +259,7 @@ def host_tools(make_bench, make_plan, host_compiler):
     device = HostDevice(make_plan().spec, {}, run_timeout_s=1.0)
 
     def make(**options):
-        return make_bench(device=device, own_compiler=host_compiler, **options).opened(1, None)
+        return make_bench(device=device, own_compiler=host_compiler, **options).open_round(1, None)
 
     yield make
     device.close()
