@@ -26,7 +26,7 @@ from tuner.extensions.agents.files import (
 from tuner.extensions.agents.open_agents import agent_of
 from tuner.extensions.agents.openai import Dialogue, OpenAIAgent
 from tuner.extensions.agents.prompts import prompt
-from tuner.extensions.agents.replies import read_kernel, require_whole, repair_surrogates
+from tuner.extensions.agents.replies import read_kernel, repair_surrogates, require_whole
 from tuner.model.errors import AgentError, DeviceError, InputError, ReplyError
 from tuner.model.run_config import RunConfig
 from tuner.model.settings import AUTO, LITERAL, GivenSettings, read_settings

@@ -12,7 +12,7 @@ from math import prod
 from tuner.extensions.draft.choices import TunableConstant
 from tuner.extensions.draft.guesses import GUESSED, LIKELY, SURE, Evidence
 from tuner.extensions.draft.host_values import INTEGERS, Host, HostLaunch, plain
-from tuner.extensions.draft.indices import IndexSite, Shape, linear, product, undivided, widest
+from tuner.extensions.draft.indices import IndexSite, Shape, cancel_factors, linear, product, widest
 from tuner.extensions.draft.launches import Axes, LaunchDraft, numbers_of
 from tuner.extensions.draft.reading.reaches import Reach, own_arrays, reaches_of
 from tuner.extensions.draft.translate import Scope, translate
@@ -88,24 +88,24 @@ class Arrays:
         self, arrays: Sequence[KernelParameter]
     ) -> dict[str, tuple[Shape, tuple[Evidence, ...]]]:
         """Find the shapes of those arrays that memory, an index or an accessor tells."""
-        indexed = {p.name: found for p in arrays if (found := self.indexed(p)) is not None}
+        indexed = {p.name: found for p in arrays if (found := self.index_shape(p)) is not None}
         shapes: dict[str, tuple[Shape, tuple[Evidence, ...]]] = {}
         for parameter in arrays:
             name, numbers = parameter.name, tuple[Evidence, ...]()
-            if sized := self.sized(parameter):
+            if sized := self.accessor_sizes(parameter):
                 shapes[name] = sized, (Evidence(SURE, "the sizes of PyTorch's accessor"),)
                 continue
-            memory, index = self.allocated(parameter), indexed.get(name)
-            if memory is None and name in self.segments and (whole := self.begun(name)):
+            memory, index = self.allocation_shape(parameter), indexed.get(name)
+            if memory is None and name in self.segments and (whole := self.segment_starts(name)):
                 shapes[name] = whole
                 continue
             if memory is not None and index is not None and index[1][0] == GUESSED:
                 index = None
             if memory is not None:
-                shape, numbers = self.named(memory[0])
+                shape, numbers = self.name_extents(memory[0])
                 memory = shape, memory[1]
             if index is not None:
-                shape, own = self.named(index[0])
+                shape, own = self.name_extents(index[0])
                 index, numbers = (shape, index[1]), numbers if memory is not None else own
             # the memory says how much, in any order; the index which way round
             if memory is None and index is None:
@@ -116,11 +116,11 @@ class Arrays:
                 evidence = Evidence(SURE if memory is not None else certainty, f"{also}{origin}")
             else:
                 known = {n: one for n, one in indexed.items() if one[1][0] != GUESSED}
-                shape, evidence = self.ordered(name, *memory, known)
+                shape, evidence = self.order_extents(name, *memory, known)
             shapes[name] = shape, (evidence, *numbers)
         return shapes
 
-    def begun(self, name: str) -> tuple[Shape, tuple[Evidence, ...]] | None:
+    def segment_starts(self, name: str) -> tuple[Shape, tuple[Evidence, ...]] | None:
         """Find how many segments an array says the beginnings of, and the end of the last."""
         reach = self.segments[name]
         shape = self.shape(reach)
@@ -129,16 +129,16 @@ class Arrays:
         told = f"where segments begin and end, line {reach.line}: {name}[{reach.index}]"
         return (f"{shape[0]} + 1",), (Evidence(LIKELY, told),)
 
-    def pointed(self, reach: Reach) -> set[str]:
+    def index_arrays(self, reach: Reach) -> set[str]:
         """List the arrays that say where this one is touched."""
-        return self.site(reach).pointed(reach.index)
+        return self.site(reach).index_arrays(reach.index)
 
     def fills(self, shapes: Mapping[str, tuple[Shape, object]]) -> dict[str, Stated]:
         """Find what arrays hold: indices of the rows that they point into, segments, or zeros."""
         found: dict[str, Stated] = {}
         for name, (shape, _) in shapes.items():
             for reach in self.reaches.get(name, []):
-                for table in self.pointed(reach):
+                for table in self.index_arrays(reach):
                     plainly = reach.writes and not reach.reads
                     fill = f"{'distinct' if plainly else 'indices'}({shape[0]})"
                     found.setdefault(table, (fill, f"points into {name}, line {reach.line}"))
@@ -146,7 +146,7 @@ class Arrays:
         for name, last in self.lasts.items():
             if last in used and name in shapes:
                 found[name] = f"offsets({last})", "segments of others"
-        fills = {**self.zeroed(), **self.own_fills(), **found}
+        fills = {**self.zero_fills(), **self.own_fills(), **found}
         return {name: (self.holdable(name, fill), told) for name, (fill, told) in fills.items()}
 
     def holdable(self, name: str, fill: str) -> str:
@@ -156,7 +156,7 @@ class Arrays:
             return fill
         return f"indices({below})"
 
-    def zeroed(self) -> dict[str, Stated]:
+    def zero_fills(self) -> dict[str, Stated]:
         """Find what host code sets to zeros before it launches, for the kernel to add to."""
         found: dict[str, Stated] = {}
         for parameter in self.launch.kernel.parameters:
@@ -176,10 +176,10 @@ class Arrays:
         found: dict[str, Stated] = {}
         for array in self.own:
             reaches = self.reaches.get(array.name, [])
-            pointed = {reach: self.pointed(reach) for reach in reaches}
+            pointed = {reach: self.index_arrays(reach) for reach in reaches}
             if array.size:
                 stated = translate(array.size, self.scope)
-                shapes = {self.untuned((stated,) if stated else ())}
+                shapes = {self.if_static((stated,) if stated else ())}
             else:
                 shapes = {self.shape(reach) for reach in reaches if not pointed[reach]}
             below = [shape[0] for shape in shapes if shape is not None and len(shape) == 1]
@@ -199,14 +199,14 @@ class Arrays:
             return False
         return all(whole[0].integer(sizes) == whole[1].integer(sizes) for sizes in known)
 
-    def sized(self, parameter: KernelParameter) -> Shape:
+    def accessor_sizes(self, parameter: KernelParameter) -> Shape:
         # what an accessor became (extract/accessors.py)
         names = [p.name for p in self.launch.kernel.parameters]
         after = names[names.index(parameter.name) + 1 :]
         own = takewhile(lambda pair: pair[1] == f"{parameter.name}_n{pair[0]}", enumerate(after))
         return tuple(self.axes.names.get(name, name) for _, name in own)
 
-    def ordered(
+    def order_extents(
         self, name: str, memory: Shape, origin: str, indexed: Mapping[str, Indexed]
     ) -> tuple[Shape, Evidence]:
         # rows * cols and cols * rows are the same memory; how far apart elements are tells them
@@ -240,7 +240,7 @@ class Arrays:
             found |= own
         return found, line
 
-    def named(self, shape: Shape) -> tuple[Shape, tuple[Evidence, ...]]:
+    def name_extents(self, shape: Shape) -> tuple[Shape, tuple[Evidence, ...]]:
         """Put an axis in the place of a number that it always has; tell the numbers that stay."""
         if not self.axes.names or not any(extent.isdigit() for extent in shape):
             return shape, ()
@@ -269,7 +269,7 @@ class Arrays:
         ]
         return found[0] if len(found) == 1 else ()
 
-    def indexed(self, parameter: KernelParameter) -> Indexed | None:
+    def index_shape(self, parameter: KernelParameter) -> Indexed | None:
         """Find the one shape that all indices agree on, or that has all others inside."""
         if element_dtype(parameter.c_type, self.types) is None:
             return None
@@ -286,7 +286,7 @@ class Arrays:
         found = [
             (shape, reach)
             for shape, reach in (
-                (own or self.spaced(r), r) for own, r in zip(exact, telling, strict=True)
+                (own or self.spacing_shape(r), r) for own, r in zip(exact, telling, strict=True)
             )
             if shape is not None
         ]
@@ -313,17 +313,17 @@ class Arrays:
         return shape, (LIKELY if certain else GUESSED, f"{how} in line {reach.line}: {code}")
 
     def shape(self, reach: Reach) -> Shape | None:
-        return self.untuned(tuple(undivided(self.site(reach).dimensions(reach.index) or ())))
+        return self.if_static(tuple(cancel_factors(self.site(reach).dimensions(reach.index) or ())))
 
-    def spaced(self, reach: Reach) -> Shape | None:
+    def spacing_shape(self, reach: Reach) -> Shape | None:
         """Go by how far apart rows are, or by how many elements are handed on."""
         site = self.site(reach)
-        shape = site.counted(reach.index, reach.counts) or site.spaced(reach.index)
+        shape = site.count_shape(reach.index, reach.counts) or site.spacing_shape(reach.index)
         if shape is None and reach.index != "0":
             shape = site.dimensions(reach.index)
-        return self.untuned(shape or ())
+        return self.if_static(shape or ())
 
-    def untuned(self, shape: Shape) -> Shape | None:
+    def if_static(self, shape: Shape) -> Shape | None:
         # no shape may depend on what is tuned
         named = {name for extent in shape for name in IDENTIFIER.findall(extent)}
         return None if not shape or named & self.tunable else shape
@@ -344,7 +344,7 @@ class Arrays:
         text = re.sub(rf"\s*\*\s*blockDim\.[{flat}]|\bblockDim\.[{flat}]\s*\*\s*", "", text)
         return re.sub(rf"\s*\+\s*threadIdx\.[{flat}]|\bthreadIdx\.[{flat}]\s*\+\s*", "", text)
 
-    def allocated(self, parameter: KernelParameter) -> ShapeAndOrigin | None:
+    def allocation_shape(self, parameter: KernelParameter) -> ShapeAndOrigin | None:
         dtype = element_dtype(parameter.c_type, self.types)
         if dtype is None or parameter.name not in self.passed or not self.hosts:
             return None

@@ -159,7 +159,7 @@ def propose(launch: HostLaunch, axes: Sequence[str]) -> Proposals:
     choices += template
     left = (*left, *fixed)
     choices += _block(launch, choices, names)
-    choices = [*_bounded(launch, choices), *_hints(launch, reached, names)]
+    choices = [*_add_launch_bounds(launch, choices), *_hints(launch, reached, names)]
     return Proposals(tuple(choices), left, edits, instance)
 
 
@@ -280,7 +280,7 @@ def _why_bound(
 def _template_choice(
     parameter: TemplateParameter, value: int | bool, index: int, launch: HostLaunch, names: Names
 ) -> TunableConstant:
-    stated = {known for text in launch.stated(index) if (known := number(text)) is not None}
+    stated = {n for text in launch.template_values(index) if (n := number(text)) is not None}
     block = _is_block(parameter.name, value) or (value,) == launch.block
     name = names.of(parameter.name)
     near = _values_for(parameter.name, value, block=block)
@@ -311,7 +311,7 @@ def _block(
     stated = {choice.origin for choice in choices} & said
     if stated or any(choice.is_block and choice.default == threads for choice in choices):
         return
-    asked, note = _asked(launch), f"the block of the launch, line {launch.site.line}"
+    asked, note = _block_axes_read(launch), f"the block of the launch, line {launch.site.line}"
     if launch.is_guessed:
         note = f"the threads of a block; {threads} is a guess, for nothing launches the kernel"
     elif launch.guessed:
@@ -329,7 +329,7 @@ def _block(
             yield TunableConstant(name, near, extent, note, (), axis=axis)
 
 
-def _asked(launch: HostLaunch) -> frozenset[str]:
+def _block_axes_read(launch: HostLaunch) -> frozenset[str]:
     # the extents of the block that the kernel asks for, itself or in what it calls
     spans = launch.source.reachable([launch.kernel])
     texts = [launch.source.masked[start:end] for start, end in spans]
@@ -357,7 +357,7 @@ def _limit(
     ]
     numbers = {n for piece in known if isinstance(n := number(piece), int) and n > 1}
     limits = {n for n in numbers if _WARP <= n <= MAX_THREADS and n % _WARP == 0}
-    if not limits or not _asked(launch) or any(choice.is_block for choice in choices):
+    if not limits or not _block_axes_read(launch) or any(choice.is_block for choice in choices):
         return
     limit = max(limits)
     near = tuple(v for v in _between(2 * _WARP, MAX_THREADS) if v != limit)
@@ -371,7 +371,7 @@ def _between(least: int, most: int) -> tuple[int, ...]:
     return tuple(sorted({*(value for value in doubled if value <= most), most}))
 
 
-def _bounded(launch: HostLaunch, choices: list[TunableConstant]) -> list[TunableConstant]:
+def _add_launch_bounds(launch: HostLaunch, choices: list[TunableConstant]) -> list[TunableConstant]:
     # Every parameter shows in the source: a recording tells configs apart by it, and the compiler
     # needs to know the block's size to give it all the registers it may have.
     bounds = launch.kernel.bounds

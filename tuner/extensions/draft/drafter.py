@@ -14,10 +14,10 @@ class SourceDrafter:
     """Drafts for kernels in CUDA C++, HIP, Triton and Helion; each question imports its own."""
 
     def holds_kernel(self, path: Path) -> bool:
-        from tuner.extensions.draft.problems.statement import is_stated
+        from tuner.extensions.draft.problems.statement import states_problem
         from tuner.extensions.draft.python.source import holds_kernel
 
-        return not is_stated(path) and holds_kernel(path)
+        return not states_problem(path) and holds_kernel(path)
 
     def restore_template(self, space: Path) -> Path | None:
         from tuner.extensions.draft.drafting import restore_template

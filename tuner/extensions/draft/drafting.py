@@ -16,13 +16,13 @@ from tuner.extensions.draft.extract.extraction import Extraction, Memo, extract
 from tuner.extensions.draft.extract.failures import NotCompiledError, failure
 from tuner.extensions.draft.extract.reading import is_plain, parsed_include
 from tuner.extensions.draft.extract.siblings import siblings
-from tuner.extensions.draft.extract.unit import relocated
+from tuner.extensions.draft.extract.unit import relocate_lines
 from tuner.extensions.draft.host_values import Host, HostLaunch, paths_to
 from tuner.extensions.draft.inference import infer
 from tuner.extensions.draft.launches import axes_of, template_launch
 from tuner.extensions.draft.loops import WORK, with_loops
 from tuner.extensions.draft.problems.kernel import axes_for, inference_for, kernel_name, skeleton
-from tuner.extensions.draft.problems.statement import is_stated, statement_of
+from tuner.extensions.draft.problems.statement import statement_of, states_problem
 from tuner.extensions.draft.python.source import read_python
 from tuner.extensions.draft.space import Drafted, reference_stub, space_yaml, write, write_new
 from tuner.extensions.draft.strides import with_strides
@@ -109,7 +109,7 @@ def draft(
 
     Raises `KernelError` with the list where `kernel` is not given and the file does not launch one.
     """
-    launch, maps = split_maps(HostLaunch.of(source, _chosen(source, kernel)))
+    launch, maps = split_maps(HostLaunch.of(source, _choose_kernel(source, kernel)))
     require_arguments(launch.kernel)
     hosts = [Host(source, path) for path in paths_to(launch)]
     stated = None if problem is None else statement_of(problem)
@@ -147,7 +147,7 @@ def draft(
         template_path=paths["template"],
         template=_template(source, proposals),
         reference_path=paths["reference"],
-        reference=reference_stub(handed.seen(launch.kernel), paths["reference"].stem),
+        reference=reference_stub(handed.with_arrays(launch.kernel), paths["reference"].stem),
         widest={
             choice.name: choice.values[-1] if choice.is_work else choice.default
             for choice in proposals.choices
@@ -190,22 +190,22 @@ def draft_source(
         )
     asked = asked or Asked()
     beside = path.with_suffix(".py")
-    if asked.problem is None and beside.is_file() and is_stated(beside):
+    if asked.problem is None and beside.is_file() and states_problem(beside):
         asked = replace(asked, problem=beside)
     includes = (parsed_include(line) for line in _INCLUDE.findall(source_text(path)))
     is_production = any(parsed is not None and not is_plain(*parsed) for parsed in includes)
     if is_production or asked.instantiate or asked.folders or len(asked.kernels) > 1:
-        return _draft_extracted(path, folder, asked, compiler(), force)
+        return _draft_extraction(path, folder, asked, compiler(), force)
     try:
         source = read_source(path)
     except KernelError:
         # another file of the project may define what this one launches
         if "<<<" in source_text(path):
-            return _draft_extracted(path, folder, asked, compiler(), force)
+            return _draft_extraction(path, folder, asked, compiler(), force)
         raise
-    kernel = _chosen(source, next(iter(asked.kernels), None))
+    kernel = _choose_kernel(source, next(iter(asked.kernels), None))
     if _takes_members(source, kernel):
-        return _draft_extracted(path, folder, asked, compiler(), force)
+        return _draft_extraction(path, folder, asked, compiler(), force)
     lines = LineIndex(source.masked)
     for start, end in source.reachable([kernel]):
         require_body(kernel.name, path, lines.at(start), source.masked[start:end])
@@ -219,7 +219,7 @@ def draft_source(
     is_whole = compiler().submit(request).result().ok
     if elsewhere or is_open or not is_whole:
         try:
-            return _draft_extracted(path, folder, asked, compiler(), force)
+            return _draft_extraction(path, folder, asked, compiler(), force)
         except NotCompiledError:
             if not is_open or not is_whole:
                 raise
@@ -308,7 +308,7 @@ def _template(source: SourceFile, proposals: Proposals) -> str:
     return apply_edits(source.own_text, [*guards, *proposals.edits, *lifted, *escapes])
 
 
-def _chosen(source: SourceFile, name: str | None) -> KernelFunction:
+def _choose_kernel(source: SourceFile, name: str | None) -> KernelFunction:
     if name is not None:
         return source.kernel(name)
     names = list(dict.fromkeys(kernel.name for kernel in source.kernels))
@@ -344,7 +344,7 @@ def write_draft(
     )
 
 
-def _draft_extracted(
+def _draft_extraction(
     path: Path, folder: Path, asked: Asked, compiler: Compiler, force: bool
 ) -> Drafted:
     stem = stem_of(path, asked.kernels, folder)
@@ -359,7 +359,7 @@ def _draft_extracted(
     kernel = unit.instances[0].kernel.name
     made = _compiling(unit.source, kernel, folder, compiler, options, problem=asked.problem)
     first = LineIndex(unit.unit).at(len(unit.unit) - 1) + 1
-    made = replace(made, space_yaml=relocated(made.space_yaml, unit.places, first))
+    made = replace(made, space_yaml=relocate_lines(made.space_yaml, unit.places, first))
     done = write_draft(made, force=force, unit={target: unit.unit})
     instance = unit.instances[0]
     notes = [f"instantiation: {instance.name}"] if instance.arguments else []
@@ -444,12 +444,12 @@ def _compiles(made: Draft, compiler: Compiler, options: tuple[str, ...] = ()) ->
     if made.launched is None or made.widest == made.default:
         return True
     code = re.sub(r"^[ \t]*//%.*\n", "", made.template, flags=re.MULTILINE)
-    code = _HOLE.sub(lambda hole: _filled(hole[1], made.widest), code)
+    code = _HOLE.sub(lambda hole: _evaluate(hole[1], made.widest), code)
     request = CompileRequest(code, (made.launched,), _ARCHITECTURE, options)
     return compiler.submit(request).result().ok
 
 
-def _filled(expression: str, values: Mapping[str, Value]) -> str:
+def _evaluate(expression: str, values: Mapping[str, Value]) -> str:
     value = Expression.parse(expression).evaluate(values)
     return str(value).lower()
 

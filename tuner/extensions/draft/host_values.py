@@ -106,7 +106,7 @@ class HostLaunch:
 
     def with_block(self) -> HostLaunch:
         """Give extents of the block that the host code is handed a usual number."""
-        names = [self.followed(text) for text in self.site.block]
+        names = [self.follow(text) for text in self.site.block]
         taken = {*self.passed.values()}
         open_ones = [
             name
@@ -189,16 +189,16 @@ class HostLaunch:
         return frozenset(
             name
             for site in others
-            for name, text in self.handed(site).items()
+            for name, text in self.arguments_by_name(site).items()
             if passed.get(name, text) != text
         )
 
     @property
     def passed(self) -> dict[str, str]:
         """What the launch passes for each of the kernel's parameters."""
-        return self.handed(self.site)
+        return self.arguments_by_name(self.site)
 
-    def handed(self, site: LaunchSite) -> dict[str, str]:
+    def arguments_by_name(self, site: LaunchSite) -> dict[str, str]:
         names = (parameter.name for parameter in self.kernel.parameters)
         return dict(zip(names, site.arguments, strict=False))
 
@@ -254,13 +254,13 @@ class HostLaunch:
     @property
     def block_names(self) -> tuple[str, ...]:
         """The block's extents as the names or expressions that host variables stand for."""
-        return tuple(map(self.followed, self.site.block))
+        return tuple(map(self.follow, self.site.block))
 
     @property
     def instance(self) -> tuple[str, ...] | None:
         """A text for every template parameter; None where the source does not say them all."""
         parameters = self.kernel.template
-        own = [self.followed(text) for text in self.site.template_arguments[: len(parameters)]]
+        own = [self.follow(text) for text in self.site.template_arguments[: len(parameters)]]
         texts = [*own, *(parameter.default for parameter in parameters[len(own) :])]
         defining = ("class", "alias", "function")
         named = {d.name for d in self.source.definitions if d.kind in defining}
@@ -279,14 +279,14 @@ class HostLaunch:
         packed = any("..." in parameter.kind for parameter in parameters)
         return known if len(known) == len(parameters) and not packed else None
 
-    def stated(self, index: int) -> Iterator[str]:
+    def template_values(self, index: int) -> Iterator[str]:
         """Yield the values that the file's launches give to one template parameter."""
         for site in self.source.launches:
             if bare_name(site.kernel) == self.kernel.name and len(site.template_arguments) > index:
                 launch = HostLaunch(self.source, self.kernel, site)
                 yield launch.value(site.template_arguments[index])
 
-    def followed(self, text: str) -> str:
+    def follow(self, text: str) -> str:
         """Follow host variables to what they stand for."""
         for _ in range(_MAX_HOPS):
             text = self.site.definitions.get(text, text)
@@ -294,7 +294,7 @@ class HostLaunch:
 
     def value(self, text: str) -> str:
         """Follow host variables, then the file's constants."""
-        text = self.followed(text)
+        text = self.follow(text)
         values = {c.value for c in self.source.constants if c.name == text}
         if not values and (limit := LIMITS.get(text.rpartition("::")[2])) is not None:
             return str(limit)
@@ -397,7 +397,7 @@ class Host:
     source: SourceFile
     path: Path
 
-    def followed(self, text: str, level: int = 0) -> tuple[str, int]:
+    def follow(self, text: str, level: int = 0) -> tuple[str, int]:
         """Follow a name through variables and callers; return what it stands for, and the level."""
         for _ in range(_MAX_DEPTH):
             text = plain(text)
@@ -428,10 +428,10 @@ class Host:
         if depth > _MAX_DEPTH:
             return None
         if IDENTIFIER.fullmatch(text):
-            return self._named(text, level, depth + 1)
+            return self._number_of(text, level, depth + 1)
         source, node = parse_expression(text) or ("", None)
         if node is None or node.type != "conditional_expression" or node.named_child_count != 3:
-            return self._computed(text, level, line, depth + 1)
+            return self._compute(text, level, line, depth + 1)
         # `argc > 1 ? atoi(argv[1]) : 1 << 20`: the one that needs no command line
         test, *texts = (text_of(child, source) for child in node.named_children)
         holds = number(test)
@@ -447,7 +447,7 @@ class Host:
 
     def holds(self, condition: str, level: int = 0) -> bool | None:
         """Tell whether a condition in one of the functions holds; None where nobody knows."""
-        stated = self._stated(plain(condition), level, self.path[level].line, 0)
+        stated = self._insert_numbers(plain(condition), level, self.path[level].line, 0)
         value = None if stated is None else translate(stated, Scope())
         found = None if value is None else number(value)
         return None if found is None else bool(found)
@@ -461,7 +461,7 @@ class Host:
             for one in frame.conditions
         )
 
-    def _named(self, name: str, level: int, depth: int) -> Number | None:
+    def _number_of(self, name: str, level: int, depth: int) -> Number | None:
         frame = self.path[level]
         if name in frame.variables:
             variable = frame.variables[name]
@@ -474,12 +474,12 @@ class Host:
             return self.number(constants[0].value, level, constants[0].line, depth)
         return None
 
-    def _computed(self, text: str, level: int, line: int, depth: int) -> Number | None:
-        stated = self._stated(text, level, line, depth)
+    def _compute(self, text: str, level: int, line: int, depth: int) -> Number | None:
+        stated = self._insert_numbers(text, level, line, depth)
         value = None if stated is None else _literal(stated)
         return None if value is None else Number(value, line)
 
-    def _stated(self, text: str, level: int, line: int, depth: int) -> str | None:
+    def _insert_numbers(self, text: str, level: int, line: int, depth: int) -> str | None:
         # numbers in place of names; None where one is unknown
         pieces: list[str] = []
         end = 0

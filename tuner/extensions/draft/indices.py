@@ -57,7 +57,7 @@ class IndexSite:
         if limit is not None:
             # up to where a segment ends: over all of them
             ending = self.pointing(self.variables.get(bare(limit), limit))
-            extent = self.translated(limit) or self.lasts.get(ending)
+            extent = self.translate_text(limit) or self.lasts.get(ending)
             return self.from_start(limit, depth) if extent is None else (extent,)
         if text in self.variables:
             return self.dimensions(self.variables[text], depth + 1)
@@ -70,7 +70,7 @@ class IndexSite:
             return ("1",)
         parsed = parse_expression(text)
         if parsed is not None and len(parts := _flat(*parsed, "%")) == 2:
-            extent = self.translated(parts[1])
+            extent = self.translate_text(parts[1])
             return None if extent is None else (extent,)
         if parsed is not None and len(parts := _flat(*parsed, "/")) > 1:
             return self.quotient(parts[0], " * ".join(parts[1:]))
@@ -90,31 +90,31 @@ class IndexSite:
     def behind(self, text: str, start: str) -> Shape | None:
         # i - start below n, where i < start + n
         limits = (b.limit for b in self.bounds if b.what in (bare(text), bare(plain(text))))
-        starts = {self.written(start)}
+        starts = {self.expand(start)}
         for own, size in self.ends(next(limits, "")):
-            extent = self.translated(size)
-            if extent is not None and self.written(own) in starts:
+            extent = self.translate_text(size)
+            if extent is not None and self.expand(own) in starts:
                 return (extent,)
         return None
 
-    def written(self, text: str) -> str:
+    def expand(self, text: str) -> str:
         told = plain(text)
         return fold(plain(self.variables.get(told, told)))
 
     def ends(self, limit: str) -> Iterator[tuple[str, str]]:
         # what a limit is a sum of: any start, and a size that is known
-        parsed = parse_expression(self.written(limit))
+        parsed = parse_expression(self.expand(limit))
         terms = _flat(*parsed, "+") if parsed is not None else []
         for place, term in enumerate(terms):
             rest = terms[:place] + terms[place + 1 :]
-            if rest and self.translated(term) is not None:
-                yield " + ".join(map(self.written, rest)), term
+            if rest and self.translate_text(term) is not None:
+                yield " + ".join(map(self.expand, rest)), term
 
     def quotient(self, dividend: str, divisor: str) -> Shape | None:
         # i / d, where i runs over n * d, or over n
         what = self.variables.get(bare(dividend), bare(dividend))
         limits = (b.limit for b in self.bounds if b.what in (bare(dividend), bare(what)))
-        whole, by = (self.translated(t) for t in (next(limits, ""), divisor))
+        whole, by = (self.translate_text(t) for t in (next(limits, ""), divisor))
         factors = whole.split(" * ") if whole else []
         own = next((f for f in factors if by is not None and f.strip("()") == by.strip("()")), None)
         if own is not None and len(factors) > 1:
@@ -129,7 +129,7 @@ class IndexSite:
         for place, term in enumerate(terms):
             rest = terms[:place] + terms[place + 1 :]
             for outer, inner in _products(term):
-                within = self.translated(inner)
+                within = self.translate_text(inner)
                 if within is None:
                     continue
                 minor = (within,) if not rest else self.inside(rest, within, depth)
@@ -141,7 +141,7 @@ class IndexSite:
                 if major is not None:
                     return (*major, *(n for n in minor if n != "1"))
         whole = self.together([plain(term) for term in terms])
-        return self.stepped(terms, depth) or ((whole,) if whole else None)
+        return self.step_shape(terms, depth) or ((whole,) if whole else None)
 
     def inside(self, rest: list[str], within: str, depth: int) -> Shape | None:
         # threads of a block of so many are no size, but where a stride is as long they are
@@ -152,26 +152,26 @@ class IndexSite:
                 return (within,)
         return self.dimensions(" + ".join(rest), depth + 1)
 
-    def stepped(self, terms: list[str], depth: int) -> Shape | None:
+    def step_shape(self, terms: list[str], depth: int) -> Shape | None:
         # a + b below L, where a goes up to L in steps of B, and b runs over B
         for place, term in enumerate(terms):
             limits = (bound.limit for bound in self.bounds if bound.what == bare(term))
-            whole = self.translated(next(limits, ""))
+            whole = self.translate_text(next(limits, ""))
             rest = terms[:place] + terms[place + 1 :]
             if whole is None or not rest:
                 continue
-            steps = {self.translated(by) for _, by in _products(self.variables.get(term, ""))}
+            steps = {self.translate_text(by) for _, by in _products(self.variables.get(term, ""))}
             minor = self.dimensions(" + ".join(rest), depth + 1)
             if minor is not None and " * ".join(minor) in steps:
                 return (whole,)
         return None
 
-    def spaced(self, text: str) -> Shape | None:
+    def spacing_shape(self, text: str) -> Shape | None:
         """Find how far apart what an index runs over is: the outermost extent, then the strides.
 
         What runs over the innermost need not be known. None where nothing runs over strides.
         """
-        terms = [self.tiled(part) for part in self.parts(text)]
+        terms = [self.untile(part) for part in self.parts(text)]
         terms = [part for part in terms if not self.is_in_tile(part, terms)]
         apart = [part for part in terms if any(map(IDENTIFIER.search, part.by))]
         known = apart or [part for part in terms if part.extent or self.pointing(part.running)]
@@ -204,7 +204,7 @@ class IndexSite:
         whole = {part.extent for part in terms if part.extent} | {together} - {""}
         for part in terms:
             limits = (bound.limit for bound in self.bounds if bound.what == bare(part.running))
-            limit = self.translated(next(limits, ""))
+            limit = self.translate_text(next(limits, ""))
             if limit is not None and {*IDENTIFIER.findall(limit)} - self.tuned:
                 whole.add(limit)
         return (whole.pop(),) if len(whole) == 1 else extents
@@ -214,7 +214,7 @@ class IndexSite:
         total = Counter({"": 1 - len(terms)})
         for term in terms if len(terms) > 1 else ():
             limits = (bound.limit for bound in self.bounds if bound.what == bare(term))
-            limit = self.translated(next(limits, ""))
+            limit = self.translate_text(next(limits, ""))
             found = linear(limit or (f"{term} + 1" if term.isdigit() else ""))
             if found is None:
                 return ""
@@ -234,7 +234,7 @@ class IndexSite:
         found = behind & {*self.tables}
         return found.pop() if len(found) == 1 else ""
 
-    def pointed(self, text: str) -> set[str]:
+    def index_arrays(self, text: str) -> set[str]:
         """List the arrays that say where an index points."""
         return {name for part in self.parts(text) if (name := self.pointing(part.running))}
 
@@ -246,7 +246,7 @@ class IndexSite:
                 return True
         return False
 
-    def tiled(self, part: IndexPart) -> IndexPart:
+    def untile(self, part: IndexPart) -> IndexPart:
         # blockIdx.x * TILE, where there are ceil_div(n, TILE) blocks
         match = _BUILTIN.fullmatch(bare(part.running))
         place = "xyz".index(match[2]) if match is not None and match[1] == "blockIdx" else 3
@@ -256,7 +256,7 @@ class IndexSite:
         left = Counter(part.by) - Counter(blocks[1])
         return replace(part, by=tuple(sorted(left.elements())), extent=blocks[0])
 
-    def counted(self, text: str, counts: Sequence[str]) -> Shape | None:
+    def count_shape(self, text: str, counts: Sequence[str]) -> Shape | None:
         """Go by a number handed on with a place: of `n - i` elements from i on there are n."""
         for count in counts:
             told = self.variables.get(plain(count), count)
@@ -271,9 +271,9 @@ class IndexSite:
                     or node.type != "binary_expression"
                 ):
                     continue
-                whole = self.translated(text_of(left, parsed[0]))
+                whole = self.translate_text(text_of(left, parsed[0]))
                 if text_of(sign, parsed[0]) == "-" and whole and IDENTIFIER.search(whole):
-                    outer = self.spaced(text) if text != "0" else ()
+                    outer = self.spacing_shape(text) if text != "0" else ()
                     return (*outer[:-1], whole) if outer else (whole,)
         return None
 
@@ -283,7 +283,7 @@ class IndexSite:
         if depth > _MAX_DEPTH:
             return
         bounded = any(bound.what == bare(text) for bound in self.bounds)
-        if text in self.variables and not bounded and self.translated(text) is None:
+        if text in self.variables and not bounded and self.translate_text(text) is None:
             yield from self.parts(self.variables[text], by, depth + 1)
             return
         parsed = None if bounded else parse_expression(text)
@@ -307,10 +307,10 @@ class IndexSite:
         match = re.fullmatch(r"(.+?)\s*/\s*(\d+)", plain(term))
         if match and len(factors) == 1:
             known, running = self.split(match[1])
-            return _divided(known, int(match[2])), running
+            return _divide(known, int(match[2])), running
         known, running = [], []
         for factor in factors:
-            own = self.translated(factor)
+            own = self.translate_text(factor)
             if own is None:
                 running.append(factor)
             elif own != "1":
@@ -324,7 +324,7 @@ class IndexSite:
         for term in _flat(*parsed, "+") if parsed is not None else ():
             whole = parse_expression(plain(term))
             factors = _flat(*whole, "*") if whole is not None else [term]
-            known = [self.translated(factor) for factor in factors]
+            known = [self.translate_text(factor) for factor in factors]
             running = [f for f, extent in zip(factors, known, strict=True) if extent is None]
             if len(running) != 1:
                 continue
@@ -334,7 +334,7 @@ class IndexSite:
             if len(factors) > 1 or running[0] in self.variables:
                 yield from self.strides(running[0], further, depth + 1)
 
-    def translated(self, text: str) -> str | None:
+    def translate_text(self, text: str) -> str | None:
         known = {**self.variables, **self.scope.definitions}
         return translate(text, replace(self.scope, definitions=known))
 
@@ -371,7 +371,7 @@ def widest(shapes: Sequence[Shape]) -> list[Shape]:
     ]
 
 
-def undivided(shape: Shape) -> Iterator[str]:
+def cancel_factors(shape: Shape) -> Iterator[str]:
     # K // vec words of vec elements are K elements: the kernel takes no other K
     extents = list(shape)
     while extents:
@@ -389,7 +389,7 @@ def parse_call(text: str) -> tuple[str, list[str]] | None:
     return match[1] or match[3], (match[2] or match[4]).split(" * ")
 
 
-def _divided(factors: list[str], by: int) -> list[str]:
+def _divide(factors: list[str], by: int) -> list[str]:
     # bytes, of elements of so many each
     for place, factor in enumerate(factors):
         if factor.isdigit() and int(factor) % by == 0:

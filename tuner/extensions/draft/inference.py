@@ -146,7 +146,7 @@ class _Reading:
             elif stated := self.value(p):
                 argument = DraftArgument(p, dtype, value=stated[0], evidence=_sure(stated[1]))
             else:
-                argument = self.guessed(p, dtype, [one.value for one in found if one.value])
+                argument = self.guess_argument(p, dtype, [one.value for one in found if one.value])
             evidence = (*self.guessed_dtype(p, dtype), *argument.evidence)
             found.append(replace(argument, evidence=evidence))
         return tuple(found)
@@ -176,14 +176,14 @@ class _Reading:
         reason = f"a guess: {what} are summed{of} in line {LineIndex(masked).at(at)}"
         return f'{{{end}reason: "{reason}"}}'
 
-    def guessed(
+    def guess_argument(
         self, parameter: KernelParameter, dtype: str | None, besides: Collection[str]
     ) -> DraftArgument:
         """Give a number that no launch states a usual value, and say so."""
         masked = self.launch.source.masked
         options = enumerators(masked, parameter.c_type) if dtype is None else None
         if options:
-            named = {host.followed(self.passed.get(parameter.name, ""))[0] for host in self.hosts}
+            named = {host.follow(self.passed.get(parameter.name, ""))[0] for host in self.hosts}
             known = {name.rsplit("::", 1)[-1] for name in named} & options.keys()
             name = known.pop() if len(known) == 1 else next(iter(options))
             certainty = GUESSED if len(named) != 1 or name not in " ".join(named) else SURE
@@ -192,7 +192,7 @@ class _Reading:
         if dtype is None or not parameter.name:
             return DraftArgument(parameter, dtype)
         passed = self.passed.get(parameter.name, "")
-        names = {parameter.name, plain(passed), plain(self.launch.followed(passed))}
+        names = {parameter.name, plain(passed), plain(self.launch.follow(passed))}
         stated = stated_default(masked, tuple(sorted(names)))
         if stated is not None:
             told = f"the default in line {LineIndex(masked).at(stated[1])}"
@@ -211,7 +211,7 @@ class _Reading:
         return found.pop() if len(found) == 1 else None
 
     def _value(self, parameter: KernelParameter, host: Host) -> Stated | None:
-        text, level = host.followed(self.passed[parameter.name])
+        text, level = host.follow(self.passed[parameter.name])
         for constant in self.launch.source.constants:
             if constant.name == text:
                 text = constant.value
@@ -232,7 +232,7 @@ class _Reading:
         if not parameter.name or parameter.pointers != 1 or parameter.name not in self.passed:
             return None
         passed = self.passed[parameter.name]
-        found = {pointer_text(host.followed(passed)[0]) for host in self.hosts}
+        found = {pointer_text(host.follow(passed)[0]) for host in self.hosts}
         if not found or not found <= {*_NULL}:
             return None
         return "0", f"a null pointer, line {self.hosts[0].path[0].line}"
@@ -249,7 +249,7 @@ class _Reading:
         if read is None and written is None:
             return use.role, Evidence(GUESSED, "nothing here reads or writes it")
         reaches = self.arrays.reaches.get(parameter.name, [])
-        scattered = [r for r in reaches if r.writes and self.arrays.pointed(r)]
+        scattered = [r for r in reaches if r.writes and self.arrays.index_arrays(r)]
         if read is None and scattered:
             told = f"written only where others point, line {scattered[0].line}"
             return "inout", Evidence(GUESSED, told)

@@ -64,13 +64,13 @@ def command(
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
     from tuner.extensions.draft.drafting import Asked, draft_problem, draft_source
-    from tuner.extensions.draft.problems.statement import is_stated
+    from tuner.extensions.draft.problems.statement import states_problem
     from tuner.extensions.draft.python.drafting import draft_python
     from tuner.model.languages import refuse_opencl
 
     refuse_opencl(kernel_file, "`tune init`")
     names = tuple(name.strip() for name in (kernel or "").split(",") if name.strip())
-    if kernel_file.suffix == ".py" and not is_stated(kernel_file):
+    if kernel_file.suffix == ".py" and not states_problem(kernel_file):
         made = draft_python(kernel_file, out, names, force=force)
         click.echo(json.dumps(as_object(made)) if as_json else as_text(made))
         return

@@ -89,22 +89,22 @@ def axes_of(launch: HostLaunch, hosts: Sequence[Host]) -> Axes:
         own = replace(scope, values={**scope.values, **found})
         if translate(text, own) is not None:
             continue
-        unknown = dict.fromkeys(_unknown(text, own))
+        unknown = dict.fromkeys(_unknown_names(text, own))
         if translate(text, replace(own, values={**own.values, **{n: n for n in unknown}})):
             found |= {name: names.axis(name) for name in unknown}
     if found:
         return Axes(found)
-    fixed = {constant.name: constant for constant in _fixed(launch)}
+    fixed = {constant.name: constant for constant in _fixed_constants(launch)}
     return Axes({name: names.axis(name) for name in fixed}, fixed)
 
 
-def _unknown(text: str, scope: Scope, depth: int = 0) -> Iterator[str]:
+def _unknown_names(text: str, scope: Scope, depth: int = 0) -> Iterator[str]:
     # the names that a grid depends on, and that nothing but a caller or a tensor says
     for name in _VARIABLE.findall(text):
         if dtype_of(name, {}) is not None or translate(name, scope) is not None:
             continue
         computed = scope.definitions.get(name, "")
-        behind = [*_unknown(computed, scope, depth + 1)] if depth < _MAX_DEPTH else []
+        behind = [*_unknown_names(computed, scope, depth + 1)] if depth < _MAX_DEPTH else []
         known = replace(scope, values={**scope.values, **{n: n for n in behind}})
         # `per_block = kThreads / width`: an axis `per_block` would not follow the threads
         yield from behind if behind and translate(computed, known) is not None else [name]
@@ -117,7 +117,7 @@ def numbers_of(launch: HostLaunch, axes: Axes, host: Host) -> dict[str, Number]:
     return {axis: n for axis, n in known.items() if n is not None and n.value > 0}
 
 
-def _fixed(launch: HostLaunch) -> Iterator[Constant]:
+def _fixed_constants(launch: HostLaunch) -> Iterator[Constant]:
     source, sized = launch.source, launch.problem_sizes
     reached = source.reachable([launch.kernel])
     used = {name for span in reached for name in IDENTIFIER.findall(source.masked, *span)}
@@ -203,7 +203,7 @@ def _results(launch: HostLaunch) -> dict[str, Translation]:
         if function.name in launch.names and len(returns) == 1:
             own = assigned(source.masked, spans, returns[0].start())
             definitions = {name: variable.text for name, variable in own.items()}
-            defaults = {name: text for name, text in _declared(source.masked, function) if text}
+            defaults = {name: text for name, text in _defaults_of(source.masked, function) if text}
             found[function.name] = Translation(
                 function.parameters, returns[0][1], definitions, defaults
             )
@@ -232,7 +232,7 @@ def launch_draft(
     hints = {
         "grid": ", ".join(site.grid),
         "block": ", ".join(site.block),
-        "shared_memory": launch.followed(site.shared),
+        "shared_memory": launch.follow(site.shared),
     }
     hints = {} if launch.is_guessed else hints
     shared = translate(site.shared, _with_literals(scope, choices, 0))
@@ -256,7 +256,7 @@ def _tiles(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, 
     return found
 
 
-def _declared(masked: str, function: HostFunction) -> Iterator[tuple[str, str]]:
+def _defaults_of(masked: str, function: HostFunction) -> Iterator[tuple[str, str]]:
     # parameters with the text of their defaults
     head = masked.index(function.name, function.span[0]) + len(function.name)
     pieces = listed(masked, masked.index("(", head))[0]

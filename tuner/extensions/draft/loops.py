@@ -47,7 +47,7 @@ def with_loops(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Proposal
     if reader is None:
         return proposals
     names = Names([*axes.names.values(), *(choice.name for choice in proposals.choices)])
-    found = [*reader.vector(names), *reader.items(names), *reader.unrolled(names)]
+    found = [*reader.vector(names), *reader.items(names), *reader.unroll_choices(names)]
     return replace(proposals, choices=(*proposals.choices, *found))
 
 
@@ -86,13 +86,13 @@ class _Loops:
     def text(self, node: Node | None) -> str:
         return fold(text_of(node, self.launch.source.masked))
 
-    def known(self, at: int) -> dict[str, str]:
+    def values_at(self, at: int) -> dict[str, str]:
         values = assigned(self.launch.source.masked, (self.launch.kernel.body,), at)
         return {name: value.text for name, value in values.items()}
 
     def normal(self, text: str, at: int) -> str:
         """Write an index with its variables followed, and B for the threads of a block."""
-        known = self.known(at)
+        known = self.values_at(at)
         for _ in range(4):
             text = IDENTIFIER.sub(lambda m: known.get(m[0], m[0]), text)
         text = re.sub(r"\b(?:static_cast<[^<>]*>|int64_t|size_t|int|unsigned|uint32_t)\b", "", text)
@@ -261,7 +261,7 @@ class _Loops:
 
     def multiple(self, text: str, at: int) -> str | None:
         """Write a number of elements in the names of the space; None where it is unknown."""
-        known = self.known(at)
+        known = self.values_at(at)
         scope = replace(self.scope, definitions={**known, **self.scope.definitions})
         written = translate(text, scope)
         if written is None or not written.strip("() ").isidentifier():
@@ -285,7 +285,7 @@ class _Loops:
                 continue
             first, element = found[0]
             certain = [not _is_conditional(node, site.body) for _, node in found]
-            multiples = self.aligned(first.index or "", site)
+            multiples = self.alignment_terms(first.index or "", site)
             if not (all(certain) if written else certain[0]) or multiples is None:
                 continue
             pointer = next(p for p in self.launch.kernel.parameters if p.name == array)
@@ -302,9 +302,9 @@ class _Loops:
                     DTYPE_BYTES[dtype], multiples,
                 )  # fmt: skip
 
-    def aligned(self, index: str, site: VectorSite) -> tuple[str, ...] | None:
+    def alignment_terms(self, index: str, site: VectorSite) -> tuple[str, ...] | None:
         """List what has to be a multiple of the width for an index to begin at one."""
-        terms = [term for text in terms_of(index) for term in self.followed(text, site)]
+        terms = [term for text in terms_of(index) for term in self.follow_term(text, site)]
         if sum(term == site.variable for term in terms) != 1:
             return None
         found = []
@@ -324,11 +324,11 @@ class _Loops:
             found.append(named[-1])
         return tuple(found)
 
-    def followed(self, term: str, site: VectorSite) -> list[str]:
-        known: Mapping[str, str] = self.known(site.body[0])
+    def follow_term(self, term: str, site: VectorSite) -> list[str]:
+        known: Mapping[str, str] = self.values_at(site.body[0])
         term = plain(term)
         if term != site.variable and term in known:
-            return [each for text in terms_of(known[term]) for each in self.followed(text, site)]
+            return [each for text in terms_of(known[term]) for each in self.follow_term(text, site)]
         return [term]
 
     def items(self, names: Names) -> Iterator[TunableConstant]:
@@ -376,7 +376,7 @@ class _Loops:
             is_work=True,
         )
 
-    def unrolled(self, names: Names) -> Iterator[TunableConstant]:
+    def unroll_choices(self, names: Names) -> Iterator[TunableConstant]:
         masked, lines = self.launch.source.masked, LineIndex(self.launch.source.masked)
         found: list[int] = []
         for node in walk(self.body):

@@ -127,8 +127,8 @@ def space_yaml(
         constant_memory=inference.constant_memory,
         sizes=sizes,
         sizes_from=sizes_from,
-        held_out=_told(inference.held_out),
-        edge_cases=_told(inference.edge_cases),
+        held_out=_write_workloads(inference.held_out),
+        edge_cases=_write_workloads(inference.edge_cases),
         min_bytes=min_bytes_text(arguments),
         baseline=launch_draft(launch, axes, launch.instance),
         choices=choices,
@@ -170,7 +170,7 @@ def environment() -> Environment:
         line_statement_prefix="%",
         keep_trailing_newline=True,
     )
-    made.filters |= {"quoted": _quoted, "value": format_value}
+    made.filters |= {"quoted": _quote, "value": format_value}
     made.globals |= {"argument": _argument, "hints": _hints}
     return made
 
@@ -219,7 +219,7 @@ def workloads_text(inference: Inference) -> tuple[list[str], str]:
     return [f"{{{sizes}}}" for sizes in told], f"# {', '.join(origins)}"
 
 
-def _told(workloads: Sequence[Mapping[str, int]]) -> str:
+def _write_workloads(workloads: Sequence[Mapping[str, int]]) -> str:
     each = (", ".join(f"{axis}: {n}" for axis, n in sizes.items()) for sizes in workloads)
     return ", ".join(f"{{{sizes}}}" for sizes in each)
 
@@ -296,9 +296,9 @@ def tolerance_text(output: DraftArgument, inference: Inference) -> str:
     if dtype not in _RELATIVE:
         what = f"how far {name} may be from the reference, such as 1.0e-5"
         return f"{{relative: {BLANK}}}  {MARK} {what}"
-    terms, over = _summed(output, inference)
+    terms, over = _count_terms(output, inference)
     bound, why = _ABSOLUTE[dtype] * terms, f"a default for {dtype}"
-    low, high = _scaled(output)
+    low, high = _scale_bounds(output)
     relative, absolute = _number(_RELATIVE[dtype]), _number(min(max(bound, low), high))
     if not low <= bound <= high:
         why += f"; the absolute one by the outputs' usual size, {output.scale:.2g}"
@@ -307,7 +307,7 @@ def tolerance_text(output: DraftArgument, inference: Inference) -> str:
     return f"{{relative: {relative}, absolute: {absolute}}}  # {why}"
 
 
-def _scaled(output: DraftArgument) -> tuple[float, float]:
+def _scale_bounds(output: DraftArgument) -> tuple[float, float]:
     # what is known of an output's size bounds what is guessed from the number of terms
     if output.scale is None:
         return 0.0, inf
@@ -316,7 +316,7 @@ def _scaled(output: DraftArgument) -> tuple[float, float]:
     return least * output.scale, max(_MOST_SHARE * output.scale, SMALLEST_NORMAL[dtype])
 
 
-def _summed(output: DraftArgument, inference: Inference) -> tuple[int, Sequence[str]]:
+def _count_terms(output: DraftArgument, inference: Inference) -> tuple[int, Sequence[str]]:
     # Where the inputs have a dimension that an output lacks, its elements are taken for sums over
     # it, whose rounding grows with their number.
     if output.shape is None:
@@ -346,5 +346,5 @@ def _number(value: float) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return text if _PLAIN.fullmatch(text) and ": " not in text else f'"{text}"'

@@ -33,7 +33,7 @@ class _Index:
 
 def with_strides(launch: HostLaunch, axes: Axes) -> Axes:
     """Take the strides out of the axes that follow from the others where arrays are contiguous."""
-    texts = {p.name: launch.followed(launch.passed.get(p.name, "")) for p in _scalars(launch)}
+    texts = {p.name: launch.follow(launch.passed.get(p.name, "")) for p in _scalars(launch)}
     asked = [
         name
         for name, text in texts.items()
@@ -43,7 +43,7 @@ def with_strides(launch: HostLaunch, axes: Axes) -> Axes:
         return axes
     names = {name: axis for name, axis in axes.names.items() if name not in asked}
     reader = _Strides(launch, replace(axes, names=names), tuple(asked), texts)
-    found = reader.found()
+    found = reader.find_strides()
     kept = {name: axis for name, axis in axes.names.items() if name not in found}
     return replace(axes, names=kept, strides=found) if kept else axes
 
@@ -59,7 +59,7 @@ class _Strides:
     asked: tuple[str, ...]
     texts: Mapping[str, str]
 
-    def found(self) -> dict[str, tuple[str, str]]:
+    def find_strides(self) -> dict[str, tuple[str, str]]:
         """Map strides to what they are in a contiguous array, and the place that says so."""
         indices, found = [*self.indices()], dict[str, tuple[str, str]]()
         grid = launch_draft(self.launch, self.axes, None).grid or ()
@@ -107,7 +107,7 @@ class _Strides:
             known = {variable: value.text for variable, value in variables.items()}
             site = IndexSite(scope, grid, (), index.bounds, known)
             inside = " + ".join(minor) or "0"
-            shape = site.counted(inside, index.counts) or (
+            shape = site.count_shape(inside, index.counts) or (
                 site.dimensions(inside) if index.exact or minor else None
             )
             if shape:
@@ -115,7 +115,7 @@ class _Strides:
         if len(told) == 1:
             text, line = next(iter(told.items()))
             return text, f"of a contiguous array, as it is indexed in line {line}"
-        return None if told else self.named(name)
+        return None if told else self.stride_of(name)
 
     def minor(self, name: str, index: _Index, scope: Scope) -> list[str] | None:
         """List the terms that run inside the stride; None where one of them is not known yet."""
@@ -147,7 +147,7 @@ class _Strides:
         # ggml counts dimensions from the innermost
         return (first < second) != ("nb" in self.texts.get(other, ""))
 
-    def named(self, name: str) -> tuple[str, str] | None:
+    def stride_of(self, name: str) -> tuple[str, str] | None:
         """Go by the host code, `known ? x.stride(1) : head_size`, or by the stride's own name."""
         line = self.launch.site.line
         text = self.texts.get(name, "")

@@ -83,7 +83,7 @@ class Handed:
     own: tuple[str, ...] = ()
     maps: tuple[DraftMap, ...] = ()
 
-    def seen(self, kernel: KernelFunction) -> KernelFunction:
+    def with_arrays(self, kernel: KernelFunction) -> KernelFunction:
         """Show the kernel as if arrays that are reached by maps were parameters, too."""
         if not self.maps:
             return kernel

@@ -39,12 +39,12 @@ def traits_of(masked: str, kernel: KernelFunction, instance: tuple[str, ...]) ->
         passed = [fold(piece) for piece, _ in split_list(match[2], angles=True)]
         known = dict(zip(names, passed, strict=False))
         for name, stated in _TYPE.findall(body):
-            known[name] = types[f"{parameter.name}::{name}"] = _said(stated, known)
+            known[name] = types[f"{parameter.name}::{name}"] = _substitute(stated, known)
         for member in _NUMBER.finditer(body):
             name, stated = member.groups()
             if stated.strip() in names and len(re.findall(rf"\b{stated.strip()}\b", body)) == 1:
                 places[name] = (start + member.start(2), start + member.end(2))
-            known[name] = numbers[name] = _said(stated, known)
+            known[name] = numbers[name] = _substitute(stated, known)
     if types:
         own = _TYPE.findall(masked, *kernel.body)
         types |= {name: types[of.strip()] for name, of in own if of.strip() in types}
@@ -62,7 +62,7 @@ def _class(masked: str, name: str) -> tuple[list[str], str, int] | None:
     return names, masked[match.end() : end], match.end()
 
 
-def _said(text: str, known: Mapping[str, str]) -> str:
+def _substitute(text: str, known: Mapping[str, str]) -> str:
     def word(match: re.Match[str]) -> str:
         own = known.get(match[0], match[0])
         return own if re.fullmatch(r"[\w:]+", own) or "<" in own else f"({own})"

@@ -74,7 +74,7 @@ class _UntranslatableError(Exception):
 def translate(text: str, scope: Scope) -> str | None:
     """Write a C++ expression as one of a search space; None where a name or a form is unknown."""
     try:
-        written = ast.unparse(ast.parse(_written(text, scope, 0), mode="eval"))
+        written = ast.unparse(ast.parse(_write_expression(text, scope, 0), mode="eval"))
         translated = Expression.parse(written)
         return translated.text if translated.names else str(translated.integer({}))
     except (_UntranslatableError, ExpressionError, SyntaxError):
@@ -90,7 +90,7 @@ def parse_expression(text: str) -> tuple[str, Node] | None:
     return None if value is None or root.has_error else (source, value)
 
 
-def _written(text: str, scope: Scope, depth: int) -> str:
+def _write_expression(text: str, scope: Scope, depth: int) -> str:
     parsed = parse_expression(text) if depth <= _MAX_DEPTH else None
     if parsed is None:
         raise _UntranslatableError
@@ -121,12 +121,12 @@ class _ExpressionTranslator:
                 if name in self.scope.values:
                     return _whole(self.scope.values[name])
                 if name != text and (outer := self.scope.definitions.get(f"::{name}")) is not None:
-                    return _written(outer, self.scope, self.depth + 1)
+                    return _write_expression(outer, self.scope, self.depth + 1)
                 if name in LIMITS and name not in self.scope.definitions:
                     return str(LIMITS[name])
                 if name not in self.scope.definitions:
                     raise _UntranslatableError
-                return _written(self.scope.definitions[name], self.scope, self.depth + 1)
+                return _write_expression(self.scope.definitions[name], self.scope, self.depth + 1)
             case "parenthesized_expression":
                 return self.expression(node.named_children[0])
             case "binary_expression":
@@ -155,7 +155,7 @@ class _ExpressionTranslator:
             case "field_expression" if text.endswith("maxThreadsPerBlock"):
                 return str(_MOST_THREADS)
             case "field_expression" if (extent := self._extent(text)) is not None:
-                return _written(extent, self.scope, self.depth + 1)
+                return _write_expression(extent, self.scope, self.depth + 1)
             case _:
                 raise _UntranslatableError
 
@@ -263,13 +263,13 @@ class _ExpressionTranslator:
         for name in result.parameters[len(passed) :]:
             if name not in result.defaults:
                 raise _UntranslatableError
-            known[name] = _written(result.defaults[name], self.scope, self.depth + 1)
+            known[name] = _write_expression(result.defaults[name], self.scope, self.depth + 1)
         scope = replace(
             self.scope,
             values={**self.scope.values, **known},
             definitions={**self.scope.definitions, **result.definitions},
         )
-        return f"({_written(result.text, scope, self.depth + 1)})"
+        return f"({_write_expression(result.text, scope, self.depth + 1)})"
 
 
 def _whole(text: str) -> str:

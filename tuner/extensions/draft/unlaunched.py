@@ -94,13 +94,13 @@ class _UnlaunchedReading:
         tile = _TILE.search(self.body)
         if extents == 1:
             return (self.threads(),)
-        if extents == 2 and tile is not None and {tile[1], tile[2]} <= self.known():
+        if extents == 2 and tile is not None and {tile[1], tile[2]} <= self.known_extents():
             rows, columns = number(tile[1]), number(tile[2])
             is_padded = rows is not None and columns == rows + 1
             return (tile[1] if is_padded else tile[2], tile[1])
         return _ROW if extents == 2 else _CUBE
 
-    def known(self) -> frozenset[str]:
+    def known_extents(self) -> frozenset[str]:
         return self.constants | {text for text in re.findall(r"\d+", self.body) if int(text) <= 33}
 
     def threads(self) -> str:

@@ -48,7 +48,7 @@ class _Accessor:
     def sizes(self, name: str) -> list[str]:
         return [f"{name}_n{at}" for at in range(self.rank)]
 
-    def handed(self, tensor: str) -> str:
+    def pass_tensor(self, tensor: str) -> str:
         sizes = [f"{tensor}.size({at})" for at in range(self.rank)]
         return ", ".join([f"{tensor}.data_ptr<{self.element}>()", *sizes])
 
@@ -78,22 +78,22 @@ def _plain(kernel: SourceItem, macros: Mapping[str, Macro]) -> SourceItem:
     edits: list[tuple[Span, str]] = []
     start = match.end() + 1
     for piece, at in split_list(kernel.code[start : end - 1], angles=True):
-        declared = _declared(piece, macros)
+        declared = _read_declaration(piece, macros)
         if declared is not None:
             name, accessor = declared
             found[name] = accessor
             edits.append(((start + at, start + at + len(piece)), accessor.parameters(name)))
     if not found:
         return kernel
-    made = _indexed(kernel, end, found)
+    made = _rewrite_indices(kernel, end, found)
     if made is None:
         return kernel
     for span, new in reversed(edits):
-        made = _edited(made, span, new)
+        made = _replace_span(made, span, new)
     return replace(made, head=made.code[: made.code.index("{")])
 
 
-def _declared(piece: str, macros: Mapping[str, Macro]) -> tuple[str, _Accessor] | None:
+def _read_declaration(piece: str, macros: Mapping[str, Macro]) -> tuple[str, _Accessor] | None:
     # a macro may stand for the type
     piece = re.sub(
         r"\b[A-Z]\w+\b",
@@ -113,7 +113,7 @@ def _declared(piece: str, macros: Mapping[str, Macro]) -> tuple[str, _Accessor] 
     return (named["name"], accessor) if named and accessor else None
 
 
-def _indexed(
+def _rewrite_indices(
     kernel: SourceItem, start: int, accessors: Mapping[str, _Accessor]
 ) -> SourceItem | None:
     # from the last to the first: an index may hold another array's element
@@ -124,7 +124,7 @@ def _indexed(
         if made is None:
             return None
         end, text = made
-        kernel = _edited(kernel, (match.start(), end), text)
+        kernel = _replace_span(kernel, (match.start(), end), text)
     return kernel
 
 
@@ -169,7 +169,7 @@ def _term(index: str) -> str:
 def _host(item: SourceItem) -> SourceItem:
     kept: dict[str, str] = {}
     for match in reversed([*_MADE.finditer(item.code)]):
-        made = _handed(item.code, match)
+        made = _rewrite_argument(item.code, match)
         if made is None:
             continue
         end, text = made
@@ -177,29 +177,29 @@ def _host(item: SourceItem) -> SourceItem:
         if variable is not None:
             kept[variable[1]] = text
         else:
-            item = _edited(item, (match.start(), end), text)
-    for start, end in reversed([*_passed(item.code)]) if kept else ():
+            item = _replace_span(item, (match.start(), end), text)
+    for start, end in reversed([*_launch_arguments(item.code)]) if kept else ():
         names = re.compile(rf"(?<![\w.])(?:{'|'.join(kept)})(?![\w.])")
         for match in reversed([*names.finditer(item.code, start, end)]):
-            item = _edited(item, match.span(), kept[match[0]])
+            item = _replace_span(item, match.span(), kept[match[0]])
     return item
 
 
-def _handed(code: str, match: re.Match[str]) -> tuple[int, str] | None:
+def _rewrite_argument(code: str, match: re.Match[str]) -> tuple[int, str] | None:
     arguments, after = listed(code, match.end())
     if not after or not code[after:].lstrip().startswith("("):
         return None
     accessor = _Accessor.parse(arguments, None)
     handed, end = listed(code, code.index("(", after))
     tensor = fold(match["of"]) if match["of"] else next(iter(handed), "")
-    return (end, accessor.handed(tensor)) if accessor and end and tensor else None
+    return (end, accessor.pass_tensor(tensor)) if accessor and end and tensor else None
 
 
-def _passed(code: str) -> Iterator[Span]:
+def _launch_arguments(code: str) -> Iterator[Span]:
     for match in re.finditer(r">>>\s*(?=\()", code):
         yield match.end(), closing(code, match.end()) or match.end()
 
 
-def _edited(item: SourceItem, span: Span, new: str) -> SourceItem:
+def _replace_span(item: SourceItem, span: Span, new: str) -> SourceItem:
     # lines keep their numbers
-    return item.edited([(span, new + "\n" * item.code.count("\n", *span))])
+    return item.with_edits([(span, new + "\n" * item.code.count("\n", *span))])

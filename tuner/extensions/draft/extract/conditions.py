@@ -48,23 +48,23 @@ def holds(condition: str, macros: Mapping[str, str | None]) -> bool | None:
     `macros` maps what is defined to its text, or to None where that is not certain.
     """
 
-    def defined(match: re.Match[str]) -> str:
+    def replace_test(match: re.Match[str]) -> str:
         name = match[1] or match[2]
         if _OPEN.fullmatch(name) or (name in macros and macros[name] is None):
             return name
         return "1" if name in macros else "0"
 
-    text = _DEFINED.sub(defined, " ".join(condition.split()))
+    text = _DEFINED.sub(replace_test, " ".join(condition.split()))
     text = text.replace("&&", " and ").replace("||", " or ")
     text = re.sub(r"!(?!=)", " not ", text).replace("/", "//")
     try:
-        value = _evaluated(text, macros, 0)
+        value = _evaluate(text, macros, 0)
     except ArithmeticError:
         return None
     return None if value is None else bool(value)
 
 
-def _evaluated(text: str, macros: Mapping[str, str | None], depth: int) -> int | None:
+def _evaluate(text: str, macros: Mapping[str, str | None], depth: int) -> int | None:
     plain = _NUMBER.sub(lambda match: str(integer(match[1])), text).strip()
     try:
         return _value(ast.parse(plain, mode="eval").body, macros, depth)
@@ -81,7 +81,7 @@ def _value(node: ast.expr, macros: Mapping[str, str | None], depth: int) -> int 
                 return None
             if name not in macros:
                 return int(name == "true")
-            return _evaluated(macros[name] or "", macros, depth + 1)
+            return _evaluate(macros[name] or "", macros, depth + 1)
         case ast.BoolOp(op=operator, values=values):
             # one that decides is enough, whatever the others are
             decides, is_open = isinstance(operator, ast.Or), False

@@ -78,7 +78,7 @@ class Calls:
             at = len(masked) - len(rest)
             passed = listed(masked, at)[0] if rest.startswith("(") else ()
             if end:
-                read = _declared if is_instance else self.types_of
+                read = _parameter_types if is_instance else self.types_of
                 types = read(passed, match.start())
                 yield TemplateCall(match.start(), arguments_of(template, stated, types))
 
@@ -100,9 +100,9 @@ class Calls:
             if not is_real:
                 return CType("int64_t" if "l" in literal[1].lower() else "int")
             return CType("float" if "f" in literal[1].lower() else "double")
-        return self._composed(text, at, depth)
+        return self._type_of_expression(text, at, depth)
 
-    def _composed(self, text: str, at: int, depth: int) -> CType | None:
+    def _type_of_expression(self, text: str, at: int, depth: int) -> CType | None:
         if text[0] in "&*":
             inner = self.type_of(text[1:], at, depth + 1)
             step = 1 if text[0] == "&" else -1
@@ -153,7 +153,7 @@ class Calls:
         return self.type_of(value.text, at, depth + 1) if value is not None else None
 
 
-def _declared(parameters: Sequence[str], at: int) -> list[CType | None]:
+def _parameter_types(parameters: Sequence[str], at: int) -> list[CType | None]:
     found = (read_parameter(text, 1, {}) for text in parameters)
     return [CType(one.c_type, one.pointers) if one is not None else None for one in found]
 
@@ -165,7 +165,7 @@ def arguments_of(
     names = [parameter.name for parameter in template.template]
     found = dict(zip(names, stated, strict=False))
     for parameter, known in zip(template.parameters, types, strict=False):
-        for name, text in _deduced(parameter, known, names) if known is not None else ():
+        for name, text in _deduce_arguments(parameter, known, names) if known is not None else ():
             found.setdefault(name, text)
     for own in template.template:
         if own.default is not None and own.name not in found:
@@ -175,7 +175,7 @@ def arguments_of(
     return found
 
 
-def _deduced(
+def _deduce_arguments(
     parameter: KernelParameter, known: CType, names: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     if parameter.c_type in names:
@@ -183,10 +183,10 @@ def _deduced(
         if more == 0 or (more > 0 and not parameter.pointers):
             yield parameter.c_type, known.base + "*" * more
     elif parameter.pointers == known.pointers:
-        yield from _unified(parameter.c_type, known.base, names)
+        yield from _unify(parameter.c_type, known.base, names)
 
 
-def _unified(pattern: str, text: str, names: Collection[str]) -> Iterator[tuple[str, str]]:
+def _unify(pattern: str, text: str, names: Collection[str]) -> Iterator[tuple[str, str]]:
     # `View<T, int>` with `View<float, int>`
     if pattern in names:
         yield pattern, text
@@ -195,4 +195,4 @@ def _unified(pattern: str, text: str, names: Collection[str]) -> Iterator[tuple[
             split_list(t[t.index("<") + 1 : t.rindex(">")], angles=True) for t in (pattern, text)
         )
         for (inner, _), (given, _) in zip(own, other, strict=False):
-            yield from _unified(inner, given, names)
+            yield from _unify(inner, given, names)

@@ -15,23 +15,23 @@ from tuner.extensions.draft.extract.instances import (
     HostCode,
     Instance,
     asked_for,
-    chosen,
-    substituted,
+    choose_instance,
+    substitute,
 )
 from tuner.extensions.draft.extract.items import SourceItem, items_of
 from tuner.extensions.draft.extract.macros import macros_of, written_out
 from tuner.extensions.draft.extract.reading import Include, Reading, read_all
 from tuner.extensions.draft.extract.siblings import siblings
-from tuner.extensions.draft.extract.structs import Opened, arguments_of, opened, unpacked
+from tuner.extensions.draft.extract.structs import Opened, arguments_of, open_struct, unpack_vectors
 from tuner.extensions.draft.extract.unit import (
     SourcePlace,
     Text,
     add_items,
     device_marks,
     left_out,
-    needed,
     preamble,
-    qualified,
+    qualify_names,
+    select_items,
 )
 from tuner.extensions.draft.host_values import names_behind
 from tuner.model.errors import KernelError
@@ -144,7 +144,7 @@ def extract(
     alone: Extraction | None = None
     error: KernelError | None = None
     try:
-        alone = _extracted(path, target, sources, named)
+        alone = _extract_unit(path, target, sources, named)
     except KernelError as found:
         error = found
     if alone is not None and alone.is_stated and not around:
@@ -156,9 +156,9 @@ def extract(
             known = dict.fromkeys(reading.files)
             wider = _read(path, folders, others, defined, memo)
             more = tuple(other for other in others if other.resolve() in wider.reading.files)
-            whole = _extracted(path, target, wider, named, more, frozenset(known))
+            whole = _extract_unit(path, target, wider, named, more, frozenset(known))
             # a kernel of that name elsewhere is not that of a header which is missing
-            if alone is not None or whole.is_stated or around or not reading.unread("missing"):
+            if alone is not None or whole.is_stated or around or not reading.list_unread("missing"):
                 return whole
     if alone is None and error is not None:
         raise error
@@ -181,7 +181,7 @@ def _read(
 
 def _items(path: Path, others: Sequence[Path], sources: Sources) -> tuple[SourceItem, ...]:
     if sources.items is None:
-        items = written_out([*_listed(sources.reading, (path, *others))])
+        items = written_out([*_list_items(sources.reading, (path, *others))])
         sources.items = without_accessors(items, macros_of(items))
     return sources.items
 
@@ -195,7 +195,7 @@ class _Asked:
     defined: frozenset[str]
 
 
-def _extracted(
+def _extract_unit(
     path: Path,
     target: Path,
     sources: Sources,
@@ -221,7 +221,7 @@ def _extracted(
     host = HostCode(whole, macros_of(items), known, heads_of(whole))
     instances = tuple(_instance(name, found, host, wanted, asked.place) for name in names)
     picked = [item for name in names for item in _one(name, found)]
-    kept = _kept(items, picked, instances, mixed=asked.mixed)
+    kept = _select_items(items, picked, instances, mixed=asked.mixed)
     for item in kept:
         if item.kind == "function":
             require_body(names[0], item.path, item.line, item.code)
@@ -229,33 +229,33 @@ def _extracted(
     code = "\n".join(item.code for item in kept)
     for kernel in picked:
         at = kept.index(kernel)
-        kept[at], structs[kernel.names[-1]] = unpacked(kernel)
-        made = opened(kept[at], kept, code, _mentioned(instances))
+        kept[at], structs[kernel.names[-1]] = unpack_vectors(kernel)
+        made = open_struct(kept[at], kept, code, _launch_names(instances))
         if made is not None:
             kept[at : at + 1] = made[0]
             structs[kernel.names[-1]] += (made[1],)
     files = tuple(dict.fromkeys(item.path for item in kept))
     instances = tuple(
-        replace(one, arguments=tuple(qualified(text, kept) for text in one.arguments))
+        replace(one, arguments=tuple(qualify_names(text, kept) for text in one.arguments))
         for one in instances
     )
     unit = preamble(reading, path, [one.name for one in instances], files, kept)
     add_items(unit, kept)
     source, places = _with_host(unit, items, kept, target)
     return Extraction(
-        source=_launched(source, instances, structs, whole),
+        source=_add_launches(source, instances, structs, whole),
         places=places,
         instances=instances,
         left_out=tuple(left_out(reading, path, items, kept)),
-        unread=tuple(reading.unread("missing", "framework")),
+        unread=tuple(reading.list_unread("missing", "framework")),
         opened=tuple(one for found in structs.values() for one in found),
         dropped=tuple(reading.dropped),
         defined=asked.defined,
-        searched=tuple(path for path in reading.searched() if path in files),
+        searched=tuple(path for path in reading.searched_headers() if path in files),
     )
 
 
-def _mentioned(instances: Sequence[Instance]) -> set[str]:
+def _launch_names(instances: Sequence[Instance]) -> set[str]:
     # the names that the launches' grids, blocks and memory depend on
     return {
         name
@@ -264,7 +264,7 @@ def _mentioned(instances: Sequence[Instance]) -> set[str]:
     }
 
 
-def _kept(
+def _select_items(
     items: Sequence[SourceItem],
     picked: Sequence[SourceItem],
     instances: Sequence[Instance],
@@ -273,12 +273,12 @@ def _kept(
 ) -> list[SourceItem]:
     # what the kernels need, and what their launches mention
     arguments = " ".join(text for instance in instances for text in instance.arguments)
-    return needed(
-        items, picked, _mentioned(instances), set(IDENTIFIER.findall(arguments)), mixed=mixed
+    return select_items(
+        items, picked, _launch_names(instances), set(IDENTIFIER.findall(arguments)), mixed=mixed
     )
 
 
-def _listed(reading: Reading, files: Sequence[Path]) -> Iterator[SourceItem]:
+def _list_items(reading: Reading, files: Sequence[Path]) -> Iterator[SourceItem]:
     # what a file has before it #includes another may be what that one goes by
     known = {file.resolve() for file in files}
     included = {
@@ -340,7 +340,7 @@ def _chosen_kernels(
 
 
 def _no_kernel(path: Path, reading: Reading) -> KernelError:
-    missing = reading.unread("missing")
+    missing = reading.list_unread("missing")
     require_closed(path, reading.files[path.resolve()].text)
     if not missing:
         message = "has no __global__ function, and neither have the headers that it includes"
@@ -372,7 +372,7 @@ def _instance(
     if name in wanted and not kernel.template:
         message, remedy = "is no template", f"choose it with --kernel {name}"
         raise KernelError(f"kernel {name!r} {message}", path=path, line=line, remedy=remedy)
-    return chosen(kernel, host, wanted.get(name, ()), place)
+    return choose_instance(kernel, host, wanted.get(name, ()), place)
 
 
 def _with_host(
@@ -409,7 +409,7 @@ def _with_types(source: SourceFile, items: Sequence[SourceItem]) -> SourceFile:
     return replace(source, kernels=tuple(kernels))
 
 
-def _launched(
+def _add_launches(
     source: SourceFile,
     instances: Iterable[Instance],
     structs: Mapping[str, Sequence[Opened]],
@@ -426,10 +426,10 @@ def _launched(
             unlaunched.append(replace(nowhere, guessed=instance.guessed))
             continue
         site = after[before.index(instance.site)]
-        known = partial(substituted, environment=instance.environment)
+        known = partial(substitute, environment=instance.environment)
         element = next((text for text in instance.arguments if dtype_of(text, {})), None)
 
-        def stated(text: str, known: partial[str] = known, element: str | None = element) -> str:
+        def resolve(text: str, known: partial[str] = known, element: str | None = element) -> str:
             text = known(text)
             return _ELEMENT_SIZE.sub(f"sizeof({element})", text) if element else text
 
@@ -437,20 +437,20 @@ def _launched(
             site,
             template_arguments=instance.arguments,
             guessed=instance.guessed,
-            grid=tuple(map(stated, site.grid)),
-            block=tuple(map(stated, site.block)),
-            shared=stated(site.shared),
-            arguments=tuple(map(stated, site.arguments)),
-            definitions={name: stated(text) for name, text in site.definitions.items()},
+            grid=tuple(map(resolve, site.grid)),
+            block=tuple(map(resolve, site.block)),
+            shared=resolve(site.shared),
+            arguments=tuple(map(resolve, site.arguments)),
+            definitions={name: resolve(text) for name, text in site.definitions.items()},
         )
         for struct in structs.get(name, ()):
             own = _with_members(own, struct)
         launches += [own, *(other for other in after if other is not site)]
-    kernels = _specialised(source, {one.kernel.name: one.arguments for one in instances})
+    kernels = _choose_specialisations(source, {one.kernel.name: one.arguments for one in instances})
     return replace(source, kernels=kernels, launches=tuple(launches), unlaunched=tuple(unlaunched))
 
 
-def _specialised(
+def _choose_specialisations(
     source: SourceFile, instances: Mapping[str, tuple[str, ...]]
 ) -> tuple[KernelFunction, ...]:
     # what runs is the specialisation for the arguments, where there is one

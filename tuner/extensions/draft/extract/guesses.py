@@ -83,7 +83,7 @@ class Guesses:
         is_element = any(p.pointers and p.c_type == name for p in template.parameters)
         values = [p.name for p in template.parameters if not p.pointers and p.c_type == name]
         if not is_element:
-            members = self._used(name, template, values)
+            members = self._find_members(name, template, values)
             if members:
                 return tuple(self._classes(members))
         for pattern, texts in (
@@ -97,7 +97,7 @@ class Guesses:
             return ("float", "double")
         return _DATA
 
-    def _used(self, name: str, template: KernelFunction, values: Sequence[str]) -> set[str]:
+    def _find_members(self, name: str, template: KernelFunction, values: Sequence[str]) -> set[str]:
         # what code asks of a type that is none of data: `Op::apply`, `Op()(x)`, `op(x)`
         text = self.source.masked[slice(*template.span)]
         own = rf"\b{name}\s*(?:<[^;{{}}()]*>)?"
@@ -121,7 +121,7 @@ class Guesses:
         self, parameter: TemplateParameter, template: KernelFunction
     ) -> tuple[str, ...]:
         taken = len(listed(parameter.kind, parameter.kind.index("<"))[0])
-        members = self._used(parameter.name, template, ())
+        members = self._find_members(parameter.name, template, ())
         found = self._with_members(members)
         return tuple(d.name for d in found if len(self._template_of(d)) == taken)
 

@@ -36,12 +36,12 @@ def in_project(name: str, includer: Path) -> Path | None:
     if not found:
         return None
     own = includer.resolve().parts
-    shared = {path: _shared(own, path.parts) for path in found}
+    shared = {path: _count_common(own, path.parts) for path in found}
     nearest = [path for path in found if shared[path] == max(shared.values())]
     return nearest[0] if len(nearest) == 1 or _are_same(nearest) else None
 
 
-def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
+def _count_common(one: tuple[str, ...], other: tuple[str, ...]) -> int:
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 

@@ -13,11 +13,11 @@ from tuner.extensions.draft.extract.deduction import Calls, TemplateCall, argume
 from tuner.extensions.draft.extract.guesses import VECTOR, Guesses, alternatives, in_elements
 from tuner.extensions.draft.extract.lambdas import (
     GenericLambda,
-    constants_handed,
     generic_lambdas,
+    passed_constants,
     with_values,
 )
-from tuner.extensions.draft.extract.names import Macro, dispatched_types, expanded
+from tuner.extensions.draft.extract.names import Macro, dispatched_types, expand_macro
 from tuner.extensions.draft.host_values import HostLaunch, names_behind
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.model.errors import KernelError
@@ -81,7 +81,7 @@ class Instance:
     @property
     def name(self) -> str:
 
-        return _written(self.kernel, self.arguments)
+        return _write_name(self.kernel, self.arguments)
 
 
 @dataclass(frozen=True)
@@ -98,15 +98,15 @@ class HostCode:
         return list(islice(self._environments(at, 0), _MAX_ENVIRONMENTS)) or [{}]
 
     def _environments(self, at: int, depth: int) -> Iterator[Environment]:
-        own = [dict(chain.from_iterable(groups)) for groups in product(*self._dispatched(at))]
-        outside = [*islice(self._called(at, depth), _MAX_ENVIRONMENTS)] or [{}]
+        own = [dict(chain.from_iterable(groups)) for groups in product(*self._dispatch_values(at))]
+        outside = [*islice(self._caller_environments(at, depth), _MAX_ENVIRONMENTS)] or [{}]
         for inner, outer in product(own or [{}], outside):
             yield {**outer, **inner}
 
-    def _dispatched(self, at: int) -> Iterator[Sequence[tuple[tuple[str, str], ...]]]:
+    def _dispatch_values(self, at: int) -> Iterator[Sequence[tuple[tuple[str, str], ...]]]:
         masked = self.source.masked
         for one in self.lambdas:
-            handed = [*constants_handed(masked, one)] if one.span[0] <= at < one.span[1] else []
+            handed = [*passed_constants(masked, one)] if one.span[0] <= at < one.span[1] else []
             yield from [[*dict.fromkeys(handed)]] if handed else []
         for match in _INVOKED.finditer(masked, 0, at):
             arguments, end = listed(masked, match.end())
@@ -119,7 +119,7 @@ class HostCode:
                 yield from [[((name, dtype),) for dtype in types]] if types else []
                 continue
             found: dict[str, list[str]] = {}
-            text = expanded(macro, arguments, self.macros)
+            text = expand_macro(macro, arguments, self.macros)
             for given in _GIVEN.finditer(text):
                 values = found.setdefault(given[1] or given[4] or given[5], [])
                 values.append(fold(given[2] or given[3] or given[6]))
@@ -135,7 +135,7 @@ class HostCode:
                     known = [(*pairs, (arguments[0], pairs[0][1])) for pairs in known]
                 yield from [known] if known else []
 
-    def _called(self, at: int, depth: int) -> Iterator[Environment]:
+    def _caller_environments(self, at: int, depth: int) -> Iterator[Environment]:
         if depth >= _MAX_DEPTH:
             return
         for template in self.templates:
@@ -143,18 +143,18 @@ class HostCode:
                 continue
             for call in self.calls_of(template):
                 known = self._local(call.at)
-                values = {name: substituted(text, known) for name, text in call.arguments.items()}
+                values = {name: substitute(text, known) for name, text in call.arguments.items()}
                 for outer in self._environments(call.at, depth + 1):
-                    yield {name: substituted(text, outer) for name, text in values.items()}
+                    yield {name: substitute(text, outer) for name, text in values.items()}
 
     def _local(self, at: int) -> dict[str, str]:
         # variables and types that the function around gives one meaning
         spans = tuple(d.span for d in self.source.definitions if d.kind == "function")
         values = assigned(self.source.masked, spans, at)
-        types = {name: text for name, (text, is_type) in self._given(at).items() if is_type}
+        types = {name: text for name, (text, is_type) in self._own_meanings(at).items() if is_type}
         return {name: value.text for name, value in values.items()} | types
 
-    def _given(self, at: int) -> dict[str, tuple[str, bool]]:
+    def _own_meanings(self, at: int) -> dict[str, tuple[str, bool]]:
         # the types and constants that the function around gives one meaning, in their order
         spans = (d.span for d in self.source.definitions if d.kind == "function")
         start = max((first for first, last in spans if first <= at < last), default=at)
@@ -170,8 +170,8 @@ class HostCode:
     def meanings(self, at: int, environment: Environment) -> dict[str, str]:
         """Say what the names around an offset mean, with its function's types and constants."""
         known = dict(environment)
-        for name, (text, is_type) in self._given(at).items():
-            value = substituted(text, known)
+        for name, (text, is_type) in self._own_meanings(at).items():
+            value = substitute(text, known)
             is_plain = is_type or value in ("true", "false")
             computed = None if is_plain else translate(value, self._scope({}, known))
             known.setdefault(name, computed or value)
@@ -212,7 +212,7 @@ class HostCode:
                 )
         return tuple(found)
 
-    def stated(self, kernel: KernelFunction, site: LaunchSite) -> dict[str, str]:
+    def read_arguments(self, kernel: KernelFunction, site: LaunchSite) -> dict[str, str]:
         """Say what a launch gives the kernel's template parameters, in the words of its place."""
         types = self.calls.types_of(site.arguments, site.at)
         return arguments_of(kernel, site.template_arguments, types)
@@ -240,7 +240,7 @@ class HostCode:
         types = frozenset(d.name for d in self.source.definitions if d.kind in kinds)
         return Calls(self.source.masked, self.functions, types)
 
-    def evaluated(
+    def evaluate(
         self,
         parameter: TemplateParameter,
         text: str,
@@ -253,7 +253,7 @@ class HostCode:
         """
         plain = text
         for _ in range(_MAX_HOPS):
-            following = substituted(plain, environment)
+            following = substitute(plain, environment)
             if following in definitions:
                 following = definitions[following]
             following = with_values(following)
@@ -283,9 +283,9 @@ class HostCode:
     def _is_known(self, name: str) -> bool:
         is_cudas = name.startswith(("cub::", "cuda::", "cooperative_groups::"))
         is_type = element_dtype(name, self.source.aliases) is not None
-        return is_cudas or is_type or name in self.macros or self._is_defined(name)
+        return is_cudas or is_type or name in self.macros or self._defines(name)
 
-    def _is_defined(self, name: str) -> bool:
+    def _defines(self, name: str) -> bool:
         return not self.defined.isdisjoint(name.split("::"))
 
     def _type(self, text: str) -> str:
@@ -301,7 +301,7 @@ class HostCode:
         return following if dtype_of(following, {}) is not None else text
 
 
-def substituted(text: str, environment: Environment) -> str:
+def substitute(text: str, environment: Environment) -> str:
     """Write what names stand for in a text, where `environment` knows it."""
 
     def value(match: re.Match[str]) -> str:
@@ -313,7 +313,7 @@ def substituted(text: str, environment: Environment) -> str:
     return re.sub(rf"(?<![\w.:{_OUTER}])[A-Za-z_]\w*", value, text)
 
 
-def chosen(
+def choose_instance(
     kernel: KernelFunction, host: HostCode, asked: tuple[str, ...], place: int = 0
 ) -> Instance:
     """Choose the instantiation: what is asked for, else the best of what is launched, else a guess.
@@ -328,14 +328,14 @@ def chosen(
         return Instance(kernel, (), site, environment)
     if asked:
         return _asked_instance(kernel, sites, host, asked)
-    launched = [*_launched(kernel, sites, host)]
+    launched = [*_launched_instances(kernel, sites, host)]
     found = [one for one in launched if "" not in one.arguments]
     several = sites if len(sites) > 1 else []
     ruled_out = [site for site in several if HostLaunch(host.source, kernel, site).is_ruled_out]
     found.sort(key=lambda one: (one.site in ruled_out, _rank(one, host.source.aliases)))
-    found = found or [*_guessed(kernel, launched, host)]
+    found = found or [*_guess_instances(kernel, launched, host)]
     if not found:
-        raise _unknown(kernel, launched, host)
+        raise _ambiguity(kernel, launched, host)
     first: dict[str, Instance] = {}
     for one in found:
         first.setdefault(one.name, one)
@@ -347,8 +347,8 @@ def chosen(
 def _asked_instance(
     kernel: KernelFunction, sites: Sequence[LaunchSite], host: HostCode, asked: tuple[str, ...]
 ) -> Instance:
-    arguments = _asked(kernel, asked, host)
-    launched = _launched(kernel, sites, host)
+    arguments = _complete(kernel, asked, host)
+    launched = _launched_instances(kernel, sites, host)
     nearest = max(launched, key=partial(_agreeing, arguments), default=None)
     if nearest is None or nearest.site is None:
         return Instance(kernel, arguments, None, {})
@@ -358,7 +358,7 @@ def _asked_instance(
     if not _agreeing(arguments, nearest):
         site = next((s for s in sites if len(s.template_arguments) == len(asked)), site)
     # what the launch passes for a template parameter stands for what was asked for
-    stated = host.stated(kernel, site)
+    stated = host.read_arguments(kernel, site)
     pairs = zip((stated.get(p.name, "") for p in kernel.template), arguments, strict=False)
     own = {text: value for text, value in pairs if IDENTIFIER.fullmatch(text)}
     return Instance(kernel, arguments, site, own)
@@ -368,7 +368,7 @@ def _agreeing(arguments: tuple[str, ...], one: Instance) -> int:
     return sum(map(eq, arguments, one.arguments))
 
 
-def _guessed(
+def _guess_instances(
     kernel: KernelFunction, launched: Sequence[Instance], host: HostCode
 ) -> Iterator[Instance]:
     # of what is known already the most, and then the best
@@ -379,7 +379,7 @@ def _guessed(
     )
     site = best.site if best is not None else None
     known = dict(best.environment) if best is not None else {}
-    stated = host.stated(kernel, site) if site is not None else {}
+    stated = host.read_arguments(kernel, site) if site is not None else {}
     around = {
         parameter.name: (parameter, template)
         for template in host.templates
@@ -460,18 +460,18 @@ def asked_for(instantiate: Iterable[str], kernels: Sequence[str]) -> dict[str, t
     return wanted
 
 
-def _written(kernel: KernelFunction, arguments: Sequence[str]) -> str:
+def _write_name(kernel: KernelFunction, arguments: Sequence[str]) -> str:
     return f"{kernel.name}<{', '.join(arguments)}>" if kernel.template else kernel.name
 
 
-def _asked(kernel: KernelFunction, asked: tuple[str, ...], host: HostCode) -> tuple[str, ...]:
+def _complete(kernel: KernelFunction, asked: tuple[str, ...], host: HostCode) -> tuple[str, ...]:
     defaults = [parameter.default for parameter in kernel.template[len(asked) :]]
     stated = (*asked, *(text for text in defaults if text is not None))
     packed = any("..." in parameter.kind for parameter in kernel.template)
     if len(stated) != len(kernel.template) and not packed:
         raise KernelError(
-            f"{_written(kernel, asked)} has {len(asked)} template arguments, and kernel "
-            f"{kernel.name!r} takes {len(kernel.template)}: {_declared(kernel.template)}",
+            f"{_write_name(kernel, asked)} has {len(asked)} template arguments, and kernel "
+            f"{kernel.name!r} takes {len(kernel.template)}: {_write_parameters(kernel.template)}",
             path=kernel.path,
             line=kernel.line,
             remedy=f'write it like --instantiate "{_example(kernel, (), host)}"',
@@ -479,11 +479,11 @@ def _asked(kernel: KernelFunction, asked: tuple[str, ...], host: HostCode) -> tu
     return stated
 
 
-def _launched(
+def _launched_instances(
     kernel: KernelFunction, sites: Sequence[LaunchSite], host: HostCode
 ) -> Iterator[Instance]:
     for site in sites:
-        stated = host.stated(kernel, site)
+        stated = host.read_arguments(kernel, site)
         for environment in host.environments(site.at):
             yield _instance(kernel, stated, site, environment, host)
     # an explicit instantiation, or what is handed to somebody who launches it
@@ -505,15 +505,15 @@ def _instance(
     around: Environment | None = None
     for parameter in kernel.template:
         text = stated.get(parameter.name, "")
-        value = text and host.evaluated(parameter, text, known, {**environment, **found})
+        value = text and host.evaluate(parameter, text, known, {**environment, **found})
         if text and not value and site is not None:
             around = around or host.meanings(site.at, environment)
-            value = host.evaluated(parameter, text, known, around)
+            value = host.evaluate(parameter, text, known, around)
         found[parameter.name] = value
     return Instance(kernel, tuple(found.values()), site, environment)
 
 
-def _unknown(kernel: KernelFunction, launched: Sequence[Instance], host: HostCode) -> KernelError:
+def _ambiguity(kernel: KernelFunction, launched: Sequence[Instance], host: HostCode) -> KernelError:
     pack = next((p for p in kernel.template if "..." in p.kind), None)
     if pack is not None and launched:
         return KernelError(
@@ -530,16 +530,16 @@ def _unknown(kernel: KernelFunction, launched: Sequence[Instance], host: HostCod
     where = "no launch of it is in the source"
     if best is not None and best.site is not None:
         unknown = [p for p, text in zip(kernel.template, known, strict=True) if not text]
-        where = f"its launch does not say {_declared(unknown)}"
+        where = f"its launch does not say {_write_parameters(unknown)}"
     return KernelError(
-        f"kernel {kernel.name!r} is a template <{_declared(kernel.template)}>, and {where}",
+        f"kernel {kernel.name!r} is a template <{_write_parameters(kernel.template)}>, and {where}",
         path=kernel.path,
         line=kernel.line,
         remedy=f'say which one to tune, such as --instantiate "{_example(kernel, known, host)}"',
     )
 
 
-def _declared(parameters: Iterable[TemplateParameter]) -> str:
+def _write_parameters(parameters: Iterable[TemplateParameter]) -> str:
     return ", ".join(f"{parameter.kind} {parameter.name}" for parameter in parameters)
 
 
@@ -548,4 +548,4 @@ def _example(kernel: KernelFunction, known: Sequence[str], host: HostCode) -> st
     for p, text in zip(kernel.template, chain(known, repeat("")), strict=False):
         guess = next(iter(host.guesses.of(p, kernel)), f"YOUR_{p.name}")
         texts.append(text or p.default or in_elements(guess, 2))
-    return _written(kernel, texts)
+    return _write_name(kernel, texts)

@@ -169,7 +169,7 @@ _QUALIFIED = re.compile(
 )
 
 
-def named(masked: str, head: str) -> tuple[ItemKind, tuple[str, ...]]:
+def read_kind(masked: str, head: str) -> tuple[ItemKind, tuple[str, ...]]:
     """Tell what kind of definition a text is and what it names; `head` comes before a body."""
     after = template_end(masked)
     bare = without_attributes(masked[after:])
@@ -291,7 +291,7 @@ class SourceItem:
         marked = self.kind == "function" and "__global__" in self.head
         return marked and bool(self.names) and self.code.endswith("}")
 
-    def edited(self, edits: Iterable[tuple[Span, str]]) -> SourceItem:
+    def with_edits(self, edits: Iterable[tuple[Span, str]]) -> SourceItem:
         """Put texts in the place of spans of the code, given in order, and in `text` too."""
         text, code = self.text, self.code
         for (first, last), new in reversed([*edits]):
@@ -378,7 +378,7 @@ def _item(
     head = macro[0] if macro is not None else _head(masked)
     kind: ItemKind
     names: tuple[str, ...]
-    kind, names = ("macro", (macro[1],)) if macro is not None else named(masked, head)
+    kind, names = ("macro", (macro[1],)) if macro is not None else read_kind(masked, head)
     if macro is None:
         end += code.masked[end : end + 1] == ";"
     return SourceItem(

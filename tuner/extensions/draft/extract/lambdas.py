@@ -42,7 +42,7 @@ def generic_lambdas(masked: str) -> Iterator[GenericLambda]:
             yield GenericLambda(match[1], (match.start(), stop), places)
 
 
-def constants_handed(masked: str, to: GenericLambda) -> Iterator[tuple[tuple[str, str], ...]]:
+def passed_constants(masked: str, to: GenericLambda) -> Iterator[tuple[tuple[str, str], ...]]:
     """Yield what one call after another hands over: the parameters' names with their values."""
     for match in re.finditer(rf"\b{to.name}\s*(?=\()", masked):
         end = closing(masked, match.end()) or match.end()

@@ -13,7 +13,7 @@ from tuner.extensions.draft.extract.items import (
 from tuner.extensions.draft.extract.names import (
     DEFINE,
     Macro,
-    expanded,
+    expand_macro,
     macros_in,
     with_strings,
     without_strings,
@@ -53,7 +53,7 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
             # as they are defined up to here: another #define may follow, or #undef
             texts[item.name] = item.text[item.lead :]
         if item.kind == "invocation":
-            found += _made(item, texts)
+            found += _expand_item(item, texts)
         elif item.kind in ("function", "class") and not is_marked(item.head):
             whole = _with_head(item, host) if item.kind == "function" else item
             found.append(_launching(whole, leading | launching, host))
@@ -72,8 +72,8 @@ def _with_loops(kernel: SourceItem, loops: Mapping[str, Macro]) -> SourceItem:
     for match in reversed([*names.finditer(kernel.code)]):
         arguments, end = listed(kernel.code, match.end())
         if end:
-            text = expanded(loops[match[1]], arguments, {})
-            kernel = kernel.edited([((match.start(), end), text)])
+            text = expand_macro(loops[match[1]], arguments, {})
+            kernel = kernel.with_edits([((match.start(), end), text)])
     return kernel
 
 
@@ -86,8 +86,8 @@ def _with_head(function: SourceItem, host: Mapping[str, Macro]) -> SourceItem:
             continue
         arguments, end = listed(function.code, match.end())
         if end and end <= len(function.head):
-            text = fold(expanded(macro, arguments, host))
-            function = function.edited([((match.start(), end), text)])
+            text = fold(expand_macro(macro, arguments, host))
+            function = function.with_edits([((match.start(), end), text)])
     return replace(function, head=function.code.partition("{")[0]) if used else function
 
 
@@ -127,7 +127,7 @@ def _all_leading(host: Mapping[str, Macro], known: Mapping[str, Macro]) -> dict[
         found |= more
 
 
-def _handed(code: str, host: Mapping[str, Macro], known: Mapping[str, Macro]) -> dict[str, Macro]:
+def _callers(code: str, host: Mapping[str, Macro], known: Mapping[str, Macro]) -> dict[str, Macro]:
     # those of the host that are handed one of `known` and call it: `DISPATCH(type, CALL)`
     found = {}
     for name in {*IDENTIFIER.findall(code)} & host.keys():
@@ -140,7 +140,7 @@ def _handed(code: str, host: Mapping[str, Macro], known: Mapping[str, Macro]) ->
     return found
 
 
-def _made(item: SourceItem, texts: Mapping[str, str]) -> Iterator[SourceItem]:
+def _expand_item(item: SourceItem, texts: Mapping[str, str]) -> Iterator[SourceItem]:
     strings: list[str] = []
     known = {name: without_strings(text, strings) for name, text in texts.items()}
     macros = macros_in("\n".join(known.values()))
@@ -155,7 +155,7 @@ def _made(item: SourceItem, texts: Mapping[str, str]) -> Iterator[SourceItem]:
         return f" string_literal_{len(strings) - 1} "
 
     used = without_strings(_DIRECTIVE.sub(aside, item.text[item.lead :]), strings)
-    text = expanded(macro, listed(used, used.index("("))[0], macros, with_code=True)
+    text = expand_macro(macro, listed(used, used.index("("))[0], macros, with_code=True)
     text = without_strings(text, strings)
     if not (is_marked(text) or _DEFINES.search(text) or text.lstrip().startswith("template")):
         yield item
@@ -191,7 +191,7 @@ def _launching(
     stated = macros_in(item.code)
     own = {n: m for n, m in stated.items() if _LAUNCHES.search(m.body) or _LEADS.search(m.body)}
     known = {**launching, **own}
-    known |= _handed(item.code, {**host, **stated}, known) if known else {}
+    known |= _callers(item.code, {**host, **stated}, known) if known else {}
     used = [name for name in dict.fromkeys(IDENTIFIER.findall(item.code)) if name in known]
     if not used:
         return item
@@ -210,7 +210,7 @@ def _launching(
             arguments, end = listed(code, match.end() - 1)
             end = end or match.end()
         lines = code.count("\n", match.start(), end)
-        text = expanded(macro, arguments, {**passing, **known}) + "\n" * lines
+        text = expand_macro(macro, arguments, {**passing, **known}) + "\n" * lines
         code = code[: match.start()] + text + code[end:]
         at = match.start() + len(text)
     # what no macro changes keeps its strings and comments

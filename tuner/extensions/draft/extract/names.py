@@ -91,7 +91,7 @@ def macros_in(code: str) -> dict[str, Macro]:
     return found
 
 
-def expanded(
+def expand_macro(
     macro: Macro,
     arguments: Sequence[str],
     known: Mapping[str, Macro],
@@ -124,7 +124,7 @@ def expanded(
             continue
         inside, end = listed(text, match.end())
         if end:
-            made = expanded(inner, inside, known, depth + 1, with_code=with_code)
+            made = expand_macro(inner, inside, known, depth + 1, with_code=with_code)
             pieces += [text[at : match.start()], made]
             at = end
     return "".join([*pieces, text[at:]])
@@ -157,7 +157,7 @@ def with_strings(text: str, strings: Sequence[str]) -> str:
 _FRAMEWORKS = macros_in(Path(__file__).with_name("frameworks.h").read_text(encoding="utf-8"))
 
 
-def replaced(text: str, masked: str, own: frozenset[str]) -> str:
+def replace_names(text: str, masked: str, own: frozenset[str]) -> str:
     """Write CUDA's names for frameworks' types and macros that are not `own`; lines stay."""
     pieces, at = [], 0
     found = [(m.span(), _TYPES[m[1]]) for m in _TYPE.finditer(masked)]
@@ -167,7 +167,7 @@ def replaced(text: str, masked: str, own: frozenset[str]) -> str:
         for m in _COMPUTING.finditer(masked)
         if m["scope"] or inside
     ]
-    for (start, end), name in sorted([*found, *_expanded(text, masked, own)]):
+    for (start, end), name in sorted([*found, *_expand_frameworks(text, masked, own)]):
         pieces += [text[at:start], name]
         at = end
     text = _FROM_BITS.sub(_cast_of_bits, "".join([*pieces, text[at:]]))
@@ -194,7 +194,7 @@ def _without_annotations(text: str) -> str:
     return text
 
 
-def _expanded(text: str, masked: str, own: frozenset[str]) -> Iterator[tuple[Span, str]]:
+def _expand_frameworks(text: str, masked: str, own: frozenset[str]) -> Iterator[tuple[Span, str]]:
     for match in re.finditer(r"\b[A-Z][A-Z0-9_]+\b", masked):
         macro = _FRAMEWORKS.get(match[0])
         if macro is None or match[0] in own:
@@ -206,7 +206,7 @@ def _expanded(text: str, masked: str, own: frozenset[str]) -> Iterator[tuple[Spa
             strings: list[str] = []
             arguments, _ = listed(without_strings(text[match.end() : end], strings), 0)
             lines = "\n" * masked.count("\n", match.start(), end)
-            made = with_strings(expanded(macro, arguments, {}), strings)
+            made = with_strings(expand_macro(macro, arguments, {}), strings)
             yield (match.start(), end), made + lines
 
 

@@ -18,7 +18,7 @@ from tuner.extensions.draft.extract.conditions import (
     holds,
 )
 from tuner.extensions.draft.extract.headers import in_project
-from tuner.extensions.draft.extract.names import Macro, expanded, macros_in, replaced
+from tuner.extensions.draft.extract.names import Macro, expand_macro, macros_in, replace_names
 from tuner.extensions.draft.extract.siblings import includes_of
 from tuner.model.errors import KernelError
 from tuner.source.facts import IDENTIFIER
@@ -76,7 +76,7 @@ def parsed_include(directive: str) -> tuple[str, bool] | None:
     return match["quoted"] or match["angled"], match["quoted"] is not None
 
 
-def resolved(name: str, quoted: bool, includer: Path, folders: tuple[Path, ...]) -> Include:
+def resolve_include(name: str, quoted: bool, includer: Path, folders: tuple[Path, ...]) -> Include:
     """Look in the includer's folder, `folders`, each `include` above, then in the whole project."""
     places = _places(includer, quoted, folders)
     found = next((place / name for place in places if (place / name).is_file()), None)
@@ -167,7 +167,7 @@ class Reading:
     pending: set[Path] = field(default_factory=set)
     macros: dict[str, str | None] = field(default_factory=lambda: dict(PREDEFINED))
 
-    def unread(self, *origins: str) -> list[tuple[Path, int, Include]]:
+    def list_unread(self, *origins: str) -> list[tuple[Path, int, Include]]:
         """List the #includes of these origins whose headers were not read, with their places."""
         return [
             (code.path, line, include)
@@ -176,7 +176,7 @@ class Reading:
             if include.origin in origins
         ]
 
-    def searched(self) -> list[Path]:
+    def searched_headers(self) -> list[Path]:
         """List the headers that were found by their names alone."""
         includes = (one for code in self.files.values() for one in code.included.values())
         return [one.path for one in includes if one.is_searched and one.path is not None]
@@ -230,7 +230,7 @@ def _read(path: Path, reading: Reading, chain: tuple[tuple[Path, int], ...]) -> 
     reading.pending.remove(whole)
     text = _whole("\n".join(reader.lines), reading.halves)
     text = _without_scopes_of_others(text, reading.macros)
-    text = replaced(text, mask(text), frozenset(reading.macros))
+    text = replace_names(text, mask(text), frozenset(reading.macros))
     reading.files[whole] = SourceCode(path, text, mask(text), reader.included)
 
 
@@ -249,12 +249,12 @@ def _is_read(found: Include, reading: Reading, chain: tuple[tuple[Path, int], ..
 
 def _without_scopes_of_others(text: str, macros: Mapping[str, str | None]) -> str:
     # macros alone in a line that open or close a namespace, of headers that are not there
-    def kept(match: re.Match[str]) -> str:
+    def drop_namespace(match: re.Match[str]) -> str:
         return "" if "NAMESPACE" in match[1] and match[1] not in macros else match[0]
 
     pieces, at = [], 0
     for match in _LONE_NAME.finditer(mask(text)):
-        pieces += [text[at : match.start()], kept(match)]
+        pieces += [text[at : match.start()], drop_namespace(match)]
         at = match.end()
     return "".join([*pieces, text[at:]])
 
@@ -273,7 +273,7 @@ def _whole(text: str, halves: Mapping[str, Macro]) -> str:
             start, end = end, closing(masked, end) or 0 if masked.startswith("(", end) else 0
             arguments = listed(text[start:end], 0)[0] if end else ()
         if end:
-            made = expanded(macro, arguments, halves, with_code=True)
+            made = expand_macro(macro, arguments, halves, with_code=True)
             others = {name: one for name, one in halves.items() if name != match[1]}
             lines = "\n" * masked.count("\n", match.start(), end)
             pieces += [text[at : match.start()], _whole(made, others), lines]
@@ -351,7 +351,7 @@ class _Preprocessor:
         if not group.outer or group.is_taken:
             value = False
         else:
-            value = holds(condition, self.defined(condition, at))
+            value = holds(condition, self.define_flags(condition, at))
             group.is_taken, group.is_open = value is True, was_open or value is None
         group.live = group.outer and value is not False
         if value is not None:
@@ -363,7 +363,7 @@ class _Preprocessor:
         if value is False and group.outer:
             self.reading.dropped.append((self.path, at + 1, f"#{name} {rest}".strip()))
 
-    def defined(self, condition: str, at: int) -> Mapping[str, str | None]:
+    def define_flags(self, condition: str, at: int) -> Mapping[str, str | None]:
         macros = self.reading.macros
         found = [name for name in IDENTIFIER.findall(condition) if name not in macros]
         found = [
@@ -396,7 +396,7 @@ class _Preprocessor:
         parsed = parsed_include(self.lines[at])
         if parsed is None:
             return
-        found = resolved(*parsed, self.path, self.reading.folders)
+        found = resolve_include(*parsed, self.path, self.reading.folders)
         if found.path is None:
             self.included[at + 1] = found
             return

@@ -74,7 +74,7 @@ _VECTOR = re.compile(
 _UNSIGNED = {"longlong": "long long", "ulonglong": "unsigned long long", None: "unsigned int"}
 
 
-def unpacked(kernel: SourceItem) -> tuple[SourceItem, tuple[Opened, ...]]:
+def unpack_vectors(kernel: SourceItem) -> tuple[SourceItem, tuple[Opened, ...]]:
     """Give a kernel one number for each member of CUDA's own vectors, `uint3` or `dim3`."""
     span = _parameter_list(kernel)
     if span is None:
@@ -116,7 +116,7 @@ def unpacked(kernel: SourceItem) -> tuple[SourceItem, tuple[Opened, ...]]:
     return replace(kernel, text=text, code=code, head=head), tuple(found)
 
 
-def opened(
+def open_struct(
     kernel: SourceItem,
     items: Sequence[SourceItem],
     conversions: str,
@@ -148,9 +148,9 @@ def opened(
         if members:
             # a type that the kernel's body names is not known in its head
             own = _own_types(kernel)
-            pointed = (_pointed(member, match["name"], conversions) for member in members)
-            known = tuple(replace(one, c_type=_spelled(one.c_type, own)) for one in pointed)
-            unused = frozenset(_unused(known, items, kernel, mentioned))
+            pointed = (_resolve_void(member, match["name"], conversions) for member in members)
+            known = tuple(replace(one, c_type=_spell_type(one.c_type, own)) for one in pointed)
+            unused = frozenset(_unused_members(known, items, kernel, mentioned))
             found = Opened(place, match["name"], match[1], known, unused)
             # do the members' names mean something else in the kernel?
             others = (kernel.code[:start], *pieces[:place], *pieces[place + 1 :])
@@ -158,11 +158,11 @@ def opened(
             inside = _bare(kernel.code[end:], found.given)
             if taken or not all(_is_local(name, kernel.code[end:]) for name in inside):
                 return _split(kernel, span, pieces, found), found
-            return (_rewritten(kernel, span, pieces, found, inside),), found
+            return (_rewrite_kernel(kernel, span, pieces, found, inside),), found
     return None
 
 
-def _unused(
+def _unused_members(
     members: Sequence[StructMember],
     items: Sequence[SourceItem],
     kernel: SourceItem,
@@ -196,18 +196,18 @@ def _with_members(pieces: Sequence[str], found: Opened) -> list[str]:
     return [*pieces[: found.place], *own, *pieces[found.place + 1 :]]
 
 
-def _rewritten(
+def _rewrite_kernel(
     kernel: SourceItem, span: Span, pieces: list[str], found: Opened, renamed: set[str]
 ) -> SourceItem:
     """Put the members into the list, and their names into the body where nothing else is used."""
-    kernel = _renamed(kernel, span[1], {name: f"{name}_" for name in renamed})
+    kernel = _rename_locals(kernel, span[1], {name: f"{name}_" for name in renamed})
     names = "|".join(member.name for member in found.members)
     member = rf"(?<![\w.>]){found.parameter}\s*\.\s*(?=(?:{names})\b)"
     body = kernel.code[span[1] :]
     whole = re.search(rf"(?<![\w.>]){found.parameter}\b", re.sub(member, "", body)) is not None
     if not whole:
         own = re.compile(member).finditer(kernel.code, span[1])
-        kernel = kernel.edited((m.span(), "") for m in own)
+        kernel = kernel.with_edits((m.span(), "") for m in own)
     start, end = span
     brace = kernel.code.index("{", end)
     gone = f"\n{REMOVED}" * kernel.code.count("\n", start, end)
@@ -218,23 +218,23 @@ def _rewritten(
     built = f"\n{WRITTEN}  {const}{found.struct} {found.parameter}{{{found.built}}};"
     inside = f"{{{built}" if whole else "{"
 
-    def edited(text: str, lead: int) -> str:
+    def splice(text: str, lead: int) -> str:
         head = text[: lead + start] + rows + text[lead + end : lead + brace]
         return head + inside + text[lead + brace + 1 :]
 
     head = kernel.code[:start] + rows + kernel.code[end:brace]
-    text, code = edited(kernel.text, kernel.lead), edited(kernel.code, 0)
+    text, code = splice(kernel.text, kernel.lead), splice(kernel.code, 0)
     return replace(kernel, text=text, code=code, head=head)
 
 
-def _renamed(kernel: SourceItem, start: int, names: Mapping[str, str]) -> SourceItem:
+def _rename_locals(kernel: SourceItem, start: int, names: Mapping[str, str]) -> SourceItem:
     taken = {*IDENTIFIER.findall(kernel.code)}
     edits = []
     for name, wanted in names.items():
         other = next(one for n in range(len(taken) + 1) if (one := wanted + "_" * n) not in taken)
         places = re.finditer(rf"(?<![\w.>]){name}\b", kernel.code[start:])
         edits += [(match.span(), other) for match in places]
-    return kernel.edited(
+    return kernel.with_edits(
         ((start + first, start + last), new) for (first, last), new in sorted(edits)
     )
 
@@ -285,7 +285,7 @@ def _members(
             if match is None or not kind or not _FIELD.match(kind):
                 return ()
             first = first or kind.strip()
-            c_type, count = _spelled(kind.strip(), own), int(match[3] or 1)
+            c_type, count = _spell_type(kind.strip(), own), int(match[3] or 1)
             if count > _MOST_ELEMENTS or (match[3] and "*" in c_type):
                 return ()
             # `float v[2]` is two numbers, which braces take one by one
@@ -305,11 +305,11 @@ def _own_types(code: SourceItem) -> dict[str, str]:
     return {m["name"] or m["last"]: fold(m["of"] or m["of_last"]) for m in matches}
 
 
-def _spelled(c_type: str, own: Mapping[str, str]) -> str:
+def _spell_type(c_type: str, own: Mapping[str, str]) -> str:
     return re.sub(r"[A-Za-z_]\w*", lambda word: own.get(word[0], word[0]), c_type)
 
 
-def _pointed(member: StructMember, parameter: str, code: str) -> StructMember:
+def _resolve_void(member: StructMember, parameter: str, code: str) -> StructMember:
     # `static_cast<const T*>(params.x)` says what x points to
     if not _VOID.search(member.c_type):
         return member

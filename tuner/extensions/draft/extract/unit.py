@@ -157,7 +157,7 @@ def _standing_for(items: Sequence[SourceItem], names: Iterable[str]) -> list[Sou
     ]
 
 
-def needed(
+def select_items(
     items: Sequence[SourceItem],
     kernels: Sequence[SourceItem],
     constants: Iterable[str],
@@ -256,7 +256,7 @@ def _usable(item: SourceItem, marks: frozenset[str]) -> SourceItem | None:
         return None
     if item.kind == "function" and (match := _CONSTEXPR.search(item.head)):
         # what the host code had for constants, a class of the unit may ask for
-        return item.edited([((match.start(), match.start()), "__host__ __device__ ")])
+        return item.with_edits([((match.start(), match.start()), "__host__ __device__ ")])
     return item
 
 
@@ -360,7 +360,7 @@ def _close(text: Text, namespace: tuple[str, ...], conditions: tuple[str, ...]) 
     text.extend("#endif" for _ in conditions)
 
 
-def qualified(text: str, items: Sequence[SourceItem]) -> str:
+def qualify_names(text: str, items: Sequence[SourceItem]) -> str:
     """Write the namespaces of names that `items` define, for use outside of them."""
     homes: dict[str, set[tuple[str, ...]]] = {}
     for item in items:
@@ -379,7 +379,7 @@ def qualified(text: str, items: Sequence[SourceItem]) -> str:
     return re.sub(r"(?<![\w:.])[A-Za-z_]\w*(?:\s*::\s*[A-Za-z_]\w*)*", home, text)
 
 
-def relocated(text: str, places: Sequence[SourcePlace | None], first: int) -> str:
+def relocate_lines(text: str, places: Sequence[SourcePlace | None], first: int) -> str:
     """Write the files' own lines for those at `first` or later in `places`, in comments."""
 
     def own(match: re.Match[str]) -> str:
@@ -407,9 +407,9 @@ def preamble(
     masked = "\n".join(item.code for item in kept)
     text = Text()
     others = [file.name for file in files if file not in (path, Path(STAND_INS.name))]
-    where = path.name + (f" with {_listed(others)}" if others else "")
+    where = path.name + (f" with {_list_names(others)}" if others else "")
     names = [instance.partition("<")[0] for instance in instances]
-    sentence = f"{_listed(names)}: from {where}, extracted by `tune init`."
+    sentence = f"{_list_names(names)}: from {where}, extracted by `tune init`."
     rows = wrap(sentence, 108, break_long_words=False, break_on_hyphens=False)
     text.extend(f"// {row}" for row in rows)
     text.add("")
@@ -479,7 +479,7 @@ def _standard_library(masked: str) -> tuple[list[str], list[str]]:
     ]
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
@@ -488,7 +488,7 @@ def left_out(
 ) -> Iterator[str]:
     """List the headers, branches and host code that are not in the unit, with place and reason."""
     grouped: dict[tuple[Path, str], list[tuple[int, Include]]] = {}
-    for file, line, include in reading.unread(*_WHY):
+    for file, line, include in reading.list_unread(*_WHY):
         grouped.setdefault((file, include.origin), []).append((line, include))
     for (file, origin), found in sorted(grouped.items()):
         what = ", ".join(str(include).removeprefix("#include ") for _, include in found)

@@ -70,7 +70,7 @@ class Statement:
         return tuple(array for array in self.arrays if array.role == "output")
 
 
-def is_stated(path: Path) -> bool:
+def states_problem(path: Path) -> bool:
     """Tell whether a file states a problem: KernelBench's module, or FlashInfer's definition."""
     return path.suffix == ".json" or (path.suffix == ".py" and is_problem(path))
 
@@ -437,11 +437,11 @@ def _of_one(axis: str, points: Points) -> str | None:
     for step in range(1, _MOST_STEP + 1):
         shift = first - step * base[axis]
         if all(step * n + shift == found for n, found in values):
-            return _shifted(f"{step} * {axis}" if step > 1 else axis, shift)
+            return _add_shift(f"{step} * {axis}" if step > 1 else axis, shift)
     for step in range(2, _MOST_STEP + 1):
         for shift in sorted(range(-_MOST_SHIFT, _MOST_SHIFT + 1), key=abs):
             if all((n + shift) // step == found for n, found in values):
-                inner = _shifted(axis, shift)
+                inner = _add_shift(axis, shift)
                 return f"{axis} // {step}" if inner == axis else f"({inner}) // {step}"
     return None
 
@@ -455,11 +455,11 @@ def _of_several(axes: Sequence[str], points: Points) -> str | None:
         return " * ".join([*axes, *([str(factor)] if factor > 1 else [])])
     shift = first - sum(base[axis] for axis in axes)
     if all(sum(sizes[axis] for axis in axes) + shift == found for sizes, found in points):
-        return _shifted(" + ".join(axes), shift)
+        return _add_shift(" + ".join(axes), shift)
     return None
 
 
-def _shifted(text: str, shift: int) -> str:
+def _add_shift(text: str, shift: int) -> str:
     return text if shift == 0 else f"{text} {'+' if shift > 0 else '-'} {abs(shift)}"
 
 

@@ -132,7 +132,7 @@ class _AccessReading:
                 reads=line if method in _READS or is_atomic else (),
                 writes=line if method in _WRITES or is_atomic else (),
                 is_index=method in _READS and self._points(call),
-                stored_as=self._stored(call) if method in _WRITES else "",
+                stored_as=self._stored_dtype(call) if method in _WRITES else "",
                 extent=self._extent(call, address),
             ),
         )
@@ -161,7 +161,7 @@ class _AccessReading:
         )
 
     @staticmethod
-    def _stored(call: ast.Call) -> str:
+    def _stored_dtype(call: ast.Call) -> str:
         value = call.args[1] if len(call.args) > 1 else _keyword(call, "value")
         match value:
             case ast.Call(func=ast.Attribute(attr="to"), args=[kind]):

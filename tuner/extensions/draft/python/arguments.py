@@ -14,7 +14,7 @@ from tuner.extensions.draft.inference import DraftArgument, Inference
 from tuner.extensions.draft.launches import Axes
 from tuner.extensions.draft.python.accesses import PythonAccess, accesses
 from tuner.extensions.draft.python.configs import guess_for, is_asked_for, passed_to
-from tuner.extensions.draft.python.literals import assigned
+from tuner.extensions.draft.python.literals import bindings
 from tuner.extensions.draft.python.shapes import Shapes
 from tuner.extensions.draft.python.source import (
     PythonLaunchSite,
@@ -72,7 +72,7 @@ def handed_to(
 
     Raises `KernelError` where it takes no tensors.
     """
-    return _Arguments(source, host, sites).handed()
+    return _Arguments(source, host, sites).infer_arguments()
 
 
 class _Arguments:
@@ -110,8 +110,8 @@ class _Arguments:
                         said = Evidence(LIKELY, f"bounded in line {line} by {access.extent}")
                         self.shapes.claim(tensor, (text,), said)
 
-    def handed(self) -> HandedArgument:
-        scalars, outputs = self._scalars(), self._find_returned()
+    def infer_arguments(self) -> HandedArgument:
+        scalars, outputs = self._scalars(), self._find_outputs()
         arguments = [name for name, one in self.shapes.tensors.items() if one.made is None]
         if not arguments:
             raise self.source.error(
@@ -202,7 +202,7 @@ class _Arguments:
         spread = (k.value for site in self.sites for k in site.call.keywords if k.arg is None)
         return any(isinstance(node, ast.Name) and node.id == name for node in spread)
 
-    def _find_returned(self) -> dict[str, str]:
+    def _find_outputs(self) -> dict[str, str]:
         """Map the arrays that come back, and are not the launcher's own arguments, to texts."""
         found: dict[str, str] = {}
         for one in statements(self.host.body):
@@ -306,7 +306,7 @@ class _Arguments:
         if is_made:
             line = tensor.line
             return "output", Evidence(SURE, f"made and returned, line {line}")
-        restored = self._restored()
+        restored = self._restored_arrays()
         if tensor.name in restored:
             text = f"restore_value, line {restored[tensor.name]}"
             return "inout", Evidence(SURE, text)
@@ -324,14 +324,14 @@ class _Arguments:
                     return "output", Evidence(LIKELY, f"written, line {node.lineno}")
         return "input", Evidence(LIKELY, f"a parameter, line {tensor.line}")
 
-    def _restored(self) -> dict[str, int]:
+    def _restored_arrays(self) -> dict[str, int]:
         found = {}
         for kernel, site in self.pairs:
             autotune = kernel.decoration("autotune")
             passed = passed_to(kernel, site.call)
             for one in autotune.call.keywords if autotune and autotune.call else ():
                 if one.arg == "restore_value":
-                    for name in self.source.literals.known(one.value) or ():
+                    for name in self.source.literals.try_evaluate(one.value) or ():
                         tensor = self.shapes.root(passed[name]) if name in passed else None
                         if tensor is not None:
                             found[tensor.name] = one.value.lineno
@@ -358,7 +358,7 @@ class _Arguments:
                 scopes.append((node, bound))
         called = {self.host.name}
         if self.host.name == "forward":  # of autograd's functions
-            applied = (pair for node in self.source.tree.body for pair in assigned(node))
+            applied = (pair for node in self.source.tree.body for pair in bindings(node))
             called |= {"apply"} | {n for n, v in applied if ast.unparse(v).endswith(".apply")}
         for scope, bound in scopes:
             for call in ast.walk(scope):
@@ -367,7 +367,7 @@ class _Arguments:
                     if name in called:
                         yield call, bound
 
-    def _made(
+    def _tensor_calls(
         self, call: ast.Call, bound: Mapping[str, ast.expr]
     ) -> Iterator[tuple[str, ast.Call, list[ast.expr]]]:
         names = [one.arg for one in all_arguments(self.host) if one.arg != "ctx"]
@@ -382,7 +382,7 @@ class _Arguments:
     def _handed_dtypes(self) -> dict[str, tuple[str, Evidence]]:
         found: dict[str, tuple[str, Evidence]] = {}
         for call, bound in self._calls():
-            for name, made, _ in self._made(call, bound):
+            for name, made, _ in self._tensor_calls(call, bound):
                 node = next((one.value for one in made.keywords if one.arg == "dtype"), None)
                 how = ast.unparse(made.func).rpartition(".")[2]
                 kind = dtype_of(ast.unparse(node)) if node is not None else None
@@ -399,12 +399,12 @@ class _Arguments:
         for call, bound in self._calls():
             names: dict[str, object] = {}
             for name, node in bound.items():
-                if (value := self.source.literals.known(node, names)) is not None:
+                if (value := self.source.literals.try_evaluate(node, names)) is not None:
                     names[name] = value
             sizes: dict[str, Number] = {}
-            for name, made, each in self._made(call, bound):
+            for name, made, each in self._tensor_calls(call, bound):
                 shape = self.shapes.tensors[name].shape or ()
-                values = [self.source.literals.known(node, names) for node in each]
+                values = [self.source.literals.try_evaluate(node, names) for node in each]
                 if len(values) == 1 and isinstance(values[0], tuple | list):
                     values = [*values[0]]
                 for axis, value in zip(shape, _fold(values, len(shape)), strict=False):
@@ -412,15 +412,15 @@ class _Arguments:
                         sizes.setdefault(axis, Number(value, made.lineno))
             if len(sizes) == len(axes):
                 found.append({axis: sizes[axis] for axis in axes})
-        found += self._benchmarked(axes)
+        found += self._benchmark_sizes(axes)
         distinct = {tuple(n.value for n in one.values()): one for one in reversed(found)}
         yield from [*distinct.values()][::-1][:_MOST_WORKLOADS]
 
-    def _benchmarked(self, axes: Sequence[str]) -> Iterator[Mapping[str, Number]]:
+    def _benchmark_sizes(self, axes: Sequence[str]) -> Iterator[Mapping[str, Number]]:
         for node in ast.walk(self.source.tree):
             if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".Benchmark")):
                 continue
-            said = {one.arg: self.source.literals.known(one.value) for one in node.keywords}
+            said = {one.arg: self.source.literals.try_evaluate(one.value) for one in node.keywords}
             names, values = said.get("x_names"), said.get("x_vals")
             if not isinstance(names, list) or not isinstance(values, list | tuple) or not values:
                 continue

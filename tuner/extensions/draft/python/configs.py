@@ -10,7 +10,7 @@ from math import prod
 
 from tuner.extensions.draft.guesses import GUESSED, LIKELY, SURE
 from tuner.extensions.draft.python.accesses import loops, multiplies
-from tuner.extensions.draft.python.literals import Made, UnreadableError, assigned
+from tuner.extensions.draft.python.literals import Made, UnreadableError, bindings
 from tuner.extensions.draft.python.source import (
     PythonKernel,
     PythonLaunchSite,
@@ -103,7 +103,7 @@ def _read_autotune(source: PythonSource, kernel: PythonKernel, call: ast.Call) -
     node = _argument(call, 0, "configs")
     if node is None:
         raise source.error("triton.autotune without configs", call.lineno, _REMEDY)
-    node, notes = _unfiltered(node)
+    node, notes = _strip_filters(node)
     try:
         configs = source.literals.value(node)
     except UnreadableError as error:
@@ -119,7 +119,7 @@ def _read_autotune(source: PythonSource, kernel: PythonKernel, call: ast.Call) -
         raise source.error(message, node.lineno, _REMEDY)
     said = [_choices(one) for one in made]
     names = list(dict.fromkeys(name for one in said for name in one))
-    own = {name: source.literals.known(node) for name, node in kernel.constexprs.items()}
+    own = {name: source.literals.try_evaluate(node) for name, node in kernel.constexprs.items()}
     implied = {name: value for name, value in own.items() if isinstance(value, Value)} | _OWN
     choices = [{name: one.get(name, implied.get(name)) for name in names} for one in said]
     # What a kernel cannot be launched without: a config that lacks it is of no use.
@@ -136,7 +136,7 @@ def _read_autotune(source: PythonSource, kernel: PythonKernel, call: ast.Call) -
             )
         else:
             values = [value for one in choices if (value := one[name]) is not None]
-            tunables.append(_listed(name, values, line, _least(source, kernel, name)))
+            tunables.append(_make_tunable(name, values, line, _least(source, kernel, name)))
     full = [{o.name: v for o in tunables if (v := one[o.name]) is not None} for one in choices]
     distinct = [dict(pairs) for pairs in dict.fromkeys(tuple(one.items()) for one in full)]
     others = [one for one in distinct[1:] if len(one) == len(tunables)]
@@ -147,7 +147,7 @@ def _read_autotune(source: PythonSource, kernel: PythonKernel, call: ast.Call) -
         tuple(left),
         _choose_suggestions(tunables, others),
         hook,
-        (*notes, *told, *_ignored(call)),
+        (*notes, *told, *_ignored_keywords(call)),
     )
 
 
@@ -171,7 +171,7 @@ def _choices(made: Made) -> dict[str, Value]:
     return {**own, **options}
 
 
-def _listed(name: str, values: Sequence[Value], line: int, least: int) -> Tunable:
+def _make_tunable(name: str, values: Sequence[Value], line: int, least: int) -> Tunable:
     distinct = tuple(dict.fromkeys(values))
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in distinct)
     listed = tuple(sorted(distinct, key=float)) if numbers else distinct
@@ -195,7 +195,7 @@ def _hook(made: Sequence[Made]) -> tuple[str, list[str]]:
     return "", [f"pre_hook (line {line}: {told}) is not kept: call it in launch, if it is needed"]
 
 
-def _ignored(call: ast.Call) -> Iterator[str]:
+def _ignored_keywords(call: ast.Call) -> Iterator[str]:
     for keyword in call.keywords:
         line, text = keyword.value.lineno, ast.unparse(keyword.value)
         if keyword.arg == "prune_configs_by":
@@ -212,7 +212,7 @@ def _ignored(call: ast.Call) -> Iterator[str]:
             yield f"{keyword.arg} of triton.autotune (line {line}) is ignored"
 
 
-def _unfiltered(node: ast.expr) -> tuple[ast.expr, list[str]]:
+def _strip_filters(node: ast.expr) -> tuple[ast.expr, list[str]]:
     notes = []
     while True:
         match node:
@@ -240,7 +240,7 @@ def _heuristics(source: PythonSource, kernel: PythonKernel) -> dict[str, int]:
     for one in kernel.decorations:
         node = _argument(one.call, 0, "values") if one.name == "heuristics" and one.call else None
         if isinstance(node, ast.Name):
-            values = (value for n in source.tree.body for t, value in assigned(n) if t == node.id)
+            values = (value for n in source.tree.body for t, value in bindings(n) if t == node.id)
             node = next(values, None)
         for key in node.keys if isinstance(node, ast.Dict) else ():
             if isinstance(key, ast.Constant):
@@ -364,15 +364,15 @@ def _values(
             v
             for s in ast.walk(host)
             if isinstance(s, ast.stmt)
-            for t, v in assigned(s)
+            for t, v in bindings(s)
             if t == node.id
         ]
         default = defaults_of(host).get(node.id)
         own += [default] if default is not None else []
-        known = [value for value in map(literals.known, own) if value is not None]
+        known = [value for value in map(literals.try_evaluate, own) if value is not None]
         if own:
             return (known, own[0].lineno) if len(known) == len(own) else None
-    value = literals.known(node)
+    value = literals.try_evaluate(node)
     return None if value is None else ([value], node.lineno)
 
 
@@ -386,7 +386,7 @@ def dict_values(
     for node in config_dicts(source, host, site):
         for name, value in zip(node.keys, node.values, strict=True):
             if isinstance(name, ast.Constant) and name.value == key:
-                known = source.literals.known(value)
+                known = source.literals.try_evaluate(value)
                 line, is_there = (line if is_there else value.lineno), True
                 found += [] if known is None else [known]
     return (list(dict.fromkeys(found)), line) if is_there else None

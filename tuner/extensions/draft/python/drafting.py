@@ -60,7 +60,7 @@ def draft_python(
         raise source.error(_NEITHER, None, remedy)
     if len(kernels) > 1:
         raise source.error("a draft is of one kernel", None, f"choose one: --kernel {kernels[0]}")
-    kernel = source.chosen(next(iter(kernels), None))
+    kernel = source.choose_kernel(next(iter(kernels), None))
     try:
         tuned, handed, code, line = _read_kernel(source, kernel)
     except RecursionError as error:

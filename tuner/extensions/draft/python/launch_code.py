@@ -11,7 +11,7 @@ from io import StringIO
 
 from tuner.extensions.draft.python.arguments import HandedArgument
 from tuner.extensions.draft.python.configs import TunedConfigs, passed_to
-from tuner.extensions.draft.python.literals import assigned
+from tuner.extensions.draft.python.literals import bindings
 from tuner.extensions.draft.python.source import (
     PythonKernel,
     PythonLaunchSite,
@@ -95,7 +95,7 @@ class _Rewriting(ast.NodeTransformer):
     grids: dict[int, dict[int, str]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        local = {one.arg for one in all_arguments(self.host)} | set(_stored(self.host))
+        local = {one.arg for one in all_arguments(self.host)} | set(_bound_names(self.host))
         shared = (n for n in ast.walk(self.host) if isinstance(n, ast.Global))
         local -= {name for node in shared for name in node.names}
         self.names = {name: f"{name}_" if name in _OWN else name for name in local}
@@ -135,7 +135,7 @@ class _Rewriting(ast.NodeTransformer):
                 v
                 for s in ast.walk(self.host)
                 if isinstance(s, ast.stmt)
-                for t, v in assigned(s)
+                for t, v in bindings(s)
                 if t == grid.id
             ]
         for node in nodes:
@@ -366,7 +366,7 @@ def _is_of_context(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == "ctx"
 
 
-def _stored(host: ast.FunctionDef) -> Iterator[str]:
+def _bound_names(host: ast.FunctionDef) -> Iterator[str]:
     for node in ast.walk(host):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id

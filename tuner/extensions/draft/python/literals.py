@@ -138,7 +138,7 @@ class Literals:
         for node in self.tree.body:
             if isinstance(node, ast.FunctionDef):
                 self._functions[node.name] = node
-            for target, value in assigned(node):
+            for target, value in bindings(node):
                 self._constants[target] = value
 
     def value(self, node: ast.expr, names: Mapping[str, object] | None = None) -> Any:
@@ -150,13 +150,13 @@ class Literals:
             raise UnreadableError(node)
         self._depth += 1
         try:
-            return _bounded(self._value(node, names or {}), node)
+            return _check_size(self._value(node, names or {}), node)
         except (ArithmeticError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise UnreadableError(node) from error
         finally:
             self._depth -= 1
 
-    def known(self, node: ast.expr | None, names: Mapping[str, object] | None = None) -> Any:
+    def try_evaluate(self, node: ast.expr | None, names: Mapping[str, object] | None = None) -> Any:
         """Evaluate an expression, or give None where it cannot be."""
         try:
             return None if node is None else self.value(node, names)
@@ -282,7 +282,7 @@ class Literals:
         for parameter, value in zip(
             parameters[len(parameters) - len(defaults) :], defaults, strict=True
         ):
-            names[parameter.arg] = self.known(value)
+            names[parameter.arg] = self.try_evaluate(value)
         names |= dict(zip((p.arg for p in parameters), arguments, strict=False))
         names |= keywords
         if any(p.arg not in names for p in parameters) or len(arguments) > len(parameters):
@@ -301,7 +301,7 @@ class Literals:
                 case ast.Assign(targets=[target], value=value):
                     names |= _bound(target, self.value(value, names))
                 case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value):
-                    names[name] = _bounded(names[name] + self.value(value, names), value)
+                    names[name] = _check_size(names[name] + self.value(value, names), value)
                 case ast.For(target=target, iter=items, body=inner, orelse=[]):
                     for item in self.value(items, names):
                         names |= _bound(target, item)
@@ -328,7 +328,7 @@ class Literals:
             raise UnreadableError(statement)
 
 
-def assigned(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+def bindings(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
     """List the names that a statement gives a value of its own, with the values."""
     if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
         yield node.target.id, node.value
@@ -352,7 +352,7 @@ def _bound(target: ast.expr, item: Any) -> dict[str, object]:
     raise UnreadableError(target)
 
 
-def _bounded(value: Any, node: ast.AST) -> Any:
+def _check_size(value: Any, node: ast.AST) -> Any:
     if isinstance(value, list | tuple | dict | str) and len(value) > _MOST_ITEMS:
         raise UnreadableError(node)
     if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:

@@ -45,7 +45,7 @@ class Shapes:
         self.defaults = {
             name: value
             for name, node in defaults_of(host).items()
-            if (value := literals.known(node)) is not None
+            if (value := literals.try_evaluate(node)) is not None
         }
         # What an assertion says of sizes may be named further down only.
         for _ in range(2):
@@ -93,7 +93,7 @@ class Shapes:
             case ast.Name(id=name):
                 if name in self.sizes:
                     return self.sizes[name]
-                known = self.literals.known(node, self.defaults)
+                known = self.literals.try_evaluate(node, self.defaults)
                 return str(known) if type(known) is int and known > 0 else None
             case ast.Subscript(value=ast.Attribute(value=whole, attr="shape"), slice=place):
                 return self._dim(whole, place, hint, node)
@@ -127,7 +127,7 @@ class Shapes:
             case ast.Call(func=ast.Name(id="int"), args=[inner]):
                 return self.size(inner, hint)
             case ast.Subscript():
-                known = self.literals.known(node, self.defaults)
+                known = self.literals.try_evaluate(node, self.defaults)
                 return str(known) if type(known) is int and known > 0 else None
         return None
 
@@ -159,13 +159,13 @@ class Shapes:
         for node in ast.walk(self.host):
             match node:
                 case ast.Assign(targets=[ast.Tuple(elts=names)], value=value):
-                    for tensor, count in self._unpacked(value, len(names)):
+                    for tensor, count in self._unpack_shape(value, len(names)):
                         tensor.rank = count
                 case ast.Call(
                     func=ast.Attribute(value=ast.Name(id=name), attr="stride" | "size"),
                     args=[ast.Constant() | ast.UnaryOp() as at],
                 ) if name in self.tensors:
-                    place = self.literals.known(at)
+                    place = self.literals.try_evaluate(at)
                     if type(place) is int:
                         least = place + 1 if place >= 0 else -place
                         asked[name] = max(asked.get(name, 0), least)
@@ -185,7 +185,7 @@ class Shapes:
             if self.tensors[name].rank is None and least > 1:
                 self.tensors[name].rank = least
 
-    def _unpacked(self, value: ast.expr, count: int) -> Iterator[tuple[Tensor, int]]:
+    def _unpack_shape(self, value: ast.expr, count: int) -> Iterator[tuple[Tensor, int]]:
         parts = value.elts if isinstance(value, ast.Tuple) else [value]
         for part in parts:
             starred = isinstance(part, ast.Starred)
@@ -285,7 +285,7 @@ class Shapes:
                 return None if first is None or second is None else first + second
             case ast.Subscript(value=whole, slice=ast.Slice() as cut):
                 shape = self._shape(whole)
-                ends = (self.literals.known(end) for end in (cut.lower, cut.upper, cut.step))
+                ends = (self.literals.try_evaluate(end) for end in (cut.lower, cut.upper, cut.step))
                 return None if shape is None else shape[slice(*ends)]
             case ast.Tuple(elts=nodes) | ast.List(elts=nodes):
                 texts = [self.size(one) for one in nodes]
@@ -383,7 +383,7 @@ class Shapes:
             tensor.dtype_said = Evidence(certainty, f"asserted in line {kind.lineno}")
 
     def _dim(self, whole: ast.expr, place: ast.expr, hint: str, node: ast.expr) -> str | None:
-        tensor, at = self.root(whole), self.literals.known(place)
+        tensor, at = self.root(whole), self.literals.try_evaluate(place)
         if tensor is None or type(at) is not int:
             return None
         if at < 0 and tensor.rank is not None:
@@ -415,7 +415,7 @@ class Shapes:
         if tensor is None or tensor.rank not in (None, 2):
             return False
         if isinstance(last, ast.Subscript) and shape_of(last.value) == tensor.name:
-            return bool(self.literals.known(last.slice) == -1)
+            return bool(self.literals.try_evaluate(last.slice) == -1)
         known = tensor.dims.get(-1, tensor.dims.get(1) if tensor.rank == 2 else None)
         return known is not None and self.size(last) == known
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tuner.extensions.draft.python.literals import Literals, assigned
+from tuner.extensions.draft.python.literals import Literals, bindings
 from tuner.model.errors import KernelError
 from tuner.process.files import read_regular
 
@@ -102,7 +102,7 @@ class PythonSource:
     def error(self, message: str, line: int | None, remedy: str | None = None) -> KernelError:
         return KernelError(message, path=self.path, line=line, remedy=remedy)
 
-    def chosen(self, name: str | None) -> PythonKernel:
+    def choose_kernel(self, name: str | None) -> PythonKernel:
         """Choose the kernel by its name, or the only one that is launched.
 
         Raises `KernelError` with the list of them.
@@ -227,14 +227,14 @@ def _sites(tree: ast.Module, kernels: frozenset[str]) -> Iterator[PythonLaunchSi
                 if child.name not in kernels:
                     yield from inside(child, child, owner)
             else:
-                if isinstance(child, ast.Call) and (name := _launched(child)) in kernels:
+                if isinstance(child, ast.Call) and (name := _launched_name(child)) in kernels:
                     yield PythonLaunchSite(name, child, host, owner)
                 yield from inside(child, host, owner)
 
     yield from sorted(inside(tree, None, None), key=lambda site: site.line)
 
 
-def _launched(call: ast.Call) -> str:
+def _launched_name(call: ast.Call) -> str:
     if isinstance(call.func, ast.Subscript) and isinstance(call.func.value, ast.Name):
         return call.func.value.id
     return ""
@@ -257,6 +257,6 @@ def _bindings(body: list[ast.stmt]) -> Iterator[str]:
             for handler in getattr(node, "handlers", ()):
                 yield from _bindings(handler.body)
         else:
-            yield from (name for name, _ in assigned(node))
+            yield from (name for name, _ in bindings(node))
             for target in getattr(node, "targets", ()):
                 yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name))

@@ -104,7 +104,7 @@ class _ReachPlace:
     unit: str | None = "1"
     wanders: bool = False
 
-    def moved(self, by: str) -> _ReachPlace:
+    def move_by(self, by: str) -> _ReachPlace:
         if self.unit is None:
             return replace(self, wanders=True)
         if self.unit.startswith("/"):
@@ -146,13 +146,13 @@ class _ReachReader:
             place = replace(place, wanders=place.wanders or self.text(node) in wandering)
             if by := self.move(node):
                 if self.text(node) not in wandering:
-                    places[self.text(node)] = place.moved(by)
+                    places[self.text(node)] = place.move_by(by)
                 continue
-            top, place = self.climbed(node, place)
+            top, place = self.climb(node, place)
             if alias := self.alias(top):
                 places.setdefault(alias, place)
             else:
-                yield from self.touched(top, place)
+                yield from self.find_reaches(top, place)
 
     def text(self, node: Node | None) -> str:
         return fold(text_of(node, self.masked))
@@ -185,7 +185,7 @@ class _ReachReader:
         inside = (around for around in ancestors(node) if around.start_byte >= self.span[0])
         return (around for around in inside if around.type in _LOOPS)
 
-    def climbed(self, node: Node, place: _ReachPlace) -> tuple[Node, _ReachPlace]:
+    def climb(self, node: Node, place: _ReachPlace) -> tuple[Node, _ReachPlace]:
         """Follow a pointer outwards through casts, sums, `&x[i]` and choices."""
         while (parent := node.parent) is not None:
             sign = self.text(part(parent, "operator"))
@@ -195,11 +195,11 @@ class _ReachReader:
             elif parent.type == "binary_expression" and sign in ("+", "-"):
                 left = part(parent, "left")
                 other = self.text(part(parent, "right") if left == node else left)
-                place = place.moved(other if sign == "+" else f"-({other})")
+                place = place.move_by(other if sign == "+" else f"-({other})")
             elif parent.type == "subscript_expression" and (address := self.address(parent)):
                 if part(parent, "argument") != node:
                     break
-                place, parent = place.moved(self.indices(parent)), address
+                place, parent = place.move_by(self.indices(parent)), address
             elif parent.type == "conditional_expression":
                 if part(parent, "condition") == node:
                     break
@@ -266,12 +266,12 @@ class _ReachReader:
             return self.text(left) if plain and self.text(part(parent, "operator")) == "=" else ""
         return ""
 
-    def touched(self, node: Node, place: _ReachPlace) -> Iterator[Reach]:
+    def find_reaches(self, node: Node, place: _ReachPlace) -> Iterator[Reach]:
         parent = node.parent
         if parent is None or self.is_tested(node, parent):
             return
         if parent.type == "subscript_expression" and part(parent, "argument") == node:
-            yield self.reach(parent, place.moved(self.indices(parent)))
+            yield self.reach(parent, place.move_by(self.indices(parent)))
         elif parent.type == "field_expression" or self.is_dereference(parent):
             yield self.reach(parent, place)
         elif parent.type == "argument_list" and parent.parent is not None:
@@ -340,15 +340,15 @@ class _ReachReader:
             outer = self.reach(node, place)
             for found in self.known[key]:
                 words = _Words(self.masked, own, found, names, called)
-                bounds = tuple(Bound(words.said(b.what), words.said(b.limit)) for b in found.bounds)
+                bounds = tuple(Bound(words.text(b.what), words.text(b.limit)) for b in found.bounds)
                 yield replace(
                     found,
-                    index=_sum(place.offset, words.said(found.index)),
+                    index=_sum(place.offset, words.text(found.index)),
                     bounds=(*bounds, *outer.bounds),
                     at=outer.at,
                     loop_end=outer.loop_end,
                     exact=found.exact and outer.exact,
-                    counts=tuple(words.said(one) for one in found.counts),
+                    counts=tuple(words.text(one) for one in found.counts),
                 )
 
     def is_dereference(self, node: Node) -> bool:
@@ -378,19 +378,19 @@ class _Words:
         self.passed, self.function = passed, function
         self.own = {*_DECLARED.findall(masked, *body)} - {*self.values}
 
-    def said(self, text: str, depth: int = 0) -> str:
+    def text(self, text: str, depth: int = 0) -> str:
         def word(match: re.Match[str]) -> str:
             name = match[0]
             if name in self.passed:
                 return f"({self.passed[name]})"
             if name in self.values and depth < _MAX_DEPTH:
-                return f"({self.said(self.values[name], depth + 1)})"
+                return f"({self.text(self.values[name], depth + 1)})"
             return f"{name}_{self.function}" if name in self.own else name
 
-        return bare_if_wrapped(re.sub(r"(?<![\w.])[A-Za-z_]\w*", word, text))
+        return unwrap_name(re.sub(r"(?<![\w.])[A-Za-z_]\w*", word, text))
 
 
-def bare_if_wrapped(text: str) -> str:
+def unwrap_name(text: str) -> str:
     """Drop the parentheses around a single name."""
     match = re.fullmatch(r"\((\w+)\)", text)
     return match[1] if match else text

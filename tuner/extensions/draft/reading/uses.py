@@ -151,7 +151,7 @@ class _Follower:
             if part(parent, "right") == node:
                 self.alias(part(parent, "left"), _Handle(array), handles, node)
         elif parent.type == "argument_list":
-            self.passed(node, parent, _Handle(array), handles, depth)
+            self.follow_argument(node, parent, _Handle(array), handles, depth)
         elif parent.type == "pointer_expression" or parent.type in (
             "initializer_list", "return_statement", "field_initializer", "initializer_pair",
         ):  # fmt: skip
@@ -180,9 +180,9 @@ class _Follower:
         elif parent.type == "pointer_expression" and not self.is_dereference(parent):
             self.pointer(parent, array, handles, depth)
         elif parent.type == "call_expression":  # a method of the element
-            self.note(array, node, by=self.called(parent))
+            self.note(array, node, by=self.callee_name(parent))
         elif parent.type == "argument_list":
-            self.passed(node, parent, _Handle(array, is_pointer=False), handles, depth)
+            self.follow_argument(node, parent, _Handle(array, is_pointer=False), handles, depth)
         elif reference := self.bound_reference(node, parent):
             self.alias(reference, _Handle(array, is_pointer=False), handles, node)
         else:
@@ -212,7 +212,7 @@ class _Follower:
         else:
             self.note(handle.array, node, by=fold(text_of(declared, self.source.masked)) or "?")
 
-    def passed(
+    def follow_argument(
         self,
         node: Node,
         arguments: Node,
@@ -226,9 +226,9 @@ class _Follower:
             if method := _METHOD.search(before):  # typename Traits::Load(storage).Load(x, values)
                 self.into(method[1], place, node, handle, depth)
             else:
-                self.constructed(node, handle)
+                self.note_constructor(node, handle)
             return
-        name = self.called(call)
+        name = self.callee_name(call)
         if _CASTS.fullmatch(name):
             if handle.is_pointer:
                 self.pointer(call, handle.array, handles, depth)
@@ -236,7 +236,7 @@ class _Follower:
                 self.element(call, handle.array, handles, depth)
             else:
                 self.note(handle.array, node, reads=True)
-        elif known := _known(name, place):
+        elif known := _library_use(name, place):
             if handle.is_pointer or _CHANGES.fullmatch(name):
                 self.note(handle.array, node, reads="r" in known, writes="w" in known)
             else:
@@ -244,7 +244,7 @@ class _Follower:
         elif not _UNTOUCHED.fullmatch(name):
             self.into(name, place, node, handle, depth)
 
-    def constructed(self, node: Node, handle: _Handle) -> None:
+    def note_constructor(self, node: Node, handle: _Handle) -> None:
         if handle.is_pointer:
             self.note(handle.array, node, by="a constructor")
         else:
@@ -307,7 +307,7 @@ class _Follower:
             node, self.source.masked
         ).lstrip().startswith("*")
 
-    def called(self, call: Node) -> str:
+    def callee_name(self, call: Node) -> str:
         return self.name(part(call, "function"))
 
     def name(self, node: Node | None) -> str:
@@ -328,7 +328,7 @@ class _Follower:
         self.touches.append(_Touch(array, node.start_byte, reads, writes, by))
 
 
-def _known(name: str, place: int) -> str:
+def _library_use(name: str, place: int) -> str:
     # what a function of CUDA's or C's does with what it is passed at `place`
     kinds: Iterator[tuple[re.Pattern[str], str]] = iter(
         ((_LOADS, "r"), (_STORES, "w" * (place == 0)), (_CHANGES, "rw"))

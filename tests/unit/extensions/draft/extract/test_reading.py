@@ -8,7 +8,7 @@ import pytest
 
 from tuner.extensions.draft.extract.conditions import PREDEFINED, holds
 from tuner.extensions.draft.extract.items import items_of
-from tuner.extensions.draft.extract.reading import is_plain, read_all, resolved
+from tuner.extensions.draft.extract.reading import is_plain, read_all, resolve_include
 from tuner.model.errors import KernelError
 
 
@@ -71,7 +71,7 @@ def test_a_header_is_found_in_an_include_folder_above(tmp_path: Path) -> None:
     source = tmp_path / "csrc/ops/source.cu"
     source.parent.mkdir(parents=True)
     source.write_text("#include <kit/a.h>\n")
-    found = resolved("kit/a.h", False, source, ())
+    found = resolve_include("kit/a.h", False, source, ())
     assert (found.origin, found.path) == ("own", tmp_path / "include/kit/a.h")
 
 
@@ -91,7 +91,7 @@ def test_a_header_is_found_in_an_include_folder_above(tmp_path: Path) -> None:
     ],
 )
 def test_an_include_leads_somewhere(tmp_path: Path, name: str, quoted: bool, origin: str) -> None:
-    assert resolved(name, quoted, tmp_path / "source.cu", ()).origin == origin
+    assert resolve_include(name, quoted, tmp_path / "source.cu", ()).origin == origin
 
 
 def test_plain_sources_include_the_toolkit_and_the_host_compilers_headers_alone() -> None:
@@ -199,7 +199,7 @@ def test_of_a_frameworks_headers_only_those_with_device_code_are_read(tmp_path: 
     path.write_text("#include <ATen/Tensor.h>\n#include <ATen/Sums.h>\n")
     reading = read_all(path, (tmp_path / "kit",))
     assert [item.name for item in items_of(reading, path)] == ["sums"]
-    assert [include.name for _, _, include in reading.unread("framework")] == ["ATen/Tensor.h"]
+    assert [include.name for _, _, include in reading.list_unread("framework")] == ["ATen/Tensor.h"]
 
 
 def test_a_header_in_angles_is_found_beside_the_source(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def project(folder: Path, *files: str) -> Path:
 
 def test_a_header_that_only_the_build_knows_is_found_by_its_name(tmp_path: Path) -> None:
     project(tmp_path, "core/device/pack.cuh", "csrc/ops/scale.cu")
-    found = resolved("device/pack.cuh", True, tmp_path / "csrc/ops/scale.cu", ())
+    found = resolve_include("device/pack.cuh", True, tmp_path / "csrc/ops/scale.cu", ())
     assert (found.origin, found.is_searched) == ("own", True)
     assert found.path == tmp_path / "core/device/pack.cuh"
 
@@ -228,13 +228,13 @@ def test_a_header_that_only_the_build_knows_is_found_by_its_name(tmp_path: Path)
 def test_of_headers_of_one_name_the_nearest_is_taken(tmp_path: Path) -> None:
     source = "package/csrc/ops/scale.cu"
     project(tmp_path, "csrc/common/pack.h", "package/csrc/common/pack.h", source)
-    found = resolved("pack.h", True, tmp_path / source, ())
+    found = resolve_include("pack.h", True, tmp_path / source, ())
     assert found.path == tmp_path / "package/csrc/common/pack.h"
 
 
 def test_of_headers_that_are_as_near_and_differ_none_is_taken(tmp_path: Path) -> None:
     project(tmp_path, "a/pack.h", "other/pack.h", "csrc/scale.cu")
-    found = resolved("pack.h", True, tmp_path / "csrc/scale.cu", ())
+    found = resolve_include("pack.h", True, tmp_path / "csrc/scale.cu", ())
     assert (found.origin, found.path) == ("missing", None)
 
 
@@ -242,7 +242,7 @@ def test_a_header_is_looked_for_in_no_folder_that_is_no_project(tmp_path: Path) 
     (tmp_path / "near").mkdir()
     (tmp_path / "near/pack.h").write_text("int a;\n")
     (tmp_path / "scale").mkdir()
-    found = resolved("pack.h", True, tmp_path / "scale/scale.cu", ())
+    found = resolve_include("pack.h", True, tmp_path / "scale/scale.cu", ())
     assert found.origin == "missing"
 
 
@@ -252,5 +252,5 @@ def test_a_header_that_was_looked_for_and_is_unreadable_is_not_there(tmp_path: P
     source = tmp_path / "csrc/scale.cu"
     source.write_text('#include "pack.h"\nint b;\n')
     reading = read_all(source)
-    assert [include.name for *_, include in reading.unread("missing")] == ["pack.h"]
+    assert [include.name for *_, include in reading.list_unread("missing")] == ["pack.h"]
     assert not reading.pending

@@ -9,7 +9,7 @@ import pytest
 from torch_here import needs_torch
 
 from tuner.extensions.draft.problems.kernel import skeleton
-from tuner.extensions.draft.problems.statement import Statement, is_stated, statement_of
+from tuner.extensions.draft.problems.statement import Statement, statement_of, states_problem
 from tuner.model.errors import InputError, KernelError
 
 pytestmark = needs_torch
@@ -206,7 +206,7 @@ def test_other_files_state_nothing(tmp_path: Path) -> None:
     path.write_text(
         "def reference(xp, inputs, axes): ...\nclass Model: ...\ndef get_inputs(): ...\n"
     )
-    assert not is_stated(path)
+    assert not states_problem(path)
     with pytest.raises(KernelError, match="states no problem"):
         statement_of(path)
     text = tmp_path / "list.json"
