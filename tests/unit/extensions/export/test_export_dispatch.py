@@ -250,7 +250,7 @@ POWER = "2 ** (T % 3)"
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        ('[T, "ceil_div(D, 1024)"]\n', f'["{POWER}"]\n', [":34: ", POWER, "no equal in C++"]),
+        ('[T, "ceil_div(D, 1024)"]\n', f'["{POWER}"]\n', [":35: ", POWER, "no equal in C++"]),
         ("grid: [T], block: [128]}\np", f'grid: ["{POWER}"], block: [128]}}\np', [":23: ", POWER]),
         ("- D % block == 0", "- ('a' if D > 5 else 'b') == 'a'", [":30: ", "a text that depends"]),
         ("- D % block == 0", "- T < 99999999999999999999", [":30: ", "over 64 bits"]),
