@@ -135,7 +135,7 @@ def briefing(task: KernelTask, now: Situation) -> Briefing:
 
 def current_text(task: KernelTask, now: Situation) -> str:
     """Write what changed since the last round: the base, how it does, why, and what was tried."""
-    told = ranked(now.findings)
+    findings = ranked(now.findings)
     first, *others = (trial.config for trial in now.best.values()) if now.best else (Config(()),)
     shared = {n: v for n, v in first.items() if all(n in o and o[n] == v for o in others)}
     common = shared if others else {}
@@ -145,8 +145,8 @@ def current_text(task: KernelTask, now: Situation) -> str:
         member={one.name: one for one in now.population}[now.shown],
         rows=[_row(task, now, w, common) for w in now.baselines_us] if now.best else [],
         common=common,
-        told=told,
-        lesser=[one.topic for one in now.findings if one not in told],
+        told=findings,
+        lesser=[one.topic for one in now.findings if one not in findings],
         memory=memory_text(now.history),
     )
 
@@ -264,7 +264,7 @@ class Briefer:
         return {w: baselines[w].measurement.median_us for w in self._plan.tuned}
 
     def _member(self, candidate: CandidateRecord) -> BriefedCandidate:
-        made = (one for one in history(self._session) if one.candidate == candidate.name)
+        records = (one for one in history(self._session) if one.candidate == candidate.name)
         return BriefedCandidate(
             name=candidate.name,
             parent=candidate.parent,
@@ -273,6 +273,6 @@ class Briefer:
             summary=member_summary(
                 best_trials(self._session, candidate.name),
                 self._baselines_us(),
-                next(made, None),
+                next(records, None),
             ),
         )

@@ -411,13 +411,13 @@ class ChatClient:
 
     def _usage_of(self, request: Mapping[str, Any], assembly: Assembly, left: int | None) -> Usage:
         """Take the server's count, or an estimate where it has none or one that cannot be."""
-        chars, told = _prompt_chars(request), assembly.usage
-        if told is not None and (
-            told.input_tokens * MOST_TOKEN_CHARS >= chars
-            and told.output_tokens * MOST_TOKEN_CHARS >= assembly.chars
+        chars, usage = _prompt_chars(request), assembly.usage
+        if usage is not None and (
+            usage.input_tokens * MOST_TOKEN_CHARS >= chars
+            and usage.output_tokens * MOST_TOKEN_CHARS >= assembly.chars
         ):
-            self._estimate.learn(chars, told.input_tokens)
-            return told
+            self._estimate.learn(chars, usage.input_tokens)
+            return usage
         written = self._count_written(assembly)
         # What comes beyond the limit that was asked for is neither taken nor counted.
         return Usage(

@@ -63,13 +63,13 @@ class FilesAgent:
 
         Raises `AwaitedError` when the time is up; `go_on` says what to do once they are there.
         """
-        told = PROBLEM if (folder / PROBLEM).exists() else REQUEST
+        file = PROBLEM if (folder / PROBLEM).exists() else REQUEST
         listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
         are = "are" if len(names) > 1 else "is"
         waited_s = 0.0
         before: tuple[float, ...] | None = None
         if _times(folder, names) is None:
-            self._say(f"waiting for {listed} in {folder}: {told} there says what is asked")
+            self._say(f"waiting for {listed} in {folder}: {file} there says what is asked")
         while not self.stop.exists():
             now = _times(folder, names)
             if now is not None and now == before:
@@ -79,7 +79,7 @@ class FilesAgent:
             if self._wait_s is not None and late_s >= self._wait_s:
                 raise AwaitedError(
                     f"no answer yet: {listed} {are} to be written in {folder}",
-                    remedy=f"{folder / told} says what is asked; then {go_on}",
+                    remedy=f"{folder / file} says what is asked; then {go_on}",
                 )
             before = now
             pause_s = POLL_S if now is None else SETTLED_S

@@ -151,10 +151,10 @@ def validate_candidate(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: 
     if not problems and verify:
         problems = list(_wrong(plan, evaluator, [c for _, c in configs], workload))
     if problems:
-        told = (
+        text = (
             _quoting(_without_folder(p, folder), plan.template) for p in problems[:MOST_PROBLEMS]
         )
-        raise RefusedError("\n\n".join(told))
+        raise RefusedError("\n\n".join(text))
 
 
 def _sample(
@@ -211,10 +211,10 @@ def _compile_errors(evaluator: Evaluator, pending: Iterable[Pending]) -> Iterato
     made = [(one, evaluator.ready(one)) for one in pending]
     failed = [(one, outcome) for one, outcome in made if isinstance(outcome, Outcome)]
     over = [outcome for _, outcome in failed if outcome.status is Status.RESOURCE_LIMIT]
-    told = set()
+    reported = set()
     for one, outcome in failed:
-        if outcome.status is not Status.RESOURCE_LIMIT and outcome.reason not in told:
-            told.add(outcome.reason)
+        if outcome.status is not Status.RESOURCE_LIMIT and outcome.reason not in reported:
+            reported.add(outcome.reason)
             yield f"{outcome.status} with {one.config} on {one.workload}: {outcome.reason}"
     if len(over) == len(made):
         yield f"every config tried is over a limit: {over[0].reason}"

@@ -140,8 +140,8 @@ def memory_text(rounds: Sequence[RoundRecord], most: int = MOST_ENTRIES) -> str:
 def _entry(same: Sequence[RoundRecord]) -> str:
     first, *older = same
     tried = first.idea.change or first.idea.hypothesis if first.idea else "no plan"
-    made = f" -> {first.candidate}" if first.candidate else " failed"
-    lines = [one_line(f"- round {first.number}{made}: {tried}", LINE)]
+    outcome = f" -> {first.candidate}" if first.candidate else " failed"
+    lines = [one_line(f"- round {first.number}{outcome}: {tried}", LINE)]
     lines.append("  " + one_line(_result(first), LINE))
     if older:
         numbers = ", ".join(str(one.number) for one in older[:8])

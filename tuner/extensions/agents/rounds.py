@@ -174,8 +174,8 @@ class Rounds:
             for result in self._session.results():
                 self._session.withdraw_result(result.workload)
             # Last: a resumed run takes it for the end of this step.
-            made = CandidateMade(number, plan.candidate, attempt, tuple(problems))
-            self._session.record_event(made)
+            event = CandidateMade(number, plan.candidate, attempt, tuple(problems))
+            self._session.record_event(event)
             return plan
         self._session.record_event(RoundRefused(number, idea.base, tuple(problems)))
         return None
@@ -187,11 +187,11 @@ class Rounds:
             self._profile(plan, number)
         if session.events(RoundRefused, number):
             return
-        made = self._outcome(plan, idea)
-        session.record_event(RoundEnded(number, made))
-        words = [sentence(one) for one in made.moved]
-        if made.speedup is not None:
-            words.insert(0, f"{made.speedup:.2f}x over the baseline")
+        outcome = self._outcome(plan, idea)
+        session.record_event(RoundEnded(number, outcome))
+        words = [sentence(one) for one in outcome.moved]
+        if outcome.speedup is not None:
+            words.insert(0, f"{outcome.speedup:.2f}x over the baseline")
         self._say(f"round {number}: {'; '.join(words) or 'no config ran correctly'}")
 
     @contextmanager

@@ -126,8 +126,8 @@ class Arrays:
         shape = self.shape(reach)
         if shape is None or len(shape) != 1:
             return None
-        told = f"where segments begin and end, line {reach.line}: {name}[{reach.index}]"
-        return (f"{shape[0]} + 1",), (Evidence(LIKELY, told),)
+        note = f"where segments begin and end, line {reach.line}: {name}[{reach.index}]"
+        return (f"{shape[0]} + 1",), (Evidence(LIKELY, note),)
 
     def index_arrays(self, reach: Reach) -> set[str]:
         """List the arrays that say where this one is touched."""
@@ -185,8 +185,8 @@ class Arrays:
             below = [shape[0] for shape in shapes if shape is not None and len(shape) == 1]
             for reach, tables in pointed.items() if len(below) == 1 else ():
                 for table in tables:
-                    told = f"points into {array.name}, line {reach.line}"
-                    found.setdefault(table, (f"indices({below[0]})", told))
+                    note = f"points into {array.name}, line {reach.line}"
+                    found.setdefault(table, (f"indices({below[0]})", note))
         return found
 
     def agree(self, one: Shape, other: Shape) -> bool:
@@ -248,8 +248,8 @@ class Arrays:
         for extent in shape:
             axes = self.axes_of(int(extent)) if extent.isdigit() else (extent,)
             if axes and axes != (extent,):
-                told = f"{extent} is {' * '.join(axes)} wherever it is launched"
-                notes.append(Evidence(LIKELY, told))
+                note = f"{extent} is {' * '.join(axes)} wherever it is launched"
+                notes.append(Evidence(LIKELY, note))
             elif extent.isdigit() and int(extent) > 1:
                 notes.append(Evidence(GUESSED, f"{extent} is a number in the source, no axis"))
             extents += axes or (extent,)

@@ -39,15 +39,15 @@ class SourceDrafter:
         if kernel.suffix == ".py":
             from tuner.extensions.draft.python.drafting import draft_python
 
-            made = draft_python(kernel, Path(), tuple(names))
+            drafted = draft_python(kernel, Path(), tuple(names))
         else:
             asked = Asked(tuple(names), tuple(instantiate), tuple(include))
             with NvrtcPool(1, cache=Cache()) as pool:
-                made = draft_source(kernel, asked=asked, compiler=lambda: pool)
-        for path in made.written:
+                drafted = draft_source(kernel, asked=asked, compiler=lambda: pool)
+        for path in drafted.written:
             say(f"drafted {path}")
-        space = require_one(made)
-        made.require_filled(f"{program_name()} check {shlex.quote(str(space))}")
+        space = require_one(drafted)
+        drafted.require_filled(f"{program_name()} check {shlex.quote(str(space))}")
         return space
 
     def read_problem(self, problem: Path) -> ProblemTask:

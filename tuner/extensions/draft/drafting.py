@@ -210,12 +210,12 @@ def draft_source(
     for start, end in source.reachable([kernel]):
         require_body(kernel.name, path, lines.at(start), source.masked[start:end])
     stem = stem_of(path, asked.kernels, folder)
-    made = _compiling(source, kernel.name, folder, compiler(), stem=stem, problem=asked.problem)
-    names = (made.launched,) if made.launched is not None else ()
+    drafted = _compiling(source, kernel.name, folder, compiler(), stem=stem, problem=asked.problem)
+    names = (drafted.launched,) if drafted.launched is not None else ()
     request = CompileRequest(hide_host_code(source), names, _ARCHITECTURE)
     elsewhere = HostLaunch.of(source, kernel).is_guessed and siblings(path, (path,))
     # what a launch passes says what a template's arguments are
-    is_open = bool(kernel.template) and made.launched is None
+    is_open = bool(kernel.template) and drafted.launched is None
     is_whole = compiler().submit(request).result().ok
     if elsewhere or is_open or not is_whole:
         try:
@@ -226,7 +226,7 @@ def draft_source(
         except KernelError:
             # no better for it: what else is wrong with the file itself, `tune check` tells
             require_closed(path, source.text)
-    return write_draft(made, force=force)
+    return write_draft(drafted, force=force)
 
 
 def _takes_members(source: SourceFile, kernel: KernelFunction) -> bool:
@@ -357,10 +357,10 @@ def _draft_extraction(
         names = ", ".join(instance.kernel.name for instance in unit.instances)
         return Drafted(names, None, (target,), left_out=unit.left_out, notes=_by_hand(unit))
     kernel = unit.instances[0].kernel.name
-    made = _compiling(unit.source, kernel, folder, compiler, options, problem=asked.problem)
+    drafted = _compiling(unit.source, kernel, folder, compiler, options, problem=asked.problem)
     first = LineIndex(unit.unit).at(len(unit.unit) - 1) + 1
-    made = replace(made, space_yaml=relocate_lines(made.space_yaml, unit.places, first))
-    done = write_draft(made, force=force, unit={target: unit.unit})
+    drafted = replace(drafted, space_yaml=relocate_lines(drafted.space_yaml, unit.places, first))
+    done = write_draft(drafted, force=force, unit={target: unit.unit})
     instance = unit.instances[0]
     notes = [f"instantiation: {instance.name}"] if instance.arguments else []
     if instance.guessed:
@@ -433,9 +433,9 @@ def _compiling(
     problem: Path | None = None,
 ) -> Draft:
     """Draft with all that a thread could do at once, or without where that does not compile."""
-    made = draft(source, kernel, folder, options, stem=stem, problem=problem)
-    if _compiles(made, compiler, options):
-        return made
+    drafted = draft(source, kernel, folder, options, stem=stem, problem=problem)
+    if _compiles(drafted, compiler, options):
+        return drafted
     return draft(source, kernel, folder, options, stem=stem, problem=problem, loops=False)
 
 

@@ -98,8 +98,8 @@ class IndexSite:
         return None
 
     def expand(self, text: str) -> str:
-        told = plain(text)
-        return fold(plain(self.variables.get(told, told)))
+        name = plain(text)
+        return fold(plain(self.variables.get(name, name)))
 
     def ends(self, limit: str) -> Iterator[tuple[str, str]]:
         # what a limit is a sum of: any start, and a size that is known
@@ -259,8 +259,8 @@ class IndexSite:
     def count_shape(self, text: str, counts: Sequence[str]) -> Shape | None:
         """Go by a number handed on with a place: of `n - i` elements from i on there are n."""
         for count in counts:
-            told = self.variables.get(plain(count), count)
-            parsed = parse_expression(told)
+            code = self.variables.get(plain(count), count)
+            parsed = parse_expression(code)
             for node in walk(parsed[1]) if parsed is not None else ():
                 sign = node.child_by_field_name("operator")
                 left = node.child_by_field_name("left")

@@ -158,9 +158,9 @@ class _Reading:
 
     def guessed_dtype(self, parameter: KernelParameter, dtype: str | None) -> tuple[Evidence, ...]:
         names = [n for n in self.launch.site.guessed if n in IDENTIFIER.findall(parameter.c_type)]
-        told = "for no launch says it; `tune init --instantiate` takes another"
+        note = "for no launch says it; `tune init --instantiate` takes another"
         return tuple(
-            Evidence(GUESSED, f"dtype {dtype}: {name} is a guess, {told}") for name in names
+            Evidence(GUESSED, f"dtype {dtype}: {name} is a guess, {note}") for name in names
         )
 
     def limit(self) -> str:
@@ -195,8 +195,8 @@ class _Reading:
         names = {parameter.name, plain(passed), plain(self.launch.follow(passed))}
         stated = stated_default(masked, tuple(sorted(names)))
         if stated is not None:
-            told = f"the default in line {LineIndex(masked).at(stated[1])}"
-            evidence = (Evidence(LIKELY, told),)
+            note = f"the default in line {LineIndex(masked).at(stated[1])}"
+            evidence = (Evidence(LIKELY, note),)
             return DraftArgument(parameter, dtype, value=stated[0], evidence=evidence)
         evidence = (Evidence(GUESSED, "a usual number, for whoever calls the host code says it"),)
         value = usual(parameter.name, dtype, besides)
@@ -244,25 +244,25 @@ class _Reading:
             return ("input" if parameter.name else "output"), Evidence(SURE, "const")
         if use.handed is not None and (read is None or written is None):
             by, line = use.handed
-            told = f"{use.role} by the name of {by}" if use.assumed else f"handed to {by}"
-            return use.role, Evidence(GUESSED, f"{told}, line {line}")
+            note = f"{use.role} by the name of {by}" if use.assumed else f"handed to {by}"
+            return use.role, Evidence(GUESSED, f"{note}, line {line}")
         if read is None and written is None:
             return use.role, Evidence(GUESSED, "nothing here reads or writes it")
         reaches = self.arrays.reaches.get(parameter.name, [])
         scattered = [r for r in reaches if r.writes and self.arrays.index_arrays(r)]
         if read is None and scattered:
-            told = f"written only where others point, line {scattered[0].line}"
-            return "inout", Evidence(GUESSED, told)
+            note = f"written only where others point, line {scattered[0].line}"
+            return "inout", Evidence(GUESSED, note)
         if read is None or written is None:
             return use.role, Evidence(
                 SURE,
                 f"written, line {written}" if written else f"read, line {read}, and not written",
             )
-        told = f"read, line {read}, and written, line {written}"
+        note = f"read, line {read}, and written, line {written}"
         if reads_own_results(reaches, self.launch.source.masked):
-            return "output", Evidence(LIKELY, f"{told}: its own results")
+            return "output", Evidence(LIKELY, f"{note}: its own results")
         looped = any(one.writes and one.loop_end for one in reaches)
-        return use.role, Evidence(LIKELY if written < read or looped else SURE, told)
+        return use.role, Evidence(LIKELY if written < read or looped else SURE, note)
 
 
 def reads_own_results(reaches: Sequence[Reach], masked: str) -> bool:

@@ -71,16 +71,16 @@ def command(
     refuse_opencl(kernel_file, "`tune init`")
     names = tuple(name.strip() for name in (kernel or "").split(",") if name.strip())
     if kernel_file.suffix == ".py" and not states_problem(kernel_file):
-        made = draft_python(kernel_file, out, names, force=force)
-        click.echo(json.dumps(as_object(made)) if as_json else as_text(made))
+        drafted = draft_python(kernel_file, out, names, force=force)
+        click.echo(json.dumps(as_object(drafted)) if as_json else as_text(drafted))
         return
     asked = Asked(names, instantiate, include, problem)
     with NvrtcPool(1, cache=Cache()) as pool:
         if kernel_file.suffix in (".py", ".json"):
-            made = draft_problem(kernel_file, out, compiler=lambda: pool, force=force)
+            drafted = draft_problem(kernel_file, out, compiler=lambda: pool, force=force)
         else:
-            made = draft_source(kernel_file, out, asked, compiler=lambda: pool, force=force)
-    click.echo(json.dumps(as_object(made)) if as_json else as_text(made))
+            drafted = draft_source(kernel_file, out, asked, compiler=lambda: pool, force=force)
+    click.echo(json.dumps(as_object(drafted)) if as_json else as_text(drafted))
 
 
 def as_object(made: Drafted) -> dict[str, object]:

@@ -397,8 +397,8 @@ class _Loops:
             alone = not masked[start:at].strip()
             text = f"//% if {name}\n#pragma unroll @{{ {name} }}@\n//% endif\n"
             edits.append(Edit(start, start, text) if alone else Edit(at, at, f"\n{text}"))
-        told = " and ".join(str(lines.at(at)) for at in found)
-        note = f"the loop of line {told}; 0 leaves it to the compiler"
+        places = " and ".join(str(lines.at(at)) for at in found)
+        note = f"the loop of line {places}; 0 leaves it to the compiler"
         yield TunableConstant(name, _UNROLLS, 0, note, tuple(edits), is_work=True)
 
     def is_constant(self, loop: Node) -> bool:

@@ -117,9 +117,9 @@ def split_maps(launch: HostLaunch) -> tuple[HostLaunch, tuple[DraftMap, ...]]:
     passed = launch.passed
     calls = [*_calls(launch.source.masked)]
     mapped = parameters[len(parameters) - count :]
-    made = tuple(_read_map(launch, one, passed.get(one.name, one.name), calls) for one in mapped)
+    maps = tuple(_read_map(launch, one, passed.get(one.name, one.name), calls) for one in mapped)
     kernel = replace(launch.kernel, parameters=parameters[: len(parameters) - count])
-    return replace(launch, kernel=kernel), made
+    return replace(launch, kernel=kernel), maps
 
 
 def _calls(masked: str) -> Iterator[tuple[int, list[str]]]:

@@ -158,8 +158,8 @@ class Service:
             return _result(f"{question.recap}\n\nRound {question.round} is open. {_READ}")
         if run.over:
             return _result_of_end(run)
-        told = "\n".join(f"- {note}" for note in run.watch.notes[noted:])
-        return _result(f"{told}\n\n{_busy(run)}")
+        notes = "\n".join(f"- {note}" for note in run.watch.notes[noted:])
+        return _result(f"{notes}\n\n{_busy(run)}")
 
     async def _finish(self, context: Context) -> types.CallToolResult:
         run = self._runner.current

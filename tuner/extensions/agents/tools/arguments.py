@@ -220,19 +220,19 @@ def check_arguments(model: type[_Model], name: str, arguments: Mapping[str, Any]
     """Check a tool's arguments; null is as absent. Raises `InputError` with all mistakes."""
     given = {key: value for key, value in arguments.items() if value is not None}
     try:
-        made = model.model_validate(given)
+        parsed = model.model_validate(given)
     except ValidationError as error:
         problems = {_where(one): _problem(one, model) for one in error.errors()}
         lines = "\n".join([*problems.values()][:MOST_PROBLEMS])
         raise InputError(f"wrong arguments of {name}:\n{lines}") from error
-    for key, value in made.model_dump().items():
+    for key, value in parsed.model_dump().items():
         parts = (
             [one for pair in value.items() for one in pair] if isinstance(value, dict) else [value]
         )
         text = "".join(one for one in parts if isinstance(one, str))
         if any("\ud800" <= one <= "\udfff" for one in text):
             raise InputError(f"wrong arguments of {name}:\n- {key}: half of a UTF-16 character")
-    return made
+    return parsed
 
 
 def _where(error: Any) -> str:

@@ -87,15 +87,15 @@ def offers(info: DeviceInfo, limits: ToolLimits) -> tuple[Offer, ...]:
         ("read_notes", NotesArguments,
          f"Read a note on GPUs and on this program. {notes}."),
     )  # fmt: skip
-    made = []
+    tools = []
     for name, model, text in listed:
         if name in lacking:
             continue
         about = f"{text} {_DRAFT}" if "template" in model.model_fields else text
         of_lines = "first_line" in model.model_fields
         rest = "ask for fewer lines with first_line and last_line" if of_lines else "ask for less"
-        made.append(Offer(Tool(name, about, schema(model)), model, rest))
-    return tuple(made)
+        tools.append(Offer(Tool(name, about, schema(model)), model, rest))
+    return tuple(tools)
 
 
 class ToolSession:

@@ -85,12 +85,12 @@ def _plain(kernel: SourceItem, macros: Mapping[str, Macro]) -> SourceItem:
             edits.append(((start + at, start + at + len(piece)), accessor.parameters(name)))
     if not found:
         return kernel
-    made = _rewrite_indices(kernel, end, found)
-    if made is None:
+    item = _rewrite_indices(kernel, end, found)
+    if item is None:
         return kernel
     for span, new in reversed(edits):
-        made = _replace_span(made, span, new)
-    return replace(made, head=made.code[: made.code.index("{")])
+        item = _replace_span(item, span, new)
+    return replace(item, head=item.code[: item.code.index("{")])
 
 
 def _read_declaration(piece: str, macros: Mapping[str, Macro]) -> tuple[str, _Accessor] | None:
@@ -120,10 +120,10 @@ def _rewrite_indices(
     uses = re.compile(rf"(?<![\w.>])(?:{'|'.join(accessors)})\b")
     for match in reversed([*uses.finditer(kernel.code, start)]):
         name = match[0]
-        made = _use(kernel.code, match.end(), name, accessors[name])
-        if made is None:
+        use = _use(kernel.code, match.end(), name, accessors[name])
+        if use is None:
             return None
-        end, text = made
+        end, text = use
         kernel = _replace_span(kernel, (match.start(), end), text)
     return kernel
 
@@ -169,10 +169,10 @@ def _term(index: str) -> str:
 def _host(item: SourceItem) -> SourceItem:
     kept: dict[str, str] = {}
     for match in reversed([*_MADE.finditer(item.code)]):
-        made = _rewrite_argument(item.code, match)
-        if made is None:
+        argument = _rewrite_argument(item.code, match)
+        if argument is None:
             continue
-        end, text = made
+        end, text = argument
         variable = _KEPT.search(item.code[: match.start()])
         if variable is not None:
             kept[variable[1]] = text

@@ -116,9 +116,9 @@ class Calls:
         if match := _TYPED.search(text):
             return CType(CType.of(match[1]).base, 1)
         if (match := _MADE.match(text)) and closing(text, match.end()) == len(text):
-            made = CType.of(match[1])
-            is_type = text[match.end()] == "{" or self._is_type(made.base, at)
-            return made if is_type else None
+            c_type = CType.of(match[1])
+            is_type = text[match.end()] == "{" or self._is_type(c_type.base, at)
+            return c_type if is_type else None
         # `x + offset` is a pointer where x is
         first = re.split(r"\s*[-+]\s*", text, maxsplit=1)[0]
         inner = self.type_of(first, at, depth + 1) if first not in ("", text) else None

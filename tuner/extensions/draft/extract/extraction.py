@@ -230,10 +230,10 @@ def _extract_unit(
     for kernel in picked:
         at = kept.index(kernel)
         kept[at], structs[kernel.names[-1]] = unpack_vectors(kernel)
-        made = open_struct(kept[at], kept, code, _launch_names(instances))
-        if made is not None:
-            kept[at : at + 1] = made[0]
-            structs[kernel.names[-1]] += (made[1],)
+        opened = open_struct(kept[at], kept, code, _launch_names(instances))
+        if opened is not None:
+            kept[at : at + 1] = opened[0]
+            structs[kernel.names[-1]] += (opened[1],)
     files = tuple(dict.fromkeys(item.path for item in kept))
     instances = tuple(
         replace(one, arguments=tuple(qualify_names(text, kept) for text in one.arguments))

@@ -102,8 +102,8 @@ class Guesses:
         text = self.source.masked[slice(*template.span)]
         own = rf"\b{name}\s*(?:<[^;{{}}()]*>)?"
         found = {match[1] for match in re.finditer(rf"{own}\s*::\s*(?:template\s+)?(\w+)", text)}
-        made = [m[1] for m in re.finditer(rf"{own}\s+(\w+)\s*(?=[;({{])", text)]
-        called = "|".join([*values, *made])
+        names = [m[1] for m in re.finditer(rf"{own}\s+(\w+)\s*(?=[;({{])", text)]
+        called = "|".join([*values, *names])
         if re.search(rf"{own}\s*(?:\(\s*\)|\{{\s*\}})\s*\(", text) or (
             called and re.search(rf"(?<![\w.>])(?:{called})\s*\((?!\s*\))", text[text.find("{") :])
         ):

@@ -403,10 +403,10 @@ def _guess_instances(
         own = {name: text for name, text in one.items() if not text.endswith(" bytes")}
         width = _element_bytes(kernel, own.values(), host.source.aliases)
         own |= {name: in_elements(text, width) for name, text in one.items() if name not in own}
-        made = _instance(kernel, stated, site, {**known, **own}, host)
-        if "" not in made.arguments:
+        instance = _instance(kernel, stated, site, {**known, **own}, host)
+        if "" not in instance.arguments:
             pairs = zip(kernel.template, values, strict=True)
-            yield replace(made, guessed=tuple(p.name for p, value in pairs if not value))
+            yield replace(instance, guessed=tuple(p.name for p, value in pairs if not value))
 
 
 def _element_bytes(kernel: KernelFunction, types: Iterable[str], aliases: Mapping[str, str]) -> int:

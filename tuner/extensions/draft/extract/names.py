@@ -206,8 +206,8 @@ def _expand_frameworks(text: str, masked: str, own: frozenset[str]) -> Iterator[
             strings: list[str] = []
             arguments, _ = listed(without_strings(text[match.end() : end], strings), 0)
             lines = "\n" * masked.count("\n", match.start(), end)
-            made = with_strings(expand_macro(macro, arguments, {}), strings)
-            yield (match.start(), end), made + lines
+            expansion = with_strings(expand_macro(macro, arguments, {}), strings)
+            yield (match.start(), end), expansion + lines
 
 
 _DISPATCHES = re.compile(

@@ -375,9 +375,9 @@ class _Arguments:
         passed |= {one.arg: one.value for one in call.keywords if one.arg}
         for name, node in passed.items():
             value = bound.get(node.id) if isinstance(node, ast.Name) else node
-            made = sizes_of(value) if value is not None else None
-            if made is not None and name in self.shapes.tensors:
-                yield name, *made
+            sizes = sizes_of(value) if value is not None else None
+            if sizes is not None and name in self.shapes.tensors:
+                yield name, *sizes
 
     def _handed_dtypes(self) -> dict[str, tuple[str, Evidence]]:
         found: dict[str, tuple[str, Evidence]] = {}

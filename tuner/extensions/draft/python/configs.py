@@ -140,14 +140,14 @@ def _read_autotune(source: PythonSource, kernel: PythonKernel, call: ast.Call) -
     full = [{o.name: v for o in tunables if (v := one[o.name]) is not None} for one in choices]
     distinct = [dict(pairs) for pairs in dict.fromkeys(tuple(one.items()) for one in full)]
     others = [one for one in distinct[1:] if len(one) == len(tunables)]
-    hook, told = _hook(made)
+    hook, hook_notes = _hook(made)
     left += _passed_too(source, kernel, {*names})
     return TunedConfigs(
         tuple(tunables),
         tuple(left),
         _choose_suggestions(tunables, others),
         hook,
-        (*notes, *told, *_ignored_keywords(call)),
+        (*notes, *hook_notes, *_ignored_keywords(call)),
     )
 
 
@@ -191,8 +191,8 @@ def _hook(made: Sequence[Made]) -> tuple[str, list[str]]:
     line = made[0].line
     if len(hooks) == 1 and (hook := hooks.pop()).isidentifier():
         return hook, [f"pre_hook {hook} (line {line}) is kept: launch calls it before the kernel"]
-    told = ", ".join(sorted(hooks)) or "a function without a name"
-    return "", [f"pre_hook (line {line}: {told}) is not kept: call it in launch, if it is needed"]
+    names = ", ".join(sorted(hooks)) or "a function without a name"
+    return "", [f"pre_hook (line {line}: {names}) is not kept: call it in launch, if it is needed"]
 
 
 def _ignored_keywords(call: ast.Call) -> Iterator[str]:

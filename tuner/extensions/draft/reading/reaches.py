@@ -277,10 +277,10 @@ class _ReachReader:
         elif parent.type == "argument_list" and parent.parent is not None:
             called = _name(part(parent.parent, "function"))
             if _ELEMENT_CALLS.fullmatch(called):
-                made = self.reach(parent, place)
+                reach = self.reach(parent, place)
                 reads, writes = not called.startswith("__st"), not called.startswith("__ld")
                 adds = _ATOMIC_SUM.fullmatch(called) is not None
-                yield replace(made, reads=reads, writes=writes, adds=adds)
+                yield replace(reach, reads=reads, writes=writes, adds=adds)
                 return
             inside = [*self.inside(called, parent, node, place)]
             others = tuple(self.text(one) for one in parent.named_children if one != node)
