@@ -15,28 +15,7 @@ from tuner.model.kernel import KernelSpec
 from tuner.space.load import load_definition
 
 BODY = "y[row * K + c] = x[row * K + c] + w[c];"
-SPACE = """version: 1
-kernel: add
-source: add.cu
-reference: add.py
-template: add.cu.j2
-axes: [T, K]
-arguments:
-  - {name: y, dtype: float32, shape: [T, K], role: output}
-  - {name: x, dtype: float32, shape: [T, K], role: input}
-  - {name: w, dtype: float32, shape: [K], role: input}
-  - {name: i, dtype: int32, shape: [T], role: input}
-  - {name: K, dtype: int32, value: K}
-workloads:
-  tuned: [{T: 3, K: 70}]
-  edge_cases: [{T: 5, K: 33}]
-min_bytes: T * K * 8
-baseline:
-  launch: [{kernel: add, grid: [T], block: [64]}]
-parameters: {block_size: [64]}
-launch: [{kernel: add, grid: [T], block: [block_size]}]
-tolerance: {y: {relative: 1.0e-5}}
-"""
+SPACE = (Path(__file__).parent / "data/add.yaml").read_text(encoding="utf-8")
 
 
 def spec(folder: Path, body: str = BODY, before: str = "", **changes: str) -> KernelSpec:

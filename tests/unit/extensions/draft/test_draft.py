@@ -326,23 +326,6 @@ def test_a_constant_that_is_compared_with_the_architecture_is_no_parameter() -> 
     assert made.parameters == ("tile",)
 
 
-def test_a_helper_of_pytorch_for_the_grid_is_known() -> None:
-    made = snippet(
-        "__global__ void k(float* x, int n) { x[blockIdx.x] = n; }\nvoid f(float* x, int n) {"
-        " k<<<at::cuda::detail::GET_BLOCKS(n), CUDA_NUM_THREADS>>>(x, n); }\n"
-    )
-    assert 'grid: ["ceil_div(n, 1024)"]' in made.space_yaml
-    assert "block: [1024]" in made.space_yaml
-
-
-def test_the_limit_of_a_block_is_on_the_whole_of_it() -> None:
-    made = snippet(
-        "__global__ void k(float* x, int n) { x[threadIdx.x] = n; }\n"
-        "void f(float* x, int n) { dim3 b(n >= 512 ? 512 : n); k<<<1, b>>>(x, n); }\n"
-    )
-    assert '"(512 if n >= 512 else n) <= 1024"' in made.space_yaml
-
-
 def test_text_that_a_template_would_read_as_its_own_is_spaced_out() -> None:
     made = snippet(
         "/*# heading #*/\n//% not a statement\n/*% nor this %*/\n// mail @{me}@\n#define TILE 8\n"
@@ -414,21 +397,6 @@ def test_of_a_switch_the_case_that_is_asked_for_is_launched() -> None:
     assert (launch["kernel"], launch["block"]) == ("k<256>", [256])
 
 
-def test_a_launch_that_a_size_nobody_knows_decides_on_is_a_guess_that_names_the_other() -> None:
-    made = snippet(TWO_LAUNCHES)
-    assert "launch:  # guessed: line 8, where n <= 1024; otherwise line 10" in made.space_yaml
-
-
-def test_a_second_launch_under_the_same_condition_makes_the_first_no_guess() -> None:
-    twice = TWO_LAUNCHES.replace("if (n <= 1024) {", "if (n <= 0) return;").replace("} else {", "")
-    assert "launch:  # sure: line 8" in snippet(twice.rpartition("}")[0]).space_yaml
-
-
-def test_sizes_that_lead_to_another_launch_are_no_workloads() -> None:
-    made = snippet(TWO_LAUNCHES + "int main() { float *x, *y; go(y, x, 100); go(y, x, 1 << 20); }")
-    assert "tuned: [{n: 100}]" in made.space_yaml
-
-
 def test_blanks_in_comments_do_not_count() -> None:
     text = (
         "# FILL_IN is a blank\na: 1  # FILL IN: was FILL_IN\nb: FILL_IN\nc: [FILL_IN]  # FILL IN: c"
@@ -462,16 +430,6 @@ def test_a_block_that_the_host_computes_or_is_handed_is_a_parameter(
     assert block in str(data(made)["launch"])
 
 
-def test_a_block_that_is_guessed_says_so_in_the_launch_of_the_source() -> None:
-    made = snippet(
-        "__global__ void k(float* x, int n)\n"
-        "{ for (int i = threadIdx.x; i < n; i += blockDim.x) x[i] = 1; }\n"
-        "void f(float* x, int n) { k<<<1, pick(n)>>>(x, n); }\n"
-    )
-    assert "block: [256]  # guessed: the source says pick(n)\n" in made.space_yaml
-    assert "block: [block_size]\n" in made.space_yaml
-
-
 def test_flags_of_what_is_computed_are_left_out_and_said_so() -> None:
     made = snippet(
         "template <bool kCausal, bool kUseSmem>\n__global__ void k(float* x)"
@@ -480,15 +438,6 @@ def test_flags_of_what_is_computed_are_left_out_and_said_so() -> None:
     )
     assert made.parameters == ("use_smem",)
     assert "# kCausal = true (line 1) is left out: it says what is computed" in made.space_yaml
-
-
-def test_a_number_of_elements_in_the_launch_is_the_parameter() -> None:
-    made = snippet(
-        "template <int VEC> __global__ void k(float* x, int n)\n"
-        "{ int i = threadIdx.x; x[i * VEC] = n; }\n"
-        "void f(float* x, int n) { k<4><<<n / 4 / 128, 128>>>(x, n); }\n"
-    )
-    assert "n // vec // 128" in str(data(made)["launch"])
 
 
 @pytest.mark.parametrize("block", ["dim3 threads(256);", "dim3 threads{256, 1};"])
@@ -539,10 +488,52 @@ def test_what_the_host_computes_from_a_constant_follows_it() -> None:
     assert launch["block"] == ["min(width, 256)"]
 
 
-def test_a_flag_of_what_the_data_is_says_what_is_computed() -> None:
-    assert (
-        "kIsCircularBuffer = true (line 4) is left out: it says what" in snippet(GROUPS).space_yaml
-    )
+TWICE = TWO_LAUNCHES.replace("if (n <= 1024) {", "if (n <= 0) return;").replace("} else {", "")
+# sources, and what the draft of each says
+SAID = {
+    "a helper of PyTorch for the grid is known": (
+        "__global__ void k(float* x, int n) { x[blockIdx.x] = n; }\nvoid f(float* x, int n) {"
+        " k<<<at::cuda::detail::GET_BLOCKS(n), CUDA_NUM_THREADS>>>(x, n); }\n",
+        'grid: ["ceil_div(n, 1024)"]', "block: [1024]",
+    ),
+    "the limit of a block is on the whole of it": (
+        "__global__ void k(float* x, int n) { x[threadIdx.x] = n; }\n"
+        "void f(float* x, int n) { dim3 b(n >= 512 ? 512 : n); k<<<1, b>>>(x, n); }\n",
+        '"(512 if n >= 512 else n) <= 1024"',
+    ),
+    "a launch that a size nobody knows decides on is a guess that names the other": (
+        TWO_LAUNCHES, "launch:  # guessed: line 8, where n <= 1024; otherwise line 10",
+    ),
+    "a second launch under the same condition makes the first no guess": (
+        TWICE.rpartition("}")[0], "launch:  # sure: line 8",
+    ),
+    "sizes that lead to another launch are no workloads": (
+        TWO_LAUNCHES + "int main() { float *x, *y; go(y, x, 100); go(y, x, 1 << 20); }",
+        "tuned: [{n: 100}]",
+    ),
+    "a block that is guessed says so in the launch of the source": (
+        "__global__ void k(float* x, int n)\n"
+        "{ for (int i = threadIdx.x; i < n; i += blockDim.x) x[i] = 1; }\n"
+        "void f(float* x, int n) { k<<<1, pick(n)>>>(x, n); }\n",
+        "block: [256]  # guessed: the source says pick(n)\n", "block: [block_size]\n",
+    ),
+    "a number of elements in the launch is the parameter": (
+        "template <int VEC> __global__ void k(float* x, int n)\n"
+        "{ int i = threadIdx.x; x[i * VEC] = n; }\n"
+        "void f(float* x, int n) { k<4><<<n / 4 / 128, 128>>>(x, n); }\n",
+        "n // vec // 128",
+    ),
+    "a flag of what the data is says what is computed": (
+        GROUPS, "kIsCircularBuffer = true (line 4) is left out: it says what",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_draft_says(name: str) -> None:
+    text, *said = SAID[name]
+    drafted_text = snippet(text).space_yaml
+    assert [one for one in said if one not in drafted_text] == []
 
 
 def test_a_flag_that_goes_with_other_shared_memory_is_left_out() -> None:

@@ -194,15 +194,6 @@ def test_the_page_on_drafts_shows_what_comes_out() -> None:
     assert blanks(made.space_yaml) == []
 
 
-def test_a_shape_never_depends_on_what_is_tuned() -> None:
-    text = (
-        "#define BLOCK 128\n__global__ void k(float* part, const float* x, int n) {\n"
-        "  if (threadIdx.x == 0) part[blockIdx.x] = x[0]; }\n"
-        "void f(float* p, int n) { k<<<(n + BLOCK - 1) / BLOCK, BLOCK>>>(p, p, n); }\n"
-    )
-    assert "shape: [FILL_IN]" in argument(text, "part")
-
-
 def test_a_size_that_memory_is_asked_for_by_is_no_choice() -> None:
     made = snippet(
         "#define COUNT 4096\n__global__ void k(float* x)\n"
@@ -259,17 +250,6 @@ def test_of_numbers_that_only_a_caller_knows_no_two_are_equal() -> None:
         assert f"value: {value}}}  # guessed: " in argument(text, name)
 
 
-def test_a_null_pointer_is_passed_as_zero_and_an_offset_of_zero_is_no_size() -> None:
-    text = (
-        "__global__ void k(float* y, const float* bias, int from, int n)\n"
-        "{ int i = threadIdx.x; if (i < n) y[i] = bias ? bias[i] : from; }\n"
-        "void f(float* p, int n) { k<<<1, 64>>>(p, nullptr, 0, n); }\n"
-    )
-    assert "dtype: int64, value: 0}  # sure: a null pointer, line 3" in argument(text, "bias")
-    assert "value: 0}  # sure: line 3" in argument(text, "from")
-    assert "axes: [n]\n" in snippet(text).space_yaml
-
-
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
     [
@@ -284,14 +264,6 @@ def test_a_null_pointer_is_passed_as_zero_and_an_offset_of_zero_is_no_size() -> 
 def test_the_tolerance_follows_from_the_dtype(dtype: str, tolerance: str) -> None:
     text = f"__global__ void k({dtype}* y, int n) {{ int i = threadIdx.x; if (i < n) y[i] = n; }}"
     assert f"  y: {{{tolerance}}}" in snippet(text).space_yaml
-
-
-def test_a_vector_width_says_how_far_it_may_go() -> None:
-    text = (
-        "#define VEC 2\n__global__ void k(__half* y, int n)\n"
-        "{ int i = threadIdx.x * VEC; if (i < n) y[i] = n; }"
-    )
-    assert "  vec: [1, 2, 4, 8]  # VEC, line 1; at most 16" in snippet(text).space_yaml
 
 
 @pytest.mark.parametrize(
@@ -359,18 +331,6 @@ def test_a_number_that_axes_always_make_is_written_as_those_axes(size: str) -> N
     assert "rows * cols wherever it is launched" in row
 
 
-def test_a_number_beside_an_axis_is_a_guess_and_says_so() -> None:
-    text = (
-        "__global__ void k(float* y, int rows) { int c = threadIdx.x;\n"
-        "  if (c < 96) y[blockIdx.x * 96 + c] = 1; }\n"
-        "void f(float* y, int rows) { k<<<rows, 96>>>(y, rows); }\n"
-    )
-    row = argument(text, "y")
-    assert "shape: [rows, 96]" in row
-    assert "# guessed: " in row
-    assert "96 is a number in the source, no axis" in row
-
-
 @pytest.mark.parametrize(
     ("declared", "blank"),
     [
@@ -430,34 +390,77 @@ SAXPY = "__global__ void k(float* y, const float* x, float a, int n) "
 SAXPY += "{ int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = a * x[i]; }\n"
 
 
-def test_a_launch_with_space_before_its_arguments_passes_them() -> None:
-    host = "int main() { const int size = 64; const float by = 0.25f;\n"
-    text = SAXPY + host + "k<<<1, 64>>> (\n  p, p,\n  by, size); }"
-    assert "value: 0.25}  # sure: passed in line 3" in argument(text, "a")
-    assert "tuned: [{n: 64}]" in snippet(text).space_yaml
+# sources, and what a line of each draft says: of an argument, where there is its name
+SAID = {
+    "a shape never depends on what is tuned": (
+        "#define BLOCK 128\n__global__ void k(float* part, const float* x, int n) {\n"
+        "  if (threadIdx.x == 0) part[blockIdx.x] = x[0]; }\n"
+        "void f(float* p, int n) { k<<<(n + BLOCK - 1) / BLOCK, BLOCK>>>(p, p, n); }\n",
+        {"part": ["shape: [FILL_IN]"]},
+    ),
+    "a null pointer is passed as zero, and an offset of zero is no size": (
+        "__global__ void k(float* y, const float* bias, int from, int n)\n"
+        "{ int i = threadIdx.x; if (i < n) y[i] = bias ? bias[i] : from; }\n"
+        "void f(float* p, int n) { k<<<1, 64>>>(p, nullptr, 0, n); }\n",
+        {"bias": ["dtype: int64, value: 0}  # sure: a null pointer, line 3"],
+         "from": ["value: 0}  # sure: line 3"], "": ["axes: [n]\n"]},
+    ),
+    "a vector width says how far it may go": (
+        "#define VEC 2\n__global__ void k(__half* y, int n)\n"
+        "{ int i = threadIdx.x * VEC; if (i < n) y[i] = n; }",
+        {"": ["  vec: [1, 2, 4, 8]  # VEC, line 1; at most 16"]},
+    ),
+    "a number beside an axis is a guess and says so": (
+        "__global__ void k(float* y, int rows) { int c = threadIdx.x;\n"
+        "  if (c < 96) y[blockIdx.x * 96 + c] = 1; }\n"
+        "void f(float* y, int rows) { k<<<rows, 96>>>(y, rows); }\n",
+        {"y": ["shape: [rows, 96]", "# guessed: ", "96 is a number in the source, no axis"]},
+    ),
+    "a launch with space before its arguments passes them": (
+        f"{SAXPY}int main() {{ const int size = 64; const float by = 0.25f;\n"
+        "k<<<1, 64>>> (\n  p, p,\n  by, size); }",
+        {"a": ["value: 0.25}  # sure: passed in line 3"], "": ["tuned: [{n: 64}]"]},
+    ),
+    "blocks by ceil of a quotient of floats are a ceil_div": (
+        f"{SAXPY}void run(float* p, int n) {{ dim3 block(64, 1);\n"
+        "dim3 grid((size_t)(ceil(((float)n) / ((float)block.x))), 1);\n"
+        "k<<<grid, block>>>(p, p, 1.f, n); }",
+        {"": ['grid: ["ceil_div(n, 64)"]']},
+    ),
+    "one of an array of pointers has the memory of all": (
+        SAXPY.replace("y[i] = ", "put(y, i) + ")
+        + "int main() { int n = 64; float* both[2]; int at = 1;\n"
+        "cudaMalloc((void**)&both[0], n * 4); cudaMalloc((void**)&both[1], n * 4);\n"
+        "k<<<1, 64>>>(both[at], both[1 - at], 1.f, n); }",
+        {"y": ["shape: [n]", "cudaMalloc"]},
+    ),
+    "an enumerator that is passed is the value": (
+        "typedef enum{ PLAIN, NESTEROV = 3 } mode_t_;\n"
+        "__global__ void k(float* x, mode_t_ mode) { x[0] = mode; }\n"
+        "int main() { mode_t_ mode = NESTEROV; k<<<1, 1>>>(x, mode); }\n",
+        {"mode": ["value: 3}  # sure: NESTEROV, one of PLAIN, NESTEROV"]},
+    ),
+    "a block of one row has no rows to count": (
+        "__global__ void k(float* x, int cols) { int row = blockIdx.x*blockDim.y + threadIdx.y;\n"
+        "x += int64_t(row)*cols; for (int c = threadIdx.x; c < cols; c += 32) x[c] = 0; }\n"
+        "void run(float* x, int rows, int cols) { k<<<rows, dim3(32, 1, 1)>>>(x, cols); }\n",
+        {"x": ["shape: [rows, cols]"]},
+    ),
+    "a sum over sizes that nobody states is taken for one of 128 terms": (
+        "__global__ void k(const float* x, float* y, int rows, int cols) {\n"
+        "int r = blockIdx.x; if (r < rows && threadIdx.x == 0) { float s = 0;\n"
+        "for (int c = 0; c < cols; ++c) s += x[r * cols + c]; y[r] = s; } }\n",
+        {"": ["y: {relative: 1.0e-5, absolute: 1.3e-4}"]},
+    ),
+}  # fmt: skip
 
 
-def test_blocks_by_ceil_of_a_quotient_of_floats_are_a_ceil_div() -> None:
-    host = "void run(float* p, int n) { dim3 block(64, 1);\n"
-    host += "dim3 grid((size_t)(ceil(((float)n) / ((float)block.x))), 1);\n"
-    made = snippet(SAXPY + host + "k<<<grid, block>>>(p, p, 1.f, n); }")
-    assert 'grid: ["ceil_div(n, 64)"]' in made.space_yaml
-
-
-def test_one_of_an_array_of_pointers_has_the_memory_of_all() -> None:
-    host = "int main() { int n = 64; float* both[2]; int at = 1;\n"
-    host += "cudaMalloc((void**)&both[0], n * 4); cudaMalloc((void**)&both[1], n * 4);\n"
-    text = SAXPY.replace("y[i] = ", "put(y, i) + ") + host
-    row = argument(text + "k<<<1, 64>>>(both[at], both[1 - at], 1.f, n); }", "y")
-    assert "shape: [n]" in row
-    assert "cudaMalloc" in row
-
-
-def test_an_enumerator_that_is_passed_is_the_value() -> None:
-    text = "typedef enum{ PLAIN, NESTEROV = 3 } mode_t_;\n"
-    text += "__global__ void k(float* x, mode_t_ mode) { x[0] = mode; }\n"
-    text += "int main() { mode_t_ mode = NESTEROV; k<<<1, 1>>>(x, mode); }\n"
-    assert "value: 3}  # sure: NESTEROV, one of PLAIN, NESTEROV" in argument(text, "mode")
+@pytest.mark.parametrize("name", SAID)
+def test_a_draft_says(name: str) -> None:
+    text, said = SAID[name]
+    for of, pieces in said.items():
+        line = argument(text, of) if of else snippet(text).space_yaml
+        assert [piece for piece in pieces if piece not in line] == []
 
 
 def test_a_struct_of_numbers_of_one_type_is_a_row_of_them() -> None:
@@ -470,28 +473,12 @@ def test_a_struct_of_numbers_of_one_type_is_a_row_of_them() -> None:
     assert "dtype: FILL_IN" in argument(mixed + "k<<<1, 32>>>(p, n); }", "p")
 
 
-def test_a_block_of_one_row_has_no_rows_to_count() -> None:
-    text = (
-        "__global__ void k(float* x, int cols) { int row = blockIdx.x*blockDim.y + threadIdx.y;\n"
-    )
-    text += "x += int64_t(row)*cols; for (int c = threadIdx.x; c < cols; c += 32) x[c] = 0; }\n"
-    text += "void run(float* x, int rows, int cols) { k<<<rows, dim3(32, 1, 1)>>>(x, cols); }\n"
-    assert "shape: [rows, cols]" in argument(text, "x")
-
-
 def test_a_block_by_a_constant_at_most_what_the_device_takes_has_one_parameter() -> None:
     text = SAXPY + "#define THREADS_MAX 256\nvoid run(float* p, int n) { cudaDeviceProp prop;\n"
     text += "int t = min(prop.maxThreadsPerBlock, THREADS_MAX);\n"
     made = snippet(text + "k<<<(n + t - 1) / t, t>>>(p, p, 1.f, n); }")
     assert "block: [256]" in made.space_yaml
     assert "block_size:" not in made.space_yaml
-
-
-def test_a_sum_over_sizes_that_nobody_states_is_taken_for_one_of_128_terms() -> None:
-    text = "__global__ void k(const float* x, float* y, int rows, int cols) {\n"
-    text += "int r = blockIdx.x; if (r < rows && threadIdx.x == 0) { float s = 0;\n"
-    text += "for (int c = 0; c < cols; ++c) s += x[r * cols + c]; y[r] = s; } }\n"
-    assert "y: {relative: 1.0e-5, absolute: 1.3e-4}" in snippet(text).space_yaml
 
 
 @pytest.mark.parametrize(("channels", "absolute"), [("c", "1.2e-3"), ("3", "2.7e-5")])

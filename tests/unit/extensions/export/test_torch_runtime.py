@@ -377,6 +377,12 @@ def counting(gpu: SimpleNamespace, driver: FakeDriver, tmp_path: Path) -> Operat
     return Operator(replace(made, order=tuple(order)), driver=lambda: driver)
 
 
+def launching(table: Table, one: Launch) -> Table:
+    """Have the table's one variant make this launch."""
+    (variant,) = table.variants
+    return replace(table, variants=(replace(variant, launches=lambda *_: (one,)),))
+
+
 def rooms(driver: FakeDriver) -> list[int]:
     return [made["values"][3] for made in driver.launched]
 
@@ -415,9 +421,7 @@ def test_more_zeros_are_made_where_a_shape_needs_more(
 
 def test_a_launch_is_given_the_arguments_of_its_own(counting: Operator, driver: FakeDriver) -> None:
     own = Launch("scale", (1,), (32,), None, 0, False, (3, 0))
-    (variant,) = counting.table.variants
-    variants = (replace(variant, launches=lambda *_: (own,)),)
-    operator = Operator(replace(counting.table, variants=variants), driver=lambda: driver)
+    operator = Operator(launching(counting.table, own), driver=lambda: driver)
     read: list[list[int]] = []
 
     def note(where: int, kernel: int, parameters: int, extra: None) -> int:
@@ -437,9 +441,7 @@ def test_a_map_follows_its_array_and_is_encoded_once_for_each_place(
 ) -> None:
     one = Map(2, 9, 2, (8, 16), (16,), (8, 8), 0, 128, 128)
     own = Launch("scale", (1,), (32,), None, 0, False, (0,), (one,))
-    (variant,) = counting.table.variants
-    variants = (replace(variant, launches=lambda *_: (own,)),)
-    operator = Operator(replace(counting.table, variants=variants), driver=lambda: driver)
+    operator = Operator(launching(counting.table, own), driver=lambda: driver)
     taken, encoded = list[tuple[int, int]](), list[int]()
 
     def encode(one: Map, address: int, to: ctypes.Array[ctypes.c_char]) -> None:
@@ -460,39 +462,34 @@ def test_a_map_follows_its_array_and_is_encoded_once_for_each_place(
     assert encoded == [4096, 8192]
 
 
-def test_a_variant_whose_map_the_driver_does_not_take_is_passed_over(
-    counting: Operator, driver: FakeDriver
+@pytest.mark.parametrize(
+    ("grid", "block", "cluster", "serves"),
+    [
+        ((16,), (32,), (8,), True),
+        ((15,), (32,), (8,), False),
+        ((16,), (32,), (1, 2), False),
+        ((16, 2), (32,), (8, 2), True),
+        ((1,), (1, 1, 64), None, True),
+        ((1,), (1, 1, 65), None, False),
+        ((1,), (1, 0), None, False),
+    ],
+)
+def test_a_variant_whose_clusters_do_not_divide_the_grid_or_whose_block_is_none_is_passed_over(
+    operator: Operator,
+    grid: tuple[int, ...],
+    block: tuple[int, ...],
+    cluster: tuple[int, ...] | None,
+    serves: bool,
 ) -> None:
+    table = launching(operator.table, Launch("scale", grid, block, cluster, 0, False))
+    assert (serving(table, (16, 8), NUMBERS) is not None) is serves
+
+
+def test_a_variant_whose_map_the_driver_does_not_take_is_passed_over(operator: Operator) -> None:
     one = Map(2, 9, 2, (9, 16), (18,), (8, 8), 0, 128, 144)
     own = Launch("scale", (1,), (32,), None, 0, False, (0,), (one,))
-    (variant,) = counting.table.variants
-    table = replace(counting.table, variants=(replace(variant, launches=lambda *_: (own,)),))
-    assert serving(replace(table, points=(((1, 8), 1),)), (16, 9), NUMBERS) is None
-
-
-@pytest.mark.parametrize(
-    ("grid", "cluster", "serves"),
-    [((16,), (8,), True), ((15,), (8,), False), ((16,), (1, 2), False), ((16, 2), (8, 2), True)],
-)
-def test_a_variant_whose_clusters_do_not_divide_the_grid_is_passed_over(
-    operator: Operator, grid: tuple[int, ...], cluster: tuple[int, ...], serves: bool
-) -> None:
-    own = Launch("scale", grid, (32,), cluster, 0, False)
-    (variant,) = operator.table.variants
-    table = replace(operator.table, variants=(replace(variant, launches=lambda *_: (own,)),))
-    assert (serving(table, (16, 8), NUMBERS) is not None) is serves
-
-
-@pytest.mark.parametrize(
-    ("block", "serves"), [((1, 1, 64), True), ((1, 1, 65), False), ((1, 0), False)]
-)
-def test_a_variant_whose_block_the_device_does_not_take_is_passed_over(
-    operator: Operator, block: tuple[int, ...], serves: bool
-) -> None:
-    own = Launch("scale", (1,), block, None, 0, False)
-    (variant,) = operator.table.variants
-    table = replace(operator.table, variants=(replace(variant, launches=lambda *_: (own,)),))
-    assert (serving(table, (16, 8), NUMBERS) is not None) is serves
+    table = replace(launching(operator.table, own), points=(((1, 8), 1),))
+    assert serving(table, (16, 9), NUMBERS) is None
 
 
 def test_a_map_goes_to_the_driver_as_it_takes_it() -> None:

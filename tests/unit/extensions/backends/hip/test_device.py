@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +31,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 ROOT = Path(__file__).resolve().parents[5]
+Programs = dict[str, Program]
+Broken = Callable[[str], closing[HipDevice]]
 WORKLOAD = Workload.of({"T": 3, "K": 516})
 POINTER, INT = 8, 4
 SUM = """
@@ -68,7 +70,7 @@ def device(spec: KernelSpec, nodes: Path) -> Iterator[HipDevice]:
 
 
 @pytest.fixture(scope="module")
-def programs(spec: KernelSpec, device: HipDevice) -> dict[str, Program]:
+def programs(spec: KernelSpec, device: HipDevice) -> Programs:
     made = {}
     target = CompileTarget(spec, {}, device.info)
     (launch,) = spec.baseline_launches(target.names(WORKLOAD))
@@ -89,11 +91,11 @@ def programs(spec: KernelSpec, device: HipDevice) -> dict[str, Program]:
 
 class TestContract(DeviceContract):
     @pytest.fixture
-    def working(self, programs: dict[str, Program]) -> list[Program]:
+    def working(self, programs: Programs) -> list[Program]:
         return [programs["right"], programs["other"]]
 
     @pytest.fixture
-    def failing(self, programs: dict[str, Program]) -> Program:
+    def failing(self, programs: Programs) -> Program:
         return replace(programs["right"], cubin=b"no code object", source_key="damaged")
 
     def test_it_names_hardware_that_is_known(self, device: Device) -> None:
@@ -105,13 +107,13 @@ class TestContract(DeviceContract):
 
 
 class TestVerdicts:
-    def test_a_wrong_result_is_found(self, device: HipDevice, programs: dict[str, Program]) -> None:
+    def test_a_wrong_result_is_found(self, device: HipDevice, programs: Programs) -> None:
         outcome = device.run(programs["wrong"])
         assert outcome.status is Status.INCORRECT
         assert outcome.measurement is None
 
     def test_what_is_written_around_the_arrays_is_found(
-        self, device: HipDevice, programs: dict[str, Program]
+        self, device: HipDevice, programs: Programs
     ) -> None:
         outcome = device.verify(programs["outside"])
         assert outcome.status is Status.INCORRECT
@@ -119,6 +121,19 @@ class TestVerdicts:
 
 
 class TestFailures:
+    @pytest.fixture
+    def broken(
+        self, spec: KernelSpec, nodes: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> Broken:
+        """Open a device whose runtime fails in this way, with a cache of its own."""
+
+        def opened(how: str) -> closing[HipDevice]:
+            monkeypatch.setenv("FAKE_HIP_FAILS", how)
+            monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+            return closing(HipDevice(0, spec, {}, nodes=nodes))
+
+        return opened
+
     @pytest.mark.parametrize(
         ("failing", "reason"),
         [
@@ -129,53 +144,34 @@ class TestFailures:
     )
     def test_a_launch_that_fails_costs_one_outcome(
         self,
-        spec: KernelSpec,
-        nodes: Path,
-        programs: dict[str, Program],
-        patched: pytest.MonkeyPatch,
+        broken: Broken,
+        programs: Programs,
+        monkeypatch: pytest.MonkeyPatch,
         tmp_path: Path,
         failing: str,
         reason: str,
     ) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("FAKE_HIP_FAILS", failing)
-            patch.setenv("XDG_CACHE_HOME", str(tmp_path))
-            patch.chdir(tmp_path)
-            with closing(HipDevice(0, spec, {}, nodes=nodes)) as device:
-                outcome = device.run(programs["right"])
-                assert outcome.status is Status.LAUNCH
-                assert reason in outcome.reason
-                assert not [*tmp_path.glob("*core*")]
-                patch.delenv("FAKE_HIP_FAILS")
-                if failing == "crash":  # another worker has taken its place
-                    assert device.run(programs["right"]).status is Status.CORRECT
+        monkeypatch.chdir(tmp_path)
+        with broken(failing) as device:
+            outcome = device.run(programs["right"])
+            assert outcome.status is Status.LAUNCH
+            assert reason in outcome.reason
+            assert not [*tmp_path.glob("*core*")]
+            monkeypatch.delenv("FAKE_HIP_FAILS")
+            if failing == "crash":  # another worker has taken its place
+                assert device.run(programs["right"]).status is Status.CORRECT
 
     def test_a_kernel_without_an_end_is_a_timeout(
-        self,
-        spec: KernelSpec,
-        nodes: Path,
-        programs: dict[str, Program],
-        monkeypatch: pytest.MonkeyPatch,
-        tmp_path: Path,
+        self, broken: Broken, programs: Programs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("tuner.extensions.backends.hip.device.RUN_TIMEOUT_S", 2.0)
-        monkeypatch.setenv("FAKE_HIP_FAILS", "hang")
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        with closing(HipDevice(0, spec, {}, nodes=nodes)) as device:
+        with broken("hang") as device:
             assert device.run(programs["right"]).status is Status.TIMEOUT
 
     def test_what_is_printed_goes_nowhere_and_a_crash_leaves_no_core(
-        self,
-        spec: KernelSpec,
-        nodes: Path,
-        programs: dict[str, Program],
-        monkeypatch: pytest.MonkeyPatch,
-        capfd: pytest.CaptureFixture[str],
-        tmp_path: Path,
+        self, broken: Broken, programs: Programs, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setenv("FAKE_HIP_FAILS", "prints")
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        with closing(HipDevice(0, spec, {}, nodes=nodes)) as device:
+        with broken("prints") as device:
             assert device.run(programs["right"]).status is Status.CORRECT
             worker = device._runner._live_worker()
             limits = Path(f"/proc/{worker.pid}/limits").read_text()
@@ -195,12 +191,9 @@ class TestFailures:
             HipDevice(3, spec, {}, nodes=nodes)
         assert told.value.remedy
 
-    def test_a_runtime_without_any_gpu_says_what_it_may_be(
-        self, spec: KernelSpec, nodes: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("FAKE_HIP_FAILS", "hipInit")
+    def test_a_runtime_without_any_gpu_says_what_it_may_be(self, broken: Broken) -> None:
         with pytest.raises(DeviceError, match="the HIP runtime shows none") as told:
-            HipDevice(0, spec, {}, nodes=nodes)
+            broken("hipInit")
         assert "/dev/kfd" in (told.value.remedy or "")
 
     def test_a_runtime_in_rocms_folder_is_found(

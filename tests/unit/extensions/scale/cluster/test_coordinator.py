@@ -45,6 +45,7 @@ from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Correctness, Status
 
 GPU = Wanted(on_cpu=False)
+Opens = Callable[..., RemoteDevice]
 
 
 @contextmanager
@@ -57,9 +58,7 @@ def connected(hosts: Hosts, said: list[str], **seconds: float) -> Iterator[Clust
 
 
 @pytest.fixture
-def device_on(
-    hosts: Hosts, spec: KernelSpec, said: list[str]
-) -> Iterator[Callable[..., RemoteDevice]]:
+def device_on(hosts: Hosts, spec: KernelSpec, said: list[str]) -> Iterator[Opens]:
     """Open devices of one run; what they hold is given back at the end."""
     with connected(hosts, said) as cluster:
 
@@ -69,7 +68,7 @@ def device_on(
         yield opened
 
 
-def test_a_program_runs_on_a_host(hosts: Hosts, device_on: Callable[..., RemoteDevice]) -> None:
+def test_a_program_runs_on_a_host(hosts: Hosts, device_on: Opens) -> None:
     host = hosts.add("one")
     device = device_on()
     assert device.info.name == H200
@@ -86,7 +85,7 @@ def test_a_program_runs_on_a_host(hosts: Hosts, device_on: Callable[..., RemoteD
 
 
 def test_what_is_wrong_with_a_program_is_said_of_the_files_here(
-    hosts: Hosts, spec: KernelSpec, device_on: Callable[..., RemoteDevice]
+    hosts: Hosts, spec: KernelSpec, device_on: Opens
 ) -> None:
     host = hosts.add("one")
     device = device_on()
@@ -117,9 +116,7 @@ def test_what_a_tool_finds_is_said_of_the_files_here(
         assert device.counters().count(program(), ()).reason == here
 
 
-def test_two_devices_of_a_run_have_a_slot_each(
-    hosts: Hosts, device_on: Callable[..., RemoteDevice]
-) -> None:
+def test_two_devices_of_a_run_have_a_slot_each(hosts: Hosts, device_on: Opens) -> None:
     for name in ("one", "two"):
         hosts.add(name)
     first, second = device_on(), device_on()
@@ -147,7 +144,7 @@ def test_a_slot_that_is_given_back_while_others_are_kept_does_not_end_that(
 
 
 def test_another_run_gets_no_slot_that_is_held(
-    hosts: Hosts, spec: KernelSpec, said: list[str], device_on: Callable[..., RemoteDevice]
+    hosts: Hosts, spec: KernelSpec, said: list[str], device_on: Opens
 ) -> None:
     hosts.add("one")
     first = device_on()
@@ -159,7 +156,7 @@ def test_another_run_gets_no_slot_that_is_held(
 
 
 def test_who_waits_for_a_slot_is_told_what_for_and_how_long(
-    hosts: Hosts, spec: KernelSpec, said: list[str], device_on: Callable[..., RemoteDevice]
+    hosts: Hosts, spec: KernelSpec, said: list[str], device_on: Opens
 ) -> None:
     hosts.add("one")
     device_on()
@@ -170,7 +167,7 @@ def test_who_waits_for_a_slot_is_told_what_for_and_how_long(
 
 
 def test_what_is_lost_with_a_host_runs_on_another(
-    hosts: Hosts, said: list[str], device_on: Callable[..., RemoteDevice]
+    hosts: Hosts, said: list[str], device_on: Opens
 ) -> None:
     for name in ("one", "two"):
         hosts.add(name)
@@ -186,9 +183,7 @@ def test_what_is_lost_with_a_host_runs_on_another(
     assert "the work of one goes on with two" in said
 
 
-def test_the_last_device_waits_for_a_host_that_comes(
-    hosts: Hosts, device_on: Callable[..., RemoteDevice]
-) -> None:
+def test_the_last_device_waits_for_a_host_that_comes(hosts: Hosts, device_on: Opens) -> None:
     hosts.add("one")
     device = device_on()
     hosts.end("one")
@@ -199,9 +194,7 @@ def test_the_last_device_waits_for_a_host_that_comes(
     assert device.host == "late"
 
 
-def test_the_scheduler_has_no_part_in_a_call(
-    hosts: Hosts, device_on: Callable[..., RemoteDevice]
-) -> None:
+def test_the_scheduler_has_no_part_in_a_call(hosts: Hosts, device_on: Opens) -> None:
     hosts.add("one")
     device = device_on()
     assert device.run(program()).status is Status.CORRECT
@@ -209,7 +202,7 @@ def test_the_scheduler_has_no_part_in_a_call(
 
 
 def test_a_host_that_takes_no_connection_is_asked_by_the_scheduler(
-    hosts: Hosts, device_on: Callable[..., RemoteDevice], monkeypatch: pytest.MonkeyPatch
+    hosts: Hosts, device_on: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refused(self: Connections, pool: str, sealed: bytes) -> bytes:
         raise UnreachableError
@@ -225,7 +218,7 @@ def test_a_host_that_takes_no_connection_is_asked_by_the_scheduler(
 
 
 def test_what_a_host_does_that_was_cut_off_counts_for_nothing(
-    hosts: Hosts, said: list[str], device_on: Callable[..., RemoteDevice]
+    hosts: Hosts, said: list[str], device_on: Opens
 ) -> None:
     for name in ("one", "two"):
         hosts.add(name)
@@ -247,7 +240,7 @@ def test_what_a_host_does_that_was_cut_off_counts_for_nothing(
 
 
 def test_where_others_are_left_a_lost_device_says_so_at_once(
-    hosts: Hosts, device_on: Callable[..., RemoteDevice]
+    hosts: Hosts, device_on: Opens
 ) -> None:
     for name in ("one", "two"):
         hosts.add(name)
@@ -276,9 +269,7 @@ def test_a_late_answer_is_ignored(hosts: Hosts, spec: KernelSpec, said: list[str
         assert any("gave no answer within 1 s" in line for line in said)
 
 
-def test_a_host_whose_verifier_dies_is_opened_again(
-    hosts: Hosts, device_on: Callable[..., RemoteDevice]
-) -> None:
+def test_a_host_whose_verifier_dies_is_opened_again(hosts: Hosts, device_on: Opens) -> None:
     host = hosts.add("one")
     device = device_on()
     host.device.fails = [WorkerError("the process that verifies results ended")]
@@ -286,9 +277,7 @@ def test_a_host_whose_verifier_dies_is_opened_again(
     assert host.device.closed == 1
 
 
-def test_a_program_that_no_worker_survives_is_blamed(
-    hosts: Hosts, device_on: Callable[..., RemoteDevice]
-) -> None:
+def test_a_program_that_no_worker_survives_is_blamed(hosts: Hosts, device_on: Opens) -> None:
     host = hosts.add("one")
     device = device_on()
     host.device.fails = [WorkerError("it fell")] * MOST_LOSSES
@@ -298,9 +287,7 @@ def test_a_program_that_no_worker_survives_is_blamed(
     assert device.run(program("next")).status is Status.CORRECT
 
 
-def test_an_error_of_the_device_is_nobody_s_loss(
-    hosts: Hosts, device_on: Callable[..., RemoteDevice]
-) -> None:
+def test_an_error_of_the_device_is_nobody_s_loss(hosts: Hosts, device_on: Opens) -> None:
     host = hosts.add("one")
     device = device_on()
     host.device.fails = [DeviceError("not enough memory for N=64")]
@@ -319,7 +306,7 @@ def refused_reference(path: Path) -> KernelError:
 
 
 def test_a_reference_that_raises_is_named_where_it_lies_here(
-    hosts: Hosts, spec: KernelSpec, device_on: Callable[..., RemoteDevice]
+    hosts: Hosts, spec: KernelSpec, device_on: Opens
 ) -> None:
     host = hosts.add("one")
     spec.reference.write_text(RAISES, encoding="utf-8")
@@ -336,7 +323,7 @@ def test_a_reference_that_raises_is_named_where_it_lies_here(
 def test_a_reference_that_raises_when_it_is_opened_is_named_where_it_lies_here(
     hosts: Hosts,
     spec: KernelSpec,
-    device_on: Callable[..., RemoteDevice],
+    device_on: Opens,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     host = hosts.add("one")
@@ -348,7 +335,7 @@ def test_a_reference_that_raises_when_it_is_opened_is_named_where_it_lies_here(
 
 
 def test_without_its_scheduler_everything_ends_with_one_error(
-    hosts: Hosts, device_on: Callable[..., RemoteDevice]
+    hosts: Hosts, device_on: Opens
 ) -> None:
     host = hosts.add("one")
     device = device_on()
@@ -392,7 +379,7 @@ def test_a_client_that_has_given_up_says_that_the_scheduler_is_gone(
 
 
 def test_hosts_of_other_versions_are_left_out(
-    hosts: Hosts, said: list[str], device_on: Callable[..., RemoteDevice]
+    hosts: Hosts, said: list[str], device_on: Opens
 ) -> None:
     hosts.add("old", version="0.0.9 (abc)")
     hosts.add("cuda", cuda="12.0.1")
@@ -405,7 +392,7 @@ def test_hosts_of_other_versions_are_left_out(
     assert sum("Warning: old has tune 0.0.9" in line for line in said) == 1
 
 
-def test_models_do_not_mix(hosts: Hosts, device_on: Callable[..., RemoteDevice]) -> None:
+def test_models_do_not_mix(hosts: Hosts, device_on: Opens) -> None:
     hosts.add("big", model="NVIDIA B200")
     hosts.add("small")
     hosts.add("none", model=CPU_MODEL, device="host")
@@ -425,9 +412,7 @@ def test_a_model_that_is_not_there_is_named(
             RemoteDevice(cluster, wanted, spec, {}, said.append)
 
 
-def test_a_host_with_another_token_is_told_of(
-    hosts: Hosts, device_on: Callable[..., RemoteDevice]
-) -> None:
+def test_a_host_with_another_token_is_told_of(hosts: Hosts, device_on: Opens) -> None:
     host = hosts.add("stranger", token="some other token of a stranger")  # noqa: S106
     with pytest.raises(DeviceError, match=r"(?s)stranger.*not signed with the token.*--token-file"):
         device_on()
