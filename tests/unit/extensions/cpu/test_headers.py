@@ -326,20 +326,7 @@ class TestIntrinsics:
         assert "thread (0,0,0) of block (0,0,0) fails an assertion (line 9)" in end.message
 
     def test_atomics_of_vectors_and_narrow_floats(self, compilers: Compilers) -> None:
-        body = """
-          float2* pair = (float2*)y; float4* four = (float4*)(y + 4);
-          __half2* halves = (__half2*)(y + 8); __nv_bfloat162* bf = (__nv_bfloat162*)(y + 9);
-          __half* one = (__half*)(y + 10);
-          if (threadIdx.x == 0) { *pair = {}; *four = {}; y[8] = y[9] = y[10] = 0; }
-          __syncthreads();
-          atomicAdd(pair, make_float2(1, 2));
-          atomicAdd(four, make_float4(1, 2, 3, 4));
-          atomicAdd(halves, __half2(1, 2));
-          atomicAdd(bf, __nv_bfloat162(1.0f, 2.0f));
-          atomicAdd(one, __half(3.0f));
-          __syncthreads();
-          const float sums[] = {pair->y, four->w, float(halves->y), float(bf->y), float(*one)};
-          if (threadIdx.x < 5) y[threadIdx.x] = (int)sums[threadIdx.x];"""
+        body = (DATA / "atomics.txt").read_text("utf-8")
         assert ran(compilers, body).buffers[0][:5] == [64, 128, 64, 64, 96]
 
 

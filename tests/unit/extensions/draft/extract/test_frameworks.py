@@ -42,6 +42,18 @@ def extracted(folder: Path, text: str) -> Extraction:
     return extract(path, folder / "unit.cu")
 
 
+def errors_of(unit: Extraction, *compilers: NvrtcPool | HostCompiler) -> list[str]:
+    request = CompileRequest(unit.unit, unit.names, "sm_90a")
+    results = [compiler.submit(request).result() for compiler in compilers]
+    return [result.error for result in results if not result.ok]
+
+
+def space_of(folder: Path, pool: NvrtcPool) -> str:
+    made = draft_source(folder / "source.cu", folder, compiler=lambda: pool)
+    assert made.space is not None
+    return made.space.read_text()
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -63,9 +75,7 @@ def test_a_unit_of_a_framework_compiles_for_the_gpu_and_for_the_cpu(
     if name.endswith("older"):
         text = text.replace("CUB_VERSION >= 200800", "0")
     unit = extracted(tmp_path, text)
-    for compiler in (pool, host):
-        request = CompileRequest(unit.unit, unit.names, "sm_90a")
-        assert not compiler.submit(request).result().error, unit.unit
+    assert errors_of(unit, pool, host) == [], unit.unit
 
 
 def test_one_of_two_definitions_is_left_where_types_of_pytorch_and_cuda_become_one(
@@ -124,14 +134,11 @@ def test_arithmetic_of_16_bit_floats_with_others_is_added_where_a_unit_needs_it(
     tmp_path: Path, pool: NvrtcPool, host: HostCompiler
 ) -> None:
     unit = extracted(tmp_path, source_of("mixed"))
-    request = CompileRequest(unit.unit, unit.names, "sm_90a")
-    error = pool.submit(request).result().error
+    (error,) = errors_of(unit, pool)
     assert "more than one operator" in error
     assert failure(unit, error).is_mixed
     mixed = extract(tmp_path / "source.cu", tmp_path / "unit.cu", mixed=True)
-    for compiler in (pool, host):
-        again = CompileRequest(mixed.unit, mixed.names, "sm_90a")
-        assert not compiler.submit(again).result().error
+    assert errors_of(mixed, pool, host) == []
 
 
 def test_an_accessor_becomes_a_pointer_and_sizes(tmp_path: Path, pool: NvrtcPool) -> None:
@@ -143,11 +150,8 @@ def test_an_accessor_becomes_a_pointer_and_sizes(tmp_path: Path, pool: NvrtcPool
     assert "out[order[n] * out_n1 + c]".replace("order[n]", "(order[n])") in code
     assert "gates[(n * gates_n1 + 1) * gates_n2 + c]" in code
     assert unit.names == ("gate_kernel<float>",)
-    assert pool.submit(CompileRequest(unit.unit, unit.names, "sm_90")).result().ok
-    path = tmp_path / "source.cu"
-    made = draft_source(path, tmp_path, compiler=lambda: pool)
-    assert made.space is not None
-    text = made.space.read_text()
+    assert errors_of(unit, pool) == []
+    text = space_of(tmp_path, pool)
     assert (
         "{name: gates, dtype: float32, shape: [gates_n0, gates_n1, gates_n2], role: input}" in text
     )
@@ -162,9 +166,7 @@ def test_an_accessor_that_is_handed_on_stays_and_is_told(tmp_path: Path) -> None
 
 def test_a_half_is_added_to_a_float_and_converted_by_name(tmp_path: Path, pool: NvrtcPool) -> None:
     (tmp_path / "source.cu").write_text(source_of("summed"))
-    made = draft_source(tmp_path / "source.cu", tmp_path, compiler=lambda: pool)
-    assert made.space is not None
-    assert "sums<__half>" in made.space.read_text()
+    assert "sums<__half>" in space_of(tmp_path, pool)
 
 
 def test_prototypes_of_other_overloads_are_left_out(tmp_path: Path, pool: NvrtcPool) -> None:
@@ -178,7 +180,7 @@ def test_prototypes_of_other_overloads_are_left_out(tmp_path: Path, pool: NvrtcP
     (tmp_path / "kit.h").write_text("")
     unit = extracted(tmp_path, text)
     assert unit.unit.count("__global__") == 1
-    assert pool.submit(CompileRequest(unit.unit, unit.names, "sm_90")).result().ok
+    assert errors_of(unit, pool) == []
 
 
 def test_a_macros_loop_over_the_grid_is_written_out(tmp_path: Path) -> None:
@@ -214,9 +216,9 @@ def test_a_struct_by_value_becomes_its_members(tmp_path: Path, pool: NvrtcPool) 
         "{ if (threadIdx.x < all.count) all.values[threadIdx.x] = 0; }\n"
         "void run(Rows all) { clear<<<1, 32>>>(all); }\n"
     )
-    made = draft_source(tmp_path / "source.cu", tmp_path, compiler=lambda: pool)
-    assert made.space is not None
-    assert "{name: values, dtype: float32, shape: [count], role: output}" in made.space.read_text()
+    assert "{name: values, dtype: float32, shape: [count], role: output}" in space_of(
+        tmp_path, pool
+    )
 
 
 def test_a_frameworks_own_header_that_is_there_needs_no_stand_in(tmp_path: Path) -> None:
@@ -235,11 +237,9 @@ def test_floats_of_8_bits_convert_by_themselves_where_a_unit_needs_it(
     tmp_path: Path, pool: NvrtcPool, host: HostCompiler
 ) -> None:
     unit = extracted(tmp_path, source_of("small"))
-    error = pool.submit(CompileRequest(unit.unit, unit.names, "sm_90a")).result().error
+    (error,) = errors_of(unit, pool)
     assert failure(unit, error).is_mixed
     # what limits alone does not bring
     assert "#include <cuda/std/cmath>" in unit.unit
     mixed = extract(tmp_path / "source.cu", tmp_path / "unit.cu", mixed=True)
-    for compiler in (pool, host):
-        again = CompileRequest(mixed.unit, mixed.names, "sm_90a")
-        assert not compiler.submit(again).result().error
+    assert errors_of(mixed, pool, host) == []

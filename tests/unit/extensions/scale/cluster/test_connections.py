@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,6 +70,20 @@ def connections_to(address: str, tls: TlsFiles | None = None) -> Connections:
     return Connections(address, arguments, TIMEOUT_S)
 
 
+Talk = Callable[[Echo, Server, Connections], Awaitable[None]]
+
+
+def served(talk: Talk) -> Callable[[], None]:
+    """Run a test in a loop of its own, with connections to a slot that is served."""
+
+    async def over() -> None:
+        slot = Echo()
+        async with serving(slot) as server:
+            await talk(slot, server, connections_to(server.address))
+
+    return lambda: asyncio.run(over())
+
+
 async def until(condition: Callable[[], object]) -> None:
     ends_s = time.monotonic() + 30.0
     while not condition():
@@ -77,78 +91,65 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_a_connection_is_used_again() -> None:
-    async def calls() -> None:
-        async with serving(Echo()) as server:
-            connections = connections_to(server.address)
-            for text in (b"one", b"two", bytes(1 << 20)):
-                assert await connections.call("device", text) == b"re: " + text
-            assert len(server._comms) == 1
-            connections.close()
-            await until(lambda: not server._comms)
-
-    asyncio.run(calls())
+@served
+async def test_a_connection_is_used_again(
+    slot: Echo, server: Server, connections: Connections
+) -> None:
+    for text in (b"one", b"two", bytes(1 << 20)):
+        assert await connections.call("device", text) == b"re: " + text
+    assert len(server._comms) == 1
+    connections.close()
+    await until(lambda: not server._comms)
 
 
-def test_what_is_quick_does_not_wait_for_what_is_slow() -> None:
-    async def calls() -> None:
-        slot = Echo()
-        async with serving(slot) as server:
-            connections = connections_to(server.address)
-            slow = asyncio.ensure_future(connections.call("device", b"slow"))
-            await until(slot.began.is_set)
-            for pool in ("other", "compile"):
-                assert await connections.call(pool, b"quick") == b"re: quick"
-            assert not slow.done()
-            slot.goes.set()
-            assert await slow == b"re: slow"
-
-    asyncio.run(calls())
+@served
+async def test_what_is_quick_does_not_wait_for_what_is_slow(
+    slot: Echo, server: Server, connections: Connections
+) -> None:
+    slow = asyncio.ensure_future(connections.call("device", b"slow"))
+    await until(slot.began.is_set)
+    for pool in ("other", "compile"):
+        assert await connections.call(pool, b"quick") == b"re: quick"
+    assert not slow.done()
+    slot.goes.set()
+    assert await slow == b"re: slow"
 
 
-def test_what_nobody_waits_for_any_more_is_not_begun() -> None:
-    async def calls() -> None:
-        slot = Echo()
-        async with serving(slot) as server:
-            connections = connections_to(server.address)
-            slow = asyncio.ensure_future(connections.call("device", b"slow"))
-            await until(slot.began.is_set)
-            given_up = asyncio.ensure_future(connections.call("device", b"given up"))
-            await until(lambda: len(server._comms) == 2)
-            await connections.call("other", b"sent after it")
-            given_up.cancel()
-            await asyncio.sleep(0.2)
-            slot.goes.set()
-            await slow
-            assert await connections.call("device", b"next") == b"re: next"
-            assert slot.answered == [b"sent after it", b"slow", b"next"]
-
-    asyncio.run(calls())
+@served
+async def test_what_nobody_waits_for_any_more_is_not_begun(
+    slot: Echo, server: Server, connections: Connections
+) -> None:
+    slow = asyncio.ensure_future(connections.call("device", b"slow"))
+    await until(slot.began.is_set)
+    given_up = asyncio.ensure_future(connections.call("device", b"given up"))
+    await until(lambda: len(server._comms) == 2)
+    await connections.call("other", b"sent after it")
+    given_up.cancel()
+    await asyncio.sleep(0.2)
+    slot.goes.set()
+    await slow
+    assert await connections.call("device", b"next") == b"re: next"
+    assert slot.answered == [b"sent after it", b"slow", b"next"]
 
 
-def test_a_worker_that_ends_gives_no_answer() -> None:
-    async def calls() -> None:
-        slot = Echo()
-        async with serving(slot) as server:
-            connections = connections_to(server.address)
-            slow = asyncio.ensure_future(connections.call("device", b"slow"))
-            await until(slot.began.is_set)
-            await server.close()
-            with pytest.raises(OSError, match=r"(?i)closed"):
-                await slow
-
-    asyncio.run(calls())
+@served
+async def test_a_worker_that_ends_gives_no_answer(
+    slot: Echo, server: Server, connections: Connections
+) -> None:
+    slow = asyncio.ensure_future(connections.call("device", b"slow"))
+    await until(slot.began.is_set)
+    await server.close()
+    with pytest.raises(OSError, match=r"(?i)closed"):
+        await slow
 
 
-def test_who_has_no_such_pool_gives_no_answer() -> None:
-    async def calls() -> None:
-        slot = Echo()
-        async with serving(slot) as server:
-            with pytest.raises(OSError, match="is no answer"):
-                await connections_to(server.address).call("none", b"text")  # type: ignore[arg-type]
-            assert slot.answered == []
-
-    asyncio.run(calls())
+@served
+async def test_who_has_no_such_pool_gives_no_answer(
+    slot: Echo, server: Server, connections: Connections
+) -> None:
+    with pytest.raises(OSError, match="is no answer"):
+        await connections.call("none", b"text")  # type: ignore[arg-type]
+    assert slot.answered == []
 
 
 def test_a_worker_that_cannot_be_reached_was_sent_nothing() -> None:
