@@ -249,6 +249,7 @@ def named_by_participles(trees: Mapping[str, ast.Module]) -> list[str]:
         if isinstance(node, FUNCTIONS)
         and not any("property" in ast.unparse(one) for one in node.decorator_list)
         and (word := node.name.strip("_"))
+        and "_" not in word
         and (word in IRREGULAR or (word.endswith("ed") and word not in VERBS))
     ]
 
