@@ -140,37 +140,28 @@ def test_the_kernels_files_add_the_roofline_the_diff_and_shared_memory(finished)
     assert data.shared_bytes(data.trials[0]) == 64 * 4 + 16
 
 
-def with_candidate(finished: Path, dynamic_bytes: str) -> ReportData:
-    """Read the session with a candidate and its trial, whose launch asks for so much."""
-    text = SPACE.replace("block_size * 4", dynamic_bytes)
+def with_candidate(finished: Path, space: str) -> ReportData:
+    """Read the session with a candidate of this space and its trial."""
     other = Trial("r1", LARGE, FAST, Status.CORRECT, resources=Resources(20, 0, 0, 16))
     with Session.open(finished) as session:
-        session.add_candidate("r1", TUNED, text, "initial")
+        session.add_candidate("r1", TUNED, space, "initial")
         session.record(replace(other, measurement=Measurement((1.9,), 20, 4)))
     return load(finished)
 
 
-def test_each_candidates_launches_ask_for_their_own_shared_memory(finished):
-    data = with_candidate(finished, "1024 + block_size")
+@pytest.mark.parametrize(
+    ("space", "shared_bytes"),
+    [
+        (SPACE.replace("block_size * 4", "1024 + block_size"), 1024 + 64 + 16),
+        (SPACE.replace("block_size * 4", "block_size * 8 if MODE == 'twice' else 0"), 64 * 8 + 16),
+        ("version: 99", None),
+    ],
+    ids=["its own", "by a choice of the operator", "of a space that cannot be read"],
+)
+def test_each_candidates_launches_ask_for_their_own_shared_memory(finished, space, shared_bytes):
+    data = with_candidate(finished, space)
     by_candidate = {t.candidate: data.shared_bytes(t) for t in data.trials if t.config == FAST}
-    assert by_candidate == {"initial": 64 * 4 + 16, "r1": 1024 + 64 + 16}
-
-
-def test_shared_memory_may_depend_on_a_choice_of_the_operator(finished):
-    data = with_candidate(finished, "block_size * 8 if MODE == 'twice' else 0")
-    assert data.shared_bytes(data.trials[-1]) == 64 * 8 + 16
-
-
-def test_a_space_that_cannot_be_read_leaves_its_shared_memory_unknown(finished):
-    other = Trial("r1", LARGE, FAST, Status.CORRECT, resources=Resources(20, 0, 0, 16))
-    with Session.open(finished) as session:
-        session.add_candidate("r1", TUNED, "version: 99", "initial")
-        session.record(replace(other, measurement=Measurement((1.9,), 20, 4)))
-
-    data = load(finished)
-
-    assert data.shared_bytes(data.trials[-1]) is None
-    assert data.shared_bytes(data.trials[0]) == 64 * 4 + 16
+    assert by_candidate == {"initial": 64 * 4 + 16, "r1": shared_bytes}
 
 
 def test_a_session_without_an_agent_has_no_rounds(finished):

@@ -217,21 +217,17 @@ def test_a_winner_that_failed_a_check_is_never_called_faster(data):
     assert "failed y[0] is 3" in text
 
 
-def test_an_agent_that_is_no_model_has_no_column_of_tokens(with_rounds):
-    silent = tuple(replace(one, spent=Spent()) for one in with_rounds.rounds)
-    text = Page(render_report(replace(with_rounds, rounds=silent))).plain
-    assert "Tokens" not in text
-    assert "In all" not in text
+def test_what_no_round_spent_has_no_column(with_rounds):
+    def told(spend) -> str:
+        rounds = tuple(replace(one, spent=spend(one.spent)) for one in with_rounds.rounds)
+        return Page(render_report(replace(with_rounds, rounds=rounds))).plain
 
-
-def test_a_model_without_prices_has_no_column_of_costs(with_rounds):
-    free = tuple(
-        replace(one, spent=replace(one.spent, cost=None, unpriced=one.spent.replies))
-        for one in with_rounds.rounds
-    )
-    text = Page(render_report(replace(with_rounds, rounds=free))).plain
-    assert "Tokens" in text
-    assert "Cost" not in text
+    no_model = told(lambda spent: Spent())
+    assert "Tokens" not in no_model
+    assert "In all" not in no_model
+    without_prices = told(lambda spent: replace(spent, cost=None, unpriced=spent.replies))
+    assert "Tokens" in without_prices
+    assert "Cost" not in without_prices
 
 
 def test_every_result_names_its_columns_for_a_narrow_screen(page):

@@ -421,33 +421,39 @@ def view(place: SimpleNamespace, name: str, dtype: type) -> np.ndarray:
 PRODUCTION = "peers = {'a': print, 'b': print}\n"
 
 
+BY_CHOICE = "def production(axes, KIND='x'): return {'x': 'a', 'y': 'b'}[KIND]"
+
+
 @pytest.mark.parametrize(
-    ("text", "name"),
+    ("text", "choices", "name"),
     [
-        ("", None),
-        ("production = 'b'", "b"),
-        ("def production(axes): return 'a' if axes['T'] <= 32 else 'b'", "a"),
-        ("def production(axes): return None", None),
+        ("", {}, None),
+        ("production = 'b'", {}, "b"),
+        ("def production(axes): return 'a' if axes['T'] <= 32 else 'b'", {}, "a"),
+        ("def production(axes): return None", {}, None),
+        (BY_CHOICE, {"KIND": "y"}, "b"),
     ],
 )
 def test_a_file_names_what_production_calls(
-    file: Callable[[str], Path], text: str, name: str | None
+    file: Callable[[str], Path], text: str, choices: dict[str, str], name: str | None
 ) -> None:
-    assert load_production(file(PRODUCTION + text), {"T": 8}, {}) == name
+    assert load_production(file(PRODUCTION + text), {"T": 8}, choices) == name
 
 
-def test_what_production_calls_may_depend_on_the_choices(file: Callable[[str], Path]) -> None:
-    path = file(PRODUCTION + "def production(axes, KIND='x'): return {'x': 'a', 'y': 'b'}[KIND]")
-    assert load_production(path, {}, {"KIND": "y"}) == "b"
-    with pytest.raises(KernelError, match=r"example.py:2: `production` fails: KeyError"):
-        load_production(path, {}, {"KIND": "z"})
-
-
-@pytest.mark.parametrize("text", ["production = 'c'", "production = 3", "def production(a): 'c'\n"])
-def test_production_is_one_of_the_peers(file: Callable[[str], Path], text: str) -> None:
-    path = file(PRODUCTION + text.replace(": 'c'", ": return 'c'"))
-    with pytest.raises(KernelError, match=r"example.py:2: `production` is .*\n.*peers: a, b"):
-        load_production(path, {}, {})
+@pytest.mark.parametrize(
+    ("text", "choices", "said"),
+    [
+        ("production = 'c'", {}, r"`production` is .*\n.*peers: a, b"),
+        ("production = 3", {}, r"`production` is .*\n.*peers: a, b"),
+        ("def production(a): return 'c'\n", {}, r"`production` is .*\n.*peers: a, b"),
+        (BY_CHOICE, {"KIND": "z"}, "`production` fails: KeyError"),
+    ],
+)
+def test_production_is_one_of_the_peers(
+    file: Callable[[str], Path], text: str, choices: dict[str, str], said: str
+) -> None:
+    with pytest.raises(KernelError, match=f"example.py:2: {said}"):
+        load_production(file(PRODUCTION + text), {}, choices)
 
 
 def test_operators_are_found_by_import_or_else_in_the_packages_library(
