@@ -24,7 +24,7 @@ from environment import environment, write_result
 
 from tuner.compiler.base import CompileRequest
 from tuner.device.base import Program
-from tuner.dispatch.evidence import compared
+from tuner.dispatch.evidence import compare_with_baseline
 from tuner.extensions.cpu.compiler import HostCompiler
 from tuner.extensions.cpu.device import HostDevice
 from tuner.model.config import Config
@@ -80,7 +80,7 @@ def said(spec, pair, rounds) -> tuple[float, tuple[float, float], float]:
     assert not any(found.faults), found.faults
     variant = Variant("initial", Config({}))
     comparison = Comparison(WORKLOAD, (variant,), found.times_us, noise_us=found.noise_us)
-    one = compared(comparison, 1, 0)
+    one = compare_with_baseline(comparison, 1, 0)
     return one.speedup, one.interval, found.noise_us
 
 

@@ -25,7 +25,7 @@ from environment import provenance, require_clean, write_result
 from rich.console import Console
 
 from tuner.app.record import gpu_folder
-from tuner.cli.exits import terminated_as_interrupted
+from tuner.cli.exits import interrupt_on_sigterm
 from tuner.device.cuda.driver import gpu_name
 from tuner.device.select import gpu_count
 from tuner.extensions.scale.campaign.jobs import CampaignJob, tuning_job
@@ -197,7 +197,7 @@ def _part(parser: argparse.ArgumentParser, asked: argparse.Namespace) -> Part:
 
 
 def _run(campaign: Campaign) -> None:
-    with terminated_as_interrupted(), make_campaign_view(Console(highlight=False)) as view:
+    with interrupt_on_sigterm(), make_campaign_view(Console(highlight=False)) as view:
         campaign.run(view)
 
 

@@ -110,13 +110,13 @@ def planned(name: str, workloads: int | None, simulate: bool) -> Plan:
     """Read an operator's plan for its first tuned workloads, of a recording those that it holds."""
     from dataclasses import replace
 
-    from tuner.app.open import as_recorded
+    from tuner.app.open import restrict_to_recording
     from tuner.app.plan import new_plan
 
     kernel = ROOT / f"kernels/sglang/{name}.cu"
     plan = new_plan(kernel, {"device": "recorded" if simulate else "cuda"})
     if simulate:
-        plan = as_recorded(plan, opened(plan, 1, simulate), print)
+        plan = restrict_to_recording(plan, opened(plan, 1, simulate), print)
     chosen = plan.tuned[:workloads]
     return replace(plan, config=replace(plan.config, workloads=chosen))
 

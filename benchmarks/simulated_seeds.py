@@ -122,12 +122,12 @@ class Searched:
 
     def finish(self, pending: Any, *, incumbent_us: float | None = None) -> Any:
         """Sample until the device's own rule says that it is enough."""
-        from tuner.device.timing import SEARCH, between_neighbours, finished, hopeless
+        from tuner.device.timing import SEARCH, between_neighbours, hopeless, should_stop
         from tuner.model.trial import INITIAL, Correctness, Measurement, Status, Trial
 
         ground, policy = self.grounds[pending.workload], between_neighbours(SEARCH)
         cost_us, times = ground.costs_us[ground.pool.index(pending.config)], []
-        while not finished(policy, times, 0.0, incumbent_us):
+        while not should_stop(policy, times, 0.0, incumbent_us):
             wanted = 3 if not times else max(2, policy.min_samples - len(times))
             scatter = self.rng.choice(ground.samples_us, wanted) * self.rng.choice((-1, 1), wanted)
             scatter *= (RECORDED_LINKS / policy.links) ** 0.5

@@ -111,13 +111,13 @@ def load(seam: str, name: str, kind: type | None = None) -> Any:
     except (ImportError, AttributeError) as error:
         if name in OWN[seam]:
             raise
-        raise _broken(seam, point, f"cannot be loaded: {error}") from error
+        raise _plugin_error(seam, point, f"cannot be loaded: {error}") from error
     if kind is not None and not isinstance(found, kind):
-        raise _broken(seam, point, f"is no {kind.__name__}")
+        raise _plugin_error(seam, point, f"is no {kind.__name__}")
     return found
 
 
-def _broken(seam: str, point: EntryPoint, why: str) -> InputError:
+def _plugin_error(seam: str, point: EntryPoint, why: str) -> InputError:
     package = point.dist.name if point.dist else point.value
     return InputError(
         f"the entry point {point.name!r} of {seam} in {package} {why}",

@@ -95,7 +95,7 @@ def test_what_the_driver_refuses_is_no_end_of_the_worker(evaluator: Evaluator) -
 
 def test_the_tuner_refuses_what_the_driver_does(evaluator: Evaluator) -> None:
     """The rules that configs are judged by are the driver's own."""
-    from tuner.device.cuda.driver import CudaError, encoded
+    from tuner.device.cuda.driver import CudaError, encode_tensor_map
 
     spec: TensorMapSpec = evaluator.spec.launch[0].maps[2]
     names = {**WORKLOAD.values, "depth": 64}
@@ -111,10 +111,10 @@ def test_the_tuner_refuses_what_the_driver_does(evaluator: Evaluator) -> None:
     import cupy
 
     room = cupy.zeros(1 << 20, cupy.uint8)
-    encoded(right, room.data.ptr)
+    encode_tensor_map(right, room.data.ptr)
     for one in wrong:
         with pytest.raises(CudaError):
-            encoded(replace(right, **one), room.data.ptr)
+            encode_tensor_map(replace(right, **one), room.data.ptr)
 
 
 def test_a_sanitizer_runs_it_with_maps(evaluator: Evaluator, compiler: NvrtcPool) -> None:

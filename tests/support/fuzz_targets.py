@@ -11,7 +11,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from tuner.compiler.base import normalized
+from tuner.compiler.base import normalize_source
 from tuner.compiler.includes import refused_include
 from tuner.model.errors import ExpressionError, InputError, TemplateError
 from tuner.model.expressions import Expression
@@ -73,7 +73,7 @@ def include(data: bytes) -> None:
     if refused is not None:
         match = _REFUSAL.fullmatch(refused)
         assert match and 1 <= int(match[1]) <= text.count("\n") + 1, refused
-    assert normalized(text) is not None
+    assert normalize_source(text) is not None
 
 
 TARGETS = {target.__name__: target for target in (space, expression, template, include)}

@@ -71,11 +71,11 @@ def metrics_of(profile: Profile) -> dict[str, float]:
         found["instructions"] = sum(code.instructions for code in profile.codes)
     shares = stalls(profile)
     l2_hit_pct, issued_pct = counter(profile, L2_HIT_RATE), counter(profile, ISSUED)
-    loads, stores = (summed(profile, name) for name in CONFLICTS)
+    loads, stores = (sum_counter(profile, name) for name in CONFLICTS)
     waiting = sum(shares.get(name, 0.0) for name in MEMORY_WAITS)
     known = {
-        "dram_bytes": summed(profile, DRAM_BYTES),
-        "executed_instructions": summed(profile, EXECUTED),
+        "dram_bytes": sum_counter(profile, DRAM_BYTES),
+        "executed_instructions": sum_counter(profile, EXECUTED),
         "bank_conflicts": None if loads is None or stores is None else loads + stores,
         "l2_hit_share": None if l2_hit_pct is None else l2_hit_pct / 100,
         "sectors_per_request": counter(profile, SECTORS_PER_LOAD),
@@ -92,7 +92,7 @@ def counter(profile: Profile, name: str) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def summed(profile: Profile, name: str) -> float | None:
+def sum_counter(profile: Profile, name: str) -> float | None:
     """Add a counter up over all launches of a call; None where one of them lacks it."""
     launches = profile.launch_counters or (profile.counters,)
     values = [launch.get(name, math.nan) for launch in launches]
@@ -112,15 +112,15 @@ def innermost(profile: Profile) -> tuple[Mapping[str, int], str]:
 
     Returns them by class, and which of both they are in words.
     """
-    loops = _added([code.loop_mix for code in profile.codes])
+    loops = _add_mixes([code.loop_mix for code in profile.codes])
     return (loops, "the innermost loops") if loops else (whole(profile), "the code")
 
 
 def whole(profile: Profile) -> Mapping[str, int]:
-    return _added([code.mix for code in profile.codes])
+    return _add_mixes([code.mix for code in profile.codes])
 
 
-def _added(mixes: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
+def _add_mixes(mixes: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
     return +sum(map(Counter, mixes), Counter[str]())
 
 

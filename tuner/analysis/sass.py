@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tuner.analysis.base import INSTRUCTION_CLASSES, OTHER, MachineCode
-from tuner.compiler.toolkit import bundled, candidates, executable
+from tuner.compiler.toolkit import candidates, executable, list_pip_paths
 
 # How the compiler names the source: equal to `compiler.includes.UNIT_NAME`.
 UNIT = "kernel.cu"
@@ -248,7 +248,7 @@ def codes(text: str, kernels: Mapping[str, str], lines: Sequence[int]) -> tuple[
     if not all(symbol in functions for symbol in kernels.values()):
         return ()
     return tuple(
-        _code(name, [functions[called] for called in _called(functions, symbol)], lines)
+        _code(name, [functions[called] for called in _list_callees(functions, symbol)], lines)
         for name, symbol in kernels.items()
     )
 
@@ -280,7 +280,7 @@ def bits_of(instruction: Instruction) -> int:
     return next((_BITS[text] for text in instruction.modifiers if text in _BITS), 32)
 
 
-def _called(functions: Mapping[str, Function], symbol: str) -> list[str]:
+def _list_callees(functions: Mapping[str, Function], symbol: str) -> list[str]:
     """List a function and those with sections of their own that it calls, directly or not."""
     found = [symbol]
     for name in found:  # which grows meanwhile
@@ -349,7 +349,7 @@ _MAGIC = b"\x7fELF"
 @cache
 def find_nvdisasm() -> Path | None:
     """Find the tool: pip's, which is as new as the compiler, else a CUDA toolkit's."""
-    paths = (*bundled(_NAME), *candidates(_NAME))
+    paths = (*list_pip_paths(_NAME), *candidates(_NAME))
     return next((path for path in paths if executable(path)), None)
 
 

@@ -57,15 +57,15 @@ class BeforeWait:
     @property
     def problem(self) -> str:
         """Word what is wrong, with the first of the accesses; "" where nothing is."""
-        return _worded(self.accesses)
+        return _describe_places(self.accesses)
 
     @property
     def problem_beside_constants(self) -> str:
         """Word what is wrong where reads may be of constant inputs."""
-        return _worded(self.writes)
+        return _describe_places(self.writes)
 
 
-def _worded(wrong: Sequence[Instruction]) -> str:
+def _describe_places(wrong: Sequence[Instruction]) -> str:
     if not wrong:
         return ""
     named = ", ".join(f"{one.opcode} at {one.offset:#x}" for one in wrong[:_MOST_NAMED])
@@ -89,7 +89,7 @@ def before_wait(text: str, symbol: str) -> BeforeWait | None:
         return None
     reached = {
         (name, one.offset): one
-        for name, one in _reached(functions, symbol)
+        for name, one in _walk_instructions(functions, symbol)
         if one.predicate not in _NEVER
     }
     ordered = [one for _, one in sorted(reached.items(), key=lambda item: item[0])]
@@ -109,7 +109,9 @@ def unread_because(cubin: bytes) -> str:
     return ""
 
 
-def _reached(functions: Mapping[str, Function], symbol: str) -> Iterator[tuple[str, Instruction]]:
+def _walk_instructions(
+    functions: Mapping[str, Function], symbol: str
+) -> Iterator[tuple[str, Instruction]]:
     waiting, seen = [(symbol, 0)], set()
     places = {
         name: {one.offset: index for index, one in enumerate(function.instructions)}

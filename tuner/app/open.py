@@ -130,7 +130,7 @@ def open_run(
     if session is not None:
         require_same_device(session, device)
     elif not settings.get("workloads"):
-        plan = as_recorded(plan, device, options.say)
+        plan = restrict_to_recording(plan, device, options.say)
     meter = meter_for(plan, device)
     warn = partial(_warn, options)
     knowledge = open_knowledge(options.store, os.environ, device.info, warn)
@@ -166,7 +166,7 @@ def _warn(options: RunOptions, text: str) -> None:
     options.say(f"Warning: {text}")
 
 
-def as_recorded(plan: Plan, device: Device, say: Callable[[str], None]) -> Plan:
+def restrict_to_recording(plan: Plan, device: Device, say: Callable[[str], None]) -> Plan:
     """Leave out the space's workloads that a recording lacks; all of them are for it to refuse."""
     workloads = plan.config.workloads
     if "recording" not in device.capabilities:
@@ -234,11 +234,11 @@ def _new_session(
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     manifest = manifest_of(plan, options.command)
     session = stack.enter_context(Session.create(folder, manifest, environment))
-    stack.push(partial(_leave_nothing_unused, session, made))
+    stack.push(partial(_discard_session, session, made))
     return session
 
 
-def _leave_nothing_unused(
+def _discard_session(
     session: Session, made: Iterable[Path], kind: object, error: BaseException | None, trace: object
 ) -> None:
     """Take back a session that was refused before anything was measured, with its folders."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.app.locate import require_kernel, require_space, space_of
-from tuner.app.trust import MayRun, nobody_asked
+from tuner.app.trust import MayRun, say_no
 from tuner.model.errors import InputError, KernelError
 from tuner.model.languages import OPENCL
 from tuner.model.run_config import RunConfig
@@ -63,7 +63,7 @@ class RunOptions(CallSettings):
     resume_command: tuple[str, ...] = ()
     change: Callable[[Plan], Plan] | None = None
     say: Callable[[str], None] = logging.getLogger("tuner").warning
-    may_run: MayRun = nobody_asked
+    may_run: MayRun = say_no
     cluster: ClusterSettings | None = None
 
 

@@ -121,7 +121,7 @@ def record(
             workload.key: _workload(session, evaluator, workload, comparisons.get(workload))
             for workload in plan.config.workloads
         },
-        compiled=_compiled(plan, session, evaluator, compiler),
+        compiled=_record_compilations(plan, session, evaluator, compiler),
     )
 
 
@@ -171,7 +171,7 @@ def _workload(
     programs = {baseline: _program(Status.CORRECT, "", measured.measurement, measured.correctness)}
     for trial in session.trials(INITIAL, workload):
         if trial.status not in _LOCAL:
-            programs[evaluator.key(workload, trial.config)] = _recorded(session, trial)
+            programs[evaluator.key(workload, trial.config)] = _record_program(session, trial)
     finals = None
     if comparison is not None:
         finals = RecordedFinals(
@@ -183,7 +183,7 @@ def _workload(
             rounds=tuple(tuple(map(_ticks, row)) for row in comparison.rounds),
             isolated=tuple(None if t is None else _ticks(t) for t in comparison.isolated_us),
             alone=tuple(map(_ticks, comparison.alone_us)),
-            raced=_raced(comparison),
+            raced=_record_race(comparison),
         )
     around = evaluator.spec.surroundings_of(workload)
     peers = {one.name: _peer(one, comparison) for one in session.peers(workload)}
@@ -197,13 +197,13 @@ def _workload(
     )
 
 
-def _raced(comparison: Comparison) -> tuple[int | None, ...]:
+def _record_race(comparison: Comparison) -> tuple[int | None, ...]:
     if not comparison.raced_us:
         return ()
     return (None, *map(_ticks, comparison.raced_us), *[None] * len(comparison.peers))
 
 
-def _compiled(
+def _record_compilations(
     plan: Plan, session: Session, evaluator: Evaluator, compiler: Compiler
 ) -> dict[str, RecordedCompilation]:
     requests: dict[str, CompileRequest] = {}
@@ -235,7 +235,7 @@ def _peer(trial: PeerTrial, comparison: Comparison | None) -> RecordedProgram:
     return RecordedProgram(status=trial.status, reason=trial.reason, ticks=ticks)
 
 
-def _recorded(session: Session, trial: Trial) -> RecordedProgram:
+def _record_program(session: Session, trial: Trial) -> RecordedProgram:
     final = session.trial(INITIAL, trial.workload, trial.config, stage="finals")
     if final is not None and final.status is not Status.CORRECT:
         return _program(final.status, final.reason, None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tuner.app.locate import reads_space, require_kernel
 from tuner.app.plan import plan_of, read_space, require_same, values_of
-from tuner.app.trust import MayRun, nobody_asked, require_trusted, require_trusted_command, trust
+from tuner.app.trust import MayRun, require_trusted, require_trusted_command, say_no, trust
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import SessionError
 from tuner.model.settings import COMMAND, GivenSettings, option_of
@@ -33,7 +33,7 @@ def resumed_plan(
     kernel: Path | None,
     settings: GivenSettings,
     *,
-    may_run: MayRun = nobody_asked,
+    may_run: MayRun = say_no,
 ) -> Plan:
     """Rebuild a session's plan; raise `SessionError` where files or settings have changed.
 
@@ -78,7 +78,7 @@ def is_renewable(config: RunConfig, name: str) -> bool:
 
 
 def verified_plan(
-    directory: Path, manifest: Manifest, space: Path | None, *, may_run: MayRun = nobody_asked
+    directory: Path, manifest: Manifest, space: Path | None, *, may_run: MayRun = say_no
 ) -> Plan:
     """Rebuild a session's plan to verify its winners, with files moved to another place.
 

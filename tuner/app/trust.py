@@ -19,7 +19,7 @@ from tuner.session.records import file_sha
 MayRun = Callable[[str], bool]
 
 
-def nobody_asked(question: str) -> bool:
+def say_no(question: str) -> bool:
     """Say no: nobody is there to be asked."""
     return False
 

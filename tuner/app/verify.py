@@ -9,7 +9,7 @@ from pathlib import Path
 from tuner.app.authors import authors
 from tuner.app.instruments import compiler_for, watches_for
 from tuner.app.session_plan import verified_plan
-from tuner.app.trust import MayRun, nobody_asked
+from tuner.app.trust import MayRun, say_no
 from tuner.device.select import AMD_DRIVER, HOST, gpu_count, open_device
 from tuner.model.errors import DeviceError, SessionError
 from tuner.model.languages import HIP
@@ -26,7 +26,7 @@ def verify(
     space: Path | None = None,
     device: str = "auto",
     jobs: int | None = None,
-    may_run: MayRun = nobody_asked,
+    may_run: MayRun = say_no,
 ) -> Sequence[Check]:
     """Repeat the whole verification of a session's winners, and add the verdicts to it.
 

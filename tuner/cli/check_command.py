@@ -90,7 +90,7 @@ def as_object(found: SpaceCheck) -> dict[str, object]:
             for one in proof.findings
         ],
         "not_shown": [proof.open_because for proof in found.proofs if proof.open_because],
-        "sample": [_sampled(trial) for trial in found.sample],
+        "sample": [_describe_trial(trial) for trial in found.sample],
         "rejected": dict(found.rejected),
     }
 
@@ -138,7 +138,7 @@ def _fitting(found: SpaceCheck) -> int:
     return sum(trial.status is Status.NOT_RECORDED for trial in found.sample)
 
 
-def _sampled(trial: Trial) -> dict[str, object]:
+def _describe_trial(trial: Trial) -> dict[str, object]:
     resources, occupancy = trial.resources, trial.occupancy
     return {
         "config": dict(trial.config),
@@ -147,7 +147,7 @@ def _sampled(trial: Trial) -> dict[str, object]:
         "status": "compiled" if trial.status is Status.NOT_RECORDED else trial.status,
         "reason": "" if trial.status is Status.NOT_RECORDED else trial.reason,
         "registers": None if resources is None else resources.registers,
-        "spill_bytes": None if resources is None else _spilled(trial),
+        "spill_bytes": None if resources is None else _count_spill_bytes(trial),
         "occupancy": None if occupancy is None else occupancy.share,
         "limiter": None if occupancy is None else occupancy.limiter,
     }
@@ -159,7 +159,7 @@ def _outcome(trial: Trial) -> str:
         return "what it uses is not known before it runs"
     if resources is None or occupancy is None:
         return f"{trial.status}: {trial.reason}"
-    spilled = _spilled(trial)
+    spilled = _count_spill_bytes(trial)
     serialized = ", wgmma serialized" if resources.serialized_wgmma else ""
     return (
         f"{resources.registers} registers, {f'{spilled} bytes spilled' if spilled else 'no spills'}"
@@ -168,6 +168,6 @@ def _outcome(trial: Trial) -> str:
     )
 
 
-def _spilled(trial: Trial) -> int:
+def _count_spill_bytes(trial: Trial) -> int:
     resources = trial.resources
     return 0 if resources is None else resources.spill_store_bytes + resources.spill_load_bytes

@@ -58,7 +58,7 @@ def resumed_by(command: tuple[str, ...]) -> Iterator[None]:
 
 
 @contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
+def interrupt_on_sigterm() -> Iterator[None]:
     """Handle SIGTERM as Ctrl-C is handled."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

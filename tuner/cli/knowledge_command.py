@@ -34,7 +34,7 @@ def list_known(store: str | None, as_json: bool) -> None:
     """List the stored results, by kernel and device."""
     from tuner.session.knowledge import ALL_SEARCHES, summaries
 
-    opened = _opened(store)
+    opened = _open_knowledge(store)
     known = summaries(opened.searches(most=ALL_SEARCHES))
     if as_json:
         told = {"store": str(opened.location), "kernels": [asdict(one) for one in known]}
@@ -61,7 +61,7 @@ def list_known(store: str | None, as_json: bool) -> None:
 @options.setting("store")
 def forget(kernel: str, device: str | None, store: str | None) -> None:
     """Delete the stored results of KERNEL, such as silu_and_mul."""
-    opened = _opened(store)
+    opened = _open_knowledge(store)
     count = opened.forget(kernel, device)
     if not count:
         where = f" on {device}" if device else ""
@@ -79,7 +79,7 @@ def merge(other: str, store: str | None) -> None:
     """Add the results of another store."""
     from tuner.session.knowledge import ALL_SEARCHES
 
-    opened, source = _opened(store), _opened(other)
+    opened, source = _open_knowledge(store), _open_knowledge(other)
     if source.location.file is not None and not source.location.file.exists():
         raise InputError(f"{source.location}: there is no store", remedy="name its file or its URL")
     if source.location.url == opened.location.url:
@@ -96,14 +96,14 @@ def add(sessions: tuple[Path, ...], store: str | None) -> None:
     from tuner.session.session import Session
     from tuner.tuning.warm_start import searches_of
 
-    opened, found = _opened(store), []
+    opened, found = _open_knowledge(store), []
     for folder in sessions:
         with Session.open(folder, read_only=True) as session:
             found += searches_of(session)
     click.echo(f"added: {_searches(opened.add(found))} to {opened.location}")
 
 
-def _opened(option: str | None) -> KnowledgeStore:
+def _open_knowledge(option: str | None) -> KnowledgeStore:
     from tuner.session.database import find_store
     from tuner.session.knowledge import KnowledgeStore
 

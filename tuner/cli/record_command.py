@@ -10,7 +10,7 @@ import click
 
 from tuner.app.environment import program_name
 from tuner.cli import options
-from tuner.cli.exits import require_writable, terminated_as_interrupted, writing
+from tuner.cli.exits import interrupt_on_sigterm, require_writable, writing
 from tuner.model.settings import RECORD
 
 
@@ -59,7 +59,7 @@ def command(context: click.Context, /, source: Path | None, **values: Any) -> No
     )
     settings = options.settings_of(context, values)
     console = Console(highlight=False)
-    with terminated_as_interrupted(), ExitStack() as stack:
+    with interrupt_on_sigterm(), ExitStack() as stack:
         run = open_run(stack, source, settings, run_options, resume=values["resume"])
         console.print(f"session {run.session.directory}", markup=False)
         with make_view(console, quiet=False) as view:

@@ -11,7 +11,7 @@ import click
 
 from tuner.app.environment import program_name
 from tuner.cli import options
-from tuner.cli.exits import resumed_by, stdout_kept_for_result, terminated_as_interrupted
+from tuner.cli.exits import interrupt_on_sigterm, resumed_by, stdout_kept_for_result
 from tuner.model.settings import ReachSettings, option_of, settings_in, words_of
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def command(context: click.Context, /, **values: Any) -> None:
         resume_command=tuple(words_of(_said_again(values))),
     )
     as_json, quiet = values["as_json"], values["quiet"]
-    with terminated_as_interrupted():
+    with interrupt_on_sigterm():
         with stdout_kept_for_result(as_json):
             console = Console(stderr=as_json, highlight=False)
             if not console.is_terminal:
@@ -143,7 +143,7 @@ def _run(
     with ExitStack() as stack:
         view = stack.enter_context(make_view(console, quiet=values["quiet"]))
 
-        def opened(started: OpenRun) -> None:
+        def announce_run(started: OpenRun) -> None:
             if not silent:
                 console.print(headline(started.device), markup=False, soft_wrap=True)
             if started.warning:
@@ -151,7 +151,7 @@ def _run(
                 _say(f"Warning: {started.warning}; the run goes on without it")
 
         source, resume = values["source"], values["resume"]
-        done = run(source, settings, run_options, view, resume=resume, opened=opened)
+        done = run(source, settings, run_options, view, resume=resume, opened=announce_run)
     # A session that is complete makes its report anew when it is resumed.
     with resumed_by((*run_options.resume_command, "--resume", str(done.folder))):
         write_report(done.data, done.folder)

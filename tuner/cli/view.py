@@ -251,7 +251,7 @@ def round_lines(data: ReportData) -> Iterator[str]:
         parts += [_short(one.record.idea.change)] if one.record.idea else []
         about = f"{', '.join(parts)}: " if parts else ""
         yield f"{f'round {one.number}':15}{about}{_end(one)}"
-    spent = _spent(data)
+    spent = _sum_spending(data)
     if spent is not None:
         cost = "" if spent.cost is None else f", cost {spent.cost:.4g}"
         cached = f" ({spent.cached:,} of them cached)" if spent.cached else ""
@@ -261,7 +261,7 @@ def round_lines(data: ReportData) -> Iterator[str]:
 def agent_object(data: ReportData, failure: AgentError | None) -> dict[str, object]:
     """Make what `--json` says of the agent beside its rounds; `failure` is what ended them."""
     assert data.author is not None
-    spent = _spent(data)
+    spent = _sum_spending(data)
     return {
         "name": data.author.agent,
         "models": list(data.author.models),
@@ -287,7 +287,7 @@ def _end(one: RoundData) -> str:
     )
 
 
-def _spent(data: ReportData) -> Spent | None:
+def _sum_spending(data: ReportData) -> Spent | None:
     if not data.rounds:
         return None
     from tuner.report.rounds import Spent
@@ -316,7 +316,7 @@ def write_report(data: ReportData, folder: Path) -> None:
         ) from error
 
 
-def _unanswered(data: ReportData) -> str:
+def _describe_gaps(data: ReportData) -> str:
     """Say how many trials nothing is known of; where there is no recording, what they lack."""
     missing = [trial for trial in data.trials if trial.status is Status.NOT_RECORDED]
     if not missing:
@@ -325,7 +325,7 @@ def _unanswered(data: ReportData) -> str:
     if data.recorded:
         return f"{trials} had no answer in the recording"
     lacking = [_short(reason) for reason in dict.fromkeys(trial.reason for trial in missing)]
-    return f"{trials} could not run here: {formatting.joined(lacking)}"
+    return f"{trials} could not run here: {formatting.join_names(lacking)}"
 
 
 def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bool) -> None:
@@ -364,7 +364,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
     why_none = [f"  {count} x {reason}" for reason, count in reasons.most_common(REASONS)]
     lines = [
         headline(data).headline,
-        _unanswered(data),
+        _describe_gaps(data),
         *(() if data.results else why_none),
         f"verification   {verdict(data)}" if data.evaluator and data.results else "",
         f"extremes       left out: {less}" if (less := extremes_left_out(data)) else "",

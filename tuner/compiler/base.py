@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tuner.compiler.includes import UNIT_NAME, header_digest
-from tuner.compiler.python_code import reached
+from tuner.compiler.python_code import extract_launch_code
 from tuner.model.kernel import PYTHON_OPTION, Launch
 from tuner.model.trial import Resources
 
@@ -97,7 +97,7 @@ _COMMENT = re.compile(
 
 
 @lru_cache(maxsize=64)
-def normalized(source: str) -> str:
+def normalize_source(source: str) -> str:
     """Remove comments and fold white space, so that only changes to the code change the result."""
     bare = _COMMENT.sub(lambda match: match["literal"] or " ", source)
     lines = (" ".join(line.split()) for line in bare.splitlines())
@@ -117,7 +117,7 @@ def source_key(
     """
     headers = header_digest(source, include_dirs)
     # In Python two slashes divide.
-    code = reached(source) if PYTHON_OPTION in options else normalized(source)
+    code = extract_launch_code(source) if PYTHON_OPTION in options else normalize_source(source)
     content = json.dumps([code, list(options), architecture, *filter(None, [headers])])
     return hashlib.sha256(content.encode()).hexdigest()
 
@@ -228,7 +228,7 @@ def nvrtc_errors(log: str) -> list[str]:
     return found
 
 
-def shortened(text: str) -> str:
+def shorten_text(text: str) -> str:
     """Cut a text that a template expanded without end may have filled."""
     if len(text) <= MAX_ERROR_CHARACTERS:
         return text
@@ -281,20 +281,20 @@ def result_of(request: CompileRequest, reply: dict[str, Any], cubin: bytes) -> C
 def _error(request: CompileRequest, log: str) -> str:
     errors = nvrtc_errors(log)
     if own := [error for error in errors if not error.startswith(_NAME_FILE)]:
-        return shortened("\n\n".join(own))
+        return shorten_text("\n\n".join(own))
     reasons: dict[str, str] = {}
     for error in errors:
         if match := _NAME_ERROR.match(error):
             reasons.setdefault(match[2].strip(), match[1])
     absent = [name for name in request.kernels if name.strip() in reasons]
     if not absent:
-        return shortened(log.strip() or "the compiler failed without a message")
+        return shorten_text(log.strip() or "the compiler failed without a message")
     return absent_error(request, absent, f" ({reasons[absent[0].strip()]})")
 
 
 def absent_error(request: CompileRequest, absent: list[str], because: str = "") -> str:
     """Say which kernels of a request its source lacks, and which it has."""
-    source = _ATTRIBUTE.sub(" ", normalized(request.source))
+    source = _ATTRIBUTE.sub(" ", normalize_source(request.source))
     known = ", ".join(dict.fromkeys(_KERNEL.findall(source))) or "no __global__ function"
     names = ", ".join(f"`{name}`" for name in absent)
     return f"{UNIT_NAME}: error: no kernel {names}{because}; the source has {known}"

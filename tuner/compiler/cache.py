@@ -67,7 +67,7 @@ class Cache:
             data = read_regular(path, MAX_MESSAGE_BYTES)
         except OSError:
             return None
-        result = _decoded(key, data)
+        result = _decode_result(key, data)
         if result is None:
             logger.warning("damaged cache entry %s: compiling again", path)
             return None
@@ -82,7 +82,7 @@ class Cache:
         path = self._entries / key
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(path, _encoded(key, result))
+            atomic_write(path, _encode_result(key, result))
             self._puts += 1
             stamp = self.directory / "compiled.pruned"
             due = self._puts % PRUNE_EVERY_PUTS == 0
@@ -114,14 +114,14 @@ class Cache:
             total -= size
 
 
-def _encoded(key: str, result: CompileResult) -> bytes:
+def _encode_result(key: str, result: CompileResult) -> bytes:
     resources = {name: asdict(used) for name, used in result.resources.items()}
     content = {"lowered": dict(result.lowered), "resources": resources, "error": result.error}
     body = pack(content, result.cubin)
     return _start(key, body) + body
 
 
-def _decoded(key: str, data: bytes) -> CompileResult | None:
+def _decode_result(key: str, data: bytes) -> CompileResult | None:
     body = data[len(_MAGIC) + _DIGEST_BYTES :]
     if not data.startswith(_start(key, body)):
         return None

@@ -124,7 +124,7 @@ def scratch_folder() -> Iterator[Path]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         with suppress(FileNotFoundError):
-            lock = _opened(folder)
+            lock = _open_folder(folder)
             fcntl.flock(lock, fcntl.LOCK_EX)
             # Between the two it may have been taken for one that was left behind.
             if folder.exists():
@@ -141,7 +141,7 @@ def remove_left_behind() -> None:
     """Remove the folders of processes of this user that were killed: those that nobody locks."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):  # somebody else's, in use, or gone meanwhile
-            lock = _opened(folder)
+            lock = _open_folder(folder)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.fstat(lock).st_uid == os.geteuid():
@@ -150,5 +150,5 @@ def remove_left_behind() -> None:
                 os.close(lock)
 
 
-def _opened(folder: Path) -> int:
+def _open_folder(folder: Path) -> int:
     return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

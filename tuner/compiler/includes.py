@@ -56,7 +56,7 @@ def refused_include(source: str, include_dirs: tuple[str, ...] = ()) -> str | No
     if refused is not None:
         return refused
     inside = [Path(folder).resolve() for folder in include_dirs]
-    for line, path in _reached(source, include_dirs):
+    for line, path in _find_includes(source, include_dirs):
         target = path.resolve()
         if not any(target.is_relative_to(folder) for folder in inside):
             return f"{UNIT_NAME}({line}): error: {path} is {target}, outside the include folders"
@@ -134,7 +134,7 @@ def _outside(directive: str, file: str) -> str | None:
     return None
 
 
-def _reached(source: str, include_dirs: tuple[str, ...]) -> Iterator[tuple[int, Path]]:
+def _find_includes(source: str, include_dirs: tuple[str, ...]) -> Iterator[tuple[int, Path]]:
     """Find the files that a source can include from the folders, and from those files on.
 
     Each comes with the source's line that leads to it. What the compiler would skip (`#if`) is
@@ -169,14 +169,14 @@ def include_digest(source: str, include_dirs: tuple[str, ...]) -> str:
     """Hash the files in the user's include folders that a source can reach, however deep."""
     if not include_dirs:
         return ""
-    found = {str(path): _content(path)[0] for _, path in _reached(source, include_dirs)}
+    found = {str(path): _content(path)[0] for _, path in _find_includes(source, include_dirs)}
     content = "\n".join(f"{digest} {path}" for path, digest in sorted(found.items()))
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def reachable_files(source: str, include_dirs: tuple[str, ...]) -> list[Path]:
     """List the files in the user's include folders that a source can reach, however deep."""
-    return [path for _, path in _reached(source, include_dirs)]
+    return [path for _, path in _find_includes(source, include_dirs)]
 
 
 def header_digest(source: str, include_dirs: Iterable[Path | str]) -> str:
@@ -187,7 +187,7 @@ def header_digest(source: str, include_dirs: Iterable[Path | str]) -> str:
     """
     folders = (*map(str, include_dirs), str(OWN))
     found = set()
-    for _, path in _reached(source, folders):
+    for _, path in _find_includes(source, folders):
         # What lies outside of them is refused when it is compiled.
         own = (path.relative_to(one) for one in folders if path.is_relative_to(one))
         name = next(own, path)

@@ -18,7 +18,7 @@ from typing import Any
 from cuda import pathfinder
 from cuda.bindings import nvrtc
 
-from tuner.compiler.base import normalized
+from tuner.compiler.base import normalize_source
 from tuner.compiler.includes import UNIT_NAME, own_headers
 from tuner.process.child import connect_to_parent
 from tuner.process.confinement import confine_compiler, forget_environment, limit_compiler
@@ -35,7 +35,7 @@ _OK = nvrtc.nvrtcResult.NVRTC_SUCCESS
 def include_dirs(version: tuple[int, int], cache_dir: Path) -> list[Path]:
     """Return the include folders for NVRTC `version`; none where no header can be found."""
     if version >= FIRST_WITH_BUNDLE and hasattr(nvrtc, "nvrtcInstallBundledHeaders"):
-        bundle = _bundled(version, cache_dir)
+        bundle = _unpack_headers(version, cache_dir)
         return [bundle, bundle / "cccl"]
     toolkit = _toolkit(version)
     if toolkit is None:
@@ -56,7 +56,7 @@ def headers_identity(folders: list[Path]) -> str:
     return f"{root} {_cudart_version(root)} {marker.stat().st_mtime_ns}"
 
 
-def _bundled(version: tuple[int, int], cache_dir: Path) -> Path:
+def _unpack_headers(version: tuple[int, int], cache_dir: Path) -> Path:
     folder = cache_dir / f"headers-{version[0]}.{version[1]}"
     if folder.is_dir():
         return folder
@@ -163,7 +163,9 @@ class _PrecompiledHeaders:
 
     def key(self, source: str, options: list[str], state: str) -> int | None:
         """Return what must be equal to share a header; None where there is nothing to gain."""
-        directives = takewhile(lambda line: line.startswith("#"), normalized(source).splitlines())
+        directives = takewhile(
+            lambda line: line.startswith("#"), normalize_source(source).splitlines()
+        )
         start = "\n".join(directives)
         return hash((start, *options, state)) if "include" in start else None
 
@@ -239,7 +241,7 @@ class Nvrtc:
         )
         _require(result, "nvrtcCreateProgram")
         try:
-            reply = _compiled(program, kernels, [*options, *precompile])
+            reply = _compile_program(program, kernels, [*options, *precompile])
             if key is not None and precompile:
                 (status,) = nvrtc.nvrtcGetPCHCreateStatus(program)
                 self._precompiled.learn(key, status)
@@ -248,7 +250,7 @@ class Nvrtc:
         return reply
 
 
-def _compiled(program: Any, kernels: list[str], options: list[str]) -> Message:
+def _compile_program(program: Any, kernels: list[str], options: list[str]) -> Message:
     for kernel in kernels:
         (result,) = nvrtc.nvrtcAddNameExpression(program, kernel.encode())
         _require(result, f"nvrtcAddNameExpression({kernel})")

@@ -87,7 +87,7 @@ class CompilerProcess(ChildProcess):
         except ChildDiedError as died:
             if died.killed:
                 raise
-            return _crashed(died, self.last_words), False
+            return _describe_crash(died, self.last_words), False
         return self.result(request, reply.header, reply.payload), reply.header["lasting"]
 
     def content(self, request: CompileRequest) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class CompilerProcess(ChildProcess):
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 
-def _crashed(died: ChildDiedError, words: str = "") -> CompileResult:
+def _describe_crash(died: ChildDiedError, words: str = "") -> CompileResult:
     (status,) = died.args
     how = f"exit status {status}" if (status or 0) >= 0 else signal.Signals(-status).name
     return CompileResult(error=f"the compiler crashed ({how}) {words}".rstrip())
@@ -230,7 +230,7 @@ class CompilerPool:
         try:
             found = done.result()
         except ChildDiedError as died:
-            self._finish(request, _crashed(died))
+            self._finish(request, _describe_crash(died))
         except Exception as error:  # noqa: BLE001 - as above
             self._finish(request, error)
         else:

@@ -29,7 +29,7 @@ _ACTING = (ast.Call, ast.NamedExpr, ast.Await)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def reached(source: str) -> str:
+def extract_launch_code(source: str) -> str:
     """Return the statements of a module that `launch` depends on, without comments and docstrings.
 
     All of the text where that cannot be told: it does not parse, or looks things up by reflection.
@@ -43,7 +43,7 @@ def reached(source: str) -> str:
 def _reached_by(source: str) -> str:
     text = source.replace("\r\n", "\n").replace("\r", "\n")
     try:
-        kept, names = _reached(ast.parse(text).body)
+        kept, names = _choose_statements(ast.parse(text).body)
         if names & _REFLECTION:
             return source
         # Not `splitlines`: it ends lines where Python does not, at a form feed for one.
@@ -53,11 +53,11 @@ def _reached_by(source: str) -> str:
         return source
 
 
-def _reached(statements: Sequence[ast.stmt]) -> tuple[list[ast.stmt], set[str]]:
+def _choose_statements(statements: Sequence[ast.stmt]) -> tuple[list[ast.stmt], set[str]]:
     """Choose what `launch` needs, and what does more than to define names; give all their names."""
     run = [one for one in statements if not (_is_text(one) or _is_for_scripts(one))]
     own = frozenset[str]().union(*(_bound(one) for one in run))
-    defined, named = [_defined(one, own) for one in run], [_names(one) for one in run]
+    defined, named = [_list_definitions(one, own) for one in run], [_names(one) for one in run]
     kept: set[int] = set()
     wanted, before = {FUNCTION}, -1
     while before < len(kept):
@@ -69,7 +69,7 @@ def _reached(statements: Sequence[ast.stmt]) -> tuple[list[ast.stmt], set[str]]:
     return [run[index] for index in sorted(kept)], wanted
 
 
-def _defined(statement: ast.stmt, own: frozenset[str]) -> frozenset[str]:
+def _list_definitions(statement: ast.stmt, own: frozenset[str]) -> frozenset[str]:
     """Name what a statement defines that does no more than that; nothing for any other.
 
     More does what calls something when the module is loaded, and any import. `own` are the names
@@ -82,7 +82,7 @@ def _defined(statement: ast.stmt, own: frozenset[str]) -> frozenset[str]:
             acts = acts or statement.name.startswith("__")  # called without being named
         case ast.ClassDef(bases=bases, keywords=keywords, body=body):
             acts = bool(bases or keywords) or not _is_harmless(statement, own)
-            acts = acts or any(not _defined(one, own) for one in body if _says(one))
+            acts = acts or any(not _list_definitions(one, own) for one in body if _says(one))
         case ast.Assign(value=value) | ast.AnnAssign(value=value):
             acts = value is not None and _holds(value, (*_ACTING, ast.Subscript))
         case _:

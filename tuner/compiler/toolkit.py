@@ -30,7 +30,7 @@ def candidates(name: str) -> Iterator[Path]:
         yield folder / name
 
 
-def bundled(name: str) -> Iterator[Path]:
+def list_pip_paths(name: str) -> Iterator[Path]:
     """List where a tool of pip's packages may be, the newest first."""
     for folder in _from_pip():
         yield folder / "bin" / name

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tuner.compiler.python_code import reached
+from tuner.compiler.python_code import extract_launch_code
 from tuner.device.base import Program
 from tuner.device.reference import PeerError, blamed_on_peer
 from tuner.model.trial import Status
@@ -63,14 +63,14 @@ class Modules:
             self._loaded.move_to_end(key)
             return self._loaded[key]
         with blamed_on_call(program):
-            module = executed(program.cubin.decode(), key, self._source)
+            module = execute_module(program.cubin.decode(), key, self._source)
         self._loaded[key] = module
         while len(self._loaded) > MOST_MODULES:
             forget(*self._loaded.popitem(last=False))
         return module
 
 
-def executed(text: str, key: str, source: Path) -> ModuleType:
+def execute_module(text: str, key: str, source: Path) -> ModuleType:
     """Execute a module's text; `source` is what it takes for its file."""
     # Triton reads the text of its functions: by this name linecache has it, no file does.
     name, place = f"tune_{key[:24]}", place_of(key)
@@ -87,7 +87,7 @@ def late_imports(text: str) -> Iterator[ast.stmt]:
 
     Those behind a condition are left out: they may change what others do, and never be wanted.
     """
-    return _imports(ast.parse(reached(text)), called=False)
+    return _imports(ast.parse(extract_launch_code(text)), called=False)
 
 
 def _imports(node: ast.AST, *, called: bool) -> Iterator[ast.stmt]:
@@ -138,12 +138,14 @@ def checked_results(
         return {}
     remedy = f"return {{{outputs[0]!r}: tensor}}, or write into the tensors and return None"
     if not isinstance(returned, Mapping):
-        raise PeerError(f"returns {_described(returned)}, no dict of outputs: {remedy}")
+        raise PeerError(f"returns {_describe_result(returned)}, no dict of outputs: {remedy}")
     for name, result in returned.items():
         if name not in outputs:
             raise PeerError(f"returns {name!r}, which is none of the outputs {', '.join(outputs)}")
         if not isinstance(result, torch.Tensor):
-            raise PeerError(f"returns {_described(result)} for {name!r}, not a tensor: {remedy}")
+            raise PeerError(
+                f"returns {_describe_result(result)} for {name!r}, not a tensor: {remedy}"
+            )
         found, wanted = (
             f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device.type}"
             for tensor in (result, tensors[name])
@@ -153,7 +155,7 @@ def checked_results(
     return returned
 
 
-def _described(value: object) -> str:
+def _describe_result(value: object) -> str:
     """Name what was returned; of a list or tuple also what its first element is."""
     first = f" of {type(value[0]).__name__}" if isinstance(value, list | tuple) and value else ""
     return f"a {type(value).__name__}{first}"

@@ -94,17 +94,21 @@ def _piece(xp: Any) -> int:
 
 def decode(xp: Any, raw: Array, dtype: str) -> Array:
     """Turn stored bits into float64 values (integers into float64 as well)."""
-    return _converted(xp, raw, np.dtype(np.float64), lambda piece: _decoded(xp, piece, dtype))
+    return _convert_pieces(
+        xp, raw, np.dtype(np.float64), lambda piece: _decode_values(xp, piece, dtype)
+    )
 
 
 def encode(xp: Any, values: Array, dtype: str) -> Array:
     """Round float values to the nearest stored bits, ties to even; fp8 saturates."""
     if xp.__name__ != "numpy" and (encoder := _gpu_encoder(dtype, values.dtype.name)):
         return encoder(values)
-    return _converted(xp, values, storage_dtype(dtype), lambda piece: _encoded(xp, piece, dtype))
+    return _convert_pieces(
+        xp, values, storage_dtype(dtype), lambda piece: _encode_values(xp, piece, dtype)
+    )
 
 
-def _converted(
+def _convert_pieces(
     xp: Any, values: Array, to: np.dtype[Any], convert: Callable[[Array], Array]
 ) -> Array:
     if values.size <= _piece(xp):
@@ -132,7 +136,7 @@ def _gpu_encoder(dtype: str, given: str) -> Any:
     return cupy.ElementwiseKernel(*kernel, preamble=GPU_ENCODERS)
 
 
-def _decoded(xp: Any, raw: Array, dtype: str) -> Array:
+def _decode_values(xp: Any, raw: Array, dtype: str) -> Array:
     if dtype == "bfloat16":
         return (raw.astype(xp.uint32) << 16).view(xp.float32).astype(xp.float64)
     if dtype in STORAGE:
@@ -140,7 +144,7 @@ def _decoded(xp: Any, raw: Array, dtype: str) -> Array:
     return raw.astype(xp.float64)
 
 
-def _encoded(xp: Any, values: Array, dtype: str) -> Array:
+def _encode_values(xp: Any, values: Array, dtype: str) -> Array:
     if dtype == "bfloat16":
         bits = values.astype(xp.float32).view(xp.uint32)
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16

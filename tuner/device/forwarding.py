@@ -12,7 +12,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def forwarded(method: Callable[_P, _T]) -> Callable[_P, _T]:
+def make_forwarder(method: Callable[_P, _T]) -> Callable[_P, _T]:
     """Make a method of the same signature that calls `forward` of its device with its name."""
     name = method.__name__
 
@@ -30,11 +30,11 @@ class ForwardingDevice(Device):
     def forward(self, name: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         """Call the method of that name on the device that does the work."""
 
-    run = forwarded(Device.run)
-    verify = forwarded(Device.verify)
-    compare = forwarded(Device.compare)
-    rank = forwarded(Device.rank)
-    same_bits = forwarded(Device.same_bits)
-    require_energy = forwarded(Device.require_energy)
-    idle_energy = forwarded(Device.idle_energy)
-    energy = forwarded(Device.energy)
+    run = make_forwarder(Device.run)
+    verify = make_forwarder(Device.verify)
+    compare = make_forwarder(Device.compare)
+    rank = make_forwarder(Device.rank)
+    same_bits = make_forwarder(Device.same_bits)
+    require_energy = make_forwarder(Device.require_energy)
+    idle_energy = make_forwarder(Device.idle_energy)
+    energy = make_forwarder(Device.energy)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 from tuner.device.base import ComparisonRounds, Device, Outcome, Program, Recorded
-from tuner.device.forwarding import ForwardingDevice, forwarded
+from tuner.device.forwarding import ForwardingDevice, make_forwarder
 from tuner.model.errors import DeviceError, DeviceLost, WorkerError
 from tuner.model.kernel import Workload
 
@@ -133,10 +133,10 @@ class DeviceGroup(ForwardingDevice):
         with self._changing:
             known = self._homes.get(workload.key)
             if known is None:
-                return self._served()
+                return self._choose_member()
             number = [member.name for member in self.members].index(known.member)
             if self.members[number].lost:
-                self._left()  # raises: what is lost with the last one stays where it was
+                self._list_members_left()  # raises: what the last one loses stays where it was
             return number
 
     def serve(self, number: int) -> None:
@@ -149,11 +149,11 @@ class DeviceGroup(ForwardingDevice):
             self.members[number].lost = reason
             self._move_out()
 
-    verify_together = forwarded(Device.verify_together)
-    call_compiler = forwarded(Device.call_compiler)
-    import_ahead = forwarded(Device.import_ahead)
-    watchers = forwarded(Device.watchers)
-    counters = forwarded(Device.counters)
+    verify_together = make_forwarder(Device.verify_together)
+    call_compiler = make_forwarder(Device.call_compiler)
+    import_ahead = make_forwarder(Device.import_ahead)
+    watchers = make_forwarder(Device.watchers)
+    counters = make_forwarder(Device.counters)
 
     @property
     def recording(self) -> Recorded:
@@ -167,7 +167,9 @@ class DeviceGroup(ForwardingDevice):
                 getattr(member.device, name)(*arguments, **options)
             return None
         if name not in AT_HOME:
-            return self._on(self._served, lambda one: getattr(one, name)(*arguments, **options))
+            return self._on(
+                self._choose_member, lambda one: getattr(one, name)(*arguments, **options)
+            )
         timed = arguments[0]
         workload = (timed if isinstance(timed, Program) else timed[0]).workload
 
@@ -206,11 +208,11 @@ class DeviceGroup(ForwardingDevice):
                     broken = isinstance(error, WorkerError)
                     self.drop(number, error.message)
 
-    def _served(self) -> int:
+    def _choose_member(self) -> int:
         number: int = getattr(self._serving, "number", 0)
-        return self._left()[0] if self.members[number].lost else number
+        return self._list_members_left()[0] if self.members[number].lost else number
 
-    def _left(self) -> list[int]:
+    def _list_members_left(self) -> list[int]:
         left = [number for number, member in enumerate(self.members) if not member.lost]
         if not left:
             raise DeviceLost(
@@ -224,7 +226,7 @@ class DeviceGroup(ForwardingDevice):
 
         Its times go on in the lost one's terms, where both were timed on the reference kernel.
         """
-        left = [self.members[number].name for number in self._left()]
+        left = [self.members[number].name for number in self._list_members_left()]
         counts = dict.fromkeys(left, 0)
         for home in self._homes.values():
             if home.member in counts:

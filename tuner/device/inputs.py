@@ -88,7 +88,7 @@ def draw_values(
         return _whole(xp, rng, argument, kind, shape, int(bounds[0]))
     if argument.fill == "probabilities":
         return _probabilities(xp, rng, kind, shape, int(bounds[0]) if bounds else -1)
-    values = _varied(xp, rng, _plain(xp, rng, argument.fill, shape, bounds), argument, kind)
+    values = _vary_values(xp, rng, _plain(xp, rng, argument.fill, shape, bounds), argument, kind)
     if argument.dtype.startswith("uint"):  # what is negative would be near their largest number
         values = xp.abs(values)
     if argument.fill == "positive":
@@ -119,7 +119,7 @@ def _plain(xp: Any, rng: Any, fill: str, shape: tuple[int, ...], bounds: tuple[f
     )
 
 
-def _varied(xp: Any, rng: Any, values: Any, argument: Argument, kind: str) -> Any:
+def _vary_values(xp: Any, rng: Any, values: Any, argument: Argument, kind: str) -> Any:
     if kind == "negated" and len(argument.fill_bounds) == 2:
         return values
     if kind in _SCALE:
@@ -201,7 +201,7 @@ def _with_nonfinite(xp: Any, rng: Any, values: Any) -> Any:
     return xp.where(chosen, kinds[xp.minimum(kind, len(kinds) - 1)], rows).reshape(values.shape)
 
 
-def as_stored(xp: Any, dtype: str, kind: str, values: Array) -> Array:
+def round_to_dtype(xp: Any, dtype: str, kind: str, values: Array) -> Array:
     """Round drawn values to those of a dtype, as they lie in memory."""
     if kind == NORMAL and dtype in FLOAT_DTYPES:
         # What is timed may be written anew by a product, which has no sums of -0.

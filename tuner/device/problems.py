@@ -338,7 +338,7 @@ class _Judged:
     ) -> bool:
         """Tell whether PyTorch is right on these inputs, and rounding them changes no float."""
         floats = {n for n, argument in self._arrays.items() if argument.dtype in FLOAT_DTYPES}
-        rounded = {n: _nudged(rng, one) if n in floats else one for n, one in inputs.items()}
+        rounded = {n: _nudge_values(rng, one) if n in floats else one for n, one in inputs.items()}
         try:
             exact, own, near = (
                 self._results.arrays(xp, self._run(posed, given, axes, wide=wide), axes)
@@ -359,7 +359,7 @@ class _Judged:
             )
 
 
-def _nudged(rng: Any, values: Array) -> Array:
+def _nudge_values(rng: Any, values: Array) -> Array:
     """Move numbers by up to half a unit of float32, up or down: what its arithmetic cannot see.
 
     Each by a length of its own, so that no two that cancelled still do.

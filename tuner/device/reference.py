@@ -78,7 +78,7 @@ def load_reference(path: Path) -> Reference:
     `canonical(xp, outputs, axes)`, which returns stored outputs in the reference's order, and
     `unread(xp, outputs, axes)`, the same for what production never reads of a peer's outputs.
     """
-    module = _imported(path)
+    module = _import_file(path)
     compute = getattr(module, "reference", None)
     if not callable(compute):
         raise KernelError("defines no `reference` function", path=path, remedy=_DEFINE)
@@ -104,7 +104,7 @@ def _require_three(path: Path, compute: Callable[..., Any]) -> None:
         ) from error
 
 
-def _imported(path: Path) -> ModuleType:
+def _import_file(path: Path) -> ModuleType:
     if path.suffix in (".yaml", ".yml", ".json"):
         # A search space or a definition that holds its reference: it has no peers.
         return ModuleType(f"reference_{path.stem}")
@@ -243,7 +243,7 @@ def load_functions(path: Path, group: str) -> dict[str, PeerFunction]:
 
     Raises `KernelError` for what is none.
     """
-    module = _imported(path)
+    module = _import_file(path)
     # torch.compile and Triton look up a function's module by its name.
     sys.modules[module.__name__] = module
     found = getattr(module, group, {})
@@ -291,7 +291,7 @@ def load_production(
     `production` is a peer's name, or a function `production(axes, **operator)` that returns one, or
     None where production has nothing for this choice. Raises `KernelError` for anything else.
     """
-    module = _imported(path)
+    module = _import_file(path)
     named = getattr(module, "production", None)
     if callable(named):
         with blamed_on(path, "`production` fails"):

@@ -133,18 +133,18 @@ def _open_one(
     if kind in family_names():
         return family(kind).open(detail, spec, operators)
     if kind == "recorded":
-        return _recorded(spec, operators, detail, workloads)
+        return _open_recording(spec, operators, detail, workloads)
     if kind == "cuda" and (detail.isdecimal() or not detail):
         return _cuda(spec, operators, int(detail or 0))
     if text == "auto" and spec.language is HIP and AMD_DRIVER.exists():
         return family("hip").open("", spec, operators)
     if text == "auto" and spec.language is HIP:
-        return _recorded(spec, operators)
+        return _open_recording(spec, operators)
     if text == "auto" and spec.language is OPENCL:
         return family("opencl").open("", spec, operators)
     if text == "auto":
         count = gpu_count()
-        return _cuda(spec, operators, 0) if count else _recorded(spec, operators)
+        return _cuda(spec, operators, 0) if count else _open_recording(spec, operators)
     raise unknown_device(text)
 
 
@@ -232,7 +232,7 @@ def require_for(spec: KernelSpec, kind: str) -> None:
         )
 
 
-def _recorded(
+def _open_recording(
     spec: KernelSpec,
     operators: Mapping[str, str],
     file: str = "",

@@ -171,7 +171,7 @@ def calls_per_replay(policy: TimingPolicy, chosen: Rotation, expected_us: float)
     return max(1, min(ceil(wanted / sets), max(1, MAX_CALLS // sets))) * sets
 
 
-def finished(
+def should_stop(
     policy: TimingPolicy, times_us: Sequence[float], seconds: float, incumbent_us: float | None
 ) -> bool:
     """Tell whether to stop sampling: precise enough, out of budget, or hopeless."""
@@ -182,7 +182,7 @@ def finished(
     )
 
 
-def sampled(
+def take_samples(
     policy: TimingPolicy,
     take: Callable[[int], tuple[Sequence[float], float]],
     incumbent_us: float | None,
@@ -197,7 +197,7 @@ def sampled(
     started = clock()
     while (
         not times_us  # none may be left when the time is over
-        or not finished(policy, times_us, clock() - started, incumbent_us)
+        or not should_stop(policy, times_us, clock() - started, incumbent_us)
         or (suspicious(ratios) and len(ratios) < SECOND_LOOKS)
     ):
         wanted = max(2, policy.min_samples - len(times_us)) if times_us else FIRST_SAMPLES

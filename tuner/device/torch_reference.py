@@ -159,7 +159,7 @@ def expression_reference(spec: KernelSpec) -> Reference:
     assert spec.torch is not None
     line = spec.torch.line
     torch = require_torch(spec.path, line)
-    run = _compiled(spec, torch)
+    run = _compile_text(spec, torch)
     results = Results(spec, spec.path, line, "the reference")
     dtypes = {argument.name: argument.dtype for argument in spec.arguments}
     scalars = {a.name: a.value for a in spec.arguments if a.value is not None}
@@ -177,7 +177,7 @@ def expression_reference(spec: KernelSpec) -> Reference:
     return Reference(compute)
 
 
-def _compiled(spec: KernelSpec, torch: Any) -> Callable[[dict[str, Any]], Any]:
+def _compile_text(spec: KernelSpec, torch: Any) -> Callable[[dict[str, Any]], Any]:
     assert spec.torch is not None
     tree = ast.parse(spec.torch.text)
     outputs = [a.name for a in spec.arguments if a.role in ("output", "inout")]

@@ -114,7 +114,7 @@ def evidence(
         of_workload = found.setdefault(comparison.workload, {})
         for column, variant in enumerate(comparison.finalists, start=1):
             if variant not in distrusted:
-                of_workload[variant] = compared(comparison, column, seed)
+                of_workload[variant] = compare_with_baseline(comparison, column, seed)
     return {
         workload: tuple(sorted(variants.values(), key=lambda one: one.ratio))
         for workload, variants in found.items()
@@ -124,7 +124,7 @@ def evidence(
 _FAILED_IN_FINALS = frozenset({Status.LAUNCH, Status.TIMEOUT, Status.OTHER_BITS})
 
 
-def distrusted(trials: Iterable[Trial], checks: Iterable[Check]) -> frozenset[Variant]:
+def find_wrong_variants(trials: Iterable[Trial], checks: Iterable[Check]) -> frozenset[Variant]:
     """Name the variants that were ever wrong or failed a check: they serve nowhere.
 
     Nor do those that in the finals, on a shape that they would serve, end in an error, take for
@@ -159,7 +159,7 @@ def winner_of(comparison: Comparison) -> Variant:
     return comparison.finalists[min(range(len(times_us)), key=times_us.__getitem__)]
 
 
-def compared(comparison: Comparison, column: int, seed: int) -> Compared:
+def compare_with_baseline(comparison: Comparison, column: int, seed: int) -> Compared:
     """Compare a column with the baseline's, and production's, by the rounds that report."""
     _, reporting = split(comparison)
     speedup, bounds = _over(comparison, reporting, 0, column, seed)
@@ -185,7 +185,7 @@ def compared(comparison: Comparison, column: int, seed: int) -> Compared:
     )
 
 
-def unmeasured(comparison: Comparison) -> str | None:
+def find_free_program(comparison: Comparison) -> str | None:
     """Name a program whose cost between neighbours is `LEAST_US`: nothing was measured of it."""
     if not comparison.surroundings:
         return None

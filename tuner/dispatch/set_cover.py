@@ -90,7 +90,7 @@ def _solve(
     if most is not None:
         rows.append(_Row(objectives["options"], -np.inf, most))
     for objective in map(objectives.__getitem__, order):
-        values = _minimized(objective, rows, len(options), first_none + len(otherwise))
+        values = _minimize_cost(objective, rows, len(options), first_none + len(otherwise))
         reached = sum(values[i] * weight for i, weight in objective.items())
         rows.append(_Row(objective, -np.inf, float(reached) + _SLACK))
     # Two options of equal cost may share a row: the larger part, and the first of equal ones.
@@ -109,7 +109,7 @@ class _Row(NamedTuple):
     high: float
 
 
-def _minimized(
+def _minimize_cost(
     objective: Mapping[int, float], rows: Sequence[_Row], binaries: int, columns: int
 ) -> list[float]:
     from scipy.optimize import Bounds, LinearConstraint, milp

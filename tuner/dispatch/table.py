@@ -8,7 +8,7 @@ from math import inf, log
 from operator import attrgetter
 from pathlib import Path
 
-from tuner.dispatch.evidence import Compared, distrusted, evidence
+from tuner.dispatch.evidence import Compared, evidence, find_wrong_variants
 from tuner.dispatch.kernels import (
     Applicability,
     VariantKernel,
@@ -135,7 +135,7 @@ class DispatchTable:
         return 0 if kernel is None else self.kernels.index(kernel) + 1
 
 
-def _chosen(
+def _choose_kernels(
     costs: Sequence[Mapping[VariantKernel, float]], otherwise: Sequence[float], choice: SetSelection
 ) -> Sequence[VariantKernel | None]:
     """Choose a kernel a workload, None for the baseline, whose cost is `otherwise`."""
@@ -165,7 +165,7 @@ class SessionDispatch:
         self._applicability: dict[VariantKernel, Applicability] = {}
         # The first workload that each was rendered for.
         self._homes: dict[VariantKernel, Workload] = {}
-        out = distrusted(self.trials, session.checks())
+        out = find_wrong_variants(self.trials, session.checks())
         self.evidence = evidence(session.comparisons(), out, config.seed)
         self.table = self._chosen_table(choice)
 
@@ -195,7 +195,7 @@ class SessionDispatch:
             next((log(c.otherwise * slowdown / c.ratio) for c, slowdown in one.values()), 0.0)
             for one in offers
         ]
-        chosen = _chosen(costs, otherwise, choice)
+        chosen = _choose_kernels(costs, otherwise, choice)
         entries = tuple(map(self._entry, tuned, offers, chosen))
         points = tuple((entry.workload, entry.kernel) for entry in entries)
         held_out = tuple(self._checked(one, points) for one in self._workloads if one.held_out)
@@ -249,7 +249,7 @@ class SessionDispatch:
         return kernel
 
 
-def assigned(
+def assign_variants(
     trials: Iterable[Trial],
     baselines_us: Mapping[Workload, float],
     distrusted: frozenset[Variant],
@@ -257,7 +257,7 @@ def assigned(
     choice: SetSelection,
 ) -> Mapping[Workload, Variant]:
     """Choose the set by the search's times, for workloads on which one beats the baseline."""
-    times = timed(trials, distrusted)
+    times = collect_times(trials, distrusted)
     workloads = [w for w, of in times.items() if min(of.values()) < baselines_us[w]]
     costs: list[Mapping[VariantKernel, float]] = []
     for workload in workloads:
@@ -267,11 +267,11 @@ def assigned(
         made = ((kernel_of(workload, v), log(time_us / best)) for v, time_us in near)
         costs.append({kernel: cost for kernel, cost in made if kernel is not None})
     gains = [log(baselines_us[w] / min(times[w].values())) for w in workloads]
-    pairs = zip(workloads, _chosen(costs, gains, choice), strict=True)
+    pairs = zip(workloads, _choose_kernels(costs, gains, choice), strict=True)
     return {workload: kernel.variant for workload, kernel in pairs if kernel is not None}
 
 
-def timed(
+def collect_times(
     trials: Iterable[Trial], distrusted: frozenset[Variant]
 ) -> Mapping[Workload, Mapping[Variant, float]]:
     """Collect the full times of correct trials; one that was stopped early has only a rank."""
@@ -286,7 +286,7 @@ def timed(
 def wanted_for(dispatch: SessionDispatch) -> tuple[tuple[Workload, Variant], ...]:
     """Name the comparisons that may shrink a table's set; what was clearly slow is left out."""
     trials, within = dispatch.trials, dispatch.table.choice.within
-    times = timed(trials, frozenset())
+    times = collect_times(trials, frozenset())
     failed = {
         (trial.workload, trial.variant)
         for trial in trials
@@ -308,10 +308,10 @@ def wanted_for(dispatch: SessionDispatch) -> tuple[tuple[Workload, Variant], ...
         return False if slow or (workload, variant) in failed else None
 
     served = {e.workload: e.kernel.variant for e in dispatch.table.entries if e.kernel is not None}
-    return wanted(served, dispatch.renderer.of, good)
+    return list_replacements(served, dispatch.renderer.of, good)
 
 
-def wanted(
+def list_replacements(
     served: Mapping[Workload, Variant],
     kernel_of: KernelOf,
     good: Callable[[Workload, Variant], bool | None],

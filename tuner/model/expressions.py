@@ -218,21 +218,23 @@ def free_names(tree: ast.expr) -> frozenset[str]:
 def substitute(constraint: Expression, names: Mapping[str, Value]) -> Expression:
     """Replace `names` by their values and fold what no longer depends on a parameter."""
     tree = _Folded(names).of(constraint.tree)
-    return Expression(written(tree), free_names(tree), tree, constraint.path, constraint.line)
+    return Expression(
+        write_expression(tree), free_names(tree), tree, constraint.path, constraint.line
+    )
 
 
-def written(tree: ast.expr) -> str:
+def write_expression(tree: ast.expr) -> str:
     """Write an expression as Python's text, which gives the same one again."""
-    return ast.unparse(unshared(tree))
+    return ast.unparse(unshare_parts(tree))
 
 
-def unshared(tree: ast.expr) -> ast.expr:
+def unshare_parts(tree: ast.expr) -> ast.expr:
     """Copy an expression so that no part stands in two places.
 
     `ast.unparse` keeps one precedence for a part, whatever parentheses it needs in each place.
     """
     operands = _operands(tree)
-    return _with_operands(tree, [*map(unshared, operands)]) if operands else copy(tree)
+    return _with_operands(tree, [*map(unshare_parts, operands)]) if operands else copy(tree)
 
 
 def _literal(value: Value) -> ast.expr:
@@ -318,7 +320,7 @@ def _with_operands(node: ast.expr, operands: list[ast.expr]) -> ast.expr:
     return made
 
 
-def _bounded(value: Value) -> Value:
+def _check_bounds(value: Value) -> Value:
     if isinstance(value, float) and not isfinite(value):
         raise ExpressionError(f"gives {value}, which is not finite")
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
@@ -335,13 +337,13 @@ def _check(node: ast.expr, depth: int) -> None:
         case ast.Name() | ast.BoolOp() | ast.IfExp():
             pass
         case ast.Constant(value=bool() | int() | float() | str() as constant):
-            _bounded(constant)
+            _check_bounds(constant)
         case ast.BinOp(op=op) if type(op) in _BINARY:
             pass
         case ast.UnaryOp(op=op) if type(op) in _UNARY:
             pass
         case ast.Compare(ops=ops) if all(type(op) in _COMPARE for op in ops):
-            children = _compared(node)
+            children = _split_comparison(node)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
             children, count = arguments, len(arguments)
             fewest, most = {"abs": (1, 1), "ceil_div": (2, 2)}.get(name, (2, 99))
@@ -358,7 +360,7 @@ def _check(node: ast.expr, depth: int) -> None:
         _check(child, depth + 1)
 
 
-def _compared(node: ast.Compare) -> Iterator[ast.expr]:
+def _split_comparison(node: ast.Compare) -> Iterator[ast.expr]:
     """Yield the parts of a comparison, the items of the list at its end among them."""
     yield node.left
     for op, comparator in zip(node.ops, node.comparators, strict=True):
@@ -380,7 +382,7 @@ def _evaluate(node: ast.expr, names: Mapping[str, Value]) -> Value:
             a, b = _evaluate(left, names), _evaluate(right, names)
             if isinstance(a, str) or isinstance(b, str):
                 raise ExpressionError("arithmetic on text")
-            return _bounded(_BINARY[type(op)](a, b))
+            return _check_bounds(_BINARY[type(op)](a, b))
         case ast.UnaryOp(op=op, operand=operand):
             return _UNARY[type(op)](_evaluate(operand, names))
         case ast.BoolOp(op=op, values=values):

@@ -415,7 +415,9 @@ class KernelSpec:
         return _resolve(self.launch, names)
 
 
-def spoken(spec: KernelSpec, workloads: Sequence[Workload]) -> dict[str, tuple[Workload, ...]]:
+def group_workloads(
+    spec: KernelSpec, workloads: Sequence[Workload]
+) -> dict[str, tuple[Workload, ...]]:
     """Group workloads by what they are measured in, in a text; those measured alone are not in it.
 
     The sizes stand there as the file states them.

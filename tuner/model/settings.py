@@ -351,11 +351,11 @@ def read(declaring: type[Given], given: GivenSettings) -> Given:
     try:
         _model(declaring).model_validate(given)  # type: ignore[arg-type] # mypy knows no hash of a type
     except ValidationError as error:
-        raise _refused(declaring, error.errors(include_url=False)[0]) from error
+        raise _explain_mistake(declaring, error.errors(include_url=False)[0]) from error
     return declaring(**given)
 
 
-def _refused(declaring: type, mistake: Mapping[str, Any]) -> InputError:
+def _explain_mistake(declaring: type, mistake: Mapping[str, Any]) -> InputError:
     name, message = str(mistake["loc"][0]), mistake["msg"]
     known = {one.name: one for one in settings_in(declaring)}
     if name not in known:
@@ -381,14 +381,14 @@ def _model(declaring: type) -> type[BaseModel]:
 
     hints = get_type_hints(declaring)
     typed: Any = {
-        one.name: (_bounded(one, hints[one.name]), None) for one in settings_in(declaring)
+        one.name: (_add_range(one, hints[one.name]), None) for one in settings_in(declaring)
     }
     strict = ConfigDict(extra="forbid", strict=True)
     made: type[BaseModel] = create_model(declaring.__name__, __config__=strict, **typed)
     return made
 
 
-def _bounded(of: Setting, kind: Any) -> Any:
+def _add_range(of: Setting, kind: Any) -> Any:
     """Add the range of a setting to its type."""
     from pydantic import Field
 
@@ -426,7 +426,7 @@ def offering(
             for one in settings_in(declaring):
                 if not (said := getattr(one, surface)):
                     continue
-                kind = _bounded(one, texts.get(hints[one.name], hints[one.name]))
+                kind = _add_range(one, texts.get(hints[one.name], hints[one.name]))
                 kind = special.get(one.key, kind)
                 offered[one.key] = (kind | None, Field(default=None, description=said))
         return create_model(model.__name__, __base__=model, **offered)

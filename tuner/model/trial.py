@@ -393,6 +393,6 @@ class Finding:
     parameter: str = ""
 
 
-def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Keep the weightiest findings, the weightiest first; equals stay in their order."""
     return tuple(sorted(findings, key=lambda finding: -finding.weight)[:MOST])

@@ -113,7 +113,7 @@ class ChildProcess:
         except TimeoutError as error:
             raise self._late(SEND_TIMEOUT_S) from error
         except OSError as error:  # a broken pipe, or one that `kill` closed
-            raise self._died() from error
+            raise self._explain_death() from error
 
     def read(self, timeout_s: float | None) -> protocol.Message:
         """Wait for a message; where it comes late the process is killed."""
@@ -123,7 +123,7 @@ class ChildProcess:
             assert timeout_s is not None
             raise self._late(timeout_s) from error
         except (EOFError, OSError, ValueError) as error:  # it ended, or what it says is no message
-            raise self._died() from error
+            raise self._explain_death() from error
 
     def stop(self) -> None:
         """Let the process, and what it has started, wait until `go_on`."""
@@ -150,15 +150,15 @@ class ChildProcess:
         self.kill()
         return ChildTimeoutError(f"no answer within {timeout_s:g} s")
 
-    def _died(self) -> ChildDiedError:
-        ended = self._ended_unreaped(DYING_S)
+    def _explain_death(self) -> ChildDiedError:
+        ended = self._await_end(DYING_S)
         self._kill_group()
         # Of one that has only closed its connection our own signal says nothing.
         status = self._process.wait() if ended else None
         self.kill()
         return ChildDiedError(status)
 
-    def _ended_unreaped(self, seconds: float) -> bool:
+    def _await_end(self, seconds: float) -> bool:
         """Wait for its end, and leave its number to it, so that no other group has that."""
         ends_s = time.monotonic() + seconds
         how = os.WEXITED | os.WNOWAIT | os.WNOHANG
@@ -266,7 +266,7 @@ def serve(descriptor: str) -> None:
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
 
-    def answered(request: protocol.Message) -> Any:
+    def answer_request(request: protocol.Message) -> Any:
         nonlocal handler
         content = pickle.loads(request.payload)  # noqa: S301 - our parent's
         if handler is not None:
@@ -288,7 +288,7 @@ def serve(descriptor: str) -> None:
                 return
             if handler is None:
                 sys.path[:] = request.header["path"]
-            protocol.send(connection, *_outcome(partial(answered, request)))
+            protocol.send(connection, *_outcome(partial(answer_request, request)))
             if handler is None:
                 return
 

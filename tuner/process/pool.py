@@ -142,7 +142,7 @@ class ProcessPool(Generic[_M]):
             thread.start()
 
     def _live(self) -> None:
-        member = self._started()
+        member = self._start_member()
         while member is not None and (task := self._next(member)) is not None:
             self._do(task, member)
         if member is not None:
@@ -155,7 +155,7 @@ class ProcessPool(Generic[_M]):
             self._threads.discard(threading.current_thread())
             self._grow()
 
-    def _started(self) -> _M | None:
+    def _start_member(self) -> _M | None:
         while self._error is None:
             member = None
             try:
@@ -257,7 +257,9 @@ class ObjectPool(ProcessPool[Child]):
     """Hold an object in each of up to `count` processes."""
 
     def __init__(self, factory: Callable[..., Any], arguments: tuple[Any, ...], count: int) -> None:
-        super().__init__(lambda: Child(factory, arguments, "tune-pool", wait=False), count, _ended)
+        super().__init__(
+            lambda: Child(factory, arguments, "tune-pool", wait=False), count, _explain_end
+        )
 
     def map(self, method: str, tasks: Sequence[_T]) -> Iterator[tuple[_T, Any]]:
         """Call the objects' method for every task; results come as they are ready.
@@ -271,10 +273,10 @@ class ObjectPool(ProcessPool[Child]):
             try:
                 yield futures[future], future.result()
             except ChildDiedError as error:
-                raise _ended(error) from error
+                raise _explain_end(error) from error
 
 
-def _ended(error: Exception) -> TunerError:
+def _explain_end(error: Exception) -> TunerError:
     if isinstance(error, TunerError):
         return error
     killed = isinstance(error, ChildDiedError) and error.killed

@@ -33,7 +33,7 @@ def unpack(data: bytes) -> Message:
     if len(data) < _LENGTHS.size:
         raise ValueError(f"a message of {len(data)} bytes")
     header_bytes, _ = _sizes(data[: _LENGTHS.size])
-    return _decoded(data[_LENGTHS.size :], header_bytes)
+    return _decode_message(data[_LENGTHS.size :], header_bytes)
 
 
 def send(
@@ -61,7 +61,7 @@ def receive(connection: socket.socket, timeout_s: float | None = None) -> Messag
     if not start:
         raise EOFError
     header_bytes, total_bytes = _sizes(start)
-    message = _decoded(_exactly(connection, total_bytes, deadline), header_bytes)
+    message = _decode_message(_exactly(connection, total_bytes, deadline), header_bytes)
     return message._replace(descriptors=tuple(descriptors))
 
 
@@ -73,7 +73,7 @@ def _sizes(start: bytes) -> tuple[int, int]:
     return header_bytes, total_bytes
 
 
-def _decoded(body: bytes | bytearray, header_bytes: int) -> Message:
+def _decode_message(body: bytes | bytearray, header_bytes: int) -> Message:
     return Message(json.loads(body[:header_bytes]), bytes(memoryview(body)[header_bytes:]))
 
 

@@ -41,7 +41,7 @@ def spent_on(what: str) -> Iterator[None]:
             _seconds[block.name] += took_s - block.inside_s
 
 
-def spent() -> Mapping[str, float]:
+def list_seconds() -> Mapping[str, float]:
     """Tell the seconds until now, by name."""
     with _lock:
         return dict(_seconds)

@@ -312,7 +312,7 @@ def from_session(
         tuned_sources=dict(_tuned_sources(session)),
         # The roofline is a GPU's: on a CPU, time goes where no kernel can save any.
         streaming_gbps=None if on_cpu else rate,
-        dynamic_shared_bytes=dict(_dynamic_shared([one.trial for one in records], session)),
+        dynamic_shared_bytes=dict(_find_shared_sizes([one.trial for one in records], session)),
         default=_default(session.candidates()),
         baseline_bits={key: one.bits for key, one in checked.items() if one and one.bits},
         keep_bits=config.keep_bits,
@@ -434,7 +434,7 @@ def _tuned_sources(session: Session) -> Iterator[tuple[str, str]]:
         yield result.workload.key, "".join(dropwhile(lambda row: row.startswith(header), lines))
 
 
-def _dynamic_shared(
+def _find_shared_sizes(
     trials: Sequence[Trial], session: Session
 ) -> Iterator[tuple[tuple[str, str, str], int]]:
     operators = session.manifest.config.operators

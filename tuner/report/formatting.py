@@ -21,7 +21,7 @@ SMALL = 0.1
 MOST_WORKLOAD_CHARS = 28
 
 
-def rounded(value: float | None) -> float | None:
+def round_value(value: float | None) -> float | None:
     return None if value is None else _round(value)
 
 
@@ -91,7 +91,7 @@ def seconds(value: float) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
-def shortened(text: str, most: int) -> str:
+def shorten_text(text: str, most: int) -> str:
     """Cut a text off after so many characters, and say so: `The first …`."""
     text = text.strip()
     return text if len(text) <= most else text[:most].rstrip() + " …"
@@ -119,7 +119,7 @@ def tick_label(value: float) -> str:
     return f"{value:,.4f}".rstrip("0").rstrip(".")
 
 
-def joined(names: Sequence[str], most: int = 3) -> str:
+def join_names(names: Sequence[str], most: int = 3) -> str:
     """List names, the first few by name: `a, b, c and 4 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -58,7 +58,12 @@ def _environment() -> Environment:
     )
     written = (
         *(formatting.ratio, formatting.interval, formatting.percent, formatting.occupancy),
-        *(formatting.seconds, formatting.significant, formatting.joined, formatting.shortened),
+        *(
+            formatting.seconds,
+            formatting.significant,
+            formatting.join_names,
+            formatting.shorten_text,
+        ),
         *(formatting.without, formatting.cut, formatting.printable, formatting.significance),
     )
     environment.filters.update({one.__name__: one for one in written})

@@ -8,7 +8,7 @@ from typing import Literal
 
 from tuner.model.statistics import geometric_mean
 from tuner.session.events import AgentIdle, Moved, RoundRefused, Said
-from tuner.session.rounds import RoundRecord, begun
+from tuner.session.rounds import RoundRecord, list_rounds
 from tuner.session.session import Session
 
 # `idle`: the agent had nothing left to try; `open`: the run ended in the middle of it.
@@ -110,7 +110,7 @@ def author_of(session: Session) -> AuthorData | None:
 def rounds(session: Session) -> tuple[RoundData, ...]:
     """List the rounds, also one that was not ended."""
     baseline_us = {w.key: b.measurement.median_us for w, b in session.baselines().items()}
-    return tuple(_round(session, record, baseline_us) for record in begun(session))
+    return tuple(_round(session, record, baseline_us) for record in list_rounds(session))
 
 
 def _round(session: Session, record: RoundRecord, baseline_us: Mapping[str, float]) -> RoundData:

@@ -13,7 +13,7 @@ from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Occupancy, Result
 from tuner.report import formatting
 from tuner.report.data import ReportData, is_of_cpu, roofline_of
-from tuner.report.formatting import rounded, rounded_all
+from tuner.report.formatting import round_value, rounded_all
 from tuner.report.sections.bits import bits_json
 from tuner.report.sections.course import course_json, device_of
 from tuner.report.sections.search import protocol_of
@@ -112,17 +112,17 @@ def json_of(data: ReportData) -> dict[str, object]:
             {
                 "workload": one.workload.values,
                 "held_out": one.workload.held_out,
-                "baseline_us": rounded(one.baseline_us),
-                "tuned_us": rounded(one.tuned_us),
-                "speedup": None if data.on_cpu else rounded(one.speedup),
+                "baseline_us": round_value(one.baseline_us),
+                "tuned_us": round_value(one.tuned_us),
+                "speedup": None if data.on_cpu else round_value(one.speedup),
                 "interval": None if data.on_cpu else rounded_all(one.interval),
                 "verdict": None if data.on_cpu else formatting.significance(one),
                 "surroundings": one.surroundings or None,
-                "alone_us": rounded(one.alone_us),
-                "alone_baseline_us": rounded(one.alone_baseline_us),
-                "alone_speedup": None if data.on_cpu else rounded(one.alone_speedup),
+                "alone_us": round_value(one.alone_us),
+                "alone_baseline_us": round_value(one.alone_baseline_us),
+                "alone_speedup": None if data.on_cpu else round_value(one.alone_speedup),
                 "serves": server_of(data.dispatch, one),
-                "roofline": rounded(roofline_of(one)),
+                "roofline": round_value(roofline_of(one)),
                 "candidate": one.candidate,
                 "config": dict(one.config),
                 "registers": None if one.resources is None else one.resources.registers,
@@ -146,14 +146,14 @@ def json_of(data: ReportData) -> dict[str, object]:
                         "metric": moved.metric,
                         "workload": moved.workload or None,
                         "predicted": moved.predicted,
-                        "measured": rounded(moved.actual),
+                        "measured": round_value(moved.actual),
                     }
                     for moved in one.expected
                 ],
-                "speedup": rounded(one.speedup),
-                "over_base": rounded(one.over_base),
-                "default_speedup": rounded(one.gain.default if one.gain else None),
-                "search_gain": rounded(one.gain.search if one.gain else None),
+                "speedup": round_value(one.speedup),
+                "over_base": round_value(one.over_base),
+                "default_speedup": round_value(one.gain.default if one.gain else None),
+                "search_gain": round_value(one.gain.search if one.gain else None),
                 "refused": list(one.record.problems),
                 "tokens": {
                     "input": one.spent.input,

@@ -60,7 +60,7 @@ class Decider:
         self._sizes = [len(parameter.values) for parameter in self._chosen]
         self._combinations, self._asked = prod(self._sizes), 0
         self.tabulates = self._combinations <= min(count, _MOST_COMBINATIONS)
-        self._repeated = _repeated(constraint.tree)
+        self._repeated = _find_repeats(constraint.tree)
         self._table: Statuses | None = None
 
     @property
@@ -91,12 +91,12 @@ class Decider:
         told = np.broadcast_to(told.astype(np.uint8), count).copy()
         for place in np.flatnonzero(np.broadcast_to(unsure, count)).tolist():
             row = [int(column[place]) for column in columns]
-            value = _evaluated(self.constraint, self._chosen, row)
+            value = _evaluate_row(self.constraint, self._chosen, row)
             told[place] = ConstraintStatus.FAILS if value is None else bool(value)
         return told
 
 
-def _evaluated(
+def _evaluate_row(
     expression: Expression, parameters: Sequence[Parameter], row: Sequence[int]
 ) -> Value | None:
     """Evaluate an expression for one row; None where that fails."""
@@ -116,7 +116,7 @@ def _places(columns: Sequence[_Array], sizes: Sequence[int]) -> _Array:
     return places
 
 
-def _repeated(tree: ast.expr) -> frozenset[int]:
+def _find_repeats(tree: ast.expr) -> frozenset[int]:
     """Find the parts that stand in several places, by their `id`."""
     seen, again = set[int](), set[int]()
     left: list[ast.AST] = [tree]
@@ -182,7 +182,7 @@ class _Evaluation:
         try:
             found = self._computed(node)
         except _BeyondArraysError:
-            found = self._tabulated(node)
+            found = self._tabulate_column(node)
         if id(node) in self._repeated:
             self._known[id(node)] = found
         return found
@@ -234,7 +234,7 @@ class _Evaluation:
             holds = holds & found
         return _Column(holds.astype(float), unsure)
 
-    def _tabulated(self, node: ast.expr) -> _Column:
+    def _tabulate_column(self, node: ast.expr) -> _Column:
         used = free_names(node)
         chosen = [column for name, column in self._columns.items() if name in used]
         parameters = [parameter for parameter, _ in chosen]
@@ -242,7 +242,7 @@ class _Evaluation:
         if isinstance(node, ast.Tuple | ast.List) or prod(sizes) > _MOST_TABULATED:
             raise _BeyondArraysError
         expression = Expression("", used, node)
-        table = tuple(_evaluated(expression, parameters, row) for row in np.ndindex(*sizes))
+        table = tuple(_evaluate_row(expression, parameters, row) for row in np.ndindex(*sizes))
         return _looked_up(table, _places([indices for _, indices in chosen], sizes))
 
 

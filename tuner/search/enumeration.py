@@ -18,7 +18,7 @@ import numpy as np
 
 from tuner.model.config import Parameter
 from tuner.model.errors import InputError
-from tuner.model.expressions import Expression, free_names, written
+from tuner.model.expressions import Expression, free_names, write_expression
 from tuner.search.constraints import ConstraintStatus, Decider, Rows, statuses
 
 # More are sampled. Half a million configs of ten parameters take 10 MB per workload, of which there
@@ -174,11 +174,11 @@ def enumerate_rows(domains: Domains, residuals: tuple[Expression, ...]) -> Popul
     if not all(parameter.values for parameter in parameters):
         return Population(parameters, (), everything, no_rows(len(parameters)), (), listed=True)
     parts = tuple(
-        Part(number, Expression(written(tree), free_names(tree), tree))
+        Part(number, Expression(write_expression(tree), free_names(tree), tree))
         for number, residual in enumerate(residuals)
         for tree in _conjuncts(residual.tree)
     )
-    found = _enumerated(parameters, parts)
+    found = _enumerate_rows(parameters, parts)
     if len(found.positions) < len(parameters):
         return replace(found, size=found.counted())
     rows = found.partial[:, np.argsort(found.positions)]
@@ -226,7 +226,7 @@ def _conjuncts(tree: ast.expr) -> Iterator[ast.expr]:
         yield tree
 
 
-def _enumerated(parameters: tuple[Parameter, ...], parts: tuple[Part, ...]) -> Population:
+def _enumerate_rows(parameters: tuple[Parameter, ...], parts: tuple[Part, ...]) -> Population:
     """Extend rows by as many parameters as the limits allow.
 
     A constraint that fails on a row doesn't exclude it, and stays among the loose ones.
@@ -240,7 +240,7 @@ def _enumerated(parameters: tuple[Parameter, ...], parts: tuple[Part, ...]) -> P
         names = {parameter.name for parameter in bound}
         ready = [part for part in waiting if part.expression.names <= names]
         tried += len(rows) * (len(bound[-1].values) if bound else 1)
-        extended = _extended(rows, bound, ready) if tried <= MOST_TRIED else None
+        extended = _extend_rows(rows, bound, ready) if tried <= MOST_TRIED else None
         if extended is None:
             return Population(parameters, parts, order[: count - 1], rows, tuple(failing + waiting))
         rows, failed = extended
@@ -263,7 +263,7 @@ def _order(parameters: Sequence[Parameter], parts: Sequence[Part]) -> tuple[int,
     return (*order, *(i for i in range(len(parameters)) if i not in order))
 
 
-def _extended(
+def _extend_rows(
     rows: Rows, bound: Sequence[Parameter], parts: Sequence[Part]
 ) -> tuple[Rows, list[Part]] | None:
     """Give each row every value of the last parameter, and drop what breaks a constraint.
@@ -298,7 +298,7 @@ def _emptied_by(parameters: tuple[Parameter, ...], parts: Sequence[Part]) -> int
     for constraint in sorted({part.constraint for part in parts}):
         own = tuple(part for part in parts if part.constraint == constraint)
         names = frozenset[str]().union(*(part.expression.names for part in own))
-        found = _enumerated(tuple(p for p in parameters if p.name in names), own)
+        found = _enumerate_rows(tuple(p for p in parameters if p.name in names), own)
         if len(found.positions) == len(found.parameters) and not len(found.partial):
             return constraint
     return None

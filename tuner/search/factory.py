@@ -105,19 +105,19 @@ def make_searcher(
             )
         case [family, strategy] if family in plugins.names_of(plugins.SEARCHERS):
             return strategies_of(family).make(pool, space, strategy, seed, budget, seeds)
-    raise _unknown(name)
+    raise _unknown_searcher_error(name)
 
 
 def require_searcher(name: str) -> None:
     """Raise `InputError` for a searcher or a strategy that there isn't, before any measurement."""
     if not plugins.is_searcher(name):
-        raise _unknown(name)
+        raise _unknown_searcher_error(name)
     family, colon, strategy = name.partition(":")
     if colon:
         strategies_of(family).require(strategy)
 
 
-def _unknown(name: str) -> InputError:
+def _unknown_searcher_error(name: str) -> InputError:
     return InputError(f"{name!r} is no searcher", remedy=", ".join(plugins.searchers()))
 
 

@@ -161,13 +161,13 @@ class Pool:
         Or in several that are tied to each other, as by a constraint that makes them equal. In the
         order of the parameters, and of the values in each list. A sampled pool takes them up.
         """
-        return self._taken_up(_one_changed(self._moves, self.encoded[index]))
+        return self._taken_up(_change_one(self._moves, self.encoded[index]))
 
     def look_around(self, row: np.ndarray[Any, np.dtype[np.integer[Any]]]) -> None:
         """Have a sampled pool take up a wished row and its neighbours, as far as they are valid."""
         if self._source is not None:
             wished = row.astype(np.uint16)
-            others = _one_changed(self._moves, wished)
+            others = _change_one(self._moves, wished)
             self._taken_up(np.concatenate([wished[np.newaxis], others]))
 
     @cached_property
@@ -248,7 +248,7 @@ class Pool:
         self._size = size
 
 
-def _one_changed(moves: Iterable[Move], row: Rows) -> Rows:
+def _change_one(moves: Iterable[Move], row: Rows) -> Rows:
     changed = []
     for move in moves:
         others = move.values[(move.values != row[move.columns]).any(axis=1)]
@@ -323,7 +323,7 @@ def valid_configs(space: SearchSpace, names: Mapping[str, Value], *, seed: int =
             return Pool(space.parameters, no_rows(len(space.parameters)), constraint)
 
     @contextmanager
-    def told() -> Iterator[None]:
+    def explain_failing_row() -> Iterator[None]:
         try:
             yield
         except FailingRowError as error:
@@ -339,12 +339,12 @@ def valid_configs(space: SearchSpace, names: Mapping[str, Value], *, seed: int =
         for config in (space.asked_for if lone else ())
         if not all(one.evaluate(config) for one in lone) and there.allows(config, outer)
     ]
-    with told():
+    with explain_failing_row():
         found = enumerate_rows(Domains.of(space.parameters), tuple(r for _, r in residuals))
         rows = found.partial if found.listed else first_rows(found, SAMPLE, seed)
     if not found.listed:
         # not the sample's own stream: what is drawn later should be new
-        source = Source(found, np.random.default_rng([seed, 1]), told)
+        source = Source(found, np.random.default_rng([seed, 1]), explain_failing_row)
         return Pool(space.parameters, rows, source=source).with_also(asked_for)
     emptied_by = None if found.emptied_by is None else residuals[found.emptied_by][0]
     return Pool(space.parameters, rows, emptied_by).with_also(asked_for)

@@ -62,7 +62,7 @@ class StoreLocation:
 
     def __str__(self) -> str:
         """Name it without its password."""
-        return str(self.file or _shown(self.url))
+        return str(self.file or _hide_secrets(self.url))
 
 
 def find_store(option: str | None, environment: Mapping[str, str]) -> StoreLocation | None:
@@ -89,12 +89,12 @@ def without_password(text: str) -> str:
     if "://" not in text:
         return text
     try:
-        return _shown(make_url(text))
+        return _hide_secrets(make_url(text))
     except (ArgumentError, ValueError):
         return text.partition("://")[0] + "://..."
 
 
-def _shown(url: URL) -> str:
+def _hide_secrets(url: URL) -> str:
     secrets = {name: "***" for name in _SECRETS if name in url.query}
     plain = url.update_query_dict(secrets).set(drivername=url.get_backend_name())
     return plain.render_as_string(hide_password=True)
@@ -219,7 +219,7 @@ class Database:
     def reading(self) -> Iterator[Connection | None]:
         """Begin a transaction that reads; None where there are no tables yet."""
         file = self.location.file
-        with self._reported():
+        with self._report_errors():
             if file is not None and not file.exists():
                 yield None
                 return
@@ -234,7 +234,7 @@ class Database:
         its commit was: what it writes twice must be there once.
         """
         ends_s = time.monotonic() + (RESTART_S if self._waits else 0.0)
-        with self._reported():
+        with self._report_errors():
             if self.location.file is not None:
                 self.location.file.parent.mkdir(parents=True, exist_ok=True)
             while True:
@@ -254,7 +254,7 @@ class Database:
         """Do work, and take it back with all that it needed."""
         if self.location.file is not None and not self.location.file.exists():
             return
-        with self._reported(), self._writing() as (connection, transaction):
+        with self._report_errors(), self._writing() as (connection, transaction):
             work(connection)
             transaction.rollback()
 
@@ -287,7 +287,7 @@ class Database:
         return False
 
     @contextmanager
-    def _reported(self) -> Iterator[None]:
+    def _report_errors(self) -> Iterator[None]:
         file = self.location.file
         if file is not None and self.location.explicit:
             if file.is_dir():

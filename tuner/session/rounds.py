@@ -49,10 +49,10 @@ def over(session: Session, number: int) -> bool:
 
 def history(session: Session) -> tuple[RoundRecord, ...]:
     """List the rounds that are over, in order."""
-    return tuple(one for one in begun(session) if over(session, one.number))
+    return tuple(one for one in list_rounds(session) if over(session, one.number))
 
 
-def begun(session: Session) -> tuple[RoundRecord, ...]:
+def list_rounds(session: Session) -> tuple[RoundRecord, ...]:
     """List all rounds in order, also one that has not ended."""
     numbers = {event.round for event in session.events(Event) if event.round > 0}
     records = []

@@ -71,7 +71,7 @@ class SessionStore:
         with _creating(directory):
             directory.mkdir(parents=True, exist_ok=True)
         with ExitStack() as undo:
-            lock = _locked(directory)
+            lock = _lock_folder(directory)
             undo.callback(lock.release)
             if path.exists():
                 raise SessionError(
@@ -93,7 +93,7 @@ class SessionStore:
                     row = (*header, _this_process())
                     raw.execute("INSERT INTO session VALUES (1, ?, ?, ?, ?, ?)", row)
                 unfinished.replace(path)
-            store = cls(path, _opened(path, read_only=False), lock)
+            store = cls(path, _open_database(path, read_only=False), lock)
             undo.pop_all()
         return store
 
@@ -115,11 +115,11 @@ class SessionStore:
             remedy = "name the folder that a run printed as its session"
             raise SessionError(found, path=directory, remedy=remedy)
         if read_only:
-            return cls(path, _opened(path, read_only=True), None)
+            return cls(path, _open_database(path, read_only=True), None)
         with ExitStack() as undo:
-            lock = _locked(directory)
+            lock = _lock_folder(directory)
             undo.callback(lock.release)
-            store = cls(path, _opened(path, read_only=False), lock)
+            store = cls(path, _open_database(path, read_only=False), lock)
             undo.callback(store.close)
             store.update(writer=_this_process())
             undo.pop_all()
@@ -168,7 +168,7 @@ class SessionStore:
         """Write all records of an empty session as `rows` gave them; return how many."""
         insert = "INSERT INTO records (id, kind, content) VALUES (?, ?, ?)"
         count = 0
-        with self._reported(), self._raw:
+        with self._report_errors(), self._raw:
             for count, row in enumerate(rows, start=1):
                 if row[0] != count:
                     raise self.damaged(f"record {count} is missing")
@@ -204,26 +204,26 @@ class SessionStore:
             (self.path.parent / name).unlink(missing_ok=True)
 
     def damaged(self, found: str) -> SessionError:
-        return _damaged(self.path, found)
+        return _damage_error(self.path, found)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
         try:
-            with _bounded(self._raw), self._reported():
+            with _limit_query(self._raw), self._report_errors():
                 yield
         # pydantic's, too, and a record that is too long
         except (ValueError, sqlite3.DataError) as error:
-            raise _damaged(self.path, str(error).splitlines()[0]) from error
+            raise _damage_error(self.path, str(error).splitlines()[0]) from error
 
     def _write(self, statement: str, values: Mapping[str, str | float]) -> None:
         if self._lock is None:
             raise SessionError("the session was opened for reading only", path=self.path)
         # What an interrupt breaks into would be on disk, and unknown to this process.
-        with held_back(), self._reported(), self._raw:
+        with held_back(), self._report_errors(), self._raw:
             self._raw.execute(statement, values)
 
     @contextmanager
-    def _reported(self) -> Iterator[None]:
+    def _report_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.DataError:
@@ -252,13 +252,13 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     return raw
 
 
-def _opened(path: Path, *, read_only: bool) -> sqlite3.Connection:
+def _open_database(path: Path, *, read_only: bool) -> sqlite3.Connection:
     _require_plain(path.parent)
     with ExitStack() as undo:
         try:
             raw = _connect(path, "ro" if read_only else "rw")
             undo.callback(raw.close)
-            with _bounded(raw):
+            with _limit_query(raw):
                 _check(path, raw)
             if not read_only:
                 raw.execute("PRAGMA journal_mode=WAL")
@@ -271,7 +271,7 @@ def _opened(path: Path, *, read_only: bool) -> sqlite3.Connection:
                 remedy="see that the file can be read, and that the disk is not full",
             ) from error
         except sqlite3.DatabaseError as error:
-            raise _damaged(path, str(error)) from error
+            raise _damage_error(path, str(error)) from error
         undo.pop_all()
     return raw
 
@@ -301,12 +301,12 @@ def _check(path: Path, raw: sqlite3.Connection) -> None:
     listed = raw.execute("SELECT type, name, sql FROM sqlite_master").fetchmany(len(_schema()) + 1)
     for kind, name, text in listed:
         if (kind, name, "".join(str(text).split())) not in _schema():
-            raise _damaged(path, f"it has a {kind} {name!r} that tune does not make")
+            raise _damage_error(path, f"it has a {kind} {name!r} that tune does not make")
     if len(listed) != len(_schema()):
-        raise _damaged(path, "it lacks a table")
+        raise _damage_error(path, "it lacks a table")
     (verdict,) = raw.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
-        raise _damaged(path, verdict.splitlines()[-1])
+        raise _damage_error(path, verdict.splitlines()[-1])
 
 
 @cache
@@ -334,7 +334,7 @@ def _require_plain(directory: Path) -> None:
 
 
 @contextmanager
-def _bounded(raw: sqlite3.Connection) -> Iterator[None]:
+def _limit_query(raw: sqlite3.Connection) -> Iterator[None]:
     """Let a query take some time, and no more."""
     ends_s = time.monotonic() + READING_S
     raw.set_progress_handler(lambda: time.monotonic() > ends_s, _STEPS)
@@ -344,7 +344,7 @@ def _bounded(raw: sqlite3.Connection) -> Iterator[None]:
         raw.set_progress_handler(None, 0)
 
 
-def _damaged(path: Path, found: str) -> SessionError:
+def _damage_error(path: Path, found: str) -> SessionError:
     return SessionError(
         f"the database is damaged: {found}",
         path=path,
@@ -353,7 +353,7 @@ def _damaged(path: Path, found: str) -> SessionError:
     )
 
 
-def _locked(directory: Path) -> FileLock:
+def _lock_folder(directory: Path) -> FileLock:
     # A lock of the kernel on an open file: it ends with its process, even a killed one.
     _require_plain(directory)
     lock = FileLock(directory / LOCK, thread_local=False)
@@ -362,7 +362,10 @@ def _locked(directory: Path) -> FileLock:
             lock.acquire(blocking=False)
     except Timeout as error:
         writer = "another process"
-        with suppress(SessionError), closing(_opened(directory / DATABASE, read_only=True)) as raw:
+        with (
+            suppress(SessionError),
+            closing(_open_database(directory / DATABASE, read_only=True)) as raw,
+        ):
             (writer,) = raw.execute("SELECT writer FROM session").fetchone()
         raise SessionError(
             f"in use: {writer} is writing this session",

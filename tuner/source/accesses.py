@@ -45,7 +45,7 @@ def _is_visible(masked: str, at: int, start: int, end: int) -> bool:
     return True
 
 
-def assigned(
+def find_assignments(
     masked: str, functions: tuple[Span, ...], end: int, loop_end: int = 0
 ) -> dict[str, Assigned]:
     """Map the variables that the function around `end` gives one value before it.

@@ -80,7 +80,7 @@ def host_edits(source: SourceFile) -> tuple[Edit, ...]:
     reached = source.reachable(source.kernels)
     items = tuple(_items(parse_tree(source.masked)))
     host = [item for item in items if _is_host(item, source, reached)]
-    guards = [edit for span in _merged(host, source.masked) for edit in _guard(span, source)]
+    guards = [edit for span in _merge_spans(host, source.masked) for edit in _guard(span, source)]
     included = tuple(_includes(source, reached))
     taken_out = _taken_out(included, guards, source)
     return (*included, *guards, *taken_out, *_annotations(items, source, reached))
@@ -112,9 +112,9 @@ def _is_host(item: Node, source: SourceFile, reached: tuple[Span, ...]) -> bool:
     launches = _LAUNCHES.search(text) is not None
     inside = item.named_children if kind == "template_declaration" else [item]
     if any(child.type in _CLASSES for child in inside):
-        kept = _marked(text, source) or _within(item, reached)
+        kept = _has_mark(text, source) or _within(item, reached)
         return launches or (not kept and _has_function(item))
-    if _marked(text.split("{", 1)[0], source):
+    if _has_mark(text.split("{", 1)[0], source):
         return False
     if launches or kind == "expression_statement":
         return True
@@ -139,7 +139,7 @@ def is_marked(text: str, marks: frozenset[str] = frozenset()) -> bool:
     return not marks.isdisjoint(re.findall(r"\w+", text))
 
 
-def _marked(text: str, source: SourceFile) -> bool:
+def _has_mark(text: str, source: SourceFile) -> bool:
     marks = (name for name, value in source.aliases.items() if _DEVICE.search(value))
     return is_marked(text, frozenset(marks))
 
@@ -156,11 +156,11 @@ def _annotations(
         inner = item.named_children[-1] if item.type == "template_declaration" else item
         head = text_of(item, source.masked).split("{", 1)[0]
         plain = inner.type == "function_definition" and re.search(r"\bconstexpr\b", head)
-        if plain and not _marked(head, source) and _within(item, reached):
+        if plain and not _has_mark(head, source) and _within(item, reached):
             yield Edit(inner.start_byte, inner.start_byte, "__host__ __device__ ")
 
 
-def _merged(items: list[Node], masked: str) -> list[Span]:
+def _merge_spans(items: list[Node], masked: str) -> list[Span]:
     merged: list[Span] = []
     for item in items:
         start, end = item.start_byte, item.end_byte

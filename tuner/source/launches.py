@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner.source.accesses import Assigned, assigned
+from tuner.source.accesses import Assigned, find_assignments
 from tuner.source.facts import (
     KernelFunction,
     LaunchSite,
@@ -63,7 +63,7 @@ def find_launches(
     """List all launches in the order of the text; `functions` bound the search for variables."""
     # a launch inside a macro is one like any other, but for the line ends
     finder = _Finder(masked.replace("\\\n", " \n"), lines, functions)
-    sites = [*finder.chevrons(), *finder.runtime(), *finder.helped()]
+    sites = [*finder.chevrons(), *finder.runtime(), *finder.find_helper_launches()]
     sites += [site for own in sites for site in finder.calls_of_helper(own)]
     return tuple(sorted(sites, key=lambda site: site.line))
 
@@ -81,7 +81,7 @@ class _Finder:
         masked = self.masked
         for match in re.finditer("<<<", masked):
             end = _end_of_config(masked, match.end())
-            called = _called(masked, match.start())
+            called = _parse_callee(masked, match.start())
             if end is None or called is None:
                 continue
             config = [fold(piece) for piece, _ in split_list(masked[match.end() : end])]
@@ -101,7 +101,7 @@ class _Finder:
                 config = [*pieces[1:3], *pieces[4:5]]
                 yield self.site(called, config, [], match.start(), known)
 
-    def helped(self) -> Iterator[LaunchSite]:
+    def find_helper_launches(self) -> Iterator[LaunchSite]:
         masked = self.masked
         for match in _HELPER.finditer(masked):
             config, end = listed(masked, match.end())
@@ -135,14 +135,22 @@ class _Finder:
             for parameter, text in [*passed.items()]:
                 passed |= self.parts(parameter, parameters[parameter], text, known)
 
-            def stated(text: str, passed: Mapping[str, str] = passed) -> str:
+            def substitute_passed_values(text: str, passed: Mapping[str, str] = passed) -> str:
                 text = _PART.sub(lambda word: passed.get(word[0], word[0]), text)
                 return _WORD.sub(lambda word: passed.get(word[0], word[0]), text)
 
-            inside = {n: stated(text) for n, text in own.definitions.items() if n not in passed}
-            shared = stated(own.shared)
-            config = [_joined(own.grid, stated), _joined(own.block, stated), shared]
-            handed = [stated(text) for text in own.arguments if "..." not in text]
+            inside = {
+                n: substitute_passed_values(text)
+                for n, text in own.definitions.items()
+                if n not in passed
+            }
+            shared = substitute_passed_values(own.shared)
+            config = [
+                _join_extents(own.grid, substitute_passed_values),
+                _join_extents(own.block, substitute_passed_values),
+                shared,
+            ]
+            handed = [substitute_passed_values(text) for text in own.arguments if "..." not in text]
             if len(handed) < len(own.arguments):
                 handed += pieces[len(parameters) :]
             site = self.site(called, config, handed, match.start(), {**inside, **known})
@@ -153,7 +161,7 @@ class _Finder:
         self, name: str, declared: str, text: str, known: Mapping[str, str]
     ) -> dict[str, str]:
         # the members of a struct that is passed: `Config{grid, block}`, or braces alone
-        whole = _resolved(text, known)
+        whole = _resolve_name(text, known)
         match = _BUILT.match(whole)
         if match is None or closing(whole, match.end()) != len(whole):
             return {}
@@ -200,7 +208,7 @@ class _Finder:
         return joined
 
     def known(self, end: int) -> dict[str, str]:
-        values = assigned(self.masked, self.functions, end)
+        values = find_assignments(self.masked, self.functions, end)
         return {name: value.text for name, value in values.items()}
 
     def members(self) -> dict[str, str]:
@@ -236,7 +244,7 @@ class _Finder:
         )
 
 
-def _joined(extents: Sequence[str], stated: Callable[[str], str]) -> str:
+def _join_extents(extents: Sequence[str], stated: Callable[[str], str]) -> str:
     texts = [stated(text) for text in extents]
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})" if texts else ""
 
@@ -253,7 +261,7 @@ def _end_of_config(masked: str, start: int) -> int | None:
     return None
 
 
-def _called(masked: str, end: int) -> tuple[str, tuple[str, ...], int] | None:
+def _parse_callee(masked: str, end: int) -> tuple[str, tuple[str, ...], int] | None:
     end = len(masked[:end].rstrip())
     arguments: tuple[str, ...] = ()
     if masked[:end].endswith(">"):
@@ -269,17 +277,17 @@ def _called(masked: str, end: int) -> tuple[str, tuple[str, ...], int] | None:
     return re.sub(r"\s", "", match[1]), arguments, end - len(match[0])
 
 
-def _resolved(text: str, known: Mapping[str, str]) -> str:
+def _resolve_name(text: str, known: Mapping[str, str]) -> str:
     for _ in range(_MAX_HOPS):
         text = known.get(text, text)
     return text
 
 
 def _callee(text: str, known: Mapping[str, str]) -> tuple[str, tuple[str, ...]] | None:
-    text = _resolved(text, known)
+    text = _resolve_name(text, known)
     text = re.sub(r"^\(\s*(?:const\s+)?void\s*\*\s*\)|^reinterpret_cast<.*?>\s*", "", text)
     bare = text.strip("&() ")
-    found = _called(bare, len(bare))
+    found = _parse_callee(bare, len(bare))
     return found and found[:2]
 
 
@@ -292,7 +300,7 @@ def _config(name: str, known: Mapping[str, str]) -> list[str]:
 
 
 def _extents(name: str, known: Mapping[str, str], *, named: bool = False) -> tuple[str, ...]:
-    text = _resolved(name, known)
+    text = _resolve_name(name, known)
     match = _DIM3.match(text)
     if named and not match and (number(text) is not None or _ASKED.search(text)):
         # a size that the problem may have a name for
@@ -400,7 +408,7 @@ def conditions_of(masked: str, at: int) -> tuple[Condition, ...]:
         if node is None or around.type in ("function_definition", "lambda_expression"):
             break
         if around.type == "if_statement" and node == part(around, "consequence"):
-            found += (Condition(text, True) for text in _asked(around, masked))
+            found += (Condition(text, True) for text in _list_conditions(around, masked))
         elif around.type == "if_statement" and node == part(around, "alternative"):
             found.append(Condition(_condition(around, masked), False))
         elif around.type == "compound_statement":
@@ -444,7 +452,7 @@ def _condition(node: Node, masked: str) -> str:
     return fold(text_of(part(node, "condition", "value"), masked))
 
 
-def _asked(node: Node, masked: str) -> Iterator[str]:
+def _list_conditions(node: Node, masked: str) -> Iterator[str]:
     # of `a && b` both hold
     pending = [part(node, "condition", "value")]
     while pending:

@@ -167,12 +167,12 @@ def require_closed(path: Path, text: str) -> None:
                     what = (
                         f"`{opened}` is never closed" if opened else f"`{character}` opens nowhere"
                     )
-                    raise _not_closed(path, what, line)
+                    raise _unclosed_error(path, what, line)
     if open_ones:
-        raise _not_closed(path, f"`{open_ones[-1][0]}` is never closed", open_ones[-1][1])
+        raise _unclosed_error(path, f"`{open_ones[-1][0]}` is never closed", open_ones[-1][1])
 
 
-def _not_closed(path: Path, what: str, line: int) -> KernelError:
+def _unclosed_error(path: Path, what: str, line: int) -> KernelError:
     return KernelError(
         f"does not compile: this {what}", path=path, line=line, remedy="put the other half in"
     )

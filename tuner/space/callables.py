@@ -61,7 +61,7 @@ def append_call(text: str, spec: KernelSpec, parameters: Iterable[Parameter]) ->
     axes = ", ".join(f"{axis!r}: @{{ {axis} }}@" for axis in spec.axes)
     operators = ", ".join(f"{one.name!r}: '@{{ {one.name} }}@'" for one in spec.operators)
     return (
-        f"{_closed(text)}CONFIG = {{{', '.join(config)}}}\n"
+        f"{_end_with_newline(text)}CONFIG = {{{', '.join(config)}}}\n"
         f"AXES = {{{axes}}}\nOPERATORS = {{{operators}}}\n"
     )
 
@@ -71,7 +71,7 @@ def baseline_text(spec: KernelSpec, names: Mapping[str, Value]) -> str:
     text = read_text(spec.source, _LARGEST_CHARACTERS, KernelError, "kernel")
     axes = {axis: names[axis] for axis in spec.axes}
     operators = {one.name: names[one.name] for one in spec.operators}
-    return f"{_closed(text)}CONFIG = None\nAXES = {axes!r}\nOPERATORS = {operators!r}\n"
+    return f"{_end_with_newline(text)}CONFIG = None\nAXES = {axes!r}\nOPERATORS = {operators!r}\n"
 
 
 def check_function(spec: KernelSpec) -> None:
@@ -138,5 +138,5 @@ def _not_taken(taken: ast.arguments, operators: Sequence[str]) -> str:
     return ""
 
 
-def _closed(text: str) -> str:
+def _end_with_newline(text: str) -> str:
     return text if text.endswith("\n") or not text else f"{text}\n"

@@ -178,7 +178,9 @@ def _values(document: Document, name: str, values: list[Value]) -> tuple[Value, 
     for i, value in enumerate(values):
         for other in values[:i]:
             if value == other or format_value(value) == format_value(other):
-                message = f"`{name}` has {_written(other)} and {_written(value)}: the same value"
+                message = (
+                    f"`{name}` has {_write_value(other)} and {_write_value(value)}: the same value"
+                )
                 raise document.error(message, *here, i, remedy="delete one")
     return tuple(values)
 
@@ -203,8 +205,10 @@ def _config(
         alike = [other for other in parameter.values if isinstance(other, bool) is boolean]
         same = [other for other in alike if value == other]
         if not same:
-            message = f"{what} has {parameter.name}: {_written(value)}"
-            remedy = f"values of `{parameter.name}`: {', '.join(map(_written, parameter.values))}"
+            message = f"{what} has {parameter.name}: {_write_value(value)}"
+            remedy = (
+                f"values of `{parameter.name}`: {', '.join(map(_write_value, parameter.values))}"
+            )
             raise document.error(message, *here, parameter.name, remedy=remedy)
         chosen[parameter.name] = same[0]
     config = Config.of(chosen)
@@ -217,7 +221,7 @@ def _config(
     return config
 
 
-def _written(value: Value) -> str:
+def _write_value(value: Value) -> str:
     return repr(value) if isinstance(value, str) else format_value(value)
 
 

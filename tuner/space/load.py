@@ -173,16 +173,16 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         raise document.error("`peak` without `operations`", "peak", remedy=remedy)
     return KernelSpec(
         name=model.kernel,
-        path=_resolved(document.path),
-        source=_resolved(folder / model.source),
-        reference=_resolved(document.path if torch else folder / model.reference),
-        template=_resolved(folder / (model.template or model.source)),  # Python may be its own
+        path=_resolve_path(document.path),
+        source=_resolve_path(folder / model.source),
+        reference=_resolve_path(document.path if torch else folder / model.reference),
+        template=_resolve_path(folder / (model.template or model.source)),  # Python may be its own
         axes=tuple(model.axes),
         arguments=arguments,
         tuned=tuned,
         held_out=held_out,
         edge_cases=_workloads(document, model, "edge_cases", (*tuned, *held_out)),
-        min_bytes=of_axes.optional(model.min_bytes, "min_bytes") or _moved(arguments),
+        min_bytes=of_axes.optional(model.min_bytes, "min_bytes") or _sum_moved_bytes(arguments),
         operations=of_axes.optional(model.operations, "operations"),
         peak=model.peak or "",
         baseline=tuple(
@@ -199,7 +199,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         tolerances=_tolerances(document, model, arguments),
         limits=Limits(**model.limits.model_dump()),
         operators=tuple(Operator(n, tuple(values)) for n, values in model.operator.items()),
-        include_dirs=tuple(_resolved(folder / one) for one in model.include),
+        include_dirs=tuple(_resolve_path(folder / one) for one in model.include),
         compile_options=tuple(model.options) if model.baseline else (*model.options, PYTHON_OPTION),
         surroundings=surroundings(of_axes, model, arguments),
         torch=torch,
@@ -407,7 +407,7 @@ def _tolerances(
     }
 
 
-def _moved(arguments: Sequence[Argument]) -> Expression:
+def _sum_moved_bytes(arguments: Sequence[Argument]) -> Expression:
     # Of a table that indices point into nobody knows how much is read.
     pointed = {
         b.text for a in arguments if a.fill in ("indices", "distinct") for b in a.fill_bounds
@@ -451,6 +451,6 @@ def _check_positive(amount: Expression, workload: Workload) -> None:
         raise ExpressionError(message, path=amount.path, line=amount.line, remedy=remedy)
 
 
-def _resolved(path: Path) -> Path:
+def _resolve_path(path: Path) -> Path:
     # Unlike `Path.resolve`, for links in a circle too.
     return Path(os.path.realpath(path))

@@ -109,29 +109,29 @@ class Instrumented(NodeTransformer):
         return node
 
     def visit_Call(self, node: nodes.Call) -> nodes.Filter:  # noqa: N802
-        return _filtered(self.generic_visit(node), "(unmark)")
+        return _make_filter(self.generic_visit(node), "(unmark)")
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:  # noqa: N802
         self.generic_visit(node)
-        return _filtered(nodes.List(node.nodes, lineno=node.lineno), "join")
+        return _make_filter(nodes.List(node.nodes, lineno=node.lineno), "join")
 
     def visit_List(self, node: nodes.List) -> nodes.Filter:  # noqa: N802
-        return _filtered(self.generic_visit(node), "(list)")
+        return _make_filter(self.generic_visit(node), "(list)")
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:  # noqa: N802
         self.generic_visit(node)
-        node.expr = _filtered(node.expr, "(compare)")
+        node.expr = _make_filter(node.expr, "(compare)")
         for operand in node.ops:
-            operand.expr = _filtered(operand.expr, "(compare)")
+            operand.expr = _make_filter(operand.expr, "(compare)")
         return node
 
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802
         self.generic_visit(node)
-        node.iter = _filtered(node.iter, "(iterate)")
+        node.iter = _make_filter(node.iter, "(iterate)")
         return node
 
 
-def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
+def _make_filter(node: nodes.Node, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
@@ -210,10 +210,10 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         if not isinstance(left, int | float) or not isinstance(right, int | float):
             raise TemplateRuntimeError(f"{operator} needs two numbers; ~ joins texts")
         if operator == "**":
-            return _bounded(power(left, right))
+            return _require_small(power(left, right))
         if operator == "*" and _bits(left) + _bits(right) > MAX_BITS:
             raise TemplateRuntimeError("the product is too large")
-        return _bounded(super().call_binop(context, operator, left, right))
+        return _require_small(super().call_binop(context, operator, left, right))
 
 
 @cache
@@ -287,32 +287,32 @@ def _round(value: float, digits: int = 0) -> Value:
     return round(value, digits) if digits else round(value)
 
 
-def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
+def _charge_calls(function: Callable[..., Any]) -> Callable[..., Any]:
     @pass_context
     def apply(context: _Context, value: Any, *args: Any) -> Any:
         context.budget.spend(steps=1)
         context.budget.spend_on(value)
-        return _bounded(function(value, *args))
+        return _require_small(function(value, *args))
 
     return apply
 
 
 @pass_context
-def _iterated(context: _Context, items: Iterable[Any]) -> Iterator[Any]:
+def _charge_items(context: _Context, items: Iterable[Any]) -> Iterator[Any]:
     for item in items:
         context.budget.spend(steps=1)
         yield item
 
 
 @pass_context
-def _listed(context: _Context, items: list[Any]) -> list[Any]:
+def _charge_list(context: _Context, items: list[Any]) -> list[Any]:
     # A list in lists could hold itself many times over, and comparing it would walk them all.
     context.budget.spend(characters=sum(len(_as_cuda(item)) for item in items))
     return items
 
 
 @pass_context
-def _compared(context: _Context, value: Any) -> Any:
+def _charge_comparison(context: _Context, value: Any) -> Any:
     context.budget.spend_on(value)
     return value
 
@@ -321,7 +321,7 @@ def _unmarked_text(value: Any) -> Any:
     return MARK.sub("", value) if isinstance(value, str) else value
 
 
-def _bounded(value: Any) -> Any:
+def _require_small(value: Any) -> Any:
     if _bits(value) > MAX_BITS:
         raise TemplateRuntimeError("the number is too large")
     return value
@@ -334,15 +334,15 @@ def _bits(value: object) -> int:
 _FUNCTIONS: dict[str, Callable[..., Any]] = {**FUNCTIONS, "range": _range}
 _FILTERS: dict[str, Callable[..., Any]] = {
     "join": _join,
-    "length": _counted(len),
-    "lower": _counted(str.lower),
-    "round": _counted(_round),
-    "upper": _counted(str.upper),
-    **{function.__name__: _counted(function) for function in (abs, float, int, max, min)},
+    "length": _charge_calls(len),
+    "lower": _charge_calls(str.lower),
+    "round": _charge_calls(_round),
+    "upper": _charge_calls(str.upper),
+    **{function.__name__: _charge_calls(function) for function in (abs, float, int, max, min)},
 }
 _HIDDEN_FILTERS: dict[str, Callable[..., Any]] = {
-    "(compare)": _compared,
-    "(iterate)": _iterated,
-    "(list)": _listed,
+    "(compare)": _charge_comparison,
+    "(iterate)": _charge_items,
+    "(list)": _charge_list,
     "(unmark)": _unmarked_text,
 }

@@ -358,7 +358,7 @@ def _first(document: Document, root: type[BaseModel], mistakes: list[ErrorDetail
     first = min(mistakes, key=order)
     location, kind, given = first["loc"], first["type"], first["input"]
     model, key = _model_and_key(root, location)
-    where = f" in `{_named(location[:-1])}`" if len(location) > 1 else ""
+    where = f" in `{_write_location(location[:-1])}`" if len(location) > 1 else ""
     needed = model.model_fields[key].description if key in model.model_fields else None
     remedy = f"needed: {needed if kind == 'missing' else needed or first['msg']}"
     if kind == "missing":
@@ -366,9 +366,13 @@ def _first(document: Document, root: type[BaseModel], mistakes: list[ErrorDetail
     elif kind == "extra_forbidden":
         message, remedy = f"unknown key `{key}`{where}", _unknown_key(model, key, given)
     elif kind in ("too_short", "too_long"):
-        message = f"`{_named(location)}` is {f'a list of {len(given)}' if given else 'empty'}"
+        message = (
+            f"`{_write_location(location)}` is {f'a list of {len(given)}' if given else 'empty'}"
+        )
     else:
-        message = f"`{_named(location)}` is {_found(given, document.plain(*location))}"
+        message = (
+            f"`{_write_location(location)}` is {_describe_value(given, document.plain(*location))}"
+        )
     if len(mistakes) > 1:
         remedy += f"\n  and {len(mistakes) - 1} more in this file"
     return document.error(message, *location, remedy=remedy)
@@ -410,14 +414,14 @@ def _bare(kind: Any) -> Any:
     return kind
 
 
-def _named(location: Location) -> str:
+def _write_location(location: Location) -> str:
     text = ""  # as people write it: `launch[0].grid`
     for step in location:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
     return text
 
 
-def _found(value: object, plain: str | None) -> str:
+def _describe_value(value: object, plain: str | None) -> str:
     if value is None:
         return "empty"
     if isinstance(value, dict):

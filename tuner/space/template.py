@@ -87,7 +87,7 @@ def put_together(text: str, path: Path, folders: Sequence[Path]) -> Whole:
             if directive is None:
                 yield line, (path, number)
                 continue
-            file = _included(directive[1], path, number, folders)
+            file = _find_include(directive[1], path, number, folders)
             if file not in known:
                 known.add(file)
                 inner = read_text(file, MAX_INCLUDED_BYTES, TemplateError, "file to include")
@@ -97,7 +97,7 @@ def put_together(text: str, path: Path, folders: Sequence[Path]) -> Whole:
     return Whole("\n".join(line for line, _ in lines), path, tuple(place for _, place in lines))
 
 
-def _included(rest: str, path: Path, line: int, folders: Sequence[Path]) -> Path:
+def _find_include(rest: str, path: Path, line: int, folders: Sequence[Path]) -> Path:
     name = _NAME.fullmatch(rest)
     if name is None:
         message, remedy = "an `include` needs a name in quotes", 'write //% include "words.cuh"'
@@ -249,7 +249,7 @@ class Template:
             known = f"known names: {', '.join(sorted(names))}"
             remedy = known if isinstance(error, jinja2.UndefinedError) else None
             raise self._whole.error(message, line, remedy) from error
-        rendered = replace(_unmarked(marked), whole=self._whole)
+        rendered = replace(_remove_marks(marked), whole=self._whole)
         if len(rendered.source) > MAX_OUTPUT:
             message = f"renders to {len(rendered.source)} characters, over {MAX_OUTPUT}"
             raise self._whole.error(message, 1)
@@ -315,7 +315,7 @@ def _line_of(text: str, line: int) -> str:
     return f"`{lines[min(line, len(lines)) - 1].strip()[:120]}`"
 
 
-def _unmarked(marked: str) -> Rendered:
+def _remove_marks(marked: str) -> Rendered:
     lines: list[int] = []
     first, *rest = MARK.split(marked)
     current, starts = 1, True

@@ -109,13 +109,15 @@ class EnergyStage:
     def _measure(self, workload: Workload, share_s: float) -> None:
         """Measure idle, baseline, configs, the best and the baseline again, and idle again."""
         deadline_s = time.monotonic() + share_s - REPEATS * WINDOW_COST_S - IDLE_COST_S
-        if not self._timed(workload):
+        if not self._list_fastest(workload):
             return
         self._take_idle(workload)
         if not self._windows(workload, None):
             self._take_baseline(workload)
         while not (account := self._account(workload)).variants or time.monotonic() < deadline_s:
-            trial = next_config(self._timed(workload), account, self.run.plan.config.objective)
+            trial = next_config(
+                self._list_fastest(workload), account, self.run.plan.config.objective
+            )
             if trial is None:
                 break
             self._take(workload, trial)
@@ -130,7 +132,7 @@ class EnergyStage:
             self._take_baseline(workload)
         self._take_idle(workload)
 
-    def _timed(self, workload: Workload) -> list[Trial]:
+    def _list_fastest(self, workload: Workload) -> list[Trial]:
         timed = self.run.session.fastest(workload=workload, full=True)
         return [trial for trial in timed if not self.run.verification.failed(trial.variant)]
 
@@ -177,7 +179,7 @@ class EnergyStage:
         self.run.tracker.announce("energy", workload, remaining_s=self._left_s)
 
     def _cost_s(self, workload: Workload) -> float:
-        configs = min(MOST_CONFIGS, len(self._timed(workload)))
+        configs = min(MOST_CONFIGS, len(self._list_fastest(workload)))
         return most_seconds(configs) if configs else 0.0
 
     def _is_measured(self, workload: Workload) -> bool:

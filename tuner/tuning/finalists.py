@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
-from tuner.dispatch.evidence import distrusted
+from tuner.dispatch.evidence import find_wrong_variants
 from tuner.dispatch.kernels import VariantRenderer
-from tuner.dispatch.table import DispatchTable, SessionDispatch, SetSelection, assigned
+from tuner.dispatch.table import DispatchTable, SessionDispatch, SetSelection, assign_variants
 from tuner.model.errors import InputError
 from tuner.model.expressions import Value
 from tuner.model.kernel import DEVICE_NAMES, Workload
@@ -151,7 +151,9 @@ class FinalistSelection:
         baselines_us = {w: b.measurement.median_us for w, b in self._session.baselines().items()}
         candidates, numbers = self._session.candidates(), self._device_numbers(workload)
         kernels = VariantRenderer(candidates, self._plan.config.operators, numbers)
-        return assigned(trials, baselines_us, distrusted(trials, ()), kernels.of, self._choice)
+        return assign_variants(
+            trials, baselines_us, find_wrong_variants(trials, ()), kernels.of, self._choice
+        )
 
     def _inherit(self, workload: Workload) -> list[Variant]:
         """Choose what production will run there, or else what won on the nearest tuned workload."""
@@ -168,7 +170,7 @@ class FinalistSelection:
     def _table(self, workload: Workload) -> DispatchTable:
         """Make the table, unless nothing that decides on it has changed: that takes a second."""
         count = sum(not one.workload.held_out for one in self._session.comparisons())
-        out = distrusted(self._session.trials(stage=None), self._session.checks())
+        out = find_wrong_variants(self._session.trials(stage=None), self._session.checks())
         if self._made is None or self._made[0] != (count, out):
             numbers = self._device_numbers(workload)
             table = SessionDispatch(self._session, self._choice, numbers).table

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from tuner.device.base import ComparisonRounds, Device, Outcome, Program, RankedRounds
 from tuner.device.reference import load_production, peer_program
-from tuner.dispatch.evidence import compared, unmeasured, winner_of
+from tuner.dispatch.evidence import compare_with_baseline, find_free_program, winner_of
 from tuner.model.energy import accounts
 from tuner.model.errors import (
     ClusterLost,
@@ -255,7 +255,7 @@ class Finals:
                     self._verification.fail(COMPARE, workload, one, fault)
             variants = [v for v in comparison.finalists if not self._verification.failed(v)]
             if len(variants) == len(comparison.finalists):
-                if name := unmeasured(comparison):
+                if name := find_free_program(comparison):
                     raise Unmeasured(
                         f"not measured: {name} costs less between its neighbours than can be told"
                     )
@@ -316,7 +316,7 @@ class Finals:
         """Report on other rounds than those that chose: a choice must not judge itself."""
         chosen = winner_of(comparison)
         winner = comparison.finalists.index(chosen)
-        found = compared(comparison, winner + 1, self._plan.config.seed)
+        found = compare_with_baseline(comparison, winner + 1, self._plan.config.seed)
         workload = comparison.workload
         trial = next(one for one in finalists if one.variant == chosen)
         traffic = self._plan.spec.min_bytes.integer(workload.values)

@@ -11,7 +11,7 @@ from tuner.model.kernel import Workload
 from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Trial
-from tuner.process.tally import spent, starts
+from tuner.process.tally import list_seconds, starts
 from tuner.session.events import TimeSpent
 from tuner.session.session import Session
 from tuner.space.plan import Plan
@@ -23,7 +23,7 @@ class Moment:
 
     seconds: float = field(default_factory=time.monotonic)
     starts: Counter[str] = field(default_factory=starts)
-    spent: Mapping[str, float] = field(default_factory=spent)
+    spent: Mapping[str, float] = field(default_factory=list_seconds)
 
 
 class ProgressTracker:

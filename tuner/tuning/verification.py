@@ -16,7 +16,7 @@ from tuner.device.base import (
     Watcher,
     verify_all,
 )
-from tuner.dispatch.evidence import distrusted
+from tuner.dispatch.evidence import find_wrong_variants
 from tuner.model.errors import InputError, KernelError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Check, Status, Trial, Variant
@@ -75,7 +75,7 @@ class Verification:
         known = () if self.repeat else self.session.checks()
         self._known = {(check.kind, check.workload, check.variant) for check in known}
         decided = () if self.repeat else self.session.trials(stage="finals")
-        self._failed = set(distrusted(decided, known))
+        self._failed = set(find_wrong_variants(decided, known))
 
     def failed(self, variant: Variant) -> bool:
         """Tell whether a variant has failed a check."""
@@ -177,7 +177,7 @@ class Verification:
                 known[one] = trial = of[one].finish(pending, stage="finals")
                 session.record(trial)
         trials = [trial for trial in known.values() if trial is not None]
-        self._failed |= distrusted(trials, ())
+        self._failed |= find_wrong_variants(trials, ())
         return [trial for trial in trials if trial.status is Status.CORRECT]
 
     def on_edge_cases(self, variants: Iterable[Variant]) -> None:

@@ -112,7 +112,7 @@ def seeds(
     return tuple(chosen.values())
 
 
-def fitted(config: Mapping[str, Value], space: SearchSpace) -> Config | None:
+def fit_config(config: Mapping[str, Value], space: SearchSpace) -> Config | None:
     """Write a config of an earlier space as one of this; None where that can't be."""
     given = {**(space.default or {}), **config}
     if set(given) != set(space.names):
@@ -132,7 +132,7 @@ def _relative_times(past: PastWorkload, space: SearchSpace) -> _Known:
     timed = [one.time_us for one in past.configs if one.time_us is not None]
     # The baseline is the same in all runs; the clocks of two need not be.
     unit_us = past.baseline_us or min(timed, default=1.0)
-    known = ((fitted(one.config, space), one.time_us) for one in past.configs)
+    known = ((fit_config(one.config, space), one.time_us) for one in past.configs)
     return {
         config: None if time_us is None else time_us / unit_us
         for config, time_us in known

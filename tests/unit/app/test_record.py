@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.app.open import as_recorded
+from tuner.app.open import restrict_to_recording
 from tuner.app.record import record, recording_plan
 from tuner.app.run import tune
 from tuner.compiler.base import AnsweringCompiler, CompileRequest
@@ -176,11 +176,13 @@ def test_a_run_leaves_out_what_the_recording_lacks_and_says_so(
     save_recording(part, tmp_path / "part.json.xz")
     said: list[str] = []
 
-    changed = as_recorded(plan, RecordedDevice(tmp_path / "part.json.xz", "scale", {}), said.append)
+    changed = restrict_to_recording(
+        plan, RecordedDevice(tmp_path / "part.json.xz", "scale", {}), said.append
+    )
 
     assert changed.config.workloads == held
     # Whichever are fewer.
     named = f", not {out[0].key}" if lacking == 1 else f": {held[0].key}"
     assert said == [f"the recording holds {len(held)} of the space's 3 workloads{named}"]
-    assert as_recorded(plan, RecordedDevice(path, "scale", {}), said.append) is plan
+    assert restrict_to_recording(plan, RecordedDevice(path, "scale", {}), said.append) is plan
     assert len(said) == 1

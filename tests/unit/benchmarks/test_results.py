@@ -16,7 +16,7 @@ from dispatch_sample import ENVIRONMENT, ONE, SOME, A, B, comparison, write_proj
 from operators_section import AgainstPeer, _against, cells
 from summarize_session import summary
 
-from tuner.dispatch.evidence import compared
+from tuner.dispatch.evidence import compare_with_baseline
 from tuner.model.trial import Check, Comparison, PeerTrial, Result, Status, Variant
 from tuner.session.session import Session
 
@@ -38,7 +38,7 @@ def beside_peers(one: Comparison, peers_us: dict[str, float], production: str = 
 
 
 def result_of(one: Comparison, variant: Variant) -> Result:
-    found = compared(one, one.column(variant), 0)
+    found = compare_with_baseline(one, one.column(variant), 0)
     return Result(
         *(one.workload, found.baseline_us, found.time_us, found.speedup, found.interval),
         *(True, 0.5, variant.config, None, None),

@@ -9,11 +9,11 @@ import pytest
 
 from tuner.compiler.base import (
     CompileRequest,
-    normalized,
+    normalize_source,
     nvrtc_errors,
     ptxas_resources,
     result_of,
-    shortened,
+    shorten_text,
 )
 from tuner.model.trial import Resources
 
@@ -32,7 +32,7 @@ from tuner.model.trial import Resources
     ],
 )
 def test_comments_and_blanks_do_not_count(source: str, code: str) -> None:
-    assert normalized(source) == code
+    assert normalize_source(source) == code
 
 
 REPLY = {"log": "", "seconds": 0.5, "lowered": {}}
@@ -61,14 +61,14 @@ NAMES = ["__global__ ", "__global__", "_", "a ", "__a__(", "__a__(()"]
 def test_a_hostile_source_takes_time_that_grows_with_its_length(piece: str) -> None:
     source = "__global__ " + piece * (400_000 // len(piece))
     start = time.perf_counter()
-    normalized(source)
+    normalize_source(source)
     error_of(source)
     assert time.perf_counter() - start < 2
 
 
 def test_shortens_only_what_is_long() -> None:
-    assert shortened("short") == "short"
-    assert len(shortened("x" * 1_000_000)) < 25_000
+    assert shorten_text("short") == "short"
+    assert len(shorten_text("x" * 1_000_000)) < 25_000
 
 
 LOG = Path(__file__).with_name("data").joinpath("ptxas.txt").read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tuner.compiler.base import source_key
-from tuner.compiler.python_code import reached
+from tuner.compiler.python_code import extract_launch_code
 from tuner.model.kernel import PYTHON_OPTION
 
 MODULE = '''"""A kernel."""
@@ -80,7 +80,7 @@ def key(source: str) -> str:
 
 
 def test_it_is_what_launch_reaches_without_comments_and_docstrings() -> None:
-    assert reached(MODULE) == REACHED
+    assert extract_launch_code(MODULE) == REACHED
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_where_that_cannot_be_told_it_is_all_of_the_text(changed: str) -> None:
 
 def test_a_docstring_beside_code_is_left_where_it_is() -> None:
     source = 'def launch(config, tensors, axes): "one"; return tensors\nCONFIG = None\n'
-    assert reached(source) == source
+    assert extract_launch_code(source) == source
 
 
 def test_a_template_whose_code_differs_between_configs_is_read_each_time() -> None:

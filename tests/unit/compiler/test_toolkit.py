@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.compiler.toolkit import bundled, candidates, executable, version_of
+from tuner.compiler.toolkit import candidates, executable, list_pip_paths, version_of
 
 
 def test_versions_are_compared_as_numbers() -> None:
@@ -35,4 +35,4 @@ def test_path_comes_before_the_cuda_that_the_environment_names(
 
 
 def test_pip_brings_a_disassembler() -> None:
-    assert any(map(executable, bundled("nvdisasm")))
+    assert any(map(executable, list_pip_paths("nvdisasm")))

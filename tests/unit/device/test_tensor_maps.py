@@ -85,7 +85,7 @@ def test_a_launch_on_a_gpu_takes_maps_of_the_arrays_where_they_lie(
     def noted(one: TensorMap, address: int) -> ctypes.Array[ctypes.c_char]:
         return ctypes.create_string_buffer(f"{one.of} {address}".encode())
 
-    monkeypatch.setattr(driver, "encoded", noted)
+    monkeypatch.setattr(driver, "encode_tensor_map", noted)
     arguments = driver.LaunchArguments(layout, 1 << 20)
     pointers = (ctypes.c_void_p * 4).from_address(arguments.address(("K",), launch.maps))
     assert ctypes.c_int.from_address(pointers[0] or 0).value == 192

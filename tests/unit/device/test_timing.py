@@ -19,12 +19,12 @@ from tuner.device.timing import (
     calls_per_replay,
     chain_rotation,
     clocks_fell,
-    finished,
     hopeless,
     rotation,
-    sampled,
+    should_stop,
     steady,
     suspicious,
+    take_samples,
     wall_ratio,
 )
 
@@ -152,7 +152,7 @@ UNSTEADY = [10.0, 14.0, 8.0, 12.0, 9.0]
 def test_sampling_ends(
     times: list[float], seconds: float, incumbent: float | None, done: bool
 ) -> None:
-    assert finished(POLICY, times, seconds, incumbent) is done
+    assert should_stop(POLICY, times, seconds, incumbent) is done
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ class Load:
 def test_what_is_timed_before_the_clocks_have_gone_down_does_not_count(
     load: Load, policy: TimingPolicy, incumbent: float | None, expected: list[float]
 ) -> None:
-    times_us, ratio = sampled(policy, load.take, incumbent, load.clock)
+    times_us, ratio = take_samples(policy, load.take, incumbent, load.clock)
     assert times_us[: len(expected)] == expected
     assert len(times_us) <= load.taken
     assert ratio <= 1.0
@@ -237,7 +237,7 @@ def test_a_process_that_is_held_up_after_what_does_not_count_has_samples_all_the
             load.now_s += SEARCH.budget_s
         return load.clock()
 
-    times_us, _ = sampled(SEARCH, load.take, None, clock)
+    times_us, _ = take_samples(SEARCH, load.take, None, clock)
     assert times_us == [788.0] * 3
 
 
@@ -248,7 +248,7 @@ def test_samples_are_taken_again_while_work_seems_to_run_elsewhere() -> None:
         sample, event_s = load.take(count)
         return sample, event_s / 3.0
 
-    times_us, ratio = sampled(SEARCH, take, None, load.clock)
+    times_us, ratio = take_samples(SEARCH, take, None, load.clock)
     assert ratio > 1.5
     assert len(times_us) > SEARCH.max_samples
 

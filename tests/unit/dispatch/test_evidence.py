@@ -8,9 +8,9 @@ import pytest
 from dispatch_sample import ONE, A, B, comparison, trial
 
 from tuner.dispatch.evidence import (
-    compared,
-    distrusted,
+    compare_with_baseline,
     evidence,
+    find_wrong_variants,
     over_winner,
     split,
     winner_of,
@@ -31,7 +31,7 @@ def test_other_bits_in_the_finals_serve_nowhere_where_bits_are_kept():
         replace(trial(ONE, one, None), status=Status.OTHER_BITS, stage=stage)
         for one, stage in ((A, "search"), (B, "finals"))
     )
-    assert distrusted((searched, decided), ()) == {B}
+    assert find_wrong_variants((searched, decided), ()) == {B}
 
 
 @pytest.mark.parametrize("status", [Status.LAUNCH, Status.TIMEOUT])
@@ -41,12 +41,12 @@ def test_what_ends_in_an_error_on_a_shape_that_it_would_serve_is_distrusted(stat
         replace(trial(ONE, one, None), status=status, stage=stage)
         for one, stage in ((A, "search"), (B, "finals"))
     )
-    assert distrusted((searched, decided), ()) == {B}
+    assert find_wrong_variants((searched, decided), ()) == {B}
 
 
 def test_the_interval_is_that_of_the_sessions_result():
     compared = comparison(ONE, {A: 5.0, B: 5.1})
-    (one, _) = evidence((compared,), distrusted((), ()), 7)[ONE]
+    (one, _) = evidence((compared,), find_wrong_variants((), ()), 7)[ONE]
     rounds = compared.rounds[10:]
     speedup, bounds = paired_interval([r[0] for r in rounds], [r[1] for r in rounds], 7)
     assert (one.speedup, one.interval) == (speedup, bounds)
@@ -55,8 +55,8 @@ def test_the_interval_is_that_of_the_sessions_result():
 def test_a_difference_below_the_clocks_noise_is_none() -> None:
     rounds = tuple((8.0 + step % 3 / 10, 5.0) for step in range(40))
     said = Comparison(Workload.of({"T": 1}), (Variant("initial", Config({})),), rounds)
-    assert compared(said, 1, 0).interval[0] > 1.5
-    low, high = compared(replace(said, noise_us=4.0), 1, 0).interval
+    assert compare_with_baseline(said, 1, 0).interval[0] > 1.5
+    low, high = compare_with_baseline(replace(said, noise_us=4.0), 1, 0).interval
     assert low == 1.0 < high
 
 
@@ -84,6 +84,6 @@ def test_after_a_race_all_rounds_report_and_it_says_who_wins_and_by_how_much() -
     said = replace(comparison(ONE, {A: 5.0, B: 4.99}), raced_us=(5.0, 5.5))
     assert split(said)[1] == said.rounds
     assert winner_of(said) == A
-    won, second = (compared(said, column, 0) for column in (1, 2))
+    won, second = (compare_with_baseline(said, column, 0) for column in (1, 2))
     assert second.ratio == pytest.approx(1.1 * won.ratio)
     assert second.time_us < won.time_us, "what the rounds report is told as it is"

@@ -6,7 +6,7 @@ import pytest
 from dispatch_sample import ENVIRONMENT, MANY, ONE, SOME, SPACE, TEMPLATE, A, B, C, trial
 
 from tuner.dispatch.kernels import VariantRenderer, device_numbers
-from tuner.dispatch.table import SetSelection, assigned, wanted
+from tuner.dispatch.table import SetSelection, assign_variants, list_replacements
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL
 from tuner.session.records import CandidateRecord
@@ -21,7 +21,7 @@ def kernel_of():
 
 
 def chosen(kernel_of, *trials, choice=None, distrusted=frozenset()):
-    return assigned(trials, BASELINES, distrusted, kernel_of, choice or SetSelection())
+    return assign_variants(trials, BASELINES, distrusted, kernel_of, choice or SetSelection())
 
 
 def test_one_that_is_near_enough_everywhere_goes_to_all(kernel_of):
@@ -57,6 +57,6 @@ def test_at_most_n_leaves_what_gains_least_to_the_baseline(kernel_of):
 def test_only_a_source_that_is_the_same_can_take_anothers_place(kernel_of):
     other = Workload.of({"T": 64, "D": 8192})
     served = {SOME: C, other: A}
-    nothing = wanted(served, kernel_of, lambda w, v: None)
+    nothing = list_replacements(served, kernel_of, lambda w, v: None)
     # C is compiled for D=4096, so it is no replacement at 8192; A is one for it.
     assert nothing == ((SOME, A),)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuner.source import parse_source
-from tuner.source.accesses import assigned
+from tuner.source.accesses import find_assignments
 from tuner.source.facts import SourceFile
 from tuner.source.launches import (
     Allocation,
@@ -28,7 +28,9 @@ def allocations(body: str) -> list[Allocation]:
     source = host(f"int main() {{\n{body}\nlast(); }}")
     (_, main) = functions_of(source)
     end = source.masked.index("last()")
-    return list(allocations_in(source, main.span, assigned(source.masked, (main.span,), end)))
+    return list(
+        allocations_in(source, main.span, find_assignments(source.masked, (main.span,), end))
+    )
 
 
 def test_functions_have_the_names_of_their_parameters() -> None:
@@ -130,7 +132,7 @@ def test_allocations_are_found(body: str, target: str | None, size: str, in_byte
 def test_a_variable_has_a_value_where_it_keeps_it(body: str, known: dict[str, str]) -> None:
     source = host(f"int main() {{ {body} last(); }}")
     (_, main) = functions_of(source)
-    found = assigned(source.masked, (main.span,), source.masked.index("last()"))
+    found = find_assignments(source.masked, (main.span,), source.masked.index("last()"))
     assert {name: value.text for name, value in found.items()} == known
 
 

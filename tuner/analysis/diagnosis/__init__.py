@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from tuner.analysis.base import Bottleneck, Profile, Rule
 from tuner.analysis.diagnosis import execution, memory
 from tuner.analysis.roofline import bound_of, room
-from tuner.model.trial import Finding, ranked
+from tuner.model.trial import Finding, rank_findings
 
 _ALL = frozenset(Bottleneck)
 _RUNS_LONG = _ALL - {Bottleneck.LAUNCH}
@@ -65,23 +65,23 @@ def _load(point: EntryPoint, taken: set[str]) -> Rule | Finding:
     try:
         rule = point.load()
     except Exception as error:  # noqa: BLE001 - others' code, which may do anything
-        return _problem(point, f"cannot be loaded: {_told(error)}")
+        return _problem(point, f"cannot be loaded: {_describe_error(error)}")
     if not isinstance(rule, Rule):
         return _problem(point, f"is of type {type(rule).__name__}, not tuner.analysis.base.Rule")
     if rule.name in taken:
         return _problem(point, f"has the name of another, {rule.name!r}")
-    return replace(rule, find=_guarded(point, rule.find))
+    return replace(rule, find=_guard_finder(point, rule.find))
 
 
-def _guarded(
+def _guard_finder(
     point: EntryPoint, find: Callable[[Profile], Finding | None]
 ) -> Callable[[Profile], Finding | None]:
-    def guarded(profile: Profile) -> Finding | None:
+    def find_safely(profile: Profile) -> Finding | None:
         try:
             # What it really returns is as unknown as what it does.
             found: object = find(profile)
         except Exception as error:  # noqa: BLE001 - others' code, which may do anything
-            return _problem(point, f"failed: {_told(error)}")
+            return _problem(point, f"failed: {_describe_error(error)}")
         if found is None:
             return None
         if not isinstance(found, Finding):
@@ -92,7 +92,7 @@ def _guarded(
             return _problem(point, f"returned a weight of {found.weight}, not of 0 to 1")
         return found
 
-    return guarded
+    return find_safely
 
 
 def _problem(point: EntryPoint, what: str) -> Finding:
@@ -105,7 +105,7 @@ def _problem(point: EntryPoint, what: str) -> Finding:
     )
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
@@ -125,4 +125,4 @@ def diagnose(
     found = [rule.find(profile) for rule in rules if bound in rule.bounds]
     left = room(profile)
     weighed = [replace(one, weight=one.weight * left) for one in found if one is not None]
-    return bound, ranked((*weighed, *problems))
+    return bound, rank_findings((*weighed, *problems))

@@ -20,7 +20,7 @@ from tuner.analysis.metrics import (
     counter,
     innermost,
     stalls,
-    summed,
+    sum_counter,
 )
 from tuner.model.trial import Finding
 
@@ -51,9 +51,9 @@ UNKNOWN_WAITING = 0.5
 def redundant_traffic(profile: Profile) -> Finding | None:
     """Compare the bytes that moved with the fewest that the operator declares."""
     least, line = profile.subject.traffic_bytes, profile.line_of("global_load")
-    sectors = summed(profile, L2_READS)
+    sectors = sum_counter(profile, L2_READS)
     for what, moved, most, weight in (
-        ("between L2 and memory", summed(profile, DRAM_BYTES), MAX_OVER_IDEAL, 0.8),
+        ("between L2 and memory", sum_counter(profile, DRAM_BYTES), MAX_OVER_IDEAL, 0.8),
         (
             "read from the L2",
             None if sectors is None else sectors * SECTOR_BYTES,
@@ -194,7 +194,7 @@ def bank_conflicts(profile: Profile) -> Finding | None:
 
 def l2_hit_rate(profile: Profile) -> Finding | None:
     """Fire on counters alone, and only where data is read again: streams need no hits."""
-    hits, sectors = counter(profile, L2_HIT_RATE), summed(profile, L2_READS)
+    hits, sectors = counter(profile, L2_HIT_RATE), sum_counter(profile, L2_READS)
     least = profile.subject.traffic_bytes
     if hits is None or sectors is None or not least or hits >= MIN_L2_HIT_PCT:
         return None

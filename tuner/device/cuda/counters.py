@@ -166,7 +166,7 @@ class NsightCompute:
             if not unknown:
                 break
             wanted = [name for name in wanted if name not in unknown]
-        return self._counted(_reason(ended), program.launches, wanted)
+        return self._read_counters(_reason(ended), program.launches, wanted)
 
     def close(self) -> None:
         self._process.close()
@@ -183,7 +183,7 @@ class NsightCompute:
         self._arena.touch()
         job = Job(program, Layout((), (), 0), str(self._arena))
         ended = self._run((job,), [_PROBE_COUNTER], skip=0)
-        return self._counted(_reason(ended), launches, [_PROBE_COUNTER]).reason
+        return self._read_counters(_reason(ended), launches, [_PROBE_COUNTER]).reason
 
     def _run(self, jobs: tuple[Job, ...], names: Sequence[str], skip: int) -> Ended:
         """Run the tool, which makes a report where it can."""
@@ -197,7 +197,9 @@ class NsightCompute:
             command, self._ordinal, jobs, self._file.parent, TIMEOUT_S, _environment()
         )
 
-    def _counted(self, reason: str, launches: Sequence[Launch], names: Sequence[str]) -> Counted:
+    def _read_counters(
+        self, reason: str, launches: Sequence[Launch], names: Sequence[str]
+    ) -> Counted:
         if reason or not self._file.is_file():
             return Counted(reason=reason or "Nsight Compute made no report")
         counters = raw_counters(self._page("raw"))

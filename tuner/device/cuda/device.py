@@ -40,7 +40,7 @@ from tuner.device.verify.restarting_worker import (
     Judge,
     Rows,
     RunFailedError,
-    unless_killed,
+    raise_worker_errors,
 )
 from tuner.device.verify.verified_device import VERIFIER_TIMEOUT_S, VerifiedDevice, fresh_seed
 from tuner.device.verify.verifier import HostMemory, Verifier
@@ -305,7 +305,7 @@ class CudaRunner(ChildRunner):
     def _start(self) -> Child:
         failed = f"no process can be started on GPU {self._ordinal}"
         remedy = "nvidia-smi tells whether the GPU still works"
-        with unless_killed(failed, CudaError, remedy=remedy):
+        with raise_worker_errors(failed, CudaError, remedy=remedy):
             opened = (self._ordinal, self._home, self._deterministic)
             return Child(CudaWorker, opened, "tune-worker")
 
@@ -324,11 +324,11 @@ class CudaRunner(ChildRunner):
         return worker
 
     def _map(self, worker: Child, arena: Arena) -> None:
-        with unless_killed("the verifier's memory cannot be mapped", CudaError):
+        with raise_worker_errors("the verifier's memory cannot be mapped", CudaError):
             worker.call("attach", arena, self._surroundings, timeout_s=RUN_TIMEOUT_S)
 
     @contextmanager
-    def _own_failures_blamed(self) -> Iterator[None]:
+    def _blame_own_failures(self) -> Iterator[None]:
         try:
             yield
         except (CudaError, PeerError) as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 from cuda.bindings import driver
 
-from tuner.device.cuda.driver import TURNS, call, loaded
+from tuner.device.cuda.driver import TURNS, call, load_kernel
 
 _BLOCKS = 264
 # Sets a flag where two ranges differ; their lengths are rounded up to 16 bytes, into the guards.
@@ -56,10 +56,10 @@ done:
 def compare(stream: Any, first: int, second: int, size_bytes: int, flag: int) -> None:
     """Enqueue a comparison; the word at `flag` becomes 1 where they differ."""
     values = map(ctypes.c_uint64, (first, second, -(-size_bytes // 16) * 16, flag))
-    loaded(_DIFFER, "differ").issue(stream, _BLOCKS, *values)
+    load_kernel(_DIFFER, "differ").issue(stream, _BLOCKS, *values)
 
 
-def raised(flag: int) -> bool:
+def read_flag(flag: int) -> bool:
     """Read a flag, once what is enqueued has ended."""
     word = ctypes.c_uint32()
     call(driver.cuMemcpyDtoH, ctypes.addressof(word), flag, 4)

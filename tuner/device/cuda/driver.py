@@ -124,7 +124,7 @@ class LoadedProgram:
 _Taken = tuple[tuple[str, ...], tuple[TensorMap, ...]]
 
 
-def encoded(one: TensorMap, address: int) -> ctypes.Array[ctypes.c_char]:
+def encode_tensor_map(one: TensorMap, address: int) -> ctypes.Array[ctypes.c_char]:
     """Encode a tensor map of an array at an address, as a kernel takes it by value.
 
     By the C interface: the place has to be aligned, and that of an object of the bindings is not.
@@ -169,7 +169,9 @@ class LaunchArguments:
             values = [self._values[place] for place in self.layout.places(taken)]
             for one in maps:
                 if one not in self._maps:
-                    self._maps[one] = encoded(one, self.base + self.layout.slot(one.of).offset)
+                    self._maps[one] = encode_tensor_map(
+                        one, self.base + self.layout.slot(one.of).offset
+                    )
                 values.append(self._maps[one])
             pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
             self._pointers[taken, maps] = pointers
@@ -307,6 +309,6 @@ class PtxKernel:
 
 
 @cache
-def loaded(text: str, name: str) -> PtxKernel:
+def load_kernel(text: str, name: str) -> PtxKernel:
     """Load a kernel once in this process, which has one context."""
     return PtxKernel(text, name)

@@ -71,22 +71,22 @@ class NvmlCounter:
                 remedy=f"pip install --upgrade 'cuda-bindings>=13.2,<14'; {_WITHOUT}",
             ) from error
         self._nvml: Any = nvml
-        with _explained(nvml):
+        with _explain_failures(nvml):
             nvml.init_v2()
             self._gpu = _gpu(nvml, uuid)
         self.energy_mj()
 
     def energy_mj(self) -> int:
         """Read the energy since the driver was loaded."""
-        with _explained(self._nvml):
+        with _explain_failures(self._nvml):
             return int(self._nvml.device_get_total_energy_consumption(self._gpu))
 
     def sample(self) -> Sampled:
         nvml, gpu = self._nvml, self._gpu
-        reasons = _told(nvml, lambda: nvml.device_get_current_clocks_event_reasons(gpu)) or 0
+        reasons = _ask_or_none(nvml, lambda: nvml.device_get_current_clocks_event_reasons(gpu)) or 0
         return Sampled(
-            _told(nvml, lambda: nvml.device_get_clock_info(gpu, CLOCK_SM)),
-            _told(nvml, lambda: nvml.device_get_temperature_v(gpu, SENSOR_GPU)),
+            _ask_or_none(nvml, lambda: nvml.device_get_clock_info(gpu, CLOCK_SM)),
+            _ask_or_none(nvml, lambda: nvml.device_get_temperature_v(gpu, SENSOR_GPU)),
             frozenset(name for bit, name in LIMITS.items() if reasons & bit),
         )
 
@@ -182,7 +182,7 @@ def _gpu(nvml: Any, uuid: str) -> Any:
     """Find the GPU, which must not be partitioned: the counter is that of all of it."""
     try:
         gpu = nvml.device_get_handle_by_uuid(uuid)
-        current, _ = _told(nvml, lambda: nvml.device_get_mig_mode(gpu)) or (0, 0)
+        current, _ = _ask_or_none(nvml, lambda: nvml.device_get_mig_mode(gpu)) or (0, 0)
     except (nvml.NotFoundError, nvml.InvalidArgumentError):
         current = 1  # CUDA calls a partition by an identity that no GPU has
     if current:
@@ -193,7 +193,7 @@ def _gpu(nvml: Any, uuid: str) -> Any:
     return gpu
 
 
-def _told(nvml: Any, ask: Callable[[], Any]) -> Any:
+def _ask_or_none(nvml: Any, ask: Callable[[], Any]) -> Any:
     try:
         return ask()
     except (nvml.NvmlError, RuntimeError):  # the latter where the driver is too old for it
@@ -201,7 +201,7 @@ def _told(nvml: Any, ask: Callable[[], Any]) -> Any:
 
 
 @contextmanager
-def _explained(nvml: Any) -> Iterator[None]:
+def _explain_failures(nvml: Any) -> Iterator[None]:
     try:
         yield
     except (nvml.NvmlError, RuntimeError) as error:  # the latter where there is no library

@@ -183,7 +183,7 @@ class NeighbourMemory:
         call(driver.cuMemsetD32Async, self._flag, 0, 1, self.stream)
         difference.compare(self.stream, first, second, size_bytes, self._flag)
         call(driver.cuStreamSynchronize, self.stream)
-        return difference.raised(self._flag)
+        return difference.read_flag(self._flag)
 
     def cublas(self) -> Cublas:
         """Return cuBLAS on the stream; raise `CublasError` where there is none."""

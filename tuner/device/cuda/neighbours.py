@@ -65,10 +65,10 @@ class Neighbours:
         everything = surroundings.neighbours
         products = [one for one in everything if one.kind == "gemm"]
         planted = [one for link in surroundings.links for one in link.before if one in products]
-        streamed = [_aligned(_weight_bytes(one)) for one in everything if one not in planted]
+        streamed = [_align_size(_weight_bytes(one)) for one in everything if one not in planted]
         self._pool_bytes = POOL_BYTES + max(streamed, default=0)
         per_link = -(-places // len(surroundings.links))
-        sizes = [per_link * _aligned(_weight_bytes(one)) for one in planted]
+        sizes = [per_link * _align_size(_weight_bytes(one)) for one in planted]
         with self._room(max(everything, key=_weight_bytes, default=None)):
             self._pool = memory.of("weights", self._pool_bytes)
             sink_bytes = max(
@@ -228,7 +228,7 @@ class Neighbours:
         self._memory.planter.issue(
             self._stream,
             self._memory.blocks,
-            *map(ctypes.c_uint64, (*addresses, _aligned(_weight_bytes(one)))),
+            *map(ctypes.c_uint64, (*addresses, _align_size(_weight_bytes(one)))),
             *map(ctypes.c_uint32, numbers),
         )
 
@@ -240,12 +240,12 @@ class Neighbours:
         return self._weights(last, number)
 
     def _weights(self, one: Neighbour, number: int) -> int:
-        size_bytes = _aligned(_weight_bytes(one))
+        size_bytes = _align_size(_weight_bytes(one))
         if one in self._planted:
             return self._planted[one] + number // len(self.surroundings.links) * size_bytes
         # One after the other, so that none is what another has just left in the L2.
         everything = [n for n in self.surroundings.neighbours if n not in self._planted]
-        sizes = [_aligned(_weight_bytes(other)) for other in everything]
+        sizes = [_align_size(_weight_bytes(other)) for other in everything]
         offset = number * sum(sizes) + sum(sizes[: everything.index(one)])
         return self._pool + offset % (self._pool_bytes - size_bytes + 256)
 
@@ -342,7 +342,7 @@ def _read_bytes(one: Neighbour, array_bytes: int) -> int:
     return 2 * one.sizes[0] * one.sizes[2] if one.kind == "gemm" else array_bytes
 
 
-def _aligned(size_bytes: int) -> int:
+def _align_size(size_bytes: int) -> int:
     return -(-size_bytes // 256) * 256
 
 

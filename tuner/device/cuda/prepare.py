@@ -24,7 +24,7 @@ from typing import Any
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.includes import UNIT_NAME
 from tuner.compiler.python import PythonCompiler
-from tuner.device.callables import executed, forget, place_of
+from tuner.device.callables import execute_module, forget, place_of
 from tuner.device.encoding import torch_name
 from tuner.device.reference import line_in
 from tuner.model.errors import WorkerError
@@ -81,7 +81,7 @@ class CallCompiler(PythonCompiler):
         if not found.ok or request.source in self._known:
             future.set_result(found)
             return future
-        asked = self._pool.submit(partial(_prepared, request.source))
+        asked = self._pool.submit(partial(_prepare_source, request.source))
         asked.add_done_callback(partial(self._answer, future, found, request.source))
         future.add_done_callback(partial(_cancel_too, asked))
         self._warm_up(request.source)
@@ -102,7 +102,7 @@ class CallCompiler(PythonCompiler):
         if said.error:
             settle(future, CompileResult(error=said.error))
             return
-        made = _with_called(found, said.called)
+        made = _add_launches(found, said.called)
         if said.called:
             self._known[source] = made
         settle(future, made)
@@ -115,7 +115,7 @@ class CallCompiler(PythonCompiler):
         """
         others, self._cold = self._cold - 1, 0
         for _ in range(others):
-            self._pool.submit(partial(_prepared, source))
+            self._pool.submit(partial(_prepare_source, source))
 
     def close(self) -> None:
         self._pool.close()
@@ -144,8 +144,8 @@ class Preparer:
         module = None
         watched = Watched()
         try:
-            module = executed(source, key, self._spec.source)
-            with nothing_launched(watched):
+            module = execute_module(source, key, self._spec.source)
+            with compile_without_launches(watched):
                 self._call(module)
         except Exception as error:  # noqa: BLE001 - told by the worker
             return Prepared(watched.text_of(error, key), tuple(watched.called))
@@ -237,7 +237,7 @@ class Watched:
                 self.raised.append(error)
                 raise
             if made is not None and not self.choosing:
-                self.called.append(_used(made, _grid(kernel, given, named)))
+                self.called.append(_describe_use(made, _grid(kernel, given, named)))
             return made
 
         return run
@@ -267,7 +267,7 @@ class Watched:
 
 
 @contextmanager
-def nothing_launched(watched: Watched) -> Iterator[None]:
+def compile_without_launches(watched: Watched) -> Iterator[None]:
     """Let Triton compile where it would launch; without Triton there is nothing to do."""
     if find_spec("triton") is None:
         yield
@@ -276,10 +276,10 @@ def nothing_launched(watched: Watched) -> Iterator[None]:
     tuner: Any = import_module("triton.runtime.autotuner").Autotuner
     launch, tune = function.run, tuner.run
 
-    def tuned(of: Any, *given: Any, **named: Any) -> Any:
+    def run_autotuner(of: Any, *given: Any, **named: Any) -> Any:
         return watched.tuned(of, *given, **named)
 
-    function.run, tuner.run = watched.compiled(launch), tuned
+    function.run, tuner.run = watched.compiled(launch), run_autotuner
     try:
         yield
     finally:
@@ -298,7 +298,7 @@ def _grid(function: Any, given: Sequence[Any], named: Mapping[str, Any]) -> Dim3
     return x, y, z
 
 
-def _used(kernel: Any, grid: Dim3) -> tuple[Launch, Resources]:
+def _describe_use(kernel: Any, grid: Dim3) -> tuple[Launch, Resources]:
     """Say what a kernel of Triton's uses; what only the driver knows, where it can be loaded."""
     about = kernel.metadata
     with suppress(Exception):
@@ -315,18 +315,20 @@ def _used(kernel: Any, grid: Dim3) -> tuple[Launch, Resources]:
     return launch, Resources(registers, spill_bytes, spill_bytes, about.shared)
 
 
-def _prepared(source: str, child: Child) -> Prepared:
+def _prepare_source(source: str, child: Child) -> Prepared:
     prepared: Prepared = child.call("prepare", source, timeout_s=PREPARE_S)
     return prepared
 
 
-def _with_called(found: CompileResult, called: Sequence[tuple[Launch, Resources]]) -> CompileResult:
+def _add_launches(
+    found: CompileResult, called: Sequence[tuple[Launch, Resources]]
+) -> CompileResult:
     if not called:
         return found
     # The same kernel may be launched twice, compiled for other sizes.
     named = {
         f"{launch.kernel}#{place}" if place else launch.kernel: (launch, used)
-        for place, (launch, used) in _numbered(called)
+        for place, (launch, used) in _number_launches(called)
     }
     resources = {name: used for name, (_, used) in named.items()}
     return replace(
@@ -336,7 +338,7 @@ def _with_called(found: CompileResult, called: Sequence[tuple[Launch, Resources]
     )
 
 
-def _numbered(
+def _number_launches(
     called: Sequence[tuple[Launch, Resources]],
 ) -> Iterator[tuple[int, tuple[Launch, Resources]]]:
     """Leave out what repeats, and number the others of one name from 0."""

@@ -13,7 +13,7 @@ from cuda.bindings import driver
 from tuner.device.base import Program
 from tuner.device.cuda import difference
 from tuner.device.cuda.buffers import Buffers, Graph, Scrub, SharedSpoiler, timing_events
-from tuner.device.cuda.driver import POSITION, Issuer, allocate, call, loaded
+from tuner.device.cuda.driver import POSITION, Issuer, allocate, call, load_kernel
 from tuner.device.cuda.neighbours import Neighbours
 from tuner.device.layout import Layout, Patch, Slot, fill_byte
 from tuner.device.timing import MAX_CALLS, TimingPolicy
@@ -89,7 +89,7 @@ class DevicePatch:
         values = self._base + self._count * 8
         addresses = (buffers.base, buffers.set_bytes, self._base, values, self._variants)
         numbers = (self._count, self._count * buffers.sets)
-        loaded(_APPLY, "apply").issue(
+        load_kernel(_APPLY, "apply").issue(
             stream, _BLOCKS, *map(ctypes.c_uint64, addresses), *map(ctypes.c_uint32, numbers)
         )
         return drawn
@@ -136,7 +136,7 @@ class Results:
             return None
         size_bytes = self._layout.total_bytes
         call(driver.cuMemcpyDtoD, address, self._place(index, variant), size_bytes)
-        differed = difference.raised(self._flags + 4 * index)
+        differed = difference.read_flag(self._flags + 4 * index)
         call(driver.cuCtxSynchronize)
         return not differed
 

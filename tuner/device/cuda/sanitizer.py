@@ -90,7 +90,7 @@ def read(text: str, kind: str, sign: str, arrays: Arrays = ()) -> Report:
         if internal or not (placed or _FOUND.match(title)):
             report.troubles.append(" ".join((title, *details)))
         else:
-            report.findings.append(_described(title, details, kind, arrays))
+            report.findings.append(_describe_finding(title, details, kind, arrays))
     return report
 
 
@@ -106,7 +106,7 @@ def _messages(text: str, sign: str) -> list[list[str]]:
     return [message for message in messages if message]
 
 
-def _described(title: str, details: list[str], kind: str, arrays: Arrays) -> str:
+def _describe_finding(title: str, details: list[str], kind: str, arrays: Arrays) -> str:
     host = (n for n, line in enumerate(details) if line.startswith(("Saved host", "Host Frame")))
     details = details[: next(host, None)]
     lines = [named for line in details if (named := _PLACE.search(line))]

@@ -56,8 +56,8 @@ from tuner.device.timing import (
     clocks_fell,
     hopeless,
     rotation,
-    sampled,
     steady,
+    take_samples,
 )
 from tuner.model.surroundings import Surroundings
 from tuner.model.trial import EnergyWindow, Measurement
@@ -223,7 +223,7 @@ class CudaWorker:
             rows, event_s = replays.rounds([graph], [launcher], empty, count)
             return [us for (us,) in rows], event_s
 
-        times, ratio = sampled(policy, take, incumbent_us)
+        times, ratio = take_samples(policy, take, incumbent_us)
         self._busy_s = time.perf_counter()
         slow = hopeless(policy, times, incumbent_us)
         return Measurement(tuple(times), graph.calls, replays.buffers.sets, slow, ratio)

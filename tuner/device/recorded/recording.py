@@ -175,7 +175,7 @@ def peer_key(name: str) -> str:
 def load_recording(path: Path) -> Recording:
     """Read a recording; raise `DeviceError` where the file is missing, damaged or newer."""
     try:
-        content: Any = json.loads(_unpacked(path))
+        content: Any = json.loads(_unpack_file(path))
     except FileNotFoundError as error:
         raise DeviceError(
             "there is no such recording", path=path, remedy="`tune devices` lists those there are"
@@ -206,7 +206,7 @@ def load_recording(path: Path) -> Recording:
         ) from error
 
 
-def _unpacked(path: Path) -> bytes:
+def _unpack_file(path: Path) -> bytes:
     # xz packs 1 MB of zeros into 150 bytes: a stranger's file could fill the memory.
     unpacker = lzma.LZMADecompressor(memlimit=MAX_BYTES)
     content = unpacker.decompress(read_regular(path, MAX_BYTES), MAX_BYTES + 1)

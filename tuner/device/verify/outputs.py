@@ -59,7 +59,7 @@ class Verdict:
         )
 
 
-def quickly_compared(dtype: str, tolerance: Tolerance) -> bool:
+def can_look_judge(dtype: str, tolerance: Tolerance) -> bool:
     """Tell whether `look` can judge an output: all but codes of more than 8 bits."""
     return tolerance.codes is None or storage_dtype(dtype).itemsize == 1
 
@@ -67,7 +67,7 @@ def quickly_compared(dtype: str, tolerance: Tolerance) -> bool:
 def compare(xp: Any, raw: Array, reference: Array, dtype: str, tolerance: Tolerance) -> Verdict:
     """Compare an output's stored bits with float64 reference values of the same shape."""
     out, ref = raw.reshape(-1), reference.reshape(-1)
-    if xp.__name__ == "cupy" and quickly_compared(dtype, tolerance):
+    if xp.__name__ == "cupy" and can_look_judge(dtype, tolerance):
         error = largest_error(out, ref, dtype, tolerance)
         if error <= 1.0:
             return Verdict(error)
@@ -391,7 +391,7 @@ def _counting(word: str, kernel: str) -> Any:
     return cupy.RawModule(code=f"#define WORD {word}\n{_UNTOUCHED}").get_function(kernel)
 
 
-def merged(verdicts: Sequence[Correctness]) -> Correctness:
+def merge_passes(verdicts: Sequence[Correctness]) -> Correctness:
     """Merge verdicts that all passed: every kind of input, and the largest errors."""
     worst: dict[str, float] = {}
     kinds: dict[str, None] = {}
@@ -401,10 +401,10 @@ def merged(verdicts: Sequence[Correctness]) -> Correctness:
     return Correctness(True, tuple(kinds), tuple(worst.items()))
 
 
-def told(verdicts: Sequence[Correctness]) -> Correctness:
+def merge_peer_verdicts(verdicts: Sequence[Correctness]) -> Correctness:
     """Merge what a peer did on all kinds of input; the reason says what it fails besides."""
     passed, failed = ([v for v in verdicts if v.passed is which] for which in (True, False))
-    whole = merged(passed)
+    whole = merge_passes(passed)
     worst = max((error for _, error in whole.errors), default=0.0)
     notes = [f"is off by up to {worst:.2f} times the tolerance"] * (worst > 1.0)
     if failed:

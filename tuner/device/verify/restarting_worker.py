@@ -155,12 +155,12 @@ class RestartingWorker(ABC, Generic[_W]):
     def _unmap(self, worker: _W) -> None: ...
 
     @abstractmethod
-    def _own_failures_blamed(self) -> AbstractContextManager[None]: ...
+    def _blame_own_failures(self) -> AbstractContextManager[None]: ...
 
     @contextmanager
     def _blamed_on_the_program(self) -> Iterator[None]:
         try:
-            with self._own_failures_blamed():
+            with self._blame_own_failures():
                 yield
         except ChildTimeoutError as error:
             self._drop_worker()
@@ -229,7 +229,7 @@ class ChildRunner(RestartingWorker[Child]):
 
 
 @contextmanager
-def unless_killed(
+def raise_worker_errors(
     failed: str, *causes: type[Exception], remedy: str | None = None
 ) -> Iterator[None]:
     """Raise `WorkerError` where a worker fails, or for one of `causes`, before it runs anything.

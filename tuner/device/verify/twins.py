@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tuner.device.encoding import Array, encode, storage_dtype
-from tuner.device.inputs import Prepared, as_stored, draw_values, generator
+from tuner.device.inputs import Prepared, draw_values, generator, round_to_dtype
 from tuner.device.layout import UNCHANGED, Layout, Patch, Slot
 from tuner.device.verify.outputs import compare
 from tuner.model.kernel import KernelSpec
@@ -59,7 +59,7 @@ class Twins:
         others = draw_values(self.xp, rng, argument, twin.kind, chosen.shape, axes)
         twin.inputs[slot.name] = twin.inputs[slot.name].copy()
         flat, at = twin.inputs[slot.name].reshape(-1), self.xp.asarray(chosen)
-        flat[at] = as_stored(self.xp, slot.dtype, twin.kind, others)
+        flat[at] = round_to_dtype(self.xp, slot.dtype, twin.kind, others)
 
     def _patch(self, before: Prepared, after: Prepared, places: Mapping[str, Array]) -> Patch:
         offsets: list[int] = []

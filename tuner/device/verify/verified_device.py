@@ -23,7 +23,7 @@ from tuner.device.base import (
 from tuner.device.inputs import NONFINITE, NORMAL, ORDINARY, input_kinds_for
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, lay_out
 from tuner.device.timing import SEARCH, WALL_RATIO, Stretch, draws, draws_in, stretches_of
-from tuner.device.verify.outputs import merged, told
+from tuner.device.verify.outputs import merge_passes, merge_peer_verdicts
 from tuner.device.verify.restarting_worker import Judge, RestartingWorker, Rows, RunFailedError
 from tuner.model.errors import DeviceError, OutOfMemory, WorkerError
 from tuner.model.kernel import KernelSpec, Workload
@@ -104,7 +104,7 @@ class VerifiedDevice(Device):
                     passed[index].append(verdict)
                 else:
                     failed[index] = _outcome(verdict)
-        right = {k: _outcome(merged(all_)) for k, all_ in passed.items() if k not in failed}
+        right = {k: _outcome(merge_passes(all_)) for k, all_ in passed.items() if k not in failed}
         alone = {k: self.verify(one) for k, one in enumerate(programs) if k not in together}
         outcomes = failed | right | alone
         return [outcomes[index] for index in range(len(programs))]
@@ -128,7 +128,7 @@ class VerifiedDevice(Device):
 
         def attempt() -> ComparisonRounds:
             cut = draws_in if self._draws_each_row else stretches_of
-            rows, faults = self._alternated(programs, cut(rounds), again=True)
+            rows, faults = self._time_alternately(programs, cut(rounds), again=True)
             around = self._spec.surroundings_of(workload)
             with spent_on(TIMING):
                 isolated_us = self._runner.isolated_us(programs)
@@ -152,12 +152,12 @@ class VerifiedDevice(Device):
 
         def attempt() -> RankedRounds:
             stretches = draws(rounds) if self._draws_each_row else [Stretch(rounds)]
-            rows, faults = self._alternated(programs, stretches)
+            rows, faults = self._time_alternately(programs, stretches)
             return [tuple(None if k in faults else us for k, us in enumerate(row)) for row in rows]
 
         return self._tried(programs[0].workload, attempt)
 
-    def _alternated(
+    def _time_alternately(
         self, programs: Sequence[Program], stretches: Iterable[Stretch], *, again: bool = False
     ) -> tuple[Rows, dict[int, str]]:
         """Give the times of all rounds, and what was wrong with the results of which program.
@@ -288,7 +288,7 @@ class VerifiedDevice(Device):
             verdicts.append(self._checked(program, orders, kind, fresh_seed()))
             if not verdicts[-1].passed:
                 return verdicts[-1]
-        return merged(verdicts)
+        return merge_passes(verdicts)
 
     def _quick_verdict(self, program: Program) -> Correctness:
         """Check one kind of input, drawn at random, and then `normal`, whose inputs are timed."""
@@ -304,7 +304,7 @@ class VerifiedDevice(Device):
         said = self._run_with_reference(program, next(orders), known)
         last: Correctness = self._ask("check")
         if last.passed:
-            return merged((verdict, last))
+            return merge_passes((verdict, last))
         self._note_told(workload)
         return replace(last, reason=last.reason + said)
 
@@ -319,7 +319,7 @@ class VerifiedDevice(Device):
             self._ask("poison")
             said = self._run_once(program, next(orders))
             again: Correctness = self._ask("check_again")
-            verdict = merged((verdict, again)) if again.passed else again
+            verdict = merge_passes((verdict, again)) if again.passed else again
         return verdict if verdict.passed else replace(verdict, reason=verdict.reason + said)
 
     def _alike(self, program: Program, like: Program) -> Correctness:
@@ -337,7 +337,7 @@ class VerifiedDevice(Device):
             if not verdict.passed:
                 return replace(verdict, reason=verdict.reason + said)
             verdicts.append(verdict)
-        return merged(verdicts)
+        return merge_passes(verdicts)
 
     def _peer_verdict(self, program: Program) -> Correctness:
         """Check a peer with every kind of input; only ordinary ones decide, the rest is told.
@@ -354,7 +354,7 @@ class VerifiedDevice(Device):
                 self._note_told(program.workload)
                 return replace(verdict, reason=verdict.reason + said)
             verdicts.append(verdict)
-        return told(verdicts)
+        return merge_peer_verdicts(verdicts)
 
     def _shared_seed(self, workload: Workload, kind: str) -> int:
         """Give the seed of inputs that other programs may get too: for `normal` ones they do."""

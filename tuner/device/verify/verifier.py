@@ -16,9 +16,9 @@ from tuner.device.inputs import (
     NORMAL,
     InputCache,
     Prepared,
-    as_stored,
     draw_values,
     generator,
+    round_to_dtype,
     same_seed,
 )
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, Slot, fill_byte
@@ -31,7 +31,7 @@ from tuner.device.reference import (
     returning,
 )
 from tuner.device.verify.bits import digest
-from tuner.device.verify.outputs import Output, compare, look, quickly_compared, zeros_pass
+from tuner.device.verify.outputs import Output, can_look_judge, compare, look, zeros_pass
 from tuner.device.verify.twins import Twins
 from tuner.model.errors import KernelError
 from tuner.model.kernel import COUPLED_FILLS, KernelSpec, Workload
@@ -336,7 +336,7 @@ class Verifier:
                 argument = self._spec.argument(name)
                 coupled |= {name} if argument.fill in COUPLED_FILLS else set()
                 values = draw_values(self._xp, rng, argument, kind, slot.shape, workload.values)
-            stored = as_stored(self._xp, slot.dtype, kind, values)
+            stored = round_to_dtype(self._xp, slot.dtype, kind, values)
             inputs[name] = stored.reshape(slot.shape)
         told = f"{kind}{ORDINARY_INSTEAD}" if self._reference.replaced() else kind
         return Prepared(workload, kind, seed, inputs, given=frozenset(coupled), told=told)
@@ -354,8 +354,8 @@ class Verifier:
 
     def _compared(self, peer: bool) -> tuple[tuple[tuple[str, float], ...], str]:
         outputs = self._layout.with_role("output", "inout")
-        expected = {slot.name: self._expected(slot) for slot in outputs}
-        stored = self._stored(outputs, peer)
+        expected = {slot.name: self._expect_output(slot) for slot in outputs}
+        stored = self._collect_outputs(outputs, peer)
         if errors := self._all_right(outputs, stored, expected):
             return errors, ""
         reason = self._changed_elsewhere()
@@ -372,7 +372,7 @@ class Verifier:
         self, outputs: Sequence[Slot], stored: Mapping[str, Array], expected: Mapping[str, Array]
     ) -> tuple[tuple[str, float], ...]:
         tolerances = self._spec.tolerances
-        quick = all(quickly_compared(slot.dtype, tolerances[slot.name]) for slot in outputs)
+        quick = all(can_look_judge(slot.dtype, tolerances[slot.name]) for slot in outputs)
         if self._xp.__name__ != "cupy" or not quick:
             return ()
         kept = self._current.inputs
@@ -385,7 +385,7 @@ class Verifier:
         names = (slot.name for slot in outputs)
         return tuple(zip(names, found, strict=True)) if same and max(found) <= 1.0 else ()
 
-    def _expected(self, slot: Slot) -> Array:
+    def _expect_output(self, slot: Slot) -> Array:
         """Return an output's reference, once it is seen that zeros would not pass for it."""
         prepared = self._current
         assert prepared.reference is not None
@@ -412,7 +412,7 @@ class Verifier:
     def _outputs(self) -> tuple[str, ...]:
         return tuple(slot.name for slot in self._layout.with_role("output", "inout"))
 
-    def _stored(self, outputs: Sequence[Slot], peer: bool) -> Mapping[str, Array]:
+    def _collect_outputs(self, outputs: Sequence[Slot], peer: bool) -> Mapping[str, Array]:
         """Give the outputs as they are compared: in the reference's order where any is right."""
         stored: Mapping[str, Array] = {slot.name: self._view(slot) for slot in outputs}
         if peer:

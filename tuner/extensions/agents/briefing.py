@@ -21,9 +21,9 @@ from tuner.extensions.agents.prompts import (
 )
 from tuner.model.config import Config
 from tuner.model.expressions import Value
-from tuner.model.kernel import Argument, KernelSpec, Workload, spoken
+from tuner.model.kernel import Argument, KernelSpec, Workload, group_workloads
 from tuner.model.statistics import floor_us, geometric_mean
-from tuner.model.trial import Finding, Trial, ranked
+from tuner.model.trial import Finding, Trial, rank_findings
 from tuner.process.files import read_text
 from tuner.report.formatting import times
 from tuner.session.records import CandidateRecord
@@ -69,7 +69,7 @@ def stable_text(task: KernelTask) -> str:
         needed=NEEDED_SECTIONS,
         capability=f"{major}.{minor}",
         hardware=task.info.limits,
-        surroundings=spoken(task.spec, (*task.spec.tuned, *task.spec.held_out)),
+        surroundings=group_workloads(task.spec, (*task.spec.tuned, *task.spec.held_out)),
     )
 
 
@@ -135,7 +135,7 @@ def briefing(task: KernelTask, now: Situation) -> Briefing:
 
 def current_text(task: KernelTask, now: Situation) -> str:
     """Write what changed since the last round: the base, how it does, why, and what was tried."""
-    findings = ranked(now.findings)
+    findings = rank_findings(now.findings)
     first, *others = (trial.config for trial in now.best.values()) if now.best else (Config(()),)
     shared = {n: v for n, v in first.items() if all(n in o and o[n] == v for o in others)}
     common = shared if others else {}

@@ -22,7 +22,7 @@ from tuner.session.events import (
     Said,
     ToolsDeclared,
 )
-from tuner.session.rounds import RoundRecord, begun, over
+from tuner.session.rounds import RoundRecord, list_rounds, over
 from tuner.session.session import Session
 
 Message = dict[str, Any]
@@ -193,7 +193,7 @@ def trajectories(session: Session, form: Format) -> Trajectories:
     """
     rows: list[Row] = []
     left_out: dict[int, str] = {}
-    for record in begun(session):
+    for record in list_rounds(session):
         number = record.number
         if not over(session, number):
             idle = session.events(AgentIdle, number)

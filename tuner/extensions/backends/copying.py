@@ -20,13 +20,13 @@ import numpy as np
 
 from tuner.device.base import Program
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, fill_byte
-from tuner.device.timing import FINALS, TimingPolicy, finished, hopeless
+from tuner.device.timing import FINALS, TimingPolicy, hopeless, should_stop
 from tuner.device.verify.restarting_worker import (
     ChildRunner,
     Judge,
     Rows,
     RunFailedError,
-    unless_killed,
+    raise_worker_errors,
 )
 from tuner.model.errors import WorkerError
 from tuner.model.kernel import Launch
@@ -193,7 +193,7 @@ class CopyingWorker(Generic[_Place, _Code, _Arguments]):
         self._renew(patch)
         calls, times = self._calls(program, policy), list[float]()
         started = time.perf_counter()
-        while not finished(policy, times, time.perf_counter() - started, incumbent_us):
+        while not should_stop(policy, times, time.perf_counter() - started, incumbent_us):
             times.append(self._replay(0, program, calls))
         return Measurement(tuple(times), calls, 1, hopeless(policy, times, incumbent_us))
 
@@ -398,15 +398,15 @@ class CopyingRunner(ChildRunner):
         return rows
 
     def _start(self) -> Child:
-        with unless_killed(f"no process can be started on {self._device}"):
+        with raise_worker_errors(f"no process can be started on {self._device}"):
             return Child(self._make, self._opened, "tune-worker")
 
     def _map(self, worker: Child, arena: Arena) -> None:
-        with unless_killed("the verifier's memory cannot be copied", CallFailedError):
+        with raise_worker_errors("the verifier's memory cannot be copied", CallFailedError):
             worker.call("attach", arena, timeout_s=ATTACH_TIMEOUT_S)
 
     @contextmanager
-    def _own_failures_blamed(self) -> Iterator[None]:
+    def _blame_own_failures(self) -> Iterator[None]:
         try:
             yield
         except CallFailedError as error:

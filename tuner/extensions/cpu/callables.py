@@ -163,7 +163,7 @@ class CallRunner:
         if not self._untimed:
             # After the module's own lines, at whose top is what an import of Triton's depends on.
             with suppress(ImportError):
-                choose_untimed(import_module("triton.runtime.autotuner").Autotuner)
+                choose_first_config(import_module("triton.runtime.autotuner").Autotuner)
                 mend_interpreter()
             self._untimed = True
         # Anew for each call: one may resize them in place, and the next is another config's.
@@ -238,16 +238,16 @@ def limit_growth(most_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 
 
-def choose_untimed(tuner: Any) -> None:
+def choose_first_config(tuner: Any) -> None:
     """Let Triton's autotuner take the first config that its pruning leaves, and time none.
 
     Its timing asks for a GPU's driver, and so does its file of earlier choices. All else stays
     Triton's: what it does to the arrays before and after a choice, too.
     """
-    tuner._bench, tuner.check_disk_cache = _untimed, _not_looked_up
+    tuner._bench, tuner.check_disk_cache = _skip_timing, _not_looked_up
 
 
-def _untimed(tuner: Any, *given: Any, config: Any, **named: Any) -> list[float]:
+def _skip_timing(tuner: Any, *given: Any, config: Any, **named: Any) -> list[float]:
     return [0.0, 0.0, 0.0]  # of configs alike Triton takes the first
 
 

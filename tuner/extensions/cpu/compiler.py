@@ -14,7 +14,7 @@ from functools import cache as once
 from functools import cached_property
 from pathlib import Path
 
-from tuner.compiler.base import CompileRequest, CompileResult, shortened
+from tuner.compiler.base import CompileRequest, CompileResult, shorten_text
 from tuner.compiler.cache import Cache, cache_key
 from tuner.compiler.command import (
     MOST_RUNS,
@@ -65,7 +65,7 @@ def errors(log: str, request: CompileRequest) -> str:
             found.append(f"{UNIT_NAME if file == UNIT_NAME else file}({number}): error: {text}")
         if _GPU_ONLY.search(text):
             found.append(f"  {PTX_REMEDY if 'inline PTX' in found[-1] else REMEDY}")
-    return shortened("\n".join(found) or log.strip() or "g++ failed without a message")
+    return shorten_text("\n".join(found) or log.strip() or "g++ failed without a message")
 
 
 # Standing for a header of NVIDIA's or a kernel's own file, warnings help nobody here.

@@ -18,13 +18,13 @@ import numpy as np
 from tuner.device.base import Device, DeviceInfo, Outcome, Program, amd_info, verify_all
 from tuner.device.layout import UNCHANGED, Arena, Patch, fill_byte
 from tuner.device.reference import PeerError
-from tuner.device.timing import TimingPolicy, finished, hopeless
+from tuner.device.timing import TimingPolicy, hopeless, should_stop
 from tuner.device.verify.restarting_worker import (
     Judge,
     RestartingWorker,
     Rows,
     RunFailedError,
-    unless_killed,
+    raise_worker_errors,
 )
 from tuner.device.verify.shared_memory import available_bytes, host_verifier
 from tuner.device.verify.verified_device import VerifiedDevice, fresh_seed
@@ -143,7 +143,7 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
             worker = self._renewed(program, patch=patch)
             calls.run(worker, program)  # the first call of a process takes longer
             started = time.perf_counter()
-            while calls.repeats and not finished(
+            while calls.repeats and not should_stop(
                 policy, times, time.perf_counter() - started, incumbent_us
             ):
                 times.append(calls.run(worker, program))
@@ -192,7 +192,7 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
         return worker
 
     def _start(self) -> HostWorker | CallableWorker:
-        with unless_killed("no process can be started to run kernels", OSError):
+        with raise_worker_errors("no process can be started to run kernels", OSError):
             if self._python is not None:
                 return CallableWorker(self._run_timeout_s, *self._python, available_bytes)
             return HostWorker(self._run_timeout_s, self._environment)
@@ -204,7 +204,7 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
         worker.detach()
 
     @contextmanager
-    def _own_failures_blamed(self) -> Iterator[None]:
+    def _blame_own_failures(self) -> Iterator[None]:
         try:
             yield
         except HostRunError as error:

@@ -25,7 +25,7 @@ TOKEN = re.compile(
 )
 
 
-def _unquoted(literal: str) -> str:
+def _unquote_literal(literal: str) -> str:
     # `\\n` and `\\t` both become line ends.
     if "R" in literal[: literal.index('"')]:
         return literal[literal.index("(") + 1 : literal.rindex(")")]
@@ -67,7 +67,7 @@ def _dynamic(match: re.Match[str]) -> str:
     return _same_lines(match[0], reference + cast)
 
 
-def _static_shared(text: str, keyword: int, position: int) -> tuple[int, str]:
+def _rewrite_static(text: str, keyword: int, position: int) -> tuple[int, str]:
     """Rewrite the declaration whose `__shared__` is at `keyword` and ends at `position`.
 
     Return where it ends and what replaces it from `keyword` on. The declared names become
@@ -77,7 +77,7 @@ def _static_shared(text: str, keyword: int, position: int) -> tuple[int, str]:
     start = max(text.rfind(mark, 0, keyword) for mark in ";{}")
     again = re.search(r"\bstatic\b", text[start + 1 : keyword])
     storage = "" if again or re.compile(r"\s*static\b").match(text, position) else "static"
-    declared = _declared(text, position)
+    declared = _parse_declaration(text, position)
     if declared is None:
         return position, storage
     end, names = declared
@@ -95,7 +95,7 @@ def _static_shared(text: str, keyword: int, position: int) -> tuple[int, str]:
     return end, "".join([*pieces, text[done:end], guards])
 
 
-def _declared(text: str, position: int) -> tuple[int, list[re.Match[str]]] | None:
+def _parse_declaration(text: str, position: int) -> tuple[int, list[re.Match[str]]] | None:
     """Find the names that a declaration declares and its end; None where it is not understood."""
     names: list[re.Match[str]] = []
     last: re.Match[str] | None = None
@@ -158,7 +158,8 @@ def to_host(preprocessed: str) -> str:
     or raises `NotOnHostError` with its line.
     """
     return "".join(
-        _rewritten(text, file, line) if file else text for text, file, line in _parts(preprocessed)
+        _rewrite_text(text, file, line) if file else text
+        for text, file, line in _parts(preprocessed)
     )
 
 
@@ -196,7 +197,7 @@ def _with_template(match: re.Match[str]) -> str:
     return match[0] if defines else ">::template "
 
 
-def _rewritten(text: str, file: str, line: int) -> str:
+def _rewrite_text(text: str, file: str, line: int) -> str:
     text = _CALL_OF_TEMPLATE.sub(_with_template, _EXTERN.sub(_dynamic, text))
     pieces: list[str] = []
     done = 0
@@ -205,13 +206,13 @@ def _rewritten(text: str, file: str, line: int) -> str:
         if start < done or not word["word"]:
             continue
         if word[0] == "__shared__":
-            end, replacement = _static_shared(text, start, end)
+            end, replacement = _rewrite_static(text, start, end)
         elif word[0] == "__noinline__":
             replacement = "__attribute__((noinline))"
         elif word[0] in _ASSEMBLY:
             assembly = _assembly(text, end)
             number = _line_at(text, start, line)
-            end, instead = assembly.end, _in_cpp(assembly, _shown(file), number)
+            end, instead = assembly.end, _in_cpp(assembly, _name_file(file), number)
             replacement = _same_lines(text[start:end], instead)
         else:
             continue
@@ -257,8 +258,8 @@ def _assembly(text: str, position: int) -> _Assembly:
     operands: list[list[AsmOperand]] = [[], []]
     for token in TOKEN.finditer(text, opening.end()):
         if token["string"] and depth == 1:
-            template += _unquoted(token[0]) if section == 0 else ""
-            constraint += _unquoted(token[0])
+            template += _unquote_literal(token[0]) if section == 0 else ""
+            constraint += _unquote_literal(token[0])
         elif token[0] == ":" and depth == 1:
             section, constraint = section + 1, ""
         elif token[0] in "()":
@@ -275,7 +276,7 @@ def _assembly(text: str, position: int) -> _Assembly:
     return _Assembly(len(text), "asm")
 
 
-def _shown(file: str) -> str:
+def _name_file(file: str) -> str:
     return UNIT_NAME if file.endswith(UNIT_NAME) else file
 
 
@@ -320,7 +321,7 @@ def refusal(preprocessed: str, folder: Path, allowed: Sequence[Path]) -> str | N
     )
     for position, problem in found:
         files = [marker[2] for marker in MARKER.finditer(preprocessed, 0, position)]
-        file = _shown([UNIT_NAME, *files][-1])
+        file = _name_file([UNIT_NAME, *files][-1])
         return f"{file}({_line_at(preprocessed, position, 1)}): error: {problem}"
     return None
 
@@ -347,7 +348,9 @@ def _bad_pragmas(text: str) -> Iterator[tuple[int, str]]:
 def _bad_names(text: str) -> Iterator[tuple[int, str]]:
     for match in chain.from_iterable(pattern.finditer(text) for pattern in _NAMED):
         for literal in _ONE_STRING.finditer(match["names"]):
-            if _is_word(text, match.start()) and not _PLAIN_NAME.fullmatch(_unquoted(literal[0])):
+            if _is_word(text, match.start()) and not _PLAIN_NAME.fullmatch(
+                _unquote_literal(literal[0])
+            ):
                 yield match.start(), f"a name in `{match['name']}` has other characters than a name"
 
 

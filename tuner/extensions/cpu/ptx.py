@@ -73,14 +73,14 @@ def statement(template: str, outputs: Sequence[AsmOperand], inputs: Sequence[Asm
     body = _PtxReader(template, len(outputs) + len(inputs)).read()
     if not body:
         return "(void)0"
-    taken = [_taken(i, one, len(outputs)) for i, one in enumerate([*outputs, *inputs])]
+    taken = [_bind_operand(i, one, len(outputs)) for i, one in enumerate([*outputs, *inputs])]
     given = [
         f"::on_host_ptx::give({one.expression}, on_host_{i});" for i, one in enumerate(outputs)
     ]
     return f"do {{ {' '.join([*taken, body, *given])} }} while (0)"
 
 
-def _taken(index: int, one: AsmOperand, outputs: int) -> str:
+def _bind_operand(index: int, one: AsmOperand, outputs: int) -> str:
     match = _CONSTRAINT.fullmatch(one.constraint)
     if match is None:
         raise UnknownInstructionError(f'an operand "{one.constraint}"')
@@ -100,12 +100,12 @@ class _PtxReader:
 
     def __init__(self, template: str, operands: int) -> None:
         self._template, self._operands = template, operands
-        self._tokens = self._tokenized(template)
+        self._tokens = self._split_tokens(template)
         self._at = 0
         self._scopes: list[_Scope] = []
 
     @staticmethod
-    def _tokenized(template: str) -> list[_Token]:
+    def _split_tokens(template: str) -> list[_Token]:
         found: list[_Token] = []
         at = 0
         while at < len(template):
@@ -242,14 +242,14 @@ class _PtxReader:
         self._at += 1
         if token.kind == "number":
             return Operand("number", sign + token.text)
-        one = self._named(token)
+        one = self._parse_operand(token)
         if sign:
             raise UnknownInstructionError(token.text)
         if self._taken_if("|"):
             return Operand("pair", parts=(one, self._operand()))
         return one
 
-    def _named(self, token: _Token) -> Operand:
+    def _parse_operand(self, token: _Token) -> Operand:
         if token.kind == "operand":
             if int(token.text) >= self._operands:
                 raise UnknownInstructionError(f"%{token.text}")

@@ -77,7 +77,7 @@ def _number(text: str) -> str:
     return sign + (digits if "." in digits else f"{digits.rstrip('U')}ull")
 
 
-def written(operand: Operand, value: str) -> str:
+def write_operand(operand: Operand, value: str) -> str:
     if operand.kind == "none":
         return f"(void)({value});"
     if operand.kind != "register" or operand.text.startswith("!"):
@@ -130,7 +130,7 @@ def _arithmetic(one: PtxInstruction) -> str:
     exactly(one, *(count + 1 for count in counts))
     sources = ", ".join(read(operand, kind) for operand in one.operands[1:])
     value = f"::on_host_ptx::apply<::on_host_ptx::{name}, {how(tuple(modifiers))}>({sources})"
-    return written(one.operands[0], value)
+    return write_operand(one.operands[0], value)
 
 
 _WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
@@ -147,7 +147,7 @@ def _mad(one: PtxInstruction) -> str:
     sources = ", ".join(read(operand, of_types(kind, INTEGERS)) for operand in one.operands[1:3])
     added = read(one.operands[3], _WIDER.get(kind, "") if part == "wide" else kind)
     product = f"::on_host_ptx::apply<::on_host_ptx::{name}, 0>({sources})"
-    return written(one.operands[0], f"::on_host_ptx::plus({product}, {added})")
+    return write_operand(one.operands[0], f"::on_host_ptx::plus({product}, {added})")
 
 
 def of_types(kind: str, known: frozenset[str]) -> str:
@@ -192,7 +192,7 @@ def _call(one: PtxInstruction) -> str:
         read(operand, kind if source == "T" else source)
         for operand, source in zip(one.operands[1:], sources.split(), strict=True)
     ]
-    return written(one.operands[0], f"::on_host_ptx::{name}({', '.join(values)})")
+    return write_operand(one.operands[0], f"::on_host_ptx::{name}({', '.join(values)})")
 
 
 def _dp4a(one: PtxInstruction) -> str:
@@ -200,7 +200,7 @@ def _dp4a(one: PtxInstruction) -> str:
     a, b = (of_types(kind, frozenset({"u32", "s32"})) for kind in one.modifiers)
     values = ", ".join(read(operand, "u32") for operand in one.operands[1:])
     types = f"{cpp_type(a)}, {cpp_type(b)}"
-    return written(one.operands[0], f"::on_host_ptx::dp4a<{types}>({values})")
+    return write_operand(one.operands[0], f"::on_host_ptx::dp4a<{types}>({values})")
 
 
 _COMPARISONS = {
@@ -228,7 +228,7 @@ def _setp(one: PtxInstruction) -> str:
         if joined:
             sign = {"and": "&", "or": "|", "xor": "^"}[joined[0]]
             value = f"({value} {sign} bool({read(one.operands[3], 'pred')}))"  # noqa: PLW2901
-        lines.append(written(target, value))
+        lines.append(write_operand(target, value))
     return " ".join(lines)
 
 
@@ -236,7 +236,7 @@ def _selp(one: PtxInstruction) -> str:
     exactly(one, 4)
     kind = of_types(one.modifiers[-1], INTEGERS | BITS | {"f32", "f64"})
     first, second = (read(operand, kind) for operand in one.operands[1:3])
-    return written(one.operands[0], f"{read(one.operands[3], 'pred')} ? {first} : {second}")
+    return write_operand(one.operands[0], f"{read(one.operands[3], 'pred')} ? {first} : {second}")
 
 
 _BYTES_OF = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "b128": 16}
@@ -249,7 +249,7 @@ def _mov(one: PtxInstruction) -> str:
     if len(one.modifiers) != 1:
         raise UnknownInstructionError(one.base)
     if to.kind != "vector" and source.kind != "vector":
-        return written(to, read(source, kind))
+        return write_operand(to, read(source, kind))
     parts = (to if to.kind == "vector" else source).parts
     width = _WORDS[_BYTES_OF[kind] // len(parts)]
     if to.kind == "vector":
@@ -278,7 +278,7 @@ def _cvt(one: PtxInstruction) -> str:
         exactly(one, 3)
         values = ", ".join(read(operand, "f32") for operand in one.operands[1:])
         call = f"::on_host_ptx::cvt_pair<{cpp_type(to)}, {flags}>({values})"
-        return written(one.operands[0], call)
+        return write_operand(one.operands[0], call)
     exactly(one, 2)
     pairs = {"f16x2", "bf16x2"}
     if (to in CODES and source not in pairs) or (source in CODES and to not in pairs):
@@ -286,7 +286,7 @@ def _cvt(one: PtxInstruction) -> str:
     if (to in pairs) != (source in CODES) or (source == "tf32") or "f32x2" in (to, source):
         raise UnknownInstructionError(one.base)
     call = f"::on_host_ptx::cvt<{cpp_type(to)}, {cpp_type(source)}, {flags}>"
-    return written(one.operands[0], f"{call}({read(one.operands[1], source)})")
+    return write_operand(one.operands[0], f"{call}({read(one.operands[1], source)})")
 
 
 NUMBERS: dict[str, Callable[[PtxInstruction], str]] = {

@@ -22,7 +22,7 @@ from tuner.extensions.cpu.ptx_instructions import (
     one_of,
     read,
     targets,
-    written,
+    write_operand,
 )
 
 # What says how memory is cached or ordered; blocks and threads run in turn here.
@@ -106,14 +106,14 @@ def _atomic(one: PtxInstruction) -> str:
     at = _address(operands[0])
     if operation == ["cas"]:
         values = ", ".join(read(operand, kind) for operand in operands[1:3])
-        return written(to, f"::on_host_ptx::cas<{access.space}>({at}, {LINE}, {values})")
+        return write_operand(to, f"::on_host_ptx::cas<{access.space}>({at}, {LINE}, {values})")
     called = f"::on_host_ptx::atom<::on_host_ptx::{_ATOMICS[operation[0]]}, {access.space}>"
     value, width = operands[1], f"sizeof({cpp_type(kind)})"
     if access.vector == 1:
-        return written(to, f"{called}({at}, {LINE}, {read(value, kind)})")
+        return write_operand(to, f"{called}({at}, {LINE}, {read(value, kind)})")
     targets = to.parts if to.kind == "vector" else (to,) * access.vector
     return " ".join(
-        written(target, f"{called}({at} + {i} * {width}, {LINE}, {read(part, kind)})")
+        write_operand(target, f"{called}({at} + {i} * {width}, {LINE}, {read(part, kind)})")
         for i, (target, part) in enumerate(zip(targets, value.parts, strict=True))
     )
 
@@ -124,7 +124,7 @@ def _cvta(one: PtxInstruction) -> str:
     function = "from_generic" if one.has("to") else "to_generic"
     value = read(one.operands[1], one.modifiers[-1])
     called = f"::on_host_ptx::{function}<::on_host_ptx::{space}>({value}, {LINE})"
-    return written(one.operands[0], called)
+    return write_operand(one.operands[0], called)
 
 
 def _shuffle(one: PtxInstruction) -> str:
@@ -139,7 +139,7 @@ def _with_flag(one: PtxInstruction, function: str, sources: tuple[Operand, ...])
     to, flag = first.parts if first.kind == "pair" else (first, Operand("none"))
     values = ", ".join(read(operand, "u32") for operand in sources)
     called = f"::on_host_ptx::{function}(on_host_flag, {values}, {LINE})"
-    return f"bool on_host_flag; {written(to, called)} {written(flag, 'on_host_flag')}"
+    return f"bool on_host_flag; {write_operand(to, called)} {write_operand(flag, 'on_host_flag')}"
 
 
 def _vote(one: PtxInstruction) -> str:
@@ -150,8 +150,8 @@ def _vote(one: PtxInstruction) -> str:
     }[one.modifiers[1]]
     holds, mask = read(one.operands[1], "pred"), read(one.operands[2], "u32")
     if "::" in function:
-        return written(one.operands[0], f"{function}({holds}, {mask}, {LINE})")
-    return written(one.operands[0], f"bool({function}({mask}, {holds}, {LINE}))")
+        return write_operand(one.operands[0], f"{function}({holds}, {mask}, {LINE})")
+    return write_operand(one.operands[0], f"bool({function}({mask}, {holds}, {LINE}))")
 
 
 def _match(one: PtxInstruction) -> str:
@@ -159,7 +159,7 @@ def _match(one: PtxInstruction) -> str:
     if one.modifiers[0] == "all":
         return _with_flag(one, "match_all", one.operands[1:])
     value, mask = read(one.operands[1], one.modifiers[-1]), read(one.operands[2], "u32")
-    return written(one.operands[0], f"__match_any_sync({mask}, {value}, {LINE})")
+    return write_operand(one.operands[0], f"__match_any_sync({mask}, {value}, {LINE})")
 
 
 def _redux(one: PtxInstruction) -> str:
@@ -167,7 +167,7 @@ def _redux(one: PtxInstruction) -> str:
     _, operation, *modifiers, kind = one.modifiers
     named = f"::on_host_ptx::{_ATOMICS[operation]}, {how(tuple(modifiers))}"
     value, mask = read(one.operands[1], kind), read(one.operands[2], "u32")
-    return written(one.operands[0], f"::on_host_ptx::redux<{named}>({value}, {mask}, {LINE})")
+    return write_operand(one.operands[0], f"::on_host_ptx::redux<{named}>({value}, {mask}, {LINE})")
 
 
 def _elect(one: PtxInstruction) -> str:
@@ -286,12 +286,12 @@ def _mbarrier(one: PtxInstruction) -> str:
         at, *rest = one.operands[with_state:]
         number = read(rest[0], "u32") if rest else "1"
         counts = f"1, {number}" if name == "arrive.expect_tx" else f"{number}, 0"
-        return written(to, f"::on_host_ptx::arrive({_address(at)}, {counts}, {LINE})")
+        return write_operand(to, f"::on_host_ptx::arrive({_address(at)}, {counts}, {LINE})")
     one_of(name, "try_wait", "test_wait", "try_wait.parity", "test_wait.parity")
     to, at, state = one.operands[:3]
     value = read(state, "u32" if name.endswith("parity") else "b64")
     called = f"cuda_on_host::test_mbarrier({_address(at)}, static_cast<unsigned>({value}), {LINE})"
-    return written(to, called)
+    return write_operand(to, called)
 
 
 def _matrices(one: PtxInstruction) -> str:
@@ -351,7 +351,7 @@ def _mma(one: PtxInstruction) -> str:
         f"{cpp_type(result)}, ::on_host_ptx::{_ELEMENTS[a]}, ::on_host_ptx::{_ELEMENTS[b]}, {words}"
     )
     called = f"::on_host_ptx::mma<{types}>(on_host_d, on_host_a, on_host_b, on_host_c, {LINE});"
-    results = [written(part, f"on_host_d[{i}]") for i, part in enumerate(parts[0])]
+    results = [write_operand(part, f"on_host_d[{i}]") for i, part in enumerate(parts[0])]
     return " ".join([*arrays, f"::on_host_ptx::u32 on_host_d[{sizes[0]}];", called, *results])
 
 
@@ -372,20 +372,22 @@ def _query(one: PtxInstruction) -> str:
     if one.base == "isspacep":
         shared = one.modifiers[0].startswith("shared")
         is_it = f"__isShared(reinterpret_cast<const void*>({read(one.operands[1], 'u64')}))"
-        return written(one.operands[0], f"{'' if shared else '!'}bool({is_it})")
+        return write_operand(one.operands[0], f"{'' if shared else '!'}bool({is_it})")
     kind = one.modifiers[-1]
     address = read(one.operands[1], kind)
     is_generic = one.modifiers[0] != "shared::cluster"
     pointer = f"reinterpret_cast<const void*>({address})"
     if one.base == "getctarank":
         rank = f"cuda_on_host::rank_of({pointer}, {LINE})"
-        return written(one.operands[0], rank if is_generic else f"cuda_on_host::rank_at({address})")
+        return write_operand(
+            one.operands[0], rank if is_generic else f"cuda_on_host::rank_at({address})"
+        )
     rank = read(one.operands[2], "u32")
     if is_generic:
         peer = f"cuda_on_host::peer_of({pointer}, {rank}, {LINE})"
-        return written(one.operands[0], f"reinterpret_cast<::on_host_ptx::u64>({peer})")
+        return write_operand(one.operands[0], f"reinterpret_cast<::on_host_ptx::u64>({peer})")
     one_of(kind, "u32")
-    return written(one.operands[0], f"tune::map_shared({address}, {rank}, {LINE})")
+    return write_operand(one.operands[0], f"tune::map_shared({address}, {rank}, {LINE})")
 
 
 MEMORY: dict[str, Callable[[PtxInstruction], str]] = {
@@ -395,11 +397,11 @@ MEMORY: dict[str, Callable[[PtxInstruction], str]] = {
     **{"mbarrier": _mbarrier, "ldmatrix": _matrices, "stmatrix": _matrices, "mma": _mma},
     **{"griddepcontrol": _hint, "prefetch": _hint, "prefetchu": _hint, "setmaxnreg": _hint},
     **{"isspacep": _query, "mapa": _query, "getctarank": _query},
-    "activemask": lambda one: written(one.operands[0], "__activemask()"),
+    "activemask": lambda one: write_operand(one.operands[0], "__activemask()"),
     "nanosleep": lambda _: "cuda_on_host::let_others_run();",
     "trap": lambda _: f"__trap({LINE});",
-    "createpolicy": lambda one: written(one.operands[0], "::on_host_ptx::u64(0)"),
-    "movmatrix": lambda one: written(
+    "createpolicy": lambda one: write_operand(one.operands[0], "::on_host_ptx::u64(0)"),
+    "movmatrix": lambda one: write_operand(
         one.operands[0], f"::on_host_ptx::movmatrix({read(one.operands[1], 'u32')}, {LINE})"
     ),
 }

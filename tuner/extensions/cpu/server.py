@@ -119,7 +119,7 @@ class _Server:
             while ran.code == LaunchEnd.DONE and len(times_us) < _HANDSHAKES:
                 if times_us and time.perf_counter() > enough_s:
                     break
-                ran = child.command(0, _START_S) if child.pause() else _answer_of_ended(child)
+                ran = child.command(0, _START_S) if child.pause() else _fault_answer(child)
                 times_us.append(ran.wall_us)
         finally:
             child.end()
@@ -189,7 +189,7 @@ class _Server:
         if ran.code == LaunchEnd.DONE:
             if child.pause():
                 return RunAnswer(ran.code, ran.message, ran.wall_us, self._digest())
-            ran = _answer_of_ended(child)
+            ran = _fault_answer(child)
         self._end(program)
         return RunAnswer(ran.code, ran.message, log=child.log, killed=ran.killed)
 
@@ -218,7 +218,7 @@ class _Server:
         return ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
 
 
-def _answer_of_ended(child: _ForkedChild) -> RunAnswer:
+def _fault_answer(child: _ForkedChild) -> RunAnswer:
     message = "the kernel ended its process after its answer"
     return RunAnswer(LaunchEnd.FAULT, message, killed=child.killed)
 

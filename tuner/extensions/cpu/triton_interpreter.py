@@ -29,29 +29,29 @@ def mend_interpreter() -> None:
     binary, dot, cast = builder.binary_op, builder.create_dot, builder.cast_impl
     patch = interpreter._patch_lang_tensor
 
-    def widened(handle: Any) -> Any:
+    def widen_handle(handle: Any) -> Any:
         if handle.dtype.scalar != bfloat16:
             return handle
         return handle_of((handle.data.astype(np.uint32) << 16).view(np.float32), float32)
 
-    def narrowed(values: np.ndarray) -> Any:
+    def narrow_values(values: np.ndarray) -> Any:
         return handle_of(encode(np, values, "bfloat16"), bfloat16)
 
     def binary_op(self: Any, left: Any, right: Any, operation: Any) -> Any:
-        made = binary(self, widened(left), widened(right), operation)
+        made = binary(self, widen_handle(left), widen_handle(right), operation)
         narrow = left.dtype.scalar == bfloat16 and made.data.dtype == np.float32
         return cast_impl(self, made, bfloat16) if narrow else made
 
     def create_dot(self: Any, left: Any, right: Any, *others: Any) -> Any:
-        return dot(self, widened(left), widened(right), *others)
+        return dot(self, widen_handle(left), widen_handle(right), *others)
 
     def cast_impl(self: Any, source: Any, target: Any) -> Any:
         if source.dtype.scalar != float32 or target.scalar != bfloat16:
             return cast(self, source, target)
-        return narrowed(source.data)
+        return narrow_values(source.data)
 
     def get_bf16(self: Any, value: float) -> Any:
-        return narrowed(np.array([value]))
+        return narrow_values(np.array([value]))
 
     def patch_tensor(tensor: Any, scope: Any) -> None:
         patch(tensor, scope)

@@ -276,10 +276,10 @@ _MAP_MAGIC = 0x70616D726F736E74
 
 
 def _tensor_map(one: TensorMap) -> str:
-    def padded(sizes: Sequence[int], count: int) -> list[int]:
+    def pad_sizes(sizes: Sequence[int], count: int) -> list[int]:
         return [*reversed(sizes), *[0] * (count - len(sizes))]
 
-    sizes, strides, box = padded(one.shape, 5), padded(one.strides, 4), padded(one.box, 5)
+    sizes, strides, box = pad_sizes(one.shape, 5), pad_sizes(one.strides, 4), pad_sizes(one.box, 5)
     kind = (len(one.shape), one.element_bytes, one.swizzle, 0)
     return _MAP.pack(_MAP_MAGIC, 0, *kind, *sizes, *strides, *box).hex()
 

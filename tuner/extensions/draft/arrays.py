@@ -18,7 +18,7 @@ from tuner.extensions.draft.reading.reaches import Reach, own_arrays, reaches_of
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.source.accesses import assigned, bare
+from tuner.source.accesses import bare, find_assignments
 from tuner.source.facts import IDENTIFIER, KernelParameter, LineIndex
 from tuner.source.kernels import dtype_of, element_dtype, lanes_of
 from tuner.source.launches import Allocation, allocations_in
@@ -330,7 +330,7 @@ class Arrays:
 
     def site(self, reach: Reach) -> IndexSite:
         body, masked = (self.launch.kernel.body,), self.launch.source.masked
-        variables = assigned(masked, body, reach.at, reach.loop_end)
+        variables = find_assignments(masked, body, reach.at, reach.loop_end)
         known = {name: self.without_flat(value.text) for name, value in variables.items()}
         tuned = frozenset(self.tunable)
         names = self.tables, self.lasts

@@ -10,7 +10,7 @@ from itertools import islice
 from tuner.extensions.draft.traits import traits_of
 from tuner.extensions.draft.translate import LIMITS, Scope, parse_expression, translate
 from tuner.extensions.draft.unlaunched import guessed_site
-from tuner.source.accesses import Assigned, assigned
+from tuner.source.accesses import Assigned, find_assignments
 from tuner.source.facts import (
     IDENTIFIER,
     KernelFunction,
@@ -365,7 +365,7 @@ def _ways_to(launch: HostLaunch) -> tuple[Path, ...]:
 
     def paths(at: int, line: int, depth: int) -> Iterator[Path]:
         around = [f for f in functions if f.span[0] <= at < f.span[1]]
-        variables = assigned(launch.source.masked, spans, at)
+        variables = find_assignments(launch.source.masked, spans, at)
         conditions = conditions_of(launch.source.masked, at)
         if not around:
             yield (Frame((0, at), line, variables, {}, conditions),)

@@ -25,7 +25,7 @@ from tuner.extensions.draft.host_values import (
     plain,
 )
 from tuner.extensions.draft.translate import Scope, Translation, translate
-from tuner.source.accesses import assigned
+from tuner.source.accesses import find_assignments
 from tuner.source.facts import IDENTIFIER, Constant
 from tuner.source.kernels import dtype_of
 from tuner.source.launches import HostFunction, functions_of
@@ -201,7 +201,7 @@ def _results(launch: HostLaunch) -> dict[str, Translation]:
     for function in functions:
         returns = [*_RETURN.finditer(source.masked, *function.span)]
         if function.name in launch.names and len(returns) == 1:
-            own = assigned(source.masked, spans, returns[0].start())
+            own = find_assignments(source.masked, spans, returns[0].start())
             definitions = {name: variable.text for name, variable in own.items()}
             defaults = {name: text for name, text in _defaults_of(source.masked, function) if text}
             found[function.name] = Translation(

@@ -12,7 +12,7 @@ from tuner.extensions.draft.launches import Axes, scope_of
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.extensions.draft.vectors import VECTOR_TYPE, Pack, VectorSite, find_vector_edits
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.source.accesses import Access, accesses_of, assigned, bare, bounds_at
+from tuner.source.accesses import Access, accesses_of, bare, bounds_at, find_assignments
 from tuner.source.facts import IDENTIFIER, LineIndex, Span, within
 from tuner.source.host import Edit
 from tuner.source.kernels import dtype_of
@@ -87,7 +87,7 @@ class _Loops:
         return fold(text_of(node, self.launch.source.masked))
 
     def values_at(self, at: int) -> dict[str, str]:
-        values = assigned(self.launch.source.masked, (self.launch.kernel.body,), at)
+        values = find_assignments(self.launch.source.masked, (self.launch.kernel.body,), at)
         return {name: value.text for name, value in values.items()}
 
     def normal(self, text: str, at: int) -> str:

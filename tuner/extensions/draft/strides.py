@@ -12,7 +12,7 @@ from tuner.extensions.draft.launches import Axes, launch_draft
 from tuner.extensions.draft.loops import factors_of, terms_of
 from tuner.extensions.draft.reading.reaches import reaches_of
 from tuner.extensions.draft.translate import Scope, translate
-from tuner.source.accesses import Bound, assigned, bounds_at
+from tuner.source.accesses import Bound, bounds_at, find_assignments
 from tuner.source.facts import KernelParameter, LineIndex
 from tuner.source.syntax import parse_tree, text_of, walk
 
@@ -103,7 +103,9 @@ class _Strides:
             outside = any(s != name and s in factors_of(t) for t in index.terms for s in self.asked)
             if minor is None or not (minor or index.counts or (index.exact and outside)):
                 continue
-            variables = assigned(self.launch.source.masked, (self.launch.kernel.body,), index.at)
+            variables = find_assignments(
+                self.launch.source.masked, (self.launch.kernel.body,), index.at
+            )
             known = {variable: value.text for variable, value in variables.items()}
             site = IndexSite(scope, grid, (), index.bounds, known)
             inside = " + ".join(minor) or "0"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tuner.extensions.draft.reading.reaches import reaches_of
-from tuner.source.accesses import assigned, bare
+from tuner.source.accesses import bare, find_assignments
 from tuner.source.facts import IDENTIFIER, KernelFunction, LaunchSite, SourceFile
 from tuner.source.syntax import number
 
@@ -65,7 +65,7 @@ class _UnlaunchedReading:
         reaches = reaches_of(source, kernel, types)
         limits = {bare(bound.what): bound.limit for one in reaches for bound in one.bounds}
         spans = source.reachable([kernel])
-        known = assigned(source.masked, (kernel.body,), kernel.body[1])
+        known = find_assignments(source.masked, (kernel.body,), kernel.body[1])
         own = {name: one.text for name, one in known.items() if not _BUILTIN.search(one.text)}
         numbers = {constant.name for constant in source.constants}
         numbers |= {parameter.name for parameter in kernel.template if not parameter.is_type}

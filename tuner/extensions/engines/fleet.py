@@ -158,7 +158,7 @@ def _tune_job(
 ) -> Iterator[str]:
     """Tune a job, or what of it the memory is enough for; yield what is not decided and why."""
 
-    def told(one: Progress) -> None:
+    def report_progress(one: Progress) -> None:
         if progress is not None:
             progress(job, one)
 
@@ -182,9 +182,9 @@ def _tune_job(
             if kept:
                 yield f"goes on with {' and '.join(kept)}, as it was started"
         try:
-            tune(kernel, session=session, progress=told, **settings_now)
+            tune(kernel, session=session, progress=report_progress, **settings_now)
         except OutOfMemory as error:
-            if error.workload not in left[1:] or not _forgotten(session):
+            if error.workload not in left[1:] or not _remove_if_baselines(session):
                 raise
             # More tokens take more memory.
             first = left.index(error.workload)
@@ -198,7 +198,7 @@ def _tune_job(
             yield f"undecided: {key.partition(',')[0]}: {reason}"
 
 
-def _forgotten(session: Path) -> bool:
+def _remove_if_baselines(session: Path) -> bool:
     """Remove a session that holds no more than baselines, which take seconds; else leave it."""
     with Session.open(session, read_only=True) as opened:
         if opened.trials():

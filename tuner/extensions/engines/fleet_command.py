@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner.cli import options
-from tuner.cli.exits import require_writable, resumed_by, terminated_as_interrupted
+from tuner.cli.exits import interrupt_on_sigterm, require_writable, resumed_by
 from tuner.model.errors import DeviceError, InputError, WorkerError
 from tuner.model.settings import ENOUGH, ENOUGH_OF_A_FLEET, SETTINGS
 
@@ -201,7 +201,7 @@ def _make(
     if (gpus := settings.get("gpus")) is not None:
         members_of("cuda", gpus)
     with ExitStack() as stack:
-        stack.enter_context(terminated_as_interrupted())
+        stack.enter_context(interrupt_on_sigterm())
         # Not by `tune --resume`: that would go on with one shape, and write no file.
         stack.enter_context(resumed_by(tuple(sys.argv[1:])))
         view = stack.enter_context(make_view(Console(highlight=False), quiet=False))
@@ -251,7 +251,7 @@ def _require_measured_with(engine: Engine, package: Path | None, own: Path | Non
     """Raise `InputError` unless files are listed of the engine that the baseline runs with."""
     from tuner.extensions.engines.configs.used import FOLDERS
 
-    here = _installed(engine)
+    here = _find_engine(engine)
     if package is not None and here and package.resolve() != here.resolve():
         raise InputError(
             f"files are made beside the {engine} that is installed, {here}",
@@ -274,7 +274,7 @@ def _folders(engine: Engine, package: Path | None, own: Path | None) -> EngineFo
 
     if own is None and (named := os.environ.get(FOLDERS[engine])):
         own = Path(named)
-    package = package or _installed(engine)
+    package = package or _find_engine(engine)
     if package is None:
         raise InputError(
             f"{TITLES[engine]} is not installed here",
@@ -283,7 +283,7 @@ def _folders(engine: Engine, package: Path | None, own: Path | None) -> EngineFo
     return engine_folders(engine, package, own)
 
 
-def _installed(engine: Engine) -> Path | None:
+def _find_engine(engine: Engine) -> Path | None:
     spec = importlib.util.find_spec(engine)
     places = list((spec and spec.submodule_search_locations) or ())
     return Path(places[0]) if places else None

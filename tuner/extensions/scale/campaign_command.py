@@ -12,7 +12,7 @@ from click.exceptions import Exit
 
 from tuner.app.environment import program_name
 from tuner.cli import options
-from tuner.cli.exits import resumed_by, stdout_kept_for_result, terminated_as_interrupted
+from tuner.cli.exits import interrupt_on_sigterm, resumed_by, stdout_kept_for_result
 from tuner.model.errors import INTERRUPTED, TunerError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json
     A GPU has one job at a time. Started again, the command goes on with what is left.
     """
     failure: KeyboardInterrupt | TunerError | None = None
-    with terminated_as_interrupted(), stdout_kept_for_result(as_json):
+    with interrupt_on_sigterm(), stdout_kept_for_result(as_json):
         from rich.console import Console
 
         from tuner.cli.view import duration

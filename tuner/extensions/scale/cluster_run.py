@@ -70,10 +70,12 @@ def open_on_cluster(
     wanted = Wanted(asked == HOST, settings.gpu_model)
     kind = RemoteDevice if wanted.on_cpu else RemoteGpu
 
-    def opened(of: Wanted, wait_s: float | None = None) -> RemoteDevice:
+    def open_device(of: Wanted, wait_s: float | None = None) -> RemoteDevice:
         return kind(cluster, of, plan.spec, plan.config.operators, say, wait_s=wait_s)
 
-    device: Device = opened(wanted) if not gpus else _group(cluster, wanted, gpus, opened, say)
+    device: Device = (
+        open_device(wanted) if not gpus else _group(cluster, wanted, gpus, open_device, say)
+    )
     if plan.spec.is_callable:
         return device, None
     return device, RemoteCompiler(cluster, on_cpu=wanted.on_cpu)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner.cli import options
-from tuner.cli.exits import terminated_as_interrupted
+from tuner.cli.exits import interrupt_on_sigterm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,5 +51,5 @@ def command(
         token_file=token_file,
         tls=options.tls_files(tls_ca, tls_cert, tls_key),
     )
-    with terminated_as_interrupted():
+    with interrupt_on_sigterm():
         serve_host(asked, lambda text: click.echo(text, err=True))

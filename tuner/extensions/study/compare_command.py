@@ -14,9 +14,9 @@ import click
 from tuner.app.environment import program_name
 from tuner.cli import options
 from tuner.cli.exits import (
+    interrupt_on_sigterm,
     require_writable,
     stdout_kept_for_result,
-    terminated_as_interrupted,
     writing,
 )
 
@@ -102,10 +102,10 @@ def command(
     def reading(path: Path) -> None:
         click.echo(f"reading {path.name}", err=True)
 
-    def ended(replayed: RecordedSpace, searcher: str) -> None:
+    def report_end(replayed: RecordedSpace, searcher: str) -> None:
         click.echo(f"{replayed.label}: {searcher}, {seeds} runs", err=True)
 
-    with terminated_as_interrupted(), stdout_kept_for_result(as_json):
+    with interrupt_on_sigterm(), stdout_kept_for_result(as_json):
         comparison = compare(
             recordings,
             searchers=names,
@@ -116,7 +116,7 @@ def command(
             space=space,
             jobs=jobs,
             reading=reading,
-            ended=ended,
+            ended=report_end,
         )
         page = folder / PAGE
         with writing(page, "page", "--out"):

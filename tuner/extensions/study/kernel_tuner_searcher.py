@@ -281,7 +281,7 @@ class KernelTunerSearcher:
         while len(indices) < min(count, len(indices) + len(self._remaining)):
             index = self._remaining.take_seed()
             if index is None:
-                index = self._next_wanted()
+                index = self._take_next()
             if index is None and indices and self._run is not None:
                 break
             if index is None:
@@ -296,7 +296,7 @@ class KernelTunerSearcher:
         self._results[index] = trial.time_us
         self._awaited.discard(index)
 
-    def _next_wanted(self) -> int | None:
+    def _take_next(self) -> int | None:
         """Take the next config that the strategy wants; None while it waits or once it is over."""
         while self._run is not None:
             while self._queue:

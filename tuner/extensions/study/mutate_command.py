@@ -12,7 +12,7 @@ import click
 from click.exceptions import Exit
 
 from tuner.cli import options
-from tuner.cli.exits import stdout_kept_for_result, terminated_as_interrupted
+from tuner.cli.exits import interrupt_on_sigterm, stdout_kept_for_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -91,7 +91,7 @@ def command(
     console = Console(stderr=as_json, highlight=False)
     pairs = () if config in (None, "default") else map(options.assignment, config.split(","))
     given = None if config is None else options.unique(tuple(pairs), "parameter")
-    with terminated_as_interrupted():
+    with interrupt_on_sigterm():
         with stdout_kept_for_result(as_json):
             found = mutate(
                 space,

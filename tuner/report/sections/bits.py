@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import comb
 
-from tuner.dispatch.evidence import distrusted
+from tuner.dispatch.evidence import find_wrong_variants
 from tuner.model.config import Config
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Status, Trial
 from tuner.report.data import ReportData, stopped_early
-from tuner.report.formatting import rounded
+from tuner.report.formatting import round_value
 from tuner.tuning.verification import BITS
 
 CLASSES_SHOWN = 5
@@ -76,7 +76,7 @@ class Separation:
 def classes(data: ReportData) -> tuple[WorkloadClasses, ...]:
     """Group the right trials of every workload by their bits; none where nobody looked."""
     found = []
-    wrong = distrusted(data.finals, (one for one in data.checks if one.kind != BITS))
+    wrong = find_wrong_variants(data.finals, (one for one in data.checks if one.kind != BITS))
     for workload, trials in data.by_workload().items():
         groups: dict[str, list[Trial]] = {}
         for trial in _keep_right(trials):
@@ -174,14 +174,14 @@ def bits_json(data: ReportData) -> dict[str, object]:
                     {
                         "bits": one.bits,
                         "configs": one.configs,
-                        "best_us": rounded(one.best_us),
+                        "best_us": round_value(one.best_us),
                         "best_config": dict(one.best_config) if one.best_config else None,
                         "default": one.is_default,
                         "baseline": one.is_baseline,
                     }
                     for one in on.classes
                 ],
-                "cost": None if data.on_cpu else rounded(on.cost),
+                "cost": None if data.on_cpu else round_value(on.cost),
             }
             for on in found
         ],

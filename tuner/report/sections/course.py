@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tuner.model.trial import Result
 from tuner.report.data import ReportData
-from tuner.report.formatting import rounded
+from tuner.report.formatting import round_value
 from tuner.tuning.device_queues import name_slower_devices
 
 _N = TypeVar("_N", int, float)
@@ -143,7 +143,7 @@ def homes_lines(data: ReportData) -> tuple[str, ...]:
         )
     if not data.on_cpu and (differ := name_slower_devices(data.reference_us)):
         lines.append(f"{differ[:1].upper()}{differ[1:]}.")
-    lines += [f"{name} was lost: {reason}." for name, reason in _lost(data).items()]
+    lines += [f"{name} was lost: {reason}." for name, reason in _collect_losses(data).items()]
     lines += [
         f"{key} was begun on another device: what {member} took was multiplied by {factor:.4f}."
         for key, (member, factor) in _factors(data).items()
@@ -151,7 +151,7 @@ def homes_lines(data: ReportData) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _lost(data: ReportData) -> dict[str, str]:
+def _collect_losses(data: ReportData) -> dict[str, str]:
     return {name: reason for one in data.homes for name, reason in one.lost.items()}
 
 
@@ -173,13 +173,13 @@ def course_json(data: ReportData) -> dict[str, object]:
     made: dict[str, object] = {}
     if (spent := time_spent(data)) is not None:
         search = {
-            "device": rounded(spent.device_s),
-            "compiler": rounded(spent.compiler_s),
-            "proposals": rounded(spent.proposals_s),
+            "device": round_value(spent.device_s),
+            "compiler": round_value(spent.compiler_s),
+            "proposals": round_value(spent.proposals_s),
         }
-        phases = {name: rounded(seconds) for name, seconds in spent.phases_s.items()}
+        phases = {name: round_value(seconds) for name, seconds in spent.phases_s.items()}
         inside = {
-            name: {what: rounded(seconds) for what, seconds in parts.items()}
+            name: {what: round_value(seconds) for what, seconds in parts.items()}
             for name, parts in spent.inside_s.items()
         }
         counted = {} if spent.starts is None else {"starts": spent.starts}
@@ -188,9 +188,9 @@ def course_json(data: ReportData) -> dict[str, object]:
         made["gpus"] = {
             "members": list(data.homes[-1].members),
             "reference": data.reference_workload or None,
-            "reference_us": {name: rounded(us) for name, us in data.reference_us.items()},
+            "reference_us": {name: round_value(us) for name, us in data.reference_us.items()},
             "differ": bool(name_slower_devices(data.reference_us)) and not data.on_cpu,
-            "lost": _lost(data),
-            "factors": {key: rounded(factor) for key, (_, factor) in _factors(data).items()},
+            "lost": _collect_losses(data),
+            "factors": {key: round_value(factor) for key, (_, factor) in _factors(data).items()},
         }
     return made

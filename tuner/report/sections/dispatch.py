@@ -19,7 +19,7 @@ from tuner.model.statistics import (
 from tuner.model.trial import RESOLUTION, PeerTrial, Result, Status, Variant
 from tuner.report import charts
 from tuner.report.data import Dispatch, ReportData
-from tuner.report.formatting import joined, percent, ratio, rounded, rounded_all
+from tuner.report.formatting import join_names, percent, ratio, round_value, rounded_all
 
 WANTED_SHOWN = 8
 # A peer that is faster by less than this is not said to be ahead.
@@ -196,7 +196,7 @@ def peers_summary(found: Sequence[PeersOn]) -> str:
         f"(geometric mean over {count} {'tuned' if tuned else 'held-out'}); as fast or faster, "
         f"within {percent(AS_FAST)}, on {count - len(behind)} of {count}"
     )
-    return f"{text}; behind on {joined(behind)}." if behind else f"{text}."
+    return f"{text}; behind on {join_names(behind)}." if behind else f"{text}."
 
 
 def peers_troubles(found: Sequence[PeersOn], *, recorded: bool) -> list[str]:
@@ -209,7 +209,7 @@ def peers_troubles(found: Sequence[PeersOn], *, recorded: bool) -> list[str]:
     lines = []
     for where in groups.values():
         first = where[0][1]
-        places = joined([str(workload) for workload, _ in where])
+        places = join_names([str(workload) for workload, _ in where])
         on = "" if len(where) == len(found) else f" on {places}"
         reason = first.reason.strip().splitlines() or ["no reason recorded"]
         lines.append(f"{first.name} {first.trouble(recorded=recorded)}{on}: {reason[0]}")
@@ -221,10 +221,10 @@ def peers_json(one: PeersOn) -> dict[str, dict[str, object]]:
         peer.name: {
             "status": peer.status.value,
             "reason": peer.reason,
-            "us": rounded(peer.time_us),
-            "tuned_speedup": rounded(peer.speedup),
+            "us": round_value(peer.time_us),
+            "tuned_speedup": round_value(peer.speedup),
             "interval": None if peer.interval is None else rounded_all(peer.interval),
-            "isolated_speedup": rounded(peer.isolated_speedup),
+            "isolated_speedup": round_value(peer.isolated_speedup),
             "paired": one.paired,
         }
         for peer in one.peers

@@ -11,7 +11,7 @@ from tuner.model.energy import Account, Consumption, accounts
 from tuner.model.settings import Objective
 from tuner.model.trial import INITIAL, Energy, Result, Variant
 from tuner.report import charts, formatting
-from tuner.report.formatting import rounded, rounded_all, significant
+from tuner.report.formatting import round_value, rounded_all, significant
 from tuner.report.pages import draw
 
 # Free at each side of a chart, as a share of what it spans.
@@ -124,14 +124,14 @@ def energy_json(energies: Sequence[Energy], results: Sequence[Result]) -> list[d
                 {
                     "candidate": None if p.variant is None else p.variant.candidate,
                     "config": None if p.variant is None else dict(p.variant.config),
-                    "time_us": rounded(p.time_us),
-                    "net_mj": rounded(p.net_mj),
+                    "time_us": round_value(p.time_us),
+                    "net_mj": round_value(p.net_mj),
                     "net_range_mj": rounded_all(p.net_range_mj),
-                    "gross_mj": rounded(p.gross_mj),
-                    "power_w": rounded(p.power_w),
-                    "edp_mj_us": rounded(p.edp),
+                    "gross_mj": round_value(p.gross_mj),
+                    "power_w": round_value(p.power_w),
+                    "edp_mj_us": round_value(p.edp),
                     "windows": len(p.windows),
-                    "spread": rounded(p.spread),
+                    "spread": round_value(p.spread),
                     "cold": all(window.cold for window in p.windows),
                     "limited_by": _limits([p]),
                     "on_front": p in one.front,
@@ -173,7 +173,7 @@ def _json_saving(one: EnergyOf, objective: Objective) -> Mapping[str, object] | 
     if saving is None:
         return None
     return {
-        "ratio": rounded(saving.ratio),
+        "ratio": round_value(saving.ratio),
         "range": rounded_all(saving.range),
         "different": saving.different,
     }

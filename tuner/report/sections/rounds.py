@@ -134,7 +134,7 @@ def parts(data: ReportData) -> dict[str, object]:
         "metric_name": metric_name,
         "longest_problem": LONGEST_PROBLEM,
         "longest_text": LONGEST_TEXT,
-        "profiled": profiled(data),
+        "profiled": group_profiles(data),
         "degrees": dict.fromkeys((one.degree, one.reason) for one in data.profiles),
         "meaning_of": meaning_of,
         "template_line": template_line,
@@ -185,7 +185,7 @@ def summary(data: ReportData) -> str:
     count, author = len(data.rounds), data.author
     said = f"{count} round{'s' * (count != 1)}"
     if author is not None:
-        models = f" ({formatting.joined(author.models)})" if author.models else ""
+        models = f" ({formatting.join_names(author.models)})" if author.models else ""
         asked = f" of {author.rounds}" if author.rounds > count else ""
         chose = "the agent" if author.policy == "llm" else f"the policy {author.policy}"
         said = (
@@ -220,7 +220,7 @@ def metric_name(metric: str) -> str:
 LONGEST_LINE = 100
 
 
-def profiled(data: ReportData) -> tuple[tuple[str, Sequence[Profiled]], ...]:
+def group_profiles(data: ReportData) -> tuple[tuple[str, Sequence[Profiled]], ...]:
     """Group the profiles by candidate, those that serve most workloads first."""
     groups = ((name, [p for p in data.profiles if p.candidate == name]) for name in data.ranking())
     return tuple((name, found) for name, found in groups if found)
@@ -235,4 +235,4 @@ def template_line(data: ReportData, candidate: str, number: int | None) -> str:
     templates = {one.name: one.template.splitlines() for one in data.candidates}
     lines = templates.get(candidate, [])
     known = number is not None and 0 < number <= len(lines)
-    return formatting.shortened(lines[number - 1], LONGEST_LINE) if known and number else ""
+    return formatting.shorten_text(lines[number - 1], LONGEST_LINE) if known and number else ""

@@ -61,7 +61,7 @@ class Rejection:
 
     @property
     def example(self) -> str:
-        return formatting.shortened(self.first.reason, REASON_LENGTH) or "no reason recorded"
+        return formatting.shorten_text(self.first.reason, REASON_LENGTH) or "no reason recorded"
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,7 +208,7 @@ def open_checks(data: ReportData) -> tuple[Check, ...]:
 
 
 def reason_of(check: Check) -> str:
-    return formatting.shortened(check.reason, REASON_LENGTH) or "no reason recorded"
+    return formatting.shorten_text(check.reason, REASON_LENGTH) or "no reason recorded"
 
 
 def verdict(data: ReportData) -> str:
@@ -229,7 +229,7 @@ def accusation(data: ReportData) -> str:
     more = f" ({len(failed) - 1} more failed)" if len(failed) > 1 else ""
     reason = " ".join(reason_of(first).split())
     return (
-        f"NOT TO BE TRUSTED: what was tuned for {formatting.joined(where)} failed a check. "
+        f"NOT TO BE TRUSTED: what was tuned for {formatting.join_names(where)} failed a check. "
         f"{first.kind} on {first.workload}: {reason.rstrip('.')}{more}."
     )
 

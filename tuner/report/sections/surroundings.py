@@ -14,7 +14,7 @@ from tuner.model.statistics import cost_us
 from tuner.model.trial import INITIAL, RESOLUTION, Comparison, Result, Variant
 from tuner.report import charts
 from tuner.report.data import ReportData
-from tuner.report.formatting import joined, pairs, percent, significance
+from tuner.report.formatting import join_names, pairs, percent, significance
 
 # What a time alone leaves open, and where the remedy stands.
 ALONE = (
@@ -63,12 +63,12 @@ def surroundings_lines(data: ReportData) -> list[str]:
     for result in data.results:
         groups.setdefault(result.surroundings, []).append(str(result.workload))
     lines = [
-        f"{data.surroundings.get(name, name)} ({joined(where, 4)})"
+        f"{data.surroundings.get(name, name)} ({join_names(where, 4)})"
         for name, where in groups.items()
         if name
     ]
     if "" in groups:
-        lines.append(ALONE if len(groups) == 1 else f"{joined(groups[''], 4)}: {ALONE}")
+        lines.append(ALONE if len(groups) == 1 else f"{join_names(groups[''], 4)}: {ALONE}")
     return lines
 
 

@@ -182,7 +182,7 @@ def targets(rows: list[SearchTrial]) -> tuple[Vector, Vector]:
     spreads, sizes = np.zeros(count), np.zeros(count)
     for group in np.unique(groups):
         places = np.flatnonzero(groups == group)
-        values[places] = _levelled([rows[i] for i in places])
+        values[places] = _level_times([rows[i] for i in places])
         sizes[group], spreads[group] = len(places), values[places].std()
     pooled = np.sqrt((sizes * spreads**2).sum() / max(1.0, sizes.sum()))
     spreads = np.sqrt((sizes * spreads**2 + _FEW * pooled**2) / (sizes + _FEW))
@@ -190,7 +190,7 @@ def targets(rows: list[SearchTrial]) -> tuple[Vector, Vector]:
     return values / scales[groups], scales
 
 
-def _levelled(rows: list[SearchTrial]) -> Vector:
+def _level_times(rows: list[SearchTrial]) -> Vector:
     logs = np.array([np.nan if row.log_us is None else row.log_us for row in rows])
     timed = logs[~np.isnan(logs)]
     if not len(timed):

@@ -64,7 +64,7 @@ class Shortlist:
             chosen = (seeds or ready)[0]
         # what a feature means differs between workloads: it is believed after own trials
         elif sum(not row.group for row in told) >= LEAST_TRIALS:
-            gains, means = self._judged(ready, told)
+            gains, means = self._judge_waiting(ready, told)
             # where nothing is expected of any, the one that should be fastest
             chosen = ready[int(np.lexsort((means.round(9), -gains.round(9)))[0])]
         else:
@@ -72,7 +72,7 @@ class Shortlist:
         del self._waiting[chosen]
         return chosen
 
-    def _judged(self, ready: list[int], told: list[SearchTrial]) -> tuple[Vector, Vector]:
+    def _judge_waiting(self, ready: list[int], told: list[SearchTrial]) -> tuple[Vector, Vector]:
         memory = self._context.memory
         under_way = [r for r in memory.rows if r.status is None and r.features is not None]
         judged = [self._waiting[index] for index in ready]

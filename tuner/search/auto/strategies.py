@@ -292,7 +292,7 @@ class GaussianStrategy:
         assert self._posterior is not None
         memory = self.context.memory
         held = {id(row) for row in self._rows}
-        new = [row for row in _kept(memory) if id(row) not in held]
+        new = [row for row in _choose_rows(memory) if id(row) not in held]
         if new:
             self._rows += new
             self._posterior.extend(np.array([row.x for row in new]), group_numbers(new))
@@ -362,7 +362,7 @@ class ClassifierStrategy:
         return remaining.take(int(first))
 
 
-def _kept(memory: Memory) -> list[SearchTrial]:
+def _choose_rows(memory: Memory) -> list[SearchTrial]:
     """Choose the rows of a posterior, so that thousands of trials don't slow it down."""
     shared = [row for row in memory.rows if row.group][-MOST_SHARED:]
     own = [row for row in memory.rows if not row.group]

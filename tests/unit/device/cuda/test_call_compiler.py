@@ -26,7 +26,7 @@ def test_what_was_cancelled_is_not_prepared(
         assert go_on.wait(60)
         return Prepared()
 
-    monkeypatch.setattr(prepare, "_prepared", prepared)
+    monkeypatch.setattr(prepare, "_prepare_source", prepared)
     compiler = CallCompiler(read_project(callable_project(tmp_path)).spec, "cpu", jobs=1)
     try:
         first, second, third = (

@@ -17,7 +17,13 @@ from callable_project import callable_project, evaluator_of, read_project
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.python import PythonCompiler
 from tuner.device.cuda import prepare
-from tuner.device.cuda.prepare import CallCompiler, Prepared, Preparer, Watched, nothing_launched
+from tuner.device.cuda.prepare import (
+    CallCompiler,
+    Prepared,
+    Preparer,
+    Watched,
+    compile_without_launches,
+)
 from tuner.model.kernel import CALL, PYTHON_OPTION, KernelSpec, Launch, Workload
 from tuner.model.trial import Resources, Status, Trial, most
 
@@ -302,7 +308,7 @@ def test_what_else_goes_wrong_is_for_the_worker_to_tell(tmp_path: Path, line: st
 
 
 def test_without_triton_nothing_is_replaced() -> None:
-    with nothing_launched(Watched()):
+    with compile_without_launches(Watched()):
         pass
 
 
@@ -377,7 +383,7 @@ def test_what_genuine_triton_cannot_compile_is_told_with_the_line(tmp_path: Path
 def test_what_its_kernels_use_is_in_the_result_by_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(prepare, "_prepared", lambda *_: Prepared("", (ROWS, ROWS, WIDE)))
+    monkeypatch.setattr(prepare, "_prepare_source", lambda *_: Prepared("", (ROWS, ROWS, WIDE)))
     with compiler_of(callable_project(tmp_path)) as (compiler, asked):
         result = compiler.submit(asked).result(60)
     assert [launch.kernel for launch in result.called] == ["rows", "rows#1"]
@@ -392,7 +398,7 @@ def test_what_was_compiled_is_known_and_what_told_nothing_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     answers = [Prepared(), Prepared("", (ROWS,))]
-    monkeypatch.setattr(prepare, "_prepared", lambda *_: answers.pop(0))
+    monkeypatch.setattr(prepare, "_prepare_source", lambda *_: answers.pop(0))
     with compiler_of(callable_project(tmp_path)) as (compiler, asked):
         first, second, third = (compiler.submit(asked).result(60) for _ in range(3))
     assert not first.called

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tuner.device.encoding import Array, decode
-from tuner.device.inputs import NORMAL, Prepared, as_stored
+from tuner.device.inputs import NORMAL, Prepared, round_to_dtype
 from tuner.device.layout import UNCHANGED, lay_out
 from tuner.device.verify import twins
 from tuner.device.verify.twins import Twins
@@ -40,7 +40,8 @@ class Bench:
     def drawn(self, *given: str) -> Prepared:
         rng = np.random.default_rng(1)
         inputs = {
-            name: as_stored(np, "float32", NORMAL, rng.standard_normal(300)) for name in ("x", "w")
+            name: round_to_dtype(np, "float32", NORMAL, rng.standard_normal(300))
+            for name in ("x", "w")
         }
         return Prepared(WORKLOAD, NORMAL, 1, inputs, given=frozenset(given))
 

@@ -155,7 +155,7 @@ def test_files_are_made_beside_what_the_baseline_runs_with(
 ) -> None:
     monkeypatch.setattr(devices_command, "list_gpus", lambda: iter([H200]))
     monkeypatch.setattr("importlib.metadata.version", lambda name: "3.6.0+git1234")
-    monkeypatch.setattr(fleet_command, "_installed", lambda engine: package)
+    monkeypatch.setattr(fleet_command, "_find_engine", lambda engine: package)
     result = tune("fleet", QWEN, option, package.parent)
     assert result.exit_code == 2
     assert said in result.stderr

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tuner.compiler.toolkit import bundled, executable
+from tuner.compiler.toolkit import executable, list_pip_paths
 from tuner.model.trial import INITIAL
 from tuner.session.events import (
     AgentIdle,
@@ -95,7 +95,7 @@ class Noted:
 @pytest.fixture
 def with_nvcc() -> Mapping[str, str]:
     """An environment with nvcc of its wheel on PATH, or the one that is there without it."""
-    found = next(filter(executable, bundled("nvcc")), None)
+    found = next(filter(executable, list_pip_paths("nvcc")), None)
     if shutil.which("g++") is None or (found is None and shutil.which("nvcc") is None):
         pytest.skip("needs g++ and nvidia-cuda-nvcc")
     folders = [str(found.parent)] if found else []

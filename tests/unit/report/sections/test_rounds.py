@@ -17,9 +17,9 @@ from tuner.report.sections.rounds import (
     LONGEST_PROBLEM,
     WIDTH,
     TreeMark,
+    group_profiles,
     marks,
     money,
-    profiled,
     summary,
     template_line,
     tree,
@@ -150,7 +150,7 @@ def test_names_from_outside_are_escaped_and_cut():
 
 
 def test_without_a_result_the_fastest_in_the_search_comes_first(with_rounds):
-    assert profiled(replace(with_rounds, results=()))[0][0] == "r3"
+    assert group_profiles(replace(with_rounds, results=()))[0][0] == "r3"
 
 
 @pytest.mark.parametrize("line", [None, 0, 4, 99])

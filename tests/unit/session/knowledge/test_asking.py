@@ -12,7 +12,7 @@ from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
 from tuner.session.knowledge import PastConfig, PastSearch, PastWorkload
-from tuner.tuning.warm_start import WarmStartQuery, fitted, seeds
+from tuner.tuning.warm_start import WarmStartQuery, fit_config, seeds
 
 SPACE = SearchSpace(
     (Parameter("block", (32, 64, 128, 256, 512)), Parameter("items", (1, 2))),
@@ -112,11 +112,11 @@ def test_other_axes_are_another_problem(make_search) -> None:
     ids=["another order", "a new parameter", "a value that is gone", "a boolean", "one too many"],
 )
 def test_a_config_is_written_in_todays_space_or_dropped(given, expected) -> None:
-    assert fitted(given, SPACE) == (None if expected is None else Config.of(expected))
+    assert fit_config(given, SPACE) == (None if expected is None else Config.of(expected))
 
 
 def test_a_new_parameter_without_a_default_drops_the_config() -> None:
-    assert fitted({"block": 64}, SearchSpace(SPACE.parameters)) is None
+    assert fit_config({"block": 64}, SearchSpace(SPACE.parameters)) is None
 
 
 VALUES = st.one_of(st.booleans(), st.integers(), st.floats(), st.text(max_size=3))
@@ -159,4 +159,4 @@ def test_whatever_is_known_the_list_is_short_valid_and_without_repeats(known, li
     assert len(set(configs)) == len(configs)
     for config in configs:
         assert config["items"] == 1
-        assert config == fitted(config, SPACE)
+        assert config == fit_config(config, SPACE)

@@ -18,7 +18,7 @@ from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 
-from tuner.compiler.base import CompileRequest, CompileResult, absent_error, shortened
+from tuner.compiler.base import CompileRequest, CompileResult, absent_error, shorten_text
 from tuner.compiler.cache import Cache, cache_key
 from tuner.compiler.command import (
     MOST_RUNS,
@@ -159,7 +159,7 @@ def errors(log: str, request: CompileRequest, *, of_rocm: bool = False) -> str:
         lines += [f"{UNIT_NAME}: error: nothing defines `{match['name']}`", *hint]
     if not lines:
         lines = [f"error: {match['text']}" for match in _DRIVER.finditer(log)]
-    return shortened("\n".join(dict.fromkeys(lines)) or log.strip() or "clang failed silently")
+    return shorten_text("\n".join(dict.fromkeys(lines)) or log.strip() or "clang failed silently")
 
 
 class HipCompiler:
@@ -221,7 +221,7 @@ class HipCompiler:
             threads, scratch = self._threads(request.include_dirs)
         result, lasting = threads.submit(self._compile, request, scratch).result()
         if result.ok:
-            result = _described(request, result, self._limits.threads_per_warp)
+            result = _describe_kernels(request, result, self._limits.threads_per_warp)
         if self._cache and lasting:
             self._cache.put(key, result)
         return result
@@ -309,7 +309,7 @@ def _pointer(index: int) -> str:
     return f"tune_kernel_{index}"
 
 
-def _described(request: CompileRequest, result: CompileResult, lanes: int) -> CompileResult:
+def _describe_kernels(request: CompileRequest, result: CompileResult, lanes: int) -> CompileResult:
     """Add the kernels' names and resources, for which no confined thread can load a package."""
     code = result.cubin
     found = kernel_resources(code)

@@ -55,7 +55,7 @@ class Hip:
     most_copies, warm_up_calls = 1, 3
 
     def __init__(self, ordinal: int, nodes: Path = NODES) -> None:
-        self._library = _loaded()
+        self._library = _load_library()
         self._library.hipGetErrorString.restype = ctypes.c_char_p
         gpus = self._count()
         if ordinal >= gpus:
@@ -201,7 +201,7 @@ def hip_worker(
     return CopyingWorker(Hip(ordinal, nodes), deterministic)
 
 
-def _loaded() -> ctypes.CDLL:
+def _load_library() -> ctypes.CDLL:
     folder = Path(os.environ.get("ROCM_PATH", ROCM), "lib")
     for name in (*LIBRARIES, *(str(folder / one) for one in LIBRARIES)):
         try:

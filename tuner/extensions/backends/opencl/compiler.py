@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tuner.compiler.base import CompileRequest, CompileResult, normalized, shortened
+from tuner.compiler.base import CompileRequest, CompileResult, normalize_source, shorten_text
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import CompilerPool, CompilerProcess
 from tuner.extensions.backends.opencl.devices import INSTALL, find_device, keep_private
@@ -73,7 +73,7 @@ class OpenclProcess(CompilerProcess):
         if not binary:
             return CompileResult(error=errors(reply["log"]), seconds=reply["seconds"])
         if absent := [name for name in request.kernels if name not in found]:
-            known = ", ".join(dict.fromkeys(_KERNEL.findall(normalized(request.source))))
+            known = ", ".join(dict.fromkeys(_KERNEL.findall(normalize_source(request.source))))
             error = (
                 f"{OPENCL.unit}: error: no kernel `{absent[0]}`; the source has "
                 f"{known or 'no __kernel function'}"
@@ -120,7 +120,7 @@ def errors(log: str) -> str:
             lines.append(f"{OPENCL.unit}({match['line']}): error: {match['text']}")
         elif match is None and line.strip() and not _SUMMARY.match(line):
             lines.append(line.rstrip())
-    return shortened("\n".join(lines) or "the compiler failed without a message")
+    return shorten_text("\n".join(lines) or "the compiler failed without a message")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class OpenclCompiler:
         """Compile and link for PoCL, unless that was done for another work-group."""
         if key not in self._linked:
             before = self._folders()
-            linked = self._compiled_and_linked(program, options)
+            linked = self._compile_and_link(program, options)
             self._linked[key] = LinkedProgram(program, linked, self._folders() - before)
             if len(self._linked) > LINKED_PROGRAMS:
                 _, oldest = self._linked.popitem(last=False)
@@ -239,9 +239,9 @@ class OpenclCompiler:
         return self._stubs[name]
 
     def _linked_stub(self, name: str) -> Any:
-        return self._compiled_and_linked(self._cl.Program(self._context, _STUB % name), [])
+        return self._compile_and_link(self._cl.Program(self._context, _STUB % name), [])
 
-    def _compiled_and_linked(self, program: Any, options: list[str]) -> Any:
+    def _compile_and_link(self, program: Any, options: list[str]) -> Any:
         program.compile(options, [self._handle])
         return self._cl.link_program(self._context, [program], devices=[self._handle])
 

@@ -41,7 +41,7 @@ class OpenclDescription:
 
 def list_devices() -> tuple[OpenclDescription, ...]:
     """List them in the platforms' order; none where pyopencl or every platform is missing."""
-    return tuple(_described(number, one) for number, one in enumerate(_handles()))
+    return tuple(_describe_device(number, one) for number, one in enumerate(_handles()))
 
 
 def find_device(number: int) -> tuple[OpenclDescription, Any]:
@@ -54,7 +54,7 @@ def find_device(number: int) -> tuple[OpenclDescription, Any]:
     if number >= len(handles):
         known = "the only one is 0" if len(handles) == 1 else f"there are 0 to {len(handles) - 1}"
         raise DeviceError(f"there is no OpenCL device {number}", remedy=f"{known}: `tune devices`")
-    return _described(number, handles[number]), handles[number]
+    return _describe_device(number, handles[number]), handles[number]
 
 
 def keep_private(cache_dir: Path) -> None:
@@ -83,7 +83,7 @@ def _handles() -> list[Any]:
     return found
 
 
-def _described(number: int, device: Any) -> OpenclDescription:
+def _describe_device(number: int, device: Any) -> OpenclDescription:
     import pyopencl
 
     platform = device.platform

@@ -80,7 +80,7 @@ class EvaluatorDevice(Device):
         purpose: Purpose = "baseline" if program.config is None else late
         answer = self._ask(self._request(purpose, (program,), incumbent_us=incumbent_us))
         if isinstance(answer, Outcome) or not answer.is_correct:
-            return _failed(answer)
+            return _as_outcome(answer)
         measurement = Measurement(answer.times_us, 1, 1, answer.stopped_early)
         correctness = Correctness(True, (f"by {self._text}",)) if answer.verified else None
         resources = answer.resources.made() if answer.resources else None
@@ -93,7 +93,7 @@ class EvaluatorDevice(Device):
             return unverified
         answer = self._ask(self._request("verify", (program,)))
         if isinstance(answer, Outcome) or not answer.is_correct:
-            return _failed(answer)
+            return _as_outcome(answer)
         return Outcome(Status.CORRECT) if answer.verified else unverified
 
     def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
@@ -262,7 +262,7 @@ def _tolerance(tolerance: Tolerance) -> dict[str, float]:
     return known if tolerance.codes is None else {**known, "codes": tolerance.codes}
 
 
-def _failed(answer: Answer | Outcome) -> Outcome:
+def _as_outcome(answer: Answer | Outcome) -> Outcome:
     if isinstance(answer, Outcome):
         return answer
     return Outcome(Status(answer.status), answer.reason)

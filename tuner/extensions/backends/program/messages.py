@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from tuner.compiler.base import shortened
+from tuner.compiler.base import shorten_text
 from tuner.device.base import DeviceInfo
 from tuner.model.amd import AMD_TARGETS, amd_limits
 from tuner.model.hardware import COMPUTE_CAPABILITIES, DeviceLimits
@@ -34,7 +34,7 @@ def _measurable(time_us: float) -> float:
 
 def _legible(text: str) -> str:
     plain = _FOR_TERMINALS.sub("", text).replace("\t", " ")
-    return shortened("".join(one for one in plain if one == "\n" or one.isprintable()))
+    return shorten_text("".join(one for one in plain if one == "\n" or one.isprintable()))
 
 
 Times = Annotated[float, Field(gt=0.0, allow_inf_nan=False), AfterValidator(_measurable)]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner.source.accesses import assigned
+from tuner.source.accesses import find_assignments
 from tuner.source.facts import IDENTIFIER, KernelFunction, KernelParameter, Span, bare_name
 from tuner.source.kernels import dtype_of, read_parameter
 from tuner.source.syntax import closing, fold, listed, split_list
@@ -149,7 +149,7 @@ class Calls:
             if own is not None:
                 return CType(own.c_type, own.pointers)
         spans: tuple[Span, ...] = tuple(f.span for f in self.functions)
-        value = assigned(self.masked, spans, at).get(name)
+        value = find_assignments(self.masked, spans, at).get(name)
         return self.type_of(value.text, at, depth + 1) if value is not None else None
 
 

@@ -22,7 +22,7 @@ from tuner.extensions.draft.host_values import HostLaunch, names_behind
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.model.errors import KernelError
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.source.accesses import assigned
+from tuner.source.accesses import find_assignments
 from tuner.source.facts import (
     IDENTIFIER,
     KernelFunction,
@@ -150,7 +150,7 @@ class HostCode:
     def _local(self, at: int) -> dict[str, str]:
         # variables and types that the function around gives one meaning
         spans = tuple(d.span for d in self.source.definitions if d.kind == "function")
-        values = assigned(self.source.masked, spans, at)
+        values = find_assignments(self.source.masked, spans, at)
         types = {name: text for name, (text, is_type) in self._own_meanings(at).items() if is_type}
         return {name: value.text for name, value in values.items()} | types
 

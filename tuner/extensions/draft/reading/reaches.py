@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.source.accesses import Bound, assigned, bounds_at
+from tuner.source.accesses import Bound, bounds_at, find_assignments
 from tuner.source.facts import KernelFunction, LineIndex, SourceFile, Span
 from tuner.source.kernels import dtype_of, element_dtype, lanes_of
 from tuner.source.syntax import Node, ancestors, fold, parse_tree, part, split_list, text_of, walk
@@ -372,7 +372,7 @@ class _Words:
     def __init__(
         self, masked: str, body: Span, found: Reach, passed: Mapping[str, str], function: str
     ) -> None:
-        variables = assigned(masked, (body,), max(found.at, body[0]), found.loop_end)
+        variables = find_assignments(masked, (body,), max(found.at, body[0]), found.loop_end)
         bounded = {bound.what for bound in found.bounds}
         self.values = {n: v.text for n, v in variables.items() if n not in bounded}
         self.passed, self.function = passed, function

@@ -219,7 +219,7 @@ def needed_configs(
         raise InputError("is no object", path=path, remedy="name a model's config.json")
     kind = str(given.get("model_type"))
     if kind not in _MODELS:
-        raise _unknown(path, kind, given)
+        raise _unknown_model_error(path, kind, given)
     precision = _precision(path, given, dtype)
     if ep not in (1, tp):
         raise InputError(
@@ -230,7 +230,7 @@ def needed_configs(
     return tuple(dict.fromkeys(model.needed(engine, slices, precision)))
 
 
-def _unknown(path: Path, kind: str, given: Mapping[str, Any]) -> InputError:
+def _unknown_model_error(path: Path, kind: str, given: Mapping[str, Any]) -> InputError:
     known = f"known are {', '.join(_MODELS)}"
     if any("expert" in name for name in given):
         return InputError(f"model_type {kind!r} is not known", path=path, remedy=known)

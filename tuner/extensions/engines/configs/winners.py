@@ -15,7 +15,7 @@ import click
 
 from tuner.compiler.python import measured_with
 from tuner.dispatch.alike import Fastest, canonical, fastest_of
-from tuner.dispatch.evidence import distrusted
+from tuner.dispatch.evidence import find_wrong_variants
 from tuner.extensions.engines.configs.files import (
     CONFIG_KEYS,
     TITLES,
@@ -281,7 +281,7 @@ class _Chosen:
         with Session.open(folder, read_only=True) as session:
             # Of a workload that was compared twice the later comparison counts.
             self._comparisons = {one.workload: one for one in session.comparisons()}
-            self._distrusted = distrusted(session.trials(stage=None), session.checks())
+            self._distrusted = find_wrong_variants(session.trials(stage=None), session.checks())
 
     def fastest(self, workload: Workload) -> Fastest | None:
         known = self._comparisons.get(workload)

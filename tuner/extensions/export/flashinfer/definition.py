@@ -241,7 +241,7 @@ def needed_code(text: str, function: str) -> tuple[str, frozenset[str], frozense
     lines, body = text.splitlines(), ast.parse(text).body
     wanted, kept = {function}, set[int]()
     while more := {
-        at for at, one in enumerate(body) if at not in kept and _names_defined(one) & wanted
+        at for at, one in enumerate(body) if at not in kept and _list_definitions(one) & wanted
     }:
         kept |= more
         for at in more:
@@ -258,7 +258,7 @@ def needed_code(text: str, function: str) -> tuple[str, frozenset[str], frozense
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
             first = min([first, *(one.lineno for one in statement.decorator_list)])
         parts.append("\n".join(lines[first - 1 : statement.end_lineno]))
-        defined |= _names_defined(statement)
+        defined |= _list_definitions(statement)
         for node in ast.walk(statement):
             if isinstance(node, ast.Import):
                 modules |= {one.name.partition(".")[0] for one in node.names}
@@ -267,7 +267,7 @@ def needed_code(text: str, function: str) -> tuple[str, frozenset[str], frozense
     return "\n\n\n".join(parts), frozenset(defined), frozenset(modules)
 
 
-def _names_defined(statement: ast.stmt) -> set[str]:
+def _list_definitions(statement: ast.stmt) -> set[str]:
     """Name what a statement of a module defines."""
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         return {statement.name}

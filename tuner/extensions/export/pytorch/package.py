@@ -24,7 +24,7 @@ from tuner.extensions.export.variants import (
 from tuner.extensions.export.winners import Winners
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError
-from tuner.model.expressions import Expression, unshared
+from tuner.model.expressions import Expression, unshare_parts
 from tuner.model.kernel import (
     DEVICE_NAMES,
     DTYPE_BYTES,
@@ -254,7 +254,7 @@ def python(expression: Expression, *, clause: bool = False) -> str:
 
     A `clause` may stand between others: it has parentheses where it must.
     """
-    tree = _Shorter().visit(unshared(expression.tree))
+    tree = _Shorter().visit(unshare_parts(expression.tree))
     loose = clause and isinstance(tree, ast.BoolOp | ast.IfExp)
     return f"({ast.unparse(tree)})" if loose else ast.unparse(tree)
 

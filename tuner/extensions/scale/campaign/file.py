@@ -206,7 +206,7 @@ class _CampaignReader:
         self._problems: list[TunerError] = []
         stated = self._base / (model.folder or f"sessions/{document.path.stem}")
         self._folder = folder or stated
-        merged = (self._merged(job) for job in model.jobs)
+        merged = (self._merge_job(job) for job in model.jobs)
         needs_gpu = any(
             one.get("device", "auto") in ("auto", "cuda")
             and ("cluster" not in one or one.get("record"))
@@ -237,9 +237,9 @@ class _CampaignReader:
         path, parallel = self._document.path, self._model.parallel
         return CampaignPlan(path, self._folder, tuple(jobs), gpus, parallel, time_s, recorded)
 
-    def _merged(self, job: JobModel) -> dict[str, Any]:
+    def _merge_job(self, job: JobModel) -> dict[str, Any]:
         names = SettingsModel.model_fields
-        defaults, stated = self._model.defaults.model_dump(), _stated(job)
+        defaults, stated = self._model.defaults.model_dump(), _dump_job(job)
         if stated.get("device") == HOST:
             del defaults["gpu_model"]  # which is for the others
         given = {**defaults, **stated}
@@ -265,11 +265,11 @@ class _CampaignReader:
 
     def _settings(self, number: int, job: JobModel) -> tuple[dict[str, Any], bool, tuple[str, ...]]:
         """Complete a job's settings with the defaults; say whether it is a recording, and how."""
-        given = self._merged(job)
+        given = self._merge_job(job)
         record = given.pop("record", False)
         if record:
             # What the defaults say besides is for those that are tuned, unless none is.
-            own = _stated(job) if job.record else given
+            own = _dump_job(job) if job.record else given
             known = _RECORDING | JobModel.model_fields.keys() - SettingsModel.model_fields.keys()
             if wrong := own.keys() - known:
                 message = f"`{min(wrong)}` is not for a recording"
@@ -407,7 +407,7 @@ class _CampaignReader:
         if error.path == self._document.path:
             self._problems.append(error)
             return
-        self._problems.append(self._error(_said(error), number, remedy=error.remedy))
+        self._problems.append(self._error(_write_message(error), number, remedy=error.remedy))
 
     @contextmanager
     def _about(self, number: int, *keys: str) -> Iterator[None]:
@@ -416,9 +416,9 @@ class _CampaignReader:
             yield
         except TunerError as error:
             job = self._model.jobs[number]
-            given = (_stated(job), self._merged(job))
+            given = (_dump_job(job), self._merge_job(job))
             key = next((one for by in given for one in keys if one in by), keys[0])
-            raise self._error(_said(error), number, key, remedy=error.remedy) from error
+            raise self._error(_write_message(error), number, key, remedy=error.remedy) from error
 
     def _error(
         self, message: str, number: int, *keys: str, remedy: str | None = None
@@ -438,10 +438,10 @@ class _CampaignReader:
             raise InputError("\n".join([f"{len(texts)} problems, nothing was started:", *texts]))
 
 
-def _stated(job: JobModel) -> dict[str, Any]:
+def _dump_job(job: JobModel) -> dict[str, Any]:
     return {name: value for name, value in job.model_dump().items() if value is not None}
 
 
-def _said(error: TunerError) -> str:
+def _write_message(error: TunerError) -> str:
     """Return the message with its own place, where it has one."""
     return error.message if error.path is None else str(error).partition("\n")[0]

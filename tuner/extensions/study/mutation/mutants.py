@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import unified_diff
 
-from tuner.compiler.base import normalized
+from tuner.compiler.base import normalize_source
 from tuner.extensions.study.mutation.operators import OPERATORS, Change, MutatedSource
 from tuner.source.facts import LineIndex, SourceFile
 from tuner.source.syntax import Node, fold, parse_tree
@@ -85,12 +85,12 @@ def all_mutants(source: SourceFile, *, rendered: bool = False) -> tuple[Mutant, 
         for change in operator(node, code)
     ]
     changes.sort(key=lambda change: (change.start, change.end))
-    seen = {normalized(source.text)}
+    seen = {normalize_source(source.text)}
     lines, rows = LineIndex(source.text), source.masked.split("\n")
     counted: Counter[tuple[str, str, str]] = Counter()
     mutants = []
     for change in changes:
-        changed = normalized(change.applied(source.text))
+        changed = normalize_source(change.applied(source.text))
         if changed in seen:
             continue
         seen.add(changed)

@@ -127,7 +127,7 @@ def shuffle(node: Node, code: MutatedSource) -> Iterator[Change]:
         yield replace_node("shuffle", function, f"__shfl_{_OTHER_SHUFFLE[match[1]]}_sync")
 
 
-def narrowed(node: Node, code: MutatedSource) -> Iterator[Change]:
+def narrow_types(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Declare a local variable in a narrower type, and round floats to half the bits."""
     function = _function(node) if node.type in _VALUED else None
     if function is None:
@@ -239,7 +239,7 @@ _SWAPS: dict[str, tuple[tuple[str, Mapping[str, tuple[str, ...]]], ...]] = {
 }
 
 
-def swapped(node: Node, code: MutatedSource) -> Iterator[Change]:
+def swap_operators(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Swap an operator for another: arithmetic, comparisons, logic, assignments; drop `!`."""
     sign = part(node, "operator")
     if sign is None:
@@ -363,6 +363,6 @@ def _condition(node: Node) -> Node | None:
 
 
 OPERATORS: tuple[Operator, ...] = (
-    *(swapped, bound, constant, axis, condition, guard, tail, removal),
-    *(arguments, cast, shuffle, narrowed),
+    *(swap_operators, bound, constant, axis, condition, guard, tail, removal),
+    *(arguments, cast, shuffle, narrow_types),
 )
