@@ -26,6 +26,8 @@ from tuner.process.files import atomic_write
 ROOT = Path(__file__).resolve().parents[2]
 DECIDING = ("tuner/compiler", "tuner/extensions/cpu", "tuner/extensions/backends")
 KEPT_DAYS, KEPT_FOLDERS = 14, 6
+# What a compiler said, beside what it made: that may be nothing.
+SAID = "said.log"
 SOURCES = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".txt")
 
 
@@ -62,12 +64,13 @@ def build(
     sources = (path for path in _files(folder) if path.suffix in SOURCES)
     content = json.dumps([words, _versions(), _digest(sources, folder)])
     kept = _above() / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.tar.gz"
-    with suppress(FileNotFoundError):
+    # What a killed machine left is made anew.
+    with suppress(FileNotFoundError, tarfile.ReadError, EOFError):
         data = kept.read_bytes()
         kept.touch()
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
             archive.extractall(folder, filter="fully_trusted")
-            return archive.pax_headers["said"]
+        return (folder / SAID).read_text(encoding="utf-8")
     before = {path: path.stat().st_mtime_ns for path in _files(folder)}
     done = subprocess.run(
         words,
@@ -81,9 +84,9 @@ def build(
     )
     if done.returncode:
         raise subprocess.CalledProcessError(done.returncode, words, done.stdout)
+    (folder / SAID).write_text(done.stdout, encoding="utf-8")
     packed = io.BytesIO()
-    said = {"said": done.stdout}
-    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1, pax_headers=said) as archive:
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
         for path in _files(folder):
             if before.get(path) != path.stat().st_mtime_ns:
                 archive.add(path, path.relative_to(folder))
