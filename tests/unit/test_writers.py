@@ -31,6 +31,8 @@ ALLOWED = {
     # Its own standard output, kept from what an engine prints.
     "extensions/engines/configs/asking.py": "fdopen",
     "extensions/agents/mcp/server.py": "fdopen",
+    # Tests, in a folder that pytest made for each.
+    "testing/recordings.py": "write_bytes touch",
     # A pipe to the process that it is a copy of.
     "process/child.py": "fdopen",
     # It cuts the end of Optuna's journal, which a session refuses to have as a link.
