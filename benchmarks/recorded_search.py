@@ -2,7 +2,7 @@
 
     python benchmarks/recorded_search.py [--searcher NAME] [--seeds N] [--trials N] [--out FILE]
 
-`tune`'s own search (tuner/tuning/search.py) on recorded times, with every config compiled beforehand:
+`tune`'s own search (tuner/tuning/search.py) on recorded times, every config compiled beforehand:
 
 - alone: each workload by itself, nothing known of the others, with what the compiler says of each
   config and without; with the searcher's early end and without it; a run is cut short when it has
