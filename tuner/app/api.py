@@ -61,14 +61,15 @@ class TuningResult:
     def best(self, workload: Workload | Mapping[str, int] | str) -> Result:
         """Return the winner of a workload, such as `T=1024,D=4096`; raise `InputError` for none."""
         if isinstance(workload, Workload):
-            workload = workload.key
-        elif not isinstance(workload, str):
-            workload = ",".join(f"{axis}={size}" for axis, size in workload.items())
-        try:
-            pairs = (part.split("=") for part in workload.split(","))
-            wanted = {axis.strip(): int(size) for axis, size in pairs}
-        except ValueError:
-            raise InputError(f"workload {workload!r} is not NAME=NUMBER,...") from None
+            wanted = workload.values
+        elif isinstance(workload, str):
+            try:
+                pairs = (part.split("=") for part in workload.split(","))
+                wanted = {axis.strip(): int(size) for axis, size in pairs}
+            except ValueError:
+                raise InputError(f"workload {workload!r} is not NAME=NUMBER,...") from None
+        else:
+            wanted = dict(workload)
         for result in self.results:
             if result.workload.values == wanted:
                 return result
