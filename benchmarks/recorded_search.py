@@ -160,34 +160,39 @@ class Partial:
                 setattr(self, name, getattr(searcher, name))
 
 
+def search_in_memory(plan, pools, evaluator):
+    """Run the search of a plan with an evaluator; return what a session would have kept of it."""
+    from tuner.tuning.run import SkippedWorkloads
+    from tuner.tuning.search import Search
+
+    with tempfile.TemporaryDirectory() as folder:
+        notebook = Notebook(folder)
+        run = SimpleNamespace(
+            plan=plan,
+            session=notebook,
+            evaluator=evaluator,
+            tracker=Spectator(),
+            pools=pools,
+            skipped=SkippedWorkloads(notebook),
+        )
+        Search(run, plan.tuned, {}).run(searches_left=1)
+        return notebook
+
+
 def search(plan, spaces, names, *, stops=False):
     """Run the search once over the workloads of a plan; return the replay that it asked.
 
     `names` are the searcher's methods that are used.
     """
-    from tuner.tuning.run import SkippedWorkloads
-    from tuner.tuning.search import Search, make_searcher
+    from tuner.tuning.search import make_searcher
 
     def partial(*words, **options):
         return Partial(make_searcher(*words, **options), names)
 
     replay = Replay(spaces, stops=stops)
     pools = {space.workload: space.pool for space in spaces}
-    with (
-        patch("tuner.tuning.search.make_searcher", partial),
-        tempfile.TemporaryDirectory() as folder,
-        suppress(ReachedError),
-    ):
-        notebook = Notebook(folder)
-        run = SimpleNamespace(
-            plan=plan,
-            session=notebook,
-            evaluator=replay,
-            tracker=Spectator(),
-            pools=pools,
-            skipped=SkippedWorkloads(notebook),
-        )
-        Search(run, plan.tuned, {}).run(searches_left=1)
+    with patch("tuner.tuning.search.make_searcher", partial), suppress(ReachedError):
+        search_in_memory(plan, pools, replay)
     return replay
 
 

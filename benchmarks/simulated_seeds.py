@@ -20,7 +20,6 @@ Llama-3 8B's products at T 1 does, and each call of the device 0.3 s besides.
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,7 +32,7 @@ from unittest.mock import patch
 
 import numpy as np
 from environment import environment, write_result
-from recorded_search import Notebook, Spectator
+from recorded_search import search_in_memory
 from recorded_spaces import evaluator_of, recorded, space_of
 
 OPERATORS = ("fused_add_rmsnorm", "silu_and_mul")
@@ -232,8 +231,6 @@ def searched(
     from tuner.model.trial import INITIAL
     from tuner.space.callables import load_template
     from tuner.space.plan import Plan
-    from tuner.tuning.run import SkippedWorkloads
-    from tuner.tuning.search import Search
 
     spec = definition.spec
     config = RunConfig(
@@ -248,18 +245,8 @@ def searched(
     by_workload = {ground.workload: ground for ground in grounds}
     pools = {ground.workload: ground.pool for ground in grounds}
     evaluator = Searched(by_workload, np.random.default_rng(1000 + seed))
-    with tempfile.TemporaryDirectory() as folder:
-        notebook = Notebook(folder)
-        run = SimpleNamespace(
-            plan=plan,
-            session=notebook,
-            evaluator=evaluator,
-            tracker=Spectator(),
-            pools=pools,
-            skipped=SkippedWorkloads(notebook),
-        )
-        Search(run, plan.tuned, {}).run(searches_left=1)
-        return {workload: notebook.trials(INITIAL, workload) for workload in by_workload}
+    notebook = search_in_memory(plan, pools, evaluator)
+    return {workload: notebook.trials(INITIAL, workload) for workload in by_workload}
 
 
 # Who may win, and who does; both by their places in the pool.
