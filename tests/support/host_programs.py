@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
 from tuner.extensions.cpu.compiler import HostCompiler
 
@@ -28,3 +29,20 @@ def cached_compiler(*, timeout_s: float = 60.0) -> Iterator[HostCompiler]:
         yield compiler
     finally:
         compiler.close()
+
+
+@contextmanager
+def cubins() -> Iterator[Callable[..., bytes]]:
+    """Give what compiles kernels of a source, under sanitizers too, and closes its compilers."""
+    with ExitStack() as stack:
+
+        def compile_kernels(
+            source: str, kernels: tuple[str, ...] = ("run",), sanitizers: tuple[str, ...] = ()
+        ) -> bytes:
+            compiler = HostCompiler(sanitizers=sanitizers, cache=Cache())
+            stack.callback(compiler.close)
+            result = compiler.submit(CompileRequest(source, kernels, "sm_90a")).result()
+            assert result.ok, result.error
+            return result.cubin
+
+        yield compile_kernels

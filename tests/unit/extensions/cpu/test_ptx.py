@@ -12,11 +12,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from host_programs import cubins
 
 from tests.support.host_launch import Launched, launch
-from tuner.compiler.base import CompileRequest
-from tuner.compiler.cache import Cache
-from tuner.extensions.cpu.compiler import HostCompiler, preload
+from tuner.extensions.cpu.compiler import preload
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -309,17 +308,8 @@ Library = Callable[..., bytes]
 
 @pytest.fixture(scope="module")
 def library() -> Iterator[Library]:
-    store, compilers = Cache(), []
-
-    def compiled(source: str, kernel: str = "run", sanitizers: tuple[str, ...] = ()) -> bytes:
-        compilers.append(HostCompiler(sanitizers=sanitizers, cache=store))
-        result = compilers[-1].submit(CompileRequest(source, (kernel,), "sm_90a")).result()
-        assert result.ok, result.error
-        return result.cubin
-
-    yield compiled
-    for one in compilers:
-        one.close()
+    with cubins() as compile_kernels:
+        yield compile_kernels
 
 
 @pytest.fixture(scope="module")
@@ -356,7 +346,7 @@ def test_predicated_loads_of_16_bytes_leave_what_is_out_of_bounds(library: Libra
     rows, n = np.arange(96, dtype=f32), 52
     for sanitizers in ((), ("address", "undefined")):
         end = launch(
-            library(source, "scaled", sanitizers),
+            library(source, ("scaled",), sanitizers),
             *(("c_float", 96), ("c_float", rows[:n].tolist()), ("c_int", [n])),
             block=(24, 1, 1),
             environment=preload(sanitizers),
@@ -378,7 +368,7 @@ def test_mma_of_copied_tiles(library: Library, dtype: str, depth: int) -> None:
     words = [[int(x) for x in part.flatten().view(u32)] for part in (a, b)]
     for order in (0, 1, 7):
         end = launch(
-            library(mma_source(), f"tile_{dtype}_{depth}"),
+            library(mma_source(), (f"tile_{dtype}_{depth}",)),
             *(("c_float", 128), ("c_uint32", words[0]), ("c_uint32", words[1])),
             order=order,
         )
@@ -390,7 +380,7 @@ def test_an_mbarrier_of_inline_ptx_lets_a_bulk_copy_land(library: Library) -> No
     source = (DATA / "inline_mma.cu").read_text("utf-8")
     for order in (0, 1, 7):
         end = launch(
-            library(source, "landed"), ("c_float", 64), ("c_float", list(range(64))), order=order
+            library(source, ("landed",)), ("c_float", 64), ("c_float", list(range(64))), order=order
         )
         assert (end.code, end.buffers[0]) == (0, [2.0 * i for i in range(64)]), end.message
 

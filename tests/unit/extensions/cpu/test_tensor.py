@@ -11,12 +11,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from host_programs import cubins
 
 from tests.support.host_launch import Launched, launch
-from tuner.compiler.base import CompileRequest
-from tuner.compiler.cache import Cache
 from tuner.extensions.cpu.child import LaunchEnd
-from tuner.extensions.cpu.compiler import HostCompiler, preload
+from tuner.extensions.cpu.compiler import preload
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -47,20 +46,15 @@ Library = Callable[..., bytes]
 
 @pytest.fixture(scope="module")
 def library() -> Iterator[Library]:
-    store = Cache()
-    compilers: list[HostCompiler] = []
+    with cubins() as compile_kernels:
 
-    @cache
-    def compiled(file: str, kernels: tuple[str, ...], sanitizers: tuple[str, ...] = ()) -> bytes:
-        compilers.append(HostCompiler(sanitizers=sanitizers, cache=store))
-        request = CompileRequest((DATA / file).read_text("utf-8"), kernels, "sm_90a")
-        result = compilers[-1].submit(request).result()
-        assert result.ok, result.error
-        return result.cubin
+        @cache
+        def compiled(
+            file: str, kernels: tuple[str, ...], sanitizers: tuple[str, ...] = ()
+        ) -> bytes:
+            return compile_kernels((DATA / file).read_text("utf-8"), kernels, sanitizers)
 
-    yield compiled
-    for one in compilers:
-        one.close()
+        yield compiled
 
 
 @pytest.fixture(scope="module")
