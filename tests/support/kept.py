@@ -83,7 +83,9 @@ def build(
         check=False,
     )
     if done.returncode:
-        raise subprocess.CalledProcessError(done.returncode, words, done.stdout)
+        failure = subprocess.CalledProcessError(done.returncode, words, done.stdout)
+        failure.add_note(done.stdout[-8000:])
+        raise failure
     (folder / SAID).write_text(done.stdout, encoding="utf-8")
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
