@@ -39,13 +39,13 @@ REFUSED: Mapping[Capability, Callable[[Device, Program], object]] = {
 class DeviceContract:
     """Subclasses give the fixtures `device`, `working` (two programs or more) and `failing`."""
 
-    @pytest.mark.parametrize("capability", REFUSED)
+    @pytest.mark.parametrize("asked", REFUSED)
     def test_what_it_cannot_do_is_an_error(
-        self, device: Device, working: list[Program], capability: Capability
+        self, device: Device, working: list[Program], asked: Capability
     ) -> None:
-        if capability not in device.capabilities:
+        if asked not in device.capabilities:
             with pytest.raises(DeviceError):
-                REFUSED[capability](device, working[0])
+                REFUSED[asked](device, working[0])
 
     def test_it_names_hardware_that_is_known(self, device: Device) -> None:
         info = device.info
