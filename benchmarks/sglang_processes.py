@@ -155,9 +155,12 @@ def main() -> None:
     if asked.out.exists():
         processes += json.loads(asked.out.read_text(encoding="utf-8"))["processes"]
     environment = {"gpu": gpu_state(), "packages": versions(PACKAGES)}
-    for number in range(len(processes) // len(modes), asked.processes):
+    result: dict[str, Any] = {"steps": summarize_steps(modes, processes)}
+    for number in range(asked.processes):
         # Forwards, then backwards: a drift of the machine falls on all of them.
         for mode in list(modes)[:: 1 if number % 2 == 0 else -1]:
+            if sum(one["mode"] == mode for one in processes) > number:
+                continue
             processes.append({"mode": mode, **run_process(modes[mode], asked)})
             print(json.dumps(processes[-1]), flush=True)
             environment["gpu_after"] = gpu_state()
