@@ -44,12 +44,14 @@ def section(content: Json) -> Iterator[str]:
     yield "| batch | SGLang | with | step | over SGLang | asked | processes |"
     yield "|---|---|---|---|---|---|---|"
     steady = steady_steps(content)
-    for batch, modes in steady.items():
+    for batch, modes in content["steps"].items():
         yield from _rows(batch, modes)
     for batch in content["steps"].keys() - steady.keys():
         every = [us for runs in _runs_us(content, batch) for us in runs]
-        between = f"{min(every):,.0f} to {max(every):,.0f} us"
-        yield f"| {batch} | single runs {between} | | | too noisy to say | | |"
+        yield (
+            f"\nAt {batch} single runs of a process are {min(every):,.0f} to {max(every):,.0f} us; "
+            "its median is what is compared."
+        )
     yield from predictions(content["model"], steady)
     yield "\n`benchmarks/sglang_processes.py`, `benchmarks/results/h200/sglang_processes.json`.\n"
 
@@ -214,17 +216,19 @@ def _why_predictions_miss(costs: Mapping[str, Mapping[str, Json]]) -> str:
 
 
 def in_short(content: Json) -> str:
-    """Tell the steps' speedups in a sentence for each plugin."""
-    said = []
+    """Tell the steps' speedups in a sentence for each plugin, and where it loses."""
+    said, lost = [], []
     for mode, what in CONTENTS.items():
-        found = ", ".join(
-            f"{modes[mode]['speedup']:.3f}x at {batch}"
-            for batch, modes in steady_steps(content).items()
-        )
-        said.append(f"{found} with {what}")
-    least = min(len(one["processes_us"]) for one in steady_steps(content)["1"].values())
+        found = {batch: modes[mode]["speedup"] for batch, modes in content["steps"].items()}
+        won = ", ".join(f"{one:.3f}x at {batch}" for batch, one in found.items() if one >= 1)
+        said.append(f"{won} with {what}")
+        lost += [f"{one:.3f}x at {batch} with {what}" for batch, one in found.items() if one < 1]
+    counts = {
+        len(one["processes_us"]) for modes in content["steps"].values() for one in modes.values()
+    }
     return (
         f"In SGLang, through `sgl.Engine` with a plugin: a decode step of {content['model']} with "
         f"{content['context']:,} tokens before gets faster by {'; by '.join(said)} (batch size; "
-        f"medians over {least} or more processes of each)."
+        f"medians over {' or '.join(map(str, sorted(counts)))} processes of each)."
+        + (f" It loses elsewhere: {'; '.join(lost)}." if lost else "")
     )
