@@ -224,11 +224,15 @@ class Prepared:
     twin: tuple[Prepared, Patch] | None = None  # slightly other inputs, and how they differ
     uses: int = 0
     told: str = ""  # what a verdict calls the kind, where that says too much
+    # Of outputs whose tolerance is measured: what a rounding is of each element, and which outputs
+    # hold nothing that rounding changes.
+    scales: Mapping[str, Array] = field(default_factory=dict)
+    copied: frozenset[str] = frozenset()
 
     @property
     def size_bytes(self) -> int:
         held = (self, self.twin[0]) if self.twin else (self,)
-        kept = [values for one in held for values in (one.inputs, one.reference or {})]
+        kept = [values for one in held for values in (one.inputs, one.reference or {}, one.scales)]
         arrays = (array for values in kept for array in values.values())
         # A twin shares what it does not change: the weights of a layer are most of its inputs.
         return sum(int(array.nbytes) for array in {id(a): a for a in arrays}.values())

@@ -24,6 +24,7 @@ from tuner.device.torch_reference import (
     require_torch,
     tensor_of,
 )
+from tuner.device.verify.accuracy import Leeway
 from tuner.device.verify.outputs import compare
 from tuner.model.errors import KernelError
 from tuner.model.kernel import FLOAT_DTYPES, Argument, KernelSpec
@@ -285,6 +286,7 @@ class _Judged:
             a.name: a for a in spec.arguments if a.role in ("input", "inout") and not a.is_scalar
         }
         self._scalars = {a.name: a.value for a in spec.arguments if a.value is not None}
+        self._leeway = Leeway(spec)
         self.replaced = False
 
     def compute(
@@ -347,15 +349,24 @@ class _Judged:
         except RuntimeError:  # what PyTorch itself refuses
             return False
         outputs = self._results.outputs
-        continuous = [one for one in outputs if one.dtype in FLOAT_DTYPES]
-        pairs = [(one, own) for one in outputs] + [(one, near) for one in continuous]
+        tolerances = self._spec.tolerances
+        stated = [one for one in outputs if not tolerances[one.name].measured]
+        continuous = [one for one in stated if one.dtype in FLOAT_DTYPES]
+        pairs = [(one, own) for one in stated] + [(one, near) for one in continuous]
         with np.errstate(all="ignore"):
-            return all(
+            right = all(
                 compare(
                     *(xp, encode(xp, found[one.name], one.dtype), exact[one.name], one.dtype),
-                    self._spec.tolerances[one.name],
+                    tolerances[one.name],
                 ).passed
                 for one, found in pairs
+            )
+            measured = (one for one in outputs if tolerances[one.name].measured)
+            return right and all(
+                self._leeway.is_fair(
+                    *(xp, one.dtype, exact[one.name], own[one.name], near[one.name])
+                )
+                for one in measured
             )
 
 

@@ -42,6 +42,8 @@ DTYPE_BYTES: dict[str, int] = {
     "float8_e5m2": 1,
 }
 FLOAT_DTYPES = frozenset(name for name in DTYPE_BYTES if "float" in name)
+# Those whose rounding is small beside what they hold: of 8 bits codes are counted.
+MEASURED_DTYPES = frozenset(name for name in FLOAT_DTYPES if not name.startswith("float8"))
 
 # A config whose scratch is larger is over a limit: no operator is worth it, and it has to be timed
 # beside copies of itself.
@@ -228,12 +230,14 @@ class Tolerance:
     """How far one output may be from the float64 reference.
 
     `relative` and `absolute` combine as `|out - ref| <= absolute + relative * |ref|`. `codes` is
-    the share of elements of a quantized output that may differ by one code.
+    the share of elements of a quantized output that may differ by one code. A `measured` one is
+    what the baseline's own rounding comes to, several times over (`device.verify.accuracy`).
     """
 
     relative: float = 0.0
     absolute: float = 0.0
     codes: float | None = None
+    measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,12 +127,28 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How far an output is from its reference, in roundings of its inputs (`verify.accuracy`).
+
+    `block` is the largest mean over neighbours, `element` the largest of single elements.
+    """
+
+    block: float = 0.0
+    element: float = 0.0
+
+    def joined(self, other: Accuracy) -> Accuracy:
+        """Take the larger of both."""
+        return Accuracy(max(self.block, other.block), max(self.element, other.element))
+
+
+@dataclass(frozen=True, slots=True)
 class Correctness:
     """The verdict of one verification, with the worst error seen per output.
 
     `errors` are in units of the tolerance: above 1 fails. `bits` is a digest of all outputs that
     are to be deterministic, for inputs that every config of a workload gets alike
     (`inputs.same_seed`): configs with equal ones are of one class. "" where nobody looked.
+    `accuracy` is of outputs whose tolerance is measured.
     """
 
     passed: bool
@@ -140,6 +156,7 @@ class Correctness:
     errors: tuple[tuple[str, float], ...] = ()
     reason: str = ""
     bits: str = ""
+    accuracy: tuple[tuple[str, Accuracy], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from tuner.model.kernel import (
     DTYPE_BYTES,
     FILLS,
     FLOAT_DTYPES,
+    MEASURED_DTYPES,
     PYTHON_OPTION,
     WHOLE_FILLS,
     Argument,
@@ -42,7 +43,7 @@ from tuner.space.choices import (
     search_space,
 )
 from tuner.space.launches import check_maps, check_taken, read_launch
-from tuner.space.schema import LARGEST, ArgumentModel, SpaceModel, validate_space
+from tuner.space.schema import LARGEST, ArgumentModel, SpaceModel, ToleranceModel, validate_space
 from tuner.space.surroundings import check_sizes, surroundings
 from tuner.space.torch_text import torch_text
 from tuner.space.yaml import Document, read
@@ -387,24 +388,31 @@ def _workloads(
 def _tolerances(
     document: Document, model: SpaceModel, arguments: tuple[Argument, ...]
 ) -> dict[str, Tolerance]:
-    outputs = [a.name for a in arguments if a.role in ("output", "inout")]
+    outputs = {a.name: a.dtype for a in arguments if a.role in ("output", "inout")}
     for name, item in model.tolerance.items():
         if name not in outputs:
             remedy = f"outputs: {', '.join(outputs)}"
             raise document.error(f"`{name}` is not an output", "tolerance", name, remedy=remedy)
         if not item.model_fields_set:
-            remedy = "write {relative: 4.0e-3}, or {absolute: 0} for an exact output"
+            remedy = "write measured, {relative: 4.0e-3}, or {absolute: 0} for an exact output"
             message = f"the tolerance of `{name}` is empty"
             raise document.error(message, "tolerance", name, remedy=remedy)
-    missing = [name for name in outputs if name not in model.tolerance]
-    if missing:
-        remedy = f"add `{missing[0]}: {{relative: 4.0e-3}}`"
-        message = f"no tolerance for the output `{missing[0]}`"
-        raise document.error(message, "tolerance", remedy=remedy)
-    return {
-        name: Tolerance(item.relative or 0.0, item.absolute or 0.0, item.codes)
-        for name, item in model.tolerance.items()
-    }
+        if item.measured and outputs[name] not in MEASURED_DTYPES:
+            message = f"the tolerance of `{name}`, {outputs[name]}, cannot be measured"
+            remedy = "write {codes: 0.02}" if "float" in outputs[name] else "write {absolute: 0}"
+            raise document.error(message, "tolerance", name, remedy=remedy)
+    quantized = (name for name, dtype in outputs.items() if dtype.startswith("float8"))
+    for name in quantized:
+        if name not in model.tolerance:
+            message = f"no tolerance for the output `{name}` of 8 bits"
+            raise document.error(message, "tolerance", remedy=f"add `{name}: {{codes: 0.02}}`")
+    return {n: _tolerance(model.tolerance.get(n), dtype) for n, dtype in outputs.items()}
+
+
+def _tolerance(item: ToleranceModel | None, dtype: str) -> Tolerance:
+    if item is None or item.measured:  # whole numbers are exact
+        return Tolerance(measured=dtype in MEASURED_DTYPES)
+    return Tolerance(item.relative or 0.0, item.absolute or 0.0, item.codes)
 
 
 def _sum_moved_bytes(arguments: Sequence[Argument]) -> Expression:

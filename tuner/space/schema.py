@@ -6,8 +6,17 @@ from difflib import get_close_matches
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from tuner.model.errors import SpaceError
 from tuner.model.kernel import FILLS
@@ -17,6 +26,8 @@ Model = TypeVar("Model", bound=BaseModel)
 VERSION = 1
 # More would be a search of their own.
 MOST_SUGGESTIONS = 64
+# How a tolerance is written that the baseline's rounding decides.
+MEASURED = "measured"
 # What keys were called before, for those who have such a file.
 _RENAMED = {"traffic": "min_bytes", "boundary": "edge_cases", "programmatic": "pdl"}
 
@@ -222,6 +233,20 @@ class ToleranceModel(StrictModel):
     codes: Share | None = Field(
         default=None, description="a share of the elements from 0 to 1, `0.01`"
     )
+    measured: Literal[True] | None = Field(
+        default=None, description="true, or `measured` in place of all of it"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_word(cls, value: Any) -> Any:
+        return {"measured": True} if value == MEASURED else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [{"const": MEASURED, "type": "string"}, handler(core_schema)]}
 
 
 class SpaceModel(StrictModel):
@@ -291,7 +316,8 @@ class SpaceModel(StrictModel):
     )
     limits: LimitsModel = Field(default=LimitsModel(), description="limits, `{max_registers: 128}`")
     tolerance: dict[str, ToleranceModel] = Field(
-        description="an entry for every output, `{out: {relative: 4.0e-3}}`"
+        default={},
+        description="how far outputs may be off, `{out: measured}` or `{out: {relative: 4.0e-3}}`",
     )
     include: list[str] = Field(default=[], description="a list of folders from this file's folder")
     options: list[str] = Field(

@@ -25,6 +25,7 @@ from tuner.model.errors import SessionError
 from tuner.model.kernel import Workload
 from tuner.model.trial import (
     INITIAL,
+    Accuracy,
     Comparison,
     Correctness,
     Energy,
@@ -65,7 +66,12 @@ MEASUREMENT = Measurement((10.25, 10.125, 9.0000001, 1 / 3), 20, 4, True, 1.25)
 RESOURCES = Resources(40, 8, 4, 1024, 16, 2, "insufficient register resources", 48, 12, 512)
 OCCUPANCY = Occupancy(0.75, 6, "registers")
 CORRECTNESS = Correctness(
-    False, ("normal", "x3"), (("out", 1.5), ("scale", float("inf"))), "out", "0f"
+    False,
+    ("normal", "x3"),
+    (("out", 1.5), ("scale", float("inf"))),
+    "out",
+    "0f",
+    accuracy=(("out", Accuracy(2.5, 40.0)),),
 )
 TRIAL = Trial(
     candidate="base",

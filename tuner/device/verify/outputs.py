@@ -21,7 +21,7 @@ from tuner.device.encoding import (
     storage_dtype,
 )
 from tuner.model.kernel import FLOAT_DTYPES, Tolerance
-from tuner.model.trial import Correctness
+from tuner.model.trial import Accuracy, Correctness
 
 ZEROS_SAMPLE = 1 << 20
 # Four roundings of float32, relative: so close to the middle between two codes, a product with an
@@ -60,8 +60,10 @@ class Verdict:
 
 
 def can_look_judge(dtype: str, tolerance: Tolerance) -> bool:
-    """Tell whether `look` can judge an output: all but codes of more than 8 bits."""
-    return tolerance.codes is None or storage_dtype(dtype).itemsize == 1
+    """Tell whether `look` can judge an output: codes of 8 bits, and tolerances that are stated."""
+    return not tolerance.measured and (
+        tolerance.codes is None or storage_dtype(dtype).itemsize == 1
+    )
 
 
 def compare(xp: Any, raw: Array, reference: Array, dtype: str, tolerance: Tolerance) -> Verdict:
@@ -117,11 +119,11 @@ def _errors(xp: Any, raw: Array, reference: Array, dtype: str, tolerance: Tolera
     else:
         error = xp.abs(out - reference) / xp.maximum(allowed, 1e-300)
     if dtype in FLOAT_DTYPES:
-        error = xp.where(_same_overflow(xp, out, reference, dtype), 0.0, error)
+        error = xp.where(same_overflow(xp, out, reference, dtype), 0.0, error)
     return xp.where(xp.isnan(error), xp.inf, error)
 
 
-def _same_overflow(xp: Any, out: Array, reference: Array, dtype: str) -> Array:
+def same_overflow(xp: Any, out: Array, reference: Array, dtype: str) -> Array:
     """Whether both are NaN, or both so large that rounding decides between number and infinity."""
     largest = LARGEST[dtype]
     both_nan = xp.isnan(out) & xp.isnan(reference)
@@ -395,10 +397,13 @@ def merge_passes(verdicts: Sequence[Correctness]) -> Correctness:
     """Merge verdicts that all passed: every kind of input, and the largest errors."""
     worst: dict[str, float] = {}
     kinds: dict[str, None] = {}
+    accuracy: dict[str, Accuracy] = {}
     for verdict in verdicts:
         kinds |= dict.fromkeys(verdict.input_kinds)
         worst |= {name: max(error, worst.get(name, 0.0)) for name, error in verdict.errors}
-    return Correctness(True, tuple(kinds), tuple(worst.items()))
+        accuracy |= {n: one.joined(accuracy.get(n, one)) for n, one in verdict.accuracy}
+    measured = tuple(accuracy.items())
+    return Correctness(True, tuple(kinds), tuple(worst.items()), accuracy=measured)
 
 
 def merge_peer_verdicts(verdicts: Sequence[Correctness]) -> Correctness:

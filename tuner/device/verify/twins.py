@@ -11,6 +11,7 @@ import numpy as np
 from tuner.device.encoding import Array, encode, storage_dtype
 from tuner.device.inputs import Prepared, draw_values, generator, round_to_dtype
 from tuner.device.layout import UNCHANGED, Layout, Patch, Slot
+from tuner.device.verify.accuracy import Leeway
 from tuner.device.verify.outputs import compare
 from tuner.model.kernel import KernelSpec
 
@@ -21,12 +22,16 @@ MOST_PATCHED = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Twins:
-    """Draw twins of inputs of one layout; `refer` computes the reference of inputs, once."""
+    """Draw twins of inputs of one layout; `refer` computes the reference of inputs, once.
+
+    `leeway` judges the outputs whose tolerance is measured.
+    """
 
     xp: Any
     spec: KernelSpec
     layout: Layout
     refer: Callable[[Prepared], None]
+    leeway: Leeway
 
     def of(self, before: Prepared, seed: int) -> tuple[Prepared, Patch] | None:
         """Draw inputs with as few other numbers as make other outputs, and say how they differ.
@@ -85,6 +90,10 @@ class Twins:
                 old, new = (one.reference[slot.name] for one in (before, after) if one.reference)
                 stored = encode(self.xp, old, slot.dtype)
                 tolerance = self.spec.tolerances[slot.name]
-                if not compare(self.xp, stored, new, slot.dtype, tolerance).passed:
+                if slot.name in self.leeway:
+                    other = self.leeway.tells(self.xp, stored, after, slot.name, slot.dtype)
+                else:
+                    other = not compare(self.xp, stored, new, slot.dtype, tolerance).passed
+                if other:
                     return True
         return False

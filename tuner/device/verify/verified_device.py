@@ -25,6 +25,7 @@ from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, lay_out
 from tuner.device.timing import SEARCH, WALL_RATIO, Stretch, draws, draws_in, stretches_of
 from tuner.device.verify.outputs import merge_passes, merge_peer_verdicts
 from tuner.device.verify.restarting_worker import Judge, RestartingWorker, Rows, RunFailedError
+from tuner.device.verify.verifier import Whose
 from tuner.model.errors import DeviceError, OutOfMemory, WorkerError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Correctness, Status
@@ -314,7 +315,7 @@ class VerifiedDevice(Device):
         """Verify what it makes of one set of inputs; of `normal` ones twice, for equal bits."""
         known = self._ask("prepare", program.workload, kind, seed)
         said = self._run_with_reference(program, next(orders), known, nan=kind != NONFINITE)
-        verdict: Correctness = self._ask("check", kind == NORMAL)
+        verdict: Correctness = self._ask("check", kind == NORMAL, None, whose_is(program))
         if verdict.passed and kind == NORMAL:
             self._ask("poison")
             said = self._run_once(program, next(orders))
@@ -349,7 +350,7 @@ class VerifiedDevice(Device):
             seed = self._shared_seed(program.workload, kind)
             known = self._ask("prepare", program.workload, kind, seed, True)
             said = self._run_with_reference(program, order, known, nan=kind != NONFINITE)
-            verdict: Correctness = self._ask("check", False, None, True)
+            verdict: Correctness = self._ask("check", False, None, "peer")
             if not verdict.passed and kind in ORDINARY:
                 self._note_told(program.workload)
                 return replace(verdict, reason=verdict.reason + said)
@@ -386,9 +387,10 @@ class VerifiedDevice(Device):
         """Make what verifies a timed call's result and notes a fault of a program in `faults`."""
 
         def judge(index: int, variant: int, repeats: bool) -> None:
-            peer = bool(programs[index].peer)
             with spent_on(VERDICTS):
-                verdict: Correctness = self._call("check", False, variant, peer)
+                verdict: Correctness = self._call(
+                    "check", False, variant, whose_is(programs[index])
+                )
             fault = verdict.reason or ("" if repeats else DIFFERS)
             # What is wrong says more than that something is.
             if fault and faults.get(index, DIFFERS) == DIFFERS:
@@ -404,7 +406,7 @@ class VerifiedDevice(Device):
         self._ask("touch" if anew else "poison")
         with spent_on(RUNS):
             self._runner.rerun(program)
-        verdict: Correctness = self._ask("check", False, None, bool(program.peer))
+        verdict: Correctness = self._ask("check", False, None, whose_is(program))
         return verdict
 
     def _ask(self, method: str, *arguments: Any) -> Any:
@@ -464,6 +466,13 @@ class VerifiedDevice(Device):
         except MemoryError:
             return False
         return True
+
+
+def whose_is(program: Program) -> Whose:
+    """Tell what a verdict is of."""
+    if program.peer:
+        return "peer"
+    return "baseline" if program.config is None else "config"
 
 
 def fresh_seed() -> int:

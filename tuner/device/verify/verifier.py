@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -30,12 +30,21 @@ from tuner.device.reference import (
     require_dict,
     returning,
 )
+from tuner.device.verify.accuracy import Leeway
 from tuner.device.verify.bits import digest
-from tuner.device.verify.outputs import Output, can_look_judge, compare, look, zeros_pass
+from tuner.device.verify.outputs import (
+    Output,
+    Verdict,
+    can_look_judge,
+    compare,
+    look,
+    zeros_pass,
+)
+from tuner.device.verify.streaming import streaming_gbps
 from tuner.device.verify.twins import Twins
 from tuner.model.errors import KernelError
 from tuner.model.kernel import COUPLED_FILLS, KernelSpec, Workload
-from tuner.model.trial import Correctness
+from tuner.model.trial import Accuracy, Correctness
 
 # What a verdict says behind a kind of input that a problem has none of: PyTorch is wrong on it.
 ORDINARY_INSTEAD = " (ordinary ones in its place)"
@@ -44,8 +53,7 @@ ORDINARY_INSTEAD = " (ordinary ones in its place)"
 PEER_TOLERANCES = 8.0
 # Of what may be kept, for the inputs that all configs get: else they are drawn again each time.
 SAME_SHARE = 0.25
-PROBE_BYTES = 1 << 29
-PROBE_REPEATS = 20
+Whose = Literal["config", "baseline", "peer"]
 
 
 class HostMemory:
@@ -91,6 +99,7 @@ class Verifier:
         self._memory, self._xp = memory, memory.xp
         self._spec, self._operators = spec, dict(operators)
         self._reference = reference_of(spec)
+        self._leeway = Leeway(spec)
         self._arena: Arena | None = None
         self._prepared: Prepared | None = None
         self._variants: tuple[Prepared, ...] = ()
@@ -214,7 +223,7 @@ class Verifier:
     def _drawn_twin(self, before: Prepared) -> tuple[Prepared, Patch]:
         """Draw slightly other inputs; all are drawn anew where few other numbers never show."""
         seed = before.seed + 1
-        twins = Twins(self._xp, self._spec, self._layout, self._refer)
+        twins = Twins(self._xp, self._spec, self._layout, self._refer, self._leeway)
         found = twins.of(before, seed)
         return found or (self._drawn(before.workload, before.kind, seed), UNCHANGED)
 
@@ -230,30 +239,35 @@ class Verifier:
             slot.name: decode(self._xp, prepared.inputs[slot.name], slot.dtype)
             for slot in self._layout.with_role("input", "inout")
         }
+        prepared.reference = self._computed(prepared.workload, decoded)
+        if self._leeway:
+            compute = partial(self._computed, prepared.workload)
+            self._leeway.find_scales(self._xp, prepared, decoded, compute)
+        self._memory.synchronize()
+
+    def _computed(self, workload: Workload, inputs: Mapping[str, Array]) -> dict[str, Array]:
         # An overflow to infinity is an answer like others, and NumPy would print a warning of it.
         quiet = np.errstate(all="ignore")
-        with quiet, blamed_on(self._spec.reference, f"fails on {prepared.workload}"):
-            computed = self._reference.compute(
-                self._xp, decoded, prepared.workload.values, **self._operators
-            )
+        with quiet, blamed_on(self._spec.reference, f"fails on {workload}"):
+            computed = self._reference.compute(self._xp, inputs, workload.values, **self._operators)
             require_dict(self._spec.reference, "reference", computed, self._outputs())
-            prepared.reference = {
+            return {
                 name: self._xp.ascontiguousarray(values, dtype=self._xp.float64)
                 for name, values in computed.items()
             }
-        self._memory.synchronize()
 
     def check(
-        self, keep: bool = False, variant: int | None = None, peer: bool = False
+        self, keep: bool = False, variant: int | None = None, whose: Whose = "config"
     ) -> Correctness:
         """Verify the outputs in the arena; `keep` them for `check_again`.
 
         `variant` says which of the inputs of `alternate` they were computed from. A `peer` may
-        leave what production does not read, and round as it is used to (`PEER_TOLERANCES`).
+        leave what production does not read, and round as it is used to (`PEER_TOLERANCES`); the
+        `baseline` shows how accurate others have to be, where a tolerance is measured.
         """
         if variant is not None:
             self._prepared = self._variants[variant]
-        verdict = self._checked(peer=peer)
+        verdict = self._checked(whose=whose)
         if keep:
             outputs = self._layout.with_role("output", "inout")
             self._current.first_output = {slot.name: self._view(slot).copy() for slot in outputs}
@@ -288,24 +302,7 @@ class Verifier:
         return digest(self._xp, repeating)
 
     def streaming_gbps(self) -> float:
-        """Measure the rate of reading two large arrays and writing one, in GB/s."""
-        cupy = self._xp
-
-        def rate(dtype: str) -> float:
-            count = PROBE_BYTES // cupy.dtype(dtype).itemsize
-            a, b, c = (cupy.ones(count, dtype) for _ in range(3))
-            times = []
-            for _ in range(PROBE_REPEATS):
-                start, stop = cupy.cuda.Event(), cupy.cuda.Event()
-                start.record()
-                cupy.add(a, b, out=c)
-                stop.record()
-                stop.synchronize()
-                times.append(cupy.cuda.get_elapsed_time(start, stop))
-            return 3 * PROBE_BYTES / float(np.median(times[3:])) / 1e6
-
-        # 8 or 16 bytes an access: which of them is better depends on the GPU.
-        return max(map(rate, ("float64", "complex128")))
+        return streaming_gbps(self._xp)
 
     def _use(self, prepared: Prepared) -> None:
         for slot in self._layout.with_role("input"):
@@ -341,32 +338,51 @@ class Verifier:
         told = f"{kind}{ORDINARY_INSTEAD}" if self._reference.replaced() else kind
         return Prepared(workload, kind, seed, inputs, given=frozenset(coupled), told=told)
 
-    def _checked(self, then: Callable[[], str] = lambda: "", *, peer: bool = False) -> Correctness:
+    def _checked(
+        self, then: Callable[[], str] = lambda: "", *, whose: Whose = "config"
+    ) -> Correctness:
         self._memory.pull()
         self.compute_reference()
         kind, seed = self._current.told or self._current.kind, self._current.seed
         # NumPy would warn of what wrong outputs hold; the verdict says it.
         with np.errstate(all="ignore"):
-            errors, reason = self._compared(peer)
+            errors, accuracy, reason = self._compared(whose)
         if reason := reason or then():
             reason = f"with inputs '{kind}' (seed {seed}): {reason}"
-        return Correctness(not reason, (kind,), errors, reason)
+            accuracy = ()
+        return Correctness(not reason, (kind,), errors, reason, accuracy=accuracy)
 
-    def _compared(self, peer: bool) -> tuple[tuple[tuple[str, float], ...], str]:
+    def _compared(
+        self, whose: Whose
+    ) -> tuple[tuple[tuple[str, float], ...], tuple[tuple[str, Accuracy], ...], str]:
         outputs = self._layout.with_role("output", "inout")
         expected = {slot.name: self._expect_output(slot) for slot in outputs}
-        stored = self._collect_outputs(outputs, peer)
+        stored = self._collect_outputs(outputs, whose == "peer")
         if errors := self._all_right(outputs, stored, expected):
-            return errors, ""
-        reason = self._changed_elsewhere()
+            return errors, (), ""
+        reason, accuracy = self._changed_elsewhere(), dict[str, Accuracy]()
         for slot in outputs:
-            name, tolerance = slot.name, self._spec.tolerances[slot.name]
-            verdict = compare(self._xp, stored[name], expected[name], slot.dtype, tolerance)
+            name, more = slot.name, ""
+            if name in self._leeway:
+                verdict, accuracy[name], more = self._measured(slot, stored[name], whose)
+            else:
+                tolerance = self._spec.tolerances[name]
+                verdict = compare(self._xp, stored[name], expected[name], slot.dtype, tolerance)
             errors = (*errors, (name, verdict.error))
-            passed = verdict.passed or (peer and verdict.error <= PEER_TOLERANCES)
+            passed = verdict.passed or (whose == "peer" and verdict.error <= PEER_TOLERANCES)
             if not passed and not reason:
-                reason = verdict.describe(name, slot.shape)
-        return errors, reason
+                reason = verdict.describe(name, slot.shape) + more
+        return errors, tuple(accuracy.items()), reason
+
+    def _measured(self, slot: Slot, stored: Array, whose: Whose) -> tuple[Verdict, Accuracy, str]:
+        """Judge an output by the baseline's own accuracy; the last part says how far off it is."""
+        workload, is_baseline = self._current.workload, whose == "baseline"
+        asked = (self._xp, stored, self._current, slot.name, slot.dtype)
+        verdict, found = self._leeway.judge(*asked, baseline=is_baseline)
+        if verdict.passed:
+            return verdict, found, ""
+        said = self._leeway.explain(slot.name, found, workload, baseline=is_baseline)
+        return verdict, found, f": {said}"
 
     def _all_right(
         self, outputs: Sequence[Slot], stored: Mapping[str, Array], expected: Mapping[str, Array]
@@ -399,8 +415,12 @@ class Verifier:
             raise misfit(self._spec.reference, "reference", wrong, remedy)
         if prepared.kind != NORMAL or slot.name in prepared.telling:
             return expected
-        tolerance = self._spec.tolerances[slot.name]
-        if zeros_pass(self._xp, self._view(slot), expected, slot.dtype, tolerance):
+        if slot.name in self._leeway:
+            passing = self._leeway.zeros_pass(self._xp, prepared, slot.name)
+        else:
+            tolerance = self._spec.tolerances[slot.name]
+            passing = zeros_pass(self._xp, self._view(slot), expected, slot.dtype, tolerance)
+        if passing:
             raise KernelError(
                 f"the tolerance of {slot.name!r} is so wide that zeros would pass for most of it",
                 path=self._spec.path,

@@ -37,10 +37,7 @@ _FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
 
 @dataclass(frozen=True, slots=True)
 class DraftArgument:
-    """One argument as far as it is known; `role` is None for a scalar, the others if unknown.
-
-    `scale` is the usual size of an output's elements.
-    """
+    """One argument as far as it is known; `role` is None for a scalar, the others if unknown."""
 
     parameter: KernelParameter
     dtype: str | None
@@ -51,7 +48,6 @@ class DraftArgument:
     origin: str = ""
     fill: str = ""
     extreme: str = ""
-    scale: float | None = None
     deterministic: bool = True
 
     @property

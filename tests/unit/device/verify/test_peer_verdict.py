@@ -26,7 +26,7 @@ class Judge:
     def __init__(self, wrong: Iterable[str], error: float) -> None:
         self.wrong, self.error = tuple(wrong), error
         self.kinds: list[str] = []
-        self.as_peer: list[bool] = []
+        self.as_peer: list[str] = []
 
     def call(self, method: str, *arguments: Any, timeout_s: float) -> Any:
         if method == "open_arena":
@@ -67,7 +67,7 @@ def test_one_that_is_always_right_has_nothing_told(verified: Verified) -> None:
     assert (outcome.status, outcome.reason) == (Status.CORRECT, "")
     assert set(judge.kinds) == set(INPUT_KINDS)
     assert judge.kinds[-1] == NORMAL, "whose inputs are timed"
-    assert judge.as_peer == [True] * len(INPUT_KINDS)
+    assert judge.as_peer == ["peer"] * len(INPUT_KINDS)
 
 
 def test_what_it_fails_besides_is_told(verified: Verified) -> None:

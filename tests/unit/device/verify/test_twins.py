@@ -11,6 +11,7 @@ from tuner.device.encoding import Array, decode
 from tuner.device.inputs import NORMAL, Prepared, round_to_dtype
 from tuner.device.layout import UNCHANGED, lay_out
 from tuner.device.verify import twins
+from tuner.device.verify.accuracy import Leeway
 from tuner.device.verify.twins import Twins
 from tuner.model.kernel import KernelSpec, Workload
 
@@ -29,7 +30,7 @@ class Bench:
     def __init__(self, spec: KernelSpec, outputs: Callable[[Array, Array], Array]) -> None:
         self.layout = lay_out(spec, WORKLOAD.values)
         self.outputs, self.referred = outputs, 0
-        self.twins = Twins(np, spec, self.layout, self.refer)
+        self.twins = Twins(np, spec, self.layout, self.refer, Leeway(spec))
 
     def refer(self, prepared: Prepared) -> None:
         if prepared.reference is None:

@@ -326,11 +326,11 @@ def test_a_peer_may_round_a_little_otherwise_and_nobody_else(bench: Bench) -> No
 
     near, far = scaled(1.02), scaled(1.3)
     assert not bench.checked(near).passed
-    near_verdict = bench.verifier.check(peer=True)
+    near_verdict = bench.verifier.check(whose="peer")
     assert near_verdict.passed
     assert 1.0 < near_verdict.errors[0][1] <= PEER_TOLERANCES
     assert not bench.checked(far).passed
-    assert not bench.verifier.check(peer=True).passed
+    assert not bench.verifier.check(whose="peer").passed
 
 
 def test_what_production_never_reads_counts_for_kernels_only(make_spec: MakeSpec) -> None:
@@ -343,9 +343,9 @@ def unread(xp, outputs, axes):
     doubled = 'def reference(xp, inputs, axes):\n    y = 2.0 * inputs["x"]\n    y[-1] = 0.0\n'
     bench = Bench(make_spec(*ARGUMENTS, reference=doubled + '    return {"y": y}\n' + unread))
     assert not bench.checked(bench.double).passed
-    assert bench.verifier.check(peer=True).passed
+    assert bench.verifier.check(whose="peer").passed
     bench.stored("y")[0] = 0
-    assert not bench.verifier.check(peer=True).passed
+    assert not bench.verifier.check(whose="peer").passed
 
 
 def test_what_is_in_the_arena_is_not_drawn_again_but_restored(

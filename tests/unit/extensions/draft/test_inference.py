@@ -253,17 +253,17 @@ def test_of_numbers_that_only_a_caller_knows_no_two_are_equal() -> None:
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
     [
-        ("float", "relative: 1.0e-5, absolute: 1.0e-6"),
-        ("double", "relative: 1.0e-12, absolute: 1.0e-13"),
-        ("__half", "relative: 1.0e-3, absolute: 1.0e-6"),
-        ("__nv_fp8_e4m3", "codes: 0.02"),
-        ("unsigned char", "absolute: 0"),
-        ("Packed", "relative: FILL_IN"),
+        ("float", "measured"),
+        ("double", "measured"),
+        ("__half", "measured"),
+        ("__nv_fp8_e4m3", "{codes: 0.02}"),
+        ("unsigned char", "{absolute: 0}"),
+        ("Packed", "FILL_IN"),
     ],
 )
 def test_the_tolerance_follows_from_the_dtype(dtype: str, tolerance: str) -> None:
     text = f"__global__ void k({dtype}* y, int n) {{ int i = threadIdx.x; if (i < n) y[i] = n; }}"
-    assert f"  y: {{{tolerance}}}" in snippet(text).space_yaml
+    assert f"  y: {tolerance}" in snippet(text).space_yaml
 
 
 @pytest.mark.parametrize(
@@ -446,12 +446,6 @@ SAID = {
         "void run(float* x, int rows, int cols) { k<<<rows, dim3(32, 1, 1)>>>(x, cols); }\n",
         {"x": ["shape: [rows, cols]"]},
     ),
-    "a sum over sizes that nobody states is taken for one of 128 terms": (
-        "__global__ void k(const float* x, float* y, int rows, int cols) {\n"
-        "int r = blockIdx.x; if (r < rows && threadIdx.x == 0) { float s = 0;\n"
-        "for (int c = 0; c < cols; ++c) s += x[r * cols + c]; y[r] = s; } }\n",
-        {"": ["y: {relative: 1.0e-5, absolute: 1.3e-4}"]},
-    ),
 }  # fmt: skip
 
 
@@ -479,24 +473,6 @@ def test_a_block_by_a_constant_at_most_what_the_device_takes_has_one_parameter()
     made = snippet(text + "k<<<(n + t - 1) / t, t>>>(p, p, 1.f, n); }")
     assert "block: [256]" in made.space_yaml
     assert "block_size:" not in made.space_yaml
-
-
-@pytest.mark.parametrize(("channels", "absolute"), [("c", "1.2e-3"), ("3", "2.7e-5")])
-def test_the_window_of_a_convolution_counts_among_the_terms(channels: str, absolute: str) -> None:
-    text = "__global__ void k(const float* x, const float* w, float* y, int n, int c) {\n"
-    text += "int o = blockIdx.x * blockDim.x + threadIdx.x; if (o >= n) return; float s = 0;\n"
-    text += f"for (int i = 0; i < {channels}; ++i) for (int j = 0; j < 3; ++j)\n"
-    text += "for (int m = 0; m < 3; ++m)\n"
-    text += f"s += x[(i * 3 + j) * 3 + m] * w[((o * {channels} + i) * 3 + j) * 3 + m];\n"
-    text += "y[o] = s; }\n"
-    assert f"y: {{relative: 1.0e-5, absolute: {absolute}}}" in snippet(text).space_yaml
-
-
-@pytest.mark.parametrize("use", ["t[((int)x[i]) & 255]", "t[0] * x[i] + t[7]"])
-def test_a_table_is_no_window(use: str) -> None:
-    text = "__global__ void k(const float* x, const float* t, float* y, int n) {\n"
-    text += f"int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = {use}; }}\n"
-    assert "y: {relative: 1.0e-5, absolute: 1.0e-6}" in snippet(text).space_yaml
 
 
 TAKEN_APART = """

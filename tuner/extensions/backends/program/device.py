@@ -253,7 +253,7 @@ class EvaluatorDevice(Device):
             value=value if not isinstance(value, str) else None,
             fill=f"{one.fill}({bounds})" if bounds else one.fill,
             zeroed=one.zeroed,
-            tolerance=None if tolerance is None else _tolerance(tolerance),
+            tolerance=None if tolerance is None or tolerance.measured else _tolerance(tolerance),
         )
 
 

@@ -119,9 +119,7 @@ def _misfit(
 
 def _array(parameter: KernelParameter, array: StatedArray) -> DraftArgument:
     named = replace(parameter, name=array.name)
-    return DraftArgument(
-        named, array.dtype, array.role, array.shape, fill=array.fill, scale=array.scale
-    )
+    return DraftArgument(named, array.dtype, array.role, array.shape, fill=array.fill)
 
 
 def _scalar(statement: Statement, axes: Axes, parameter: KernelParameter) -> DraftArgument:

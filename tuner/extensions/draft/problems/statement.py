@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise, product
 from math import prod
 from pathlib import Path
@@ -21,7 +21,7 @@ from tuner.model.kernel import DTYPE_BYTES
 from tuner.process.files import read_regular
 
 _MOST_TUNED = 8
-# What is run to see how large outputs are; a larger problem is left alone.
+# What is run to see that it can be; a larger problem is left alone.
 _LARGEST_RUN_BYTES = 64 << 20
 # Sizes of an axis that a definition leaves open and no workload says.
 _GUESSED = (1, 64, 4096)
@@ -29,17 +29,13 @@ _GUESSED = (1, 64, 4096)
 
 @dataclass(frozen=True, slots=True)
 class StatedArray:
-    """An input or an output; `fill` names what an input is drawn from where that is known.
-
-    `scale` is the median magnitude of an output's elements that are not 0, where it was computed.
-    """
+    """An input or an output; `fill` names what an input is drawn from where that is known."""
 
     name: str
     dtype: str
     shape: tuple[str, ...]
     role: str
     fill: str = ""
-    scale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +120,7 @@ def _of_module(problem: BenchProblem) -> Statement:
     _, fills = problem.at({}).inputs(device="meta")
     arrays = tuple(_state_arrays(tensors, texts, fills))
     fitting = [case for case in cases if _fits(arrays, case, extents({**base, **case}))]
-    arrays = _add_scales(problem, arrays, [sizes, *fitting])
+    _require_to_run(problem, arrays, [sizes, *fitting])
     return Statement(
         path=problem.path,
         name=problem.path.stem,
@@ -242,39 +238,27 @@ def _scalars(problem: BenchProblem) -> dict[str, tuple[str, str | None]]:
     }
 
 
-def _add_scales(
+def _require_to_run(
     problem: BenchProblem, arrays: Sequence[StatedArray], cases: Sequence[Sizes]
-) -> tuple[StatedArray, ...]:
-    """Run the problem in float64 on the first of some sizes that is small enough; add the scales.
+) -> None:
+    """Run the problem in float64 on the first of some sizes that is small enough.
 
     Raises `KernelError` where it does not run, or draws random numbers while it does.
     """
-    first = cases[0] if _bytes(arrays, cases[0]) <= _LARGEST_RUN_BYTES else None
-    case = next((one for one in (first, *cases[1:]) if one is not None), None)
-    if case is None:
-        return tuple(arrays)
-    posed = problem.at(case)
-    values, _ = posed.inputs()
-    tensors = {name: value for name, value in values.items() if hasattr(value, "shape")}
-    wide = {n: t.double() if t.is_floating_point() else t for n, t in tensors.items()}
-    with blamed_on(problem.path, "`forward` fails in float64"):
-        found = posed.run(wide, wide=True)
-    results = iter(found if isinstance(found, tuple | list) else (found,))
-    scaled = (
-        replace(one, scale=_usual(next(results))) if one.role == "output" else one for one in arrays
-    )
-    return tuple(scaled) if case is first else tuple(arrays)
+    first, *others = cases
+    fits = _bytes(arrays, first) <= _LARGEST_RUN_BYTES
+    for case in ([first] if fits else others)[:1]:
+        posed = problem.at(case)
+        values, _ = posed.inputs()
+        tensors = {name: value for name, value in values.items() if hasattr(value, "shape")}
+        wide = {n: t.double() if t.is_floating_point() else t for n, t in tensors.items()}
+        with blamed_on(problem.path, "`forward` fails in float64"):
+            posed.run(wide, wide=True)
 
 
 def _bytes(arrays: Sequence[StatedArray], case: Sizes) -> int:
     counts = (prod(Expression.parse(text).integer(case) for text in a.shape) for a in arrays)
     return sum(count * DTYPE_BYTES[a.dtype] for count, a in zip(counts, arrays, strict=True))
-
-
-def _usual(tensor: Any) -> float | None:
-    values = tensor.double().abs().flatten()
-    values = values[values > 0]
-    return float(values.median()) if values.numel() else None
 
 
 def _of_definition(problem: Definition) -> Statement:

@@ -163,7 +163,7 @@ def _space(
             [f"{name}: {format_value(value)}" for name, value in one.items()]
             for one in tuned.suggestions
         ],
-        tolerances=[(a.parameter.name, tolerance_text(a, found)) for a in outputs],
+        tolerances=[(a.parameter.name, tolerance_text(a)) for a in outputs],
     )
 
 

@@ -1,0 +1,198 @@
+"""A measured tolerance: sums in any order pass, lower precision than the baseline's fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tuner.device.encoding import encode
+from tuner.device.inputs import Prepared
+from tuner.device.verify.accuracy import Leeway
+from tuner.model.kernel import KernelSpec, Tolerance, Workload
+
+Array = NDArray[np.float64]
+Single = NDArray[np.float32]
+WORKLOAD = Workload.of({"T": 32})
+DEPTH = 2048
+
+
+def keep_bits(values: Single, bits: int) -> Single:
+    """Round float32 to so many bits of mantissa: 10 are TF32 and half precision, 7 bfloat16."""
+    drop = np.uint32(23 - bits)
+    stored = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = (stored + (np.uint32(1) << (drop - 1))) >> drop << drop
+    return rounded.view(np.float32)
+
+
+def add_up(terms: Single, bits: int = 23) -> Single:
+    """Add along the last axis one by one, each sum kept to so many bits."""
+    total = np.zeros(terms.shape[:-1], np.float32)
+    for k in range(terms.shape[-1]):
+        total = keep_bits(total + terms[..., k], bits) if bits < 23 else total + terms[..., k]
+    return total
+
+
+def product_terms(a: Single, b: Single) -> Single:
+    return a[:, None, :] * b.T[None, :, :]
+
+
+def normalize(x: Array, w: Array) -> Array:
+    mean = x.mean(-1, keepdims=True)
+    return (x - mean) / np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + 1e-5) * w
+
+
+def normalize_in_singles(x: Single, w: Single, sums: Callable[[Single], Single]) -> Single:
+    count = np.float32(x.shape[-1])
+    mean = (sums(x) / count)[:, None]
+    spread = (sums((x - mean) ** 2) / count)[:, None]
+    return (x - mean) / np.sqrt(spread + np.float32(1e-5)) * w
+
+
+class Output:
+    """One output `y`, whose reference is a function of float32 inputs."""
+
+    def __init__(
+        self, spec: KernelSpec, reference: Callable[..., Array], inputs: tuple[Single, ...]
+    ) -> None:
+        self.dtype, self.leeway = spec.argument("y").dtype, Leeway(spec)
+        wide = {f"x{k}": one.astype(np.float64) for k, one in enumerate(inputs)}
+
+        def compute(values: Mapping[str, Array]) -> dict[str, Array]:
+            return {"y": np.asarray(reference(*values.values()))}
+
+        self.prepared = Prepared(WORKLOAD, "normal", 7, {}, compute(wide))
+        self.leeway.find_scales(np, self.prepared, wide, compute)
+
+    def error(self, found: Single | Array, *, baseline: bool = False) -> float:
+        """Give the error in units of what is allowed."""
+        raw = encode(np, np.asarray(found, np.float64), self.dtype)
+        asked = (np, raw, self.prepared, "y", self.dtype)
+        return self.leeway.judge(*asked, baseline=baseline)[0].error
+
+
+Outputs = Callable[..., Output]
+
+
+@pytest.fixture
+def output_of(make_spec: Callable[..., KernelSpec]) -> Outputs:
+    def make(reference: Callable[..., Array], *inputs: Single, dtype: str = "float32") -> Output:
+        read = ((f"x{k}", "float32", ("T",), "input") for k, _ in enumerate(inputs))
+        tolerances = {"y": Tolerance(measured=True)}
+        spec = make_spec(("y", dtype, ("T",), "output"), *read, tolerances=tolerances)
+        return Output(spec, reference, inputs)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def factors() -> tuple[Single, Single]:
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal(shape, np.float32) for shape in ((32, DEPTH), (DEPTH, 24)))
+    return a, b
+
+
+@pytest.fixture
+def product(output_of: Outputs, factors: tuple[Single, Single]) -> Output:
+    made = output_of(np.matmul, *factors)
+    assert made.error(add_up(product_terms(*factors)), baseline=True) < 0.01
+    return made
+
+
+def test_a_product_may_be_summed_in_any_order(
+    product: Output, factors: tuple[Single, Single]
+) -> None:
+    terms = product_terms(*factors)
+    halves = [add_up(part) for part in np.split(terms, 8, axis=-1)]
+    orders = (add_up(terms[..., ::-1]), terms.sum(-1, dtype=np.float32), sum(halves))
+    assert all(product.error(found) < 0.5 for found in orders)
+
+
+@pytest.mark.parametrize("bits", [10, 7], ids=["TF32", "bfloat16"])
+def test_factors_and_sums_of_lower_precision_are_refused(
+    product: Output, factors: tuple[Single, Single], bits: int
+) -> None:
+    a, b = (keep_bits(one, bits) for one in factors)
+    assert product.error(a @ b) > 20
+    assert product.error(add_up(product_terms(*factors), bits)) > 20
+
+
+def test_what_is_left_out_is_seen(product: Output, factors: tuple[Single, Single]) -> None:
+    a, b = factors
+    right = a @ b
+    assert product.error(right) < 1
+    assert product.error(a[:, :-1] @ b[:-1]) > 100
+    wrong = right.copy()
+    wrong[3, 5] *= np.float32(1.01)
+    assert product.error(wrong) > 1
+    wrong[3, 5] = np.nan
+    assert product.error(wrong) == np.inf
+
+
+def test_sums_of_lower_precision_are_seen_beneath_outputs_of_16_bits(
+    output_of: Outputs,
+    factors: tuple[Single, Single],
+) -> None:
+    made = output_of(np.matmul, *factors, dtype="bfloat16")
+    terms = product_terms(*factors)
+    right = add_up(terms)
+    assert made.error(right, baseline=True) < 1
+    assert made.error(keep_bits(right, 7) * np.float32(1 + 2**-9)) < 1
+    assert made.error(add_up(terms, 10)) > 20
+    assert made.error(add_up(terms, 7)) > 20
+
+
+@pytest.mark.parametrize("count", [768, 8192])
+def test_a_norm_may_sum_its_rows_by_one_thread_or_by_a_tree(output_of: Outputs, count: int) -> None:
+    rng = np.random.default_rng(5)
+    x, w = rng.standard_normal((16, count), np.float32), rng.standard_normal(count, np.float32)
+    made = output_of(normalize, x, w)
+    tree = normalize_in_singles(x, w, lambda terms: terms.sum(-1, dtype=np.float32))
+    assert made.error(tree, baseline=True) < 1
+    assert made.error(normalize_in_singles(x, w, add_up)) < 1
+    assert made.error(normalize_in_singles(keep_bits(x, 10), w, add_up)) > 1
+    assert made.error(normalize_in_singles(x, w, lambda terms: add_up(terms, 10))) > 1
+
+
+def test_a_copy_is_exact(output_of: Outputs) -> None:
+    x = np.random.default_rng(5).standard_normal(1000, np.float32)
+    made = output_of(lambda x: x[::-1], x)
+    assert made.error(x[::-1], baseline=True) == 0
+    assert made.error(x[::-1]) == 0
+    assert made.error(np.nextafter(x, np.float32(9))[::-1]) == np.inf
+
+
+def test_what_the_baseline_rounds_others_may_round(output_of: Outputs) -> None:
+    x = np.random.default_rng(5).standard_normal(4096, np.float32)
+    exact = output_of(np.exp, x)
+    assert exact.error(np.exp(x), baseline=True) < 1
+    coarse = np.exp(x) * np.float32(1 + 2**-13)
+    assert exact.error(coarse) > 1
+    fast = output_of(np.exp, x)
+    assert fast.error(coarse, baseline=True) < 1
+    assert fast.error(np.exp(x) * np.float32(1 - 2**-13)) < 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda y: 1.01 * y, lambda y: y + 1, lambda y: y[:, ::-1], np.zeros_like, lambda y: y + 0.1],
+    ids=["factor", "one more", "turned around", "zeros", "a tenth more"],
+)
+def test_a_baseline_that_computes_something_else_is_wrong(
+    output_of: Outputs, factors: tuple[Single, Single], wrong: Callable[[Array], Array]
+) -> None:
+    made = output_of(np.matmul, *factors)
+    a, b = factors
+    assert made.error(wrong(np.asarray(a @ b, np.float64)), baseline=True) > 1
+
+
+def test_without_a_baseline_what_one_may_be_off_by_is_allowed(
+    output_of: Outputs,
+    factors: tuple[Single, Single],
+) -> None:
+    made, (a, b) = output_of(np.matmul, *factors), factors
+    before = made.error(add_up(product_terms(a, b)))
+    made.error(a @ b, baseline=True)
+    assert made.error(add_up(product_terms(a, b))) > before > 0

@@ -1,0 +1,240 @@
+"""How accurate is an output? Its distance from the reference, counted in roundings.
+
+One rounding is what an element changes by when every input moves by one unit of roundoff: the
+reference is computed again on such inputs. So a deep sum, a product or a norm each have the scale
+of their own arithmetic, and nobody has to guess it from a dtype (Higham, "Accuracy and Stability of
+Numerical Algorithms", 2nd ed., section 1.6: forward error against condition number times roundoff).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from tuner.device.encoding import FORMATS, Array, decode, encode, pieces
+from tuner.device.inputs import Prepared, generator
+from tuner.device.verify.outputs import Verdict, same_overflow
+from tuner.model.kernel import FLOAT_DTYPES, KernelSpec, Workload
+from tuner.model.trial import Accuracy
+
+# Neighbours whose mean is compared: a single element's change is now and then near 0 by chance.
+BLOCK = 64
+# An element's scale is at least this share of its block's, for the same reason.
+SHARE_OF_BLOCK = 1 / 8
+# In which sums of floats up to 32 bits are kept, and of float64.
+SINGLE, DOUBLE = 2.0**-24, 2.0**-53
+# Denormal numbers may be flushed to zero in float32, as `--use_fast_math` does.
+_LEAST = {SINGLE: 2.0**-126, DOUBLE: 2.0**-1022}
+_MANTISSA_BITS = {"float64": 52} | {name: bits for name, (_, bits) in FORMATS.items()}
+_LEAST_EXPONENT = {"float64": -1022, "float32": -126, "bfloat16": -126, "float16": -14}
+
+# Sums in another order are as right as the baseline's: 64 roundings is what a sum of 4,096 terms of
+# either sign takes when one thread adds them up, or one of 100 terms of the same sign.
+FLOOR = 64.0
+# A candidate may be so many times as far off as the baseline: three bits. TF32 and half precision
+# are at 3,000 roundings of float32 and more, bfloat16 at 13,000, however deep the sum.
+FACTOR = 8.0
+# What a baseline may be off by, in roundings of the coarsest dtype that it has. In float32 that is
+# a sum of 28,000 terms of one sign by one thread, or a thousandth of what cancels nothing.
+CAP = {"float64": 2.0**14, "float32": 2.0**14, "float16": 2.0**19, "bfloat16": 2.0**21}
+# By how much more single elements may differ than their block.
+OF_AN_ELEMENT = 4.0 / SHARE_OF_BLOCK
+
+
+def unit_of(spec: KernelSpec) -> float:
+    """Give the unit roundoff of the kernel's sums: float64's only where an array is float64."""
+    dtypes = {one.dtype for one in spec.arguments if not one.is_scalar}
+    return DOUBLE if "float64" in dtypes else SINGLE
+
+
+def cap_of(spec: KernelSpec) -> float:
+    """Give what the baseline may be off by, in roundings."""
+    dtypes = {one.dtype for one in spec.arguments if not one.is_scalar} & FLOAT_DTYPES
+    coarse = {CAP.get(dtype, CAP["bfloat16"]) for dtype in dtypes}
+    return max(coarse, default=CAP["float32"])
+
+
+def nudge(xp: Any, rng: Any, values: Array, unit: float) -> Array:
+    """Move each number by one unit of roundoff, up or down."""
+    signs = xp.where(rng.random(values.shape, dtype=xp.float32) < 0.5, -1.0, 1.0)
+    # In float64 half of all numbers move by a unit of 2**-53, and the others by none: two of them.
+    return values * (1.0 + max(unit, 2.0**-52) * signs)
+
+
+def scale_of(xp: Any, reference: Array, nearby: Array, unit: float) -> Array:
+    """Give what one rounding is of each element; `nearby` is the reference of nudged inputs."""
+    size = xp.abs(reference)
+    with np.errstate(all="ignore"):
+        scale = xp.maximum(xp.abs(nearby - reference), unit * size)
+    # Where the reference itself is at the end of float64 nothing is known but its size.
+    scale = xp.where(xp.isfinite(scale), scale, xp.where(xp.isfinite(size), size, 1.0))
+    return xp.maximum(scale, _LEAST[unit])
+
+
+class Leeway:
+    """Judge the outputs whose tolerance is measured, by what the baseline was seen to be off by.
+
+    Until that is known of a workload, what a baseline may be off by is allowed.
+    """
+
+    def __init__(self, spec: KernelSpec) -> None:
+        self._names = {name for name, one in spec.tolerances.items() if one.measured}
+        self._floats = {a.name: a.dtype for a in spec.arguments if a.dtype in FLOAT_DTYPES}
+        self.unit = unit_of(spec)
+        cap = cap_of(spec)
+        self._most = Accuracy(cap, cap * OF_AN_ELEMENT)
+        self._seen: dict[tuple[Workload, str], Accuracy] = {}
+        # Outputs that the baseline gave exactly, with the kind of input: copies, and maxima.
+        self._copied: set[tuple[Workload, str, str]] = set()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+    def find_scales(
+        self,
+        xp: Any,
+        prepared: Prepared,
+        inputs: Mapping[str, Array],
+        compute: Callable[[Mapping[str, Array]], Mapping[str, Array]],
+    ) -> None:
+        """Compute the reference again on inputs that one rounding has moved."""
+        rng = generator(xp, prepared.seed)
+        moved = {
+            name: nudge(xp, rng, values, self.unit) if name in self._floats else values
+            for name, values in inputs.items()
+        }
+        nearby, known = compute(moved), prepared.reference or {}
+        # A reference of another shape is told where it is compared.
+        pairs = {n: (known[n], nearby[n]) for n in self._names if n in known and n in nearby}
+        same = {name: two for name, two in pairs.items() if two[0].shape == two[1].shape}
+        prepared.scales = {name: scale_of(xp, *two, self.unit) for name, two in same.items()}
+        held = (n for n, (values, _) in same.items() if is_copied(xp, values, self._floats[n]))
+        prepared.copied = frozenset(held)
+
+    def zeros_pass(self, xp: Any, prepared: Prepared, name: str) -> bool:
+        """Tell whether zeros would pass for most elements that are not zero."""
+        assert prepared.reference is not None
+        size = xp.abs(prepared.reference[name])
+        passing = (size > 0.0) & (size <= prepared.scales[name] * self._most.block)
+        return bool(2 * passing.sum() >= (size > 0.0).sum())
+
+    def judge(
+        self, xp: Any, raw: Array, prepared: Prepared, name: str, dtype: str, *, baseline: bool
+    ) -> tuple[Verdict, Accuracy]:
+        """Judge an output's stored bits; of the `baseline` it is noted how accurate it is."""
+        assert prepared.reference is not None
+        reference, scale = prepared.reference[name], prepared.scales[name]
+        copied = name in prepared.copied
+        found = measure(xp, raw, reference, scale, dtype, copied=copied)
+        place = prepared.workload, name
+        allowed = self._most if baseline else self._allowed(place)
+        if copied and not baseline and (*place, prepared.kind) in self._copied:
+            allowed = Accuracy()
+        error = max(_share(found.block, allowed.block), _share(found.element, allowed.element))
+        if error <= 1.0:
+            if baseline:
+                self._seen[place] = found.joined(self._seen.get(place, found))
+                self._copied |= {(*place, prepared.kind)} if found == Accuracy() else set()
+            return Verdict(error), found
+        out, ref = decode(xp, raw.reshape(-1), dtype), reference.reshape(-1)
+        apart = xp.where(same_overflow(xp, out, ref, dtype), 0.0, xp.abs(out - ref))
+        worst = int(xp.argmax(xp.nan_to_num(apart, nan=inf) / scale.reshape(-1)))
+        return Verdict(error, (worst, float(out[worst]), float(ref[worst]))), found
+
+    def is_fair(self, xp: Any, dtype: str, exact: Array, own: Array, nearby: Array) -> bool:
+        """Tell whether a right kernel can pass: another library does, and rounding decides little.
+
+        `own` is what that library gives, `nearby` the reference of inputs that rounding has moved.
+        """
+        scale = scale_of(xp, exact, nearby, self.unit)
+        found = measure(xp, encode(xp, own, dtype), exact, scale, dtype)
+        within = found.block <= self._most.block and found.element <= self._most.element
+        size = xp.abs(exact)
+        lost = (size > 0.0) & (size <= scale * self._most.block)
+        return within and not bool(2 * lost.sum() > (size > 0.0).sum())
+
+    def explain(self, name: str, found: Accuracy, workload: Workload, *, baseline: bool) -> str:
+        """Say how far off an output is in roundings, and what was allowed."""
+        seen = self._seen.get((workload, name))
+        if baseline or seen is None:
+            return f"{found.block:.2g} roundings; a baseline may have {self._most.block:.2g}"
+        return f"{found.block:.2g} roundings, where the baseline has {seen.block:.2g}"
+
+    def tells(self, xp: Any, raw: Array, prepared: Prepared, name: str, dtype: str) -> bool:
+        """Tell whether an output is wrong for some inputs."""
+        verdict, _ = self.judge(xp, raw, prepared, name, dtype, baseline=False)
+        return not verdict.passed
+
+    def _allowed(self, place: tuple[Workload, str]) -> Accuracy:
+        seen = self._seen.get(place)
+        if seen is None:
+            return self._most
+        return Accuracy(
+            min(max(FLOOR, FACTOR * seen.block), self._most.block),
+            min(max(FLOOR * OF_AN_ELEMENT, FACTOR * seen.element), self._most.element),
+        )
+
+
+def _share(found: float, allowed: float) -> float:
+    return found / allowed if allowed else inf if found else 0.0
+
+
+def is_copied(xp: Any, reference: Array, dtype: str) -> bool:
+    """Tell whether an output's dtype holds all that is expected as it is: it may be a copy."""
+    flat = reference.reshape(-1)
+    return all(
+        bool((decode(xp, encode(xp, flat[one], dtype), dtype) == flat[one]).all())
+        for one in pieces(xp, flat.size)
+    )
+
+
+def measure(
+    xp: Any, raw: Array, reference: Array, scale: Array, dtype: str, *, copied: bool = False
+) -> Accuracy:
+    """Measure how far an output's stored bits are from its reference, in roundings.
+
+    Storing the exact result costs nothing: half a unit in the last place of the output's dtype, a
+    whole one of 16 bits, where right kernels round a factor to that dtype before they multiply.
+    There is nothing to round of what is `copied`.
+    """
+    out, ref, scales = raw.reshape(-1), reference.reshape(-1), scale.reshape(-1)
+    found = [
+        _measure_piece(xp, decode(xp, out[one], dtype), ref[one], scales[one], dtype, copied)
+        for one in pieces(xp, out.size)
+    ]
+    table = xp.stack(found)
+    table = table if xp is np else table.get()
+    block, element = (float(one) for one in table.max(axis=0))
+    return Accuracy(block, element)
+
+
+def _measure_piece(
+    xp: Any, out: Array, reference: Array, scale: Array, dtype: str, copied: bool
+) -> Array:
+    stored = 0.0 if copied else _stored_for_nothing(xp, reference, dtype)
+    error = xp.maximum(xp.abs(out - reference) - stored, 0.0)
+    error = xp.where(same_overflow(xp, out, reference, dtype), 0.0, error)
+    error = xp.where(xp.isnan(error), xp.inf, error)
+    whole = -(-error.size // BLOCK) * BLOCK
+    blocks = [xp.zeros(whole), xp.zeros(whole)]
+    for block, values in zip(blocks, (error, scale), strict=True):
+        block[: error.size] = values / BLOCK
+    errors, scales = (block.reshape(-1, BLOCK).sum(axis=1) for block in blocks)
+    spread = xp.repeat(scales, BLOCK)[: error.size] * SHARE_OF_BLOCK
+    if error.size % BLOCK:  # the mean of the last one is over fewer
+        spread[-(error.size % BLOCK) :] *= BLOCK / (error.size % BLOCK)
+    return xp.stack([(errors / scales).max(), (error / xp.maximum(scale, spread)).max()])
+
+
+def _stored_for_nothing(xp: Any, reference: Array, dtype: str) -> Array:
+    """Give what storing the exact number in a dtype may cost."""
+    bits, least = _MANTISSA_BITS[dtype], _LEAST_EXPONENT[dtype]
+    _, exponent = xp.frexp(xp.where(xp.isfinite(reference), reference, 0.0))
+    place = xp.ldexp(xp.ones_like(reference), xp.maximum(exponent - 1, least) - bits)
+    return place if bits < _MANTISSA_BITS["float32"] else place / 2
