@@ -209,6 +209,8 @@ def _measure_baselines(run: Run) -> None:
             session.record_baseline(
                 workload, trial.measurement, trial.correctness, trial.resources, trial.occupancy
             )
+        elif evaluator.is_measure(session.baselines()[workload].correctness):
+            evaluator.verify_baseline(workload)
         known = session.baselines()[workload]
         run.tracker.set_baseline(workload, known.measurement.median_us)
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from math import prod
+from math import inf, prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tuner.device.encoding import LARGEST, SMALLEST_NORMAL, Array, encode
@@ -35,6 +35,11 @@ ORDINARY = (NORMAL, "x3", "x0.01", "negated")
 NONFINITE_SHARE = 0.25
 # Rows that `zeros` leaves without any number.
 EMPTY_ROWS = 0.25
+# Stands between `extreme` and the number where these extremes end.
+_UP_TO, LEFT_OUT = " up to ", " left out"
+# Where extremes end on which a baseline is tried that is wrong with larger ones: squares of the
+# first stay in float32's range, then those of sums, exponentials, and what is near 1.
+EXTREMES = (1e18, 1e9, 1e4, 80.0, 8.0)
 _SCALE = {"x3": 3.0, "x0.01": 0.01, "negated": -1.0}
 # The power that makes probabilities nearly those of one certain choice.
 _SHARPEST = 30.0
@@ -53,6 +58,17 @@ def input_kinds_for(spec: KernelSpec) -> tuple[str, ...]:
     kinds = tuple(kind for kind in INPUT_KINDS if kind != EXTREME or not none)
     special = any(argument.nonfinite for argument in spec.arguments)
     return (*kinds, NONFINITE) if special else kinds
+
+
+def limit_extremes(largest: float) -> str:
+    """Name the kind of input whose extremes end at a number; "" where they end at 0."""
+    return f"{EXTREME}{_UP_TO}{largest:g}" if largest else ""
+
+
+def split_kind(kind: str) -> tuple[str, float]:
+    """Take a kind of input apart: what it is, and where its extremes end."""
+    name, _, largest = kind.partition(_UP_TO)
+    return name, float(largest or inf)
 
 
 def same_seed(workload: Workload) -> int:
@@ -84,11 +100,13 @@ def draw_values(
     Raises `KernelError` where it cannot be kept.
     """
     bounds = tuple(float(one.evaluate(names or {})) for one in argument.fill_bounds)
+    kind, largest = split_kind(kind)
     if argument.fill in WHOLE_FILLS:
         return _whole(xp, rng, argument, kind, shape, int(bounds[0]))
     if argument.fill == "probabilities":
         return _probabilities(xp, rng, kind, shape, int(bounds[0]) if bounds else -1)
-    values = _vary_values(xp, rng, _plain(xp, rng, argument.fill, shape, bounds), argument, kind)
+    values = _plain(xp, rng, argument.fill, shape, bounds)
+    values = _vary_values(xp, rng, values, argument, kind, largest)
     if argument.dtype.startswith("uint"):  # what is negative would be near their largest number
         values = xp.abs(values)
     if argument.fill == "positive":
@@ -119,7 +137,9 @@ def _plain(xp: Any, rng: Any, fill: str, shape: tuple[int, ...], bounds: tuple[f
     )
 
 
-def _vary_values(xp: Any, rng: Any, values: Any, argument: Argument, kind: str) -> Any:
+def _vary_values(
+    xp: Any, rng: Any, values: Any, argument: Argument, kind: str, largest: float
+) -> Any:
     if kind == "negated" and len(argument.fill_bounds) == 2:
         return values
     if kind in _SCALE:
@@ -130,12 +150,12 @@ def _vary_values(xp: Any, rng: Any, values: Any, argument: Argument, kind: str) 
         rows = (*values.shape[:1], *(1 for _ in values.shape[1:]))
         return values * kept * (rng.random(rows, dtype=xp.float32) >= EMPTY_ROWS)
     if kind == EXTREME and argument.dtype in FLOAT_DTYPES:
-        return _with_extremes(xp, rng, values, argument)
+        return _with_extremes(xp, rng, values, argument, largest)
     return values
 
 
-def _with_extremes(xp: Any, rng: Any, values: Any, argument: Argument) -> Any:
-    large, small = LARGEST[argument.dtype], SMALLEST_NORMAL[argument.dtype]
+def _with_extremes(xp: Any, rng: Any, values: Any, argument: Argument, largest: float) -> Any:
+    large, small = min(LARGEST[argument.dtype], largest), SMALLEST_NORMAL[argument.dtype]
     if argument.extreme is not None:
         if argument.extreme.largest is None:
             return values

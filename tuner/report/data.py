@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.analysis.roofline import peak_gflops
+from tuner.device.inputs import EXTREME, split_kind
 from tuner.model.config import Config
 from tuner.model.errors import ExpressionError, InputError, SessionError, TunerError
 from tuner.model.expressions import Expression
@@ -366,10 +367,27 @@ def from_session(
         declared=Declared(
             spec.edge_cases,
             varying=tuple(one.name for one in spec.arguments if not one.deterministic),
-            extremes={name: str(limit) for name, limit in spec.extreme_limits.items()},
+            extremes={name: str(limit) for name, limit in spec.extreme_limits.items()}
+            | _fitted_extremes(session),
             constants=spec.constants,
         ),
     )
+
+
+def _fitted_extremes(session: Session) -> dict[str, str]:
+    """Say of which workloads the extremes end where the baseline is right, and how to state it."""
+    found = {}
+    for workload, known in session.baselines().items():
+        for kind in known.correctness.input_kinds if known.correctness else ():
+            if kind != EXTREME and kind.startswith(EXTREME):
+                _, largest = split_kind(kind)
+                line = f"extreme: {{largest: {largest:g}, reason: ...}}"
+                line = line if isfinite(largest) else "extreme: {reason: ...}"
+                found[f"all inputs of {workload}"] = (
+                    f"{kind.removeprefix(EXTREME).strip()}: with larger ones the baseline is "
+                    f"wrong; where that is meant, write `{line}` at the inputs"
+                )
+    return found
 
 
 def _compute_roof(peak: str, environment: Mapping[str, str]) -> tuple[str, float] | None:

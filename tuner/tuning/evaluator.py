@@ -18,6 +18,7 @@ from tuner.device.base import (
     Outcome,
     Program,
 )
+from tuner.device.inputs import EXTREME
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import KernelError, OutOfMemory, TunerError
 from tuner.model.expressions import Value
@@ -26,6 +27,7 @@ from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.statistics import below_floor
 from tuner.model.trial import (
     INITIAL,
+    Correctness,
     Measurement,
     Occupancy,
     Resources,
@@ -286,6 +288,16 @@ class Evaluator:
         if self.device.info.verifies:
             self._require_right(workload, self.device.verify(self._baseline(workload)[0]))
 
+    def is_measure(self, verdict: Correctness | None) -> bool:
+        """Tell whether configs are judged by what a baseline's verdict has shown.
+
+        A device knows it only where it has verified the baseline itself.
+        """
+        if verdict is None or not self.device.info.verifies:
+            return False
+        fitted = (kind.startswith(EXTREME) and kind != EXTREME for kind in verdict.input_kinds)
+        return bool(verdict.accuracy) or any(fitted)
+
     def baseline(self, workload: Workload) -> Trial:
         """Verify the baseline in full and time it; raise `KernelError` where it is wrong."""
         started_s = time.perf_counter()
@@ -320,10 +332,15 @@ class Evaluator:
 
     def _require_right(self, workload: Workload, outcome: Outcome) -> None:
         if outcome.status is Status.INCORRECT:
+            stated = [n for n, one in self.spec.tolerances.items() if not one.measured]
+            wider = (
+                f"write `tolerance: {{{stated[0]}: measured}}`" if stated else "state a wider one"
+            )
             remedy = (
-                f"one of the two is at fault: compare with {self.spec.reference}, or widen "
-                "the tolerance if the operator allows it; where float32 itself overflows on such "
-                "inputs, let `inputs()` in the reference draw others (docs/trust.md)"
+                f"one of the two is at fault: compare with {self.spec.reference}; if that is "
+                f"right, the tolerance is too narrow: {wider} (docs/search-spaces.md); where "
+                "float32 itself overflows on such inputs, let `inputs()` in the reference draw "
+                "others (docs/trust.md)"
             )
             if BITS_DIFFER in outcome.reason or DIFFERS in outcome.reason:
                 remedy = (

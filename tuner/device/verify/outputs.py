@@ -29,6 +29,9 @@ ZEROS_SAMPLE = 1 << 20
 HALFWAY = 2.0**-22
 
 
+TIMES = "times the tolerance"
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """How far one output is from its reference, in units of the tolerance (above 1 fails).
@@ -53,10 +56,7 @@ class Verdict:
             rest, position = divmod(rest, length)
             place.append(position)
         where = ", ".join(map(str, reversed(place)))
-        return (
-            f"{name}[{where}] is {found:.6g}, expected {expected:.6g} "
-            f"({self.error:.3g} times the tolerance)"
-        )
+        return f"{name}[{where}] is {found:.6g}, expected {expected:.6g} ({self.error:.3g} {TIMES})"
 
 
 def can_look_judge(dtype: str, tolerance: Tolerance) -> bool:
@@ -391,6 +391,11 @@ def _counting(word: str, kernel: str) -> Any:
     import cupy
 
     return cupy.RawModule(code=f"#define WORD {word}\n{_UNTOUCHED}").get_function(kernel)
+
+
+def is_inexact(verdict: Correctness) -> bool:
+    """Tell whether a program failed by the numbers in its outputs alone: it wrote nothing else."""
+    return not verdict.passed and TIMES in verdict.reason
 
 
 def merge_passes(verdicts: Sequence[Correctness]) -> Correctness:

@@ -20,6 +20,7 @@ from tuner.device.inputs import (
     generator,
     round_to_dtype,
     same_seed,
+    split_kind,
 )
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, Slot, fill_byte
 from tuner.device.problems import reference_of
@@ -314,7 +315,8 @@ class Verifier:
         rng = generator(self._xp, seed)
         slots = {slot.name: slot for slot in self._layout.with_role("input", "inout")}
         with blamed_on(self._spec.reference, f"`inputs` fails on {workload}"):
-            given = self._reference.drawn(self._xp, rng, workload.values, kind, self._operators)
+            asked = workload.values, split_kind(kind)[0], self._operators
+            given = self._reference.drawn(self._xp, rng, *asked)
         require_dict(self._spec.reference, "inputs", given, slots)
         for name, values in given.items():
             shape = getattr(values, "shape", None)  # of what is no array there is none
