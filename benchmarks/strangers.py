@@ -277,20 +277,14 @@ def judge_rest(paper: Paper, drafted: Any, case: Case, known: Mapping[str, int])
 
 
 def mend_tolerances(paper: Paper, case: Case) -> None:
-    """Give each output a tolerance, the one that its case asks for, and nothing else."""
+    """Leave no tolerance to what is no output, and state the one that a case asks for."""
     head, wanted = paper.at("tolerance:"), case.expected.get("mend", {}).get("tolerance", {})
-    paper.text[head] = "tolerance:"
     for name, one in case.expected["arguments"].items():
-        at = paper.at(rf"  {name}: \{{", head)
+        at = paper.at(rf"  {name}: ", head)
         if at is not None and one.get("role") not in ("output", "inout"):
             paper.text.pop(at)
             paper.mended += 1
-        elif at is None and one.get("role") in ("output", "inout"):
-            bounds = wanted.get(
-                name, {"absolute": 0} if "int" in one["dtype"] else {"relative": 1e-2}
-            )
-            paper.add(head + 1, f"  {name}: {bounds}")
-        elif name in wanted:
+        elif at is not None and name in wanted:
             inside = ", ".join(f"{key}: {bound}" for key, bound in wanted[name].items())
             paper.mend(at, f"  {name}: {{{inside}}}")
 

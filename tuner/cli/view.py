@@ -338,6 +338,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         undecided_lines,
     )
     from tuner.report.sections.summary import (
+        accuracy,
         constant_inputs,
         extremes_left_out,
         headline,
@@ -367,6 +368,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         _describe_gaps(data),
         *(() if data.results else why_none),
         f"verification   {verdict(data)}" if data.evaluator and data.results else "",
+        f"accuracy       {off}" if (off := accuracy(data)) else "",
         f"extremes       left out: {less}" if (less := extremes_left_out(data)) else "",
         f"constant       {held}" if (held := constant_inputs(data)) else "",
         *protocol_lines(data),

@@ -23,6 +23,7 @@ from tuner.model.settings import Objective
 from tuner.model.trial import (
     INITIAL,
     TUNE,
+    Accuracy,
     Check,
     Comparison,
     Energy,
@@ -117,7 +118,8 @@ class ReportData:
     the finals, and `reference_us` what each of them took for the baseline on
     `reference_workload`. `compute_roof` is the declared peak and its GFLOP/s. `time_spent` says
     of each run where its seconds went.
-    `default` is the first space's, `baseline_bits` digests what the baseline made, and `keep_bits`
+    `default` is the first space's, `baseline_bits` digests what the baseline made,
+    `baseline_accuracy` tells of its outputs whose tolerance is measured, and `keep_bits`
     says whether only configs with the default's bits could win.
     """
 
@@ -138,6 +140,7 @@ class ReportData:
     dynamic_shared_bytes: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     default: Config | None = None
     baseline_bits: Mapping[str, str] = field(default_factory=dict)
+    baseline_accuracy: tuple[Accuracy, ...] = ()
     keep_bits: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
@@ -316,6 +319,9 @@ def from_session(
         dynamic_shared_bytes=dict(_find_shared_sizes([one.trial for one in records], session)),
         default=_default(session.candidates()),
         baseline_bits={key: one.bits for key, one in checked.items() if one and one.bits},
+        baseline_accuracy=tuple(
+            found for one in checked.values() if one for _, found in one.accuracy
+        ),
         keep_bits=config.keep_bits,
         environment=shown,
         command=shlex.join(manifest.command),

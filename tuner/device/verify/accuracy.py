@@ -67,8 +67,7 @@ def nudge(xp: Any, rng: Any, values: Array, unit: float) -> Array:
 def scale_of(xp: Any, reference: Array, nearby: Array, unit: float) -> Array:
     """Give what one rounding is of each element; `nearby` is the reference of nudged inputs."""
     size = xp.abs(reference)
-    with np.errstate(all="ignore"):
-        scale = xp.maximum(xp.abs(nearby - reference), unit * size)
+    scale = xp.maximum(xp.abs(nearby - reference), unit * size)
     # Where the reference itself is at the end of float64 nothing is known but its size.
     scale = xp.where(xp.isfinite(scale), scale, xp.where(xp.isfinite(size), size, 1.0))
     return xp.maximum(scale, _LEAST[unit])
@@ -110,6 +109,12 @@ class Leeway:
             for name, values in inputs.items()
         }
         nearby, known = compute(moved), prepared.reference or {}
+        with np.errstate(all="ignore"):
+            self._note_scales(xp, prepared, known, nearby)
+
+    def _note_scales(
+        self, xp: Any, prepared: Prepared, known: Mapping[str, Array], nearby: Mapping[str, Array]
+    ) -> None:
         # A reference of another shape is told where it is compared.
         pairs = {n: (known[n], nearby[n]) for n in self._names if n in known and n in nearby}
         same = {name: two for name, two in pairs.items() if two[0].shape == two[1].shape}

@@ -251,6 +251,7 @@ def verification_facts(data: ReportData) -> tuple[tuple[str, str], ...]:
     tools += [kind for kind in CHECK_MEANING if kind in TOOLS & kinds - {*tools}]
     return (
         ("Inputs of finalists and baseline", _input_kinds(data)),
+        *((("Accuracy of the winners", off),) if (off := accuracy(data)) else ()),
         *((("Extremes left out", less),) if (less := extremes_left_out(data)) else ()),
         *((("Constant inputs", held),) if (held := constant_inputs(data)) else ()),
         ("Equal bits in two runs", determinism),
@@ -270,6 +271,17 @@ def extremes_left_out(data: ReportData) -> str:
     """Say which extreme inputs the search space leaves out and why; nothing where it does not."""
     told = data.declared.extremes if data.declared is not None else {}
     return "; ".join(f"{name}: {limit}" for name, limit in told.items())
+
+
+def accuracy(data: ReportData) -> str:
+    """Say how accurate winners and baseline are, where the tolerance is measured."""
+    won = {(one.workload, one.variant) for one in data.results}
+    verdicts = [t.correctness for t in data.finals if (t.workload, t.variant) in won]
+    found = [one.block for verdict in verdicts if verdict for _, one in verdict.accuracy]
+    if not found or not data.baseline_accuracy:
+        return ""
+    baseline = max(one.block for one in data.baseline_accuracy)
+    return f"off by up to {max(found):.2g} roundings, the baseline by {baseline:.2g}"
 
 
 def constant_inputs(data: ReportData) -> str:
