@@ -19,19 +19,6 @@ _ENUM = (
     r"\benum\b\s*(?:class\s+|struct\s+)?(?:{name}\b)?\s*(?::\s*(\w+)\s*)?\{{([^{{}}]*)\}}\s*(\w*)"
 )
 _FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
-# `a += x * y`, or `a = c * a + x * y`; not the `j += 32` of a loop before it
-_SUM = re.compile(
-    r"\b(\w+)(?:\[[^\]]*\])?\s*\+=\s*((?:(?!\+=)[^;])*[\w)\]]\s*\*\s*[\w(](?:(?!\+=)[^;])*);"
-    r"|\b(\w+)\s*=\s*(?:[\w.]+\s*\*\s*\3|\3\s*\*\s*[\w.]+)\s*\+[^;]*;"
-)
-# What is inside grows no sum beyond what it is of: `s += expf(x * scale - largest)`.
-_EXPONENTIAL = re.compile(r"\b_*exp\w*\s*\((?:[^()]|\([^()]*\))*\)")
-# a square overflows by itself, where a root takes it back
-_SQUARE = re.compile(r"(?<![\w.>/])([A-Za-z_]\w*)\s*\*\s*\1\b(?!\s*[.\[(])")
-# a scan of a block, which every element takes part in
-_SCANNED = re.compile(r"(?:\.|->|::)\s*(?:template\s+)?(?:In|Ex)clusiveSum\s*\(")
-# Squares of it, and sums of as many as an array has, are numbers of float32.
-LARGEST = "1.0e+9"
 # what people take, by the name; none is 0 or 1, which a kernel that forgets it would not show
 _USUAL = (
     (r"eps(ilon)?|(.*_)?eps(ilon)?", "1e-06"),
@@ -84,35 +71,6 @@ def usual_by_name(name: str) -> str | None:
     """Give the float that people take for what has such a name; None where they take any."""
     plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).strip("_").lower()
     return next((value for kind, value in _USUAL if re.fullmatch(kind, plain)), None)
-
-
-def summed_products(
-    masked: str, span: tuple[int, int], floats: Collection[str] = ()
-) -> tuple[int, str] | None:
-    """Find where "squares", "products" or a block's "numbers" are summed in float32.
-
-    `floats` are further names of the type.
-    """
-    names = "|".join([r"float\d?", r"\w*(?:acc|math)\w*", *map(re.escape, floats)])
-    first = None
-    for match in _SUM.finditer(masked, *span):
-        name = match[1] or match[3]
-        if match[2] and "*" not in _EXPONENTIAL.sub("", match[2]):
-            continue
-        declared = rf"\b(?:{names})\s+[^;(){{}}]*\b{name}\b"
-        if re.search(declared, masked[span[0] : match.start()], re.IGNORECASE):
-            factors = re.fullmatch(r"(.+?)\s*\*\s*(.+)", (match[2] or "").strip(), re.DOTALL)
-            are_squares = factors is not None and factors[1] == factors[2]
-            first = match.start(), "squares" if are_squares else "products"
-            break
-    if first is not None:
-        return first
-    for match in _SQUARE.finditer(masked, *span):
-        declared = rf"\b(?:{names})\s+[^;(){{}}]*\b{match[1]}\s*="
-        if re.search(declared, masked[span[0] : match.start()], re.IGNORECASE):
-            return match.start(), "squares"
-    scanned = _SCANNED.search(masked, *span)
-    return None if scanned is None else (scanned.start(), "numbers")
 
 
 def enumerators(masked: str, c_type: str) -> dict[str, int] | None:

@@ -11,13 +11,11 @@ from tuner.extensions.draft.choices import TunableConstant
 from tuner.extensions.draft.guesses import (
     CERTAINTIES,
     GUESSED,
-    LARGEST,
     LIKELY,
     SURE,
     Evidence,
     enumerators,
     stated_default,
-    summed_products,
     usual,
 )
 from tuner.extensions.draft.host_values import Host, HostLaunch, Number, plain
@@ -47,7 +45,6 @@ class DraftArgument:
     evidence: tuple[Evidence, ...] = ()
     origin: str = ""
     fill: str = ""
-    extreme: str = ""
     deterministic: bool = True
 
     @property
@@ -111,7 +108,7 @@ class _Reading:
         absent = {p.name: told for p in parameters if (told := self.absent(p)) is not None}
         arrays = [p for p in parameters if p.name and p.pointers == 1 and p.name not in absent]
         shapes = self.arrays.shapes(arrays)
-        fills, limit = self.arrays.fills(shapes), self.limit()
+        fills = self.arrays.fills(shapes)
         found: list[DraftArgument] = []
         for p in parameters:
             dtype = element_dtype(p.c_type, self.types) if p.pointers < 2 else None
@@ -132,8 +129,6 @@ class _Reading:
                     how = f"added to by atomics in any order, line {line}"
                     evidence = (*argument.evidence, Evidence(LIKELY, how))
                     argument = replace(argument, deterministic=False, evidence=evidence)
-                if dtype in ("float32", "bfloat16") and role in ("input", "inout"):
-                    argument = replace(argument, extreme=limit)
             elif p.name in self.axes.names:
                 argument = DraftArgument(p, dtype, value=self.axes.names[p.name])
             elif stated := self.axes.strides.get(p.name):
@@ -158,19 +153,6 @@ class _Reading:
         return tuple(
             Evidence(GUESSED, f"dtype {dtype}: {name} is a guess, {note}") for name in names
         )
-
-    def limit(self) -> str:
-        """Say where extreme inputs end, if a right kernel overflows and its reference does not."""
-        masked, span = self.launch.source.masked, self.launch.kernel.body
-        floats = [name for name, text in self.types.items() if dtype_of(text, {}) == "float32"]
-        found = summed_products(masked, span, floats)
-        if found is None:
-            return ""
-        at, what = found
-        end = f"largest: {LARGEST}, " if what == "squares" else ""
-        of = "" if what == "numbers" else " in float32"
-        reason = f"a guess: {what} are summed{of} in line {LineIndex(masked).at(at)}"
-        return f'{{{end}reason: "{reason}"}}'
 
     def guess_argument(
         self, parameter: KernelParameter, dtype: str | None, besides: Collection[str]

@@ -179,7 +179,6 @@ def _argument(argument: DraftArgument) -> str:
         missing += [f"the shape of {name} over the axes"] if argument.shape is None else []
         end = f"shape: [{', '.join(argument.shape or (BLANK,))}], role: {argument.role}"
         end += f", fill: {argument.fill}" if argument.fill else ""
-        end += f", extreme: {argument.extreme}" if argument.extreme else ""
         end += "" if argument.deterministic else ", deterministic: false"
     else:
         missing += [f"the value of {name}"] if argument.value is None else []

@@ -503,13 +503,3 @@ def test_an_index_that_takes_another_apart_runs_over_its_part(
     row = argument(TAKEN_APART, name)
     assert f"shape: {shape}" in row
     assert f"# {certainty}:" in row
-
-
-def test_squares_and_scans_end_extremes_too() -> None:
-    squares = "float g = x[i]; y[i] = y[i] * a + g * g * (1 - a);"
-    row = argument(scaled("", f"if (i < n) {{ {squares} }}"), "x")
-    assert "largest: 1.0e+9" in row
-    recurrence = "float m = 0; for (int j = 0; j < n; ++j) m = a * m + x[j]; y[i] = m;"
-    row = argument(scaled("", f"if (i < n) {{ {recurrence} }}"), "x")
-    assert "products are summed" in row
-    assert "extreme" not in argument(scaled(""), "x")

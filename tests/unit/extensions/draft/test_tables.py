@@ -256,21 +256,3 @@ def test_what_is_passed_as_a_quotient_of_a_parameter_leaves_it_alone() -> None:
     )
     assert "# VEC = 4 (line 1) is left out: the launch passes what is computed with it" in text
     assert "shape: [n, d, 4]" in text
-
-
-@pytest.mark.parametrize(
-    ("body", "limited"),
-    [
-        ("float s = 0; s += x[d] * x[d]; y[0] = s;", "largest: 1.0e+9, reason: "),
-        ("float s = 0; for (int j = 0; j < d; j += 32) s += x[j] * y[j]; y[0] = s;", "reason: "),
-        ("float acc[2]; acc[0] += x[d] * x[1]; y[0] = acc[0];", "reason: "),
-        ("float s = 0; s += x[d]; y[0] = s;", ""),
-        ("float s = 0; for (int j = 0; j < d; j += 32) s += __expf(x[j] * 2 - (d - 1));", ""),
-        ("int s = 0; s += d * d; y[s] = x[s];", ""),
-    ],
-)
-def test_where_products_are_summed_extreme_inputs_end_with_a_reason(
-    body: str, limited: str
-) -> None:
-    row = next(row for row in drafted("", body).splitlines() if "name: x," in row)
-    assert (f'extreme: {{{limited}"a guess: ' in row) is bool(limited)
