@@ -17,7 +17,7 @@ from tuner.report.formatting import round_value, rounded_all
 from tuner.report.sections.bits import bits_json
 from tuner.report.sections.course import course_json, device_of
 from tuner.report.sections.search import protocol_of
-from tuner.report.sections.summary import counts_by_kind
+from tuner.report.sections.summary import counts_by_kind, roundings
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -95,7 +95,7 @@ def json_of(data: ReportData) -> dict[str, object]:
 
         measured = energy_json(data.energies, data.results)
         energy = {"objective": data.objective, "energy": measured}
-    declared, bits = data.declared, bits_json(data)
+    declared, bits, off = data.declared, bits_json(data), roundings(data)
     return {
         "kernel": data.kernel,
         "device": data.device,
@@ -167,6 +167,7 @@ def json_of(data: ReportData) -> dict[str, object]:
         **energy,
         **({"bits": bits} if bits else {}),
         **course_json(data),
+        **({"roundings": dict(zip(("winners", "baseline"), off, strict=True))} if off else {}),
         **({"extremes": dict(declared.extremes)} if declared and declared.extremes else {}),
         **({"constants": list(declared.constants)} if declared and declared.constants else {}),
     }

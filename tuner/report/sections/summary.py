@@ -273,15 +273,22 @@ def extremes_left_out(data: ReportData) -> str:
     return "; ".join(f"{name}: {limit}" for name, limit in told.items())
 
 
-def accuracy(data: ReportData) -> str:
-    """Say how accurate winners and baseline are, where the tolerance is measured."""
+def roundings(data: ReportData) -> tuple[float, float] | None:
+    """Give how many roundings winners and baseline are off by, where the tolerance is measured."""
     won = {(one.workload, one.variant) for one in data.results}
     verdicts = [t.correctness for t in data.finals if (t.workload, t.variant) in won]
     found = [one.block for verdict in verdicts if verdict for _, one in verdict.accuracy]
     if not found or not data.baseline_accuracy:
+        return None
+    return max(found), max(one.block for one in data.baseline_accuracy)
+
+
+def accuracy(data: ReportData) -> str:
+    """Say how accurate winners and baseline are; nothing where no tolerance is measured."""
+    known = roundings(data)
+    if known is None:
         return ""
-    baseline = max(one.block for one in data.baseline_accuracy)
-    return f"off by up to {max(found):.2g} roundings, the baseline by {baseline:.2g}"
+    return f"off by up to {known[0]:.2g} roundings, the baseline by {known[1]:.2g}"
 
 
 def constant_inputs(data: ReportData) -> str:
