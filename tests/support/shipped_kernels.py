@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import product
@@ -21,6 +22,7 @@ from tuner.device.base import Program
 from tuner.device.reference import load_reference
 from tuner.extensions.cpu.compiler import HostCompiler
 from tuner.extensions.cpu.device import HostDevice
+from tuner.extensions.export.cpp import in_namespace
 from tuner.model.config import SearchSpace
 from tuner.model.expressions import Value
 from tuner.model.kernel import KernelSpec, Launch, Workload
@@ -31,6 +33,7 @@ from tuner.tuning.evaluator import Evaluator
 
 SPACES = Path(__file__).parents[2] / "search_spaces" / "sglang"
 Axes = Mapping[str, int]
+Edits = Sequence[tuple[str, str]]
 NEAR_MISSES = Path(__file__).parents[1] / "unit" / "kernels" / "near_misses.yaml"
 
 
@@ -129,8 +132,7 @@ class KernelChecks:
         if "operators" in metafunc.fixturenames and not asked:
             metafunc.parametrize("operators", self.operators, ids=str, scope="class")
         if "edits" in metafunc.fixturenames:
-            edits = YAML(typ="safe").load(NEAR_MISSES)[self.kernel.spec.name]
-            metafunc.parametrize("edits", edits.values(), ids=edits)
+            metafunc.parametrize("edits", self.near_misses())
 
     def test_the_baseline_is_right(self, evaluator: Evaluator, axes: Axes) -> None:
         trial = evaluator.baseline(Workload.of(axes))
@@ -148,16 +150,64 @@ class KernelChecks:
             assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
 
     def test_a_near_miss_is_caught(
-        self, compiler: HostCompiler, device: HostDevice, edits: list[tuple[str, str]]
+        self, edited: Mapping[str, Program], device: HostDevice, edits: str
     ) -> None:
-        source = self.kernel.source
-        for before, after in edits:
-            assert source.count(before) == 1
-            source = source.replace(before, after)
-        names = tuple(launch.kernel for launch in self.launches)
-        result = compiler.submit(CompileRequest(source, names, "sm_90a")).result()
-        assert result.ok, result.error
-        workload = Workload.of(self.workload)
-        program = Program("near miss", workload, self.launches, result.cubin, result.lowered)
         # What reaches beyond an array may meet a page that is closed.
-        assert device.verify(program).status in (Status.INCORRECT, Status.LAUNCH)
+        assert device.verify(edited[edits]).status in (Status.INCORRECT, Status.LAUNCH)
+
+    @classmethod
+    def near_misses(cls) -> Mapping[str, Edits]:
+        """Read what is wrong with each, and its edits."""
+        return _read_near_misses()[cls.kernel.spec.name]
+
+    @classmethod
+    def edited_sources(cls) -> Iterator[EditedSource]:
+        workload = Workload.of(cls.workload)
+        for name, edits in cls.near_misses().items():
+            yield EditedSource(name, cls.kernel.source, edits, workload, cls.launches)
+
+
+@cache
+def _read_near_misses() -> Mapping[str, Mapping[str, Edits]]:
+    found: Mapping[str, Mapping[str, Edits]] = YAML(typ="safe").load(NEAR_MISSES)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class EditedSource:
+    """A source with what is wrong with it, where it is to be caught."""
+
+    name: str
+    source: str
+    edits: Edits
+    workload: Workload
+    launches: tuple[Launch, ...]
+
+    @property
+    def text(self) -> str:
+        text = self.source
+        for before, after in self.edits:
+            assert text.count(before) == 1
+            text = text.replace(before, after)
+        return text
+
+
+def compile_together(
+    compiler: HostCompiler, sources: Iterable[EditedSource]
+) -> Mapping[str, Program]:
+    """Compile all as one, each in a namespace and with macros of its own."""
+    texts, made = [], {}
+    for number, one in enumerate(sources):
+        space = f"edited_{number}"
+        macros = dict.fromkeys(re.findall(r"^ *# *define +(\w+)", one.text, re.MULTILINE))
+        texts += [in_namespace(one.text, space), *(f"#undef {macro}" for macro in macros)]
+        launches = (replace(each, kernel=f"{space}::{each.kernel}") for each in one.launches)
+        made[one.name] = one.workload, tuple(launches)
+    kernels = dict.fromkeys(each.kernel for _, launches in made.values() for each in launches)
+    request = CompileRequest("\n".join(texts), tuple(kernels), "sm_90a")
+    result = compiler.submit(request).result()
+    assert result.ok, result.error
+    return {
+        name: Program(name, workload, launches, result.cubin, result.lowered)
+        for name, (workload, launches) in made.items()
+    }

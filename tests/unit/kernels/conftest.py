@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 from host_programs import cached_compiler
+from shipped_kernels import compile_together
 
+from tuner.device.base import Program
 from tuner.extensions.cpu.compiler import HostCompiler
 from tuner.extensions.cpu.device import HostDevice
 from tuner.space.choices import chosen_operators
@@ -26,6 +28,11 @@ def device(request: pytest.FixtureRequest) -> Iterator[HostDevice]:
     device = HostDevice(spec, chosen_operators(spec, {}))
     yield device
     device.close()
+
+
+@pytest.fixture(scope="class")
+def edited(request: pytest.FixtureRequest, compiler: HostCompiler) -> Mapping[str, Program]:
+    return compile_together(compiler, request.cls.edited_sources())
 
 
 @pytest.fixture(scope="class")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 import numpy as np
 import pytest
-from shipped_kernels import KernelChecks, Sample, ShippedKernel
+from shipped_kernels import EditedSource, Edits, KernelChecks, Sample, ShippedKernel
 
-from tuner.compiler.base import CompileRequest
 from tuner.device.base import Program
-from tuner.extensions.cpu.compiler import HostCompiler
 from tuner.extensions.cpu.device import HostDevice
 from tuner.model.expressions import Value
 from tuner.model.kernel import Launch, Workload
@@ -113,86 +112,86 @@ class TestInFloat32:
         assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
 
 
-def check_that_it_is_caught(
-    compiler: HostCompiler,
-    device: HostDevice,
-    edits: list[tuple[str, str]],
-    workload: Workload,
-    having: Mapping[str, Value],
-) -> None:
-    spec, config = KERNEL.spec, {**KERNEL.definition.space.default, **having}
-    names = {**workload.values, **config, "OUT": "bf16"}
-    source = Template.load(spec.template, spec.include_dirs).render(names).source
-    for before, after in edits:
-        assert source.count(before) == 1
-        source = source.replace(before, after)
-    launches = spec.candidate_launches(names)
-    result = compiler.submit(CompileRequest(source, ("gemm_small_m",), "sm_90a")).result()
-    assert result.ok, result.error
-    program = Program("near miss", workload, launches, result.cubin, result.lowered)
-    assert device.verify(program).status in (Status.INCORRECT, Status.LAUNCH)
+class EditsOfTheTemplate:
+    """Edits of what the template makes of a config, by what is wrong: all of them are caught."""
+
+    kernel = KERNEL
+    workload: ClassVar[Workload]
+    configs: ClassVar[Mapping[str, tuple[Mapping[str, Value], Edits]]]
+
+    @classmethod
+    def edited_sources(cls) -> Iterator[EditedSource]:
+        spec = KERNEL.spec
+        template = Template.load(spec.template, spec.include_dirs)
+        for name, (having, edits) in cls.configs.items():
+            config = {**KERNEL.definition.space.default, **having}
+            names = {**cls.workload.values, **config, "OUT": "bf16"}
+            source = template.render(names).source
+            launches = spec.candidate_launches(names)
+            yield EditedSource(name, source, edits, cls.workload, launches)
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        metafunc.parametrize("edits", self.configs)
+
+    def test_a_near_miss_is_caught(
+        self, edited: Mapping[str, Program], device: HostDevice, edits: str
+    ) -> None:
+        assert device.verify(edited[edits]).status in (Status.INCORRECT, Status.LAUNCH)
+
+
+TWO = {**SHARED, "share": 2}
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-class TestBlocksThatShareX:
-    kernel = KERNEL
-
-    @pytest.mark.parametrize(
-        "edits",
-        [
+class TestBlocksThatShareX(EditsOfTheTemplate):
+    workload = Workload.of({"M": 40, "N": 72, "K": 512})
+    configs: ClassVar = {
+        "others still read a place": (
+            TWO,
             [
                 ("tune::map_shared(barrier, sharer(lane))", "barrier"),
                 ("if (lane < kShare)", "if (lane == 0)"),
                 ("empty + s * 8, kShare * kWarps", "empty + s * 8, kWarps"),
             ],
-            [("outlive_sharers(task);", "")],
-            [("task.token + row, barrier", "task.token, barrier")],
-        ],
-        ids=["others still read a place", "a block ends too early", "all copy the same rows"],
-    )
-    def test_a_near_miss_is_caught(
-        self, compiler: HostCompiler, device: HostDevice, edits: list[tuple[str, str]]
-    ) -> None:
-        workload = Workload.of({"M": 40, "N": 72, "K": 512})
-        check_that_it_is_caught(compiler, device, edits, workload, {**SHARED, "share": 2})
+        ),
+        "a block ends too early": (TWO, [("outlive_sharers(task);", "")]),
+        "all copy the same rows": (TWO, [("task.token + row, barrier", "task.token, barrier")]),
+    }
+
+
+LONE = {**BOXES, "tokens": 16, "tile_k": 128, "share": 1}
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-class TestBoxes:
-    kernel = KERNEL
-
-    @pytest.mark.parametrize(
-        ("edits", "share"),
-        [
-            ([("(k / 8 ^ row % 8)", "k / 8")], 1),
-            ([("weight ^ step % kBoxSteps * 32", "weight + step % kBoxSteps * 32")], 1),
-            ([("parity ^= barrier.advance()", "barrier.advance()")], 1),
-            ([("tune::mbarrier_wait(empty + s % kStages * 8, (s / kStages & 1) ^ 1);", "")], 1),
-            (
-                [
-                    ("leave(barrier.at + 8 * kStages, 0, lane);", ""),
-                    (
-                        "tune::mbarrier_wait(barrier.at, parity);",
-                        "tune::mbarrier_wait(barrier.at, parity);"
-                        "leave(barrier.at + 8 * kStages, 0, lane);",
-                    ),
-                ],
-                1,
-            ),
-            ([("int box = share_rank()", "int box = 0")], 2),
-        ],
-        ids=[
-            *("no swizzle", "a step adds where it changes bits", "a round that is not counted"),
-            *("nobody has to leave", "left before it is read", "all copy the same boxes"),
-        ],
-    )
-    def test_a_near_miss_is_caught(
-        self,
-        compiler: HostCompiler,
-        device: HostDevice,
-        edits: list[tuple[str, str]],
-        share: int,
-    ) -> None:
-        workload = Workload.of({"M": 16, "N": 72, "K": 1536})
-        having = {**BOXES, "tokens": 16, "tile_k": 128, "share": share}
-        check_that_it_is_caught(compiler, device, edits, workload, having)
+class TestBoxes(EditsOfTheTemplate):
+    workload = Workload.of({"M": 16, "N": 72, "K": 1536})
+    configs: ClassVar = {
+        "no swizzle": (LONE, [("(k / 8 ^ row % 8)", "k / 8")]),
+        "a step adds where it changes bits": (
+            LONE,
+            [("weight ^ step % kBoxSteps * 32", "weight + step % kBoxSteps * 32")],
+        ),
+        "a round that is not counted": (
+            LONE,
+            [("parity ^= barrier.advance()", "barrier.advance()")],
+        ),
+        "nobody has to leave": (
+            LONE,
+            [("tune::mbarrier_wait(empty + s % kStages * 8, (s / kStages & 1) ^ 1);", "")],
+        ),
+        "left before it is read": (
+            LONE,
+            [
+                ("leave(barrier.at + 8 * kStages, 0, lane);", ""),
+                (
+                    "tune::mbarrier_wait(barrier.at, parity);",
+                    "tune::mbarrier_wait(barrier.at, parity);"
+                    "leave(barrier.at + 8 * kStages, 0, lane);",
+                ),
+            ],
+        ),
+        "all copy the same boxes": (
+            {**LONE, "share": 2},
+            [("int box = share_rank()", "int box = 0")],
+        ),
+    }
