@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import product
@@ -17,7 +18,7 @@ import pytest
 from ruamel.yaml import YAML
 from slow import mostly_slow
 
-from tuner.compiler.base import CompileRequest
+from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.device.base import Program
 from tuner.device.reference import load_reference
 from tuner.extensions.cpu.compiler import HostCompiler
@@ -29,7 +30,7 @@ from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
 from tuner.space.load import Definition, load_definition
-from tuner.tuning.evaluator import Evaluator
+from tuner.tuning.evaluator import Evaluator, Pending
 
 SPACES = Path(__file__).parents[2] / "search_spaces" / "sglang"
 Axes = Mapping[str, int]
@@ -61,6 +62,22 @@ def narrowed(space: SearchSpace, having: Mapping[str, Value]) -> SearchSpace:
 def shipped_definition(name: str) -> Definition:
     """Read a search space once, for all tests that are collected."""
     return load_definition(SPACES / f"{name}.yaml")
+
+
+def start_samples(
+    evaluator: Evaluator, space: SearchSpace, samples: Iterable[Sample]
+) -> Mapping[str, list[Pending]]:
+    """Compile the configs of all samples as one source."""
+    compiler, started = evaluator.compiler, {}
+    evaluator.compiler = together = Together(compiler)
+    for sample in samples:
+        workload = Workload.of(sample.axes)
+        configs = list(valid_configs(narrowed(space, sample.having), evaluator.names(workload)))
+        chosen = random.Random(7).sample(configs, sample.count)  # noqa: S311
+        started[case_id(sample)] = [evaluator.start(workload, config) for config in chosen]
+    evaluator.compiler = compiler
+    together.compile()
+    return started
 
 
 class ShippedKernel:
@@ -139,13 +156,10 @@ class KernelChecks:
         assert trial.status is Status.CORRECT, trial.reason
 
     def test_configs_of_the_template_are_right(
-        self, operators: Mapping[str, str], evaluator: Evaluator, sample: Sample
+        self, evaluator: Evaluator, started: Mapping[str, list[Pending]], sample: Sample
     ) -> None:
-        space = narrowed(self.kernel.definition.chosen(operators).space, sample.having)
-        workload = Workload.of(sample.axes)
-        configs = list(valid_configs(space, evaluator.names(workload)))
-        chosen = random.Random(7).sample(configs, sample.count)  # noqa: S311
-        for pending in [evaluator.start(workload, config) for config in chosen]:
+        assert len(started[case_id(sample)]) == sample.count
+        for pending in started[case_id(sample)]:
             trial = evaluator.finish(pending)
             assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
 
@@ -192,22 +206,56 @@ class EditedSource:
         return text
 
 
-def compile_together(
+@dataclass
+class Together:
+    """Take requests and compile all of them as one source; implements what `Evaluator` asks for.
+
+    Each has a namespace and macros of its own. Headers are read once, which takes g++ longer than
+    most kernels do.
+    """
+
+    compiler: HostCompiler
+    asked: list[tuple[CompileRequest, Future[CompileResult]]] = field(default_factory=list)
+
+    def submit(self, request: CompileRequest) -> Future[CompileResult]:
+        future = Future[CompileResult]()
+        self.asked.append((request, future))
+        return future
+
+    def compile(self) -> None:
+        spaces = [f"unit_{number}" for number in range(len(self.asked))]
+        texts, kernels = [], []
+        for space, (request, _) in zip(spaces, self.asked, strict=True):
+            macros = set(re.findall(r"^ *# *define +(\w+)", request.source, re.MULTILINE))
+            macros -= {re.split(r"[=(]", one[2:])[0] for one in request.options}
+            texts += [
+                in_namespace(request.source, space),
+                *(f"#undef {one}" for one in sorted(macros)),
+            ]
+            kernels += [f"{space}::{kernel}" for kernel in request.kernels]
+        first, _ = self.asked[0]
+        together = replace(first, source="\n".join(texts), kernels=tuple(kernels))
+        found = self.compiler.submit(together).result()
+        assert found.ok, found.error
+        for space, (request, future) in zip(spaces, self.asked, strict=True):
+            assert replace(request, source="", kernels=()) == replace(first, source="", kernels=())
+            lowered, used = (
+                {kernel: made[f"{space}::{kernel}"] for kernel in request.kernels}
+                for made in (found.lowered, found.resources)
+            )
+            future.set_result(replace(found, lowered=lowered, resources=used))
+
+
+def compile_edited(
     compiler: HostCompiler, sources: Iterable[EditedSource]
 ) -> Mapping[str, Program]:
-    """Compile all as one, each in a namespace and with macros of its own."""
-    texts, made = [], {}
-    for number, one in enumerate(sources):
-        space = f"edited_{number}"
-        macros = dict.fromkeys(re.findall(r"^ *# *define +(\w+)", one.text, re.MULTILINE))
-        texts += [in_namespace(one.text, space), *(f"#undef {macro}" for macro in macros)]
-        launches = (replace(each, kernel=f"{space}::{each.kernel}") for each in one.launches)
-        made[one.name] = one.workload, tuple(launches)
-    kernels = dict.fromkeys(each.kernel for _, launches in made.values() for each in launches)
-    request = CompileRequest("\n".join(texts), tuple(kernels), "sm_90a")
-    result = compiler.submit(request).result()
-    assert result.ok, result.error
+    together, made = Together(compiler), []
+    for one in sources:
+        kernels = tuple(dict.fromkeys(launch.kernel for launch in one.launches))
+        made.append((one, together.submit(CompileRequest(one.text, kernels, "sm_90a"))))
+    together.compile()
+    results = ((one, future.result()) for one, future in made)
     return {
-        name: Program(name, workload, launches, result.cubin, result.lowered)
-        for name, (workload, launches) in made.items()
+        one.name: Program(one.name, one.workload, one.launches, found.cubin, found.lowered)
+        for one, found in results
     }

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from shipped_kernels import SPACES
+from shipped_kernels import SPACES, Sample, start_samples
 from slow import mostly_slow
 
 from tuner.extensions.cpu.compiler import HostCompiler
@@ -17,7 +16,6 @@ from tuner.extensions.cpu.device import HostDevice
 from tuner.model.expressions import Expression
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Status
-from tuner.search.pool import valid_configs
 from tuner.space.choices import chosen_operators
 from tuner.space.load import load_definition
 from tuner.space.template import Template
@@ -60,9 +58,8 @@ def test_baseline_and_template_take_the_scalar_that_is_passed(
         evaluator = Evaluator(spec, candidate, operators, compiler, device)
         workload = min(spec.edge_cases, key=spec.footprint_bytes)
         assert evaluator.baseline(workload).status is Status.CORRECT
-        valid = valid_configs(definition.space, evaluator.names(workload))
-        configs = [one for one in valid if having.items() <= one.items()]
-        chosen = random.Random(7).sample(configs, 3)  # noqa: S311
-        for pending in [evaluator.start(workload, config) for config in chosen]:
+        sample = Sample(workload.values, having=having)
+        (started,) = start_samples(evaluator, definition.space, [sample]).values()
+        for pending in started:
             trial = evaluator.finish(pending)
             assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
