@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from host_programs import cached_compiler
 
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.cache import Cache
@@ -29,17 +30,21 @@ DATA = Path(__file__).with_name("data")
 KERNEL = 'extern "C" __global__ void run(int* y) {{ {} }}\n'
 
 
-@pytest.fixture(scope="module")
-def cached_runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for caches, which all have the same runtime in it."""
-    return tmp_path_factory.mktemp("cache")
+class NewCache(Cache):
+    """Hold nothing yet but runtimes, which are kept for all: each takes seconds to compile."""
+
+    def get(self, key: str) -> CompileResult | None:
+        return super().get(key) or Cache().get(key)
+
+    def put(self, key: str, result: CompileResult) -> None:
+        is_runtime = result.ok and not result.lowered
+        (Cache() if is_runtime else super()).put(key, result)
 
 
 @pytest.fixture(scope="module")
-def compiler(cached_runtime: Path) -> Iterator[HostCompiler]:
-    compiler = HostCompiler(timeout_s=60.0, cache=Cache(cached_runtime))
-    yield compiler
-    compiler.close()
+def compiler() -> Iterator[HostCompiler]:
+    with cached_compiler() as compiler:
+        yield compiler
 
 
 def by(compiler: HostCompiler, source: str, *kernels: str, **more: object) -> CompileResult:
@@ -122,11 +127,11 @@ REFUSED = [
 
 @pytest.mark.parametrize("sanitizers", [(), ("undefined",), ("address",)], ids=" ".join)
 def test_a_kernel_is_the_same_text_with_a_sanitizer_and_without(
-    sanitizers: tuple[str, ...], cached_runtime: Path
+    sanitizers: tuple[str, ...],
 ) -> None:
     known = " || ".join(f"defined({one})" for one in TELLING)
     source = f"#include <vector>\n#if {known}\n#error seen\n#endif\n{KERNEL.format('')}"
-    with closing(HostCompiler(sanitizers=sanitizers, cache=Cache(cached_runtime))) as compiler:
+    with closing(HostCompiler(sanitizers=sanitizers, cache=Cache())) as compiler:
         result = by(compiler, source)
     assert result.ok, result.error
 
@@ -267,7 +272,7 @@ def test_lines_stay_where_they_are() -> None:
 
 
 def test_an_equal_request_is_answered_from_it(tmp_path: Path) -> None:
-    cache, header = Cache(tmp_path / "cache"), tmp_path / "value.h"
+    cache, header = NewCache(tmp_path / "cache"), tmp_path / "value.h"
     source = '#include "value.h"\n#include <cfloat>\n' + KERNEL.format("y[0] = kValue;")
     folders = (str(tmp_path),)
     with (
@@ -284,7 +289,7 @@ def test_an_equal_request_is_answered_from_it(tmp_path: Path) -> None:
 
 
 def test_an_error_is_kept_but_a_kill_is_not(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
+    cache = NewCache(tmp_path)
     for timeout_s, source in ((60.0, KERNEL.format("unknown();")), (0.01, KERNEL.format(""))):
         compiler = HostCompiler(workers=1, cache=cache, timeout_s=timeout_s)
         by(compiler, source)
@@ -308,18 +313,18 @@ def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], P
     return make
 
 
-def test_a_few_kills_cost_nothing(killed: Callable[[int], Path], cached_runtime: Path) -> None:
+def test_a_few_kills_cost_nothing(killed: Callable[[int], Path], tmp_path: Path) -> None:
     runs = killed(MOST_RUNS - 1)
-    with closing(HostCompiler(workers=1, cache=Cache(cached_runtime))) as compiler:
+    with closing(HostCompiler(workers=1, cache=NewCache(tmp_path))) as compiler:
         assert by(compiler, KERNEL.format("y[0] = 41;")).ok
     assert len(runs.read_text()) == MOST_RUNS
 
 
 def test_one_that_is_killed_always_is_an_error_that_is_not_kept(
-    killed: Callable[[int], Path], cached_runtime: Path
+    killed: Callable[[int], Path], tmp_path: Path
 ) -> None:
     runs = killed(99)
-    cache = Cache(cached_runtime)
+    cache = NewCache(tmp_path)
     source = KERNEL.format("y[0] = 42;")
     with closing(HostCompiler(workers=1, cache=cache)) as compiler:
         result = by(compiler, source)
