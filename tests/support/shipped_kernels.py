@@ -18,7 +18,7 @@ import pytest
 from ruamel.yaml import YAML
 from slow import mostly_slow
 
-from tuner.compiler.base import CompileRequest, CompileResult
+from tuner.compiler.base import Compiler, CompileRequest, CompileResult
 from tuner.device.base import Program
 from tuner.device.reference import load_reference
 from tuner.extensions.cpu.compiler import HostCompiler
@@ -210,11 +210,11 @@ class EditedSource:
 class Together:
     """Take requests and compile all of them as one source; implements what `Evaluator` asks for.
 
-    Each has a namespace and macros of its own. Headers are read once, which takes g++ longer than
+    Each has a namespace and macros of its own. Headers are read once: they take g++ longer than
     most kernels do.
     """
 
-    compiler: HostCompiler
+    compiler: Compiler
     asked: list[tuple[CompileRequest, Future[CompileResult]]] = field(default_factory=list)
 
     def submit(self, request: CompileRequest) -> Future[CompileResult]:

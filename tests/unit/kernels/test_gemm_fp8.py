@@ -15,6 +15,7 @@ SHARED: dict[str, Value] = {
     **{"path": "wgmma", "tokens": 32, "tile_n": 64, "tile_k": 128, "stages": 2},
     **{"warps_n": 4, "warps_k": 1, "split": 2},
 }
+DEPTHS = {"registers": 512, "copies": 512, "wgmma": 1024, "token_rows": 1024}
 ARGUMENTS = ("out", "x", "w", "x_scale", "w_scale", "M", "N", "K")
 
 
@@ -65,7 +66,11 @@ class TestOnTheCpu(KernelChecks):
     operators = ({}, {"SCALES": "block"})
     baselines = ({"M": 3, "N": 136, "K": 256}, {"M": 40, "N": 8, "K": 128})
     samples = tuple(
-        Sample({"M": tokens, "N": 264 if "share" in having else 136, "K": 1024}, 1, having)
+        Sample(
+            {"M": tokens, "N": 264 if "share" in having else 136, "K": DEPTHS[having["path"]]},
+            1,
+            having,
+        )
         for tokens, having in (
             (3, {"path": "registers", "split": 1, "token_memory": "registers"}),
             (9, {"path": "registers", "reduction": "last", "token_memory": "shared", "tokens": 16}),
