@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -54,12 +54,12 @@ def made(tmp_path: Path) -> Iterator[Made]:
         yield Made(spec, dispatch, CppSources(spec, dispatch, measured))
 
 
-def write(made: Made, folder: Path, *, without_device_code: bool = False) -> list[str]:
+def write_host_parts(made: Made, folder: Path) -> list[str]:
     (folder / "variants").mkdir(parents=True)
     (folder / "blend.h").write_text(made.sources.header())
     names = []
     for unit in made.sources.variants:
-        written = replace(unit, source=HOST_ONLY) if without_device_code else unit
+        written = replace(unit, source=HOST_ONLY)
         names.append(f"variants/blend_v{unit.number}.cu")
         (folder / names[-1]).write_text(made.sources.variant(written))
     return names
@@ -101,7 +101,7 @@ def test_it_launches_what_the_search_space_says(
     made: Made, tmp_path: Path, cuda_headers: Path
 ) -> None:
     folder = tmp_path / "out"
-    names = write(made, folder, without_device_code=True)
+    names = write_host_parts(made, folder)
     shapes = ", ".join(f"{{{t}, {d}}}" for t, d in SHAPES)
     stubs = (DATA / "runtime_stubs.cpp").read_text()
     (folder / "main.cpp").write_text(stubs.replace("SHAPES", shapes))
@@ -153,18 +153,3 @@ def test_every_source_compiles_for_the_gpu(made: Made, compiler) -> None:
         names = (f"{space}::blend", f"{space}::reduce<float>")
         result = compiler.submit(CompileRequest(source, names, "sm_90a")).result()
         assert result.ok, result.error
-
-
-@pytest.mark.slow
-def test_nvcc_builds_all_into_one_library(
-    made: Made, tmp_path: Path, with_nvcc: Mapping[str, str]
-) -> None:
-    folder = tmp_path / "out"
-    names = write(made, folder)
-    (folder / "main.cpp").write_text(
-        '#include "blend.h"\nint main() { return blend_variant(1, 1) != 0; }\n'
-        "auto* used = &blend;\n"
-    )
-    command = ["nvcc", "-std=c++17", "-O0", "-arch=sm_90a", "-Xcompiler", "-Wall,-Werror"]
-    command += [*names, "main.cpp", "-o", "main"]
-    kept.build(command, folder, environment=with_nvcc)
