@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,14 @@ from cluster_doubles import Hosts, hosts_of
 
 from tuner.model.kernel import KernelSpec
 from tuner.space.load import load_definition
+
+
+@pytest.fixture(autouse=True)
+def open_files() -> Iterator[None]:
+    """Put back how many files may be open, which a cluster raises for what starts later too."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @pytest.fixture
