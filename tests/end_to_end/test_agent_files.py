@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from agent_project import OWN, Bench, template_of
-from faults import wait_until
 
 from tuner.app.plan import new_plan
 from tuner.cli import options, run_command
@@ -28,26 +27,6 @@ for word, text in re.findall(r"^```(\w+)\n(.*?)^```$", DOCS, re.MULTILINE | re.D
 COMMANDS = re.findall(r"^tune (.*)$", "".join(DOCUMENTED["sh"]), re.MULTILINE)
 
 
-class Person:
-    """Whoever answers in the exchange folder of one round."""
-
-    def __init__(self, bench: Bench, number: int = 1) -> None:
-        self.folder = bench.root / f"exchange/round-{number:02}"
-
-    def waits_for(self, name: str) -> str:
-        """Wait for a file and read it."""
-        path = self.folder / name
-        wait_until(lambda: path.exists() and path.stat().st_size, f"{name}")
-        return path.read_text(encoding="utf-8")
-
-    def answers(self, template: str, space: str = OWN, plan: str = "") -> None:
-        """Write the files, the plan first."""
-        files = {"plan.json": plan, "template.cu.j2": template, "space.yaml": space}
-        for name, text in files.items():
-            if text:
-                (self.folder / name).write_text(text, encoding="utf-8")
-
-
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path / "project")
@@ -55,36 +34,16 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench.close()
 
 
-def asking(bench: Bench, *words: object) -> tuple[str, ...]:
-    return bench.new("--agent", "files", "--exchange", "exchange", *words)
-
-
-def test_a_wrong_answer_comes_back_as_a_problem_and_a_right_one_goes_on(bench: Bench) -> None:
-    person = Person(bench)
-    process = bench.start(asking(bench, "--rounds", 1))
-    request = person.waits_for("request.md")
-    assert "kPieces = 512" in request and "# Findings about initial" in request
-    person.answers(template_of(8).replace("2.0f", "3.0f"), plan=DOCUMENTED["json"][0])
-    problem = person.waits_for("problem.md")
-    assert "incorrect with block=" in problem
-    assert "Write template.cu.j2 and space.yaml again" in problem
-    assert (person.folder / "refused-1/template.cu.j2").exists()
-    assert not (person.folder / "template.cu.j2").exists()
-    (template,), (_, space) = DOCUMENTED["cuda"], DOCUMENTED["yaml"]
-    person.answers(template, space)
-    ended = bench.ended(process)
-    assert ended.code == 0, ended.err
-    assert not (person.folder / "problem.md").exists()
-    assert list(bench.candidates()) == ["initial", "r1"]
-    (record,) = bench.records()
-    assert record.idea is not None and record.idea.change == "multiply once"
-    assert len(record.problems) == 1
-
-
 @pytest.mark.slow
-def test_an_answer_that_does_not_come_in_time_can_be_given_later(bench: Bench) -> None:
-    person = Person(bench)
-    ended = bench.run(asking(bench, "--rounds", 1, "--wait", "1s"))
+def test_an_answer_may_come_later_and_a_wrong_one_comes_back_as_a_problem(bench: Bench) -> None:
+    folder = bench.root / "exchange/round-01"
+
+    def answers(template: str, space: str = OWN) -> None:
+        (folder / "template.cu.j2").write_text(template, encoding="utf-8")
+        (folder / "space.yaml").write_text(space, encoding="utf-8")
+
+    exchange = ("--agent", "files", "--exchange", "exchange", "--rounds", 1, "--wait", "0.1s")
+    ended = bench.run(bench.new(*exchange))
     assert ended.code == 4
     assert ended.errors == 1
     assert "no answer yet: template.cu.j2 and space.yaml are to be written in " in ended.err
@@ -92,39 +51,31 @@ def test_an_answer_that_does_not_come_in_time_can_be_given_later(bench: Bench) -
     assert "No result yet" in ended.out
     assert "to go on       tune --resume mine" in ended.out
     assert not bench.results(), "the finals wait for the answer"
+    request = (folder / "request.md").read_text("utf-8")
+    assert "kPieces = 512" in request and "# Findings about initial" in request
 
-    person.answers(template_of(8).replace("= sum;", "= sun;"))
-    later = bench.resume(None, "--wait", "1s")
+    (folder / "plan.json").write_text(DOCUMENTED["json"][0], encoding="utf-8")
+    answers(template_of(8).replace("= sum;", "= sun;"))
+    later = bench.resume(None, "--wait", "0.1s")
     assert later.code == 4
     assert "round-01/problem.md says what is asked" in later.err
-    assert "template.cu.j2:8: error: 'sun'" in (person.folder / "problem.md").read_text("utf-8")
+    problem = (folder / "problem.md").read_text("utf-8")
+    assert "template.cu.j2:8: error: 'sun'" in problem
+    assert "Write template.cu.j2 and space.yaml again" in problem
+    assert (folder / "refused-1/template.cu.j2").exists()
+    assert not (folder / "template.cu.j2").exists()
 
-    person.answers(template_of(8))
-    last = bench.resume(None, "--wait", "1s", "--json", "--quiet")
+    (template,), (_, space) = DOCUMENTED["cuda"], DOCUMENTED["yaml"]
+    answers(template, space)
+    last = bench.resume(None, "--wait", "0.1s", "--json", "--quiet")
     assert last.code == 0, last.err
     (made,) = json.loads(last.out)["rounds"]
     assert (made["end"], made["candidate"], len(made["refused"])) == ("searched", "r1", 1)
-    assert [path.name for path in person.folder.glob("refused-*")] == ["refused-1"]
-
-
-@pytest.mark.slow
-def test_a_file_named_stop_ends_the_rounds(bench: Bench) -> None:
-    person = Person(bench)
-    process = bench.start(asking(bench, "--rounds", 3))
-    person.waits_for("request.md")
-    (bench.root / "exchange/stop").touch()
-    ended = bench.ended(process)
-    assert ended.code == 0, ended.err
-    assert set(bench.results()) == {"N=1000", "N=500"}
-    assert "round 1        on initial: nothing left to try" in ended.out
-
-
-def test_an_exchange_that_is_no_folder_is_told_before_anything_is_measured(bench: Bench) -> None:
-    (bench.root / "exchange").write_text("mine", encoding="utf-8")
-    ended = bench.run(asking(bench))
-    assert ended.code == 2
-    assert "exchange: the folder cannot be made: File exists" in ended.err
-    assert not bench.folder.exists()
+    assert [path.name for path in folder.glob("refused-*")] == ["refused-1"]
+    assert not (folder / "problem.md").exists()
+    assert list(bench.candidates()) == ["initial", "r1"]
+    (record,) = bench.records()
+    assert record.idea is not None and record.idea.change == "multiply once"
 
 
 # What the documentation says besides
