@@ -78,6 +78,14 @@ def test_an_answer_may_come_later_and_a_wrong_one_comes_back_as_a_problem(bench:
     assert record.idea is not None and record.idea.change == "multiply once"
 
 
+def test_an_exchange_that_is_no_folder_is_told_before_anything_is_measured(bench: Bench) -> None:
+    (bench.root / "exchange").write_text("mine", encoding="utf-8")
+    ended = bench.run(bench.new("--agent", "files", "--exchange", "exchange"))
+    assert ended.code == 2
+    assert "exchange: the folder cannot be made: File exists" in ended.err
+    assert not bench.folder.exists()
+
+
 # What the documentation says besides
 
 

@@ -15,7 +15,7 @@ import anyio
 import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
-from mcp_types import CallToolResult, ToolListChangedNotification
+from mcp_types import CallToolResult
 from slow import mostly_slow
 
 from tuner.extensions.agents.mcp.session_runner import PHASES
@@ -28,6 +28,7 @@ PLAN = {
     "change": "blocks of one warp as well",
     "expectations": [{"metric": "time_us", "factor": 0.9, "workload": "N=4096"}],
 }
+CHANGED = "notifications/tools/list_changed"
 LEADING = ["start", "status", "briefing", "submit", "finish"]
 
 
@@ -68,19 +69,15 @@ def text(result: CallToolResult) -> str:
     return "\n".join(part.text for part in result.content if part.type == "text")
 
 
-def served(
-    project, work: Callable[[Editor], Awaitable[None]], *words: object, **options: Any
-) -> str:
-    """Let a client work with a server of its own; return what that wrote to standard error."""
-    errors = project.root / "stderr.txt"
+def served(project, work: Callable[[Editor], Awaitable[None]], *words: object) -> None:
+    """Let a client work with a server of its own."""
 
     async def main() -> None:
-        with errors.open("w") as log:
-            async with Client(stdio_client(parameters(project, *words), log), **options) as client:
+        with (project.root / "stderr.txt").open("w") as log:
+            async with Client(stdio_client(parameters(project, *words), log)) as client:
                 await work(Editor(client))
 
     anyio.run(main)
-    return errors.read_text()
 
 
 def parameters(project, *words: object) -> StdioServerParameters:
@@ -99,8 +96,29 @@ def answer(project) -> dict[str, str]:
 
 
 def test_a_client_leads_a_session_from_its_start_to_its_results(project) -> None:
+    outside = project.root.parent / "outside.py"
+    outside.write_text((project.root / "kernels/scale.py").read_text())
+    (project.root / "kernels/linked.cu").symlink_to(outside)
+
     async def work(editor: Editor) -> None:
+        before = await editor.tools()
+        assert list(before)[:5] == LEADING
+        assert {"render", "compile", "verify", "measure", "search", "read_notes"} <= set(before)
+        await say_what_is_missing(editor)
+        await start_nothing_outside(editor)
+        told = await editor.refused("start", kernel="kernels/scal.cu")
+        assert "no such kernel file: kernels/scal.cu" in told
+        assert "mine: no such session" in await editor.refused("start", resume="mine")
+        told = await editor.refused("start", kernel="kernels/scale.cu", device="recorded")
+        assert "use --device cuda" in told
+
         assert "Round 1 is open" in await editor.told("start", kernel="kernels/scale.cu")
+        assert set(editor.progress) & {"files are read and the device is opened", *PHASES.values()}
+        assert "a session is open already" in await editor.refused("start")
+        after = await editor.tools()
+        assert list(after) == list(before)
+        assert "for the session's device" in before["compile"]
+        assert "The times are a CPU's" in after["measure"]
         asked = await editor.told("briefing")
         assert "# How to answer here" in asked
         assert "Build on the candidate initial" in asked
@@ -128,15 +146,7 @@ def test_a_client_leads_a_session_from_its_start_to_its_results(project) -> None
         assert (first["candidate"], second["end"]) == ("r1", "idle")
         assert len(first["refused"]) == 1
 
-    served(project, work, *BRIEF, "--session", "mine")
-    assert (project.root / "mine" / "report.html").exists()
-
-
-def test_all_tools_are_listed_and_say_what_they_miss(project) -> None:
-    async def work(editor: Editor) -> None:
-        tools = await editor.tools()
-        assert list(tools)[:5] == LEADING
-        assert {"render", "compile", "verify", "measure", "search", "read_notes"} <= set(tools)
+    async def say_what_is_missing(editor: Editor) -> None:
         for name in [*LEADING[1:], "render"]:
             given = answer(project) if name == "submit" else {}
             assert "`start` opens one" in await editor.refused(name, **given)
@@ -144,15 +154,7 @@ def test_all_tools_are_listed_and_say_what_they_miss(project) -> None:
         assert "'kernl' is no argument" in await editor.refused("start", kernl="kernels/scale.cu")
         assert "template is missing" in await editor.refused("submit", space="x")
 
-    served(project, work)
-
-
-def test_nothing_outside_of_the_root_is_named_or_read(project) -> None:
-    outside = project.root.parent / "outside.py"
-    outside.write_text((project.root / "kernels/scale.py").read_text())
-    (project.root / "kernels/linked.cu").symlink_to(outside)
-
-    async def work(editor: Editor) -> None:
+    async def start_nothing_outside(editor: Editor) -> None:
         for kernel in ("../kernel.cu", "/etc/passwd", "kernels/linked.cu"):
             told = await editor.refused("start", kernel=kernel)
             assert f"outside the folder that the server was started in: {kernel}" in told
@@ -160,55 +162,10 @@ def test_nothing_outside_of_the_root_is_named_or_read(project) -> None:
         assert "`resume` is outside" in await editor.refused("start", resume="..")
         project.edit(project.space, "../kernels/scale.py", str(outside))
         assert f"{outside}: is outside" in await editor.refused("start", kernel="kernels/scale.cu")
+        project.edit(project.space, str(outside), "../kernels/scale.py")
 
-    served(project, work, "--device", "host")
-
-
-@pytest.mark.slow
-def test_what_is_wrong_at_the_start_is_told_and_another_start_works(project) -> None:
-    async def work(editor: Editor) -> None:
-        assert "no such kernel file: kernels/scal.cu" in await editor.refused(
-            "start", kernel="kernels/scal.cu"
-        )
-        assert "mine: no such session" in await editor.refused("start", resume="mine")
-        told = await editor.refused("start", device="recorded")
-        assert "use --device cuda" in told
-        await editor.told("start")
-        assert "a session is open already" in await editor.refused("start")
-
-    served(project, work, "kernels/scale.cu", *BRIEF)
-
-
-@pytest.mark.slow
-def test_a_call_that_waits_too_long_says_so_and_can_be_repeated(project) -> None:
-    async def work(editor: Editor) -> None:
-        told = await editor.told("start")
-        assert told.startswith("started; not ready yet: ")
-        assert "nothing is asked now" in await editor.refused("submit", **PLAN, **answer(project))
-        while "not ready yet" in (told := await editor.told("briefing")):
-            pass
-        assert "Round 1 of 4" in told
-        assert set(editor.progress) & {"files are read and the device is opened", *PHASES.values()}
-
-    served(project, work, "kernels/scale.cu", *BRIEF, "--wait", "1s")
-
-
-def test_a_client_of_an_older_protocol_hears_that_the_tools_have_changed(project) -> None:
-    heard: list[object] = []
-
-    async def listen(message: object) -> None:
-        heard.append(message)
-
-    async def work(editor: Editor) -> None:
-        before = await editor.tools()
-        assert "for the session's device" in before["compile"]
-        await editor.told("start")
-        after = await editor.tools()
-        assert list(after) == list(before)
-        assert "The times are a CPU's" in after["measure"]
-
-    served(project, work, "kernels/scale.cu", *BRIEF, mode="legacy", message_handler=listen)
-    assert any(isinstance(one, ToolListChangedNotification) for one in heard)
+    served(project, work, *BRIEF, "--session", "mine")
+    assert (project.root / "mine" / "report.html").exists()
 
 
 @pytest.mark.parametrize(
@@ -248,54 +205,27 @@ def test_a_server_that_ends_leaves_a_session_that_a_client_goes_on_with_in_its_r
     assert kinds == ["user", "plan", "answer", "user", "assistant", "tool", "answer"]
 
 
-@pytest.mark.slow
-def test_calls_at_the_same_time_are_answered_and_a_cancelled_one_is_not_run(project) -> None:
-    process = spoken_to(project, "kernels/scale.cu", *BRIEF, "--session", "mine")
-    say(process, 1, "start", {})
-    assert "Round 1 is open" in heard_of(process, 1)
-    say(process, 2, "search", {"configs": 16})
-    say(process, 3, "measure", {})
-    say(process, 4, "render", {})
-    send(process, method="notifications/cancelled", params={"requestId": 3, "reason": "enough"})
-    say(process, 5, "status", {})
-    lines: list[str] = []
-    assert "configs tried" in heard_of(process, 2, lines)
-    assert [json.loads(line).get("id") for line in lines].count(5) == 1, "answered meanwhile"
-    # Both may be ready by the time that either is looked for.
-    early = [line for line in lines if json.loads(line).get("id") == 4]
-    assert "blockIdx" in (early[0] if early else heard_of(process, 4))
-    _, err = process.communicate(timeout=60)
-    assert (process.returncode, "Traceback" in err) == (0, False), err
-    said = [entry.get("message", {}) for _, entry in transcript(project.root / "mine")]
-    assert [one["name"] for one in said if one.get("role") == "tool"] == ["search", "render"]
-
-
-@pytest.mark.parametrize("tool", ["search", "submit"])
-@pytest.mark.slow
-def test_a_client_that_goes_in_the_middle_of_a_call_leaves_a_session(project, tool: str) -> None:
-    process = spoken_to(project, "kernels/scale.cu", *BRIEF, "--session", "mine")
-    say(process, 1, "start", {})
-    assert "Round 1 is open" in heard_of(process, 1)
-    given = {"search": {"configs": 16}, "submit": {**PLAN, **answer(project)}}
-    say(process, 2, tool, given[tool])
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    assert "Traceback" not in err
-    assert "interrupted; resume with: tune mcp --resume mine" in err
-
-
-def test_standard_output_carries_the_protocol_alone(project) -> None:
+def test_standard_output_carries_the_protocol_alone_until_a_client_goes_in_a_call(project) -> None:
     noise = "import os\nprint('printed')\nos.system('echo by a child')\n"
     path = project.root / "kernels/scale.py"
     path.write_text(path.read_text().replace("def reference", f"{noise}\n\ndef reference"))
     process = spoken_to(project, "kernels/scale.cu", *BRIEF)
     process.stdin.write("this is no message\n")
-    say(process, 1, "start", {})
     lines: list[str] = []
+    send(process, id=3, method="tools/list", params={})
+    heard_of(process, 3, lines)
+    say(process, 1, "start", {})
     heard_of(process, 1, lines)
+    say(process, 2, "search", {"configs": 16})
     rest, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
     assert "by a child" in err
-    assert all("jsonrpc" in json.loads(line) for line in [*lines, *rest.splitlines()])
+    assert "Traceback" not in err
+    assert "interrupted; resume with: tune mcp --resume " in err
+    messages = [json.loads(line) for line in (*lines, *rest.splitlines())]
+    assert all("jsonrpc" in message for message in messages)
+    # A client of this older protocol hears that the tools are now those of the session's device.
+    assert CHANGED in [message.get("method") for message in messages]
 
 
 def spoken_to(project, *words: object) -> Any:
