@@ -8,6 +8,7 @@ from shutil import copy
 
 import pytest
 from click.testing import CliRunner, Result
+from slow import mostly_slow
 
 from tuner.cli import cli
 from tuner.extensions.agents.base import BriefedCandidate, Briefing
@@ -55,14 +56,7 @@ def source(folder: Path, name: str) -> Path:
     return Path(f"{name}.cu")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "transpose",
-        pytest.param("axpby", marks=pytest.mark.slow),
-        pytest.param("blur", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("name", mostly_slow(REFERENCES, ["transpose"], []))
 def test_a_source_with_a_reference_is_tuned_without_any_edit(here: Path, name: str) -> None:
     kernel = source(here, name)
     before = kernel.read_bytes()

@@ -20,8 +20,8 @@ DATA = Path(__file__).parents[1] / "unit/extensions/draft/extract/data"
 STYLES = YAML(typ="safe").load(Path(__file__).with_name("data") / "extraction.yaml")
 # a struct as parameter with inputs of its own, and a kernel that a macro makes
 QUICK = ("calm", "kinks")
-# vectors whose width the source chooses, and arrays of two shapes
-SAMPLE = ("crease", "twine")
+# vectors whose width the source chooses
+SAMPLE = ("crease",)
 # axes whose numbers no block divides
 COUNTS = re.compile(r"\b(count|strata|knots|num_waves): FILL_IN")
 

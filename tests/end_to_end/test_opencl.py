@@ -79,37 +79,37 @@ def changed(path: str, old: str, new: str) -> None:
 
 
 @needs_opencl
-def test_a_kernel_is_tuned_and_its_speedups_are_told(written, tune) -> None:
-    done = tune("kernels/doubled.cl", "--session", "s", "--json", "--searcher", "exhaustive")
+def test_a_kernel_is_recorded_and_its_recording_answers_without_a_platform(
+    written, tune, monkeypatch
+) -> None:
+    made = tune("record", "kernels/doubled.cl", "--session", "s")
+    assert made.exit_code == 0, made.stderr
+    (path,) = Path("kernels/recordings").glob("*/*")
+    assert path.name == "doubled.cl.json.xz"
+    assert re.fullmatch(r"[\w.+-]+", path.parent.name)
+    assert Path("s/report.html").exists()
+    assert [path.suffix for path in Path("s/tuned").iterdir()] == [".cl"]
+    found = json.loads(tune("report", "s", "--json").stdout)
+    assert found["on_cpu"] is False
+    monkeypatch.setattr("tuner.extensions.backends.opencl.devices._handles", list)
+    words = ("--device", "recorded", "--session", "r", "--json", "--searcher", "exhaustive")
+    done = tune("kernels/doubled.cl", *words)
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
+    assert found["recorded"]
     assert found["trials"]["correct"] == 4
     (result,) = found["workloads"]
     assert result["speedup"] > 0
-    assert found["on_cpu"] is False
-    assert Path("s/report.html").exists()
-    assert [path.suffix for path in Path("s/tuned").iterdir()] == [".cl"]
 
 
 @needs_opencl
-@pytest.mark.slow
-def test_a_search_space_is_checked_against_the_first_device(written, tune) -> None:
-    done = tune("check", "search_spaces/doubled.cl.yaml")
-    assert done.exit_code == 0, done.stderr
-    assert "no mistakes found" in done.stdout
-
-
-@needs_opencl
-def test_a_kernel_that_does_not_build_is_one_error_with_its_line(written, tune) -> None:
+def test_mistakes_of_its_sources_are_one_error_with_their_line(written, tune) -> None:
     changed("kernels/doubled.cl", "2.0f * x[i]", "2.0f * z[i]")
     done = tune("kernels/doubled.cl")
     assert done.exit_code == 2
     assert "kernels/doubled.cl: does not compile:" in done.stderr
     assert "kernel.cl(3): error: use of undeclared identifier 'z'" in done.stderr
-
-
-@needs_opencl
-def test_a_template_that_does_not_build_is_a_status_with_its_line(written, tune) -> None:
+    changed("kernels/doubled.cl", "2.0f * z[i]", "2.0f * x[i]")
     changed("templates/doubled.cl.j2", "2.0f * x[i]", "2.0f * z[i]")
     done = tune("kernels/doubled.cl", "--session", "s")
     assert done.exit_code == 2
@@ -117,14 +117,14 @@ def test_a_template_that_does_not_build_is_a_status_with_its_line(written, tune)
 
 
 @needs_opencl
-def test_options_of_opencl_reach_its_compiler(written, tune) -> None:
-    changed("search_spaces/doubled.cl.yaml", "version: 1", "version: 1\noptions: [-DFACTOR=2.0f]")
+@pytest.mark.slow
+def test_a_check_takes_its_compilers_options_and_refuses_what_reaches_files(written, tune) -> None:
+    options = "version: 1\noptions: [-cl-fast-relaxed-math, -DFACTOR=2.0f]"
+    changed("search_spaces/doubled.cl.yaml", "version: 1", options)
     changed("kernels/doubled.cl", "2.0f", "FACTOR")
-    found = tune("check", "search_spaces/doubled.cl.yaml")
+    found = tune("check", "search_spaces/doubled.cl.yaml", "--sample", "1")
     assert found.exit_code == 0, found.stderr
-    changed("search_spaces/doubled.cl.yaml", "[-DF", "[-cl-fast-relaxed-math, -DF")
-    found = tune("check", "search_spaces/doubled.cl.yaml")
-    assert found.exit_code == 0, found.stderr
+    assert "no mistakes found" in found.stdout
     changed("search_spaces/doubled.cl.yaml", "2.0f]", "2.0f -I/etc]")
     refused = tune("check", "search_spaces/doubled.cl.yaml")
     assert refused.exit_code == 2
@@ -141,88 +141,44 @@ def test_options_of_opencl_reach_its_compiler(written, tune) -> None:
 )
 def test_what_only_cuda_has_and_wrong_names_are_one_error(written, tune, old, new, said) -> None:
     changed("search_spaces/doubled.cl.yaml", old, new)
-    done = tune("kernels/doubled.cl")
-    assert done.exit_code == 2
-    assert said in done.stderr
+    assert_refused(tune("kernels/doubled.cl"), said)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_what_is_not_for_opencl_and_what_is_not_there_is_one_error(
+    written, tune, monkeypatch
+) -> None:
+    for words, said in (
         (("kernels/doubled.cl", "--device", "cuda"), "--device cuda does not run OpenCL"),
         (("kernels/doubled.cl", "--device", "host"), "--device host does not run OpenCL"),
         (("init", "kernels/doubled.cl"), "`tune init` is not for OpenCL"),
         (("mutate", "search_spaces/doubled.cl.yaml"), "`tune mutate` is not for OpenCL"),
-    ],
-)
-def test_what_is_not_for_opencl_says_so(written, tune, words, said) -> None:
-    done = tune(*words)
-    assert done.exit_code == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@needs_opencl
-def test_a_device_that_is_not_there_is_an_error_that_says_which_are(written, tune) -> None:
-    done = tune("kernels/doubled.cl", "--device", "opencl:99")
-    assert done.exit_code == 2
-    assert "there is no OpenCL device 99" in done.stderr
-    assert "`tune devices`" in done.stderr
-
-
-def test_a_kernel_without_a_search_space_is_not_drafted(written, tune) -> None:
-    Path("search_spaces/doubled.cl.yaml").unlink()
-    done = tune("kernels/doubled.cl")
-    assert done.exit_code == 2
-    assert "write one, for none is drafted for OpenCL" in done.stderr
-
-
-def test_without_a_platform_the_remedy_is_said(written, tune, monkeypatch) -> None:
-    monkeypatch.setattr("tuner.extensions.backends.opencl.devices._handles", list)
-    done = tune("kernels/doubled.cl")
-    assert done.exit_code == 2
-    assert "no OpenCL platform was found" in done.stderr or "pyopencl is not" in done.stderr
-    assert "pip install '.[opencl]'" in done.stderr
-
-
-@needs_opencl
-def test_devices_lists_it(written, tune) -> None:
-    (first, *_) = json.loads(tune("devices", "--json").stdout)["opencl"]
-    assert first["device"] == "opencl:0"
-    assert "opencl:0  " in tune("devices").stdout
-
-
-@needs_opencl
-def test_a_recording_answers_without_a_platform(written, tune, monkeypatch) -> None:
-    made = tune("record", "kernels/doubled.cl", "--session", "s")
-    assert made.exit_code == 0, made.stderr
-    (path,) = Path("kernels/recordings").glob("*/*")
-    assert path.name == "doubled.cl.json.xz"
-    assert re.fullmatch(r"[\w.+-]+", path.parent.name)
-    monkeypatch.setattr("tuner.extensions.backends.opencl.devices._handles", list)
-    words = ("--device", "recorded", "--session", "r", "--json", "--searcher", "exhaustive")
-    done = tune("kernels/doubled.cl", *words)
-    assert done.exit_code == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["recorded"]
-    assert found["trials"]["correct"] == 4
-
-
-@needs_opencl
-@pytest.mark.slow
-def test_a_campaign_records_it_and_writes_the_session_s_report(written, tune) -> None:
-    jobs = "jobs: [{kernel: kernels/doubled.cl, record: true, trials: 1}]"
-    Path("one.yaml").write_text(f"version: 1\nfolder: all\n{jobs}\n", encoding="utf-8")
-    done = tune("campaign", "one.yaml")
-    assert done.exit_code == 0, done.output
-    assert Path("all/doubled/report.html").is_file()
-    assert len(list(Path("kernels/recordings").glob("*/doubled.cl.json.xz"))) == 1
-
-
-@needs_opencl
-def test_a_recording_in_opencl_is_none_of_the_same_kernel_in_cuda(written, tune) -> None:
+    ):
+        assert_refused(tune(*words), said)
+    # A recording in CUDA is none of the same kernel in OpenCL.
     Path("kernels/recordings/gpu").mkdir(parents=True)
     Path("kernels/recordings/gpu/doubled.json.xz").touch()
     done = tune("kernels/doubled.cl", "--device", "recorded")
     assert done.exit_code == 2
     assert "doubled.json.xz" not in done.stderr
+    monkeypatch.setattr("tuner.extensions.backends.opencl.devices._handles", list)
+    done = tune("kernels/doubled.cl")
+    assert "no OpenCL platform was found" in done.stderr or "pyopencl is not" in done.stderr
+    assert_refused(done, "pip install '.[opencl]'")
+    Path("search_spaces/doubled.cl.yaml").unlink()
+    assert_refused(tune("kernels/doubled.cl"), "write one, for none is drafted for OpenCL")
+
+
+@needs_opencl
+def test_devices_are_listed_and_another_one_is_an_error_that_says_so(written, tune) -> None:
+    (first, *_) = json.loads(tune("devices", "--json").stdout)["opencl"]
+    assert first["device"] == "opencl:0"
+    assert "opencl:0  " in tune("devices").stdout
+    done = tune("kernels/doubled.cl", "--device", "opencl:99")
+    assert_refused(done, "there is no OpenCL device 99")
+    assert "`tune devices`" in done.stderr
+
+
+def assert_refused(done: Result, said: str) -> None:
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

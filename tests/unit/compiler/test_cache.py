@@ -63,14 +63,15 @@ def test_a_folder_in_the_place_of_an_entry_costs_only_the_storing(cache):
     assert {path.name for path in (cache.directory / "compiled").iterdir()} == {KEY, "ff" * 32}
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "emptied"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "emptied", "zeroed", "random"])
 def test_a_damaged_entry_is_ignored_and_replaced(cache, damage, caplog):
     cache.put(KEY, RESULT)
     path = entry(cache)
     data = bytearray(path.read_bytes())
     if damage == "flipped":
         data[-1] ^= 1
-    path.write_bytes({"cut": data[:-10], "flipped": data, "emptied": b""}[damage])
+    left = {"cut": data[:-10], "flipped": data, "emptied": b"", "zeroed": bytes(len(data))}
+    path.write_bytes(left.get(damage, b"\x93\x1b" * 2500))
 
     with caplog.at_level(logging.WARNING):
         assert cache.get(KEY) is None

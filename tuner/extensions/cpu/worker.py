@@ -123,6 +123,8 @@ class HostWorker(ChildProcess):
                 descriptors.append(os.open(arena.host_name, access | os.O_CLOEXEC))
             self._memory = mmap.mmap(descriptors[0], arena.layout.total_bytes)
             self._ask(_attach(arena.layout, compared), GRACE_S, *descriptors)
+        except FileNotFoundError as error:
+            raise WorkerError("the process that verifies results ended") from error
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)

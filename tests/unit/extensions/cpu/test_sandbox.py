@@ -20,7 +20,7 @@ from host_programs import cached_compiler
 
 from tuner.compiler.base import CompileRequest
 from tuner.device.base import Outcome, Program
-from tuner.device.layout import Layout, lay_out
+from tuner.device.layout import Arena, Layout, lay_out
 from tuner.device.verify.shared_memory import SharedMemory, available_bytes
 from tuner.extensions.cpu.child import ANSWER, COMMAND
 from tuner.extensions.cpu.compiler import HostCompiler
@@ -106,6 +106,13 @@ def server_of(device: HostDevice) -> int:
     worker = device._runner._worker  # type: ignore[attr-defined]
     assert isinstance(worker, HostWorker)
     return worker.pid
+
+
+def test_a_verifier_that_has_ended_is_blamed() -> None:
+    worker = object.__new__(HostWorker)
+    worker._loaded, worker._memory = {}, None
+    with pytest.raises(WorkerError, match="the process that verifies results ended"):
+        worker.attach(Arena("key", Layout((), (), 0), None, "/proc/0/fd/3"))
 
 
 class TestContract(DeviceContract):
@@ -340,6 +347,7 @@ class TestLibraries:
     def test_one_that_cannot_be_loaded_costs_one_outcome(self, bench: Bench) -> None:
         library = bench.program(kernel("")).cubin
         assert elf_fault(library) == ""
+        assert "does not begin as an ELF file" in elf_fault(bytes(len(library)))
         spoiled = library[:64] + bytes(len(library) - 4096 - 64) + library[-4096:]
         assert self.load(bench.device, spoiled).status is Status.LAUNCH
         absent = self.load(bench.device, library, "absent")
