@@ -23,13 +23,6 @@ def assert_refused(result: Result, *parts: str) -> None:
     assert result.stderr.count("Error:") == 1
 
 
-def edited_recording(project, change) -> None:
-    (path,) = (project.root / "kernels/recordings").glob("*/*")
-    content = json.loads(lzma.decompress(path.read_bytes()))
-    change(content)
-    path.write_bytes(lzma.compress(json.dumps(content).encode()))
-
-
 def trials_in(session: Path) -> int:
     with closing(sqlite3.connect(session / "session.db")) as connection:
         (count,) = connection.execute(
@@ -38,103 +31,87 @@ def trials_in(session: Path) -> int:
     return count
 
 
-# What `check` and a run both refuse
-
-
-@pytest.fixture(params=["check", "run"])
-def refuse(request: pytest.FixtureRequest, project, tune):
-    """Assert that checking and running both refuse the project, and that a run leaves nothing."""
-    words = ["check", project.space] if request.param == "check" else [project.kernel, "--json"]
-
-    def refused(*parts: str) -> None:
-        assert_refused(tune(*words), *parts)
-        for session in (project.root / "sessions").glob("*"):
-            assert trials_in(session) > 0, "refused before a trial: the folder should be gone"
-
-    return refused
-
-
 BODY = "2.0f * in[first + k]"
-# Of each kind of mistake one; the file, what stands there, what takes its place, what is said.
-MISTAKES = {
-    "an unknown key": ("space", "constraints:", "constrains:", ["scale.yaml:", "constrains"]),
+Edit = tuple[str, str, str]
+# Of each kind of mistake one: the file, what stands there, what takes its place; what is said.
+MISTAKES: dict[str, tuple[list[Edit], list[str]]] = {
+    "an unknown key": (
+        [("space", "constraints:", "constrains:")],
+        ["scale.yaml:", "constrains"],
+    ),
     "a name that is not declared": (
-        *("template", "@{ per_thread }@", "@{ per_thread * rows }@"),
-        ["scale.cu.j2:2", "rows"],
+        [("template", "@{ per_thread }@", "@{ per_thread * rows }@")],
+        ["Error: templates/scale.cu.j2:2: ", "rows"],
     ),
     "a kernel that compiles in no config": (
-        *("template", BODY, "2.0f * input[first + k]"),
+        [("template", BODY, "2.0f * input[first + k]")],
         ["none of ", "scale.cu.j2", "9", '"input" is undefined'],
     ),
     "an argument list that is not the kernel's": (
-        *("space", "  - {name: N, dtype: int32, value: N}\n", ""),
+        [("space", "  - {name: N, dtype: int32, value: N}\n", "")],
         ["scale"],
     ),
     "an argument of another type": (
-        *("space", "{name: out, dtype: float32", "{name: out, dtype: float64"),
+        [("space", "{name: out, dtype: float32", "{name: out, dtype: float64")],
         ["out", "float64"],
     ),
     "a baseline that does not compile": (
-        *("kernel", "2.0f * in[i]", "2.0f * input[i]"),
+        [("kernel", "2.0f * in[i]", "2.0f * input[i]")],
         ["scale.cu", "input"],
+    ),
+    "a parameter that nothing uses": (
+        [
+            ("space", "parameters:", "parameters:\n  unroll: [1, 2]"),
+            ("space", "default: {", "default: {unroll: 1, "),
+        ],
+        ["unroll"],
+    ),
+    "no valid config": (
+        [
+            ("space", "per_thread <= 1024", "per_thread <= N // 4096"),
+            ("space", "default: {block_size: 256, per_thread: 1}\n", ""),
+        ],
+        ["scale.yaml:", "no config satisfies", "N=4096"],
+    ),
+    "a missing template": (
+        [("space", "templates/scale.cu.j2", "templates/none.cu.j2")],
+        ["scale.yaml:", "none.cu.j2"],
+    ),
+    "blanks of a draft": (
+        [
+            ("space", "value: N}", "value: FILL_IN}  # FILL IN: the value of N"),
+            ("space", "min_bytes: 8 * N", "min_bytes: FILL_IN"),
+        ],
+        [
+            "scale.yaml: 2 blanks are left to fill in",
+            "scale.yaml:11: the value of N",
+            "scale.yaml:15: a value for FILL_IN",
+        ],
+    ),
+    "a drafted reference that nobody wrote": (
+        [
+            (
+                "reference",
+                'return {"out": 2.0 * inputs["in"]}',
+                'raise ValueError("fill in reference() in scale.py: return ...")',
+            )
+        ],
+        ["scale.py:5: still to fill in: the body of reference()"],
     ),
 }
 
 
-@pytest.mark.parametrize(("file", "old", "new", "told"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_in_a_file(project, refuse, file: str, old: str, new: str, told) -> None:
-    project.edit(getattr(project, file), old, new)
-    refuse(*told)
-
-
-def test_a_parameter_that_nothing_uses(project, refuse) -> None:
-    project.edit(project.space, "parameters:", "parameters:\n  unroll: [1, 2]")
-    project.edit(project.space, "default: {", "default: {unroll: 1, ")
-    refuse("unroll")
-
-
-def test_a_place_is_written_from_the_current_folder(project, tune) -> None:
-    project.edit(project.template, "@{ per_thread }@", "@{ rows }@")
-    assert_refused(tune("check", project.space), "Error: templates/scale.cu.j2:2: ")
-
-
-def test_no_valid_config(project, refuse) -> None:
-    project.edit(project.space, "per_thread <= 1024", "per_thread <= N // 4096")
-    project.edit(project.space, "default: {block_size: 256, per_thread: 1}\n", "")
-    refuse("scale.yaml:", "no config satisfies", "N=4096")
-
-
-def test_a_missing_template(project, refuse) -> None:
-    project.template.unlink()
-    refuse("scale.yaml:", "scale.cu.j2")
-
-
-# What only a run can meet
-
-
-def test_a_baseline_that_is_wrong_against_its_reference(project, tune) -> None:
-    def spoil(content) -> None:
-        for workload in content["workloads"].values():
-            wrong = {"status": "incorrect", "reason": "out[0] is 3, not 2"}
-            workload["programs"][workload["baseline"]] = wrong
-
-    edited_recording(project, spoil)
-    wrong = "the baseline is wrong against its reference on N=4096: out[0] is 3"
-    assert_refused(tune(project.kernel, "--json"), wrong, "scale.py")
-    assert not (project.root / "sessions").exists()
-
-
-def test_a_refusal_before_the_first_measurement_spares_the_folder_that_was_there(
-    project, tune
+@pytest.mark.parametrize(("edits", "told"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_in_a_file_is_refused_by_a_check_and_by_a_run_that_leaves_nothing(
+    project, tune, edits: list[Edit], told: list[str]
 ) -> None:
-    mine = project.root / "mine"
-    mine.mkdir()
-    (mine / "notes.txt").write_text("keep", encoding="utf-8")
-    assert_refused(
-        tune(project.kernel, "--json", "--session", mine / "run", "--workload", "N=5"), "N=5"
-    )
-    assert_refused(tune(project.kernel, "--json", "--session", mine, "--workload", "N=5"), "N=5")
-    assert [path.name for path in mine.iterdir()] == ["notes.txt"]
+    for file, old, new in edits:
+        place = project.kernel.with_suffix(".py") if file == "reference" else getattr(project, file)
+        project.edit(place, old, new)
+    assert_refused(tune("check", project.space), *told)
+    assert_refused(tune(project.kernel, "--json"), *told)
+    for session in (project.root / "sessions").glob("*"):
+        assert trials_in(session) > 0, "refused before a trial: the folder should be gone"
 
 
 def test_a_template_that_does_not_render_costs_no_measurement(project, tune) -> None:
@@ -143,102 +120,74 @@ def test_a_template_that_does_not_render_costs_no_measurement(project, tune) -> 
     assert not (project.root / "sessions").exists()
 
 
-def test_an_empty_folder_name_is_not_the_current_folder(project, tune) -> None:
-    before = set(project.root.iterdir())
-    assert_refused(tune(project.kernel, "--session", ""), "--session", "no folder is named")
-    assert_refused(tune("--resume", " "), "--resume", "no folder is named")
-    assert set(project.root.iterdir()) == before
-
-
-def test_something_else_in_place_of_a_search_space(project, tune) -> None:
+def test_files_that_are_not_what_they_are_given_for(project, tune) -> None:
     for path in (project.kernel, project.template):
         assert_refused(tune("check", path), "is not a search space", "scale.yaml")
         assert_refused(tune("render", path), "is not a search space", "scale.yaml")
+    other = project.root / "kernels/other.cu"
+    other.write_text("", encoding="utf-8")
+    refused = tune(other, "--space", project.space)
+    assert_refused(refused, "is for ", "scale.cu, not for", "--space")
+    assert_refused(tune("--resume", project.root / "kernels"), "kernels")
 
 
-def test_a_draft_with_blanks_left_lists_them_all(project, refuse) -> None:
-    project.edit(project.space, "value: N}", "value: FILL_IN}  # FILL IN: the value of N")
-    project.edit(project.space, "min_bytes: 8 * N", "min_bytes: FILL_IN")
-    refuse(
-        "scale.yaml: 2 blanks are left to fill in",
-        "scale.yaml:11: the value of N",
-        "scale.yaml:15: a value for FILL_IN",
-    )
+WORKLOADS = ("4096", "M=4096", "N=0", "N=-1", "N=x", "N=1,N=2", "", "N=2147483648")
+# The words of a run that cannot be, and what is said.
+WORDS: list[tuple[tuple[str, ...], list[str]]] = [
+    *((("--workload", text), [f"workload {text!r}", "N=1"]) for text in WORKLOADS),
+    (("--workload", "N=4095"), ["`N % 4 == 0`", "N=4095"]),
+    (("--workload", "N=8"), ["no measurements for workload N=8", "N=4096 N=1048576 N=100000"]),
+    (
+        ("--device", "cuda"),
+        ["no NVIDIA GPU was found", "--device recorded would answer", "scale.json"],
+    ),
+    (("--device", "rocm"), ["'rocm'", "recorded:FILE"]),
+    (("--searcher", "kernel_tuner:guessing"), ["guessing", "genetic_algorithm"]),
+    (("--operator", "ACTIVATION=gelu"), ["no operator choice named 'ACTIVATION'"]),
+    (("--session", ""), ["--session", "no folder is named"]),
+    (("--resume", " "), ["--resume", "no folder is named"]),
+    (("--gpus", "some"), ["--gpus 'some' is no list of GPUs"]),
+    (("--gpus", "0,0"), ["--gpus '0,0' is no list of GPUs"]),
+    (("--device", "recorded", "--gpus", "0"), ["--gpus 0 asks for 0 members of --device recorded"]),
+    (("--gpus", ""), ["no GPU is named"]),
+]
 
 
-def test_a_drafted_reference_that_nobody_wrote(project, refuse) -> None:
-    body = 'raise ValueError("fill in reference() in scale.py: return ...")'
-    project.edit(project.kernel.with_suffix(".py"), 'return {"out": 2.0 * inputs["in"]}', body)
-    refuse("scale.py:5: still to fill in: the body of reference()")
-
-
-def test_a_workload_that_breaks_a_constraint(project, tune) -> None:
+def test_words_that_cannot_be_leave_every_folder_as_it_was(project, tune) -> None:
     project.edit(project.space, "constraints:", "constraints:\n  - N % 4 == 0")
-    assert_refused(tune(project.kernel, "--json", "--workload", "N=4095"), "`N % 4 == 0`", "N=4095")
-
-
-@pytest.mark.parametrize(
-    "text", ["4096", "M=4096", "N=0", "N=-1", "N=x", "N=1,N=2", "", "N=2147483648"]
-)
-def test_a_workload_that_cannot_be_read(project, tune, text: str) -> None:
-    assert_refused(tune(project.kernel, "--json", "--workload", text), f"workload {text!r}", "N=1")
-    assert not (project.root / "sessions").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (
-            "--device cuda",
-            ["no NVIDIA GPU was found", "--device recorded would answer", "scale.json"],
-        ),
-        ("--device rocm", ["'rocm'", "recorded:FILE"]),
-        ("--workload N=5", ["no measurements for workload N=5", "N=4096 N=1048576 N=100000"]),
-        ("--searcher kernel_tuner:guessing", ["guessing", "genetic_algorithm"]),
-        ("--operator ACTIVATION=gelu", ["no operator choice named 'ACTIVATION'"]),
-    ],
-)
-def test_an_option_that_cannot_be_had(project, tune, words: str, told) -> None:
-    assert_refused(tune(project.kernel, "--json", *words.split()), *told)
-    assert not (project.root / "sessions").exists()
-
-
-@pytest.mark.parametrize(
-    ("device", "why"),
-    [
-        ("recorded", "--device recorded cannot be recorded: its times were measured before"),
-        (f"recorded:{RECORDING}", f"--device recorded:{RECORDING} cannot be recorded"),
-        ("host", "--device host cannot be recorded: the CPU's times say nothing of a GPU's"),
-    ],
-)
-def test_what_does_not_measure_is_not_recorded(project, tune, device: str, why: str) -> None:
-    before = (project.root / RECORDING).read_bytes()
-    result = tune("record", project.kernel, "--device", device, "--gpus", "2")
-    assert_refused(result, why, "a recording is made on a GPU or an OpenCL device: --device cuda")
-    recordings = (project.root / "kernels/recordings").glob("*/*")
-    assert [one.read_bytes() for one in recordings] == [before]
-    assert not (project.root / "sessions").exists()
-
-
-def test_auto_never_records_a_recording(project, tune) -> None:
-    result = tune("record", project.kernel, "--device", "auto")
-    assert_refused(result, "no NVIDIA GPU was found")
-
-
-def test_the_session_of_a_recording_is_not_recorded(session: Path, tune) -> None:
-    assert_refused(tune("record", "--resume", session), "--device recorded cannot be recorded")
-
-
-def test_no_gpu_and_no_recording(project, tune) -> None:
+    mine = project.root / "mine"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("keep", encoding="utf-8")
+    before = set(project.root.rglob("*"))
+    for words, told in WORDS:
+        assert_refused(tune(project.kernel, "--json", *words), *told)
+        assert set(project.root.rglob("*")) == before, words
+    for session in (mine / "run", mine):
+        words = ("--json", "--session", session, "--workload", "N=8")
+        assert_refused(tune(project.kernel, *words), "N=8")
+        assert set(project.root.rglob("*")) == before
     for path in (project.root / "kernels/recordings").glob("*/*"):
         path.unlink()
     assert_refused(tune(project.kernel, "--json"), "no GPU here and no recording", "tune record")
 
 
-def test_a_space_that_is_for_another_kernel(project, tune) -> None:
-    other = project.root / "kernels/other.cu"
-    other.write_text("", encoding="utf-8")
-    assert_refused(tune(other, "--space", project.space), "is for ", "scale.cu, not for", "--space")
+def test_what_does_not_measure_is_not_recorded(project, session: Path, tune) -> None:
+    before = (project.root / RECORDING).read_bytes()
+    for device, why in (
+        ("recorded", "--device recorded cannot be recorded: its times were measured before"),
+        (f"recorded:{RECORDING}", f"--device recorded:{RECORDING} cannot be recorded"),
+        ("host", "--device host cannot be recorded: the CPU's times say nothing of a GPU's"),
+    ):
+        result = tune("record", project.kernel, "--device", device, "--gpus", "2")
+        remedy = "a recording is made on a GPU or an OpenCL device: --device cuda"
+        assert_refused(result, why, remedy)
+    result = tune("record", project.kernel, "--device", "auto")
+    assert_refused(result, "no NVIDIA GPU was found")
+    result = tune("record", "--resume", session)
+    assert_refused(result, "--device recorded cannot be recorded")
+    recordings = (project.root / "kernels/recordings").glob("*/*")
+    assert [one.read_bytes() for one in recordings] == [before]
+    assert not (project.root / "sessions").exists()
 
 
 # Sessions
@@ -246,90 +195,47 @@ def test_a_space_that_is_for_another_kernel(project, tune) -> None:
 
 @pytest.fixture
 def session(project, tune) -> Path:
-    """A finished session."""
-    result = tune(project.kernel, "--trials", "1", "--quiet", "--session", "mine")
-    assert result.exit_code == 0, result.output
-    return project.root / "mine"
-
-
-def test_a_session_written_by_a_newer_version(session: Path, tune) -> None:
-    with closing(sqlite3.connect(session / "session.db")) as connection:
-        connection.execute("pragma user_version = 999")
-    before = (session / "session.db").read_bytes()
-    assert_refused(tune("--resume", session), "newer", "999")
-    assert_refused(tune("report", session), "newer")
-    assert (session / "session.db").read_bytes() == before
-
-
-def test_a_folder_that_is_no_session(project, tune) -> None:
-    assert_refused(tune("--resume", project.root / "kernels"), "kernels")
-
-
-def test_a_new_session_in_the_folder_of_another(project, session: Path, tune) -> None:
-    assert_refused(tune(project.kernel, "--json", "--session", session), "mine", "--resume")
-
-
-@pytest.mark.parametrize("name", ["space", "template", "kernel"])
-def test_a_file_that_changed_since_the_session_began(project, session, tune, name: str) -> None:
-    path = getattr(project, name)
-    path.write_text(path.read_text(encoding="utf-8") + "\n", encoding="utf-8")
-    assert_refused(tune("--resume", session), "changed since the session began", path.name)
-
-
-@pytest.mark.parametrize("directive", ["#include", "//% include"])
-def test_a_header_that_changed_since_the_session_began(project, tune, directive: str) -> None:
+    """A finished session of a kernel with headers of both kinds."""
     headers = project.root / "headers"
     headers.mkdir()
-    (headers / "two.cuh").write_text("constexpr float kTwo = 2.0f;\n", encoding="utf-8")
-    space, text = project.space, project.template.read_text(encoding="utf-8")
-    project.template.write_text(f'{directive} "two.cuh"\n{text}', encoding="utf-8")
-    named = space.read_text(encoding="utf-8") + "\ninclude: [../headers]\n"
-    space.write_text(named, encoding="utf-8")
-    result = tune(project.kernel, "--trials", "1", "--quiet", "--session", "mine")
+    for name in ("one", "two"):
+        text = f"constexpr int k{name.title()} = 1;\n"
+        (headers / f"{name}.cuh").write_text(text, encoding="utf-8")
+    text = project.template.read_text(encoding="utf-8")
+    lines = f'#include "one.cuh"\n//% include "two.cuh"\n{text}'
+    project.template.write_text(lines, encoding="utf-8")
+    text = project.space.read_text(encoding="utf-8")
+    project.space.write_text(f"{text}\ninclude: [../headers]\n", encoding="utf-8")
+    result = tune(project.kernel, "--trials", "1", "--quiet", "--session", "my runs (1)")
     assert result.exit_code == 0, result.output
-    assert tune("--resume", "mine", "--quiet").exit_code == 0
-    (headers / "two.cuh").write_text("constexpr float kTwo = 3.0f;\n", encoding="utf-8")
-    assert_refused(tune("--resume", "mine"), "changed since the session began", "headers")
+    return project.root / "my runs (1)"
 
 
-def test_an_option_that_the_session_was_not_started_with(session: Path, tune) -> None:
-    result = tune("--resume", session, "--trials", "7", "--seed", "3", "--quiet")
+def test_a_session_goes_on_only_with_what_it_was_started_with(project, session: Path, tune) -> None:
+    words = ("--trials", "1", "--json", "--jobs", "1")
+    assert tune(project.kernel, "--resume", session, *words).exit_code == 0
+    result = tune("--resume", "my runs (1)", "--trials", "7", "--seed", "3", "--quiet")
     assert_refused(result, "--trials, --seed: not what the session was started with")
+    assert "--session 'my runs (1)'` started this one" in result.stderr
+    result = tune("--resume", session, "--gpus", "2", "--quiet")
+    assert_refused(result, "--gpus: not what the session was started with")
+    result = tune(project.kernel, "--json", "--session", session)
+    assert_refused(result, "my runs (1)", "--resume")
 
 
-def test_the_command_that_started_a_session_is_told_as_a_shell_takes_it(project, tune) -> None:
-    done = tune(project.kernel, "--trials", "1", "--quiet", "--session", "my runs (1)")
-    assert done.exit_code == 0, done.output
-    result = tune("--resume", "my runs (1)", "--trials", "7")
-    assert_refused(result, "--session 'my runs (1)'` started this one")
-
-
-def test_the_options_that_a_session_was_started_with_may_be_repeated(
-    project, session: Path, tune
-) -> None:
-    result = tune(project.kernel, "--resume", session, "--trials", "1", "--json", "--jobs", "1")
-    assert result.exit_code == 0, result.output
+def test_a_file_that_changed_since_the_session_began(project, session: Path, tune) -> None:
+    headers = (project.root / "headers").iterdir()
+    for path in (project.space, project.template, project.kernel, *headers):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text + "\n", encoding="utf-8")
+        named = "headers" if path.suffix == ".cuh" else path.name
+        assert_refused(tune("--resume", session), "changed since the session began", named)
+        path.write_text(text, encoding="utf-8")
 
 
 def test_a_recording_that_changed_since_the_session_began(project, session: Path, tune) -> None:
-    edited_recording(project, lambda content: content.update(created="2026-12-01T00:00:00+00:00"))
+    (path,) = (project.root / "kernels/recordings").glob("*/*")
+    content = json.loads(lzma.decompress(path.read_bytes()))
+    content["created"] = "2026-12-01T00:00:00+00:00"
+    path.write_bytes(lzma.compress(json.dumps(content).encode()))
     assert_refused(tune("--resume", session), "the recording was", "must not mix")
-
-
-@pytest.mark.parametrize(
-    ("gpus", "told"),
-    [
-        ("some", "--gpus 'some' is no list of GPUs"),
-        ("0,0", "--gpus '0,0' is no list of GPUs"),
-        ("0", "--gpus 0 asks for 0 members of --device recorded"),
-        ("", "no GPU is named"),
-    ],
-)
-def test_gpus_that_nobody_has(project, tune, gpus: str, told: str) -> None:
-    assert_refused(tune(project.kernel, "--device", "recorded", "--gpus", gpus, "--json"), told)
-    assert not (project.root / "sessions").exists()
-
-
-def test_gpus_for_a_session_that_began_on_one_device(session: Path, tune) -> None:
-    result = tune("--resume", session, "--gpus", "2", "--quiet")
-    assert_refused(result, "--gpus: not what the session was started with")

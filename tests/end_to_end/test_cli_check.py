@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from callable_project import SPACE, callable_project
 
 
-def test_check_counts_configs_and_compiles_a_sample(project, tune) -> None:
+def test_check_counts_configs_compiles_a_sample_and_runs_the_baseline(project, tune) -> None:
     done = tune("check", project.space)
     assert done.exit_code == 0, done.output
     assert "scale: 12 combinations" in done.stdout
     assert "of 8 sampled configs 8 compile within the limits, for sm_90a" in done.stdout
     assert "block_size=256 per_thread=1" in done.stdout
-    assert done.stdout.splitlines()[-1] == "no mistakes found"
-
-
-def test_check_says_what_the_baseline_does_with_its_arguments(project, tune) -> None:
-    done = tune("check", project.space, "--sample", "1")
     assert "The baseline, run on the CPU with N=4096:" in done.stdout
     assert "`out` is written, and not read before; the last of its 4096 elements" in done.stdout
-    found = json.loads(tune("check", project.space, "--json", "--sample", "1").stdout)
+    assert done.stdout.splitlines()[-1] == "no mistakes found"
+    done = tune("check", project.space, "--target", "sm_89", "--sample", "1", "--no-run")
+    assert "for sm_89 with 128 multiprocessors" in done.stdout
+    assert "run on the CPU" not in done.stdout
+
+
+def test_check_prints_the_same_as_json(project, tune) -> None:
+    # A sample of more than there are is all of them, each once.
+    found = json.loads(tune("check", project.space, "--json", "--sample", "1" + "0" * 20).stdout)
+    assert found["combinations"] == 12
+    assert [w["valid"] for w in found["workloads"]] == [11, 11, 11]
+    tried = [(str(s["workload"]), str(s["config"])) for s in found["sample"]]
+    tuned = [w for w in found["workloads"] if not w["held_out"]]
+    assert len(tried) == len({*tried}) == sum(w["valid"] for w in tuned)
+    assert {s["status"] for s in found["sample"]} == {"compiled"}
+    assert found["sample"][0]["config"] == {"block_size": 256, "per_thread": 1}
+    assert found["sample"][0]["occupancy"] == 1.0
+    assert found["sample"][0]["limiter"] == "warps"
     assert {one["argument"] for one in found["arguments"]} == {"in", "out"}
     assert found["not_shown"] == []
-    assert "run on the CPU" not in tune("check", project.space, "--no-run").stdout
 
 
 def test_check_refuses_a_shape_that_the_baseline_goes_beyond(project, tune) -> None:
@@ -35,46 +45,18 @@ def test_check_refuses_a_shape_that_the_baseline_goes_beyond(project, tune) -> N
     assert "`shape: [N]`" in done.stderr
 
 
-def test_a_sample_of_more_than_there_are_is_all_of_them_each_once(project, tune) -> None:
-    found = json.loads(tune("check", project.space, "--json", "--sample", "1" + "0" * 20).stdout)
-    tried = [(str(s["workload"]), str(s["config"])) for s in found["sample"]]
-    tuned = [w for w in found["workloads"] if not w["held_out"]]
-    assert len(tried) == len({*tried}) == sum(w["valid"] for w in tuned)
-
-
-def test_check_prints_the_same_as_json(project, tune) -> None:
-    found = json.loads(tune("check", project.space, "--json", "--sample", "2").stdout)
-    assert found["combinations"] == 12
-    assert [w["valid"] for w in found["workloads"]] == [11, 11, 11]
-    assert [s["status"] for s in found["sample"]] == ["compiled"] * 3
-    assert found["sample"][0]["config"] == {"block_size": 256, "per_thread": 1}
-    assert found["sample"][0]["occupancy"] == 1.0
-    assert found["sample"][0]["limiter"] == "warps"
-
-
-def test_check_counts_what_constraints_and_what_prune_leave(project, tune) -> None:
-    project.edit(project.space, "tolerance:", "prune: [per_thread <= 2]\ntolerance:")
-    done = tune("check", project.space)
+def test_check_counts_what_prune_leaves_and_a_limit_rejects(project, tune) -> None:
+    keys = "prune: [per_thread <= 4]\nlimits: {max_registers: 11}\ntolerance:"
+    project.edit(project.space, "tolerance:", keys)
+    done = tune("check", project.space, "--no-run")
     assert done.exit_code == 0, done.output
     assert "valid configs  prune leaves" in done.stdout
-    assert all("per_thread=4" not in line for line in done.stdout.splitlines())
-    found = json.loads(tune("check", project.space, "--json", "--sample", "2").stdout)
-    assert [(w["valid"], w["searched"]) for w in found["workloads"]] == [(11, 6)] * 3
-
-
-def test_check_counts_what_a_limit_rejects(project, tune) -> None:
-    project.edit(project.space, "tolerance:", "limits: {max_registers: 11}\ntolerance:")
-    done = tune("check", project.space)
-    assert done.exit_code == 0, done.output
+    assert all("per_thread=8" not in line for line in done.stdout.splitlines())
     assert "rejected by a limit: " in done.stdout
     assert "registers" in done.stdout
-    rejected = json.loads(tune("check", project.space, "--json").stdout)["rejected"]
-    assert sum(rejected.values()) > 0
-
-
-def test_check_compiles_for_the_target_asked_for(project, tune) -> None:
-    done = tune("check", project.space, "--target", "sm_89", "--sample", "1")
-    assert "for sm_89 with 128 multiprocessors" in done.stdout
+    found = json.loads(tune("check", project.space, "--json", "--no-run").stdout)
+    assert [(w["valid"], w["searched"]) for w in found["workloads"]] == [(11, 9)] * 3
+    assert sum(found["rejected"].values()) > 0
 
 
 def test_of_a_python_kernel_nothing_is_known_before_it_runs(tmp_path, tune) -> None:
@@ -90,9 +72,8 @@ def test_an_unknown_target_is_told_the_known_ones(project, tune) -> None:
     assert "unknown target 'sm_99'\n  targets: sm_75 sm_80" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
+def test_a_reference_that_cannot_be_right_is_a_mistake(project, tune) -> None:
+    for text, told in (
         ("def compute(): ...\n", "scale.py: defines no `reference` function"),
         (
             "def reference(xp, inputs, axes):\n    return {'out': xp.ones(1), 'y': xp.ones(1)}\n",
@@ -103,13 +84,11 @@ def test_an_unknown_target_is_told_the_known_ones(project, tune) -> None:
             "scale.py:1: `reference` returns a value of type ndarray, not a dict of arrays by "
             "name\n  return {'out': ...}",
         ),
-    ],
-)
-def test_a_reference_that_cannot_be_right_is_a_mistake(project, tune, text, told) -> None:
-    project.kernel.with_suffix(".py").write_text(text, encoding="utf-8")
-    done = tune("check", project.space)
-    assert done.exit_code == 2
-    assert told in done.stderr
+    ):
+        project.kernel.with_suffix(".py").write_text(text, encoding="utf-8")
+        done = tune("check", project.space)
+        assert done.exit_code == 2
+        assert told in done.stderr
 
 
 def test_render_prints_the_source_alone(project, tune) -> None:
@@ -118,37 +97,26 @@ def test_render_prints_the_source_alone(project, tune) -> None:
     assert done.stderr == ""
     assert done.stdout.startswith("constexpr int kBlockSize = 128;\nconstexpr int kPerThread = 4;")
     assert done.stdout.endswith("}\n")
-
-
-def test_render_takes_the_rest_from_the_default_config(project, tune) -> None:
+    # The rest is of the default config.
     assert "kBlockSize = 256" in tune("render", project.space, "per_thread=4").stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["per_thread=3"], "per_thread cannot be '3'\n  values: 1, 2, 4, 8"),
-        (["unroll=3"], "no parameter named 'unroll'\n  parameters: block_size, per_thread"),
-        (["per_thread"], "'per_thread' is not NAME=VALUE"),
-        (["per_thread=1", "per_thread=2"], "parameter per_thread is given more than once"),
-        (["--workload", "M=1"], "workload 'M=1'"),
-    ],
-    ids=" ".join,
-)
-def test_render_says_what_is_wrong_with_a_value(project, tune, words, message: str) -> None:
-    done = tune("render", project.space, *words)
-    assert done.exit_code == 2
-    assert message in done.stderr
+def test_render_says_what_is_wrong_with_a_value(project, tune) -> None:
+    def refuse(words: list[str], message: str) -> None:
+        done = tune("render", project.space, *words)
+        assert done.exit_code == 2
+        assert message in done.stderr
 
-
-def test_render_without_a_default_needs_every_value(project, tune) -> None:
+    refuse(["per_thread=3"], "per_thread cannot be '3'\n  values: 1, 2, 4, 8")
+    refuse(["unroll=3"], "no parameter named 'unroll'\n  parameters: block_size, per_thread")
+    refuse(["per_thread"], "'per_thread' is not NAME=VALUE")
+    refuse(["per_thread=1", "per_thread=2"], "parameter per_thread is given more than once")
+    refuse(["--workload", "M=1"], "workload 'M=1'")
     project.edit(project.space, "default: {block_size: 256, per_thread: 1}\n", "")
-    done = tune("render", project.space, "per_thread=4")
-    assert done.exit_code == 2
-    assert "no value for block_size\n  give each as name=value" in done.stderr
+    refuse(["per_thread=4"], "no value for block_size\n  give each as name=value")
 
 
-def test_devices_lists_recordings_where_there_is_no_gpu(project, tune) -> None:
+def test_devices_lists_recordings_and_names_one_that_is_damaged(project, tune) -> None:
     done = tune("devices")
     assert done.exit_code == 0
     # Whether there is OpenCL is this machine's affair.
@@ -158,9 +126,6 @@ def test_devices_lists_recordings_where_there_is_no_gpu(project, tune) -> None:
         "recorded:kernels/recordings/nvidia-h200/scale.json.xz  scale on NVIDIA H200, 2026-11-20",
         "command:PROGRAM  a program of yours compiles and times (docs/evaluators.md)",
     ]
-
-
-def test_devices_names_a_damaged_recording(project, tune) -> None:
     (path,) = (project.root / "kernels/recordings").glob("*/*")
     path.write_bytes(b"not a recording")
     (listed,) = json.loads(tune("devices", "--json").stdout)["recordings"]

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -155,13 +156,18 @@ def test_hosts_share_the_workloads_of_a_run_that_outlives_one_of_them_and_the_sc
     shapes = [word for shape in SHAPES for word in ("--workload", shape)]
     words = ("--device", "host", "--session", "mine", "--gpus", "all", "--store", "none", *shapes)
     run = cluster.run(
-        project, "scale.cu", "--space", "scale.yaml", "--trials", "10", "--seed", "1", *words
+        project, "scale.cu", "--space", "scale.yaml", "--trials", "12", "--seed", "1", *words
     )
     session = project / "mine"
+
+    def of_shapes() -> Counter[str]:
+        return Counter(trial.workload.key for trial in searched(session))
+
     wait_until(lambda: len(searched(session)) >= 2, "some trials", 200)
     cluster.kill_host("b")
-    known = len(searched(session))
-    wait_until(lambda: len(searched(session)) > known, "a trial on the other host", 200)
+    known = of_shapes()
+    # Some were of the host that is gone.
+    wait_until(lambda: all(of_shapes()[one] > known[one] for one in SHAPES), "more trials", 200)
     cluster.kill_scheduler()
     code, said = ended(run)
     assert code == INTERRUPTED, said

@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from clangs import compiles_for, needs_clang, stand_in
+from clangs import compiles_for, needs_clang
 from click.testing import CliRunner, Result
 from slow import mostly_slow
 
@@ -48,8 +48,8 @@ def test_a_space_is_checked_for_gfx942() -> None:
 NAMES = ("silu_and_mul", "rmsnorm", "row_sum", "gemm_f32")
 # The last one's waves have 32 lanes.
 TARGETS = ("gfx90a", "gfx942", "gfx950", "gfx1100")
-# Each kernel, each target, and two kernels on waves of both widths.
-SAMPLE = [*zip(NAMES, TARGETS, strict=True), ("row_sum", "gfx1100"), ("gemm_f32", "gfx942")]
+# A kernel on waves of both widths.
+SAMPLE = [("gemm_f32", "gfx1100"), ("gemm_f32", "gfx942")]
 
 
 @needs_clang
@@ -70,70 +70,29 @@ def test_a_cuda_kernel_that_is_hip_too_is_checked_for_an_amd_target() -> None:
     assert {trial.status for trial in found.sample} == {Status.NOT_RECORDED}
 
 
-@needs_clang
-def test_options_of_clang_reach_it(tmp_path: Path) -> None:
-    text = (SPACES / "rmsnorm.hip.yaml").read_text(encoding="utf-8").replace("../..", str(ROOT))
-    space = tmp_path / "rmsnorm.hip.yaml"
-    space.write_text(f"{text}options: [-ffast-math, -O2]\n", encoding="utf-8")
-    assert check(space, sample=1, run=False).spec.compile_options == ("-ffast-math", "-O2")
-    space.write_text(f"{text}options: [--use_fast_math]\n", encoding="utf-8")
-    done = tune("check", str(space))
-    assert done.exit_code == 2
-    assert "`--use_fast_math` is not allowed for HIP" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (
-            ("check", str(SPACES / "rmsnorm.hip.yaml"), "--target", "sm_90a"),
-            "a kernel in HIP cannot be compiled for sm_90a",
-        ),
-        (
-            ("check", str(SPACES / "rmsnorm.hip.yaml"), "--target", "gfx803"),
-            "unknown architecture 'gfx803'",
-        ),
-        (
-            (str(KERNELS / "rmsnorm.hip"), "--device", "cuda"),
-            "a kernel in HIP does not run on NVIDIA's GPUs",
-        ),
-        (("init", "k.hip"), "drafts are made of CUDA and Python alone"),
-    ],
-)
-def test_what_cannot_be_is_one_error(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+def test_what_cannot_be_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "k.hip").write_text("__global__ void k(float* x) { x[0] = 1; }\n")
-    done = tune(*arguments)
-    assert done.exit_code == 2, done.stderr
-    assert told in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 2  # what is wrong, and what to do
-
-
-def test_without_clang_the_error_says_what_to_install(tmp_path: Path) -> None:
-    space = str(SPACES / "rmsnorm.hip.yaml")
-    done = tune("check", space, "--no-run", PATH=str(tmp_path), ROCM_PATH="none")
-    assert done.exit_code == 2
-    assert "needs clang 17 or later" in done.stderr
-    assert "apt install clang-19 lld-19" in done.stderr
-
-
-def test_a_target_that_no_clang_knows_is_one_error(tmp_path: Path) -> None:
-    stand_in(tmp_path / "bin", "clang-19", "19.1.7")
-    words = ("check", str(SPACES / "rmsnorm.hip.yaml"), "--no-run", "--target", "gfx950")
-    done = tune(*words, PATH=f"{tmp_path / 'bin'}:/bin", ROCM_PATH="none")
-    assert done.exit_code == 2
-    told, remedy = done.stderr.strip().splitlines()
-    assert told == "Error: clang 19.1.7 does not know gfx950"
-    assert "install clang 20 or later and its lld" in remedy
+    space, kernel = str(SPACES / "rmsnorm.hip.yaml"), str(KERNELS / "rmsnorm.hip")
+    for arguments, told in (
+        (("check", space, "--target", "sm_90a"), "a kernel in HIP cannot be compiled for sm_90a"),
+        (("check", space, "--target", "gfx803"), "unknown architecture 'gfx803'"),
+        ((kernel, "--device", "cuda"), "a kernel in HIP does not run on NVIDIA's GPUs"),
+        (("init", "k.hip"), "drafts are made of CUDA and Python alone"),
+    ):
+        done = tune(*arguments)
+        assert done.exit_code == 2, done.stderr
+        assert told in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 2  # what is wrong, and what to do
 
 
 @needs_gxx
 @pytest.mark.slow
 def test_a_run_on_the_cpu_verifies_and_prints_no_speedup(tmp_path: Path) -> None:
     done = tune(
-        *(str(KERNELS / "row_sum.hip"), "--device", "host", "--workload", "T=16,K=8192"),
-        *("--trials", "2", "--searcher", "random", "--session", str(tmp_path / "s")),
+        *(str(KERNELS / "row_sum.hip"), "--device", "host", "--workload", "T=16,K=1024"),
+        *("--trials", "1", "--searcher", "random", "--session", str(tmp_path / "s")),
     )
     assert done.exit_code == 0, done.stderr
     assert "Verified on 1 workload; which config is fastest, a GPU has to say." in done.stdout
-    tuned = (tmp_path / "s/tuned/row_sum-T16-K8192.hip").read_text()
+    tuned = (tmp_path / "s/tuned/row_sum-T16-K1024.hip").read_text()
     assert "#include <hip/hip_runtime.h>" in tuned

@@ -126,10 +126,13 @@ def pixels(image: Path) -> tuple[int, int, int]:
     return width, height, len(set(zlib.decompress(compressed)))
 
 
-@pytest.mark.parametrize("made", ["data", "with_rounds"])
 @pytest.mark.parametrize(
-    ("width", "flags"),
-    [(1200, ()), (1200, ("--blink-settings=preferredColorScheme=0",)), (500, ())],
+    ("made", "width", "flags"),
+    [
+        ("data", 1200, ()),
+        ("with_rounds", 1200, ("--blink-settings=preferredColorScheme=0",)),
+        ("with_rounds", 500, ()),
+    ],
     ids=["light", "dark", "narrow"],
 )
 def test_the_report_draws_without_a_complaint(made, request, tmp_path, width, flags):
