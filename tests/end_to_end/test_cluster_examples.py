@@ -47,7 +47,7 @@ def containers() -> list[dict[str, Any]]:
     return [container for spec in specs for container in spec["containers"]]
 
 
-def test_the_manifest_gives_tune_options_that_it_has(tmp_path: Path) -> None:
+def test_the_manifest_gives_tune_options_and_mounts_volumes_that_there_are(tmp_path: Path) -> None:
     (tmp_path / "kernel.yaml").touch()
     ours = [one for one in containers() if one["command"][0] == "tune"]
     assert len(ours) == 2
@@ -61,9 +61,6 @@ def test_the_manifest_gives_tune_options_that_it_has(tmp_path: Path) -> None:
         assert command is not None
         read = command.make_context(name, rest, context)
         assert read.params["tls_ca"] == Path("/tls/ca.pem")
-
-
-def test_all_that_the_manifest_mounts_is_a_volume_of_it() -> None:
     for document in manifest():
         if "template" in document["spec"]:
             spec = document["spec"]["template"]["spec"]

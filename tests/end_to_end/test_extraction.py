@@ -88,13 +88,26 @@ def test_a_production_source_is_extracted_drafted_compiled_and_right_on_the_cpu(
     assert json.loads(done.stdout)["trials"]["correct"] >= 2
 
 
-@pytest.mark.usefixtures("here")
-def test_the_terminal_says_what_was_left_out_and_which_instantiation_it_is() -> None:
-    told = run("init", "project/pybind/scale_shift.cu").output
-    assert "left out (5):" in told
-    assert "  project/pybind/scale_shift.cu:27: function scale_shift: host code" in told
-    assert "instantiation: scale_shift_kernel<__nv_bfloat16>" in told
-    assert "scale_shift_kernel<__half>" in told
+def test_an_extraction_says_what_it_left_out_and_writes_over_nothing_unasked(here: Path) -> None:
+    (here / "kernels").mkdir()
+    (here / "kernels/scale_shift.cu").write_text("mine\n")
+    refused = run("init", "project/pybind/scale_shift.cu")
+    assert refused.exit_code == 2
+    assert "kernels/scale_shift.cu: exists already" in refused.output
+    assert not (here / "search_spaces").exists()
+    made = run("init", "project/pybind/scale_shift.cu", "--force")
+    assert made.exit_code == 0
+    assert "left out (5):" in made.output
+    assert "  project/pybind/scale_shift.cu:27: function scale_shift: host code" in made.output
+    assert "instantiation: scale_shift_kernel<__nv_bfloat16>" in made.output
+    assert "scale_shift_kernel<__half>" in made.output
+    # The source itself is never written over.
+    text = (DATA / "pybind/scale_shift.cu").read_text()
+    (here / "kernels/scale_shift.cu").write_text(text)
+    made = run("init", "kernels/scale_shift.cu", "--force")
+    assert made.exit_code == 0, made.output
+    assert (here / "kernels/scale_shift.cu").read_text() == text
+    assert "wrote kernels/scale_shift_extracted.cu" in made.output
 
 
 def test_several_launches_are_extracted_and_the_rest_is_said_to_be_done_by_hand(
@@ -109,36 +122,15 @@ def test_several_launches_are_extracted_and_the_rest_is_said_to_be_done_by_hand(
     assert "(project/aot/csrc/banquet/seat_guests.cu:66)" in told.output
 
 
-def test_a_unit_that_exists_is_not_written_over_unasked(here: Path) -> None:
-    (here / "kernels").mkdir()
-    (here / "kernels/scale_shift.cu").write_text("mine\n")
-    refused = run("init", "project/pybind/scale_shift.cu")
-    assert refused.exit_code == 2
-    assert "kernels/scale_shift.cu: exists already" in refused.output
-    assert not (here / "search_spaces").exists()
-    assert run("init", "project/pybind/scale_shift.cu", "--force").exit_code == 0
-
-
-def test_the_source_itself_is_never_written_over(here: Path) -> None:
-    (here / "kernels").mkdir()
-    text = (DATA / "pybind/scale_shift.cu").read_text()
-    (here / "kernels/scale_shift.cu").write_text(text)
-    made = run("init", "kernels/scale_shift.cu", "--force")
-    assert made.exit_code == 0, made.output
-    assert (here / "kernels/scale_shift.cu").read_text() == text
-    assert "wrote kernels/scale_shift_extracted.cu" in made.output
-
-
-def test_a_plain_source_is_drafted_as_it_is(here: Path) -> None:
-    plain = here / "plain.cu"
-    plain.write_text("__global__ void plain(float* x) { x[0] *= 2; }\n")
-    made = run("init", plain, "--json")
-    assert made.exit_code == 0
-    assert "left_out" not in json.loads(made.stdout)
-    assert not (here / "kernels").exists()
-
-
-def test_a_source_that_does_not_compile_is_one_error_with_its_line(here: Path) -> None:
+def test_a_source_that_cannot_be_extracted_or_compiled_is_one_error(here: Path) -> None:
+    told = run("init", "project/bad/missing.cu")
+    assert told.exit_code == 2
+    assert "missing.cu:6: 'rows' is defined in no file" in told.output
+    assert '"rows.cuh"' in told.output
+    assert [one.name for one in (here / "kernels").iterdir()] == ["missing.cu"], "left to be mended"
+    told = run("init", "project/bad/several.cu")
+    assert "several.cu: has 2 kernels" in told.output
+    assert "several.cu:3: first" in told.output
     plain = here / "plain.cu"
     plain.write_text("__global__ void plain(float* x) {\n  x[0] = nobody;\n}\n")
     told = run("init", plain)
@@ -148,13 +140,10 @@ def test_a_source_that_does_not_compile_is_one_error_with_its_line(here: Path) -
     assert not (here / "search_spaces").exists()
 
 
-def test_a_source_that_cannot_be_extracted_is_one_error(here: Path) -> None:
-    told = run("init", "project/bad/missing.cu")
-    assert told.exit_code == 2
-    assert "missing.cu:6: 'rows' is defined in no file" in told.output
-    assert '"rows.cuh"' in told.output
-    assert [one.name for one in (here / "kernels").iterdir()] == ["missing.cu"], "left to be mended"
-    told = run("init", "project/bad/several.cu")
-    assert "several.cu: has 2 kernels" in told.output
-    assert "several.cu:3: first" in told.output
-    assert not (here / "search_spaces").exists()
+def test_a_plain_source_is_drafted_as_it_is(here: Path) -> None:
+    plain = here / "plain.cu"
+    plain.write_text("__global__ void plain(float* x) { x[0] *= 2; }\n")
+    made = run("init", plain, "--json")
+    assert made.exit_code == 0
+    assert "left_out" not in json.loads(made.stdout)
+    assert not (here / "kernels").exists()

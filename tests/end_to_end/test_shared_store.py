@@ -109,12 +109,11 @@ def refused_store(request, postgres, postgres_url):
         yield postgres_url, "read-only transaction", "GRANT"
 
 
-@pytest.mark.parametrize("words", [(), ("--copy-session",)])
 def test_a_named_store_that_cannot_be_used_is_one_error_and_nothing_is_left(
-    project, tune, refused_store, words
+    project, tune, refused_store
 ) -> None:
     url, said, remedy = refused_store
-    refused = tune(*TUNE, "--store", url, *words)
+    refused = tune(*TUNE, "--store", url, "--copy-session")
     assert refused.exit_code == 2
     (error,) = [line for line in refused.output.splitlines() if line.startswith("Error: ")]
     assert said in error
@@ -122,27 +121,3 @@ def test_a_named_store_that_cannot_be_used_is_one_error_and_nothing_is_left(
     assert "Traceback" not in refused.output
     assert "s3cret" not in refused.output
     assert not (project.root / "mine").exists()
-
-
-def test_a_copy_needs_a_server(project, tune) -> None:
-    refused = tune(*TUNE, "--store", "none", "--copy-session")
-    assert refused.exit_code == 2
-    assert "sessions are copied to servers only" in refused.output
-    assert "--store postgresql://" in refused.output
-    assert not (project.root / "mine").exists()
-
-
-def test_a_server_that_goes_away_costs_no_trial(
-    project, start, tune, known, postgres, postgres_url
-) -> None:
-    process = start(*TUNE, "--store", postgres_url, "--copy-session")
-    wait_for(process, known)
-    postgres.stop()
-    time.sleep(2)
-    postgres.start()
-    output, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    assert json.loads(output)["trials"]["correct"] == 22
-    (found,) = known()
-    assert found["state"] == "complete"
-    assert "scale   NVIDIA H200  1" in tune("knowledge", "list", "--store", postgres_url).output
