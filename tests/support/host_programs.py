@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache as once
 from pathlib import Path
 
 import pytest
@@ -36,12 +37,17 @@ def cubins() -> Iterator[Callable[..., bytes]]:
     """Give what compiles kernels of a source, under sanitizers too, and closes its compilers."""
     with ExitStack() as stack:
 
+        @once
+        def opened(sanitizers: tuple[str, ...]) -> HostCompiler:
+            compiler = HostCompiler(sanitizers=sanitizers, cache=Cache())
+            stack.callback(compiler.close)
+            return compiler
+
         def compile_kernels(
             source: str, kernels: tuple[str, ...] = ("run",), sanitizers: tuple[str, ...] = ()
         ) -> bytes:
-            compiler = HostCompiler(sanitizers=sanitizers, cache=Cache())
-            stack.callback(compiler.close)
-            result = compiler.submit(CompileRequest(source, kernels, "sm_90a")).result()
+            request = CompileRequest(source, kernels, "sm_90a")
+            result = opened(sanitizers).submit(request).result()
             assert result.ok, result.error
             return result.cubin
 

@@ -21,7 +21,6 @@ from slow import mostly_slow
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult
 from tuner.device.base import Program
 from tuner.device.reference import load_reference
-from tuner.extensions.cpu.compiler import HostCompiler
 from tuner.extensions.cpu.device import HostDevice
 from tuner.extensions.export.cpp import in_namespace
 from tuner.model.config import SearchSpace
@@ -149,7 +148,7 @@ class KernelChecks:
         if "operators" in metafunc.fixturenames and not asked:
             metafunc.parametrize("operators", self.operators, ids=str, scope="class")
         if "edits" in metafunc.fixturenames:
-            metafunc.parametrize("edits", self.near_misses())
+            metafunc.parametrize("edits", near_misses(self.kernel.spec.name))
 
     def test_the_baseline_is_right(self, evaluator: Evaluator, axes: Axes) -> None:
         trial = evaluator.baseline(Workload.of(axes))
@@ -170,24 +169,19 @@ class KernelChecks:
         assert device.verify(edited[edits]).status in (Status.INCORRECT, Status.LAUNCH)
 
     @classmethod
-    def near_misses(cls) -> Mapping[str, Edits]:
-        """Read what is wrong with each, and its edits."""
-        return _read_near_misses()[cls.kernel.spec.name]
-
-    @classmethod
     def edited_sources(cls) -> Iterator[EditedSource]:
         workload = Workload.of(cls.workload)
-        for name, edits in cls.near_misses().items():
+        for name, edits in near_misses(cls.kernel.spec.name).items():
             yield EditedSource(name, cls.kernel.source, edits, workload, cls.launches)
 
 
-@cache
-def _read_near_misses() -> Mapping[str, Mapping[str, Edits]]:
-    found: Mapping[str, Mapping[str, Edits]] = YAML(typ="safe").load(NEAR_MISSES)
+def near_misses(name: str) -> Mapping[str, Edits]:
+    """Read what is wrong with each near miss, and its edits."""
+    found: Mapping[str, Edits] = YAML(typ="safe").load(NEAR_MISSES)[name]
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class EditedSource:
     """A source with what is wrong with it, where it is to be caught."""
 
@@ -228,10 +222,8 @@ class Together:
         for space, (request, _) in zip(spaces, self.asked, strict=True):
             macros = set(re.findall(r"^ *# *define +(\w+)", request.source, re.MULTILINE))
             macros -= {re.split(r"[=(]", one[2:])[0] for one in request.options}
-            texts += [
-                in_namespace(request.source, space),
-                *(f"#undef {one}" for one in sorted(macros)),
-            ]
+            ends = (f"#undef {macro}" for macro in sorted(macros))
+            texts += [in_namespace(request.source, space), *ends]
             kernels += [f"{space}::{kernel}" for kernel in request.kernels]
         first, _ = self.asked[0]
         together = replace(first, source="\n".join(texts), kernels=tuple(kernels))
@@ -246,16 +238,14 @@ class Together:
             future.set_result(replace(found, lowered=lowered, resources=used))
 
 
-def compile_edited(
-    compiler: HostCompiler, sources: Iterable[EditedSource]
-) -> Mapping[str, Program]:
-    together, made = Together(compiler), []
+def compile_edited(compiler: Compiler, sources: Iterable[EditedSource]) -> dict[str, Program]:
+    together, made = Together(compiler), {}
     for one in sources:
         kernels = tuple(dict.fromkeys(launch.kernel for launch in one.launches))
-        made.append((one, together.submit(CompileRequest(one.text, kernels, "sm_90a"))))
+        made[one] = together.submit(CompileRequest(one.text, kernels, "sm_90a"))
     together.compile()
-    results = ((one, future.result()) for one, future in made)
+    found = {one: future.result() for one, future in made.items()}
     return {
-        one.name: Program(one.name, one.workload, one.launches, found.cubin, found.lowered)
-        for one, found in results
+        one.name: Program(one.name, one.workload, one.launches, of.cubin, of.lowered)
+        for one, of in found.items()
     }

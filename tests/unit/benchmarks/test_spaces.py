@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import launch_floor
 import pytest
 import same_kernel
 import throughput
-from host_programs import cached_compiler
 
 from tuner.extensions.cpu.compiler import HostCompiler
 from tuner.extensions.cpu.device import HostDevice
@@ -28,12 +27,6 @@ SPACES: Mapping[Path, tuple[Mapping[str, int], Mapping[str, str]]] = {
     same_kernel.SPACE: ({"N": 10_000, "W": 200}, {}),
     launch_floor.KERNEL.with_suffix(".yaml"): ({"N": 1}, {}),
 }
-
-
-@pytest.fixture(scope="module")
-def compiler() -> Iterator[HostCompiler]:
-    with cached_compiler(timeout_s=30.0) as compiler:
-        yield compiler
 
 
 @pytest.mark.parametrize("path", SPACES, ids=lambda path: path.stem)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import search
-from host_programs import cached_compiler
 from shipped_kernels import Sample, start_samples
 
 from tuner.app.record import recording_path
@@ -39,12 +38,6 @@ WORKLOADS: Mapping[str, Mapping[str, int]] = {
 def definition(request: pytest.FixtureRequest) -> Definition:
     name: str = request.param
     return load_definition(FOLDER / name / f"{name}.yaml")
-
-
-@pytest.fixture(scope="module")
-def compiler() -> Iterator[HostCompiler]:
-    with cached_compiler(timeout_s=120.0) as compiler:
-        yield compiler
 
 
 @pytest.fixture(scope="module")

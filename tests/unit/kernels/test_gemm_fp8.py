@@ -66,12 +66,8 @@ class TestOnTheCpu(KernelChecks):
     operators = ({}, {"SCALES": "block"})
     baselines = ({"M": 3, "N": 136, "K": 256}, {"M": 40, "N": 8, "K": 128})
     samples = tuple(
-        Sample(
-            {"M": tokens, "N": 264 if "share" in having else 136, "K": DEPTHS[having["path"]]},
-            1,
-            having,
-        )
-        for tokens, having in (
+        Sample({"M": m, "N": 264 if "share" in of else 136, "K": DEPTHS[of["path"]]}, 1, of)
+        for m, of in (
             (3, {"path": "registers", "split": 1, "token_memory": "registers"}),
             (9, {"path": "registers", "reduction": "last", "token_memory": "shared", "tokens": 16}),
             (8, {"path": "registers", "split": 2, "reduction": "cluster", "tokens": 8}),

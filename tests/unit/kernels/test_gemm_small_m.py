@@ -8,10 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from shipped_kernels import EditedSource, Edits, KernelChecks, Sample, ShippedKernel
+from shipped_kernels import EditedSource, KernelChecks, Sample, ShippedKernel, near_misses
 
-from tuner.device.base import Program
-from tuner.extensions.cpu.device import HostDevice
 from tuner.model.expressions import Value
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Status
@@ -113,85 +111,41 @@ class TestInFloat32:
 
 
 class EditsOfTheTemplate:
-    """Edits of what the template makes of a config, by what is wrong: all of them are caught."""
+    """Near misses of what the template makes of a config: all of them are caught."""
 
     kernel = KERNEL
+    edits_of: ClassVar[str]
     workload: ClassVar[Workload]
-    configs: ClassVar[Mapping[str, tuple[Mapping[str, Value], Edits]]]
+    having: ClassVar[Mapping[str, Value]]
+    test_a_near_miss_is_caught = KernelChecks.test_a_near_miss_is_caught
 
     @classmethod
     def edited_sources(cls) -> Iterator[EditedSource]:
         spec = KERNEL.spec
         template = Template.load(spec.template, spec.include_dirs)
-        for name, (having, edits) in cls.configs.items():
-            config = {**KERNEL.definition.space.default, **having}
-            names = {**cls.workload.values, **config, "OUT": "bf16"}
-            source = template.render(names).source
-            launches = spec.candidate_launches(names)
+        config = {**KERNEL.definition.space.default, **cls.having}
+        names = {**cls.workload.values, **config, "OUT": "bf16"}
+        source, launches = template.render(names).source, spec.candidate_launches(names)
+        for name, edits in near_misses(cls.edits_of).items():
             yield EditedSource(name, source, edits, cls.workload, launches)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        metafunc.parametrize("edits", self.configs)
-
-    def test_a_near_miss_is_caught(
-        self, edited: Mapping[str, Program], device: HostDevice, edits: str
-    ) -> None:
-        assert device.verify(edited[edits]).status in (Status.INCORRECT, Status.LAUNCH)
-
-
-TWO = {**SHARED, "share": 2}
+        metafunc.parametrize("edits", near_misses(self.edits_of))
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 class TestBlocksThatShareX(EditsOfTheTemplate):
-    workload = Workload.of({"M": 40, "N": 72, "K": 512})
-    configs: ClassVar = {
-        "others still read a place": (
-            TWO,
-            [
-                ("tune::map_shared(barrier, sharer(lane))", "barrier"),
-                ("if (lane < kShare)", "if (lane == 0)"),
-                ("empty + s * 8, kShare * kWarps", "empty + s * 8, kWarps"),
-            ],
-        ),
-        "a block ends too early": (TWO, [("outlive_sharers(task);", "")]),
-        "all copy the same rows": (TWO, [("task.token + row, barrier", "task.token, barrier")]),
-    }
-
-
-LONE = {**BOXES, "tokens": 16, "tile_k": 128, "share": 1}
+    edits_of = "gemm_small_m's blocks that share x"
+    workload, having = Workload.of({"M": 40, "N": 72, "K": 512}), {**SHARED, "share": 2}
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 class TestBoxes(EditsOfTheTemplate):
+    edits_of = "gemm_small_m's boxes"
     workload = Workload.of({"M": 16, "N": 72, "K": 1536})
-    configs: ClassVar = {
-        "no swizzle": (LONE, [("(k / 8 ^ row % 8)", "k / 8")]),
-        "a step adds where it changes bits": (
-            LONE,
-            [("weight ^ step % kBoxSteps * 32", "weight + step % kBoxSteps * 32")],
-        ),
-        "a round that is not counted": (
-            LONE,
-            [("parity ^= barrier.advance()", "barrier.advance()")],
-        ),
-        "nobody has to leave": (
-            LONE,
-            [("tune::mbarrier_wait(empty + s % kStages * 8, (s / kStages & 1) ^ 1);", "")],
-        ),
-        "left before it is read": (
-            LONE,
-            [
-                ("leave(barrier.at + 8 * kStages, 0, lane);", ""),
-                (
-                    "tune::mbarrier_wait(barrier.at, parity);",
-                    "tune::mbarrier_wait(barrier.at, parity);"
-                    "leave(barrier.at + 8 * kStages, 0, lane);",
-                ),
-            ],
-        ),
-        "all copy the same boxes": (
-            {**LONE, "share": 2},
-            [("int box = share_rank()", "int box = 0")],
-        ),
-    }
+    having: ClassVar = {**BOXES, "tokens": 16, "tile_k": 128, "share": 1}
+
+
+class TestBoxesThatBlocksShare(TestBoxes):
+    edits_of = "gemm_small_m's boxes that blocks share"
+    having: ClassVar = {**TestBoxes.having, "share": 2}

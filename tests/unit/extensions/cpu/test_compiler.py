@@ -9,13 +9,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import pytest
-from host_programs import cached_compiler
 
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.cache import Cache
@@ -39,12 +38,6 @@ class NewCache(Cache):
     def put(self, key: str, result: CompileResult) -> None:
         is_runtime = result.ok and not result.lowered
         (Cache() if is_runtime else super()).put(key, result)
-
-
-@pytest.fixture(scope="module")
-def compiler() -> Iterator[HostCompiler]:
-    with cached_compiler() as compiler:
-        yield compiler
 
 
 def by(compiler: HostCompiler, source: str, *kernels: str, **more: object) -> CompileResult:

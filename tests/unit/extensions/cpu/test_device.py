@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from host_programs import cached_compiler
 
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.device.base import Program
@@ -30,12 +29,6 @@ WORKLOAD = Workload.of({"T": 300})
 EXACT = {"y": Tolerance(0.0, 0.0)}
 DOUBLE = (("y", "float32", ("T",), "output"), ("x", "float32", ("T",), "input"))
 KERNEL = 'extern "C" __global__ void run(float* y, const float* x) {{ {} }}'
-
-
-@pytest.fixture(scope="module")
-def compiler() -> Iterator[HostCompiler]:
-    with cached_compiler(timeout_s=30.0) as compiler:
-        yield compiler
 
 
 @pytest.fixture(scope="module")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from host_programs import cubins
 
 from tests.support.host_launch import Launched, launch
-from tuner.compiler.base import CompileRequest
-from tuner.compiler.cache import Cache
 from tuner.extensions.cpu.child import LaunchEnd
-from tuner.extensions.cpu.compiler import HostCompiler, preload
+from tuner.extensions.cpu.compiler import preload
 from tuner.model.errors import DeviceError
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -24,31 +23,13 @@ INTS = ("c_int", 64)
 ORDERS = (0, 1, 7, 123456789)
 
 
-class Compilers:
-    """One compiler for each choice of sanitizers, made when it is first asked for."""
-
-    def __init__(self, cache: Cache) -> None:
-        self._cache = cache
-        self._known: dict[tuple[str, ...], HostCompiler] = {}
-
-    def library(self, source: str, sanitizers: tuple[str, ...], kernel: str = "run") -> bytes:
-        if sanitizers not in self._known:
-            self._known[sanitizers] = HostCompiler(sanitizers=sanitizers, cache=self._cache)
-        request = CompileRequest(source, (kernel,), "sm_90a")
-        result = self._known[sanitizers].submit(request).result()
-        assert result.ok, result.error
-        return result.cubin
-
-    def close(self) -> None:
-        for compiler in self._known.values():
-            compiler.close()
+Compilers = Callable[..., bytes]
 
 
 @pytest.fixture(scope="module")
 def compilers() -> Iterator[Compilers]:
-    compilers = Compilers(Cache())
-    yield compilers
-    compilers.close()
+    with cubins() as compile_kernels:
+        yield compile_kernels
 
 
 def kernel(body: str) -> str:
@@ -58,21 +39,21 @@ def kernel(body: str) -> str:
 def ran(
     compilers: Compilers, body: str, *sanitizers: str, buffer: tuple[str, int] = INTS, **more: Any
 ) -> Launched:
-    library = compilers.library(kernel(body), sanitizers)
+    library = compilers(kernel(body), sanitizers=sanitizers)
     return launch(library, buffer, environment=preload(sanitizers), **more)
 
 
 class TestOrder:
     def test_each_order_runs_every_block_and_thread_once(self, compilers: Compilers) -> None:
         body = "atomicAdd(y + blockIdx.x, (int)threadIdx.x);"
-        library = compilers.library(kernel(body), ())
+        library = compilers(kernel(body))
         for order in ORDERS:
             end = launch(library, INTS, grid=(64, 1, 1), block=(100, 1, 1), order=order)
             assert end.buffers[0] == [4950 + i for i in range(64)]
 
     def test_ascending_descending_and_seeded(self, compilers: Compilers) -> None:
         body = "__shared__ int n; if (threadIdx.x < 64) y[threadIdx.x] = atomicAdd(y + 64, 1);"
-        library = compilers.library(kernel(body), ())
+        library = compilers(kernel(body))
         taken = [
             launch(library, ("c_int", 65), block=(64, 1, 1), order=order).buffers[0][:64]
             for order in (0, 1, 7, 7, 8)
@@ -89,7 +70,7 @@ class TestOrder:
           __syncthreads();
           if (threadIdx.x % 32 == 0) y[4 * k + atomicAdd(y + 64, 1) % 4] = threadIdx.x / 32;
         }"""
-        library = compilers.library(kernel(body), ())
+        library = compilers(kernel(body))
         buffer = launch(library, ("c_int", 65), block=(128, 1, 1), order=99).buffers[0]
         rounds = {tuple(buffer[4 * k : 4 * k + 4]) for k in range(16)}
         assert len(rounds) > 4
@@ -116,7 +97,7 @@ class TestBarriers:
 
 class TestSharedMemory:
     def test_every_block_finds_all_of_it_spoiled(self, compilers: Compilers) -> None:
-        library = compilers.library((DATA / "shared.cu").read_text("utf-8"), ())
+        library = compilers((DATA / "shared.cu").read_text("utf-8"))
         shown = [
             launch(library, INTS, grid=(3, 1, 1), order=order, times=2).buffers[0][:3]
             for order in ORDERS
@@ -146,7 +127,7 @@ class TestSharedMemory:
         assert end.code == LaunchEnd.REFUSED
         assert "declares 49156 bytes of static shared memory: at most 49152" in end.message
         outside = "__shared__ char s[50000];\n" + kernel("s[threadIdx.x] = 1; y[0] = s[y[1]];")
-        assert launch(compilers.library(outside, ()), INTS).code == LaunchEnd.REFUSED
+        assert launch(compilers(outside), INTS).code == LaunchEnd.REFUSED
         end = ran(compilers, static.format(48 * 1024), shared_bytes=180 * 1024)
         assert end.code == LaunchEnd.REFUSED
         assert "at most 232448 are possible" in end.message
@@ -191,7 +172,7 @@ class TestAddressSanitizer:
         assert re.search(message, end.message), end.message
 
     def test_a_report_that_outlasts_the_launch_is_waited_for(self, compilers: Compilers) -> None:
-        library = compilers.library(kernel("\ny[threadIdx.x + 40] = 1;\n"), ("address",))
+        library = compilers(kernel("\ny[threadIdx.x + 40] = 1;\n"), sanitizers=("address",))
         # Reports take 0.2 s and more. The best of five: a busy machine may not even start in time.
         codes = {
             launch(library, INTS, timeout_s=0.05, environment=preload(("address",))).code
@@ -281,7 +262,7 @@ class TestIntrinsics:
         lines = "\n".join(f"y[{i}] = ({one});" for i, one in enumerate(TRUTHS))
         body = "int all = 0;\n__builtin_assume(all == 0);\nfloat4 ones = {1, 1, 1, 1};\n" + lines
         headers = "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n"
-        library = compilers.library(headers + kernel(body), ())
+        library = compilers(headers + kernel(body))
         found = launch(library, INTS).buffers[0][: len(TRUTHS)]
         assert [one for one, held in zip(TRUTHS, found, strict=True) if held != 1] == []
 
@@ -300,7 +281,7 @@ class TestIntrinsics:
         assert end.buffers[0][:4] == [7, 15, 7, 14]
 
     def test_cooperative_groups_do_as_on_a_gpu(self, compilers: Compilers) -> None:
-        library = compilers.library((DATA / "groups.cu").read_text("utf-8"), ())
+        library = compilers((DATA / "groups.cu").read_text("utf-8"))
         for order in ORDERS:
             end = launch(library, ("c_int", 65), block=(64, 1, 1), order=order)
             assert (end.code, end.message) == (LaunchEnd.DONE, "")
@@ -308,7 +289,7 @@ class TestIntrinsics:
             assert end.buffers[0] == [*sums, 64]
 
     def test_cub_reduces_scans_sorts_and_loads_as_on_a_gpu(self, compilers: Compilers) -> None:
-        library = compilers.library((DATA / "cub.cu").read_text("utf-8"), ())
+        library = compilers((DATA / "cub.cu").read_text("utf-8"))
         for order in ORDERS:
             end = launch(library, ("c_int", 256), block=(96, 1, 1), order=order)
             assert (end.code, end.message) == (LaunchEnd.DONE, "")
@@ -321,7 +302,7 @@ class TestIntrinsics:
     def test_headers_of_the_standard_library_can_be_included(self, compilers: Compilers) -> None:
         headers = "#include <algorithm>\n#include <array>\n#include <cassert>\n#include <limits>\n"
         body = "assert(y[1] == 1);\ny[0] = std::max(3, y[2]);\nassert(y[0] == 2);"
-        end = launch(compilers.library(headers + kernel(body), ()), INTS)
+        end = launch(compilers(headers + kernel(body)), INTS)
         assert (end.code, end.buffers[0][0]) == (LaunchEnd.STUCK, 3)
         assert "thread (0,0,0) of block (0,0,0) fails an assertion (line 9)" in end.message
 
@@ -344,6 +325,4 @@ def test_floats_of_8_and_16_bits_have_limits(compilers: Compilers) -> None:
     headers = (
         "#include <limits>\n#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n#include <cuda_fp8.h>\n"
     )
-    compilers.library(
-        headers + "\n".join(told) + "\n__global__ void run(int* y) { y[0] = 1; }\n", ()
-    )
+    compilers(headers + "\n".join(told) + "\n__global__ void run(int* y) { y[0] = 1; }\n")

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from host_programs import cached_compiler
 
 from tuner.compiler.base import CompileRequest
 from tuner.device.base import Outcome, Program
@@ -66,12 +65,6 @@ class Bench:
 
     def run(self, source: str) -> Outcome:
         return self.device.run(self.program(source))
-
-
-@pytest.fixture(scope="module")
-def compiler() -> Iterator[HostCompiler]:
-    with cached_compiler() as compiler:
-        yield compiler
 
 
 @pytest.fixture(scope="module")

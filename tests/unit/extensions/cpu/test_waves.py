@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 
 import pytest
 from host_launch import Launched, launch
-from host_programs import cached_compiler
 
 from tuner.compiler.base import CompileRequest
 from tuner.extensions.cpu.child import LaunchEnd
@@ -15,12 +13,6 @@ from tuner.extensions.cpu.compiler import HostCompiler
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 LANES = 64
-
-
-@pytest.fixture(scope="module")
-def compiler() -> Iterator[HostCompiler]:
-    with cached_compiler() as compiler:
-        yield compiler
 
 
 def source_of(body: str) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tuner.compiler.base import CompileRequest
-from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
 from tuner.extensions.draft.drafting import Draft, draft
 from tuner.source import parse_source
@@ -54,12 +52,6 @@ def drafted(body: str, parameters: str = "float* y, const float* x, int n") -> D
 )  # fmt: skip
 def test_what_is_offered_follows_from_the_accesses(body: str, parameters: tuple[str, ...]) -> None:
     assert drafted(body).parameters == parameters
-
-
-@pytest.fixture(scope="module")
-def compiler() -> Iterator[NvrtcPool]:
-    with NvrtcPool(1, cache=Cache()) as pool:
-        yield pool
 
 
 @pytest.mark.parametrize(

@@ -54,17 +54,6 @@ def made(tmp_path: Path) -> Iterator[Made]:
         yield Made(spec, dispatch, CppSources(spec, dispatch, measured))
 
 
-def write_host_parts(made: Made, folder: Path) -> list[str]:
-    (folder / "variants").mkdir(parents=True)
-    (folder / "blend.h").write_text(made.sources.header())
-    names = []
-    for unit in made.sources.variants:
-        written = replace(unit, source=HOST_ONLY)
-        names.append(f"variants/blend_v{unit.number}.cu")
-        (folder / names[-1]).write_text(made.sources.variant(written))
-    return names
-
-
 def launched(made: Made, shape: tuple[int, int]) -> tuple[int, list[str]]:
     """What the search space says of a shape: the variant's number and the lines of its launches."""
     names = made.dispatch.renderer.names(Workload.of(dict(zip("TD", shape, strict=True))))
@@ -101,7 +90,13 @@ def test_it_launches_what_the_search_space_says(
     made: Made, tmp_path: Path, cuda_headers: Path
 ) -> None:
     folder = tmp_path / "out"
-    names = write_host_parts(made, folder)
+    (folder / "variants").mkdir(parents=True)
+    (folder / "blend.h").write_text(made.sources.header())
+    names = []
+    for unit in made.sources.variants:
+        names.append(f"variants/blend_v{unit.number}.cu")
+        host_part = made.sources.variant(replace(unit, source=HOST_ONLY))
+        (folder / names[-1]).write_text(host_part)
     shapes = ", ".join(f"{{{t}, {d}}}" for t, d in SHAPES)
     stubs = (DATA / "runtime_stubs.cpp").read_text()
     (folder / "main.cpp").write_text(stubs.replace("SHAPES", shapes))
