@@ -314,7 +314,7 @@ def test_a_workload_beyond_the_memory_is_one_clear_error_and_loses_nothing(bench
     assert len(records(bench.session, Baseline)) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_compiler_that_is_killed_often_and_a_full_cache_fail_no_trial(
     bench: Bench, undisturbed: set[str], disk_full: Path, tmp_path: Path
 ) -> None:

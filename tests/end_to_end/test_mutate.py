@@ -116,10 +116,11 @@ def test_an_interruption_shows_what_is_known(small, start) -> None:
     assert found["examined"] < found["mutants"]
 
 
+@pytest.mark.exhaustive
 def test_a_sample_of_silu_and_mul_is_caught() -> None:
-    words = ["mutate", str(SILU), "--limit", "2", "--at-least", "90", "--json"]
+    words = ["mutate", str(SILU), "--limit", "6", "--at-least", "90", "--json"]
     done = CliRunner().invoke(cli, words, prog_name="tune")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    assert found["examined"] == 2
+    assert found["examined"] == 6
     assert found["wrong_marks"] == []
