@@ -153,7 +153,7 @@ def test_jobs_of_dask_jobqueue_join_a_run_and_are_cancelled_after_it(tmp_path: P
     environment = commands(
         tmp_path / "bin",
         sbatch=f'cp "$1" {jobs}/script; setsid sh {jobs}/script >{jobs}/said 2>&1 &\n'
-        'echo "Submitted batch job $!"',
+        f'echo "$!" >>{jobs}/started; echo "Submitted batch job $!"',
         scancel=f'kill -TERM -- "-$1"; echo "$1" >>{jobs}/cancelled',
     )
     tls = tmp_path / "mine"
@@ -167,8 +167,14 @@ def test_jobs_of_dask_jobqueue_join_a_run_and_are_cancelled_after_it(tmp_path: P
         return (session / "session.db").exists() and bool(faults.searched(session))
 
     first = (*WORDS, "--session", "kept")
-    run_of(example, project, environment, first, interrupt_when=has_begun)
-    run_of(example, project, environment, ("--resume", "kept"))
+    try:
+        run_of(example, project, environment, first, interrupt_when=has_begun)
+        run_of(example, project, environment, ("--resume", "kept"))
+    finally:
+        # One that was submitted as its run ended may not have been cancelled.
+        for job in (jobs / "started").read_text(encoding="utf-8").split():
+            with suppress(ProcessLookupError):
+                os.killpg(int(job), signal.SIGKILL)
     assert len(faults.searched(session)) == 4
     assert len(faults.records(session, Result)) == 1
     script, said = ((jobs / name).read_text(encoding="utf-8") for name in ("script", "said"))
