@@ -38,6 +38,7 @@ PHASES: Mapping[Phase, str] = {
     "energy": "measuring the energy",
     "finals": "measuring the finalists against the baseline",
     "checks": "checking the winners",
+    "mutants": "breaking the baseline, to see what verification catches",
     "done": "done",
 }
 # Lines besides the workloads': title, head, summary, and two to wrap into.
@@ -341,6 +342,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         constant_inputs,
         extremes_left_out,
         headline,
+        strength_lines,
         verdict,
     )
     from tuner.report.sections.surroundings import disagreements, surroundings_lines
@@ -367,6 +369,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         _describe_gaps(data),
         *(() if data.results else why_none),
         f"verification   {verdict(data)}" if data.evaluator and data.results else "",
+        *strength_lines(data),
         f"extremes       left out: {less}" if (less := extremes_left_out(data)) else "",
         f"constant       {held}" if (held := constant_inputs(data)) else "",
         *protocol_lines(data),
