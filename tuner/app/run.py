@@ -108,7 +108,11 @@ def _strength_of(opened: OpenRun, options: RunOptions) -> Callable[[Run], None]:
     verifies = "verify" in device.capabilities and not device.info.evaluator
     if told or options.cluster or not (verifies and opened.plan.config.mutants):
         return lambda run: None
-    return lambda run: plugins.load(plugins.STRENGTH, "mutants")(run)
+
+    def measure(run: Run) -> None:
+        plugins.load(plugins.STRENGTH, "mutants")(run)
+
+    return measure
 
 
 @short_switch_interval()
