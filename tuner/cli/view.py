@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import threading
+import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -15,6 +18,7 @@ from rich.text import Text
 from tuner.app.environment import program_name
 from tuner.model.errors import SessionError
 from tuner.model.trial import Status
+from tuner.process.tally import waits
 from tuner.report import formatting
 
 if TYPE_CHECKING:
@@ -41,6 +45,23 @@ PHASES: Mapping[Phase, str] = {
     "mutants": "breaking the baseline, to see what verification catches",
     "done": "done",
 }
+# What a run waits for, by the last words of what `tuner.process.tally` calls it.
+WAITS = {
+    "prepare": "drawing inputs",
+    "check_then_prepare": "comparing outputs, and drawing inputs",
+    "touch": "drawing other inputs",
+    "alternate": "drawing other inputs",
+    "open_arena": "laying out memory",
+    "compute_reference": "computing the reference",
+    "check": "comparing outputs with the reference",
+    "check_again": "comparing outputs of a second run",
+    "compiling": "compiling",
+    "runs": "running the kernel",
+    "timing": "timing the kernel",
+}
+# Nothing goes on for longer without a word.
+QUIET_S = 3.0
+LOOK_S = 0.5
 # Lines besides the workloads': title, head, summary, and two to wrap into.
 FRAME_LINES = 5
 REPORT = "report.html"
@@ -58,6 +79,9 @@ class View:
     def update(self, progress: Progress) -> None:
         """Take the next snapshot."""
 
+    def wait(self, progress: Progress, text: str) -> None:
+        """Say what a run waits for since this snapshot."""
+
     def __enter__(self) -> Self:
         return self
 
@@ -70,7 +94,7 @@ def make_view(console: Console, *, quiet: bool) -> View:
     from tuner.app.progress_lines import progress_writer
 
     live = console.is_terminal and not console.is_dumb_terminal
-    shown = View() if quiet else LiveView(console) if live else PlainView(console)
+    shown = View() if quiet else WaitingView(LiveView(console) if live else PlainView(console))
     writer = progress_writer()
     return shown if writer is None else ToldView(shown, writer)
 
@@ -94,13 +118,60 @@ class ToldView(View):
         self._shown.__exit__(*exception)
 
 
+class WaitingView(View):
+    """Show each snapshot, and say what is waited for where none comes for a while.
+
+    It is said again each time that it has taken twice as long.
+    """
+
+    def __init__(self, shown: View) -> None:
+        self._shown = shown
+        self._last: Progress | None = None
+        self._since_s, self._due_s = 0.0, QUIET_S
+        self._lock, self._over = threading.Lock(), threading.Event()
+
+    def update(self, progress: Progress) -> None:
+        """Take the next snapshot."""
+        with self._lock:
+            self._last, self._since_s, self._due_s = progress, time.monotonic(), QUIET_S
+            self._shown.update(progress)
+
+    def __enter__(self) -> Self:
+        self._shown.__enter__()
+        threading.Thread(target=self._look, daemon=True).start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        with self._lock:
+            self._shown.__exit__(*exception)
+
+    def _look(self) -> None:
+        while not self._over.wait(LOOK_S):
+            with self._lock:
+                quiet_s = time.monotonic() - self._since_s
+                if self._last is None or quiet_s < self._due_s or self._over.is_set():
+                    continue
+                self._due_s = 2 * quiet_s
+                seconds = self._last.seconds + quiet_s
+                self._shown.wait(replace(self._last, seconds=seconds), waiting_text(self._last))
+
+
+def waiting_text(progress: Progress) -> str:
+    """Say what a run waits for now."""
+    going_on = ((WAITS.get(what.rpartition("/")[2]), s) for what, s in waits(0.0))
+    text, seconds = next(((t, s) for t, s in going_on if t), (PHASES[progress.phase], 0.0))
+    place = "" if progress.current is None else f", {progress.current}"
+    return f"{text}{place}, for {seconds:.0f} s" if seconds >= 1.0 else f"{text}{place}"
+
+
 class LiveView(View):
     """Redraw one table a few times a second, from the latest snapshot."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._progress: Progress | None = None
-        self._note = ""
+        self._note = self._wait = ""
         # transient: the results table takes its place at the end
         self._live = Live(
             console=console, get_renderable=self._render, refresh_per_second=4, transient=True
@@ -111,7 +182,11 @@ class LiveView(View):
         if self._progress is None:
             self._live.start()  # not before: something may be asked until then
         self._note = progress.note or self._note
-        self._progress = progress
+        self._progress, self._wait = progress, ""
+
+    def wait(self, progress: Progress, text: str) -> None:
+        """Keep what is waited for, until the next snapshot."""
+        self._progress, self._wait = progress, text
 
     def __exit__(self, *exception: object) -> None:
         self._live.stop()
@@ -119,10 +194,10 @@ class LiveView(View):
     def _render(self) -> RenderableType:
         if self._progress is None:
             return Text("starting")
-        rows = max(1, self._console.height - FRAME_LINES - bool(self._note))
-        table = live_table(self._progress, rows=rows)
-        note = Text(self._note, overflow="ellipsis", no_wrap=True)
-        return Group(table, note) if self._note else table
+        shown = [line for line in (self._note, self._wait) if line]
+        rows = max(1, self._console.height - FRAME_LINES - len(shown))
+        lines = (Text(line, overflow="ellipsis", no_wrap=True) for line in shown)
+        return Group(live_table(self._progress, rows=rows), *lines)
 
 
 class PlainView(View):
@@ -159,6 +234,10 @@ class PlainView(View):
             searching = progress.phase == "search"
             status = search_status(progress, progress.current) if searching else phase
             self._line(progress, status)
+
+    def wait(self, progress: Progress, text: str) -> None:
+        """Print what is waited for."""
+        self._line(progress, text)
 
     def _line(self, progress: Progress, text: str) -> None:
         self._printed_s = progress.seconds

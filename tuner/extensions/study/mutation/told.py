@@ -27,7 +27,7 @@ def changes_nothing(mutant: Mutant, source: SourceFile, largest_bytes: int) -> b
     if operator == "narrowed":
         # Rounding what was read in 16 bits to 16 bits.
         kind = "bfloat16" if "__float2bfloat16(" in mutant.after else "half"
-        return re.fullmatch(rf"__{kind}2float\([^()]*\)", before) is not None
+        return before.startswith(f"__{kind}2float(") and _closing(before) == len(before) - 1
     if operator == "compound" and (before, mutant.after) == ("+=", "="):
         return _is_first(source.masked, mutant.change.start)
     return False
@@ -46,3 +46,13 @@ def _is_first(text: str, at: int) -> bool:
     between = text[begins[-1].end() : name.start()]
     named = re.search(rf"\b{word}\b", between) is not None
     return not named and not re.search(r"\b(?:for|while|do)\b", between)
+
+
+def _closing(text: str) -> int:
+    """Find the parenthesis that closes the first one."""
+    depth = 0
+    for index, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if letter == ")" and depth == 0:
+            return index
+    return -1
