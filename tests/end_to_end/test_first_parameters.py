@@ -70,6 +70,7 @@ def test_every_config_of_a_draft_is_right(
         kernel,
         "--device",
         "host",
+        "--no-mutants",
         "--trials",
         "12",
         "--json",
