@@ -32,7 +32,7 @@ def test_the_first_run_says_it_and_later_ones_know_it(small, tune) -> None:
     assert score.caught_text == f"catches {score.killed} of {score.killed + 1} broken versions"
     assert f"verification   {score.caught_text}" in done.stdout
     # All sizes are whole blocks, so nothing can tell a guard that lets one more through.
-    assert score.places == ("scale.cu:3: `i < N -> true` in `if (i < N) out[i] = 2.0f * in[i];`",)
+    assert score.places == ("scale.cu:3:7: `i < N -> true` in `if (i < N) out[i] = 2.0f * in[i];`",)
     assert f"not caught     {score.places[0]}" in done.stdout
     report = (small.root / "first/report.html").read_text(encoding="utf-8")
     assert f"{score.caught_text} of the baseline" in report
