@@ -25,8 +25,8 @@ class RunConfig(Settings):
     `auto` for the file's own of each workload, `alone`, or the name of some. Without `prune` the
     search tries configs that the space's `prune` leaves out as slow. With `keep_bits` only configs
     whose outputs have the bits of the default config's may win. With `mutants` the first run of a
-    space says how many broken versions of its baseline verification catches. `gpus` are those of several that
-    share the workloads, "" for the one of `device`.
+    space says how many broken versions of its baseline verification catches. `gpus` are
+    those of several that share the workloads, "" for the one of `device`.
     """
 
     space: Path
