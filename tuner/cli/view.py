@@ -121,19 +121,21 @@ class ToldView(View):
 class WaitingView(View):
     """Show each snapshot, and say what is waited for where none comes for a while.
 
-    It is said again each time that it has taken twice as long.
+    It is said again where it is something else by then, or has taken twice as long.
     """
 
     def __init__(self, shown: View) -> None:
         self._shown = shown
         self._last: Progress | None = None
-        self._since_s, self._due_s = 0.0, QUIET_S
+        self._since_s = self._said_s = 0.0
+        self._said = ""
         self._lock, self._over = threading.Lock(), threading.Event()
 
     def update(self, progress: Progress) -> None:
         """Take the next snapshot."""
         with self._lock:
-            self._last, self._since_s, self._due_s = progress, time.monotonic(), QUIET_S
+            self._last, self._since_s = progress, time.monotonic()
+            self._said, self._said_s = "", 0.0
             self._shown.update(progress)
 
     def __enter__(self) -> Self:
@@ -149,20 +151,24 @@ class WaitingView(View):
     def _look(self) -> None:
         while not self._over.wait(LOOK_S):
             with self._lock:
-                quiet_s = time.monotonic() - self._since_s
-                if self._last is None or quiet_s < self._due_s or self._over.is_set():
+                if self._last is None or self._over.is_set():
                     continue
-                self._due_s = 2 * quiet_s
-                seconds = self._last.seconds + quiet_s
-                self._shown.wait(replace(self._last, seconds=seconds), waiting_text(self._last))
+                quiet_s = time.monotonic() - self._since_s
+                text, seconds = waited_for(self._last)
+                again_s = 2 * self._said_s if text == self._said else self._said_s + QUIET_S
+                if quiet_s < max(again_s, QUIET_S):
+                    continue
+                self._said, self._said_s = text, quiet_s
+                progress = replace(self._last, seconds=self._last.seconds + quiet_s)
+                so_far = f", for {seconds:.0f} s" if seconds >= 1.0 else ""
+                self._shown.wait(progress, f"{text}{so_far}")
 
 
-def waiting_text(progress: Progress) -> str:
-    """Say what a run waits for now."""
+def waited_for(progress: Progress) -> tuple[str, float]:
+    """Say what a run waits for now, and how many seconds it has done so."""
     going_on = ((WAITS.get(what.rpartition("/")[2]), s) for what, s in waits(0.0))
     text, seconds = next(((t, s) for t, s in going_on if t), (PHASES[progress.phase], 0.0))
-    place = "" if progress.current is None else f", {progress.current}"
-    return f"{text}{place}, for {seconds:.0f} s" if seconds >= 1.0 else f"{text}{place}"
+    return (text if progress.current is None else f"{text}, {progress.current}"), seconds
 
 
 class LiveView(View):

@@ -162,11 +162,16 @@ def test_what_takes_long_is_said_while_it_goes_on(monkeypatch: pytest.MonkeyPatc
         note_begin(1, "tune-verifier/compute_reference")
         time.sleep(1.2)
         note_end(1)
+        note_begin(1, "tune-verifier/check")
+        time.sleep(0.4)
+        note_end(1)
         waiting.update(snapshot(2.0, phase="done", current=None))
     first, *said, last = text(target).splitlines()
     assert "measuring the baseline" in first
+    *said, changed = said
     assert 2 <= len(said) <= 3, "each after twice as long"
     assert all("s  computing the reference, T=1 D=64" in line for line in said)
+    assert "comparing outputs with the reference, T=1 D=64" in changed
     assert "done" in last
 
 
