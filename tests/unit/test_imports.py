@@ -37,7 +37,7 @@ BUDGET = {
     "backends": 2_900,
     "scale": 4_550,
     "study": 3_850,
-    "tests": 74_950,
+    "tests": 75_000,
     "docs": 4_600,
 }
 
