@@ -29,6 +29,8 @@ REMOTES = "tuner.remotes"
 FORMATS = "tuner.formats"
 # tuner.app.proofs.Prover: what running the baseline shows of a search space.
 PROVERS = "tuner.provers"
+# What puts into a run's session how much of broken kernels its verification catches.
+STRENGTH = "tuner.strength"
 # tuner.search.base.Strategies: `--searcher NAME:STRATEGY`.
 SEARCHERS = "tuner.searchers"
 OPEN = frozenset({COMMANDS, DEVICES, RECORDINGS, SEARCHERS})
@@ -73,6 +75,7 @@ OWN: dict[str, dict[str, str]] = {
         "trajectories": "tuner.extensions.agents.training:export_trajectories",
     },
     PROVERS: {"host": "tuner.extensions.cpu.proof"},
+    STRENGTH: {"mutants": "tuner.extensions.study.mutation.at_once:measure_strength"},
     RECORDINGS: {"kernel_tuner": "tuner.extensions.study.kernel_tuner_recordings:FOREIGN"},
     SEARCHERS: {
         "kernel_tuner": "tuner.extensions.study.kernel_tuner_searcher:STRATEGIES",

@@ -80,7 +80,7 @@ def slow(tmp_path: Path) -> Path:
     root = faults.written(tmp_path / "slow")
     (root / "two.yaml").write_text(
         "version: 1\nfolder: all\nparallel: 2\n"
-        f"defaults: {{device: host, searcher: random, trials: {TRIALS}}}\n"
+        f"defaults: {{device: host, searcher: random, trials: {TRIALS}, mutants: false}}\n"
         "jobs:\n  - {kernel: scale.cu, space: scale.yaml}\n"
         "  - {kernel: scale.cu, space: scale.yaml, name: other, seed: 1}\n",
         encoding="utf-8",

@@ -71,7 +71,16 @@ class Bench:
         return process
 
     def search(self, trials: int = TRIALS, *words: str, **environment: str) -> Popen:
-        new = ("scale.cu", "--space", "scale.yaml", "--device", "host", "--session", "mine")
+        new = (
+            "scale.cu",
+            "--space",
+            "scale.yaml",
+            "--device",
+            "host",
+            "--no-mutants",
+            "--session",
+            "mine",
+        )
         how = ("--searcher", "random", "--trials", trials, "--quiet", "--json")
         return self.start(*new, *how, *words, **environment)
 

@@ -51,6 +51,7 @@ TUNE = (
     "twice.py",
     "--device",
     "host",
+    "--no-mutants",
     "--session",
     "mine",
     "--trials",

@@ -22,7 +22,7 @@ from tuner.extensions.agents.mcp.session_runner import PHASES
 from tuner.session.events import Said
 from tuner.session.session import Session
 
-BRIEF = ("--device", "host", "--trials", "2", "--workload", "N=4096")
+BRIEF = ("--device", "host", "--no-mutants", "--trials", "2", "--workload", "N=4096")
 PLAN = {
     "hypothesis": "each thread has little to do",
     "change": "blocks of one warp as well",

@@ -95,7 +95,16 @@ class Bench:
 
     def new(self, *words: object) -> tuple[str, ...]:
         """Write the command of a new session with few trials."""
-        first = ("scale.cu", "--space", "scale.yaml", "--device", "host", "--session", "mine")
+        first = (
+            "scale.cu",
+            "--space",
+            "scale.yaml",
+            "--device",
+            "host",
+            "--no-mutants",
+            "--session",
+            "mine",
+        )
         return tuple(map(str, (*first, "--searcher", "random", "--trials", 2, *words)))
 
     def asking(self, *words: object) -> tuple[str, ...]:

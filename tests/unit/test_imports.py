@@ -27,7 +27,7 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 41_850,
+    "core": 42_150,
     "runtime": 2_150,
     "export": 2_650,
     "engines": 3_350,
@@ -36,9 +36,9 @@ BUDGET = {
     "cpu": 4_050,
     "backends": 2_900,
     "scale": 4_550,
-    "study": 3_500,
-    "tests": 74_550,
-    "docs": 4_550,
+    "study": 3_850,
+    "tests": 75_000,
+    "docs": 4_600,
 }
 
 

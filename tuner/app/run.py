@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from tuner import plugins
 from tuner.app.open import OpenRun, open_run
 from tuner.app.plan import RunOptions
 from tuner.compiler.base import Compiler
@@ -93,11 +94,25 @@ def run(
                 run_rounds=run.run_rounds,
                 meter=run.meter,
                 knowledge=run.knowledge,
+                strength=_strength_of(run, options),
                 began=began,
             )
         except AgentError as error:
             failure = error
         return FinishedRun(session.directory, from_session(session, run.plan.spec), failure)
+
+
+def _strength_of(opened: OpenRun, options: RunOptions) -> Callable[[Run], None]:
+    """Give what measures how strong verification is, in a run that verifies and has not told."""
+    device, told = opened.device, (opened.session.directory / "mutation.json").exists()
+    verifies = "verify" in device.capabilities and not device.info.evaluator
+    if told or options.cluster or not (verifies and opened.plan.config.mutants):
+        return lambda run: None
+
+    def measure(run: Run) -> None:
+        plugins.load(plugins.STRENGTH, "mutants")(run)
+
+    return measure
 
 
 @short_switch_interval()
@@ -112,14 +127,15 @@ def tune(
     run_rounds: RunRounds | None = None,
     meter: Device | None = None,
     knowledge: Knowledge | None = None,
+    strength: Callable[[Run], None] = lambda run: None,
     began: Moment | None = None,
 ) -> tuple[Result, ...]:
     """Run or resume a session to its end; what it holds already is not measured again.
 
     `run_rounds` has further candidates written. The winners are run under the tools
-    of `watches` at last. `meter` is there where the plan's objective is not time. `began` is when
-    the opening of all this began. Raises the `AgentError` that ended the rounds too early once
-    all else is done.
+    of `watches` at last. `meter` is there where the plan's objective is not time. `strength` comes
+    last of all. `began` is when the opening of all this began. Raises the `AgentError` that ended
+    the rounds too early once all else is done.
     """
     candidates = Candidates(plan, compiler, device)
     evaluator = candidates.evaluator(plan.candidate)
@@ -139,8 +155,7 @@ def tune(
         plan, session, device.info.name, listener, began=began, reserved_s=reserved_s(plan)
     )
     verification = Verification(plan, session, candidates, watches)
-    skipped = SkippedWorkloads(session)
-    run = Run(plan, session, candidates, pools, tracker, verification, skipped)
+    run = Run(plan, session, candidates, pools, tracker, verification, SkippedWorkloads(session))
     budgets = {workload: budget_of(plan, pool) for workload, pool in pools.items()}
     try:
         if warning := assign_workloads(plan, session, candidates, budgets):
@@ -168,6 +183,7 @@ def tune(
             work_in_queues(device, workloads, decide)
         tracker.announce("checks")
         finals.confirm()
+        strength(run)
     except (KeyboardInterrupt, AwaitedError, DeviceLost, ClusterLost):
         session.mark("interrupted")
         raise

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 _UNDO = "undo the change to resume, or start a new session: the times of two versions must not mix"
 # What a resumed run may be given anew; the session keeps what it began with.
-RENEWABLE = frozenset({"rounds", "max_tokens", "max_cost", "prices", "exchange", "sources", "gpus"})
+RENEWABLE = frozenset(
+    {"mutants", "rounds", "max_tokens", "max_cost", "prices", "exchange", "sources", "gpus"}
+)
 
 
 def resumed_plan(

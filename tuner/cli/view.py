@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import threading
+import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -15,6 +18,7 @@ from rich.text import Text
 from tuner.app.environment import program_name
 from tuner.model.errors import SessionError
 from tuner.model.trial import Status
+from tuner.process.tally import waits
 from tuner.report import formatting
 
 if TYPE_CHECKING:
@@ -38,8 +42,26 @@ PHASES: Mapping[Phase, str] = {
     "energy": "measuring the energy",
     "finals": "measuring the finalists against the baseline",
     "checks": "checking the winners",
+    "mutants": "breaking the baseline, to see what verification catches",
     "done": "done",
 }
+# What a run waits for, by the last words of what `tuner.process.tally` calls it.
+WAITS = {
+    "prepare": "drawing inputs",
+    "check_then_prepare": "comparing outputs, and drawing inputs",
+    "touch": "drawing other inputs",
+    "alternate": "drawing other inputs",
+    "open_arena": "laying out memory",
+    "compute_reference": "computing the reference",
+    "check": "comparing outputs with the reference",
+    "check_again": "comparing outputs of a second run",
+    "compiling": "compiling",
+    "runs": "running the kernel",
+    "timing": "timing the kernel",
+}
+# Nothing goes on for longer without a word.
+QUIET_S = 3.0
+LOOK_S = 0.5
 # Lines besides the workloads': title, head, summary, and two to wrap into.
 FRAME_LINES = 5
 REPORT = "report.html"
@@ -57,6 +79,9 @@ class View:
     def update(self, progress: Progress) -> None:
         """Take the next snapshot."""
 
+    def wait(self, progress: Progress, text: str) -> None:
+        """Say what a run waits for since this snapshot."""
+
     def __enter__(self) -> Self:
         return self
 
@@ -69,7 +94,7 @@ def make_view(console: Console, *, quiet: bool) -> View:
     from tuner.app.progress_lines import progress_writer
 
     live = console.is_terminal and not console.is_dumb_terminal
-    shown = View() if quiet else LiveView(console) if live else PlainView(console)
+    shown = View() if quiet else WaitingView(LiveView(console) if live else PlainView(console))
     writer = progress_writer()
     return shown if writer is None else ToldView(shown, writer)
 
@@ -93,13 +118,66 @@ class ToldView(View):
         self._shown.__exit__(*exception)
 
 
+class WaitingView(View):
+    """Show each snapshot, and say what is waited for where none comes for a while.
+
+    It is said again where it is something else by then, or has taken twice as long.
+    """
+
+    def __init__(self, shown: View) -> None:
+        self._shown = shown
+        self._last: Progress | None = None
+        self._since_s = self._said_s = 0.0
+        self._said = ""
+        self._lock, self._over = threading.Lock(), threading.Event()
+
+    def update(self, progress: Progress) -> None:
+        """Take the next snapshot."""
+        with self._lock:
+            self._last, self._since_s = progress, time.monotonic()
+            self._said, self._said_s = "", 0.0
+            self._shown.update(progress)
+
+    def __enter__(self) -> Self:
+        self._shown.__enter__()
+        threading.Thread(target=self._look, daemon=True).start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        with self._lock:
+            self._shown.__exit__(*exception)
+
+    def _look(self) -> None:
+        while not self._over.wait(LOOK_S):
+            with self._lock:
+                if self._last is None or self._over.is_set():
+                    continue
+                quiet_s = time.monotonic() - self._since_s
+                text, seconds = waited_for(self._last)
+                again_s = 2 * self._said_s if text == self._said else self._said_s + QUIET_S
+                if quiet_s < max(again_s, QUIET_S):
+                    continue
+                self._said, self._said_s = text, quiet_s
+                progress = replace(self._last, seconds=self._last.seconds + quiet_s)
+                so_far = f", for {seconds:.0f} s" if seconds >= 1.0 else ""
+                self._shown.wait(progress, f"{text}{so_far}")
+
+
+def waited_for(progress: Progress) -> tuple[str, float]:
+    """Say what a run waits for now, and how many seconds it has done so."""
+    going_on = ((WAITS.get(what.rpartition("/")[2]), s) for what, s in waits(0.0))
+    text, seconds = next(((t, s) for t, s in going_on if t), (PHASES[progress.phase], 0.0))
+    return (text if progress.current is None else f"{text}, {progress.current}"), seconds
+
+
 class LiveView(View):
     """Redraw one table a few times a second, from the latest snapshot."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._progress: Progress | None = None
-        self._note = ""
+        self._note = self._wait = ""
         # transient: the results table takes its place at the end
         self._live = Live(
             console=console, get_renderable=self._render, refresh_per_second=4, transient=True
@@ -110,7 +188,11 @@ class LiveView(View):
         if self._progress is None:
             self._live.start()  # not before: something may be asked until then
         self._note = progress.note or self._note
-        self._progress = progress
+        self._progress, self._wait = progress, ""
+
+    def wait(self, progress: Progress, text: str) -> None:
+        """Keep what is waited for, until the next snapshot."""
+        self._progress, self._wait = progress, text
 
     def __exit__(self, *exception: object) -> None:
         self._live.stop()
@@ -118,10 +200,10 @@ class LiveView(View):
     def _render(self) -> RenderableType:
         if self._progress is None:
             return Text("starting")
-        rows = max(1, self._console.height - FRAME_LINES - bool(self._note))
-        table = live_table(self._progress, rows=rows)
-        note = Text(self._note, overflow="ellipsis", no_wrap=True)
-        return Group(table, note) if self._note else table
+        shown = [line for line in (self._note, self._wait) if line]
+        rows = max(1, self._console.height - FRAME_LINES - len(shown))
+        lines = (Text(line, overflow="ellipsis", no_wrap=True) for line in shown)
+        return Group(live_table(self._progress, rows=rows), *lines)
 
 
 class PlainView(View):
@@ -158,6 +240,10 @@ class PlainView(View):
             searching = progress.phase == "search"
             status = search_status(progress, progress.current) if searching else phase
             self._line(progress, status)
+
+    def wait(self, progress: Progress, text: str) -> None:
+        """Print what is waited for."""
+        self._line(progress, text)
 
     def _line(self, progress: Progress, text: str) -> None:
         self._printed_s = progress.seconds
@@ -342,6 +428,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         constant_inputs,
         extremes_left_out,
         headline,
+        strength_lines,
         verdict,
     )
     from tuner.report.sections.surroundings import disagreements, surroundings_lines
@@ -369,6 +456,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         *(() if data.results else why_none),
         f"verification   {verdict(data)}" if data.evaluator and data.results else "",
         f"accuracy       {off}" if (off := accuracy(data)) else "",
+        *strength_lines(data),
         f"extremes       left out: {less}" if (less := extremes_left_out(data)) else "",
         f"constant       {held}" if (held := constant_inputs(data)) else "",
         *protocol_lines(data),

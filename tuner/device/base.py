@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import prod
@@ -295,6 +296,11 @@ class Device(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of the hardware; a second call does nothing."""
+
+    @contextmanager
+    def limiting_runs(self, seconds: float) -> Iterator[None]:
+        """Allow a run so long meanwhile, on devices that can end one sooner than they do."""
+        yield
 
     def verify_together(self, programs: Sequence[Program]) -> Sequence[Outcome]:
         """Verify programs of one workload, drawing inputs once where that is cheaper."""

@@ -11,7 +11,16 @@ from tuner.model.kernel import Workload
 from tuner.model.trial import Status
 
 Phase = Literal[
-    "baseline", "search", "agent", "candidate", "profile", "energy", "finals", "checks", "done"
+    "baseline",
+    "search",
+    "agent",
+    "candidate",
+    "profile",
+    "energy",
+    "finals",
+    "checks",
+    "mutants",
+    "done",
 ]
 
 

@@ -178,6 +178,11 @@ class Settings:
         commands=(RECORD, SERVE))
     keep_bits: bool = setting(False, "Let only configs win whose outputs equal those of the "
         "space's default config, bit for bit.")
+    mutants: bool = setting(True, "Do not break the baseline to see how many broken versions "
+        "verification catches, as the first run of a search space does.", flag="--no-mutants",
+        campaign="false: do not see how many broken versions verification catches",
+        mcp="false: do not break the baseline to see how many broken versions verification "
+        "catches.", commands=(SERVE,))
     objective: Objective = setting("time", "What to minimize: time, energy above idle, or edp "
         "(energy times time). The last two take minutes longer.", choices=get_args(Objective),
         campaign="time, energy or edp")

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from tuner.model.errors import TunerError
 from tuner.process import protocol
 from tuner.process.confinement import end_with_parent
-from tuner.process.tally import note_start
+from tuner.process.tally import note_begin, note_end, note_start
 
 START_TIMEOUT_S = 120.0
 # A child reads its request at once; only one that was stopped does not.
@@ -196,7 +196,7 @@ class Child(ChildProcess):
         wait: bool = True,
     ) -> None:
         super().__init__(name, "tuner.process.child")
-        self._busy = True
+        self._busy, self._name = True, name
         try:
             self.write({"path": sys.path}, pickle.dumps((factory, arguments)))
             if wait:
@@ -216,10 +216,16 @@ class Child(ChildProcess):
         """Send a request without waiting; `receive` must follow before the next one."""
         self._busy = True
         self.write({"call": method}, pickle.dumps((arguments, options)))
+        note_begin(id(self), f"{self._name}/{method}")
 
     def receive(self, timeout_s: float | None) -> Any:
         """Wait for the answer to the last request; a late one kills the process."""
-        answer = self.read(timeout_s)
+        try:
+            answer = self.read(timeout_s)
+        except (ChildDiedError, ChildTimeoutError):
+            note_end(id(self))
+            raise
+        note_end(id(self), answer.header["seconds"])
         value = pickle.loads(answer.payload)  # noqa: S301 - of a process that runs our code
         self._busy = False
         if answer.header["raised"]:
@@ -293,18 +299,20 @@ def serve(descriptor: str) -> None:
                 return
 
 
-def _outcome(call: Callable[[], Any]) -> tuple[dict[str, bool], bytes]:
+def _outcome(call: Callable[[], Any]) -> tuple[dict[str, float], bytes]:
+    began_s = time.perf_counter()
     # No name may hold an error longer: its traceback has this frame, and with it, for as long as
     # nobody looks for such a cycle, whatever memory was in use where it was raised.
     try:
-        return {"raised": False}, pickle.dumps(call())
+        answer = pickle.dumps(call())
+        return {"raised": False, "seconds": time.perf_counter() - began_s}, answer
     except TunerError as error:
         answer = pickle.dumps(error)
     except MemoryError as error:  # NumPy's and CuPy's are subclasses, known here only
         answer = pickle.dumps(MemoryError(str(error)))
     except Exception:  # noqa: BLE001 - the traceback must reach the parent, whatever it is
         answer = pickle.dumps(TunerError(f"in a worker process:\n{traceback.format_exc()}"))
-    return {"raised": True}, answer
+    return {"raised": True, "seconds": time.perf_counter() - began_s}, answer
 
 
 def in_a_fork(work: Callable[[], bytes]) -> bytes:

@@ -1,4 +1,4 @@
-"""What a run's time goes to: its seconds, added up over its threads, and processes it started."""
+"""What a run's time goes to, added up over its threads: seconds, processes, what it waits for."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from dataclasses import dataclass
 _lock = threading.Lock()
 _starts: Counter[str] = Counter()
 _seconds: defaultdict[str, float] = defaultdict(float)
+_longest: defaultdict[str, float] = defaultdict(float)
+# What is going on, by who does it, and since when.
+_open: dict[int, tuple[str, float]] = {}
 _own = threading.local()
 
 
@@ -30,10 +33,12 @@ def spent_on(what: str) -> Iterator[None]:
     outer: _Block | None = getattr(_own, "block", None)
     block = _own.block = _Block(what if outer is None else f"{outer.name}/{what}")
     began_s = time.monotonic()
+    note_begin(id(block), what)
     try:
         yield
     finally:
         took_s = time.monotonic() - began_s
+        note_end(id(block))
         _own.block = outer
         if outer is not None:
             outer.inside_s += took_s
@@ -57,3 +62,30 @@ def starts() -> Counter[str]:
     """Count all that were started until now, by their names."""
     with _lock:
         return Counter(_starts)
+
+
+def note_begin(key: int, what: str) -> None:
+    """Note that something begins that may take long; `key` is told again at its end."""
+    with _lock:
+        _open[key] = what, time.monotonic()
+
+
+def note_end(key: int, seconds: float = 0.0) -> None:
+    """Note its end, and how long it took by its own clock."""
+    with _lock:
+        what, _ = _open.pop(key, ("", 0.0))
+        _longest[what] = max(_longest[what], seconds)
+
+
+def waits(at_least_s: float) -> list[tuple[str, float]]:
+    """List what has gone on for so long, with its seconds, what began last first."""
+    with _lock:
+        now_s = time.monotonic()
+        going_on = [(what, now_s - since_s) for what, since_s in _open.values()]
+    return sorted((one for one in going_on if one[1] >= at_least_s), key=lambda one: one[1])
+
+
+def take_longest(what: str) -> float:
+    """Tell the longest seconds that something took since the last call."""
+    with _lock:
+        return _longest.pop(what, 0.0)

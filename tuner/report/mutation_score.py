@@ -18,7 +18,9 @@ class MutationScore(BaseModel):
     """What became of the mutants of one source.
 
     `subject` is `baseline` or the config; `mutants` counts all that the source has, of which a
-    sample may have been examined. `survivors` are the mutants' identities as text.
+    sample may have been examined. `survivors` are the mutants' identities as text. A run's own
+    score says in how many `ways` it would have broken the kernel if there had been time, in how
+    many `seconds` it was made, and the survivors' `places`: line, change and text.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -35,6 +37,9 @@ class MutationScore(BaseModel):
     source_sha: str
     date: str
     device: str = "host"
+    ways: int | None = Field(default=None, ge=0)
+    seconds: float = Field(default=0.0, ge=0.0)
+    places: tuple[str, ...] = ()
 
     @property
     def examined(self) -> int:
@@ -45,6 +50,15 @@ class MutationScore(BaseModel):
         """The share caught of those that compile and are not equivalent; None where none is."""
         counted = self.killed + self.survived
         return self.killed / counted if counted else None
+
+    @property
+    def caught_text(self) -> str:
+        """Say how many of the broken versions are caught, and where the time ended before all."""
+        broken = self.killed + self.survived
+        text = f"catches {self.killed} of {broken} broken versions"
+        if self.ways is not None and broken < self.ways:
+            text += f" (there was no time for {self.ways - broken} more)"
+        return text
 
 
 def load_score(folder: Path) -> MutationScore | None:

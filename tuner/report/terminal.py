@@ -17,7 +17,7 @@ from tuner.report.formatting import round_value, rounded_all
 from tuner.report.sections.bits import bits_json
 from tuner.report.sections.course import course_json, device_of
 from tuner.report.sections.search import protocol_of
-from tuner.report.sections.summary import counts_by_kind, roundings
+from tuner.report.sections.summary import counts_by_kind, mutants_json, roundings
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -166,6 +166,7 @@ def json_of(data: ReportData) -> dict[str, object]:
         ],
         **energy,
         **({"bits": bits} if bits else {}),
+        **mutants_json(data),
         **course_json(data),
         **({"roundings": dict(zip(("winners", "baseline"), off, strict=True))} if off else {}),
         **({"extremes": dict(declared.extremes)} if declared and declared.extremes else {}),

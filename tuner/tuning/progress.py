@@ -11,10 +11,11 @@ from tuner.model.kernel import Workload
 from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Trial
-from tuner.process.tally import list_seconds, starts
+from tuner.process.tally import list_seconds, starts, take_longest
 from tuner.session.events import TimeSpent
 from tuner.session.session import Session
 from tuner.space.plan import Plan
+from tuner.tuning.slow_reference import LONG_S, REFERENCE, describe_slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class ProgressTracker:
         self._device_name, self._listener = device_name, listener
         # What of the time is not for searches.
         self._reserved_s = reserved_s
+        self._current: Workload | None = None
+        self._slow: set[Workload] = set()
         # Of a search: how many devices have trials at a time.
         self.queues = 1
         self._started_s = self._saved_s = time.monotonic()
@@ -104,6 +107,8 @@ class ProgressTracker:
         remaining_s: float | None = None,
     ) -> None:
         """Tell the listener where the run stands; `remaining_s` is a phase's that is no search."""
+        note = note or self._slow_reference()
+        self._current = current
         if phase != self._phase:
             self._enter(phase)
         seconds, left_s = time.monotonic() - self._started_s, self.left_s()
@@ -124,6 +129,14 @@ class ProgressTracker:
             note=note,
         )
         self._listener.update(progress)
+
+    def _slow_reference(self) -> str:
+        """Say of the workload announced last, once, that its reference takes long."""
+        took_s, workload = take_longest(REFERENCE), self._current
+        if took_s < LONG_S or workload is None or workload in self._slow:
+            return ""
+        self._slow.add(workload)
+        return describe_slow(self._plan.spec.reference, workload, took_s)
 
     def add_device_time(self, device_s: float, compiler_s: float) -> None:
         """Add what the queues of a search spent on the device and on waiting for the compiler."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 from typing import get_args
 
@@ -14,6 +15,7 @@ from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.progress import Phase, Progress, WorkloadProgress
 from tuner.model.trial import Status, Trial
+from tuner.process.tally import note_begin, note_end
 from tuner.report.data import ReportData
 
 SMALL, LARGE = Workload.of({"T": 1, "D": 64}), Workload.of({"T": 8192, "D": 64})
@@ -141,14 +143,49 @@ def test_the_live_view_draws_the_last_snapshot_and_cleans_up() -> None:
 @pytest.mark.parametrize(
     ("terminal", "quiet", "expected"),
     [
-        (True, False, view.LiveView),
-        (False, False, view.PlainView),
+        (True, False, view.WaitingView),
+        (False, False, view.WaitingView),
         (True, True, view.View),
         (False, True, view.View),
     ],
 )
 def test_the_view_suits_the_console(terminal: bool, quiet: bool, expected: type) -> None:
     assert type(view.make_view(console(terminal=terminal), quiet=quiet)) is expected
+
+
+def test_what_takes_long_is_said_while_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "QUIET_S", 0.2)
+    monkeypatch.setattr(view, "LOOK_S", 0.05)
+    target = console()
+    with view.WaitingView(view.PlainView(target)) as waiting:
+        waiting.update(snapshot(1.0, phase="baseline"))
+        note_begin(1, "tune-verifier/compute_reference")
+        time.sleep(1.2)
+        note_end(1)
+        note_begin(1, "tune-verifier/check")
+        time.sleep(0.4)
+        note_end(1)
+        waiting.update(snapshot(2.0, phase="done", current=None))
+    first, *said, last = text(target).splitlines()
+    assert "measuring the baseline" in first
+    *said, changed = said
+    assert 2 <= len(said) <= 3, "each after twice as long"
+    assert all("s  computing the reference, T=1 D=64" in line for line in said)
+    assert "comparing outputs with the reference, T=1 D=64" in changed
+    assert "done" in last
+
+
+def test_a_live_view_shows_what_is_waited_for_until_the_next_snapshot() -> None:
+    live = view.LiveView(console(terminal=True))
+    with live:
+        live.update(snapshot(done=3))
+        live.wait(snapshot(9.0, done=3), "computing the reference")
+        target = console()
+        target.print(live._render())
+        assert "computing the reference" in text(target)
+        live.update(snapshot(10.0, done=4))
+        target.print(live._render())
+    assert text(target).count("computing the reference") == 1
 
 
 def test_durations_are_written_as_people_say_them() -> None:

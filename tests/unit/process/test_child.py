@@ -17,7 +17,7 @@ from faults import descendants
 
 from tuner.model.errors import KernelError, TunerError
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
-from tuner.process.tally import starts
+from tuner.process.tally import starts, take_longest, waits
 
 SOON_S = 30.0
 MIB = 1 << 20
@@ -47,6 +47,15 @@ def test_each_start_is_counted(child: Child) -> None:
     before = starts()
     Child(Handler, (), "test-counted").kill()
     assert starts() - before == {"test-counted": 1}
+
+
+def test_a_call_is_timed_by_the_child_itself(shared: Child) -> None:
+    shared.send("pid")
+    assert waits(0.0)[0][0] == "test-shared/pid"
+    time.sleep(0.2)  # an answer that nobody fetches takes no longer for it
+    shared.receive(SOON_S)
+    assert 0.0 < take_longest("test-shared/pid") < 0.2
+    assert all(what != "test-shared/pid" for what, _ in waits(0.0))
 
 
 def test_it_calls_the_methods_of_one_object(shared: Child) -> None:

@@ -58,3 +58,21 @@ def test_each_thread_has_blocks_of_its_own(clock: list[float]) -> None:
         thread.start()
         thread.join()
     assert list_seconds() == {"race": 1.0, "timing": 1.0}
+
+
+def test_what_goes_on_is_listed_until_it_ends(clock: list[float]) -> None:
+    with spent_on("race"):
+        clock[0] += 4.0
+        with spent_on("timing"):
+            clock[0] += 1.0
+            assert tally.waits(0.0) == [("timing", 1.0), ("race", 5.0)]
+            assert tally.waits(3.0) == [("race", 5.0)]
+    assert tally.waits(0.0) == []
+
+
+def test_the_longest_of_what_a_process_did_is_told_once() -> None:
+    for seconds in (0.5, 12.0, 1.0):
+        tally.note_begin(7, "tune-verifier/compute_reference")
+        tally.note_end(7, seconds)
+    assert tally.take_longest("tune-verifier/compute_reference") == 12.0
+    assert tally.take_longest("tune-verifier/compute_reference") == 0.0

@@ -8,9 +8,10 @@ from tuner.app.run import tune
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.config import Config
 from tuner.model.trial import INITIAL, Status, Trial
-from tuner.process.tally import note_start, spent_on
+from tuner.process.tally import note_begin, note_end, note_start, spent_on
 from tuner.session.events import TimeSpent
 from tuner.tuning.progress import Moment, ProgressTracker
+from tuner.tuning.slow_reference import REFERENCE
 
 
 class Restarting(SimulatedDevice):
@@ -62,3 +63,26 @@ def test_what_earlier_runs_took_of_the_time_is_not_left(make_plan, make_session)
         config = Config.of({"block": 64, "items": 1})
         tracker.count(Trial(INITIAL, workload, config, Status.COMPILE), measured=True)
     assert 4.0 < told[-1].remaining_s < 5.0
+
+
+def test_a_slow_reference_is_named_once_with_what_would_be_faster(make_plan, make_session) -> None:
+    plan, told = make_plan(), []
+    reference = plan.spec.reference
+    reference.write_text(f"# numpy.vectorize(\n{reference.read_text()}# np.add.at(x)\n")
+    with make_session(plan) as session:
+        tracker = ProgressTracker(plan, session, "a GPU", SimpleNamespace(update=told.append))
+        first = plan.tuned[0]
+        for seconds in (2.0, 12.2, 13.0):
+            tracker.announce("baseline", first)
+            note_begin(1, REFERENCE)
+            note_end(1, seconds)
+        tracker.announce("search", plan.tuned[1])
+        reference.write_text("def reference(xp, inputs, axes):\n    xp.add.at(out, at, 1)\n")
+        note_begin(1, REFERENCE)
+        note_end(1, 5.0)
+        tracker.announce("finals")
+    faster = "np.bincount instead of np.add.at would be faster"
+    assert [one.note for one in told if one.note] == [
+        f"the reference takes 12 s on {first}",
+        f"the reference takes 5 s on {plan.tuned[1]}; {faster}",
+    ]

@@ -130,6 +130,14 @@ class CudaDevice(VerifiedDevice):
             super().__init__(info, spec, verifier, runner)
             undo.pop_all()
 
+    @contextmanager
+    def limiting_runs(self, seconds: float) -> Iterator[None]:
+        self._own_runner.run_timeout_s = seconds
+        try:
+            yield
+        finally:
+            self._own_runner.run_timeout_s = RUN_TIMEOUT_S
+
     def call_compiler(self, jobs: int | None) -> CallCompiler:
         return CallCompiler(self._spec, f"cuda:{self._ordinal}", jobs)
 
@@ -223,7 +231,7 @@ class CudaRunner(ChildRunner):
         said = SAID[neighbour]
         try:
             with self._blamed_on_the_program():
-                limit_s = _limit_s(RUN_TIMEOUT_S, program)
+                limit_s = _limit_s(self.run_timeout_s, program)
                 if program.is_call and not self._has_called:
                     limit_s += FIRST_CALL_S
                 worker = self._ready_worker()

@@ -82,8 +82,17 @@ class HostDevice(VerifiedDevice):
             called = (spec.source, dict(operators)) if spec.is_callable else None
             runner = HostRunner(run_timeout_s, environment, finding, spec.deterministic, called)
             undo.callback(runner.close)
+            self._own_runner = runner
             super().__init__(host_info(runner.limits, spec.language), spec, verifier, runner)
             undo.pop_all()
+
+    @contextmanager
+    def limiting_runs(self, seconds: float) -> Iterator[None]:
+        before = self._own_runner.limit_runs(seconds)
+        try:
+            yield
+        finally:
+            self._own_runner.limit_runs(before)
 
 
 class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
@@ -109,6 +118,14 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
         self._finding, self._deterministic, self._python = finding, deterministic, called
         worker = self._live_worker()
         self.limits, self.noise_us = worker.limits, worker.noise_us
+
+    def limit_runs(self, seconds: float) -> float:
+        """Allow a launch so long from here on; return what it was before."""
+        before, self._run_timeout_s = self._run_timeout_s, seconds
+        worker = self._live_worker()
+        if isinstance(worker, HostWorker):
+            worker.launch_timeout_s = seconds
+        return before
 
     def orders(self) -> Iterator[int]:
         first = secrets.randbelow(ORDERS)

@@ -76,7 +76,7 @@ class HostWorker(ChildProcess):
         launch_timeout_s: float,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._launch_timeout_s = launch_timeout_s
+        self.launch_timeout_s = launch_timeout_s
         libraries = os.environ.get("LD_LIBRARY_PATH", "")  # Python itself may need it
         outside = {"LD_LIBRARY_PATH": libraries} if libraries else {}
         outside |= environment or {}
@@ -169,7 +169,7 @@ class HostWorker(ChildProcess):
         the byte `fill` before, and the inputs are this variant of the patch.
         """
         number = self._load(program)
-        timeout_s = self._launch_timeout_s * len(program.launches) + _LATE_S
+        timeout_s = self.launch_timeout_s * len(program.launches) + _LATE_S
         request = RunRequest(number, order, timeout_s, fill, variant)
         ran = self._ask(request, timeout_s + GRACE_S)
         self._check(program, ran)
@@ -211,7 +211,7 @@ class HostWorker(ChildProcess):
             )
             for one in program.launches
         ]
-        limit_s = self._launch_timeout_s
+        limit_s = self.launch_timeout_s
         request = LoadRequest(self._count, calls, limit_s, limit_s + _LOAD_S)
         library = _sealed_file(program.cubin)
         try:
@@ -226,7 +226,7 @@ class HostWorker(ChildProcess):
         if code is LaunchEnd.DONE:
             return
         self._loaded.pop(_key(program), None)
-        late = f" ({self._launch_timeout_s:g} s)" if code is LaunchEnd.TIMEOUT else ""
+        late = f" ({self.launch_timeout_s:g} s)" if code is LaunchEnd.TIMEOUT else ""
         raise HostRunError(ran.message + late, code, ran.log, killed=ran.killed)
 
     def _ask(self, request: Request, timeout_s: float, *descriptors: int) -> RunAnswer:

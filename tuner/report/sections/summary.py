@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -327,6 +327,12 @@ def mutation(data: ReportData) -> str:
             "not measured: run `tune mutate SPACE.yaml --session SESSION` to see how many broken "
             "kernels the verification catches"
         )
+    if score.ways is not None:
+        missed = f"; not caught: {'; '.join(score.places)}" if score.places else ""
+        return (
+            f"verification {score.caught_text} of the baseline (on the {score.device} device, "
+            f"{score.date}; `tune mutate` tries all {score.mutants:,}){missed}"
+        )
     if score.share is None:
         return f"no mutant of {score.subject} could be counted ({score.date})"
     # Never 100 % where one survived.
@@ -338,6 +344,24 @@ def mutation(data: ReportData) -> str:
         f"{score.survived:,} not ({score.subject}, on the {score.device} device, "
         f"{score.date}{sample})"
     )
+
+
+def strength_lines(data: ReportData) -> Iterator[str]:
+    """Say how many broken versions a run's verification catches, and where the others are."""
+    if data.mutation is not None and data.mutation.ways is not None:
+        yield f"verification   {data.mutation.caught_text}"
+        yield from (f"not caught     {place}" for place in data.mutation.places)
+
+
+def mutants_json(data: ReportData) -> dict[str, object]:
+    """Make what `--json` says of broken versions; nothing where a run has tried none."""
+    score = data.mutation
+    if score is None or score.ways is None:
+        return {}
+    told = {"caught": score.killed, "broken": score.killed + score.survived, "of": score.ways}
+    told |= {"equivalent": score.equivalent, "stillborn": score.stillborn}
+    where = {"device": score.device, "seconds": score.seconds, "survivors": list(score.places)}
+    return {"mutants": {**told, **where}}
 
 
 def _count_by_kind(checks: Sequence[Check]) -> list[CheckRow]:

@@ -39,11 +39,12 @@ PHASES: Mapping[Phase, str] = {
     "profile": "the best configs are profiled",
     "finals": "the rounds are over and the finalists are measured against the baseline",
     "checks": "the rounds are over and the winners are checked",
+    "mutants": "the winners are checked, and the baseline is broken to see what is caught",
     "done": "the run is over",
 }
 # What names a recording's file as a device.
 _RECORDING = "recorded:"
-LAST: tuple[Phase, ...] = ("finals", "checks", "done")
+LAST: tuple[Phase, ...] = ("finals", "checks", "mutants", "done")
 
 
 class RunWatch:

@@ -22,7 +22,7 @@ from tuner.app.render import chosen_config
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
-from tuner.device.base import Device
+from tuner.device.base import Device, Outcome, Program
 from tuner.extensions.study.mutation.mutants import Mutant, sample
 from tuner.extensions.study.mutation.subject import (
     MutationSubject,
@@ -72,6 +72,12 @@ class MutantVerdict:
         return self.mark is not None and self.verdict is Judgement.KILLED
 
 
+class Verifies(Protocol):
+    """What verifies programs: a device, or a tool that watches them."""
+
+    def verify(self, program: Program) -> Outcome: ...
+
+
 class Compilations:
     """Compile the sources of one subject with one compiler."""
 
@@ -96,23 +102,27 @@ class Bench(Compilations):
     def __init__(
         self,
         subject: MutationSubject,
-        device: Device,
+        device: Verifies,
         compiler: Compiler,
         workloads: tuple[Workload, ...],
     ) -> None:
         super().__init__(subject, compiler)
         self._device, self.workloads = device, workloads
 
+    def verify_original(self, workload: Workload) -> Outcome:
+        """Verify the unchanged kernel on a workload; what does not compile is a `KernelError`."""
+        result = self.original(workload)
+        if not result.ok:
+            message = f"does not compile for the `host` device:\n{result.error}"
+            raise KernelError(message, path=self._subject.path)
+        program = self._subject.program(self._subject.text(workload), workload, result)
+        return self._device.verify(program)
+
     def require_correct(self) -> None:
         """Raise `KernelError` unless the unchanged kernel passes on every workload."""
         path = self._subject.path
         for workload in self.workloads:
-            result = self.original(workload)
-            if not result.ok:
-                message = f"does not compile for the `host` device:\n{result.error}"
-                raise KernelError(message, path=path)
-            program = self._subject.program(self._subject.text(workload), workload, result)
-            found = self._device.verify(program)
+            found = self.verify_original(workload)
             if found.status is not Status.CORRECT:
                 message = f"fails unchanged on {workload}: {found.status}: {found.reason}"
                 remedy = "a check that the kernel itself does not pass tells nothing of mutants"
@@ -175,14 +185,18 @@ class Examiner:
         ahead = 2 * len(os.sched_getaffinity(0))
         pending: deque[tuple[Mutant, Future[CompileResult]]] = deque()
         first = self._plain.workloads[0]
-        for mutant in mutants:
-            text = self._subject.mutated(first, mutant)
-            assert text is not None
-            pending.append((mutant, self._plain.submit(text, first)))
-            if len(pending) > ahead:
+        try:
+            for mutant in mutants:
+                text = self._subject.mutated(first, mutant)
+                assert text is not None
+                pending.append((mutant, self._plain.submit(text, first)))
+                if len(pending) > ahead:
+                    yield self._verdict(*pending.popleft(), marks)
+            while pending:
                 yield self._verdict(*pending.popleft(), marks)
-        while pending:
-            yield self._verdict(*pending.popleft(), marks)
+        finally:
+            for _, compilation in pending:
+                compilation.cancel()
 
     def _verdict(
         self, mutant: Mutant, compilation: Future[CompileResult], marks: Mapping[Mutant, str]

@@ -33,13 +33,17 @@ OF_EACH_KIND = 2
 
 @dataclass(frozen=True)
 class MutationSubject:
-    """A kernel's source as its launches see it; `config` is None for the baseline."""
+    """A kernel's source as its launches see it; `config` is None for the baseline.
+
+    `chosen` workloads take the place of those that are small enough for the `host` device.
+    """
 
     spec: KernelSpec
     space: SearchSpace
     operators: Mapping[str, str]
     device: DeviceInfo
     config: Config | None = None
+    chosen: tuple[Workload, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -61,6 +65,8 @@ class MutationSubject:
 
         Raises `SpaceError` where the config is valid on none of them.
         """
+        if self.chosen:
+            return self.chosen
         found = []
         for kind in (self.spec.tuned, self.spec.held_out):
             usable = [one for one in kind if self._usable(one, LARGEST_BYTES)]
@@ -88,6 +94,11 @@ class MutationSubject:
         launches = [launch for workload in self.workloads for launch in self.launches(workload)]
         kernels = dict.fromkeys(launch.kernel for launch in launches)
         return keep_reached(self.mutants, self._parsed(self.workloads[0]), kernels, self.operators)
+
+    @property
+    def source(self) -> SourceFile:
+        """The source whose places the mutants name."""
+        return self._parsed(self.workloads[0])
 
     @property
     def small_workloads(self) -> tuple[Workload, ...]:
