@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tuner.app.plan import check_signature, read_chosen
@@ -67,6 +68,16 @@ class SpaceCheck:
     sample: tuple[Trial, ...]
     estimated: frozenset[Workload] = frozenset()
     proofs: tuple[Proof, ...] = ()
+
+    @property
+    def not_shown(self) -> str:
+        """Say why the reference was not compared with the baseline; "" where it was."""
+        if any(proof.compared for proof in self.proofs):
+            return ""
+        if self.spec.is_callable or not self.spec.language.is_read:
+            return "nothing but CUDA, HIP and OpenCL runs on the CPU here; a run on a device will"
+        why = (proof.open_because for proof in reversed(self.proofs) if proof.open_because)
+        return next(why, "the baseline was not run (`--no-run`)")
 
     @property
     def rejected(self) -> Mapping[str, int]:
@@ -157,7 +168,7 @@ def _check(
     proofs: tuple[Proof, ...] = ()
     if not spec.is_callable and spec.language.is_read:
         prover().require_no_constant_memory(spec)
-        proofs = prover().prove(spec, operators, target) if run else ()
+        proofs = prover().prove(spec, operators, target, partial(_keeps, space)) if run else ()
         require_right(spec, proofs)
     _check_reference(spec, operators)
     device = UnavailableDevice(target)
@@ -181,6 +192,12 @@ def _check(
     )
     version = compiler.version
     return SpaceCheck(spec, target, version, space.size, valid, searched, trials, estimated, proofs)
+
+
+def _keeps(space: SearchSpace, sizes: Mapping[str, int]) -> bool:
+    """Tell whether sizes keep the constraints over axes alone."""
+    ours = (limit for limit in space.constraints if limit.names <= sizes.keys())
+    return all(limit.evaluate(sizes) for limit in ours)
 
 
 def _spread(
