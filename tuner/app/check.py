@@ -26,6 +26,7 @@ from tuner.device.families import family
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import lay_out
 from tuner.device.select import open_compiler, open_device
+from tuner.device.verify.telling import require_telling
 from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.amd import AMD_TARGETS, DEFAULT_TARGET, is_amd
 from tuner.model.config import Config, SearchSpace
@@ -171,6 +172,7 @@ def _check(
         proofs = prover().prove(spec, operators, target, partial(_keeps, space)) if run else ()
         require_right(spec, proofs)
     _check_reference(spec, operators)
+    require_telling(spec, operators)
     device = UnavailableDevice(target)
     candidate = Candidate("checked", space, template)
     evaluator = Evaluator(spec, candidate, operators, compiler, device)

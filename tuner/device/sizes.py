@@ -21,6 +21,8 @@ def smaller_workloads(
     Powers of two stay such, others keep as much of the powers of two that divide them as fits, and
     axes that were large differ from one another. Those that `allows` refuses are left out.
     """
+    if not spec.workloads:
+        return
     whole = min(spec.workloads, key=spec.footprint_bytes)
     named = {name for one in spec.arguments for size in one.shape for name in size.names}
     cut: list[Workload] = []

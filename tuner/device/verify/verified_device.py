@@ -51,6 +51,7 @@ class VerifiedDevice(Device):
         _, *self._other_kinds = input_kinds_for(spec)
         # Last come the inputs that are timed.
         self._all_kinds = (*self._other_kinds, NORMAL)
+        self._tells = False
         self._opened: Workload | None = None
         self._arena: Arena | None = None
         # Bytes that there are for scratch whose size a config chooses.
@@ -283,6 +284,9 @@ class VerifiedDevice(Device):
             return self._peer_verdict(program)
         if not full_verification:
             return self._quick_verdict(program)
+        if not self._tells:  # what no input can show is not to be called right
+            self._ask("require_telling")
+            self._tells = True
         verdicts, orders = list[Correctness](), self._runner.orders()
         for kind in self._all_kinds:
             verdicts.append(self._checked(program, orders, kind, fresh_seed()))

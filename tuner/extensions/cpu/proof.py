@@ -265,9 +265,9 @@ class _Observer:
                 text = f"with inputs '{kind}', {error.message}{self.hint()}"
                 yield self.finding(name, text, mistake=True)
                 continue
-            told = self.compare(kind, ran[-1][1])
-            yield from told
-            if any(one.mistake for one in told):
+            differing = self.compare(kind, ran[-1][1])
+            yield from differing
+            if any(one.mistake for one in differing):
                 return
         for argument in self.outputs():
             if (told := self.untold(argument, ran)) and not argument.idle:
@@ -360,7 +360,8 @@ class _Observer:
         if argument.role == "input" and not (seen.written or seen.read or argument.idle):
             if not self.shows(name, first):
                 text = f"`{name}` is input, and nothing depends on it: {extent}; {_MEANT}"
-                return self.finding(name, text, mistake=self.tells)
+                mistake = self.tells and not self.spec.operators  # another choice may read it
+                return self.finding(name, text, mistake=mistake)
             told = "read and not written"
         if not wrong:
             return self.finding(name, f"`{name}` is {told}; {extent}")

@@ -1,4 +1,4 @@
-"""A reference that is wrong is found by a run of the baseline on the CPU, in whichever way it is."""
+"""A reference that is wrong is found by a run of the baseline on the CPU, however it is wrong."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ WRONG = {
         "offset": "(x - x.mean(axis=1, keepdims=True)) * scale + shift + 0.01",
         "transposed": "((x - x.mean(axis=1, keepdims=True)) * scale + shift).T",
         "wrong axis": "(x - x.mean(axis=0, keepdims=True)) * scale + shift",
-        "scale along the other axis": "(x - x.mean(axis=1, keepdims=True)) * scale[:, None] + shift",
+        "scale by rows": "(x - x.mean(axis=1, keepdims=True)) * scale[:, None] + shift",
         "wrong dtype": "xp.rint((x - x.mean(axis=1, keepdims=True)) * scale + shift)",
         "off by one element": "(xp.roll(x, 1) - x.mean(axis=1, keepdims=True)) * scale + shift",
         "swapped inputs": "(x - x.mean(axis=1, keepdims=True)) * shift + scale",
         "missing term": "(x - x.mean(axis=1, keepdims=True)) * scale",
-        "a mean of one less": "(x - x.sum(axis=1, keepdims=True) / (axes['K'] - 1)) * scale + shift",
+        "mean of K - 1": "(x - x.sum(axis=1, keepdims=True) / (axes['K'] - 1)) * scale + shift",
         "absolute value": "(x - x.mean(axis=1, keepdims=True)) * scale + xp.abs(shift)",
     },
 }
