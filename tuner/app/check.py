@@ -45,6 +45,7 @@ from tuner.tuning.search import require_one_compiles
 # NumPy takes about a second for it; a larger problem is left to the GPU.
 LARGEST_REFERENCE_BYTES = 64 << 20
 NVIDIA_TARGET = "sm_90a"
+_FIXED = re.compile(r"\w+ == \d+")
 _TARGET = re.compile(r"(?:sm_)?(\d{1,2})(\d)[af]?")
 
 
@@ -197,8 +198,12 @@ def _check(
 
 
 def _keeps(space: SearchSpace, sizes: Mapping[str, int]) -> bool:
-    """Tell whether sizes keep the constraints over axes alone."""
-    ours = (limit for limit in space.constraints if limit.names <= sizes.keys())
+    """Tell whether sizes keep the constraints over axes alone, but for `K == 1024`.
+
+    That one says what a constant of the source is, which follows the axis where sizes are cut.
+    """
+    limits = (limit for limit in space.constraints if not _FIXED.fullmatch(limit.text))
+    ours = (limit for limit in limits if limit.names <= sizes.keys())
     return all(limit.evaluate(sizes) for limit in ours)
 
 

@@ -175,3 +175,11 @@ def test_what_no_size_can_show_is_told_with_what_would_do(
     assert not any(one.compared or one.mistakes for one in found)
     assert "(1 s)" in found[-1].open_because
     assert "among `edge_cases`" in found[-1].open_because
+
+
+def test_a_kernel_that_no_cpu_runs_is_told_once_and_asks_for_no_other_sizes(tmp_path: Path) -> None:
+    code = {"float sum = 0.0f;": 'float sum = 0.0f; asm volatile("wgmma.fence.sync.aligned;" ::);'}
+    code |= {"{M: 24, N: 24, K: 24}": "{M: 4096, N: 4096, K: 4096}"}
+    (proof,) = proofs(tmp_path, "gemm", KERNELS["gemm"][2], **code)
+    assert "inline PTX" in proof.open_because
+    assert "edge_cases" not in proof.open_because
