@@ -123,7 +123,7 @@ def as_text(found: SpaceCheck) -> Iterator[RenderableType]:
         valid.add_row(f"{workload}{held_out}", f"{about}{count:,}", *left)
     yield valid
     for proof in found.proofs:
-        if proof.findings:
+        if proof.findings or proof.compared:
             smaller = ", smaller sizes than the file has" if proof.smaller else ""
             yield f"\nThe baseline, run on the CPU with {proof.workload}{smaller}:"
         for one in proof.findings:

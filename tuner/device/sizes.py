@@ -36,7 +36,8 @@ def smaller_workloads(
         one = Workload.of(sizes)
         if place and one not in cut and allows(sizes) and spec.footprint_bytes(one) <= MOST_BYTES:
             cut.append(one)
-    first = sum(prod(one.values.values()) <= MOST_WORK for one in cut[1:])
+    work = (max(prod(one.values.values()), 4 * spec.footprint_bytes(one)) for one in cut[1:])
+    first = sum(each <= MOST_WORK for each in work)
     for distance in range(len(cut)):
         for index in dict.fromkeys((first - distance, first + distance)):
             if 0 <= index < len(cut):
