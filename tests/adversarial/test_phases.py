@@ -84,6 +84,8 @@ class Notes:
             if method != "check_then_prepare":
                 return passed
             return passed, self.verifier.prepare(*arguments, cached=True)
+        if method == "require_telling":
+            return None
         return getattr(self.verifier, method)(*arguments)
 
     def send(self, method: str) -> None:

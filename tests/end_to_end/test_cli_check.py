@@ -45,6 +45,40 @@ def test_check_refuses_a_shape_that_the_baseline_goes_beyond(project, tune) -> N
     assert "`shape: [N]`" in done.stderr
 
 
+def test_check_finds_a_reference_that_is_wrong(project, tune) -> None:
+    text = "def reference(xp, inputs, axes):\n    return {'out': 2 * xp.abs(inputs['in'])}\n"
+    project.kernel.with_suffix(".py").write_text(text, encoding="utf-8")
+    done = tune("check", project.space, "--sample", "1")
+    assert done.exit_code == 2
+    assert "scale.yaml:9: `out` is not what the reference says with inputs 'normal'" in done.stderr
+    assert "times the tolerance); mend scale.py, scale.cu or its `tolerance`" in done.stderr
+
+
+def test_check_ends_with_a_code_of_its_own_where_it_could_not_compare(project, tune) -> None:
+    asm = 'asm volatile("wgmma.fence.sync.aligned;"); if (i < N)'
+    project.edit(project.kernel, "if (i < N)", asm)
+    done = tune("check", project.space, "--sample", "1")
+    assert done.exit_code == 5, done.output
+    *_, before, last = done.stdout.splitlines()
+    assert before == "no mistakes found"
+    assert last.startswith("not shown: that the reference is right: ")
+    assert "inline PTX" in last
+    (told,) = json.loads(tune("check", project.space, "--json", "--sample", "1").stdout)[
+        "not_shown"
+    ]
+    assert "inline PTX" in told
+    assert tune("check", project.space, "--sample", "1", "--no-run").exit_code == 0
+
+
+def test_a_run_ends_where_no_input_changes_the_outputs(project, tune) -> None:
+    text = "def reference(xp, inputs, axes):\n    return {'out': xp.ones(axes['N'])}\n"
+    project.kernel.with_suffix(".py").write_text(text, encoding="utf-8")
+    done = tune(project.kernel, "--device", "host", "--trials", "1", "--quiet")
+    assert done.exit_code == 2
+    assert "scale.yaml:10: no output of the reference depends on the input `in`" in done.stderr
+    assert "say `idle: REASON` where that is meant" in done.stderr
+
+
 def test_check_counts_what_prune_leaves_and_a_limit_rejects(project, tune) -> None:
     keys = "prune: [per_thread <= 4]\nlimits: {max_registers: 11}\ntolerance:"
     project.edit(project.space, "tolerance:", keys)
@@ -62,6 +96,8 @@ def test_check_counts_what_prune_leaves_and_a_limit_rejects(project, tune) -> No
 def test_of_a_python_kernel_nothing_is_known_before_it_runs(tmp_path, tune) -> None:
     done = tune("check", callable_project(tmp_path) / SPACE, "--sample", "1")
     assert "no mistakes found" in done.stdout, done.output
+    assert done.exit_code == 5
+    assert "not shown: that the reference is right: " in done.stdout.splitlines()[-1]
     assert ": what it uses is not known before it runs\n" in done.stdout
     assert "not_recorded" not in done.stdout
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tuner.app.plan import check_signature, read_chosen
@@ -25,6 +26,7 @@ from tuner.device.families import family
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import lay_out
 from tuner.device.select import open_compiler, open_device
+from tuner.device.verify.telling import require_telling
 from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.amd import AMD_TARGETS, DEFAULT_TARGET, is_amd
 from tuner.model.config import Config, SearchSpace
@@ -43,6 +45,7 @@ from tuner.tuning.search import require_one_compiles
 # NumPy takes about a second for it; a larger problem is left to the GPU.
 LARGEST_REFERENCE_BYTES = 64 << 20
 NVIDIA_TARGET = "sm_90a"
+_FIXED = re.compile(r"\w+ == \d+")
 _TARGET = re.compile(r"(?:sm_)?(\d{1,2})(\d)[af]?")
 
 
@@ -67,6 +70,16 @@ class SpaceCheck:
     sample: tuple[Trial, ...]
     estimated: frozenset[Workload] = frozenset()
     proofs: tuple[Proof, ...] = ()
+
+    @property
+    def not_shown(self) -> str:
+        """Say why the reference was not compared with the baseline; "" where it was."""
+        if any(proof.compared for proof in self.proofs):
+            return ""
+        if self.spec.is_callable or not self.spec.language.is_read:
+            return "nothing but CUDA, HIP and OpenCL runs on the CPU here; a run on a device will"
+        why = (proof.open_because for proof in reversed(self.proofs) if proof.open_because)
+        return next(why, "the baseline was not run (`--no-run`)")
 
     @property
     def rejected(self) -> Mapping[str, int]:
@@ -157,9 +170,10 @@ def _check(
     proofs: tuple[Proof, ...] = ()
     if not spec.is_callable and spec.language.is_read:
         prover().require_no_constant_memory(spec)
-        proofs = prover().prove(spec, operators, target) if run else ()
+        proofs = prover().prove(spec, operators, target, partial(_keeps, space)) if run else ()
         require_right(spec, proofs)
     _check_reference(spec, operators)
+    require_telling(spec, operators)
     device = UnavailableDevice(target)
     candidate = Candidate("checked", space, template)
     evaluator = Evaluator(spec, candidate, operators, compiler, device)
@@ -181,6 +195,16 @@ def _check(
     )
     version = compiler.version
     return SpaceCheck(spec, target, version, space.size, valid, searched, trials, estimated, proofs)
+
+
+def _keeps(space: SearchSpace, sizes: Mapping[str, int]) -> bool:
+    """Tell whether sizes keep the constraints over axes alone, but for `K == 1024`.
+
+    That one says what a constant of the source is, which follows the axis where sizes are cut.
+    """
+    limits = (limit for limit in space.constraints if not _FIXED.fullmatch(limit.text))
+    ours = (limit for limit in limits if limit.names <= sizes.keys())
+    return all(limit.evaluate(sizes) for limit in ours)
 
 
 def _spread(

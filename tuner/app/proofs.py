@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -24,11 +24,18 @@ class ProofFinding:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was shown on one workload; `open_because` says why nothing was, or not all of it."""
+    """What was shown on one workload; `open_because` says why nothing was, or not all of it.
+
+    `compared` are the kinds of input on which the reference agreed with the baseline, and `smaller`
+    tells that the file lists no such workload; `late` that a run took too long.
+    """
 
     workload: Workload | None
     findings: tuple[ProofFinding, ...] = ()
     open_because: str = ""
+    compared: tuple[str, ...] = ()
+    smaller: bool = False
+    late: bool = False
 
     @property
     def mistakes(self) -> tuple[ProofFinding, ...]:
@@ -47,6 +54,7 @@ def require_right(spec: KernelSpec, proofs: Sequence[Proof]) -> None:
         path=spec.path,
         line=first.line,
         remedy=f"seen when the baseline ran on the CPU with {wrong.workload}"
+        f"{', which are smaller sizes than the file has' if wrong.smaller else ''}"
         f"{'; and also:' if rest else ''}{listed}",
     )
 
@@ -59,9 +67,16 @@ class Prover(Protocol):
         """Raise `SpaceError` where the baseline needs memory that nothing fills."""
 
     def prove(
-        self, spec: KernelSpec, operators: Mapping[str, str], info: DeviceInfo
+        self,
+        spec: KernelSpec,
+        operators: Mapping[str, str],
+        info: DeviceInfo,
+        allows: Callable[[Mapping[str, int]], bool],
     ) -> tuple[Proof, ...]:
-        """Run the baseline and compare what it does with the file."""
+        """Run the baseline and compare what it does with the file and with the reference.
+
+        `allows` says which sizes keep the file's constraints.
+        """
 
 
 def prover() -> Prover:

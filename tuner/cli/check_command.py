@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.exceptions import Exit
 
 from tuner.cli import options
-from tuner.cli.exits import stdout_kept_for_result
+from tuner.cli.exits import NOT_SHOWN, stdout_kept_for_result
 from tuner.model.trial import Status
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ def command(
 
     The baseline runs on the CPU, which shows what it reads and writes of each argument.
 
-    Any mistake is one message and exit code 2. Configs that break a limit are counted, not
-    mistakes: a search rejects them the same way.
+    Any mistake is one message and exit code 2. Where the reference could not be compared with the
+    baseline, the last line says why, and the exit code is 5. Configs that break a limit are
+    counted, not mistakes: a search rejects them the same way.
     """
     from rich.console import Console
 
@@ -60,10 +62,12 @@ def command(
         found = check(space, target=target, sample=sample, operators=chosen, run=not no_run)
     if as_json:
         click.echo(json.dumps(as_object(found)))
-        return
-    console = Console(highlight=False)
-    for part in as_text(found):
-        console.print(part, markup=False, soft_wrap=isinstance(part, str))
+    else:
+        console = Console(highlight=False)
+        for part in as_text(found):
+            console.print(part, markup=False, soft_wrap=isinstance(part, str))
+    if found.not_shown and not no_run:
+        raise Exit(NOT_SHOWN)
 
 
 def as_object(found: SpaceCheck) -> dict[str, object]:
@@ -89,7 +93,13 @@ def as_object(found: SpaceCheck) -> dict[str, object]:
             for proof in found.proofs
             for one in proof.findings
         ],
-        "not_shown": [proof.open_because for proof in found.proofs if proof.open_because],
+        "compared": [
+            {"workload": str(proof.workload), "kinds": list(proof.compared)}
+            for proof in found.proofs
+            if proof.compared
+        ],
+        "not_shown": [proof.open_because for proof in found.proofs if proof.open_because]
+        or [found.not_shown] * bool(found.not_shown),
         "sample": [_describe_trial(trial) for trial in found.sample],
         "rejected": dict(found.rejected),
     }
@@ -113,10 +123,13 @@ def as_text(found: SpaceCheck) -> Iterator[RenderableType]:
         valid.add_row(f"{workload}{held_out}", f"{about}{count:,}", *left)
     yield valid
     for proof in found.proofs:
-        if proof.findings:
-            yield f"\nThe baseline, run on the CPU with {proof.workload}:"
+        if proof.findings or proof.compared:
+            smaller = ", smaller sizes than the file has" if proof.smaller else ""
+            yield f"\nThe baseline, run on the CPU with {proof.workload}{smaller}:"
         for one in proof.findings:
             yield f"  {found.spec.path.name}:{one.line}: {one.text}"
+        if proof.compared:
+            yield f"  it agrees with the reference on inputs {', '.join(proof.compared)}"
         if proof.open_because:
             yield f"\nNot shown by a run on the CPU: {proof.open_because}"
     yield (
@@ -132,6 +145,8 @@ def as_text(found: SpaceCheck) -> Iterator[RenderableType]:
         yield "\nno mistakes found"
     else:
         yield "\nno mistakes found, but none of the sampled configs can run: see the reasons above"
+    if found.not_shown:
+        yield f"not shown: that the reference is right: {found.not_shown}"
 
 
 def _fitting(found: SpaceCheck) -> int:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+# `tune check`: nothing is wrong that was seen, and the reference was not compared.
+NOT_SHOWN = 5
 # What the system says of a name that a user may well have given, wherever it is first used.
 _NOT_LOOKED_FOR = frozenset({errno.ENAMETOOLONG, errno.EACCES})
 

@@ -13,6 +13,7 @@ from tuner.device.encoding import LARGEST, SMALLEST_NORMAL, Array, encode
 from tuner.device.layout import Patch
 from tuner.model.errors import KernelError
 from tuner.model.kernel import (
+    DTYPE_BYTES,
     FILLS,
     FLOAT_DTYPES,
     WHOLE_FILLS,
@@ -28,6 +29,8 @@ _T = TypeVar("_T")
 NORMAL, EXTREME, NONFINITE = "normal", "extreme", "nonfinite"
 # Each must leave a correct kernel correct; `extreme` mixes in the ends of the dtype's range.
 INPUT_KINDS = (NORMAL, "x3", "x0.01", "negated", "zeros", EXTREME)
+# Of numbers of 64 bits: float64 adds some of such exactly.
+_MOST_BITS = 44
 # What a model gives its kernels: the argument's own fill, larger, smaller and of the other sign.
 ORDINARY = (NORMAL, "x3", "x0.01", "negated")
 # Rows of an array that get NaN or infinities, and elements of such a row: the others must stay
@@ -105,8 +108,11 @@ def draw_values(
         return _whole(xp, rng, argument, kind, shape, int(bounds[0]))
     if argument.fill == "probabilities":
         return _probabilities(xp, rng, kind, shape, int(bounds[0]) if bounds else -1)
-    values = _plain(xp, rng, argument.fill, shape, bounds)
-    values = _vary_values(xp, rng, values, argument, kind, largest)
+    whole = argument.dtype not in FLOAT_DTYPES
+    if whole and argument.fill == "normal":
+        return _any_whole(xp, rng, argument.dtype, kind, shape)
+    drawn = _plain(xp, rng, argument.fill, shape, bounds, "float64" if whole else "float32")
+    values = _vary_values(xp, rng, drawn, argument, kind, largest)
     if argument.dtype.startswith("uint"):  # what is negative would be near their largest number
         values = xp.abs(values)
     if argument.fill == "positive":
@@ -122,11 +128,34 @@ def draw_values(
     return values
 
 
-def _plain(xp: Any, rng: Any, fill: str, shape: tuple[int, ...], bounds: tuple[float, ...]) -> Any:
+def _any_whole(xp: Any, rng: Any, dtype: str, kind: str, shape: tuple[int, ...]) -> Any:
+    """Draw from all that a dtype of whole numbers holds; of 64 bits what float64 can add exactly.
+
+    Small ones alone are the kind `x0.01`.
+    """
+    bits = 1 if dtype == "bool" else min(8 * DTYPE_BYTES[dtype], _MOST_BITS)
+    signed = dtype.startswith("int")
+    least, count = (-(2 ** (bits - 1)) if signed else 0), 2**bits
+    if kind == "x0.01":
+        small = xp.rint(3 * rng.standard_normal(shape, dtype=xp.float32))
+        return xp.clip(small if signed else xp.abs(small), least, least + count - 1)
+    values = least + xp.floor(rng.random(shape) * count)
+    if kind == "zeros":
+        return xp.where(rng.random(shape) < 0.5, 0.0, values)
+    if kind == EXTREME:
+        ends = xp.asarray([least, least + count - 1, 0, 1, -1 if signed else 1], dtype=xp.float64)
+        choice = (rng.random(shape, dtype=xp.float32) * 2 * len(ends)).astype(xp.int32)
+        return xp.where(choice < len(ends), ends[xp.minimum(choice, len(ends) - 1)], values)
+    return 2 * least + count - 1 - values if kind == "negated" else values
+
+
+def _plain(
+    xp: Any, rng: Any, fill: str, shape: tuple[int, ...], bounds: tuple[float, ...], dtype: str
+) -> Any:
     if fill in ("normal", "positive", "sorted"):
         return rng.standard_normal(shape, dtype=xp.float32)
     if fill == "uniform":
-        values = rng.random(shape, dtype=xp.float32)
+        values = rng.random(shape, dtype=dtype)  # float32 has not all numbers of 32 bits
         return bounds[0] + (bounds[1] - bounds[0]) * values if bounds else values
     if fill in ("zeros", "ones"):
         return xp.full(shape, float(fill == "ones"), dtype=xp.float32)

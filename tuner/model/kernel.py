@@ -129,7 +129,8 @@ class Argument:
     `nonfinite` says that the operator defines what NaN and infinities in this input give;
     `deterministic` is False for an output whose bits may differ from run to run. `zeroed` scratch
     is all zeros before the first call, and has to be after each. Nothing that may still run when
-    the kernel begins has written a `constant` input, such as a model's weights.
+    the kernel begins has written a `constant` input, such as a model's weights. `idle` says why
+    nothing depends on an input, or why a part of an output, or all of it, never changes.
     """
 
     name: str
@@ -146,6 +147,7 @@ class Argument:
     extreme: ExtremeLimit | None = None
     zeroed: bool = False
     constant: bool = False
+    idle: str = ""
 
     @property
     def is_scalar(self) -> bool:

@@ -263,6 +263,7 @@ def _argument(
         fill_bounds=bounds,
         zeroed=bool(item.zeroed),
         constant=bool(item.constant),
+        idle=item.idle or "",
         extreme=None if limit is None else ExtremeLimit(limit.reason, limit.largest),
     )
 
@@ -357,6 +358,9 @@ def _check_content(
     elif item.zeroed is not None and role != "scratch":
         message, key = f"`{item.name}` is not scratch", "zeroed"
         remedy = "`zeroed` is for counters and the like, of role scratch: delete it"
+    elif item.idle is not None and (role == "scratch" or not item.shape):
+        message, key = f"`{item.name}` is neither read from a caller nor given back", "idle"
+        remedy = "`idle` is for arrays of role input, output or inout: delete it"
     else:
         return
     raise document.error(message, "arguments", i, key, remedy=remedy)

@@ -116,6 +116,12 @@ class ArgumentModel(StrictModel):
     constant: bool | None = Field(
         default=None, description="true for an input that never changes, as a model's weights"
     )
+    idle: str | None = Field(
+        default=None,
+        min_length=1,
+        description="why nothing depends on an input, or why an output, or a part of it, never "
+        "changes, `older callers pass it`",
+    )
     value: Scalar = Field(default=None, description="a scalar's value, `K`")
 
 

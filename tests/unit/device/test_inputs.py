@@ -63,8 +63,37 @@ def test_extreme_values_survive_their_way_into_the_dtype(dtype: str) -> None:
     assert len(np.unique(found)) > 50, "the numbers between are missing"
 
 
-def test_integers_have_no_extreme_fill() -> None:
-    assert np.array_equal(draw("extreme", dtype="int32"), draw("normal", dtype="int32"))
+@pytest.mark.parametrize("kind", ["normal", "x3", "negated", "extreme"])
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [("uint8", 0, 255), ("int8", -128, 127), ("uint16", 0, 65_535), ("bool", 0, 1),
+     ("uint32", 0, 2**32 - 1), ("int32", -(2**31), 2**31 - 1), ("int64", -(2**43), 2**43 - 1)],
+)  # fmt: skip
+def test_whole_numbers_have_the_full_range_of_their_dtype(
+    kind: str, dtype: str, low: int, high: int
+) -> None:
+    values = draw(kind, dtype=dtype)
+    stored = decode(np, encode(np, values, dtype), dtype)
+    assert np.array_equal(stored, values), "they fit"
+    assert low <= values.min() <= values.max() <= high
+    assert values.max() - values.min() > 0.9 * (high - low)
+    if kind != "extreme":
+        assert {*range(min(256, high + 1))} <= {int(value) & 255 for value in values.ravel()}
+        assert len(np.unique(np.floor(values / (high + 1) * 8))) >= min(8, high + 1)
+
+
+def test_small_whole_numbers_are_a_kind_of_their_own_and_extremes_are_the_ends() -> None:
+    assert np.abs(draw("x0.01", dtype="int32")).max() < 50
+    assert {*range(4)} <= {*draw("x0.01", dtype="uint8").ravel()}
+    assert {-(2**31), 2**31 - 1, 0, 1, -1} <= {*draw("extreme", dtype="int32").ravel()}
+    assert 0.4 < (draw("zeros", dtype="uint32") == 0).mean() < 0.6
+
+
+def test_a_range_of_whole_numbers_reaches_every_bit() -> None:
+    bound = tuple(Expression.parse(str(end)) for end in (0, 2**32 - 1))
+    argument = Argument("x", "uint32", fill="uniform", fill_bounds=bound)
+    values = encode(np, draw_values(np, generator(np, 1), argument, "normal", SHAPE), "uint32")
+    assert {*range(256)} == {*(values & 255).ravel()} == {*(values >> 24).ravel()}
 
 
 @pytest.mark.parametrize(
@@ -118,7 +147,6 @@ def rises(values: np.ndarray) -> bool:
 @pytest.mark.parametrize(
     ("fill", "dtypes", "bounds", "holds"),
     [
-        ("normal", "uint8 uint32 uint64", (), lambda v: v.max() < 50),
         ("positive", "float16 float32 int32", (), lambda v: v.min() > 0),
         ("sorted", "float32", (), lambda v: rises(v) and len(np.unique(v)) > 10),
         ("uniform", "float32", (-1, 2),

@@ -42,8 +42,9 @@ from tuner.device.verify.restarting_worker import (
     RunFailedError,
     raise_worker_errors,
 )
+from tuner.device.verify.telling import TellingVerifier
 from tuner.device.verify.verified_device import VERIFIER_TIMEOUT_S, VerifiedDevice, fresh_seed
-from tuner.device.verify.verifier import HostMemory, Verifier
+from tuner.device.verify.verifier import HostMemory
 from tuner.model.errors import DeviceError, TunerError
 from tuner.model.hardware import architecture_for
 from tuner.model.kernel import KernelSpec
@@ -475,7 +476,7 @@ class CudaMemory(HostMemory):
         self.xp.cuda.Stream.null.synchronize()
 
 
-def cuda_verifier(ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> Verifier:
+def cuda_verifier(ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> TellingVerifier:
     # CuPy compiles a reduction by CUB for 1.4 s when it first meets it, an own one for 0.1 s: in a
     # first run that is more time than all else that is verified.
     os.environ.setdefault("CUPY_ACCELERATORS", "")
@@ -487,4 +488,4 @@ def cuda_verifier(ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) 
     import numpy.ma  # noqa: F401
 
     _ = cupyx.errstate  # which stands for a module until it is first asked for something
-    return Verifier(memory, spec, operators)
+    return TellingVerifier(memory, spec, operators)

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from tuner.device.layout import Arena, Layout
-from tuner.device.verify.verifier import HostMemory, Verifier
+from tuner.device.verify.telling import TellingVerifier
+from tuner.device.verify.verifier import HostMemory
 from tuner.model.kernel import KernelSpec
 
 # Inputs and references that are kept for use again.
@@ -82,6 +83,6 @@ def _numbers(path: Path) -> dict[str, int]:
     return {words[0]: int(words[1]) for words in lines}
 
 
-def host_verifier(spec: KernelSpec, operators: Mapping[str, str]) -> Verifier:
+def host_verifier(spec: KernelSpec, operators: Mapping[str, str]) -> TellingVerifier:
     """Make the verifier of a child process, with memory that others may map."""
-    return Verifier(SharedMemory(), spec, operators)
+    return TellingVerifier(SharedMemory(), spec, operators)

@@ -63,6 +63,7 @@ class VerifiedDevice(Device):
         # How far extremes go on a workload where the baseline is wrong beyond; "" where it is
         # wrong with any.
         self._extremes: dict[Workload, str] = {}
+        self._tells = False
         self._opened: Workload | None = None
         self._arena: Arena | None = None
         # Bytes that there are for scratch whose size a config chooses.
@@ -295,6 +296,9 @@ class VerifiedDevice(Device):
             return self._peer_verdict(program)
         if not full_verification:
             return self._quick_verdict(program)
+        if not self._tells:  # what no input can show is not to be called right
+            self._ask("require_telling")
+            self._tells = True
         verdicts, orders = list[Correctness](), self._runner.orders()
         for kind in self._kinds(program.workload):
             verdict = self._checked(program, orders, kind, fresh_seed())

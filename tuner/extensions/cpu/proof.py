@@ -1,12 +1,13 @@
-"""What running the baseline on the CPU proves of a search space: roles and shapes of arguments."""
+"""What a run of the baseline on the CPU proves of a search space: roles, shapes, the reference."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations
 from math import prod
 
@@ -15,16 +16,16 @@ import numpy as np
 from tuner.app.proofs import Proof, ProofFinding
 from tuner.compiler.cache import Cache
 from tuner.device.base import CompileTarget, DeviceInfo, Program
-from tuner.device.encoding import Array, storage_dtype
-from tuner.device.inputs import NORMAL
-from tuner.device.layout import PAGE_BYTES, UNCHANGED, lay_out
-from tuner.device.verify.shared_memory import SharedMemory
-from tuner.device.verify.verifier import HostMemory, Verifier
+from tuner.device.inputs import EXTREME, NORMAL, input_kinds_for
+from tuner.device.sizes import smaller_workloads
+from tuner.extensions.cpu.child import LaunchEnd
 from tuner.extensions.cpu.compiler import HostCompiler, preload
-from tuner.extensions.cpu.worker import HostRunError, HostWorker
-from tuner.model.errors import SpaceError, TunerError
+from tuner.extensions.cpu.probe import BeyondError, Contents, Probe
+from tuner.extensions.cpu.worker import HostRunError
+from tuner.model.errors import KernelError, SpaceError, TunerError
 from tuner.model.kernel import FLOAT_DTYPES, Argument, KernelSpec, Workload
 from tuner.source import hide_host_code, read_source
+from tuner.source.facts import SourceFile
 from tuner.source.unsupported import constant_memory
 
 LARGEST_BYTES = 32 << 20
@@ -35,44 +36,77 @@ _SANITIZERS = ("address",)
 _SEEDS = (1, 2)
 _MOST_GROWTH = 64
 _MULTIPLES = (1, 2, 3, 4)
-Contents = Mapping[str, Array]
-_GUARD = 0x5A
-_MOST_GAP_BYTES = 1 << 20
-_BEYOND = re.compile(
-    r"(\d+) bytes from the start of parameter (\d+), beyond its end(?:.*, in launch (\d+)$)?"
-)
-_LINE = re.compile(r"\((\d+)\): (?:read|write|misaligned)")
 
 
-def prove(spec: KernelSpec, operators: Mapping[str, str], info: DeviceInfo) -> tuple[Proof, ...]:
+def prove(
+    spec: KernelSpec,
+    operators: Mapping[str, str],
+    info: DeviceInfo,
+    allows: Callable[[Mapping[str, int]], bool] = lambda _: True,
+) -> tuple[Proof, ...]:
     """Run the baseline on the CPU with content of our own, and compare what it does with the file.
 
     Two workloads are taken where there are two, so that a number that should be an axis shows.
+    Where the file has none that is small, or it takes too long, smaller ones stand for them.
     Nothing is raised for what cannot be run there: the proof says why.
     """
+    run = partial(_prove_on, spec, operators, info)
     small = [
         workload
         for workload in dict.fromkeys((*spec.workloads, *spec.edge_cases))
         if spec.footprint_bytes(workload) <= LARGEST_BYTES
     ]
-    if not small:
-        least = min(map(spec.footprint_bytes, spec.workloads)) >> 20
-        why = f"the smallest workload has {least} MiB; a smaller one among `edge_cases` would do"
-        return (Proof(None, open_because=why),)
-    first = min(small, key=lambda one: (_ambiguous(one), spec.footprint_bytes(one)))
-    others = [workload for workload in small if workload != first]
-
-    def likeness(one: Workload) -> tuple[int, int]:
-        equal = sum(size == first.values[axis] for axis, size in one.values.items())
-        return equal, spec.footprint_bytes(one)
-
-    others.sort(key=likeness)
     proofs: list[Proof] = []
-    for workload in (first, *others[:1]):
-        proofs.append(_prove_on(spec, operators, info, workload, sizes_only=bool(proofs)))
-        if proofs[-1].open_because or proofs[-1].mistakes:
+    if small:
+        first = min(small, key=lambda one: (_ambiguous(one), spec.footprint_bytes(one)))
+
+        def likeness(one: Workload) -> tuple[int, int]:
+            equal = sum(size == first.values[axis] for axis, size in one.values.items())
+            return equal, spec.footprint_bytes(one)
+
+        others = sorted((workload for workload in small if workload != first), key=likeness)
+        for workload in (first, *others[:1]):
+            proofs.append(run(workload, sizes_only=bool(proofs)))
+            if proofs[-1].open_because or proofs[-1].mistakes:
+                break
+        if not proofs[0].late:
+            return tuple(proofs)
+    smaller = _prove_smaller(run, smaller_workloads(spec, allows), proofs)
+    # A role that is wrong says more than what became of it.
+    return (smaller, *proofs) if smaller.mistakes else (*proofs, smaller)
+
+
+def _prove_smaller(
+    run: Callable[..., Proof], workloads: Iterable[Workload], before: Sequence[Proof]
+) -> Proof:
+    """Take the first sizes on which the baseline is right, or else two on which it is wrong alike.
+
+    A kernel need not take sizes that its file doesn't list: one alone says nothing.
+    """
+    ends_s = time.perf_counter() + BUDGET_S
+    tried: list[Proof] = []
+    for workload in workloads:
+        if time.perf_counter() > ends_s:
             break
-    return tuple(proofs)
+        try:
+            proof = replace(run(workload, ends_s=ends_s), smaller=True)
+        except KernelError as error:  # the reference may know its sizes
+            proof = Proof(workload, open_because=str(error).splitlines()[0])
+        wrong = {one.argument for one in proof.mistakes}
+        if (proof.compared and not wrong) or not (proof.open_because or wrong):
+            return proof
+        unknown = "" if proof.late else proof.open_because
+        if unknown and tried and unknown == tried[-1].open_because:  # whatever the sizes
+            return Proof(None, open_because=unknown)
+        for earlier in tried:
+            if wrong & {one.argument for one in earlier.mistakes}:
+                return earlier
+        tried.append(proof)
+    told = [f"{one.workload}: {one.open_because or one.mistakes[0].text}" for one in tried]
+    told += [one.open_because for one in before[:1]]
+    why = "; ".join(told[:2]) or "every workload is large, and no smaller one can be made of it"
+    remedy = "a smaller workload among `edge_cases`, with which the kernel works, would do"
+    return Proof(None, open_because=f"{why}; {remedy}")
 
 
 def _ambiguous(workload: Workload) -> int:
@@ -87,14 +121,15 @@ def _prove_on(
     info: DeviceInfo,
     workload: Workload,
     *,
-    sizes_only: bool,
+    sizes_only: bool = False,
+    ends_s: float | None = None,
 ) -> Proof:
     with ExitStack() as stack:
         try:
             compiler = HostCompiler(sanitizers=_SANITIZERS, cache=Cache())
             stack.callback(compiler.close)
-            target = CompileTarget(spec, dict(operators), info)
-            source = hide_host_code(read_source(spec.source))
+            target = CompileTarget(_sized(spec, workload), dict(operators), info)
+            source = _resize(read_source(spec.source), spec, workload)
             launches = spec.baseline_launches(target.names(workload))
             result = compiler.submit(target.request(source, launches)).result()
             if not result.ok:
@@ -103,10 +138,47 @@ def _prove_on(
             environment = preload(_SANITIZERS)
             probe = Probe(spec, operators, workload, environment, RUN_TIMEOUT_S)
             stack.callback(probe.close)
-            return _Observer(spec, workload, probe, program, sizes_only=sizes_only).proof()
+            observer = _Observer(spec, workload, probe, program, sizes_only=sizes_only)
+            observer.ends_s = ends_s or observer.ends_s
+            return observer.proof()
+        except KernelError as error:
+            if error.path == spec.reference:
+                raise
+            return Proof(workload, open_because=str(error).splitlines()[0])
         except (TunerError, OSError, MemoryError) as error:
             lines = (line for line in str(error).splitlines() if line.strip())
             return Proof(workload, open_because=next(lines, type(error).__name__))
+
+
+def _resized(spec: KernelSpec, workload: Workload) -> Iterator[tuple[str, int, int]]:
+    """Find the axes that have one size in the whole file, and another one here."""
+    for axis, size in workload.values.items():
+        known = {one.values[axis] for one in (*spec.workloads, *spec.edge_cases)}
+        if len(known) == 1 and known != {size}:
+            yield axis, known.pop(), size
+
+
+def _resize(source: SourceFile, spec: KernelSpec, workload: Workload) -> str:
+    """Give a constant that is an axis in the file the size that it has here."""
+    text = hide_host_code(source)
+    for axis, before, size in _resized(spec, workload):
+        for constant in source.constants:
+            if constant.number == before and _plain(constant.name) == _plain(axis):
+                stated = rf"(\b{constant.name}\b\s*[=(]*\s*){re.escape(constant.value)}"
+                text = re.sub(stated, rf"\g<1>{size}", text, count=1)
+    return text
+
+
+def _sized(spec: KernelSpec, workload: Workload) -> KernelSpec:
+    options = spec.compile_options
+    for axis, before, size in _resized(spec, workload):
+        sizes = {f"-D{axis}={before}": f"-D{axis}={size}"}
+        options = tuple(sizes.get(option, option) for option in options)
+    return replace(spec, compile_options=options)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"^k(?=[A-Z])", "", name).replace("_", "").lower()
 
 
 def require_no_constant_memory(spec: KernelSpec) -> None:
@@ -123,117 +195,6 @@ def require_no_constant_memory(spec: KernelSpec) -> None:
             )
 
 
-class BeyondError(Exception):
-    """Report an access outside an array: which one, how far from its start, and the source's line.
-
-    `array` is None where no array is near.
-    """
-
-    def __init__(self, message: str, array: str | None, byte: int, line: int | None) -> None:
-        super().__init__(message)
-        self.message, self.array, self.byte, self.line = message, array, byte, line
-
-
-class Probe:
-    """Run one program on one workload; close it at the end.
-
-    The program was compiled with the sanitizer of addresses, and `environment` loads that
-    (`preload`). All arrays may be read and written, whatever the file declares.
-    """
-
-    def __init__(
-        self,
-        spec: KernelSpec,
-        operators: Mapping[str, str],
-        workload: Workload,
-        environment: Mapping[str, str],
-        timeout_s: float,
-    ) -> None:
-        arguments = tuple(a if a.is_scalar else replace(a, role="inout") for a in spec.arguments)
-        self._spec = replace(spec, arguments=arguments)
-        self._operators, self._workload = dict(operators), workload
-        self._written = [
-            a.name for a in spec.arguments if a.role in ("output", "scratch") and not a.zeroed
-        ]
-        self._layout = lay_out(self._spec, workload.values, by_pages=True)
-        self._rooms: dict[str, int] = {}
-        self._memory = SharedMemory()
-        self._worker = HostWorker(timeout_s, environment)
-
-    def draw(self, seed: int) -> dict[str, Array]:
-        """Draw what every array holds: inputs as the file says, what is written any bits."""
-        memory = HostMemory()
-        verifier = Verifier(memory, self._spec, self._operators)
-        layout = lay_out(self._spec, self._workload.values)
-        verifier.open_arena(self._workload, layout)
-        verifier.prepare(self._workload, NORMAL, seed)
-        drawn = {
-            slot.name: memory.data[slot.offset : slot.offset + slot.size_bytes]
-            .view(storage_dtype(slot.dtype))
-            .copy()
-            for slot in layout.slots
-        }
-        rng = np.random.default_rng(seed)
-        for name in self._written:
-            drawn[name].view(np.uint8)[...] = rng.integers(0, 256, drawn[name].nbytes, np.uint8)
-        return drawn
-
-    def redraw(self, before: Contents, seed: int) -> Contents:
-        """Draw other content; of what is written all bits turn, so that none agrees by chance."""
-        turned = {name: ~before[name].view(np.uint8) for name in self._written}
-        return self.draw(seed) | {n: bits.view(before[n].dtype) for n, bits in turned.items()}
-
-    def run(self, program: Program, contents: Contents) -> Contents:
-        """Run the program once; return what the arrays hold then.
-
-        An array is as large as its content. Raises `BeyondError` for the first access outside all
-        of them, and `HostRunError` where the program does not end as it should.
-        """
-        slots, end = [], 0
-        for slot in self._layout.slots:
-            size = contents[slot.name].nbytes
-            # A smaller one leaves its room empty: what is beyond it stays beyond it.
-            room = self._rooms[slot.name] = max(size, self._rooms.get(slot.name, 0))
-            offset = _pages(end + PAGE_BYTES)
-            slots.append(replace(slot, offset=offset, size_bytes=size, shape=(size,)))
-            end = offset + room + min(room, _MOST_GAP_BYTES)
-        layout = replace(self._layout, slots=tuple(slots), total_bytes=_pages(end + PAGE_BYTES))
-        arena = self._memory.open(self._workload.key, layout)
-        data = self._memory.data
-        data[...] = _GUARD
-        spans = {s.name: slice(s.offset, s.offset + s.size_bytes) for s in layout.slots}
-        for name, span in spans.items():
-            data[span] = contents[name].view(np.uint8)
-        self._worker.attach(arena)
-        self._worker.renew(UNCHANGED)
-        try:
-            self._worker.run(program, 0, _GUARD)
-        except HostRunError as error:
-            raise self._beyond(error, program) or error from error
-        finally:
-            found = {n: data[span].view(contents[n].dtype).copy() for n, span in spans.items()}
-            del data
-        return found
-
-    def close(self) -> None:
-        self._worker.kill()
-        self._memory.close()
-
-    def _beyond(self, error: HostRunError, program: Program) -> BeyondError | None:
-        found, line = _BEYOND.search(error.message), _LINE.search(error.message)
-        at = int(line[1]) if line else None
-        if found is None:
-            return BeyondError(error.message, None, 0, at) if "outside" in error.message else None
-        launch = program.launches[int(found[3] or 1) - 1]
-        arguments = self._spec.taken(launch) if found[3] else self._spec.arguments
-        argument = arguments[int(found[2]) - 1]
-        return BeyondError(error.message, argument.name, int(found[1]), at)
-
-
-def _pages(size: int) -> int:
-    return -(-size // PAGE_BYTES) * PAGE_BYTES
-
-
 class _OutOfTimeError(Exception):
     pass
 
@@ -244,26 +205,101 @@ class _Observer:
     workload: Workload
     probe: Probe
     program: Program
-    base: Contents | None = None
     sizes_only: bool = False
     ends_s: float = field(default_factory=lambda: time.perf_counter() + BUDGET_S)
+    base: Contents = field(default_factory=dict)
+    compared: list[str] = field(default_factory=list)
+    failed: KernelError | None = None
 
     def proof(self) -> Proof:
-        """Say all that was found, and what ended it early."""
+        """Say all that was found, and what ended it early.
+
+        What the reference says counts where roles and shapes are right: it may be wrong by those.
+        """
         found: list[ProofFinding] = []
-        why = ""
+        wrong: list[ProofFinding] = []
+        why, late = "", False
         first = self.probe.draw(_SEEDS[0])
         second = self.probe.redraw(first, _SEEDS[1])
         try:
             found += self.too_small(first)
             # What lies beyond an array may be another's: first that has to be right.
-            for argument in self.arrays() if not found else ():
-                found.append(self.judge_array(argument, first, second))
+            if not found:
+                wrong += self.compare(NORMAL, self.base)
+                for argument in self.arrays():
+                    found.append(self.judge_array(argument, first, second))
+                mistaken = any(one.mistake for one in wrong + found)
+                if not (self.sizes_only or self.failed or mistaken):
+                    found += self.judge_kinds(first)
         except _OutOfTimeError:
-            why = f"all of it in {BUDGET_S:g} s"
+            why, late = f"all of it in {BUDGET_S:g} s", True
         except HostRunError as error:
-            why = f"the baseline {error.message}"
-        return Proof(self.workload, tuple(found), why)
+            why, late = f"the baseline {error.message}", error.code is LaunchEnd.TIMEOUT
+        if not any(one.mistake for one in found):
+            found = wrong + found
+            if self.failed is not None and not wrong:
+                raise self.failed
+        return Proof(self.workload, tuple(found), why, tuple(self.compared), late=late)
+
+    def compare(self, kind: str, left: Contents) -> list[ProofFinding]:
+        """Say where the reference differs from what a run left of this kind of input."""
+        try:
+            verdict = self.probe.judge(_SEEDS[0], kind, left)
+        except KernelError as error:
+            self.failed = self.failed or error
+            return []
+        if verdict.passed:
+            self.compared.append(kind)
+            return []
+        name = next((name for name, error in verdict.errors if error > 1), self.outputs()[0].name)
+        remedy = f"mend {self.spec.reference.name}, {self.spec.source.name} or its `tolerance`"
+        if kind == EXTREME:
+            remedy = "`extreme: {largest: 1.0e4, reason: ...}` on an input ends them earlier"
+        text = f"`{name}` is not what the reference says {verdict.reason}; {remedy}"
+        return [self.finding(name, text, mistake=kind != EXTREME)]
+
+    def judge_kinds(self, first: Contents) -> Iterator[ProofFinding]:
+        """Compare the other kinds of input, and say which outputs tell nothing of any."""
+        ran = [(first, self.base)]
+        for kind in input_kinds_for(self.spec)[1:]:
+            drawn = self.probe.draw(_SEEDS[0], kind)
+            try:
+                ran.append((drawn, self.run(drawn)))
+            except BeyondError as error:
+                name = error.array or next(iter(drawn))
+                text = f"with inputs '{kind}', {error.message}{self.hint()}"
+                yield self.finding(name, text, mistake=True)
+                continue
+            differing = self.compare(kind, ran[-1][1])
+            yield from differing
+            if any(one.mistake for one in differing):
+                return
+        for argument in self.outputs():
+            if (told := self.untold(argument, ran)) and not argument.idle:
+                yield self.finding(argument.name, f"{told}; {_MEANT}", mistake=self.tells)
+
+    def untold(self, argument: Argument, ran: Sequence[tuple[Contents, Contents]]) -> str:
+        """Say what of an output was the same on all kinds of input, if inputs differed at all."""
+        name = argument.name
+        others = [one.name for one in self.arrays() if one.role in ("input", "inout")]
+        if len(ran) < 2 or all(_same(ran[0][0][o], one[0][o]) for one in ran for o in others):
+            return ""
+        if all(_same(ran[0][1][name], left[name]) for _, left in ran):
+            return f"`{name}` is the same on all {len(ran)} kinds of input"
+        changed = [_bits(drawn[name]) != _bits(left[name]) for drawn, left in ran]
+        count, size = int(np.any(changed, axis=0).sum()), changed[0].size
+        if argument.role == "inout" and 2 * count < size and count == int(changed[0].sum()):
+            few = "element is" if count == 1 else "elements are"
+            return f"the same {count} of {size} {few} changed in `{name}` by every kind of input"
+        return ""
+
+    @property
+    def tells(self) -> bool:
+        # of a single row or number much is the same that else is not
+        return 1 not in self.workload.values.values()
+
+    def outputs(self) -> list[Argument]:
+        return [one for one in self.arrays() if one.role in ("output", "inout")]
 
     def run(self, contents: Contents) -> Contents:
         if time.perf_counter() > self.ends_s:
@@ -275,7 +311,7 @@ class _Observer:
         contents, lines = dict(drawn), dict[str, int | None]()
         while True:
             try:
-                self.run(contents)
+                self.base = self.run(contents)
                 break
             except BeyondError as error:
                 name = error.array
@@ -308,7 +344,7 @@ class _Observer:
     def judge_array(self, argument: Argument, first: Contents, second: Contents) -> ProofFinding:
         """Say what one array is, or what is wrong with it."""
         name, size = argument.name, first[argument.name].size
-        if argument.zeroed and self.run(first)[name].any():
+        if argument.zeroed and self.base[name].any():
             text = f"`{name}` is `zeroed`, and the kernel does not leave it all zeros"
             return self.finding(name, text, mistake=True)
         touched = size
@@ -326,6 +362,12 @@ class _Observer:
             text = f"`{name}`: with other content in it, {error.message}{self.hint()}"
             return self.finding(name, text, mistake=True)
         wrong, told = _judge_role(argument, seen)
+        if argument.role == "input" and not (seen.written or seen.read or argument.idle):
+            if not self.shows(name, first):
+                text = f"`{name}` is input, and nothing depends on it: {extent}; {_MEANT}"
+                mistake = self.tells and not self.spec.operators  # another choice may read it
+                return self.finding(name, text, mistake=mistake)
+            told = "read and not written"
         if not wrong:
             return self.finding(name, f"`{name}` is {told}; {extent}")
         more = ""
@@ -334,10 +376,19 @@ class _Observer:
             more += "; if the operator leaves them, `role: inout`, and the reference returns them"
         return self.finding(name, f"`{name}` is {wrong}{more}", mistake=True)
 
+    def shows(self, name: str, first: Contents) -> bool:
+        """Tell whether other content of some kind changes what else the kernel leaves."""
+        for kind in input_kinds_for(self.spec)[1:]:
+            try:
+                after = self.run({**first, name: self.probe.draw(_SEEDS[1], kind)[name]})
+            except BeyondError:
+                return True
+            if not all(_same(self.base[one], after[one]) for one in self.base if one != name):
+                return True
+        return False
+
     def seen(self, name: str, first: Contents, second: Contents) -> _Seen:
         """Run the kernel twice with this array's content alone changed, and compare."""
-        if self.base is None:
-            self.base = self.run(first)
         base, after = self.base, self.run({**first, name: second[name]})
         own, other = _bits(base[name]), _bits(after[name])
         kept = (own == _bits(first[name])) & (other == _bits(second[name]))
@@ -395,6 +446,7 @@ class _Seen:
 
 
 _KEPT = "stay as they were"
+_MEANT = "give inputs a `fill` with which it shows, or say `idle: REASON` where that is meant"
 
 
 def _judge_role(argument: Argument, seen: _Seen) -> tuple[str, str]:
@@ -415,6 +467,10 @@ def _judge_role(argument: Argument, seen: _Seen) -> tuple[str, str]:
     if role == "inout" and not (seen.read or seen.kept):
         return "", "written as a whole and not read before: `role: output` would do"
     return "", "written in place" if role == "inout" else "written, and not read before"
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    return np.array_equal(_bits(one), _bits(other))
 
 
 def _bits(array: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from tuner.extensions.draft.guesses import GUESSED, LIKELY, SURE, Evidence
 from tuner.extensions.draft.host_values import INTEGERS, Host, HostLaunch, plain
 from tuner.extensions.draft.indices import IndexSite, Shape, cancel_factors, linear, product, widest
 from tuner.extensions.draft.launches import Axes, LaunchDraft, numbers_of
+from tuner.extensions.draft.ranges import range_fill
 from tuner.extensions.draft.reading.reaches import Reach, own_arrays, reaches_of
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.model.expressions import Expression
@@ -146,8 +147,18 @@ class Arrays:
         for name, last in self.lasts.items():
             if last in used and name in shapes:
                 found[name] = f"offsets({last})", "segments of others"
-        fills = {**self.zero_fills(), **self.own_fills(), **found}
+        fills = {**self.range_fills(), **self.zero_fills(), **self.own_fills(), **found}
         return {name: (self.holdable(name, fill), told) for name, (fill, told) in fills.items()}
+
+    def range_fills(self) -> dict[str, Stated]:
+        """Find the range of whole numbers that are data, as far as what is done with them says."""
+        source, kernel = self.launch.source, self.launch.kernel
+        spans = source.reachable([kernel])
+        arrays = ((p, element_dtype(p.c_type, self.types)) for p in kernel.parameters if p.pointers)
+        known = {
+            p.name: range_fill(source.masked, spans, p.name, dtype or "") for p, dtype in arrays
+        }
+        return {name: stated for name, stated in known.items() if stated is not None}
 
     def holdable(self, name: str, fill: str) -> str:
         # what a byte holds, where an array that it points into is larger

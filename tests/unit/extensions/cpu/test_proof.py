@@ -15,10 +15,17 @@ from tuner.model.kernel import KernelSpec
 from tuner.space.load import load_definition
 
 BODY = "y[row * K + c] = x[row * K + c] + w[c];"
+REFERENCE = """def reference(xp, inputs, axes):
+    x, w = (inputs.get(name) for name in "xw")
+    return {{"y": {gives}}}
+"""
+SHAPES = {"x": "[T, K]", "w": "[K]"}
 SPACE = (Path(__file__).parent / "data/add.yaml").read_text(encoding="utf-8")
 
 
-def spec(folder: Path, body: str = BODY, before: str = "", **changes: str) -> KernelSpec:
+def spec(
+    folder: Path, body: str = BODY, before: str = "", gives: str = "x + w", **changes: str
+) -> KernelSpec:
     source = (
         f"{before}__global__ void add(float* y, float* x, float* w, int* i, int K) {{\n"
         f"  int row = blockIdx.x;\n  for (int c = threadIdx.x; c < K; c += blockDim.x) {{\n"
@@ -33,7 +40,7 @@ def spec(folder: Path, body: str = BODY, before: str = "", **changes: str) -> Ke
     if "y" in changes and "input" in changes["y"]:
         text = text.replace("tolerance: {y:", "tolerance: {x:")
     files = {"add.cu": source, "add.cu.j2": source, "add.yaml": text}
-    files["add.py"] = "def reference(xp, inputs, axes):\n    return {}\n"
+    files["add.py"] = REFERENCE.format(gives=gives)
     for name, content in files.items():
         (folder / name).write_text(content, encoding="utf-8")
     return load_definition(folder / "add.yaml").spec
@@ -108,11 +115,12 @@ def test_a_shape_that_is_too_large_is_told(tmp_path: Path) -> None:
 
 
 def test_whole_numbers_that_point_somewhere_need_a_fill(tmp_path: Path) -> None:
-    body = "y[row * K + c] = x[i[row] * 5 * K + c];"
+    body = "y[row * K + c] = x[i[row] * 5 * K + c] + w[c];"
     wrong = mistakes(spec(tmp_path, body, x="shape: [5 * T, K], role: input"))
     assert any("if `i` hold indices, give them `fill: indices(N)`" in text for text in wrong)
     right = {"x": "shape: [5 * T, K], role: input", "i": "shape: [T], fill: indices(T)"}
-    assert mistakes(spec(tmp_path, body, **right)) == []
+    gives = "x[inputs['i'].astype(int) * 5] + w"
+    assert mistakes(spec(tmp_path, body, gives=gives, **right)) == []
 
 
 def test_what_cannot_run_on_a_cpu_is_left_open_with_the_reason(tmp_path: Path) -> None:
@@ -142,7 +150,45 @@ def test_zeroed_scratch_is_zeros_before_and_has_to_be_after(tmp_path: Path) -> N
     uses = f"{BODY} if (c == 0) {{ i[row] += 1; y[row * K] += i[row]; %s }}"
     left = mistakes(spec(tmp_path, uses % "", i=zeroed))
     assert left == ["`i` is `zeroed`, and the kernel does not leave it all zeros"]
-    assert mistakes(spec(tmp_path, uses % "i[row] = 0;", i=zeroed)) == []
+    gives = "x + w + (xp.arange(axes['K']) == 0)"
+    assert mistakes(spec(tmp_path, uses % "i[row] = 0;", gives=gives, i=zeroed)) == []
+
+
+def test_an_input_on_which_nothing_depends_is_a_mistake_unless_it_is_meant(tmp_path: Path) -> None:
+    unread = spec(tmp_path, i="shape: [T], role: input")
+    (found,) = mistakes(unread)
+    assert found.startswith("`i` is input, and nothing depends on it: none is touched; give")
+    assert found.endswith("or say `idle: REASON` where that is meant")
+    assert mistakes(spec(tmp_path)) == []
+
+
+def test_an_output_that_is_the_same_on_all_kinds_of_input_is_a_mistake(tmp_path: Path) -> None:
+    # the sign of a square is always the same
+    body = "y[row * K + c] = x[row * K + c] * x[row * K + c] >= 0 ? w[c] * w[c] >= 0 : 2;"
+    meant = {name: f"shape: {shape}, idle: signs" for name, shape in SHAPES.items()}
+    gives = "xp.ones_like(x)"
+    found = mistakes(spec(tmp_path, body, gives=gives, **meant))
+    assert [text.partition(";")[0] for text in found] == ["`y` is the same on all 6 kinds of input"]
+    meant["y"] = "shape: [T, K], role: output, idle: it only says that there is one"
+    assert mistakes(spec(tmp_path, body, gives=gives, **meant)) == []
+
+
+def test_what_no_kind_of_input_reaches_of_an_output_is_a_mistake(tmp_path: Path) -> None:
+    # of 64 bins, for the sum of a row that is near 0
+    body = "if (c == 0) { int b = (int)(x[row * K] * w[0] / 1e9f) & 63; y[b] += 1; }"
+    changed = {"y": "shape: [64], role: inout, fill: zeros"}
+    changed |= {name: f"shape: {s}, extreme: {{reason: of bins}}" for name, s in SHAPES.items()}
+    found = mistakes(
+        spec(tmp_path, body, gives="inputs['y'] + axes['T'] * (xp.arange(64) == 0)", **changed)
+    )
+    assert any(text.startswith("`x` is input, and nothing depends on it") for text in found)
+    changed |= {
+        name: f"{text}, idle: bins are wide" for name, text in changed.items() if name != "y"
+    }
+    found = mistakes(
+        spec(tmp_path, body, gives="inputs['y'] + axes['T'] * (xp.arange(64) == 0)", **changed)
+    )
+    assert "the same 1 of 64 element is changed in `y` by every kind of input" in found[0]
 
 
 def test_what_the_baseline_does_not_take_is_not_looked_at(tmp_path: Path) -> None:

@@ -229,7 +229,10 @@ def test_an_array_of_the_kernel_s_own_of_no_fixed_size_bounds_no_index(
         f"{COUNTED} out[i] = counts[value[i]];\n}}\n"
         "void f(const int* value, int n, unsigned* out) { k<<<1, 256, 4096>>>(value, n, out); }\n"
     )
-    assert "fill:" not in draft(parse_source(text, Path("k.cu"))).space_yaml
+    space = draft(parse_source(text, Path("k.cu"))).space_yaml
+    assert "indices(" not in space
+    assert "fill: uniform(0, 8)}  # guessed: " in space
+    assert "a guess: an index in line " in space
 
 
 def test_a_tile_of_the_grid_covers_the_array_and_its_size_adapts_the_grid() -> None:

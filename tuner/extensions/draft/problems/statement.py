@@ -274,8 +274,9 @@ def _of_definition(problem: Definition) -> Statement:
                 scalars[name] = (dtype, None)
                 continue
             shape = tuple(map(str, one.shape)) or ("1",)
-            arrays.append(StatedArray(name, dtype, shape, role))
-            if role == "input" and "int" in dtype:
+            whole = role == "input" and "int" in dtype
+            arrays.append(StatedArray(name, dtype, shape, role, "uniform(0, 8)" if whole else ""))
+            if whole:
                 notes.append(
                     f"{name} holds whole numbers: a definition does not say which, and they are "
                     "drawn small; if it is an index, take a reference of your own that draws it"

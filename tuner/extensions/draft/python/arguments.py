@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tuner.extensions.draft.guesses import GUESSED, LIKELY, SURE, Evidence, usual, usual_by_name
-from tuner.extensions.draft.host_values import Number
+from tuner.extensions.draft.host_values import INTEGERS, Number
 from tuner.extensions.draft.inference import DraftArgument, Inference
 from tuner.extensions.draft.launches import Axes
 from tuner.extensions.draft.python.accesses import PythonAccess, accesses
@@ -300,6 +300,9 @@ class _Arguments:
                 fill=f"indices({below})",
                 evidence=(*argument.evidence, Evidence(GUESSED, text)),
             )
+        if role in ("input", "inout") and dtype in INTEGERS:
+            few = Evidence(GUESSED, "few, for nothing says what they are")
+            return replace(argument, fill="uniform(0, 8)", evidence=(*argument.evidence, few))
         return argument
 
     def _role(self, tensor: Tensor, access: PythonAccess, is_made: bool) -> tuple[str, Evidence]:
