@@ -37,7 +37,7 @@ class Judge:
         if method == "prepare":
             self.kinds.append(arguments[1])
             return True
-        if method == "poison":
+        if method in ("poison", "require_telling"):
             return None
         kind, largest = split_kind(self.kinds[-1])
         reason = self.said if kind == EXTREME and largest > self.right_up_to else ""
