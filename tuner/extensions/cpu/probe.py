@@ -24,7 +24,7 @@ _MOST_GAP_BYTES = 1 << 20
 _BEYOND = re.compile(
     r"(\d+) bytes from the start of parameter (\d+), beyond its end(?:.*, in launch (\d+)$)?"
 )
-_LINE = re.compile(r"\((\d+)\): (?:read|write|misaligned)")
+_LINE = re.compile(r"\((\d+)\): (?:read|write|misaligned|SEGV)")
 
 
 class BeyondError(Exception):
@@ -136,7 +136,8 @@ class Probe:
         found, line = _BEYOND.search(error.message), _LINE.search(error.message)
         at = int(line[1]) if line else None
         if found is None:
-            return BeyondError(error.message, None, 0, at) if "outside" in error.message else None
+            is_access = "outside" in error.message or "SEGV" in error.message
+            return BeyondError(error.message, None, 0, at) if is_access else None
         launch = program.launches[int(found[3] or 1) - 1]
         arguments = self._spec.taken(launch) if found[3] else self._spec.arguments
         argument = arguments[int(found[2]) - 1]

@@ -266,7 +266,7 @@ class _Observer:
             try:
                 ran.append((drawn, self.run(drawn)))
             except BeyondError as error:
-                name = error.array or next(iter(drawn))
+                name = error.array or next(iter(self.whole()), next(iter(drawn)))
                 text = f"with inputs '{kind}', {error.message}{self.hint()}"
                 yield self.finding(name, text, mistake=True)
                 continue
@@ -316,7 +316,7 @@ class _Observer:
             except BeyondError as error:
                 name = error.array
                 if name is None or contents[name].size >= _MOST_GROWTH * drawn[name].size:
-                    named = name or next(iter(drawn))
+                    named = name or next(iter(self.whole()), next(iter(drawn)))
                     return [self.finding(named, f"{error.message}{self.hint()}", mistake=True)]
                 lines.setdefault(name, error.line)
                 contents[name] = np.resize(contents[name], 2 * contents[name].size)
@@ -330,16 +330,17 @@ class _Observer:
             name, f"{text}{where}{self.name_shape(touched)}{self.hint()}", mistake=True
         )
 
-    def hint(self) -> str:
+    def whole(self) -> list[str]:
         """Name the whole numbers that may be meant to point somewhere."""
-        whole = [
-            f"`{one.name}`"
+        return [
+            one.name
             for one in self.arrays()
             if one.dtype not in FLOAT_DTYPES and one.fill == "normal" and one.role == "input"
         ]
-        if not whole:
-            return ""
-        return f"; if {', '.join(whole)} hold indices, give them `fill: indices(N)`"
+
+    def hint(self) -> str:
+        names = ", ".join(f"`{name}`" for name in self.whole())
+        return f"; if {names} hold indices, give them `fill: indices(N)`" if names else ""
 
     def judge_array(self, argument: Argument, first: Contents, second: Contents) -> ProofFinding:
         """Say what one array is, or what is wrong with it."""
