@@ -31,14 +31,14 @@ _LEAST = {SINGLE: 2.0**-126, DOUBLE: 2.0**-1022}
 _MANTISSA_BITS = {"float64": 52} | {name: bits for name, (_, bits) in FORMATS.items()}
 _LEAST_EXPONENT = {"float64": -1022, "float32": -126, "bfloat16": -126, "float16": -14}
 
-# Sums in another order are as right as the baseline's: 64 roundings is what a sum of 4,096 terms of
-# either sign takes when one thread adds them up, or one of 100 terms of the same sign.
+# Sums in another order are as right as the baseline's: what one thread adds up alone is off by 0.2
+# roundings times the root of the number of terms (test_accuracy.py), so by 64 for 100,000.
 FLOOR = 64.0
-# A candidate may be so many times as far off as the baseline: three bits. TF32 and half precision
-# are at 3,000 roundings of float32 and more, bfloat16 at 13,000, however deep the sum.
+# A candidate may be so many times as far off as the baseline: three bits. Factors of TF32 and half
+# precision are 3,700 roundings of float32 off, those of bfloat16 28,000, however deep the sum.
 FACTOR = 8.0
-# What a baseline may be off by, in roundings of the coarsest dtype that it has. In float32 that is
-# a sum of 28,000 terms of one sign by one thread, or a thousandth of what cancels nothing.
+# What a baseline may be off by, in roundings of float32 (or float64): a thousandth of a number, or
+# 64 roundings of the coarsest dtype that it has.
 CAP = {"float64": 2.0**14, "float32": 2.0**14, "float16": 2.0**19, "bfloat16": 2.0**21}
 # By how much more single elements may differ than their block.
 OF_AN_ELEMENT = 4.0 / SHARE_OF_BLOCK

@@ -66,6 +66,12 @@ class Output:
         self.prepared = Prepared(WORKLOAD, "normal", 7, {}, compute(wide))
         self.leeway.find_scales(np, self.prepared, wide, compute)
 
+    def roundings(self, found: Single) -> float:
+        """Give the largest mean over neighbours."""
+        raw = encode(np, np.asarray(found, np.float64), self.dtype)
+        asked = (np, raw, self.prepared, "y", self.dtype)
+        return self.leeway.judge(*asked, baseline=True)[1].block
+
     def error(self, found: Single | Array, *, baseline: bool = False) -> float:
         """Give the error in units of what is allowed."""
         raw = encode(np, np.asarray(found, np.float64), self.dtype)
@@ -108,6 +114,18 @@ def test_a_product_may_be_summed_in_any_order(
     halves = [add_up(part) for part in np.split(terms, 8, axis=-1)]
     orders = (add_up(terms[..., ::-1]), terms.sum(-1, dtype=np.float32), sum(halves))
     assert all(product.error(found) < 0.5 for found in orders)
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_thread_alone_is_off_by_the_root_of_the_number_of_terms(
+    output_of: Outputs, signed: bool
+) -> None:
+    for count in (256, 4096):
+        terms = np.random.default_rng(9).standard_normal((256, count), np.float32)
+        terms = terms if signed else np.abs(terms)
+        made = output_of(lambda terms: terms.sum(-1), terms)
+        root = np.sqrt(count)
+        assert 0.05 * root < made.roundings(add_up(terms)) < 0.4 * root
 
 
 @pytest.mark.parametrize("bits", [10, 7], ids=["TF32", "bfloat16"])
