@@ -30,6 +30,7 @@ from tuner.extensions.study.mutation.subject import (
     entry,
     read_marks,
 )
+from tuner.model.config import Config
 from tuner.model.errors import DeviceError, KernelError, SessionError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.languages import refuse_opencl, refuse_python
@@ -96,6 +97,10 @@ class Compilations:
         return self._compiler.submit(self._subject.request(text, workload))
 
 
+# Says of a program that it is no baseline: by that one others are judged.
+_BROKEN = Config.of({"broken": True})
+
+
 class Bench(Compilations):
     """Compile and verify the sources of one subject on the `workloads` given."""
 
@@ -152,7 +157,8 @@ class Bench(Compilations):
             if result.cubin == self.original(workload).cubin:
                 continue
             same = False
-            found = self._device.verify(self._subject.program(text, workload, result))
+            program = self._subject.program(text, workload, result)
+            found = self._device.verify(replace(program, config=_BROKEN))
             if found.status is not Status.CORRECT:
                 reason = f"{found.status}: {found.reason}"
                 return MutantVerdict(mutant, Judgement.KILLED, reason, workload), False

@@ -11,6 +11,7 @@ import pytest
 
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
+from tuner.device.base import Outcome, Program
 from tuner.extensions.cpu.compiler import SANITIZERS, HostCompiler, preload
 from tuner.extensions.cpu.device import HostDevice
 from tuner.extensions.study.mutation.examine import (
@@ -23,6 +24,7 @@ from tuner.extensions.study.mutation.examine import (
 )
 from tuner.extensions.study.mutation.subject import MutationSubject
 from tuner.model.errors import DeviceError, KernelError, SpaceError
+from tuner.model.trial import Status
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 MakeSubject = Callable[..., MutationSubject]
@@ -211,3 +213,25 @@ def test_a_config_that_is_valid_nowhere_is_told_its_constraint(folder: Path, mak
     edit(folder / "row_sums.yaml", "default:", "constraints: [threads >= 64]\ndefault:")
     with pytest.raises(SpaceError, match="threads=32 breaks `threads >= 64` on T=4 N=256"):
         _ = make_subject(threads=32).workloads
+
+
+class Witness:
+    """Calls everything right, and notes what is said to be the baseline."""
+
+    def __init__(self) -> None:
+        self.as_baseline: list[bool] = []
+
+    def verify(self, program: Program) -> Outcome:
+        self.as_baseline.append(program.config is None)
+        return Outcome(Status.CORRECT)
+
+
+def test_a_mutant_is_judged_as_a_config_is(
+    make_subject: MakeSubject, host_compiler: HostCompiler
+) -> None:
+    subject, witness = make_subject(), Witness()
+    bench = Bench(subject, witness, host_compiler, subject.workloads[:1])
+    bench.verify_original(subject.workloads[0])
+    (mutant, *_) = (one for one in subject.reached if one.identity.change == "+= -> -=")
+    bench.verdict(mutant)
+    assert witness.as_baseline == [True, False]
