@@ -75,7 +75,7 @@ def fenced(source: str) -> str:
 
 def test_a_model_mends_its_kernel_until_it_computes_what_the_problem_states(bench: Bench) -> None:
     def last(request: Request) -> str:
-        assert "against its reference" in request.last
+        assert "`out` is not what the reference says" in request.last
         return fenced(KERNEL)
 
     def second(request: Request) -> str:
