@@ -41,7 +41,7 @@ FACTOR = 8.0
 # 64 roundings of the coarsest dtype that it has.
 CAP = {"float64": 2.0**14, "float32": 2.0**14, "float16": 2.0**19, "bfloat16": 2.0**21}
 # By how much more single elements may differ than their block.
-OF_AN_ELEMENT = 4.0 / SHARE_OF_BLOCK
+OF_AN_ELEMENT = 32.0
 
 
 def unit_of(spec: KernelSpec) -> float:
