@@ -175,8 +175,8 @@ def test_hosts_share_the_workloads_of_a_run_that_outlives_one_of_them_and_the_sc
     wait_until(lambda: len(searched(session)) >= 2, "some trials", 200)
     cluster.kill_host("b")
     known = of_shapes()
-    # Some were of the host that is gone.
-    wait_until(lambda: all(of_shapes()[one] > known[one] for one in SHAPES), "more trials", 200)
+    # Of the host that is gone one may have been on its way.
+    wait_until(lambda: all(of_shapes()[one] > known[one] + 1 for one in SHAPES), "more", 200)
     cluster.kill_scheduler()
     code, said = ended(run)
     assert code == INTERRUPTED, said
