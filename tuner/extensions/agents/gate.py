@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.device.base import Outcome
+from tuner.device.base import Outcome, Program
 from tuner.extensions.agents.base import AgentAnswer
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import (
@@ -227,18 +227,31 @@ def _wrong(
     fitting = [w for w in plan.tuned if plan.spec.footprint_bytes(w) <= LARGEST_HOST_BYTES]
     largest = max(fitting, key=plan.spec.footprint_bytes, default=smallest)
     small = (w for w in plan.spec.edge_cases if plan.spec.footprint_bytes(w) <= LARGEST_HOST_BYTES)
-    workloads = dict.fromkeys((smallest, largest, *small))
-    for config in dict.fromkeys(configs[:VERIFIED_CONFIGS]):
-        for workload in workloads:
-            try:
-                outcome = evaluator.verify(evaluator.start(workload, config))
-            except OutOfMemory:
-                continue  # which says nothing of the candidate
+    left = list(dict.fromkeys(configs[:VERIFIED_CONFIGS]))
+    for workload in dict.fromkeys((smallest, largest, *small)):
+        for config, outcome in _verify_together(evaluator, workload, left):
             if outcome.status in (Status.CORRECT, Status.CONSTRAINT, Status.RESOURCE_LIMIT):
                 continue
+            left.remove(config)
             reason = evaluator.in_template(workload, config, outcome.reason)
             yield f"{outcome.status} with {config} on {workload}: {reason}"
-            break
+
+
+def _verify_together(
+    evaluator: Evaluator, workload: Workload, configs: Sequence[Config]
+) -> Iterator[tuple[Config, Outcome]]:
+    """Verify configs on the same inputs, which may take longer to draw than all of them to run."""
+    pending = [(config, evaluator.start(workload, config)) for config in configs]
+    made = [(config, evaluator.ready(one)) for config, one in pending]
+    runnable = [(config, one) for config, one in made if isinstance(one, Program)]
+    yield from ((config, one) for config, one in made if isinstance(one, Outcome))
+    if not runnable:
+        return
+    try:
+        found = evaluator.device.verify_together([program for _, program in runnable])
+    except OutOfMemory:
+        return  # which says nothing of the candidate
+    yield from zip([config for config, _ in runnable], found, strict=True)
 
 
 def _describe_error(error: TunerError, folder: Path) -> str:
