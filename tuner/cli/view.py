@@ -419,6 +419,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
     from tuner.report.sections.bits import bits_lines
     from tuner.report.sections.search import (
         early_end_lines,
+        never_worked_lines,
         protocol_lines,
         space_lines,
         undecided_lines,
@@ -461,6 +462,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         f"constant       {held}" if (held := constant_inputs(data)) else "",
         *protocol_lines(data),
         *space_lines(data),
+        *never_worked_lines(data),
         *early_end_lines(data),
         *undecided_lines(data),
         *((f"bits           {line}" for line in bits_lines(data)) if data.keep_bits else ()),

@@ -52,6 +52,7 @@ def render_report(data: ReportData) -> str:
         search_lines=(
             *search.protocol_lines(data),
             *search.space_lines(data),
+            *search.never_worked_lines(data),
             *search.early_end_lines(data),
             *search.undecided_lines(data),
         ),

@@ -6,15 +6,17 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, groupby, pairwise
 from operator import itemgetter
 
 from markupsafe import Markup
 
+from tuner.model.config import format_value
+from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.statistics import PROTOCOL
-from tuner.model.trial import Stage, Status, Trial
+from tuner.model.trial import INITIAL, Stage, Status, Trial
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData, fastest, stopped_early
 from tuner.report.pages import draw
@@ -23,7 +25,7 @@ from tuner.search.importance import Importance, average, importance
 CHARACTER = 6.4  # width of an 11 px character in a wide font
 TOP_CONFIGS = 10
 REASONS_SHOWN = 15
-REASON_LENGTH = 400
+REASON_LENGTH, REASON_SHORT = 400, 120
 DIFF_LINES = 1500
 DIFF_LINES_IN_ALL = 6000
 MEANING: dict[Status, str] = {
@@ -37,6 +39,10 @@ MEANING: dict[Status, str] = {
     Status.OTHER_BITS: "other bits than the default's",
     Status.NOT_RECORDED: "not in the recording, or lacks a library",
 }
+
+
+# What no limit foretold.
+BROKEN = {Status.COMPILE, Status.LAUNCH, Status.INCORRECT, Status.TIMEOUT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +191,38 @@ def space_lines(data: ReportData) -> tuple[str, ...]:
         f"`prune` left out {valid - searched:,} of {valid:,} valid configs as slow, over all "
         "searches; with --no-prune they are tried too",
     )
+
+
+def never_worked_lines(data: ReportData) -> tuple[str, ...]:
+    """Name the values with which no config worked, why, and what was spent on them.
+
+    Not those that are only over a limit; and of a recording nothing is said.
+    """
+    tried: dict[tuple[str, str], dict[Value, list[Trial]]] = {}
+    for trial in () if data.recorded else data.trials:
+        for name, value in trial.config.items_:
+            tried.setdefault((trial.candidate, name), {}).setdefault(value, []).append(trial)
+    lines = []
+    for (candidate, name), by_value in tried.items():
+        never = {value: trials for value, trials in by_value.items() if _are_broken(trials)}
+        if never and len(never) < len(by_value):
+            failed = [trial for trials in never.values() for trial in trials]
+            records = tuple((one, 0.0) for one in failed)
+            first = rejections(replace(data, records=records, finals=()))[0].first
+            reason, *_ = first.reason.splitlines() or [""]
+            values = ", ".join(map(format_value, never))
+            of = "" if candidate == INITIAL else f" of {candidate}"
+            lines.append(
+                f"nothing worked with {name} {values}{of}, in {len(failed)} trials of "
+                f"{sum(one.seconds for one in failed):.0f} s: {MEANING[first.status]}: "
+                f"{reason[:REASON_SHORT]}"
+            )
+    return tuple(lines)
+
+
+def _are_broken(trials: Sequence[Trial]) -> bool:
+    statuses = {one.status for one in trials}
+    return len(trials) > 1 and Status.CORRECT not in statuses and bool(statuses & BROKEN)
 
 
 def early_end_lines(data: ReportData) -> tuple[str, ...]:

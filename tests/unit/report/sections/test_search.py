@@ -16,7 +16,7 @@ from tuner.cli.view import print_end
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.statistics import PROTOCOL
-from tuner.model.trial import Measurement, Status, Trial
+from tuner.model.trial import INITIAL, Measurement, Status, Trial
 from tuner.report.data import ReportData, fastest
 from tuner.report.html import render_report
 from tuner.report.sections.search import (
@@ -27,6 +27,7 @@ from tuner.report.sections.search import (
     early_end_lines,
     fastest_configs,
     importances,
+    never_worked_lines,
     rejections,
     source_diffs,
     space_lines,
@@ -263,6 +264,20 @@ def test_another_protocol_is_one_mark_wherever_results_are_told(
 def test_why_searches_ended_early_is_told(ends, lines):
     data = ReportData("scale", "H200", recorded=False, early_ends=ends)
     assert early_end_lines(data) == lines
+
+
+def test_values_with_which_nothing_worked_are_named_with_their_cause() -> None:
+    wide = "y[3] is 0, expected 1 (9 times the tolerance)"
+    trials = [
+        *(make(Status.CORRECT, vec=1, block=64), make(Status.CORRECT, vec=1, block=128)),
+        *(make(Status.INCORRECT, wide, vec=n, block=64) for n in (2, 4)),
+        *(make(Status.INCORRECT, wide, vec=n, block=128) for n in (2, 4)),
+        make(Status.LAUNCH, "too many threads", vec=1, block=2048),
+    ]
+    data = run(*(replace(one, seconds=1.5, candidate=INITIAL) for one in trials))
+    (line,) = never_worked_lines(data)
+    assert line == f"nothing worked with vec 2, 4, in 4 trials of 6 s: wrong result: {wide}"
+    assert never_worked_lines(replace(data, recorded=True)) == ()
 
 
 def test_importance_is_each_candidates_own_the_winners_first(with_rounds):
