@@ -133,6 +133,7 @@ def job_of(
     settings: GivenSettings = {
         "device": "cuda",
         "workloads": tuple(one.key for one in tuned[:workloads]),
+        "mutants": False,
     }
     if trials is not None:
         settings["trials"] = trials

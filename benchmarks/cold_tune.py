@@ -122,7 +122,7 @@ def run(space, surroundings, asked, folder, cupy_cache):
     """Tune once with an empty cache and no store; give what was seen of it."""
     session, seen = Path(folder, "session"), Path(folder, "seen.json")
     words = [str(ROOT / f"kernels/sglang/{asked.kernel}.cu"), "--space", str(space)]
-    words += ["--device", "cuda", "--quiet", "--seed", str(asked.seed), "--json"]
+    words += ["--device", "cuda", "--quiet", "--seed", str(asked.seed), "--json", "--no-mutants"]
     words += ["--session", str(session), "--surroundings", surroundings]
     words += ["--trials", str(asked.trials)] if asked.trials else []
     words += ["--searcher", asked.searcher] if asked.searcher else []

@@ -406,8 +406,8 @@ def measured(case: Case, folder: Path) -> dict[str, Any]:
     if judgement.problem:
         return {**row, "why_not": judgement.problem}
     kernel = (spaces[0].parent / YAML(typ="safe").load(spaces[0])["source"]).resolve()
-    words = ("--device", "host", "--trials", str(TRIALS), "--seed", "1", "--quiet", "--jobs", "1")
-    words = (kernel, "--space", spaces[0], *words, "--session")
+    words = ("--device", "host", "--no-mutants", "--trials", str(TRIALS), "--seed", "1")
+    words = (kernel, "--space", spaces[0], *words, "--quiet", "--jobs", "1", "--session")
     done, problem = run(*words, folder / "session")
     if done is None and judgement.inputs is not None:
         # where the draft's own inputs do not suit, those of the case are written
