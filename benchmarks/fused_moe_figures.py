@@ -132,9 +132,9 @@ def needed(found_us: Sequence[float], best_us: float) -> int | None:
 
 def searched(space: RecordedSpace, weights: str, seeds: int) -> dict[str, Any]:
     """Replay the search over one number of tokens with every seed, alone."""
-    from tuner.extensions.study.comparison import Settings, replay
+    from tuner.extensions.study.comparison import ReplaySettings, replay
 
-    settings = Settings(("auto",), seeds, min(TRIALS, len(space.pool)))
+    settings = ReplaySettings(("auto",), seeds, min(TRIALS, len(space.pool)))
     runs = [replay(space, "auto", seed, settings) for seed in range(seeds)]
     counts = [needed(one.found_us, space.optimum_us) for one in runs]
     return {

@@ -24,7 +24,7 @@ from statistics import stdev
 
 from environment import RESULTS, ROOT, commit, environment, write_result
 
-from tuner.extensions.study.comparison import SearcherScore, Settings, mean_of, replay_all
+from tuner.extensions.study.comparison import ReplaySettings, SearcherScore, mean_of, replay_all
 from tuner.extensions.study.recorded_spaces import recorded_spaces, recording_name
 
 SEARCHERS = (
@@ -102,7 +102,7 @@ def arguments() -> argparse.Namespace:
 def row_of(path: Path, spaces: list, name: str, asked: argparse.Namespace) -> dict:
     """Replay one method over one recording; the mean of its workloads, and of every seed."""
     started_s = time.perf_counter()
-    settings = Settings((name,), asked.seeds, asked.trials, asked.batch)
+    settings = ReplaySettings((name,), asked.seeds, asked.trials, asked.batch)
     comparison = replay_all(settings, spaces, jobs=asked.jobs)
     shares = [result.space.optimum_us / result.methods[0].found_us for result in comparison.results]
     return {

@@ -36,7 +36,7 @@ COMMANDS = {
 }
 
 
-class Program(click.Group):
+class CommandLine(click.Group):
     """A group whose first argument may be a kernel file instead of a command."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -92,7 +92,7 @@ class Program(click.Group):
 
 
 @click.command(
-    cls=Program, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=CommandLine, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(TUNER_VERSION, prog_name="tune", message="%(prog)s %(version)s")
 def cli() -> None:

@@ -31,7 +31,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordingRow:
     """One recording in the tree, or why it cannot be read."""
 
     device: str
@@ -103,7 +103,7 @@ def list_gpus() -> Iterator[Gpu]:
         )
 
 
-def list_recordings(start: Path) -> Iterator[Recorded]:
+def list_recordings(start: Path) -> Iterator[RecordingRow]:
     """Read the recordings of a tree; a damaged one is listed with what is wrong with it."""
     from tuner.device.recorded.recording import SUFFIX, load_recording
 
@@ -112,7 +112,7 @@ def list_recordings(start: Path) -> Iterator[Recorded]:
         try:
             recording = load_recording(path)
         except DeviceError as error:
-            yield Recorded(device, "", "", "", error.message)
+            yield RecordingRow(device, "", "", "", error.message)
             continue
         date = recording.created.partition("T")[0]
-        yield Recorded(device, recording.kernel, recording.device.name, date)
+        yield RecordingRow(device, recording.kernel, recording.device.name, date)

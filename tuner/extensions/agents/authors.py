@@ -11,7 +11,7 @@ from tuner.compiler.base import Compiler
 from tuner.device.base import Device
 from tuner.extensions.agents.base import Agent
 from tuner.extensions.agents.history import restore
-from tuner.extensions.agents.open_agents import Authoring, authoring_for
+from tuner.extensions.agents.open_agents import AgentAuthoring, authoring_for
 from tuner.model.settings import GivenSettings
 from tuner.session.session import Session
 from tuner.space.plan import Plan
@@ -36,7 +36,7 @@ class RoundAuthors:
         compiler: Compiler,
         stack: ExitStack,
         agent: object,
-    ) -> Authoring | None:
+    ) -> AgentAuthoring | None:
         given = cast("Agent | None", agent)
         return authoring_for(plan, options, device, compiler, stack, given)
 

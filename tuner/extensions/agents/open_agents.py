@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Authoring:
+class AgentAuthoring:
     """Who will write further candidates; `author` prepares it for a session."""
 
     agent: Agent
@@ -71,7 +71,7 @@ def authoring_for(
     compiler: Compiler,
     stack: ExitStack,
     agent: Agent | None = None,
-) -> Authoring | None:
+) -> AgentAuthoring | None:
     """Prepare who writes, an agent made here unless it is given; None where no round is asked for.
 
     Raises `DeviceError` for a recording, which knows no other template than its own, and
@@ -89,7 +89,7 @@ def authoring_for(
         )
     agent = agent or agent_of(config, options)
     profiling = profiling_for(plan, device, compiler, stack)
-    return Authoring(agent, partial(_author, agent, plan, device, profiling))
+    return AgentAuthoring(agent, partial(_author, agent, plan, device, profiling))
 
 
 def _author(

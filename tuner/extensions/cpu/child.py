@@ -193,7 +193,7 @@ class LaunchRecord(ctypes.Structure):
     )
 
 
-class Range(ctypes.Structure):
+class ByteRange(ctypes.Structure):
     """Memory that a kernel may not touch: it lies around the arrays."""
 
     # As `Range` in headers/on_host/launch.h.
@@ -316,8 +316,8 @@ class _LoadedLibrary:
         ]
         # What records point to.
         self._kept: list[object] = []
-        guards = [Range(work.base + start, end - start) for start, end in work.attach.guards]
-        self._guards = (Range * len(guards))(*guards)
+        guards = [ByteRange(work.base + start, end - start) for start, end in work.attach.guards]
+        self._guards = (ByteRange * len(guards))(*guards)
         self._launches = [
             (library[call.function], self._record(call, work.load.launch_timeout_s))
             for call in work.load.calls

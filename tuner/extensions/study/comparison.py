@@ -96,7 +96,7 @@ def expected_random(times_us: Iterable[float | None], evaluations: int) -> Float
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ReplaySettings:
     """Which methods, how many seeds and evaluations, and how many configs are asked for at once."""
 
     searchers: tuple[str, ...]
@@ -113,7 +113,7 @@ class ReplayRun:
     seconds: float
 
 
-def replay(space: RecordedSpace, searcher: str, seed: int, settings: Settings) -> ReplayRun:
+def replay(space: RecordedSpace, searcher: str, seed: int, settings: ReplaySettings) -> ReplayRun:
     """Search a recorded space once; failed configs count as evaluations.
 
     Configs are told in the order of asking. Until one is correct the best time is that of the
@@ -169,7 +169,7 @@ class SpaceResult:
 class SearcherComparison:
     """What came of it, in the order in which spaces and methods were given."""
 
-    settings: Settings
+    settings: ReplaySettings
     results: tuple[SpaceResult, ...]
 
     def by_recording(self) -> dict[str, dict[str, SearcherScore]]:
@@ -227,12 +227,12 @@ def compare(
         if not left[task.space, task.searcher]:
             ended(spaces[task.space], task.searcher)
 
-    settings = Settings(tuple(searchers), seeds, trials, batch)
+    settings = ReplaySettings(tuple(searchers), seeds, trials, batch)
     return replay_all(settings, spaces, jobs=jobs, ended=count)
 
 
 def replay_all(
-    settings: Settings,
+    settings: ReplaySettings,
     spaces: Sequence[RecordedSpace],
     *,
     jobs: int = 1,
@@ -290,7 +290,7 @@ def replay_all(
 class ReplayWorker:
     """What a process of a parallel comparison holds."""
 
-    def __init__(self, settings: Settings, spaces: Sequence[RecordedSpace]) -> None:
+    def __init__(self, settings: ReplaySettings, spaces: Sequence[RecordedSpace]) -> None:
         self._settings, self._spaces = settings, spaces
 
     def run(self, task: ReplayTask) -> ReplayRun:

@@ -20,10 +20,10 @@ from tuner.device.recorded.recording import save_recording
 from tuner.device.simulated import SimulatedDevice
 from tuner.extensions.study import comparison as replaying
 from tuner.extensions.study.comparison import (
+    ReplaySettings,
     ReplayTask,
     SearcherComparison,
     SearcherScore,
-    Settings,
     expected_random,
     half,
     mean_of,
@@ -94,7 +94,7 @@ def test_a_cache_is_a_space_with_a_trial_for_every_config(cached: RecordedSpace)
 
 def test_a_searcher_is_told_statuses_and_times_in_the_order_of_asking(cached, watched) -> None:
     searcher, given = watched()
-    run = replay(cached, "x", 3, Settings(("x",), 1, 20, batch=8))
+    run = replay(cached, "x", 3, ReplaySettings(("x",), 1, 20, batch=8))
     assert given == {"name": "x", "seed": 3, "budget": 20, "seeds": ()}
     assert searcher.asked == [8, 8, 4]
     assert searcher.told == [cached.trials[config] for config in cached.pool]
@@ -106,7 +106,7 @@ def test_a_searcher_is_told_statuses_and_times_in_the_order_of_asking(cached, wa
 
 def test_failures_are_evaluations_and_an_early_end_keeps_the_best(cached, watched) -> None:
     watched(most=3, step=2)
-    run = replay(cached, "x", 0, Settings(("x",), 1, 10))
+    run = replay(cached, "x", 0, ReplaySettings(("x",), 1, 10))
     times = [cached.trials[config].time_us for config in list(cached.pool)[:3]]
     assert len(run.found_us) == 10
     assert set(run.found_us[2:]) == {min(times)}
@@ -115,11 +115,11 @@ def test_failures_are_evaluations_and_an_early_end_keeps_the_best(cached, watche
     rest = dict.fromkeys(cached.pool, cached.trials[failed])
     only = replace(cached, trials={**rest, one: cached.trials[one]})
     watched(most=3)
-    assert set(replay(only, "x", 0, Settings(("x",), 1, 3)).found_us) == {only.worst_us}
+    assert set(replay(only, "x", 0, ReplaySettings(("x",), 1, 3)).found_us) == {only.worst_us}
 
 
 def compared(spaces: list[RecordedSpace], jobs: int = 1, trials: int = 8) -> SearcherComparison:
-    return replay_all(Settings(NAMES, seeds=2, trials=trials), spaces, jobs=jobs)
+    return replay_all(ReplaySettings(NAMES, seeds=2, trials=trials), spaces, jobs=jobs)
 
 
 def test_the_results_do_not_depend_on_the_jobs(cached: RecordedSpace) -> None:
@@ -133,7 +133,7 @@ def test_the_results_do_not_depend_on_the_jobs(cached: RecordedSpace) -> None:
 def test_every_run_is_heard_of_and_recordings_are_averaged(cached, tmp_path: Path) -> None:
     (other,) = load_spaces(written(tmp_path / "other.json", cache()), never)
     ended: list[ReplayTask] = []
-    made = replay_all(Settings(("random",), 3, 5), [cached, other], ended=ended.append)
+    made = replay_all(ReplaySettings(("random",), 3, 5), [cached, other], ended=ended.append)
     assert ended == [ReplayTask(space, "random", seed) for space in (0, 1) for seed in range(3)]
     assert list(made.by_recording()) == [str(cached.path), str(other.path)]
     first, second = (row["random"] for row in made.by_recording().values())
@@ -208,7 +208,7 @@ def test_our_own_recordings_are_found_by_rendering_their_template(own) -> None:
     assert spaces[0].optimum_us == 10.5
     (one,) = load_spaces(path, lambda _: load_definition(space), ["N=3000", "N=3000"])
     assert one.workload.key == "N=3000"
-    run = replay(one, "random", 1, Settings(("random",), 1, 1))
+    run = replay(one, "random", 1, ReplaySettings(("random",), 1, 1))
     # the space's default is proposed first
     assert run.found_us == (12.0,)
 
