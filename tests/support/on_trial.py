@@ -53,12 +53,18 @@ class OneDevice:
         self._device = None
 
 
+def build_config(build: Build, adversary: Adversary, workload: Workload) -> Program:
+    """Build it as a config's program: where a baseline is wrong with large inputs, they shrink."""
+    made = build(adversary.source, workload, adversary.launched, adversary.sanitizers)
+    return replace(made, config=CONFIG)
+
+
 def check_caught(device: Device, build: Build, adversary: Adversary, reason: str) -> None:
     """Fail unless the device catches the kernel for this reason and works on afterwards."""
     passes_on = adversary.passes_on
     if passes_on is not None:
-        check_passes(device, _program(build, adversary, passes_on))
-    program = _program(build, adversary, adversary.where)
+        check_passes(device, build_config(build, adversary, passes_on))
+    program = build_config(build, adversary, adversary.where)
     if adversary.check == "phases":
         outcome = device.run(program, full_verification=True)
         said = outcome.reason
@@ -101,12 +107,6 @@ def check_unusual_passes(device: Device, build: Build, unusual: Unusual) -> None
 def honest(build: Build, operator: Operator, sanitizers: tuple[str, ...] = ()) -> Program:
     """Build the operator's plain kernel."""
     return build(operator.plain, operator.workload, operator.launches, sanitizers)
-
-
-def _program(build: Build, adversary: Adversary, workload: Workload) -> Program:
-    """Build it as a config's program: where a baseline is wrong with large inputs, they shrink."""
-    made = build(adversary.source, workload, adversary.launched, adversary.sanitizers)
-    return replace(made, config=CONFIG)
 
 
 def _check_caught_comparing(
