@@ -40,6 +40,8 @@ FACTOR = 8.0
 # What a baseline may be off by, in roundings of float32 (or float64): a thousandth of a number, or
 # 64 roundings of the coarsest dtype that it has.
 CAP = {"float64": 2.0**14, "float32": 2.0**14, "float16": 2.0**19, "bfloat16": 2.0**21}
+# A workload, a kind of input and an output.
+_Place = tuple[Workload, str, str]
 # By how much more single elements may differ than their block.
 OF_AN_ELEMENT = 32.0
 
@@ -76,7 +78,8 @@ def scale_of(xp: Any, reference: Array, nearby: Array, unit: float) -> Array:
 class Leeway:
     """Judge the outputs whose tolerance is measured, by what the baseline was seen to be off by.
 
-    Until that is known of a workload, what a baseline may be off by is allowed.
+    That is known by the kind of input: one on which the baseline is far off excuses no other. Until
+    it is known of a workload, what a baseline may be off by is allowed.
     """
 
     def __init__(self, spec: KernelSpec) -> None:
@@ -85,9 +88,9 @@ class Leeway:
         self.unit = unit_of(spec)
         cap = cap_of(spec)
         self._most = Accuracy(cap, cap * OF_AN_ELEMENT)
-        self._seen: dict[tuple[Workload, str], Accuracy] = {}
-        # Outputs that the baseline gave exactly, with the kind of input: copies, and maxima.
-        self._copied: set[tuple[Workload, str, str]] = set()
+        self._seen: dict[_Place, Accuracy] = {}
+        # Outputs that the baseline gave exactly: copies, and maxima.
+        self._copied: set[_Place] = set()
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
@@ -137,15 +140,15 @@ class Leeway:
         reference, scale = prepared.reference[name], prepared.scales[name]
         copied = name in prepared.copied
         found = measure(xp, raw, reference, scale, dtype, copied=copied)
-        place = prepared.workload, name
+        place = prepared.workload, prepared.kind, name
         allowed = self._most if baseline else self._allowed(place)
-        if copied and not baseline and (*place, prepared.kind) in self._copied:
+        if copied and not baseline and place in self._copied:
             allowed = Accuracy()
         error = max(_share(found.block, allowed.block), _share(found.element, allowed.element))
         if error <= 1.0:
             if baseline:
                 self._seen[place] = found.joined(self._seen.get(place, found))
-                self._copied |= {(*place, prepared.kind)} if found == Accuracy() else set()
+                self._copied |= {place} if found == Accuracy() else set()
             return Verdict(error), found
         out, ref = decode(xp, raw.reshape(-1), dtype), reference.reshape(-1)
         apart = xp.where(same_overflow(xp, out, ref, dtype), 0.0, xp.abs(out - ref))
@@ -164,9 +167,9 @@ class Leeway:
         lost = (size > 0.0) & (size <= scale * self._most.block)
         return within and not bool(2 * lost.sum() > (size > 0.0).sum())
 
-    def explain(self, name: str, found: Accuracy, workload: Workload, *, baseline: bool) -> str:
+    def explain(self, name: str, found: Accuracy, prepared: Prepared, *, baseline: bool) -> str:
         """Say how far off an output is in roundings, and what was allowed."""
-        seen = self._seen.get((workload, name))
+        seen = self._seen.get((prepared.workload, prepared.kind, name))
         if baseline or seen is None:
             return f"{found.block:.2g} roundings; a baseline may have {self._most.block:.2g}"
         return f"{found.block:.2g} roundings, where the baseline has {seen.block:.2g}"
@@ -176,7 +179,7 @@ class Leeway:
         verdict, _ = self.judge(xp, raw, prepared, name, dtype, baseline=False)
         return not verdict.passed
 
-    def _allowed(self, place: tuple[Workload, str]) -> Accuracy:
+    def _allowed(self, place: _Place) -> Accuracy:
         seen = self._seen.get(place)
         if seen is None:
             return self._most

@@ -378,12 +378,12 @@ class Verifier:
 
     def _measured(self, slot: Slot, stored: Array, whose: Whose) -> tuple[Verdict, Accuracy, str]:
         """Judge an output by the baseline's own accuracy; the last part says how far off it is."""
-        workload, is_baseline = self._current.workload, whose == "baseline"
-        asked = (self._xp, stored, self._current, slot.name, slot.dtype)
+        prepared, is_baseline = self._current, whose == "baseline"
+        asked = (self._xp, stored, prepared, slot.name, slot.dtype)
         verdict, found = self._leeway.judge(*asked, baseline=is_baseline)
         if verdict.passed:
             return verdict, found, ""
-        said = self._leeway.explain(slot.name, found, workload, baseline=is_baseline)
+        said = self._leeway.explain(slot.name, found, prepared, baseline=is_baseline)
         return verdict, found, f": {said}"
 
     def _all_right(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -126,6 +127,19 @@ def test_a_thread_alone_is_off_by_the_root_of_the_number_of_terms(
         made = output_of(lambda terms: terms.sum(-1), terms)
         root = np.sqrt(count)
         assert 0.05 * root < made.roundings(add_up(terms)) < 0.4 * root
+
+
+def test_one_kind_of_input_on_which_the_baseline_is_far_off_excuses_no_other(
+    product: Output, factors: tuple[Single, Single]
+) -> None:
+    a, b = factors
+    rounded = keep_bits(a, 10) @ b
+    normal = product.prepared
+    product.prepared = replace(normal, kind="extreme")
+    assert product.error(rounded, baseline=True) < 1
+    assert product.error(rounded) < 1
+    product.prepared = normal
+    assert product.error(rounded) > 20
 
 
 @pytest.mark.parametrize("bits", [10, 7], ids=["TF32", "bfloat16"])
