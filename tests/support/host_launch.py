@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.extensions.cpu.child import LaunchRecord, Range
+from tuner.extensions.cpu.child import ByteRange, LaunchRecord
 
 GUARD_BYTES = 256
 PATTERN = 0x5A
@@ -86,14 +86,14 @@ def _run(wanted: dict[str, Any]) -> dict[str, Any]:
         views.append(view)
         starts.append(ctypes.c_void_p(first))
         guards += [
-            Range(first - GUARD_BYTES, GUARD_BYTES),
-            Range(first + size, GUARD_BYTES - size % 8),
+            ByteRange(first - GUARD_BYTES, GUARD_BYTES),
+            ByteRange(first + size, GUARD_BYTES - size % 8),
         ]
     count = len(starts)
     values = (ctypes.c_void_p * max(count, 1))(*map(ctypes.addressof, starts))
     sizes = (ctypes.c_uint * max(count, 1))(*[8] * count)
     message = ctypes.create_string_buffer(1024)
-    zones = (Range * max(len(guards), 1))(*guards)
+    zones = (ByteRange * max(len(guards), 1))(*guards)
     record = LaunchRecord(
         tuple(wanted["grid"]),
         tuple(wanted["block"]),

@@ -19,7 +19,7 @@ from tuner.extensions.study.compare_page import (
     search_curves,
     write_comparison,
 )
-from tuner.extensions.study.comparison import SearcherComparison, Settings, replay_all
+from tuner.extensions.study.comparison import ReplaySettings, SearcherComparison, replay_all
 from tuner.extensions.study.recorded_spaces import load_spaces
 
 
@@ -27,7 +27,7 @@ def made(tmp_path: Path, *names: str) -> SearcherComparison:
     """Compare two methods on a cache of each name."""
     paths = [written(tmp_path / f"{name}.json", cache()) for name in names]
     spaces = [space for path in paths for space in load_spaces(path, lambda _: None)]
-    return replay_all(Settings(("random", "exhaustive"), seeds=3, trials=10), spaces)
+    return replay_all(ReplaySettings(("random", "exhaustive"), seeds=3, trials=10), spaces)
 
 
 def test_one_recording_has_one_chart_and_its_scores(tmp_path: Path) -> None:
