@@ -51,27 +51,9 @@ THINGS: dict[str, Place] = {
 }
 FILES = {
     "scale.yaml": ("check", "scale.yaml"),
-    "scale.cu": (
-        "scale.cu",
-        "--space",
-        "scale.yaml",
-        "--device",
-        "host",
-        "--no-mutants",
-        "--trials",
-        "1",
-    ),
+    "scale.cu": ("scale.cu", *faults.ON_HOST, "--trials", "1"),
     "scale.cu.j2": ("render", "scale.yaml"),
-    "scale.py": (
-        "scale.cu",
-        "--space",
-        "scale.yaml",
-        "--device",
-        "host",
-        "--no-mutants",
-        "--trials",
-        "1",
-    ),
+    "scale.py": ("scale.cu", *faults.ON_HOST, "--trials", "1"),
     "new.cu": ("init", "new.cu"),
     "scale.json.xz": ("scale.cu", "--space", "scale.yaml", "--device", "recorded:scale.json.xz"),
     "cache.json": ("scale.cu", "--space", "scale.yaml", "--device", "recorded:cache.json"),
@@ -85,7 +67,7 @@ FILES = {
 
 
 ROUND = (
-    *("scale.cu", "--space", "scale.yaml", "--device", "host", "--no-mutants", "--trials", "1"),
+    *("scale.cu", *faults.ON_HOST, "--trials", "1"),
     *("--agent", "files", "--exchange", "exchange", "--wait", "1s", "--rounds", "1"),
 )
 
@@ -94,17 +76,7 @@ ROUND = (
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with a session, which was made at the path `project` beside it."""
     root = faults.written(tmp_path_factory.mktemp("tuned") / "project")
-    words = (
-        "scale.cu",
-        "--space",
-        "scale.yaml",
-        "--device",
-        "host",
-        "--no-mutants",
-        "--trials",
-        "1",
-        "--quiet",
-    )
+    words = ("scale.cu", *faults.ON_HOST, "--trials", "1", "--quiet")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
         done = CliRunner().invoke(cli, [*words, "--session", "mine"])

@@ -17,17 +17,7 @@ from tuner.cli import cli, options
 from tuner.model.errors import SessionError
 
 Tune = Callable[..., Result]
-NEW = (
-    "--space",
-    "scale.yaml",
-    "--device",
-    "host",
-    "--no-mutants",
-    "--trials",
-    "1",
-    "--searcher",
-    "random",
-)
+NEW = (*faults.ON_HOST, "--trials", "1", "--searcher", "random")
 RESUME, VERIFY = ("--resume", "mine", "--quiet"), ("verify", "mine", "--device", "host")
 MARKER = """
 from pathlib import Path

@@ -51,16 +51,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = faults.written(tmp_path_factory.mktemp("hostile") / "project")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
-        words = (
-            "--space",
-            "scale.yaml",
-            "--device",
-            "host",
-            "--no-mutants",
-            "--trials",
-            "3",
-            "--quiet",
-        )
+        words = (*faults.ON_HOST, "--trials", "3", "--quiet")
         done = tune("scale.cu", *words, "--searcher", "random", "--session", "mine")
         assert done.exit_code == 0, done.output
         yield root

@@ -53,16 +53,7 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
 
 
 def start(cluster: ClusterProcesses, project: Path, trials: int = TRIALS) -> subprocess.Popen[str]:
-    new = (
-        "scale.cu",
-        "--space",
-        "scale.yaml",
-        "--device",
-        "host",
-        "--no-mutants",
-        "--session",
-        "mine",
-    )
+    new = ("scale.cu", *faults.ON_HOST, "--session", "mine")
     return cluster.run(
         project, *new, "--searcher", "random", "--trials", trials, "--quiet", "--store", "none"
     )

@@ -64,15 +64,8 @@ def test_a_source_with_a_reference_is_tuned_without_any_edit(here: Path, name: s
     assert made.blanks == ()
     done = run(
         kernel,
-        "--device",
-        "host",
-        "--no-mutants",
-        "--trials",
-        "2",
-        "--seed",
-        "1",
-        "--json",
-        "--quiet",
+        *("--device", "host", "--no-mutants", "--trials", "2"),
+        *("--seed", "1", "--json", "--quiet"),
     )
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)

@@ -83,15 +83,8 @@ def test_a_production_source_is_extracted_drafted_compiled_and_right_on_the_cpu(
     # the crease multiplies by a value that it has rounded
     space.write_text(space.read_text().replace("8.0e-3", "2.0e-2"))
     words = (
-        "--device",
-        "host",
-        "--no-mutants",
-        "--trials",
-        "2",
-        "--seed",
-        "1",
-        "--json",
-        "--quiet",
+        *("--device", "host", "--no-mutants", "--trials", "2"),
+        *("--seed", "1", "--json", "--quiet"),
     )
     done = run(f"kernels/{name}.cu", *words)
     assert done.exit_code == 0, done.output

@@ -71,16 +71,7 @@ class Bench:
         return process
 
     def search(self, trials: int = TRIALS, *words: str, **environment: str) -> Popen:
-        new = (
-            "scale.cu",
-            "--space",
-            "scale.yaml",
-            "--device",
-            "host",
-            "--no-mutants",
-            "--session",
-            "mine",
-        )
+        new = ("scale.cu", *faults.ON_HOST, "--session", "mine")
         how = ("--searcher", "random", "--trials", trials, "--quiet", "--json")
         return self.start(*new, *how, *words, **environment)
 

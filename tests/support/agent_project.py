@@ -19,7 +19,7 @@ from unittest.mock import patch
 from agent_doubles import answer, plan
 from click.testing import CliRunner
 from fake_openai import MODEL, FakeOpenAI, Request
-from faults import started
+from faults import ON_HOST, started
 
 from tuner.cli import cli
 from tuner.session.events import Event, Said
@@ -95,16 +95,7 @@ class Bench:
 
     def new(self, *words: object) -> tuple[str, ...]:
         """Write the command of a new session with few trials."""
-        first = (
-            "scale.cu",
-            "--space",
-            "scale.yaml",
-            "--device",
-            "host",
-            "--no-mutants",
-            "--session",
-            "mine",
-        )
+        first = ("scale.cu", *ON_HOST, "--session", "mine")
         return tuple(map(str, (*first, "--searcher", "random", "--trials", 2, *words)))
 
     def asking(self, *words: object) -> tuple[str, ...]:

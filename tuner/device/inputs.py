@@ -64,8 +64,8 @@ def input_kinds_for(spec: KernelSpec) -> tuple[str, ...]:
 
 
 def limit_extremes(largest: float) -> str:
-    """Name the kind of input whose extremes end at a number; "" where they end at 0."""
-    return f"{EXTREME}{_UP_TO}{largest:g}" if largest else ""
+    """Name the kind of input whose extremes end at a number."""
+    return f"{EXTREME}{_UP_TO}{largest:g}"
 
 
 def split_kind(kind: str) -> tuple[str, float]:

@@ -128,9 +128,8 @@ class Leeway:
     def zeros_pass(self, xp: Any, prepared: Prepared, name: str) -> bool:
         """Tell whether zeros would pass for most elements that are not zero."""
         assert prepared.reference is not None
-        size = xp.abs(prepared.reference[name])
-        passing = (size > 0.0) & (size <= prepared.scales[name] * self._most.block)
-        return bool(2 * passing.sum() >= (size > 0.0).sum())
+        lost, telling = self._count_lost(xp, prepared.reference[name], prepared.scales[name])
+        return 2 * lost >= telling
 
     def judge(
         self, xp: Any, raw: Array, prepared: Prepared, name: str, dtype: str, *, baseline: bool
@@ -163,9 +162,14 @@ class Leeway:
         scale = scale_of(xp, exact, nearby, self.unit)
         found = measure(xp, encode(xp, own, dtype), exact, scale, dtype)
         within = found.block <= self._most.block and found.element <= self._most.element
-        size = xp.abs(exact)
-        lost = (size > 0.0) & (size <= scale * self._most.block)
-        return within and not bool(2 * lost.sum() > (size > 0.0).sum())
+        lost, telling = self._count_lost(xp, exact, scale)
+        return within and 2 * lost <= telling
+
+    def _count_lost(self, xp: Any, reference: Array, scale: Array) -> tuple[int, int]:
+        """Count the elements that rounding may hide, and all that are not zero."""
+        size = xp.abs(reference)
+        telling = size > 0.0
+        return int((telling & (size <= scale * self._most.block)).sum()), int(telling.sum())
 
     def explain(self, name: str, found: Accuracy, prepared: Prepared, *, baseline: bool) -> str:
         """Say how far off an output is in roundings, and what was allowed."""

@@ -16,7 +16,7 @@ from tuner.model.kernel import KernelSpec, Workload
 # NumPy takes a blink for a reference of so many bytes.
 _USUAL_BYTES, _MOST_BYTES = 1 << 18, 8 << 20
 _SEEDS = (1, 2)
-_REMEDY = "give inputs a `fill` with which it shows, or say `idle: REASON` where that is meant"
+MEANT = "give inputs a `fill` with which it shows, or say `idle: REASON` where that is meant"
 
 
 class TellingVerifier(Verifier):
@@ -51,7 +51,7 @@ def require_telling(spec: KernelSpec, operators: Mapping[str, str]) -> None:
         if argument in same:
             told = f"the reference gives the same for all {len(teller.sets)} sets of inputs for"
         message = f"{told} `{argument.name}`, with {workload}"
-        raise KernelError(message, path=spec.path, line=argument.line, remedy=_REMEDY)
+        raise KernelError(message, path=spec.path, line=argument.line, remedy=MEANT)
 
 
 def _small_workloads(spec: KernelSpec) -> Iterator[Workload]:

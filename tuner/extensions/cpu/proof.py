@@ -18,6 +18,7 @@ from tuner.compiler.cache import Cache
 from tuner.device.base import CompileTarget, DeviceInfo, Program
 from tuner.device.inputs import EXTREME, NORMAL, input_kinds_for
 from tuner.device.sizes import smaller_workloads
+from tuner.device.verify.telling import MEANT
 from tuner.extensions.cpu.child import LaunchEnd
 from tuner.extensions.cpu.compiler import HostCompiler, preload
 from tuner.extensions.cpu.probe import BeyondError, Contents, Probe
@@ -276,7 +277,7 @@ class _Observer:
                 return
         for argument in self.outputs():
             if (told := self.untold(argument, ran)) and not argument.idle:
-                yield self.finding(argument.name, f"{told}; {_MEANT}", mistake=self.tells)
+                yield self.finding(argument.name, f"{told}; {MEANT}", mistake=self.tells)
 
     def untold(self, argument: Argument, ran: Sequence[tuple[Contents, Contents]]) -> str:
         """Say what of an output was the same on all kinds of input, if inputs differed at all."""
@@ -365,7 +366,7 @@ class _Observer:
         wrong, told = _judge_role(argument, seen)
         if argument.role == "input" and not (seen.written or seen.read or argument.idle):
             if not self.shows(name, first):
-                text = f"`{name}` is input, and nothing depends on it: {extent}; {_MEANT}"
+                text = f"`{name}` is input, and nothing depends on it: {extent}; {MEANT}"
                 mistake = self.tells and not self.spec.operators  # another choice may read it
                 return self.finding(name, text, mistake=mistake)
             told = "read and not written"
@@ -447,7 +448,6 @@ class _Seen:
 
 
 _KEPT = "stay as they were"
-_MEANT = "give inputs a `fill` with which it shows, or say `idle: REASON` where that is meant"
 
 
 def _judge_role(argument: Argument, seen: _Seen) -> tuple[str, str]:
