@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tuner.device.encoding import encode
 from tuner.device.inputs import Prepared
-from tuner.device.verify.accuracy import Leeway
+from tuner.device.verify.accuracy import Leeway, draws_of
 from tuner.model.kernel import KernelSpec, Tolerance, Workload
 
 Array = NDArray[np.float64]
@@ -228,3 +228,31 @@ def test_without_a_baseline_what_one_may_be_off_by_is_allowed(
     before = made.error(add_up(product_terms(a, b)))
     made.error(a @ b, baseline=True)
     assert made.error(add_up(product_terms(a, b))) > before > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_factor_rounded_to_16_bits_costs_nothing(output_of: Outputs, seed: int) -> None:
+    x = keep_bits(np.random.default_rng(seed).standard_normal((2, 4096), np.float32), 7)
+    made = output_of(lambda h, y: y / (1 + h * h), *x, dtype="bfloat16")
+    factor = keep_bits(1 / (1 + x[0] * x[0]), 7)
+    assert made.roundings(factor * x[1]) == 0
+    # a second one costs something, as far as the outputs are not rounded alike
+    assert made.roundings(keep_bits(factor * np.float32(0.7), 7) * x[1] / np.float32(0.7)) > 0
+
+
+@pytest.mark.parametrize(("elements", "draws"), [(1, 16), (192, 16), (4096, 4), (2**20, 1)])
+def test_a_baseline_is_measured_on_several_draws_of_small_outputs(
+    make_spec: Callable[..., KernelSpec], elements: int, draws: int
+) -> None:
+    arrays = ("y", "bfloat16", ("T",), "output"), ("x", "bfloat16", ("T",), "input")
+    spec = make_spec(*arrays, tolerances={"y": Tolerance(measured=True)})
+    assert draws_of(spec, Workload.of({"T": elements})) == draws
+    assert draws_of(make_spec(*arrays), Workload.of({"T": elements})) == 1
+
+
+def test_large_inputs_of_a_small_output_are_drawn_once(
+    make_spec: Callable[..., KernelSpec],
+) -> None:
+    arrays = ("y", "float32", ("1",), "output"), ("x", "float32", ("T",), "input")
+    spec = make_spec(*arrays, tolerances={"y": Tolerance(measured=True)})
+    assert draws_of(spec, Workload.of({"T": 2**24})) == 1
