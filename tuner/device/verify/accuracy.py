@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tuner.device.encoding import FORMATS, Array, decode, encode, pieces
-from tuner.device.inputs import Prepared, generator
+from tuner.device.inputs import NORMAL, Prepared, generator
 from tuner.device.verify.outputs import Verdict, same_overflow
 from tuner.model.kernel import FLOAT_DTYPES, KernelSpec, Workload
 from tuner.model.trial import Accuracy
@@ -38,7 +38,7 @@ FLOOR = 64.0
 # precision are 3,700 roundings of float32 off, those of bfloat16 28,000, however deep the sum.
 FACTOR = 8.0
 # What a baseline may be off by, in roundings of float32 (or float64): a thousandth of a number, or
-# 64 roundings of the coarsest dtype that it has.
+# 64 roundings of the coarsest dtype that it has; less where zeros would pass for most elements.
 CAP = {"float64": 2.0**14, "float32": 2.0**14, "float16": 2.0**19, "bfloat16": 2.0**21}
 # Of so many elements of an output the baseline is measured, over several draws of its inputs where
 # one has fewer: the largest error of 192 elements in bf16 is 0 on one draw and 370 roundings on
@@ -139,12 +139,9 @@ class Leeway:
         prepared.scales = {name: scale_of(xp, *two, self.unit) for name, two in same.items()}
         held = (n for n, (values, _) in same.items() if is_copied(xp, values, self._floats[n]))
         prepared.copied = frozenset(held)
-
-    def zeros_pass(self, xp: Any, prepared: Prepared, name: str) -> bool:
-        """Tell whether zeros would pass for most elements that are not zero."""
-        assert prepared.reference is not None
-        lost, telling = self._count_lost(xp, prepared.reference[name], prepared.scales[name])
-        return 2 * lost >= telling
+        if prepared.kind == NORMAL:
+            for name, (values, _) in same.items():
+                prepared.limits[name] = self._limit_of(xp, values, prepared.scales[name])
 
     def judge(
         self, xp: Any, raw: Array, prepared: Prepared, name: str, dtype: str, *, baseline: bool
@@ -155,7 +152,8 @@ class Leeway:
         copied = name in prepared.copied
         found = measure(xp, raw, reference, scale, dtype, copied=copied)
         place = prepared.workload, prepared.kind, name
-        allowed = self._most if baseline else self._allowed(place)
+        most = self._most_of(prepared, name)
+        allowed = most if baseline else self._allowed(place, most)
         if copied and not baseline and place in self._copied:
             allowed = Accuracy()
         error = max(_share(found.block, allowed.block), _share(found.element, allowed.element))
@@ -176,21 +174,30 @@ class Leeway:
         """
         scale = scale_of(xp, exact, nearby, self.unit)
         found = measure(xp, encode(xp, own, dtype), exact, scale, dtype)
-        within = found.block <= self._most.block and found.element <= self._most.element
-        lost, telling = self._count_lost(xp, exact, scale)
-        return within and 2 * lost <= telling
+        limit = self._limit_of(xp, exact, scale)
+        return found.block <= limit and found.element <= limit * OF_AN_ELEMENT
 
-    def _count_lost(self, xp: Any, reference: Array, scale: Array) -> tuple[int, int]:
-        """Count the elements that rounding may hide, and all that are not zero."""
+    def _limit_of(self, xp: Any, reference: Array, scale: Array) -> float:
+        """Give what a baseline may be off by on which zeros fail for most elements; 0: nothing."""
         size = xp.abs(reference)
         telling = size > 0.0
-        return int((telling & (size <= scale * self._most.block)).sum()), int(telling.sum())
+        count, limit = int(telling.sum()), self._most.block
+        while count and 2 * int((telling & (size <= scale * limit)).sum()) >= count:
+            if limit <= FLOOR:
+                return 0.0
+            limit = max(FLOOR, limit / FACTOR)
+        return limit
+
+    def _most_of(self, prepared: Prepared, name: str) -> Accuracy:
+        limit = prepared.limits.get(name, self._most.block)
+        return Accuracy(limit, limit * OF_AN_ELEMENT)
 
     def explain(self, name: str, found: Accuracy, prepared: Prepared, *, baseline: bool) -> str:
         """Say how far off an output is in roundings, and what was allowed."""
         seen = self._seen.get((prepared.workload, prepared.kind, name))
         if baseline or seen is None:
-            return f"{found.block:.2g} roundings; a baseline may have {self._most.block:.2g}"
+            most = self._most_of(prepared, name)
+            return f"{found.block:.2g} roundings; a baseline may have {most.block:.2g}"
         return f"{found.block:.2g} roundings, where the baseline has {seen.block:.2g}"
 
     def tells(self, xp: Any, raw: Array, prepared: Prepared, name: str, dtype: str) -> bool:
@@ -198,13 +205,13 @@ class Leeway:
         verdict, _ = self.judge(xp, raw, prepared, name, dtype, baseline=False)
         return not verdict.passed
 
-    def _allowed(self, place: _Place) -> Accuracy:
+    def _allowed(self, place: _Place, most: Accuracy) -> Accuracy:
         seen = self._seen.get(place)
         if seen is None:
-            return self._most
+            return most
         return Accuracy(
-            min(max(FLOOR, FACTOR * seen.block), self._most.block),
-            min(max(FLOOR * OF_AN_ELEMENT, FACTOR * seen.element), self._most.element),
+            min(max(FLOOR, FACTOR * seen.block), most.block),
+            min(max(FLOOR * OF_AN_ELEMENT, FACTOR * seen.element), most.element),
         )
 
 

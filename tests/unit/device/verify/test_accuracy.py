@@ -256,3 +256,14 @@ def test_large_inputs_of_a_small_output_are_drawn_once(
     arrays = ("y", "float32", ("1",), "output"), ("x", "float32", ("T",), "input")
     spec = make_spec(*arrays, tolerances={"y": Tolerance(measured=True)})
     assert draws_of(spec, Workload.of({"T": 2**24})) == 1
+
+
+def test_what_a_baseline_may_be_off_by_lets_no_zeros_pass(output_of: Outputs) -> None:
+    x = keep_bits(np.random.default_rng(8).standard_normal((256, 64), np.float32), 7)
+    middles = output_of(lambda rows: (rows.min(-1) + rows.max(-1)) / 2, x, dtype="bfloat16")
+    right = (x.min(-1) + x.max(-1)) / 2
+    assert middles.error(right, baseline=True) < 0.01
+    assert middles.error(np.zeros_like(right), baseline=True) > 1
+    # nothing is left of these but rounding
+    lost = output_of(lambda y: np.sin(1e9 * y), x[0], dtype="bfloat16")
+    assert lost.prepared.limits == {"y": 0.0}
