@@ -273,8 +273,8 @@ class Prepared:
     twin: tuple[Prepared, Patch] | None = None  # slightly other inputs, and how they differ
     uses: int = 0
     told: str = ""  # what a verdict calls the kind, where that says too much
-    # Of outputs whose tolerance is measured: what a rounding is of each element, how many a baseline
-    # may be off by, 0 where zeros would pass, and which hold nothing that rounding changes.
+    # Of outputs whose tolerance is measured: what a rounding is of each element, how many of them
+    # a baseline may be off by, 0 where zeros would pass, and which hold nothing that is rounded.
     scales: Mapping[str, Array] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
     copied: frozenset[str] = frozenset()
