@@ -27,7 +27,7 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 42_950,
+    "core": 43_050,
     "runtime": 2_150,
     "export": 2_650,
     "engines": 3_350,

@@ -55,6 +55,12 @@ class Status(StrEnum):
     NOT_RECORDED = "not_recorded"  # no answer in the recording, or it needs what is not here
 
 
+# What no limit foretold.
+BROKEN = frozenset({Status.COMPILE, Status.LAUNCH, Status.INCORRECT, Status.TIMEOUT})
+# How a reason begins for which a config was not tried at all.
+LEFT_OUT = "left out: "
+
+
 @dataclass(frozen=True, slots=True)
 class Resources:
     """What the compiler reports for one kernel, per thread or per block.
