@@ -154,7 +154,8 @@ class ComparisonRounds:
     after the rounds, "" where nothing; it is empty where they are not verified again. `noise_us`
     is what the clock itself varies by. `alone_us` are the medians without neighbours, where
     `times_us` are costs between them. `raced_us` is what an earlier race said of each program,
-    None of those that did not run in it; only a recording has it.
+    None of those that did not run in it; only a recording has it. `unvaried` says that timed calls
+    met the same inputs all the time.
     """
 
     times_us: tuple[tuple[float, ...], ...]
@@ -164,6 +165,7 @@ class ComparisonRounds:
     noise_us: float = 0.0
     alone_us: tuple[float, ...] = ()
     raced_us: tuple[float | None, ...] = ()
+    unvaried: bool = False
 
 
 class Watcher(Protocol):

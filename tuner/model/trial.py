@@ -252,7 +252,8 @@ class Comparison:
     are named the rounds hold costs between these neighbours, and `alone_us` the times without.
     `production` names the peer that production calls today, "" where that is the baseline. Where a
     race before these rounds chose among the finalists, `raced_us` is what it says each takes.
-    `candidates` are those that there were, whose configs could have come so far.
+    `candidates` are those that there were, whose configs could have come so far. Where timed calls
+    were `unvaried`, they met the same inputs all the time.
     """
 
     workload: Workload
@@ -267,6 +268,7 @@ class Comparison:
     production: str = ""
     raced_us: tuple[Microseconds, ...] = ()
     candidates: tuple[str, ...] = ()
+    unvaried: bool = False
 
     def column(self, program: Variant | str | None) -> int:
         return (None, *self.finalists, *self.peers).index(program)
