@@ -155,6 +155,10 @@ class Patch:
 
     changes: tuple[Change, ...] = ()
 
+    def of(self, number: int) -> Change:
+        """Return what a variant has that number 0 has not."""
+        return self.changes[number - 1] if number else Change()
+
     @property
     def first(self) -> Change:
         """What a variant has that may come often; of no change, where there is none."""

@@ -266,12 +266,12 @@ class CudaWorker:
         graphs = [self._graph(launcher, policy, replays, None) for launcher in launchers]
         return self._keep(programs, policy, replays.buffers, launchers, graphs), True
 
-    def show(self, index: int, variant: int) -> bool | None:
-        """Hand over the last kept result of a program on one variant, and whether bits repeat."""
+    def show(self, index: int, variant: int) -> tuple[int, bool] | None:
+        """Hand over the kept result of a program on one variant; say which, and if bits repeat."""
         assert self._results is not None
         repeats = self._results.show(index, variant, self._mapped.base)
         self._mapped.push()
-        return repeats
+        return None if repeats is None else (variant, repeats)
 
     def isolated_us(self, programs: Sequence[Program], policy: TimingPolicy) -> list[float | None]:
         """Time those with programmatic dependent launch without it; the medians, in us."""
