@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.extensions.cpu.child import ByteRange, LaunchRecord
+from tuner.extensions.cpu.child import ByteRange, Kernel, LaunchRecord
 
 GUARD_BYTES = 256
 PATTERN = 0x5A
@@ -109,8 +110,12 @@ def _run(wanted: dict[str, Any]) -> dict[str, Any]:
         ctypes.addressof(zones),
         len(guards),
     )
-    entry = ctypes.CDLL(wanted["library"])[f"cuda_on_host_entry_{wanted['entry']}"]
-    codes = [entry(ctypes.byref(record)) for _ in range(wanted["times"])]
+    library = ctypes.CDLL(wanted["library"])
+    content = Path(wanted["library"]).read_bytes()
+    (name,) = set(re.findall(rb"\0(tune_[0-9a-f]{16}_%d)\0" % wanted["entry"], content))
+    kernel = Kernel.in_dll(library, name.decode())
+    given = ctypes.byref(record), ctypes.byref(kernel)
+    codes = [library.cuda_on_host_run(*given) for _ in range(wanted["times"])]
     buffers = [list(view) for view in views]
     return {"code": max(codes), "message": message.value.decode(), "buffers": buffers}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,20 +31,11 @@ class SharedMemory(HostMemory):
         self._descriptor: int | None = None
 
     def open(self, key: str, layout: Layout) -> Arena:
-        """Allocate, releasing what was open; all of it at once, for a lack would kill later."""
+        """Allocate, releasing what was open."""
         self.close()
         size = layout.total_bytes
-        available = available_bytes()
-        if available is not None and size > available:
-            raise MemoryError(
-                f"{size / 1e9:.3g} GB to share, of {available / 1e9:.3g} GB available"
-            )
-        self._descriptor = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._descriptor = memory_file("arena", size, [(0, size)])
         try:
-            os.posix_fallocate(self._descriptor, 0, size)
-            # Or a kernel could cut it off under the verifier.
-            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals)
             self.data = np.frombuffer(mmap.mmap(self._descriptor, size), np.uint8)
         except OSError as error:
             self.close()
@@ -60,6 +51,28 @@ class SharedMemory(HostMemory):
 
     def synchronize(self) -> None:
         """Nothing to do: NumPy has finished when it returns."""
+
+
+def memory_file(name: str, size: int, pieces: Iterable[tuple[int, int]]) -> int:
+    """Make a file without a place in any folder, with memory for these pieces; return a descriptor.
+
+    All of it is allocated at once, for a lack would kill later. Raises `MemoryError`.
+    """
+    pieces = list(pieces)
+    wanted, available = sum(end - start for start, end in pieces), available_bytes()
+    if available is not None and wanted > available:
+        raise MemoryError(f"{wanted / 1e9:.3g} GB to share, of {available / 1e9:.3g} GB available")
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, size)
+        for start, end in pieces:
+            os.posix_fallocate(descriptor, start, end - start)
+        # Or a kernel could cut it off under whoever maps it.
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    except OSError as error:
+        os.close(descriptor)
+        raise MemoryError(f"{wanted / 1e9:.3g} GB to share: {error}") from error
+    return descriptor
 
 
 def available_bytes(

@@ -1,8 +1,8 @@
 """The child process that loads and launches a stranger's library, and its commands.
 
 It is forked, then confined. Whatever happens here, its server takes nothing from it but answers of
-one form, and judges them by its own clock: code that was loaded can write into every byte of this
-process.
+one form, and judges them by its own clock: code that was loaded can read and write every byte of
+this process, which is forked from one that knows no inputs, no variant of them and no verdict.
 """
 
 from __future__ import annotations
@@ -42,34 +42,28 @@ class LaunchEnd(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AttachRequest:
-    """Map the memory; two descriptors come along, the second one for reading only.
+    """Take the memory; two descriptors come along: what kernels write, and what they only read.
 
-    `parameters` lists the kernel's: an offset into the memory, or a scalar's bytes in hex. A run
-    finds `outputs` spoiled and `restored` as they were renewed. In the kernel's process `readable`
-    are pages that it cannot write and `closed` pages that it cannot touch. `compared` are the
-    ranges whose bits no run may leave otherwise than the one before, `zeroed` those that are zero
-    before a program's first run, and that it has to leave so.
+    Both files are `total_bytes` long. A child maps the pages `written` of the one and `readable` of
+    the other, and can touch nothing else there. `parameters` lists the kernel's: an offset into the
+    memory, or a scalar's bytes in hex.
     """
 
     total_bytes: int
     parameters: Sequence[int | str]
     guards: Sequence[Sequence[int]]
-    outputs: Sequence[Sequence[int]]
-    restored: Sequence[Sequence[int]]
+    written: Sequence[Sequence[int]]
     readable: Sequence[Sequence[int]]
-    closed: Sequence[Sequence[int]]
-    compared: Sequence[Sequence[int]]
-    zeroed: Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class DetachRequest:
-    """Unmap the memory and end every child."""
+    """Let go of the memory and end every child."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchCall:
-    """One launch: the library's function, grid, block, cluster, shared memory, parameters.
+    """One launch: its kernel's name in the library, grid, block, cluster, shared memory, arguments.
 
     `arguments` are places in `AttachRequest.parameters`; `named` says that they are the launch's
     own. After them come `maps`: each an offset into the memory and the `TensorMap` of
@@ -97,28 +91,12 @@ class LoadRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class RenewRequest:
-    """Take what the memory holds now for what it has to hold before each run.
-
-    At `offsets` it has one of two variants, whose bytes come in hex.
-    """
-
-    offsets: Sequence[int]
-    variants: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
 class RunRequest:
-    """Run a loaded program; `fill` is the byte that its outputs hold before.
-
-    `variant` chooses what the inputs hold where they vary.
-    """
+    """Run a loaded program on what the memory holds."""
 
     program: int
     order: int
     timeout_s: float
-    fill: int
-    variant: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +108,7 @@ class UnloadRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunAnswer:
-    """How a run, or a load, ended: the server's time for it, a checksum of the compared ranges.
+    """How a run, or a load, ended, and the server's times for it: until the answer, and computing.
 
     `log` is what the child wrote to its output and error streams until its end; `killed` says that
     SIGKILL ended it, and not by us.
@@ -139,25 +117,26 @@ class RunAnswer:
     code: int
     message: str = ""
     wall_us: float = 0.0
-    digest: int = 0
+    computing_us: float = 0.0
     log: str = ""
     killed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ServerHello:
-    """What holds in the children, what a command to one takes, and how much that varies.
+    """What holds in the children, what an empty command takes, and how much that varies.
 
     `fault` says why no child can be started, where none can.
     """
 
     limits: Sequence[str]
     handshake_us: float = 0.0
+    computing_us: float = 0.0
     noise_us: float = 0.0
     fault: str = ""
 
 
-Request = AttachRequest | DetachRequest | LoadRequest | RenewRequest | RunRequest | UnloadRequest
+Request = AttachRequest | DetachRequest | LoadRequest | RunRequest | UnloadRequest
 _REQUESTS: dict[str, type[Request]] = {kind.__name__: kind for kind in get_args(Request)}
 
 
@@ -193,6 +172,16 @@ class LaunchRecord(ctypes.Structure):
     )
 
 
+class Kernel(ctypes.Structure):
+    """What a library says of a kernel: how to call it, and with how many parameters."""
+
+    # As `Kernel` in headers/on_host/launch.h.
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("function", "thread", "sizes")),
+        ("count", ctypes.c_uint),
+    )
+
+
 class ByteRange(ctypes.Structure):
     """Memory that a kernel may not touch: it lies around the arrays."""
 
@@ -202,16 +191,15 @@ class ByteRange(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a child does: load a library and launch its functions on memory mapped at `base`.
+    """What a child does: load a library and launch its functions on the memory of two files.
 
-    `reading` is a descriptor of that memory that allows no writing.
+    The descriptor of what is only read allows no writing.
     """
 
     library: int
     load: LoadRequest
     attach: AttachRequest
-    base: int
-    reading: int
+    files: tuple[int, int]
 
 
 def live(
@@ -230,8 +218,7 @@ def live(
     """
     status = 1
     try:
-        if work is not None:
-            _protect(work)
+        base = 0 if work is None else _map(work)
         _keep_only(log, {channel} if work is None else {channel, work.library})
         end_with_parent(server)
         in_force = confine_kernel(readable, separated=separated)
@@ -239,8 +226,8 @@ def live(
         program = None
         if work is not None:
             try:
-                program = _LoadedLibrary(work)
-            except (OSError, AttributeError) as error:
+                program = _LoadedLibrary(work, base)
+            except (OSError, AttributeError, ValueError) as error:
                 message = f"the compiled kernel cannot be loaded: {error}"
                 _answer(channel, token, LaunchEnd.REFUSED, message)
                 os._exit(0)
@@ -256,29 +243,35 @@ def live(
         os._exit(status)
 
 
-_PROT_NONE, _PROT_READ = 0, 1
+_PROT_NONE, _PROT_READ, _PROT_WRITE = 0, 1, 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 1, 2, 0x10, 0x20
 
 
-def _protect(work: Work) -> None:
-    """Map the inputs for reading only and close what lies between arrays, for good.
+def _map(work: Work) -> int:
+    """Map the arrays, among closed pages; return where the memory begins.
 
-    The descriptor that is mapped anew allows no writing, so that the process cannot undo it.
+    Each file has holes where it has no arrays: a mapping that is grown finds nothing of others.
+    What was opened for reading only this process cannot map otherwise.
     """
-    ranges = [(each, _PROT_READ, _MAP_SHARED, work.reading) for each in work.attach.readable]
-    nothing = _MAP_PRIVATE | _MAP_ANONYMOUS
-    ranges += [(each, _PROT_NONE, nothing, -1) for each in work.attach.closed]
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (
         *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int),
         ctypes.c_long,
     )
-    for (start, end), protection, flags, descriptor in ranges:
-        place, offset = work.base + start, start if descriptor >= 0 else 0
-        found = libc.mmap(place, end - start, protection, flags | _MAP_FIXED, descriptor, offset)
-        if found != place:
-            raise OSError(ctypes.get_errno(), "the kernel's inputs cannot be protected")
+    nowhere = _MAP_PRIVATE | _MAP_ANONYMOUS
+    base = libc.mmap(None, work.attach.total_bytes, _PROT_NONE, nowhere, -1, 0)
+    found = [base != ctypes.c_void_p(-1).value]
+    for pages, file, protection in (
+        (work.attach.written, work.files[0], _PROT_READ | _PROT_WRITE),
+        (work.attach.readable, work.files[1], _PROT_READ),
+    ):
+        for start, end in pages if all(found) else ():
+            place, flags = base + start, _MAP_SHARED | _MAP_FIXED
+            found.append(libc.mmap(place, end - start, protection, flags, file, start) == place)
+    if not all(found):
+        raise OSError(ctypes.get_errno(), "the kernel's arrays cannot be mapped")
+    return int(base)
 
 
 def _keep_only(log: int, kept: set[int]) -> None:
@@ -301,7 +294,7 @@ def _answer(channel: int, token: bytes, code: int, message: str) -> None:
 class _LoadedLibrary:
     """A library in this process and the records that its functions are launched with."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, base: int) -> None:
         # Its constructors run here, which is candidates' code already.
         library = ctypes.CDLL(f"/proc/self/fd/{work.library}")
         libc = ctypes.CDLL(None)
@@ -309,25 +302,26 @@ class _LoadedLibrary:
         if hasattr(libc, "on_exit"):
             libc.on_exit(libc._exit, None)
         self._message = ctypes.create_string_buffer(MESSAGE_BYTES)
-        self._base = work.base
+        self._base = base
         self._values: list[Any] = [
-            ctypes.c_void_p(work.base + item) if isinstance(item, int) else _scalar(item)
+            ctypes.c_void_p(base + item) if isinstance(item, int) else _scalar(item)
             for item in work.attach.parameters
         ]
         # What records point to.
         self._kept: list[object] = []
-        guards = [ByteRange(work.base + start, end - start) for start, end in work.attach.guards]
+        guards = [ByteRange(base + start, end - start) for start, end in work.attach.guards]
         self._guards = (ByteRange * len(guards))(*guards)
+        self._run = library["cuda_on_host_run"]
         self._launches = [
-            (library[call.function], self._record(call, work.load.launch_timeout_s))
+            (Kernel.in_dll(library, call.function), self._record(call, work.load.launch_timeout_s))
             for call in work.load.calls
         ]
         self._calls = work.load.calls
 
     def run(self, order: int) -> tuple[int, str]:
-        for number, (function, record) in enumerate(self._launches):
+        for number, (kernel, record) in enumerate(self._launches):
             record.order = order
-            code = function(ctypes.byref(record))
+            code = self._run(ctypes.byref(record), ctypes.byref(kernel))
             if code != LaunchEnd.DONE:
                 # A parameter's number means little where every launch has parameters of its own.
                 where = f", in launch {number + 1}" if self._calls[number].named else ""

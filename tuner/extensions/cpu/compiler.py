@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import threading
 import time
@@ -25,10 +26,12 @@ from tuner.compiler.command import (
 )
 from tuner.compiler.includes import UNIT_NAME, include_digest, refused_include
 from tuner.extensions.cpu.host_source import (
+    HEADERS,
     LAUNCH_UNIT,
     PTX_REMEDY,
     REMEDY,
     NotOnHostError,
+    entries,
     has_assembly,
     refusal,
     to_host,
@@ -208,7 +211,6 @@ class _Gxx(CompilerCommand):
         return tuple(Path(line.strip()).resolve() for line in lines if line.startswith(" "))
 
 
-HEADERS = Path(__file__).with_name("headers").resolve()
 RUNTIME_TIMEOUT_S = 60.0
 
 
@@ -272,19 +274,20 @@ class HostCompiler:
         if stored is not None:
             return stored
         try:
-            library = self._build(request, started + self._timeout_s)
-            entries = {name: entry_name(index) for index, name in enumerate(request.kernels)}
+            drawn = f"tune_{secrets.token_hex(8)}"
+            library = self._build(request, drawn, started + self._timeout_s)
+            lowered = {one: f"{drawn}_{index}" for index, one in enumerate(request.kernels)}
             # How many registers a GPU would give the kernel nobody here knows.
             resources = {name: Resources(registers=None) for name in request.kernels}
             seconds = time.perf_counter() - started
-            result, lasting = CompileResult(library, entries, resources, seconds=seconds), True
+            result, lasting = CompileResult(library, lowered, resources, seconds=seconds), True
         except (ToolError, NotOnHostError) as error:
             result, lasting = self._report_failure(error, request, time.perf_counter() - started)
         if self._cache and lasting:
             self._cache.put(key, result)
         return result
 
-    def _build(self, request: CompileRequest, deadline: float) -> bytes:
+    def _build(self, request: CompileRequest, drawn: str, deadline: float) -> bytes:
         with scratch_folder() as folder:
             (folder / UNIT_NAME).write_text(request.source, encoding="utf-8")
             # As a system folder, so that the rewriting leaves our own headers alone.
@@ -296,15 +299,8 @@ class HostCompiler:
             allowed = (*map(Path, request.include_dirs), folder, HEADERS, *self._gxx.include_dirs)
             if refused := refusal(text, folder, allowed):
                 raise NotOnHostError(refused)
-            lines = [f'\n# 1 "{LAUNCH_UNIT}"']
-            for index, kernel in enumerate(request.kernels):
-                lines.append(
-                    f'extern "C" __attribute__((visibility("default"))) int {entry_name(index)}'
-                    "(const ::cuda_on_host::Launch* launch) "
-                    f"{{ return ::cuda_on_host::launch(launch, &{kernel}); }}"
-                )
-            entries = "\n".join([*lines, ""])
-            (folder / "unit.ii").write_text(to_host(text) + entries, "utf-8")
+            unit = to_host(text) + entries(drawn, request.kernels)
+            (folder / "unit.ii").write_text(unit, "utf-8")
             (folder / "runtime.o").write_bytes(self._runtime_object(request, deadline))
             code = ["-w", _standard(request), *_CODE, "-O1"]
             code += [option for name in self._sanitizers for option in _SANITIZING[name]]
@@ -358,11 +354,6 @@ class HostCompiler:
         if self._cache:
             self._cache.put(key, CompileResult(built))
         return built
-
-
-def entry_name(index: int) -> str:
-    """Name the function that launches the request's kernel of this index."""
-    return f"cuda_on_host_entry_{index}"
 
 
 def preload(sanitizers: tuple[str, ...]) -> dict[str, str]:

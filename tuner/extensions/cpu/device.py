@@ -140,6 +140,7 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
             worker = self._renewed_beside_others(program)
             for one in (*_some_orders(CHECK_CALLS), order):
                 worker.run(program, one, fill_byte(nan=nan))
+            worker.show()
         return ""
 
     def time(
@@ -172,6 +173,7 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
             worker = self._renewed_beside_others(program)
             for order in (*_some_orders(RERUN_CALLS), draw_order()):
                 worker.run(program, order, fill_byte())
+            worker.show()
 
     def compare(
         self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge | None
@@ -254,9 +256,11 @@ class _Calls:
         """Run the program once and return microseconds."""
         (variant,) = self._patch.draw()
         time_us, digest = worker.run(program, draw_order(), fill_byte(), variant)
-        self.repeats &= self._digests.setdefault(variant, digest) == digest
         # After every call, or the pause would tell which is the last.
-        self._left[variant] = worker.take()
+        taken = worker.take()
+        if self.repeats:  # what did not repeat stays, to be judged
+            self._left[variant] = taken
+            self.repeats = self._digests.setdefault(variant, digest) == digest
         return time_us
 
     def let_judge(

@@ -133,6 +133,7 @@ def _parse_declaration(text: str, position: int) -> tuple[int, list[re.Match[str
     return None
 
 
+HEADERS = Path(__file__).with_name("headers").resolve()
 LAUNCH_UNIT = "launch"
 REMEDY = (
     "the `host` device can't run this: provide a substitute under `#ifdef __CUDA_ON_HOST__`, or "
@@ -161,6 +162,16 @@ def to_host(preprocessed: str) -> str:
         _rewrite_text(text, file, line) if file else text
         for text, file, line in _parts(preprocessed)
     )
+
+
+def entries(drawn: str, kernels: Sequence[str]) -> str:
+    """Write what a unit ends with: by what the kernels are launched, under names that begin so."""
+    harness = (HEADERS / "on_host/entries.h").read_text(encoding="utf-8")
+    lines = [f'\n# 1 "entries.h"\n{harness.replace("harness", drawn)}\n# 1 "{LAUNCH_UNIT}"']
+    for index, kernel in enumerate(kernels):
+        exported = f'extern "C" __attribute__((visibility("default"))) ::{drawn}::Kernel'
+        lines.append(f"{exported} {drawn}_{index} = ::{drawn}::kernel(&{kernel});")
+    return "\n".join([*lines, ""])
 
 
 def has_assembly(preprocessed: str) -> bool:
@@ -300,6 +311,8 @@ _TELLING = re.compile(
     r"|\bdl(?:v?sym|m?open|addr1?|info|_iterate_phdr)\b"
 )
 _UNWATCHED = re.compile(r"no_(?:sanitize\w*|address_safety_analysis_*\b)")
+# What the runtime is called, and what sources are rewritten with.
+_HARNESS = re.compile(r"cuda_on_host|\bon_host_(?:shape|held|met)_")
 _PRAGMA = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+GCC[ \t]+(\w+)", re.M)
 _PRAGMAS = frozenset(
     ("diagnostic", "unroll", "ivdep", "push_options", "pop_options", "optimize", "visibility")
@@ -355,14 +368,19 @@ def _bad_names(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _telling_names(text: str) -> Iterator[tuple[int, str]]:
-    """Find what would tell a kernel that a sanitizer watches it, or keep the sanitizer out."""
+    """Find what would tell a kernel that a sanitizer watches it, or keep the sanitizer out.
+
+    The runtime's own names nobody else has a use for, but to declare or to specialize them.
+    """
     for match in _TELLING.finditer(text):
         yield match.start(), f"`{match[0]}` is not allowed: it can tell sanitizers"
     markers = list(MARKER.finditer(text))
-    for match in _UNWATCHED.finditer(text):
+    for match in chain(_UNWATCHED.finditer(text), _HARNESS.finditer(text)):
+        file = markers[bisect(markers, match.start(), key=re.Match.start) - 1][2]
+        if match.re is _HARNESS and not file.startswith(f"{HEADERS}/"):
+            yield match.start(), f"`{match[0]}` is not allowed: it is the runtime's own name"
         # A source can claim to be a system header, but not with an absolute path.
-        inside = markers[bisect(markers, match.start(), key=re.Match.start) - 1]
-        if not inside[2].startswith("/") and _is_word(text, match.start()):
+        elif match.re is _UNWATCHED and file[:1] != "/" and _is_word(text, match.start()):
             yield match.start(), f"`{match[0]}` is not allowed: sanitizers watch all of it"
 
 

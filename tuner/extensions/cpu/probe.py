@@ -121,6 +121,7 @@ class Probe:
         self._worker.renew(UNCHANGED)
         try:
             self._worker.run(program, 0, _GUARD)
+            self._worker.show()
         except HostRunError as error:
             raise self._beyond(error, program) or error from error
         finally:

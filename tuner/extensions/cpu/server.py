@@ -1,22 +1,21 @@
 """The server of the `host` device: forks a confined child for every program and times its runs.
 
 It runs no candidate's code, has an empty environment and one thread, and imports no NumPy, which
-starts more. It ends with its parent, and its children with it.
+starts more. It never maps what kernels work on, nor is told what that holds: a child has a copy of
+all that is known here. It ends with its parent, and its children with it.
 """
 
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import select
 import signal
 import socket
 import time
-import zlib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from tuner.extensions.cpu.child import (
     ANSWER,
@@ -27,7 +26,6 @@ from tuner.extensions.cpu.child import (
     DetachRequest,
     LaunchEnd,
     LoadRequest,
-    RenewRequest,
     Request,
     RunAnswer,
     RunRequest,
@@ -72,20 +70,15 @@ def serve(descriptor: str, *readable: str) -> None:
 
 
 class _Server:
-    """Hold the verifier's memory and one child for each loaded program."""
+    """Hold the descriptors of the memory and one child for each loaded program."""
 
     def __init__(self, parent: socket.socket, readable: tuple[str, ...]) -> None:
         self._parent, self._readable = parent, readable
         self._separated = confinement.separate()
         confinement.adopt_orphans()
-        self._memory: mmap.mmap | None = None
-        self._reading = -1
         self._attach: AttachRequest | None = None
-        self._renewed: list[bytes] = []
-        self._variants: list[list[tuple[int, int]]] = [[], []]  # places and bytes
+        self._files: tuple[int, ...] = ()
         self._children: dict[int, _ForkedChild] = {}
-        # The program that ran last.
-        self._last: int | None = None
 
     def hello(self) -> ServerHello:
         """Learn from a child without a program what is limited, and how long a command takes."""
@@ -111,97 +104,61 @@ class _Server:
     def _introduce_child(self) -> tuple[ServerHello, bool]:
         """Ask one child without a program; say also whether SIGKILL ended it."""
         child = self._fork(None)
-        times_us: list[float] = []
+        answers: list[RunAnswer] = []
         try:
-            ran = child.command(0, _START_S)
+            ran = child.run(0, _START_S)
             limits = ran.message
             enough_s = time.perf_counter() + _HANDSHAKES_S
-            while ran.code == LaunchEnd.DONE and len(times_us) < _HANDSHAKES:
-                if times_us and time.perf_counter() > enough_s:
+            while ran.code == LaunchEnd.DONE and len(answers) < _HANDSHAKES:
+                if answers and time.perf_counter() > enough_s:
                     break
-                ran = child.command(0, _START_S) if child.pause() else _fault_answer(child)
-                times_us.append(ran.wall_us)
+                ran = child.run(0, _START_S)
+                answers.append(ran)
         finally:
             child.end()
         if ran.code != LaunchEnd.DONE:
             return ServerHello([], fault=f"{ran.message} {child.log}".strip()), ran.killed
-        times_us.sort()
+        times_us = sorted(one.wall_us for one in answers)
         low, middle, high = (times_us[len(times_us) * part // 20] for part in (1, 10, 19))
-        return ServerHello(limits.split(", ") if limits else [], middle, high - low), False
+        computing_us = sorted(one.computing_us for one in answers)[len(answers) // 2]
+        limited = limits.split(", ") if limits else []
+        return ServerHello(limited, middle, computing_us, high - low), False
 
     def _serve(self, request: Request, descriptors: Sequence[int]) -> RunAnswer:
         match request:
             case AttachRequest():
-                self._unmap()
-                writing, reading = descriptors
-                self._memory = mmap.mmap(writing, request.total_bytes)
-                self._reading = os.dup(reading)
+                self._let_go()
+                self._files = tuple(map(os.dup, descriptors))
                 self._attach = request
             case DetachRequest():
-                self._unmap()
-            case RenewRequest():
-                assert self._attach is not None
-                assert self._memory is not None
-                self._last = None
-                self._renewed = [self._memory[start:end] for start, end in self._attach.restored]
-                self._variants = [
-                    list(zip(request.offsets, bytes.fromhex(variant), strict=True))
-                    for variant in request.variants
-                ]
+                self._let_go()
             case LoadRequest(program=program):
                 self._end(program)
                 assert self._attach is not None
-                work = Work(descriptors[0], request, self._attach, self._base, self._reading)
+                written, read = self._files
+                work = Work(descriptors[0], request, self._attach, (written, read))
                 self._children[program] = self._fork(work)
-                return self._command_child(program, 0, request.timeout_s)
+                return self._run(program, 0, request.timeout_s)
             case RunRequest(program=program):
-                # Every run finds the same memory: nothing of the one before is left, nor zeros
-                # that another program may not have left.
-                assert self._attach is not None
-                assert self._memory is not None
-                for start, end in self._attach.outputs:
-                    ctypes.memset(self._base + start, request.fill, end - start)
-                restored = zip(self._attach.restored, self._renewed, strict=False)
-                for (start, end), content in restored:
-                    self._memory[start:end] = content
-                for offset, value in self._variants[request.variant]:
-                    self._memory[offset] = value
-                for start, end in self._attach.zeroed if program != self._last else ():
-                    ctypes.memset(self._base + start, 0, end - start)
-                self._last = program
-                return self._command_child(program, request.order, request.timeout_s)
+                return self._run(program, request.order, request.timeout_s)
             case UnloadRequest():
                 self._end(request.program)
         return RunAnswer(LaunchEnd.DONE)
 
-    def _unmap(self) -> None:
+    def _let_go(self) -> None:
         self.end_all()
-        if self._memory is not None:
-            self._memory.close()
-            os.close(self._reading)
-        self._memory = self._attach = None
-        self._renewed, self._variants = [], [[], []]
+        for file in self._files:
+            os.close(file)
+        self._files, self._attach = (), None
 
-    def _command_child(self, program: int, order: int, timeout_s: float) -> RunAnswer:
+    def _run(self, program: int, order: int, timeout_s: float) -> RunAnswer:
         """Let a child go on; one that does not answer as it should is ended."""
         child = self._children[program]
-        ran = child.command(order, timeout_s)
+        ran = child.run(order, timeout_s)
         if ran.code == LaunchEnd.DONE:
-            if child.pause():
-                return RunAnswer(ran.code, ran.message, ran.wall_us, self._digest())
-            ran = _fault_answer(child)
+            return ran
         self._end(program)
-        return RunAnswer(ran.code, ran.message, log=child.log, killed=ran.killed)
-
-    def _digest(self) -> int:
-        assert self._attach is not None
-        assert self._memory is not None
-        digest = 0
-        with memoryview(self._memory) as whole:
-            for start, end in self._attach.compared:
-                with whole[start:end] as piece:
-                    digest = zlib.crc32(piece, digest)
-        return digest
+        return replace(ran, log=child.log)
 
     def _fork(self, work: Work | None) -> _ForkedChild:
         return _ForkedChild(work, self._readable, self._separated, self._parent)
@@ -211,16 +168,6 @@ class _Server:
         if child is not None:
             child.end()
             confinement.end_strays({other.pid for other in self._children.values()})
-
-    @property
-    def _base(self) -> int:
-        assert self._memory is not None
-        return ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-
-
-def _fault_answer(child: _ForkedChild) -> RunAnswer:
-    message = "the kernel ended its process after its answer"
-    return RunAnswer(LaunchEnd.FAULT, message, killed=child.killed)
 
 
 class _ParentGoneError(Exception):
@@ -242,6 +189,7 @@ class _ForkedChild:
         os.set_blocking(self._log_end, False)
         self._log = b""
         self._status: int | None = None
+        self._computed_s = 0.0
         server = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
@@ -258,7 +206,24 @@ class _ForkedChild:
         """Whether SIGKILL ended it, as far as that was seen."""
         return self._status == signal.SIGKILL
 
-    def command(self, order: int, timeout_s: float) -> RunAnswer:
+    def run(self, order: int, timeout_s: float) -> RunAnswer:
+        """Let it answer one command, then stop it.
+
+        What it computes after its answer and before it stands still counts as well: one that
+        answers before its work has gained nothing.
+        """
+        ran = self._command(order, timeout_s)
+        if ran.code != LaunchEnd.DONE:
+            return ran
+        if not self._pause():
+            message = "the kernel ended its process after its answer"
+            return RunAnswer(LaunchEnd.FAULT, message, killed=self.killed)
+        # The clock of a process's time on all cores (clock_getcpuclockid(3)).
+        computed_s, before_s = time.clock_gettime(~self.pid << 3 | 2), self._computed_s
+        self._computed_s = computed_s
+        return replace(ran, computing_us=(computed_s - before_s) * 1e6)
+
+    def _command(self, order: int, timeout_s: float) -> RunAnswer:
         """Tell it to go on, and time it until it answers."""
         token = os.urandom(TOKEN_BYTES)
         with suppress(ProcessLookupError):
@@ -277,7 +242,7 @@ class _ForkedChild:
             return RunAnswer(LaunchEnd.FAULT, message, killed=self.killed)
         return _parse_answer(content, token, wall_us)
 
-    def pause(self) -> bool:
+    def _pause(self) -> bool:
         """Stop it, and return when it has; False where it has ended instead."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGSTOP)

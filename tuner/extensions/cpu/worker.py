@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import platform
 import struct
@@ -11,18 +10,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
 from tuner.device.base import Program
-from tuner.device.layout import SCALARS, UNCHANGED, Arena, Layout, Patch, Slot
+from tuner.device.layout import SCALARS, Arena, Layout, Patch
 from tuner.extensions.cpu.child import (
     AttachRequest,
     DetachRequest,
     LaunchCall,
     LaunchEnd,
     LoadRequest,
-    RenewRequest,
     Request,
     RunAnswer,
     RunRequest,
@@ -30,6 +27,7 @@ from tuner.extensions.cpu.child import (
     UnloadRequest,
     encode_request,
 )
+from tuner.extensions.cpu.memory import KernelMemory
 from tuner.model.errors import TunerError, WorkerError
 from tuner.model.kernel import Launch
 from tuner.model.tensor_maps import TensorMap
@@ -77,6 +75,10 @@ class HostWorker(ChildProcess):
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.launch_timeout_s = launch_timeout_s
+        self._memory: KernelMemory | None = None
+        self._layout: Layout | None = None
+        self._loaded: dict[_Key, int] = {}
+        self._count = 0
         libraries = os.environ.get("LD_LIBRARY_PATH", "")  # Python itself may need it
         outside = {"LD_LIBRARY_PATH": libraries} if libraries else {}
         outside |= environment or {}
@@ -102,39 +104,33 @@ class HostWorker(ChildProcess):
             self.kill()
             raise
         self.limits = tuple(hello.limits)
-        self._handshake_us, self.noise_us = hello.handshake_us, hello.noise_us
-        self._memory: mmap.mmap | None = None
-        self._layout: Layout | None = None
-        self._written: list[slice] = []
-        self._patch = UNCHANGED
-        self._loaded: dict[_Key, int] = {}
-        self._count = 0
+        self._idle, self.noise_us = hello, hello.noise_us
 
     def attach(self, arena: Arena, compared: frozenset[str] = frozenset()) -> None:
         """Map the verifier's memory for one workload and end the programs of the previous one.
 
         Its layout is one by pages, for programs cannot reach what lies between arrays.
         """
-        assert arena.host_name is not None
         self._forget()
-        descriptors = []
+        descriptors: tuple[int, ...] = ()
         try:
-            for access in (os.O_RDWR, os.O_RDONLY):
-                descriptors.append(os.open(arena.host_name, access | os.O_CLOEXEC))
-            self._memory = mmap.mmap(descriptors[0], arena.layout.total_bytes)
-            self._ask(_attach(arena.layout, compared), GRACE_S, *descriptors)
+            self._memory = KernelMemory(arena, compared)
+            descriptors = self._memory.open()
+            self._ask(_attach(arena.layout, self._memory), GRACE_S, *descriptors)
         except FileNotFoundError as error:
             raise WorkerError("the process that verifies results ended") from error
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
         self._layout = arena.layout
-        written = arena.layout.with_role("output", "scratch", "inout")
-        self._written = [slice(*arena.layout.pages(slot)) for slot in written]
 
     def detach(self) -> None:
         self._forget()
         self._ask(DetachRequest(), GRACE_S)
+
+    def kill(self) -> None:
+        super().kill()
+        self._forget()
 
     def _forget(self) -> None:
         self._loaded.clear()
@@ -144,36 +140,41 @@ class HostWorker(ChildProcess):
 
     def take(self) -> list[bytes]:
         """Copy all that a program can write, out of the reach of others."""
-        assert self._memory is not None
-        return [self._memory[pages] for pages in self._written]
+        return self._mapped.take()
+
+    def show(self) -> None:
+        """Let the verifier see what the last run left."""
+        self._mapped.show()
 
     def put(self, taken: Sequence[bytes], variant: int) -> None:
-        """Put back what was taken, and this variant of the inputs, to be judged."""
-        assert self._memory is not None
-        for offset, value in zip(self._patch.offsets, self._patch.values[variant], strict=True):
-            self._memory[offset] = value
-        for pages, content in zip(self._written, taken, strict=True):
-            self._memory[pages] = content
+        """Let the verifier see what was taken, and this variant of the inputs."""
+        self._mapped.put(taken, variant)
 
     def renew(self, patch: Patch) -> None:
-        """Take what the memory holds for what runs find there, but for outputs and the patch."""
-        self._patch = patch
-        values = [value.hex() for value in patch.values]
-        self._ask(RenewRequest(list(patch.offsets), values), GRACE_S)
+        """Take what the arena holds for what runs find there, but for outputs and the patch."""
+        self._mapped.renew(patch)
 
     def run(self, program: Program, order: int, fill: int, variant: int = 0) -> tuple[float, int]:
-        """Run the program; return microseconds and a checksum of the compared outputs.
+        """Run the program; return microseconds and a checksum of what may not differ.
 
         The time is the server's, not the word of the process that the program runs in, less what
-        an empty command takes; it is never below what that varies by. Outputs and scratch hold
-        the byte `fill` before, and the inputs are this variant of the patch.
+        an empty command takes; it is never below what that varies by, nor what it computed for.
+        Outputs and scratch hold the byte `fill` before, and the inputs are this variant of the
+        patch.
         """
         number = self._load(program)
         timeout_s = self.launch_timeout_s * len(program.launches) + _LATE_S
-        request = RunRequest(number, order, timeout_s, fill, variant)
-        ran = self._ask(request, timeout_s + GRACE_S)
+        self._mapped.prepare(number, fill, variant)
+        ran = self._ask(RunRequest(number, order, timeout_s), timeout_s + GRACE_S)
         self._check(program, ran)
-        return max(ran.wall_us - self._handshake_us, self.noise_us), ran.digest
+        wall_us = ran.wall_us - self._idle.handshake_us
+        computing_us = ran.computing_us - self._idle.computing_us
+        return max(wall_us, computing_us, self.noise_us), self._mapped.digest()
+
+    @property
+    def _mapped(self) -> KernelMemory:
+        assert self._memory is not None
+        return self._memory
 
     def keep_only(self, *programs: Program) -> None:
         """End the processes of all other programs: they would take part in what is timed."""
@@ -248,28 +249,14 @@ def _key(program: Program) -> _Key:
     return program.cubin, program.launches, tuple(sorted(program.lowered.items()))
 
 
-def _attach(layout: Layout, compared: frozenset[str]) -> AttachRequest:
-    def ranges(slots: Iterable[Slot]) -> list[tuple[int, int]]:
-        return [(slot.offset, slot.offset + slot.size_bytes) for slot in slots]
-
-    pages = [layout.pages(slot) for slot in layout.slots]
-    edges = [0, *chain.from_iterable(pages), layout.total_bytes]
+def _attach(layout: Layout, memory: KernelMemory) -> AttachRequest:
     offsets = {slot.name: slot.offset for slot in layout.slots}
     parameters = [
         offsets[item] if isinstance(item, str) else bytes(SCALARS[item[0]](item[1])).hex()
         for item in layout.order
     ]
-    return AttachRequest(
-        total_bytes=layout.total_bytes,
-        parameters=parameters,
-        guards=layout.guards,
-        outputs=ranges(layout.spoiled),
-        restored=ranges(layout.with_role("inout")),
-        readable=[layout.pages(slot) for slot in layout.with_role("input")],
-        closed=[(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True)],
-        compared=ranges(one for one in layout.with_role("output") if one.name in compared),
-        zeroed=ranges(layout.zeroed),
-    )
+    places = (layout.guards, memory.written, memory.readable)
+    return AttachRequest(layout.total_bytes, parameters, *places)
 
 
 # As `TensorMap` in headers/on_host/asynchronous.h, where the innermost dimension is the first.

@@ -83,6 +83,8 @@ class FakeWorker:
 
     def renew(self, patch: Patch) -> None: ...
 
+    def show(self) -> None: ...
+
     def run(self, program: Program, order: int, fill: int) -> tuple[float, int]:
         self._workers.note("run")
         return 1.0, 0

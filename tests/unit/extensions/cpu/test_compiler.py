@@ -136,7 +136,7 @@ def test_what_cannot_be_taken_is_refused(compiled: Compiled, case: tuple[str, ..
     assert "error" in error or not any(told)
     assert error
     assert all(one in error for one in told)
-    assert "cuda_on_host_entry" not in error
+    assert "tune_" not in error
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_an_equal_request_is_answered_from_it(tmp_path: Path) -> None:
             assert not by(compiler, source, include_dirs=folders).cached
         stored = by(compiler, source, include_dirs=folders)
         assert (stored.error, stored.cached) == ("", True)
-        assert stored.lowered == {"run": "cuda_on_host_entry_0"}
+        assert list(stored.lowered) == ["run"]
         assert not by(sanitized, source, include_dirs=folders).cached
 
 

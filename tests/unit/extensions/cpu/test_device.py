@@ -66,6 +66,7 @@ class Bench:
         self.verifier.prepare(workload, "normal", 1)
         self._worker.renew(UNCHANGED)
         self._worker.run(program, order, 0xFF)
+        self._worker.show()
         return self.verifier.check()
 
     def output(self, spec: KernelSpec, name: str, workload: Workload) -> np.ndarray:
@@ -163,6 +164,7 @@ def test_warp_operations_of_every_kind(bench: Bench, make_spec: MakeSpec) -> Non
     bench._worker.attach(arena)
     bench._worker.renew(UNCHANGED)
     bench._worker.run(program, 0, 0xFF)
+    bench._worker.show()
     np.testing.assert_array_equal(bench.output(spec, "y", workload).reshape(-1, 32), rows)
 
 

@@ -4,5 +4,5 @@
 #define assert(condition) ((void)0)
 #else
 #define assert(condition) \
-  ((condition) ? (void)0 : cuda_on_host::trap("fails an assertion", __builtin_LINE()))
+  ((condition) ? (void)0 : __on_host_fails_an_assertion())
 #endif

@@ -14,7 +14,8 @@
 #define hipGridDim_y gridDim.y
 #define hipGridDim_z gridDim.z
 #define HIP_DYNAMIC_SHARED(type, name) \
-  type(&name)[] __attribute__((unused)) = *reinterpret_cast<type(*)[]>(::cuda_on_host::dynamic_shared);
+  type(&name)[] __attribute__((unused)) = *reinterpret_cast<type(*)[]>(__on_host_dynamic_shared());
+inline void* __on_host_dynamic_shared() { return cuda_on_host::dynamic_shared; }
 #define HIP_KERNEL_NAME(...) __VA_ARGS__
 typedef struct ihipStream_t* hipStream_t;
 

@@ -55,7 +55,7 @@ void misaligned(const void* address, size_t alignment, int line) {
   give_up(kSanitizer);
 }
 
-int refuse(const char* format, unsigned a, unsigned b, unsigned c) {
+static int refuse(const char* format, unsigned a, unsigned b, unsigned c) {
   say(format, a, b, c);
   return kRefused;
 }

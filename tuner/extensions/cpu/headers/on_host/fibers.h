@@ -25,7 +25,7 @@ static unsigned stack_count, free_count;
 static PerBlock<unsigned> alive;
 static char* stacks;
 static void* scheduler[5];
-static void (*run_thread)();
+static Kernel kernel;
 static const void* main_bottom;
 static size_t main_bytes;
 // A grid that was given up leaves fibers in the middle of a thread.
@@ -101,7 +101,7 @@ static void fiber_main() {
   __sanitizer_finish_switch_fiber(nullptr, &main_bottom, &main_bytes);
 #endif
   for (;;) {
-    run_thread();
+    kernel.thread(kernel.function, active->values);
     end_of_copies();
     threads[current].state = State::exited;
     suspend();

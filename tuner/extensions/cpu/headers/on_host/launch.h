@@ -1,4 +1,6 @@
 // What passes between the worker, a compiled kernel and the runtime that is linked to it.
+//
+// A source may use none of the names here, nor any of `cuda_on_host`: see host_source.py.
 #pragma once
 
 namespace cuda_on_host {
@@ -24,38 +26,23 @@ struct Launch {
   unsigned guard_count;
 };
 
+// What entries.h says of a kernel: how a thread calls it, and the sizes of its parameters.
+struct Kernel {
+  void (*function)();
+  void (*thread)(void (*function)(), void* const* values);
+  const unsigned* sizes;
+  unsigned count;
+};
+
 #pragma GCC visibility push(hidden)
 
 extern const Launch* active;
-
-int refuse(const char* format, unsigned a, unsigned b, unsigned c);
-int run(const Launch* launch, void (*thread)(), const unsigned* sizes, unsigned count);
 
 // Registers a `__shared__` variable when its declaration is first met: the zones before and after
 // it, whose change is an error, and the value, which every block finds spoiled.
 bool enter_shared(void* zone, size_t zone_bytes, void* value, size_t bytes, const char* name);
 
 #pragma GCC visibility pop
-
-// The arguments of the kernel that runs, unpacked for each thread.
-template <class... Types>
-struct Call {
-  static inline void (*kernel)(Types...);
-
-  template <size_t... I>
-  static void with(std::integer_sequence<size_t, I...>) {
-    kernel(*static_cast<std::remove_reference_t<Types>*>(active->values[I])...);
-  }
-  static void thread() { with(std::make_integer_sequence<size_t, sizeof...(Types)>()); }
-};
-
-template <class... Types>
-int launch(const Launch* launch, void (*kernel)(Types...)) {
-  constexpr unsigned wanted = sizeof...(Types);
-  const unsigned sizes[wanted + 1] = {static_cast<unsigned>(sizeof(Types))..., 0};
-  Call<Types...>::kernel = kernel;
-  return run(launch, Call<Types...>::thread, sizes, wanted);
-}
 
 constexpr size_t kZoneBytes = 64;
 

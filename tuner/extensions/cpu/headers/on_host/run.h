@@ -3,7 +3,9 @@
 
 namespace cuda_on_host {
 
-static int check_launch(const Launch* launch, const unsigned* sizes, unsigned wanted) {
+static int check_launch(const Launch* launch) {
+  const unsigned* const sizes = kernel.sizes;
+  const unsigned wanted = kernel.count;
   const unsigned(&b)[3] = launch->block;
   const unsigned(&g)[3] = launch->grid;
   if (launch->arguments != wanted)
@@ -56,11 +58,11 @@ __attribute__((noinline, noclone)) static bool run_to_the_end() {
   return true;
 }
 
-int run(const Launch* launch, void (*thread)(), const unsigned* sizes, unsigned count) {
+static int run(const Launch* launch, const Kernel* launched) {
   const unsigned(&b)[3] = launch->block;
   active = launch;
-  run_thread = thread;
-  if (const int refused = check_launch(launch, sizes, count)) return refused;
+  kernel = *launched;
+  if (const int refused = check_launch(launch)) return refused;
   thread_count = b[0] * b[1] * b[2];
   gridDim = dim3(launch->grid[0], launch->grid[1], launch->grid[2]);
   blockDim = dim3(b[0], b[1], b[2]);
@@ -83,3 +85,9 @@ int run(const Launch* launch, void (*thread)(), const unsigned* sizes, unsigned 
 }
 
 }  // namespace cuda_on_host
+
+// The one function of a library that the worker calls.
+extern "C" __attribute__((visibility("default"))) int cuda_on_host_run(
+    const cuda_on_host::Launch* launch, const cuda_on_host::Kernel* launched) {
+  return cuda_on_host::run(launch, launched);
+}

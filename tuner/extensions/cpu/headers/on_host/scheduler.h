@@ -98,6 +98,10 @@ inline void __threadfence_block() {}
 inline void __threadfence_system() {}
 [[noreturn]] inline void __trap(ON_HOST_LINE) { cuda_on_host::trap("trapped", line); }
 
+[[noreturn]] inline void __on_host_fails_an_assertion(ON_HOST_LINE) {
+  cuda_on_host::trap("fails an assertion", line);
+}
+
 extern "C" long clock() noexcept;
 
 #include "../assert.h"

@@ -19,7 +19,7 @@ struct Variable {
   const char* name;
   unsigned char *zone, *value;
   size_t zone_bytes, bytes;
-  void (*user)();  // the kernel that met it first; null for one outside all functions
+  decltype(Kernel::thread) user;  // of the kernel that met it first; null for one outside all functions
 };
 static Variable variables[kMaxVariables];
 static unsigned variable_count;
@@ -33,7 +33,7 @@ static unsigned char unwritten() {
 static void check_static_size() {
   size_t used = 0;
   for (unsigned i = 0; i < variable_count; ++i)
-    if (!variables[i].user || variables[i].user == run_thread) used += variables[i].bytes;
+    if (!variables[i].user || variables[i].user == kernel.thread) used += variables[i].bytes;
   if (used <= kMaxStaticBytes && used + active->shared_bytes <= kMaxSharedBytes) return;
   if (used > kMaxStaticBytes)
     say("the kernel declares %zu bytes of static shared memory: at most %u are possible", used,
@@ -73,7 +73,7 @@ bool enter_shared(void* zone, size_t zone_bytes, void* value, size_t bytes, cons
     give_up(kRefused);
   }
   variables[variable_count++] = {name, start, middle, zone_bytes, bytes,
-                                 active ? run_thread : nullptr};
+                                 active ? kernel.thread : nullptr};
   close_zone(start, middle);
   close_zone(middle + bytes, start + zone_bytes);
   if (active) {
@@ -120,7 +120,7 @@ static bool next_place(unsigned& index, SharedPart& place) {
   }
   while (index <= variable_count) {
     const Variable& one = variables[index++ - 1];
-    if (one.user && one.user != run_thread) continue;
+    if (one.user && one.user != kernel.thread) continue;
     // As far from a multiple of 1024 as it is here: swizzles look at the address.
     const unsigned end = place.start + place.bytes + 15;
     const unsigned low = static_cast<unsigned>(reinterpret_cast<uintptr_t>(one.value) - end) & 1023;

@@ -1,0 +1,130 @@
+"""What kernels on the CPU work on: two memory files, apart from the verifier's own."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tuner.device.encoding import Array
+from tuner.device.layout import Arena, Patch, Slot
+from tuner.device.verify.shared_memory import memory_file
+
+Ranges = Sequence[tuple[int, int]]
+
+
+class KernelMemory:
+    """Hold what programs write and what they read, each in a file, with holes for all else.
+
+    Places are those of the arena, which no program's process ever maps: what is judged there, and
+    what lies between its arrays, is in nobody's reach. Its layout is one by pages. `compared` names
+    the outputs whose bits may not differ between runs. Raises `MemoryError`, and
+    `FileNotFoundError` where the verifier's process has ended.
+    """
+
+    def __init__(self, arena: Arena, compared: frozenset[str] = frozenset()) -> None:
+        assert arena.host_name is not None
+        layout, size = arena.layout, arena.layout.total_bytes
+        slots = [one for one in layout.slots if one.role != "input" and one.size_bytes]
+        read = [one for one in layout.slots if one.role == "input" and one.size_bytes]
+        self.written: Ranges = [layout.pages(slot) for slot in slots]
+        self.readable: Ranges = [layout.pages(slot) for slot in read]
+        # What its pages hold before and behind an array nobody may write.
+        arrays = zip(self.written, _ranges(slots), strict=True)
+        edges = [edge for (a, b), (start, end) in arrays for edge in ((a, start), (end, b))]
+        self._restored = [*_ranges(layout.with_role("inout")), *edges]
+        self._spoiled, self._zeroed = _ranges(layout.spoiled), _ranges(layout.zeroed)
+        outputs = (slot for slot in layout.with_role("output") if slot.name in compared)
+        self._compared = [*_ranges(outputs), *edges]
+        self._contents: list[Array] = []
+        self._last: object = None
+        with Path(arena.host_name).open("r+b", buffering=0) as file:
+            self._arena = _map(file.fileno(), size)
+        self._files: list[int] = []
+        try:
+            for name, pages in (("written", self.written), ("read", self.readable)):
+                self._files.append(memory_file(name, size, pages))
+            self._outputs, self._inputs = (_map(file, size) for file in self._files)
+        except BaseException:
+            self.close()
+            raise
+        # Per memory the places of the patch there, and what each variant has at them.
+        self._patches: list[tuple[Array, Array, list[Array]]] = []
+
+    def open(self) -> tuple[int, int]:
+        """Open the file that is written, and for reading only the other; the caller closes both."""
+        written, read = (f"/proc/self/fd/{file}" for file in self._files)
+        return os.open(written, os.O_RDWR | os.O_CLOEXEC), os.open(read, os.O_RDONLY | os.O_CLOEXEC)
+
+    def renew(self, patch: Patch) -> None:
+        """Take what the arena holds for what runs find, but for outputs and the patch."""
+        self._last = None
+        self._contents = [self._arena[start:end].copy() for start, end in self._restored]
+        for start, end in self.readable:
+            self._inputs[start:end] = self._arena[start:end]
+        places = np.array(patch.offsets, np.int64)
+        values = [np.frombuffer(variant, np.uint8) for variant in patch.values]
+        # Not a byte of it goes into a hole: a mapping that is grown would show which places vary.
+        restored = np.zeros(len(places), bool)
+        for start, end in self._restored:
+            restored |= (start <= places) & (places < end)
+        self._patches = [(self._arena, places, values)]
+        for memory, here in ((self._outputs, restored), (self._inputs, ~restored)):
+            self._patches.append((memory, places[here], [variant[here] for variant in values]))
+
+    def prepare(self, program: object, fill: int, variant: int) -> None:
+        """Let every run find the same: nothing of the one before is left.
+
+        Another program than the last finds zeros, too, where that may not have left them.
+        """
+        for start, end in self._spoiled:
+            self._outputs[start:end] = fill
+        for (start, end), content in zip(self._restored, self._contents, strict=True):
+            self._outputs[start:end] = content
+        for start, end in self._zeroed if program != self._last else ():
+            self._outputs[start:end] = 0
+        self._last = program
+        for memory, places, values in self._patches[1:]:
+            memory[places] = values[variant]
+
+    def digest(self) -> int:
+        """Compute a checksum of the compared outputs, and of what nobody may write."""
+        digest = 0
+        for start, end in self._compared:
+            digest = zlib.crc32(self._outputs[start:end], digest)
+        return digest
+
+    def take(self) -> list[bytes]:
+        """Copy all that a program can write."""
+        return [self._outputs[start:end].tobytes() for start, end in self.written]
+
+    def show(self) -> None:
+        """Put all that a program can write into the arena, to be judged."""
+        for start, end in self.written:
+            self._arena[start:end] = self._outputs[start:end]
+
+    def put(self, taken: Sequence[bytes], variant: int) -> None:
+        """Put what was taken into the arena, and this variant of the inputs, to be judged."""
+        memory, places, values = self._patches[0]
+        memory[places] = values[variant]
+        for (start, end), content in zip(self.written, taken, strict=True):
+            memory[start:end] = np.frombuffer(content, np.uint8)
+
+    def close(self) -> None:
+        self._arena = self._outputs = self._inputs = None
+        self._patches = []
+        for file in self._files:
+            os.close(file)
+        self._files = []
+
+
+def _ranges(slots: Iterable[Slot]) -> Ranges:
+    return [(slot.offset, slot.offset + slot.size_bytes) for slot in slots]
+
+
+def _map(file: int, size: int) -> Array:
+    return np.frombuffer(mmap.mmap(file, size), np.uint8)
