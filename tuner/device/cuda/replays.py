@@ -245,7 +245,7 @@ class Replays:
                 call(driver.cuEventRecord, stop, self._stream)
                 if kept and (of := kept[position]) is not None:
                     self._keep(graph, variants, *of)
-            call(driver.cuStreamSynchronize, self._stream)
+            call(driver.cuCtxSynchronize)  # work on another stream takes wall time, too
             times = [call(driver.cuEventElapsedTime, start, stop) * 1e3 for start, stop in pairs]
             return times, call(driver.cuEventElapsedTime, first, events[-1]) * 1e-3
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, TypeVar
 
 from tuner.device.base import (
     DIFFERS,
+    TOO_FAST,
     ComparisonRounds,
     Device,
     DeviceInfo,
@@ -144,6 +145,11 @@ class VerifiedDevice(Device):
             cut = draws_in if self._draws_each_row else stretches_of
             rows, faults, varied = self._time_alternately(programs, cut(rounds), again=True)
             around = self._spec.surroundings_of(workload)
+            traffic = 0 if around else self._spec.min_bytes.integer(workload.values)
+            for index, times_us in enumerate(zip(*rows, strict=True)):
+                too_fast = self.info.is_too_fast(median(times_us), traffic, hot=self.info.on_cpu)
+                if too_fast and not programs[index].peer:
+                    faults.setdefault(index, TOO_FAST)
             with spent_on(TIMING):
                 isolated_us = self._runner.isolated_us(programs)
                 alone_us = self._runner.alone_us(programs) if around else ()
