@@ -27,6 +27,7 @@ from tuner.device.callables import Modules, Originals, blamed_on_call, checked_r
 from tuner.device.encoding import torch_name
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, Slot
 from tuner.device.reference import PeerError, ran_out
+from tuner.extensions.cpu.memory import VariedInputs
 from tuner.extensions.cpu.triton_interpreter import mend_interpreter
 from tuner.model.errors import WorkerError
 from tuner.model.statistics import LEAST_US
@@ -72,7 +73,7 @@ class CallableWorker:
         self._memory = np.empty(0, np.uint8)
         self._compared: frozenset[str] = frozenset()
         self._restored: list[tuple[Slot, Bytes]] = []
-        self._patch, self._places = UNCHANGED, np.empty(0, np.int64)
+        self._inputs = VariedInputs(self._memory, UNCHANGED)
         # By whether it is the baseline's.
         self._processes = {True: _Process(*self._opened)}
         self._called: set[str] = set()
@@ -99,7 +100,7 @@ class CallableWorker:
 
     def put(self, taken: Sequence[bytes], variant: int) -> None:
         """Put back what was taken, and this variant of the inputs, to be judged."""
-        self._set_variant(variant)
+        self._inputs.take(variant)
         for slot, content in zip(self._written, taken, strict=True):
             self._bytes(slot)[:] = np.frombuffer(content, np.uint8)
 
@@ -108,8 +109,7 @@ class CallableWorker:
 
     def renew(self, patch: Patch) -> None:
         """Take what the memory holds for what calls find there, but for outputs and the patch."""
-        self._patch, self._places = patch, np.array(patch.offsets, np.int64)
-        self._last = ""
+        self._inputs, self._last = VariedInputs(self._memory, patch), ""
         slots = self._layout.with_role("inout")
         self._restored = [(slot, self._bytes(slot).copy()) for slot in slots]
 
@@ -135,7 +135,7 @@ class CallableWorker:
         for slot, content in self._restored:
             self._bytes(slot)[:] = content
         self._last = key
-        self._set_variant(variant)
+        self._inputs.take(variant)
         time_us, digest = process.go(timeout_s), 0
         for slot in self._layout.with_role("output"):
             if slot.name in self._compared:
@@ -162,9 +162,6 @@ class CallableWorker:
             process.call("attach", arena, most_bytes, timeout_s=ASK_S)
             process.arena = arena
         return process
-
-    def _set_variant(self, variant: int) -> None:
-        self._memory[self._places] = np.frombuffer(self._patch.values[variant], np.uint8)
 
     def _bytes(self, slot: Slot) -> Bytes:
         return self._memory[slot.offset : slot.offset + slot.size_bytes]

@@ -5,16 +5,38 @@ from __future__ import annotations
 import mmap
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from tuner.device.encoding import Array
-from tuner.device.layout import Arena, Patch, Slot
+from tuner.device.layout import UNCHANGED, Arena, Patch, Slot
 from tuner.device.verify.shared_memory import memory_file
 
 Ranges = Sequence[tuple[int, int]]
+
+
+class VariedInputs:
+    """Inputs in a memory that become one variant of a patch after the other.
+
+    Those of the places that `holds` tells lie there; all do where it is None.
+    """
+
+    def __init__(
+        self, memory: Array, patch: Patch, holds: Callable[[Array], Array] | None = None
+    ) -> None:
+        self._memory, self._patch, self._holds = memory, patch, holds
+        self._variant = 0
+
+    def take(self, variant: int) -> None:
+        """Become a variant: what the last one changed is as it was."""
+        before, after = self._patch.of(self._variant), self._patch.of(variant)
+        for change, values in ((before, before.before), (after, after.after)):
+            places = np.array(change.offsets, np.int64)
+            here = slice(None) if self._holds is None else self._holds(places)
+            self._memory[places[here]] = np.frombuffer(values, np.uint8)[here]
+        self._variant = variant
 
 
 class KernelMemory:
@@ -52,8 +74,8 @@ class KernelMemory:
         except BaseException:
             self.close()
             raise
-        # Per memory the places of the patch there, and what each variant has at them.
-        self._patches: list[tuple[Array, Array, list[Array]]] = []
+        self._judged = VariedInputs(self._arena, UNCHANGED)
+        self._found: list[VariedInputs] = []
 
     def open(self) -> tuple[int, int]:
         """Open the file that is written, and for reading only the other; the caller closes both."""
@@ -66,15 +88,19 @@ class KernelMemory:
         self._contents = [self._arena[start:end].copy() for start, end in self._restored]
         for start, end in self.readable:
             self._inputs[start:end] = self._arena[start:end]
-        places = np.array(patch.offsets, np.int64)
-        values = [np.frombuffer(variant, np.uint8) for variant in patch.values]
+
         # Not a byte of it goes into a hole: a mapping that is grown would show which places vary.
-        restored = np.zeros(len(places), bool)
-        for start, end in self._restored:
-            restored |= (start <= places) & (places < end)
-        self._patches = [(self._arena, places, values)]
-        for memory, here in ((self._outputs, restored), (self._inputs, ~restored)):
-            self._patches.append((memory, places[here], [variant[here] for variant in values]))
+        def lies_in_outputs(places: Array) -> Array:
+            inside = np.zeros(len(places), bool)
+            for start, end in self._restored:
+                inside |= (start <= places) & (places < end)
+            return inside
+
+        self._judged = VariedInputs(self._arena, patch)
+        self._found = [
+            VariedInputs(self._outputs, patch, lies_in_outputs),
+            VariedInputs(self._inputs, patch, lambda places: ~lies_in_outputs(places)),
+        ]
 
     def prepare(self, program: object, fill: int, variant: int) -> None:
         """Let every run find the same: nothing of the one before is left.
@@ -88,8 +114,8 @@ class KernelMemory:
         for start, end in self._zeroed if program != self._last else ():
             self._outputs[start:end] = 0
         self._last = program
-        for memory, places, values in self._patches[1:]:
-            memory[places] = values[variant]
+        for one in self._found:
+            one.take(variant)
 
     def digest(self) -> int:
         """Compute a checksum of the compared outputs, and of what nobody may write."""
@@ -109,14 +135,13 @@ class KernelMemory:
 
     def put(self, taken: Sequence[bytes], variant: int) -> None:
         """Put what was taken into the arena, and this variant of the inputs, to be judged."""
-        memory, places, values = self._patches[0]
-        memory[places] = values[variant]
+        self._judged.take(variant)
         for (start, end), content in zip(self.written, taken, strict=True):
-            memory[start:end] = np.frombuffer(content, np.uint8)
+            self._arena[start:end] = np.frombuffer(content, np.uint8)
 
     def close(self) -> None:
         self._arena = self._outputs = self._inputs = None
-        self._patches = []
+        self._judged, self._found = VariedInputs(None, UNCHANGED), []
         for file in self._files:
             os.close(file)
         self._files = []
