@@ -146,37 +146,40 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Varied:
+    """An input of which each change has so many other elements: one in each part of it."""
+
+    offset: int
+    size: int
+    width_bytes: int
+    elements: int
+
+    def draw(
+        self, chance: np.random.Generator, shape: tuple[int, ...]
+    ) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Draw which elements are others, in so many changes: the last dimension has them."""
+        edges = np.arange(self.elements + 1) * self.size // self.elements
+        chosen: np.ndarray[Any, np.dtype[np.int64]] = chance.integers(
+            edges[:-1], edges[1:], (*shape, self.elements)
+        )
+        return chosen
+
+
+@dataclass(frozen=True, slots=True)
 class Patch:
     """Variants of the inputs: as they are, number 0, and with each of the changes.
 
     Which of them a timed call meets nobody can foresee, nor where it differs from others: a kernel
-    that doesn't read all of its input doesn't notice.
+    that doesn't read all of its input doesn't notice. The bytes of a change are those of the
+    elements that it has of each `varied` input, in this order.
     """
 
     changes: tuple[Change, ...] = ()
+    varied: tuple[Varied, ...] = ()
 
     def of(self, number: int) -> Change:
         """Return what a variant has that number 0 has not."""
         return self.changes[number - 1] if number else Change()
-
-    @property
-    def first(self) -> Change:
-        """What a variant has that may come often; of no change, where there is none."""
-        return self.changes[0] if self.changes else Change()
-
-    @property
-    def offsets(self) -> tuple[int, ...]:
-        return self.first.offsets
-
-    @property
-    def values(self) -> tuple[bytes, bytes]:
-        return self.first.before, self.first.after
-
-    def draw(self, count: int = 1) -> bytes:
-        """Choose a variant for each of so many calls."""
-        if not self.offsets:
-            return bytes(count)
-        return (np.frombuffer(secrets.token_bytes(count), np.uint8) & 1).tobytes()
 
 
 UNCHANGED = Patch()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import secrets
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from cuda.bindings import driver
 
 from tuner.device.base import Program
@@ -16,50 +16,65 @@ from tuner.device.cuda import difference
 from tuner.device.cuda.buffers import Buffers, Graph, Scrub, SharedSpoiler, timing_events
 from tuner.device.cuda.driver import POSITION, Issuer, allocate, call, load_kernel
 from tuner.device.cuda.neighbours import Neighbours
-from tuner.device.layout import Layout, Patch, Slot, fill_byte
-from tuner.device.timing import MAX_CALLS, TimingPolicy
+from tuner.device.encoding import Array
+from tuner.device.layout import UNCHANGED, Layout, Patch, Slot, fill_byte
+from tuner.device.timing import TimingPolicy
+from tuner.device.verify.sampling import JUDGED, Judging, SampledCalls
 from tuner.model.statistics import LEAST_US
 
 _BLOCKS = 264
-# Writes one byte of a set's variant of the patch, in turns.
+# Elements that are drawn for one replay, at most about so many.
+MOST_DRAWN = 1 << 18
+# A change's columns: where its elements go, its values, and where those without it lie.
+_COLUMNS, _VALUES, _PRISTINE = 3, 1, 2
+# A target is an offset, with the bytes of an element above.
+WIDTH_BIT = 56
+OFFSET = (1 << WIDTH_BIT) - 1
+# Copies elements of up to 8 bytes into the sets, `count` into each: where to, with their size in
+# the top byte, and where from.
 _APPLY = f"""
 .version 7.0
 .target sm_70
 .address_size 64
 .visible .entry apply(
-  .param .u64 base, .param .u64 set_bytes, .param .u64 offsets, .param .u64 values,
-  .param .u64 variants, .param .u32 count, .param .u32 total)
+  .param .u64 base, .param .u64 set_bytes, .param .u64 targets, .param .u64 sources,
+  .param .u32 count, .param .u32 total)
 {{
-  .reg .pred %p<2>;
-  .reg .b16 %h<3>;
+  .reg .pred %p<3>;
+  .reg .b16 %h<2>;
   .reg .b32 %r<12>;
   .reg .b64 %d<12>;
   ld.param.u64 %d1, [base];
   ld.param.u64 %d2, [set_bytes];
-  ld.param.u64 %d3, [offsets];
-  ld.param.u64 %d4, [values];
-  ld.param.u64 %d9, [variants];
+  ld.param.u64 %d3, [targets];
+  ld.param.u64 %d4, [sources];
   ld.param.u32 %r7, [count];
   ld.param.u32 %r8, [total];
 {POSITION}next:
   setp.ge.u32 %p1, %r5, %r8;
   @%p1 ret;
   div.u32 %r9, %r5, %r7;
-  rem.u32 %r10, %r5, %r7;
-  mul.wide.u32 %d5, %r10, 8;
-  add.u64 %d5, %d5, %d3;
-  ld.global.u64 %d6, [%d5];
-  cvt.u64.u32 %d8, %r9;
-  add.u64 %d10, %d9, %d8;
-  ld.global.u8 %h2, [%d10];
-  cvt.u32.u16 %r11, %h2;
-  mad.lo.u32 %r11, %r11, %r7, %r10;
-  cvt.u64.u32 %d7, %r11;
-  add.u64 %d7, %d7, %d4;
-  ld.global.u8 %h1, [%d7];
-  mad.lo.u64 %d8, %d8, %d2, %d1;
-  add.u64 %d8, %d8, %d6;
-  st.global.u8 [%d8], %h1;
+  mul.wide.u32 %d5, %r5, 8;
+  add.u64 %d6, %d5, %d3;
+  ld.global.u64 %d7, [%d6];
+  add.u64 %d6, %d5, %d4;
+  ld.global.u64 %d8, [%d6];
+  shr.u64 %d9, %d7, {WIDTH_BIT};
+  shl.b64 %d7, %d7, {64 - WIDTH_BIT};
+  shr.u64 %d7, %d7, {64 - WIDTH_BIT};
+  cvt.u64.u32 %d10, %r9;
+  mad.lo.u64 %d10, %d10, %d2, %d1;
+  add.u64 %d10, %d10, %d7;
+more:
+  setp.eq.u64 %p2, %d9, 0;
+  @%p2 bra done;
+  ld.global.u8 %h1, [%d8];
+  st.global.u8 [%d10], %h1;
+  add.u64 %d8, %d8, 1;
+  add.u64 %d10, %d10, 1;
+  sub.u64 %d9, %d9, 1;
+  bra more;
+done:
   add.u32 %r5, %r5, %r6;
   bra next;
 }}
@@ -67,91 +82,195 @@ _APPLY = f"""
 
 
 class DevicePatch:
-    """The two variants of a few bytes of the inputs, on the GPU, and which of them each set has."""
+    """Give each set of buffers, before each replay, other elements at places of its own.
 
-    def __init__(self, patch: Patch) -> None:
-        self.patch, self._count = patch, len(patch.offsets)
-        if not self._count:
+    An element of a call that nobody judges takes the value of another one of its array: that may be
+    an index. A judged call meets a change of the patch. `pristine` is where the inputs are as they
+    are without any. Where a change takes so many elements that all sets of a replay would have over
+    `MOST_DRAWN`, calls that nobody judges have fewer.
+    """
+
+    def __init__(self, patch: Patch, pristine: int) -> None:
+        self.patch, self._pristine = patch, pristine
+        self._chance = np.random.default_rng(secrets.randbits(128))
+        self._drawn, self._values, self._changes = _Table(), _Table(), _Table()
+        # Where sets differ from the pristine inputs: all of them, and one by a change.
+        self._differing: Array | None = None
+        self._judged: tuple[int, int] | None = None
+        if patch.changes:
+            values = b"".join(change.after for change in patch.changes)
+            self._values.send(np.frombuffer(values, np.uint8))
+            each = [self._of_change(number) for number in range(len(patch.changes))]
+            self._changes.send(np.stack(each))
+
+    def forget(self) -> None:
+        """Take all sets for pristine: they have been filled anew."""
+        self._differing = self._judged = None
+
+    def draw(self, replays: int, sets: int, judged: Mapping[int, int], stream: Any) -> None:
+        """Draw for so many replays where each set differs, and enqueue sending it.
+
+        The sets that are `judged`, by their replays, differ by their change alone.
+        """
+        if not self.patch.changes:
             return
-        offsets = (ctypes.c_int64 * self._count)(*patch.offsets)
-        content = ctypes.create_string_buffer(bytes(offsets) + b"".join(patch.values))
-        self._base, self._variants = allocate(len(content)), allocate(MAX_CALLS)
-        call(driver.cuMemcpyHtoD, self._base, ctypes.addressof(content), len(content))
+        targets, sources = self._draw_elements(replays, sets)
+        for replay, chosen in judged.items():
+            sources[replay, chosen] = self._pristine + (targets[replay, chosen] & OFFSET)
+        before = targets[:1] if self._differing is None else self._differing
+        undone = np.concatenate([before, targets[:-1]])
+        self._differing = targets[-1:]
+        tables = undone, self._pristine + (undone & OFFSET), targets, sources
+        self._drawn.send(np.stack(tables, axis=1), stream)
 
-    def apply(self, buffers: Buffers, stream: Any) -> bytes:
-        """Draw a variant for every set and enqueue writing them; return what was drawn."""
-        drawn = self.patch.draw(buffers.sets)
-        if not self._count:
-            return drawn
-        # The driver copies so few bytes before it returns.
-        content = ctypes.create_string_buffer(drawn, len(drawn))
-        source = ctypes.addressof(content)
-        call(driver.cuMemcpyHtoDAsync, self._variants, source, len(drawn), stream)
-        values = self._base + self._count * 8
-        addresses = (buffers.base, buffers.set_bytes, self._base, values, self._variants)
-        numbers = (self._count, self._count * buffers.sets)
-        load_kernel(_APPLY, "apply").issue(
-            stream, _BLOCKS, *map(ctypes.c_uint64, addresses), *map(ctypes.c_uint32, numbers)
-        )
-        return drawn
+    def apply(
+        self, replay: int, judged: tuple[int, int] | None, buffers: Buffers, stream: Any
+    ) -> None:
+        """Enqueue what makes of all sets what was drawn for a replay.
+
+        `judged` are the set that meets a change, and the number of that.
+        """
+        if self._differing is None:
+            return
+        count = self._differing.shape[-1]
+        size = buffers.sets * count * 8
+        first = self._drawn.base + 4 * replay * size
+        everywhere = buffers.base, buffers.set_bytes, buffers.sets
+        _copy_elements(*everywhere, first, first + size, count, stream)
+        if self._judged is not None:
+            self._apply_change(*self._judged, _PRISTINE, buffers, stream)
+        _copy_elements(*everywhere, first + 2 * size, first + 3 * size, count, stream)
+        if judged is not None:
+            self._apply_change(*judged, _VALUES, buffers, stream)
+        self._judged = judged
 
     def close(self) -> None:
-        for base in (self._base, self._variants) if self._count else ():
-            call(driver.cuMemFree, base)
+        for table in (self._drawn, self._values, self._changes):
+            table.close()
+
+    def _draw_elements(self, replays: int, sets: int) -> tuple[Array, Array]:
+        targets, sources = [], []
+        most = max(1, MOST_DRAWN // (sets * len(self.patch.varied)))
+        for one in self.patch.varied:
+            chosen = replace(one, elements=min(one.elements, most)).draw(
+                self._chance, (replays, sets)
+            )
+            others = self._chance.integers(0, one.size, chosen.shape)
+            targets.append((one.offset + chosen * one.width_bytes) | one.width_bytes << WIDTH_BIT)
+            sources.append(self._pristine + one.offset + others * one.width_bytes)
+        return np.concatenate(targets, axis=-1), np.concatenate(sources, axis=-1)
+
+    def _of_change(self, number: int) -> Array:
+        """Give where the elements of a change go, where its values lie, and where pristine ones."""
+        offsets = np.array(self.patch.changes[number].offsets, np.int64)
+        sizes = [np.full(one.elements, one.width_bytes) for one in self.patch.varied]
+        widths = np.concatenate(sizes)
+        begins = np.cumsum(widths) - widths
+        places = offsets[begins]
+        values = self._values.base + number * len(offsets) + begins
+        return np.stack([places | widths << WIDTH_BIT, values, self._pristine + places])
+
+    def _apply_change(
+        self, chosen: int, variant: int, column: int, buffers: Buffers, stream: Any
+    ) -> None:
+        count = sum(one.elements for one in self.patch.varied)
+        targets = self._changes.base + (variant - 1) * _COLUMNS * count * 8
+        base = buffers.base + chosen * buffers.set_bytes
+        sources = targets + column * count * 8
+        _copy_elements(base, buffers.set_bytes, 1, targets, sources, count, stream)
+
+
+def _copy_elements(
+    base: int, set_bytes: int, sets: int, targets: int, sources: int, count: int, stream: Any
+) -> None:
+    addresses, numbers = (base, set_bytes, targets, sources), (count, count * sets)
+    load_kernel(_APPLY, "apply").issue(
+        stream, _BLOCKS, *map(ctypes.c_uint64, addresses), *map(ctypes.c_uint32, numbers)
+    )
+
+
+class _Table:
+    """Memory on the GPU for an array of this process, as large as the largest that was sent."""
+
+    def __init__(self) -> None:
+        self.base = self._size_bytes = 0
+
+    def send(self, content: Array, stream: Any = None) -> None:
+        """Copy an array there; with a stream behind all that is in it, and without waiting."""
+        if content.nbytes > self._size_bytes:
+            self.close()
+            self.base, self._size_bytes = allocate(content.nbytes), content.nbytes
+        content = np.ascontiguousarray(content)
+        source = self.base, content.ctypes.data, content.nbytes
+        if stream is None:
+            call(driver.cuMemcpyHtoD, *source)
+            # It may return before the copy ends, and our stream does not wait for the default one.
+            call(driver.cuCtxSynchronize)
+        else:  # the driver has taken memory of Python's over when it returns
+            call(driver.cuMemcpyHtoDAsync, *source, stream)
+
+    def close(self) -> None:
+        if self._size_bytes:
+            call(driver.cuMemFree, self.base)
+        self.base = self._size_bytes = 0
 
 
 class Results:
-    """A result of each program on each variant of its inputs, and whether bits repeat."""
+    """Some results of each program, each with its variant of the inputs, and if bits repeat."""
 
     def __init__(self, layout: Layout, programs: int, repeating: frozenset[str]) -> None:
         self._layout, self.programs = layout, programs
-        self._base = allocate(2 * programs * layout.total_bytes)
+        self._base = allocate(JUDGED * programs * layout.total_bytes)
         self._flags = allocate(4 * programs)
         outputs = layout.with_role("output", "inout")
         self._repeating: list[Slot] = [slot for slot in outputs if slot.name in repeating]
-        self.renew()
+        self.renew(UNCHANGED)
 
-    def renew(self) -> None:
-        """Forget all results."""
-        # Of how many calls of a program on a variant one result is kept.
-        self._kept: Counter[tuple[int, int]] = Counter()
+    def renew(self, patch: Patch) -> None:
+        """Forget all results; what comes is on variants of this patch."""
+        self._calls = [SampledCalls[None](patch) for _ in range(self.programs)]
         call(driver.cuMemsetD8, self._flags, 0, 4 * self.programs)
 
+    def plan(self, index: int) -> Judging | None:
+        """Choose what a program's next replay is for."""
+        return self._calls[index].plan()
+
     def take(
-        self, index: int, variant: int, address: int, stream: Any, *, repeats: bool = True
+        self, index: int, judging: Judging, address: int, stream: Any, *, repeats: bool = True
     ) -> None:
-        """Enqueue comparing the set at `address` with what is kept of this variant, or keep it.
-
-        Each is as likely to be kept in the end as any other: nobody can foresee which is judged.
-        """
-        place, size_bytes = self._place(index, variant), self._layout.total_bytes
-        if repeats and (index, variant) in self._kept:
+        """Enqueue comparing the set at `address` with what is kept of its variant; keep it."""
+        calls, size_bytes = self._calls[index], self._layout.total_bytes
+        known = calls.known(judging.variant)
+        if repeats and known is not None:
+            kept = self._address(index, known[0])
             for slot in self._repeating:
-                ends = address + slot.offset, place + slot.offset
+                ends = address + slot.offset, kept + slot.offset
                 difference.compare(stream, *ends, slot.size_bytes, self._flags + 4 * index)
-        self._kept[index, variant] += 1
-        if secrets.randbelow(self._kept[index, variant]) == 0:
+        if judging.place is not None:
+            place = self._address(index, judging.place)
             call(driver.cuMemcpyDtoDAsync, place, address, size_bytes, stream)
+            calls.kept[judging.place] = judging.variant, None
 
-    def show(self, index: int, variant: int, address: int) -> bool | None:
-        """Copy a program's result on a variant to `address`, and say whether bits repeat.
+    def show(self, index: int, place: int, address: int) -> tuple[int, bool] | None:
+        """Copy a program's result to `address`; say its variant, and whether bits repeat.
 
-        Return None where there is none.
+        Return None where there is none at this place.
         """
-        if (index, variant) not in self._kept:
+        if place not in self._calls[index].kept:
             return None
+        variant, _ = self._calls[index].kept[place]
         size_bytes = self._layout.total_bytes
-        call(driver.cuMemcpyDtoD, address, self._place(index, variant), size_bytes)
+        call(driver.cuMemcpyDtoD, address, self._address(index, place), size_bytes)
         differed = difference.read_flag(self._flags + 4 * index)
         call(driver.cuCtxSynchronize)
-        return not differed
+        return variant, not differed
 
     def close(self) -> None:
         for base in (self._base, self._flags):
             call(driver.cuMemFree, base)
 
-    def _place(self, index: int, variant: int) -> int:
-        return self._base + (2 * index + variant) * self._layout.total_bytes
+    def _address(self, index: int, place: int) -> int:
+        return self._base + (JUDGED * index + place) * self._layout.total_bytes
 
 
 def identity(program: Program) -> str:
@@ -196,8 +315,8 @@ class Replays:
     """Replay graphs over one set of buffers, for whatever purpose, in one and the same way.
 
     Before each replay all outputs, scratch and shared memory are filled with bytes of one
-    distribution, what is written in place is restored, each set's inputs become one of the two
-    variants of the patch, and the L2 is scrubbed of all that. So no call can tell whether it is
+    distribution, what is written in place is restored, each set's inputs get other elements at
+    places of their own, and the L2 is scrubbed of all that. So no call can tell whether it is
     timed, compared or verified, nor find what it left behind.
     """
 
@@ -221,9 +340,19 @@ class Replays:
     ) -> tuple[list[float], float]:
         """Replay back to back: each one's time in microseconds, and seconds for all.
 
-        `kept` says for each graph which program it is of, and what collects its results: one of
-        those, of a set that nobody can foresee, is kept. It is None for a graph of no program.
+        `kept` says for each graph which program it is of, and what collects its results: of some
+        replays one, of a set that nobody can foresee, is kept. It is None for a graph of no
+        program.
         """
+        judged: dict[int, tuple[int, Judging]] = {}
+        for position, of in enumerate(kept):
+            planned = None if of is None else self._results.plan(of[0])
+            if planned is not None:
+                most = min(graphs[position].calls, self.buffers.sets)
+                judged[position] = secrets.randbelow(most), planned
+        changed = {at: (chosen, one.variant) for at, (chosen, one) in judged.items()}
+        alone = {replay: chosen for replay, (chosen, _) in changed.items()}
+        self._patch.draw(len(graphs), self.buffers.sets, alone, self._stream)
         with timing_events(1 + 2 * len(graphs)) as events:
             first, *others = events
             pairs = list(zip(others[::2], others[1::2], strict=True))
@@ -235,7 +364,7 @@ class Replays:
                     if graph is not self._last:
                         self.buffers.zero()
                     self._last = graph
-                variants = self._patch.apply(self.buffers, self._stream)
+                self._patch.apply(position, changed.get(position), self.buffers, self._stream)
                 if self._neighbours is not None:
                     self._neighbours.plant(self.buffers.arguments)
                 self._shared.issue(self._stream)
@@ -243,8 +372,8 @@ class Replays:
                 call(driver.cuEventRecord, start, self._stream)
                 graph.launch(self._stream)
                 call(driver.cuEventRecord, stop, self._stream)
-                if kept and (of := kept[position]) is not None:
-                    self._keep(graph, variants, *of)
+                if position in judged and (of := kept[position]) is not None:
+                    self._take(*of, *judged[position])
             call(driver.cuCtxSynchronize)  # work on another stream takes wall time, too
             times = [call(driver.cuEventElapsedTime, start, stop) * 1e3 for start, stop in pairs]
             return times, call(driver.cuEventElapsedTime, first, events[-1]) * 1e-3
@@ -283,9 +412,9 @@ class Replays:
             rows.append([max(totals[k] / g.calls, LEAST_US) for k, g in enumerate(graphs)])
         return rows, event_s
 
-    def _keep(self, graph: Graph, variants: bytes, index: int, launcher: Issuer) -> None:
-        number = secrets.randbelow(min(graph.calls, self.buffers.sets))
-        chosen, variant = self.buffers.arguments[number], variants[number]
-        launcher.collect(chosen)
+    def _take(self, index: int, launcher: Issuer, chosen: int, judging: Judging) -> None:
+        arguments = self.buffers.arguments[chosen]
+        launcher.collect(arguments)
         # A peer need not repeat its bits.
-        self._results.take(index, variant, chosen.base, self._stream, repeats=launcher.repeats)
+        repeats = launcher.repeats
+        self._results.take(index, judging, arguments.base, self._stream, repeats=repeats)

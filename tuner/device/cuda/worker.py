@@ -282,12 +282,12 @@ class CudaWorker:
         graphs = [self._graph(launcher, policy, replays, None) for launcher in launchers]
         return self._keep(programs, policy, replays.buffers, launchers, graphs), True
 
-    def show(self, index: int, variant: int) -> tuple[int, bool] | None:
-        """Hand over the kept result of a program on one variant; say which, and if bits repeat."""
+    def show(self, index: int, place: int) -> tuple[int, bool] | None:
+        """Hand over a kept result of a program; say its variant, and whether bits repeat."""
         assert self._results is not None
-        repeats = self._results.show(index, variant, self._mapped.base)
+        shown = self._results.show(index, place, self._mapped.base)
         self._mapped.push()
-        return None if repeats is None else (variant, repeats)
+        return shown
 
     def isolated_us(self, programs: Sequence[Program], policy: TimingPolicy) -> list[float | None]:
         """Time those with programmatic dependent launch without it; the medians, in us."""
@@ -414,18 +414,19 @@ class CudaWorker:
                 self._results.close()
                 self._results = None
             self._results = Results(self._mapped.layout, programs, self._deterministic)
-        self._results.renew()
+        self._results.renew(patch)
         if self._patch is None or self._patch.patch != patch:
             if self._patch is not None:
                 self._patch.close()
                 self._patch = None
-            self._patch = DevicePatch(patch)
+            self._patch = DevicePatch(patch, self._mapped.base)
         chosen = self._rotation(policy, chain=neighbours is not None)
         if chosen not in self._buffers:
             self._buffers[chosen] = Buffers(self._mapped, chosen, self._stream)
         self._mapped.pull()
         buffers = self._buffers[chosen]
         buffers.renew()
+        self._patch.forget()
         if neighbours is not None and chosen not in self._empty:
             neighbours.check(buffers.arguments, self._mapped.base)
             buffers.renew()

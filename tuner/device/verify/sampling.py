@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tuner.device.layout import Patch
@@ -11,39 +12,49 @@ from tuner.device.layout import Patch
 # So many results of a program are judged, each as likely the last as the first.
 JUDGED = 2
 # One call in so many meets again what a result is kept of, to see whether its bits repeat.
-REPEATED = 4
+REPEATED = 3
 _T = TypeVar("_T")
 
 
-class SampledCalls(Generic[_T]):
-    """Draw the variant of the inputs for each call of one program, and keep some of the results.
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """What a call meets whose result counts, and where it is kept; None: its bits are compared."""
 
-    A variant is another one than all before it as long as there are any: where two calls differ
+    variant: int
+    place: int | None
+
+
+class SampledCalls(Generic[_T]):
+    """Plan the calls of one program: which of them are judged, and on what.
+
+    Those meet other variants than all before them, as long as there are any: where two calls differ
     cannot be learnt from those that came earlier.
     """
 
     def __init__(self, patch: Patch) -> None:
-        self._numbers = _shuffled(len(patch.changes))
+        self._variants = _shuffled(len(patch.changes))
         self._seen = 0
-        self.kept: list[tuple[int, _T]] = []
+        # By its place, each kept result with its variant.
+        self.kept: dict[int, tuple[int, _T]] = {}
+
+    def plan(self) -> Judging | None:
+        """Choose what the next call is for; None where its result counts for nothing."""
+        if self.kept and secrets.randbelow(REPEATED) == 0:
+            variant, _ = secrets.choice([*self.kept.values()])
+            return Judging(variant, None)
+        self._seen += 1
+        # Several may be planned before the first of them is kept.
+        place = self._seen - 1 if self._seen <= JUDGED else secrets.randbelow(self._seen)
+        return Judging(self.draw(), place) if place < JUDGED else None
 
     def draw(self) -> int:
-        """Choose the variant of the next call."""
-        if self.kept and secrets.randbelow(REPEATED) == 0:
-            return secrets.choice(self.kept)[0]
-        return next(self._numbers)
+        """Choose a variant that no call has met, as long as there are any."""
+        return next(self._variants)
 
-    def known(self, number: int) -> _T | None:
-        """Return the result that is kept of a variant."""
-        return next((result for one, result in self.kept if one == number), None)
-
-    def keep(self, number: int, result: _T) -> None:
-        """Keep a result in place of another or not at all, so that all are as likely to be kept."""
-        self._seen += 1
-        if len(self.kept) < JUDGED:
-            self.kept.append((number, result))
-        elif (place := secrets.randbelow(self._seen)) < JUDGED:
-            self.kept[place] = number, result
+    def known(self, variant: int) -> tuple[int, _T] | None:
+        """Return where a result on a variant is kept, and the result."""
+        found = ((place, result) for place, (one, result) in self.kept.items() if one == variant)
+        return next(found, None)
 
 
 def _shuffled(changes: int) -> Iterator[int]:

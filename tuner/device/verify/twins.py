@@ -10,7 +10,7 @@ import numpy as np
 
 from tuner.device.encoding import Array, encode, storage_dtype
 from tuner.device.inputs import Prepared, draw_values, generator, round_to_dtype
-from tuner.device.layout import UNCHANGED, Change, Layout, Patch, Slot
+from tuner.device.layout import UNCHANGED, Change, Layout, Patch, Slot, Varied
 from tuner.device.verify.accuracy import Leeway
 from tuner.device.verify.outputs import compare
 from tuner.model.kernel import FLOAT_DTYPES, KernelSpec, Workload
@@ -19,8 +19,9 @@ from tuner.model.kernel import FLOAT_DTYPES, KernelSpec, Workload
 TOUCHED, TOUCHED_MORE = 1, 8
 # So many drawn changes have to show before one is thought to show wherever it is.
 SHOWN = 3
-# What is drawn: a timed call on a CPU meets one that no call before it met.
-CHANGES = 128
+# What is drawn: a timed call on a CPU meets one that no call before it met. On a GPU only calls
+# that are judged do, which are few, and what changes make is computed once for all configs.
+CHANGES, CHANGES_ON_GPU = 128, 16
 MOST_PATCHED, MOST_BYTES = 1 << 16, 1 << 17
 
 
@@ -76,9 +77,11 @@ class Twins:
         (first, twin), size = best[0], len(best[0][0].offsets)
         if size > MOST_PATCHED:
             return twin, UNCHANGED
-        others = max(1, min(CHANGES, MOST_BYTES // size) - len(best))
+        most = CHANGES if self.xp is np else CHANGES_ON_GPU
+        others = max(1, min(most, MOST_BYTES // size) - len(best))
         more = self._draw(before, mine, others, self.touched[before.workload], *draws)
-        return twin, Patch((first, *(change for change, _ in best[1:]), *more))
+        varied = tuple(_varied(slot, self.touched[before.workload]) for slot in mine)
+        return twin, Patch((first, *(change for change, _ in best[1:]), *more), varied)
 
     def changed(self, before: Prepared, change: Change) -> Prepared:
         """Give the inputs with a change; what it does not touch is shared."""
@@ -112,10 +115,8 @@ class Twins:
         self, before: Prepared, slot: Slot, changes: int, count: int, chance: Any, rng: Any
     ) -> tuple[Array, Array, Array]:
         """Draw where bytes of one input change, and what was and will be there: a row a change."""
-        stored, width = before.inputs[slot.name].reshape(-1), storage_dtype(slot.dtype).itemsize
-        count = min(count, stored.size)
-        edges = np.arange(count + 1) * stored.size // count
-        chosen = chance.integers(edges[:-1], edges[1:], (changes, count))
+        stored, varied = before.inputs[slot.name].reshape(-1), _varied(slot, count)
+        chosen, width = varied.draw(chance, (changes,)), varied.width_bytes
         argument, axes = self.spec.argument(slot.name), before.workload.values
         if slot.name in before.given:
             drawn = stored[self.xp.asarray(chance.integers(0, stored.size, chosen.size))]
@@ -142,3 +143,9 @@ class Twins:
                 if other:
                     return True
         return False
+
+
+def _varied(slot: Slot, count: int) -> Varied:
+    width = storage_dtype(slot.dtype).itemsize
+    size = slot.size_bytes // width
+    return Varied(slot.offset, size, width, min(count, size))

@@ -192,7 +192,7 @@ class VerifiedDevice(Device):
         for stretch in stretches:
             self._ask("prepare", programs[0].workload, NORMAL, fresh_seed())
             patch: Patch = self._ask("alternate") if stretch.judged else UNCHANGED
-            varied = varied or bool(patch.offsets)
+            varied = varied or bool(patch.changes)
             judging = judge if stretch.judged else None
             with spent_on(TIMING):
                 timed = self._runner.compare(programs, stretch.rounds, patch, judging)
@@ -280,7 +280,7 @@ class VerifiedDevice(Device):
         with spent_on(TIMING):
             measurement = self._runner.time(program, SEARCH, incumbent_us, patch, judge)
         fault = faults.get(0, "")
-        if not fault and full_verification and not patch.offsets:
+        if not fault and full_verification and not patch.changes:
             fault = self._verified_again(program).reason
         if fault and whose_is(program) == "baseline" and self._ask("leave_given"):
             return self._run(program, incumbent_us, full_verification)

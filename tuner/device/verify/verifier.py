@@ -241,7 +241,23 @@ class Verifier:
         if number == 0 or timed.twin is None:
             return timed
         twin, patch = timed.twin
-        return twin if number == 1 else self._twins().changed(timed, patch.changes[number - 1])
+        if number == 1:
+            return twin
+        made = self._twins().changed(timed, patch.of(number))
+        if known := timed.changed.get(number):
+            made.reference, made.scales, made.limits, made.copied = known
+        return made
+
+    def _keep_known(self, number: int) -> None:
+        """Keep what is expected on a variant that other configs may meet, if there is room."""
+        timed, made = self._timed, self._prepared
+        if timed is None or made is None or made.reference is None or number < 2:
+            return
+        known = made.reference, made.scales, made.limits, made.copied
+        room = self._memory.cache_bytes * SAME_SHARE
+        each = sum(int(one.nbytes) for of in known[:2] for one in of.values())
+        if not self._frugal and each * (1 + len(timed.changed)) <= room:
+            timed.changed[number] = known
 
     def leave_given(self) -> bool:
         """Change nothing of what the reference draws from here on; tell whether it was changed."""
@@ -294,6 +310,8 @@ class Verifier:
         if variant is not None:
             self._prepared = self._variant(variant)
         verdict = self._checked(whose=whose)
+        if variant is not None:
+            self._keep_known(variant)
         if keep:
             outputs = self._layout.with_role("output", "inout")
             self._current.first_output = {slot.name: self._view(slot).copy() for slot in outputs}

@@ -228,8 +228,8 @@ class CopyingWorker(Generic[_Place, _Code, _Arguments]):
 
         Return None where there is none.
         """
-        kept = self._sampled[index].kept if index in self._sampled else []
-        if place >= len(kept):
+        kept = self._sampled[index].kept if index in self._sampled else {}
+        if place not in kept:
             return None
         number, pieces = kept[place]
         self._mapped[...] = self._inputs_of(number)
@@ -284,9 +284,11 @@ class CopyingWorker(Generic[_Place, _Code, _Arguments]):
         runtime, code = self._runtime, self._load(program)
         chosen = secrets.SystemRandom().sample(self._copies, calls)
         made = self._sampled.setdefault(-1 if index is None else index, SampledCalls(self._patch))
-        fill = fill_byte()
+        planned, fill = made.plan() if index is not None else None, fill_byte()
+        judged = secrets.choice(chosen) if planned else None
         for copy in chosen:
-            self._prepare(copy, made.draw(), fill)
+            variant = planned.variant if planned and copy is judged else made.draw()
+            self._prepare(copy, variant, fill)
         runtime.spoil()
         runtime.wait()
         runtime.start()
@@ -294,8 +296,8 @@ class CopyingWorker(Generic[_Place, _Code, _Arguments]):
             for launch in program.launches:
                 runtime.launch(code, launch, copy.arguments)
         elapsed_us = runtime.stop_us()
-        if index is not None:
-            self._keep(index, secrets.choice(chosen))
+        if index is not None and planned and judged:
+            self._keep(index, judged, planned.place)
         return max(elapsed_us / calls, LEAST_US)
 
     def _prepare(self, copy: _Copy[_Place, _Arguments], variant: int, fill: int) -> None:
@@ -317,12 +319,15 @@ class CopyingWorker(Generic[_Place, _Code, _Arguments]):
                 runtime.fill(copy.place, byte, slot.offset, slot.size_bytes)
         copy.variant = variant
 
-    def _keep(self, index: int, copy: _Copy[_Place, _Arguments]) -> None:
-        """Keep what a call has left, but for inputs that it was given so: they may be large."""
+    def _keep(self, index: int, copy: _Copy[_Place, _Arguments], place: int | None) -> None:
+        """Compare what a call has left with what is kept of its variant, or keep it at a place.
+
+        But for inputs that it was given so: they may be large.
+        """
         assert copy.variant is not None
         found, given = np.empty_like(self._mapped), self._inputs_of(copy.variant)
         self._runtime.download(found, copy.place)
-        before = self._sampled[index].known(copy.variant)
+        _, before = self._sampled[index].known(copy.variant) or (None, {})
         pieces = {guard: found[slice(*guard)].copy() for guard in self._placed.guards}
         for slot in self._placed.slots:
             where = slot.offset, slot.offset + slot.size_bytes
@@ -333,7 +338,8 @@ class CopyingWorker(Generic[_Place, _Code, _Arguments]):
             repeats = slot.role in ("output", "inout") and slot.name in self._deterministic
             if before and repeats and not np.array_equal(left, before[where]):
                 self._differing.add(index)
-        self._sampled[index].keep(copy.variant, pieces)
+        if place is not None:
+            self._sampled[index].kept[place] = copy.variant, pieces
 
     def _load(self, program: Program) -> _Code:
         names = tuple(dict.fromkeys(launch.kernel for launch in program.launches))

@@ -259,21 +259,23 @@ class _Calls:
 
     def run(self, worker: HostWorker | CallableWorker, program: Program) -> float:
         """Run the program once and return microseconds."""
-        variant = self._sampled.draw()
+        planned = self._sampled.plan()
+        variant = planned.variant if planned else self._sampled.draw()
         time_us, digest = worker.run(program, draw_order(), fill_byte(), variant)
         # After every call, or the pause would tell which is judged.
         taken = worker.take()
         if self.repeats:
-            self._sampled.keep(variant, taken)
             self.repeats = self._digests.setdefault(variant, digest) == digest
+            if planned and planned.place is not None:
+                self._sampled.kept[planned.place] = variant, taken
             if not self.repeats:  # it stays, to be judged
-                self._sampled.kept = [(variant, taken)]
+                self._sampled.kept = {0: (variant, taken)}
         return time_us
 
     def let_judge(
         self, worker: HostWorker | CallableWorker, judge: Callable[[int, bool], None]
     ) -> None:
-        for variant, written in self._sampled.kept:
+        for variant, written in self._sampled.kept.values():
             worker.put(written, variant)
             judge(variant, self.repeats)
 

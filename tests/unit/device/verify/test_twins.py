@@ -65,7 +65,7 @@ def test_one_number_of_each_input_is_another_where_that_shows(make: Callable[...
     twin, patch = found
     assert differing(before, twin) == {"x": 1, "w": 1}
     assert (twin.seed, twin.kind, twin.workload) == (1, NORMAL, WORKLOAD)
-    assert len(patch.offsets) == 2 * 4
+    assert len(patch.changes[0].offsets) == 2 * 4
     assert all(np.array_equal(before.inputs[name], kept[name]) for name in kept)
 
 
@@ -74,11 +74,12 @@ def test_the_patch_makes_one_of_the_other(make: Callable[..., Bench]) -> None:
     before = bench.drawn()
     twin, patch = bench.twins.of(before, 2) or pytest.fail("there is a twin")
     arena = np.zeros(bench.layout.total_bytes, np.uint8)
-    for values, wanted in zip(patch.values, (before, twin), strict=True):
+    first = patch.changes[0]
+    for values, wanted in ((first.before, before), (first.after, twin)):
         for slot in bench.layout.with_role("input"):
             piece = arena[slot.offset : slot.offset + slot.size_bytes]
             piece[...] = before.inputs[slot.name].view(np.uint8)
-        arena[list(patch.offsets)] = np.frombuffer(values, np.uint8)
+        arena[list(first.offsets)] = np.frombuffer(values, np.uint8)
         for slot in bench.layout.with_role("input"):
             piece = arena[slot.offset : slot.offset + slot.size_bytes]
             assert np.array_equal(piece.view("float32"), wanted.inputs[slot.name].view("float32"))
@@ -125,7 +126,7 @@ def test_each_change_lies_somewhere_else_among_all_elements(make: Callable[..., 
         assert differing(before, found) == {"x": 1, "w": 1}
         stored = before.inputs["x"].view(np.uint8)[(change.offsets[0] - x.offset) :][:4]
         assert change.before[:4] == bytes(stored)
-    assert differing(bench.twins.changed(before, patch.first), twin) == {"x": 0, "w": 0}
+    assert differing(bench.twins.changed(before, patch.changes[0]), twin) == {"x": 0, "w": 0}
 
 
 def test_how_many_numbers_show_is_learnt_once_for_a_workload(make: Callable[..., Bench]) -> None:
@@ -134,7 +135,7 @@ def test_how_many_numbers_show_is_learnt_once_for_a_workload(make: Callable[...,
     referred = bench.referred
     _, second = bench.twins.of(bench.drawn(), 3) or pytest.fail("there is a twin")
     assert bench.referred - referred < referred
-    assert len(second.first.offsets) >= len(first.first.offsets) > 2 * 4
+    assert len(second.changes[0].offsets) >= len(first.changes[0].offsets) > 2 * 4
 
 
 def test_floats_that_the_reference_drew_take_others_of_their_array(

@@ -1,0 +1,166 @@
+"""On a GPU each copy of the arrays differs from the others at places of its own in each replay.
+
+The kernel that writes them is run in Python, on memory that stands for a GPU's.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from ptx_runner import DeviceMemory
+
+from tuner.device.cuda import replays
+from tuner.device.cuda.buffers import Buffers
+from tuner.device.cuda.replays import DevicePatch, Results
+from tuner.device.layout import UNCHANGED, Change, Layout, Patch, Slot, Varied
+
+# A float32 array of 40 elements and one of 24 in 16 bits, in a set of 512 bytes.
+WIDE, NARROW, SET_BYTES, SETS = Varied(64, 40, 4, 2), Varied(256, 24, 2, 1), 512, 6
+FIELDS = (WIDE, NARROW)
+
+
+def change(seed: int) -> Change:
+    chance, places = np.random.default_rng(seed), list[int]()
+    for one in FIELDS:
+        for element in one.draw(chance, ()):
+            begin = one.offset + int(element) * one.width_bytes
+            places += range(begin, begin + one.width_bytes)
+    return Change(tuple(places), b"", chance.bytes(len(places)))
+
+
+PATCH = Patch(tuple(map(change, range(5))), FIELDS)
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> DeviceMemory:
+    memory = DeviceMemory()
+    for name in ("call", "allocate", "load_kernel"):
+        monkeypatch.setattr(replays, name, getattr(memory, name))
+    monkeypatch.setattr(replays, "_BLOCKS", 2)
+    return memory
+
+
+class Sets:
+    """Copies of pristine inputs, and the patch that changes them."""
+
+    def __init__(self, memory: DeviceMemory, patch: Patch) -> None:
+        self.memory, self.pristine = memory, memory.allocate(SET_BYTES)
+        self.content = np.random.default_rng(1).bytes(SET_BYTES)
+        memory.bytes[self.pristine : self.pristine + SET_BYTES] = self.content
+        self.base = memory.allocate(SETS * SET_BYTES)
+        self.patch = DevicePatch(patch, self.pristine)
+        self.fill()
+
+    def fill(self) -> None:
+        self.memory.bytes[self.base : self.base + SETS * SET_BYTES] = self.content * SETS
+        self.patch.forget()
+
+    def replay(self, *judged: tuple[int, int] | None) -> list[list[bytes]]:
+        """Draw and apply so many replays; what the sets hold in each."""
+        buffers = cast("Buffers", SimpleNamespace(base=self.base, set_bytes=SET_BYTES, sets=SETS))
+        alone = {replay: one[0] for replay, one in enumerate(judged) if one}
+        self.patch.draw(len(judged), SETS, alone, None)
+        found = []
+        for replay, one in enumerate(judged):
+            self.patch.apply(replay, one, buffers, None)
+            begins = range(self.base, self.base + SETS * SET_BYTES, SET_BYTES)
+            found.append([bytes(self.memory.bytes[at : at + SET_BYTES]) for at in begins])
+        return found
+
+    def changed(self, content: bytes, one: Varied) -> list[int]:
+        """List which elements of an input differ from the pristine ones."""
+        width = one.width_bytes
+        begins = [one.offset + k * width for k in range(one.size)]
+        pairs = (content[at : at + width] == self.content[at : at + width] for at in begins)
+        return [k for k, same in enumerate(pairs) if not same]
+
+
+def test_each_set_differs_at_places_of_its_own_and_no_longer_where_it_did(
+    memory: DeviceMemory,
+) -> None:
+    sets = Sets(memory, PATCH)
+    met: list[tuple[int, ...]] = []
+    for content in (each for replay in sets.replay(None, None, None) for each in replay):
+        for one in FIELDS:
+            changed = sets.changed(content, one)
+            assert len(changed) <= one.elements
+            values = {
+                sets.content[one.offset + k * one.width_bytes :][: one.width_bytes]
+                for k in range(one.size)
+            }
+            for k in changed:
+                at = one.offset + k * one.width_bytes
+                assert content[at : at + one.width_bytes] in values, "another one of its array"
+        met.append(tuple(sets.changed(content, WIDE)))
+        outside = [*range(64), *range(64 + 160, 256), *range(256 + 48, SET_BYTES)]
+        assert all(content[k] == sets.content[k] for k in outside)
+    assert len(set(met)) > len(met) * 2 / 3
+
+
+def test_a_judged_call_meets_its_change_and_nothing_else(memory: DeviceMemory) -> None:
+    sets = Sets(memory, PATCH)
+    judged = [(2, 4), None, (2, 1), (5, 5)]
+    for batch in range(3):
+        for replay, content in enumerate(sets.replay(*judged)):
+            if (one := judged[replay]) is None:
+                continue
+            chosen, variant = one
+            wanted = bytearray(sets.content)
+            for place, value in zip(
+                PATCH.of(variant).offsets, PATCH.of(variant).after, strict=True
+            ):
+                wanted[place] = value
+            assert content[chosen] == bytes(wanted), (batch, replay)
+    sets.fill()
+    (first,) = sets.replay((0, 3))
+    assert sets.changed(first[1], WIDE) != sets.changed(first[0], WIDE)
+
+
+def test_without_changes_nothing_is_written(memory: DeviceMemory) -> None:
+    sets = Sets(memory, UNCHANGED)
+    assert sets.replay(None, None) == [[sets.content] * SETS] * 2
+
+
+def test_where_changes_are_large_others_have_fewer(
+    memory: DeviceMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replays, "MOST_DRAWN", SETS * 2)
+    sets = Sets(memory, PATCH)
+    (content,) = sets.replay((1, 2))
+    assert all(len(sets.changed(one, WIDE)) <= 1 for k, one in enumerate(content) if k != 1)
+    assert len(sets.changed(content[1], WIDE)) == 2
+
+
+def test_kept_results_are_two_of_all_and_bits_are_compared_on_the_same_variant(
+    memory: DeviceMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[tuple[int, int]] = []
+
+    def compare(stream: Any, first: int, second: int, size: int, flag: int) -> None:
+        compared.append((first, second))
+
+    fake = SimpleNamespace(compare=compare, read_flag=lambda flag: False)
+    monkeypatch.setattr(replays, "difference", fake)
+    slot = Slot("y", "float32", (16,), "output", 128, 64)
+    layout = Layout((slot,), ("y",), SET_BYTES, ("y",))
+    results = Results(layout, 2, frozenset({"y"}))
+    results.renew(PATCH)
+    base, variants = memory.allocate(SET_BYTES), dict[int, int]()
+    for turn in range(60):
+        judging = results.plan(1)
+        if judging is None:
+            continue
+        memory.bytes[base : base + SET_BYTES] = bytes([turn]) * SET_BYTES
+        before = len(compared)
+        results.take(1, judging, base, None)
+        if judging.place is None:
+            assert len(compared) == before + 1
+        else:
+            variants[judging.place] = judging.variant
+    assert results.show(0, 0, base) is None
+    for place, variant in variants.items():
+        assert results.show(1, place, base) == (variant, True)
+    assert set(variants) == {0, 1}
