@@ -136,9 +136,11 @@ class VerifiedDevice(Device):
         Each stretch has new inputs, and the output of each program's last call in it is judged;
         where they have no variants, that of calls on other inputs in the end. Where inputs decide
         how much there is to do, a row is the mean of a stretch, there are half as many, and one in
-        four is judged.
+        four is judged. One program alone runs in a fresh process: nobody else is to blame there.
         """
         workload = programs[0].workload
+        if len(programs) == 1:
+            self._runner.start_afresh()
 
         def attempt() -> ComparisonRounds:
             cut = draws_in if self._draws_each_row else stretches_of
