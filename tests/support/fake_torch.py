@@ -39,6 +39,9 @@ class Tensor:
         self.array[...] = other.array
         return self
 
+    def contiguous(self) -> Tensor:
+        return Tensor(np.ascontiguousarray(self.array), self.dtype)
+
     def data_ptr(self) -> int:
         return int(self.array.ctypes.data)
 
@@ -59,7 +62,9 @@ class FakeTorch(ModuleType):
         self.cuda = SimpleNamespace(
             set_device=lambda ordinal: None,
             set_per_process_memory_fraction=self._set_share,
-            ExternalStream=lambda stream, device: SimpleNamespace(address=stream, device=device),
+            ExternalStream=lambda stream, device: SimpleNamespace(
+                address=stream, cuda_stream=stream, device=device
+            ),
             stream=self._stream,
             empty_cache=self._empty_cache,
         )

@@ -430,6 +430,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         extremes_left_out,
         headline,
         strength_lines,
+        unvaried_inputs,
         verdict,
     )
     from tuner.report.sections.surroundings import disagreements, surroundings_lines
@@ -460,6 +461,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         *strength_lines(data),
         f"extremes       left out: {less}" if (less := extremes_left_out(data)) else "",
         f"constant       {held}" if (held := constant_inputs(data)) else "",
+        f"timed calls    {same}" if (same := unvaried_inputs(data)) else "",
         *protocol_lines(data),
         *space_lines(data),
         *never_worked_lines(data),

@@ -21,7 +21,15 @@ from tuner.model.expressions import Value
 from tuner.model.hardware import DeviceLimits, limits_for
 from tuner.model.kernel import CALL, KernelSpec, Launch, Workload
 from tuner.model.languages import OPENCL
+from tuner.model.statistics import below_floor
 from tuner.model.trial import Correctness, EnergyWindow, Measurement, Resources, Status
+
+# The streaming rate is measured with a simple kernel; a better one may read a little faster.
+FLOOR_SLACK = 0.15
+# A reason for a time below the floor.
+TOO_FAST = "faster than its memory traffic allows"
+# No cache is so many times as fast as memory is for one core of a CPU, or all of a GPU.
+HOT_CACHE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,12 @@ class DeviceInfo:
     @property
     def limits(self) -> DeviceLimits:
         return self.own_limits or limits_for(self.compute_capability)
+
+    def is_too_fast(self, time_us: float, traffic_bytes: float, *, hot: bool) -> bool:
+        """Tell whether a call cannot move so much in this time, from a cache where it is `hot`."""
+        cores = self.multiprocessors if self.on_cpu else 1
+        rate = self.streaming_gbps * (HOT_CACHE * cores if hot else 1)
+        return rate > 0.0 and below_floor(time_us, traffic_bytes, rate, FLOOR_SLACK)
 
 
 def amd_info(architecture: str) -> DeviceInfo:
@@ -154,7 +168,8 @@ class ComparisonRounds:
     after the rounds, "" where nothing; it is empty where they are not verified again. `noise_us`
     is what the clock itself varies by. `alone_us` are the medians without neighbours, where
     `times_us` are costs between them. `raced_us` is what an earlier race said of each program,
-    None of those that did not run in it; only a recording has it.
+    None of those that did not run in it; only a recording has it. `unvaried` says that timed calls
+    met the same inputs all the time.
     """
 
     times_us: tuple[tuple[float, ...], ...]
@@ -164,6 +179,7 @@ class ComparisonRounds:
     noise_us: float = 0.0
     alone_us: tuple[float, ...] = ()
     raced_us: tuple[float | None, ...] = ()
+    unvaried: bool = False
 
 
 class Watcher(Protocol):

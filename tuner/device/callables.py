@@ -23,6 +23,23 @@ MOST_MODULES = 64
 CalledFunction = Callable[..., Mapping[str, Any] | None]
 
 
+class Originals:
+    """Functions of a module as they are before a kernel's own code runs in this process."""
+
+    def __init__(self, module: ModuleType, *names: str) -> None:
+        self._module, self._kept = module, {name: getattr(module, name) for name in names}
+
+    def require(self) -> None:
+        """Put back what was replaced; raise `PeerError` if anything was."""
+        found = {name: getattr(self._module, name, None) for name in self._kept}
+        replaced = [name for name, function in self._kept.items() if found[name] is not function]
+        for name in replaced:
+            setattr(self._module, name, self._kept[name])
+        if replaced:
+            reason = f"replaces {self._module.__name__}.{replaced[0]}, by which calls are timed"
+            raise PeerError(reason, status=Status.INCORRECT)
+
+
 class Modules:
     """The modules of programs by their key; of many the oldest are forgotten.
 
@@ -133,16 +150,19 @@ def blamed_on_call(program: Program) -> AbstractContextManager[None]:
 def checked_results(
     torch: Any, returned: Any, tensors: Mapping[str, Any], outputs: Sequence[str]
 ) -> Mapping[str, Any]:
-    """Require outputs of the right type and shape: a conversion would be part of the work."""
+    """Require outputs of the right type and shape: a conversion would be part of the work.
+
+    Types are exact: what only passes for a dict or a tensor may do the work when it is looked at.
+    """
     if returned is None:
         return {}
     remedy = f"return {{{outputs[0]!r}: tensor}}, or write into the tensors and return None"
-    if not isinstance(returned, Mapping):
+    if type(returned) is not dict:
         raise PeerError(f"returns {_describe_result(returned)}, no dict of outputs: {remedy}")
     for name, result in returned.items():
-        if name not in outputs:
+        if type(name) is not str or name not in outputs:
             raise PeerError(f"returns {name!r}, which is none of the outputs {', '.join(outputs)}")
-        if not isinstance(result, torch.Tensor):
+        if type(result) is not torch.Tensor:
             raise PeerError(
                 f"returns {_describe_result(result)} for {name!r}, not a tensor: {remedy}"
             )

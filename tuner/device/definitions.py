@@ -73,6 +73,6 @@ class Definition:
             return tuple(found[name] for name in self.data.outputs)
         return found
 
-    def drawn(self, seed: int) -> Mapping[str, Any]:
+    def drawn(self, seed: int, device: str = "cpu") -> Mapping[str, Any]:
         """Draw nothing: a definition says no more than dtypes."""
         return {}

@@ -137,15 +137,40 @@ class Arena:
 
 
 @dataclass(frozen=True, slots=True)
-class Patch:
-    """Two variants of a few bytes of the inputs: where they lie, and what each variant has there.
-
-    Which of the two a timed call meets nobody can foresee, and a kernel that doesn't read all of
-    its input doesn't notice.
-    """
+class Change:
+    """A few bytes of the inputs that are others: where they lie, and what was and is there."""
 
     offsets: tuple[int, ...] = ()
-    values: tuple[bytes, bytes] = (b"", b"")
+    before: bytes = b""
+    after: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Variants of the inputs: as they are, number 0, and with each of the changes.
+
+    Which of them a timed call meets nobody can foresee, nor where it differs from others: a kernel
+    that doesn't read all of its input doesn't notice.
+    """
+
+    changes: tuple[Change, ...] = ()
+
+    def of(self, number: int) -> Change:
+        """Return what a variant has that number 0 has not."""
+        return self.changes[number - 1] if number else Change()
+
+    @property
+    def first(self) -> Change:
+        """What a variant has that may come often; of no change, where there is none."""
+        return self.changes[0] if self.changes else Change()
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        return self.first.offsets
+
+    @property
+    def values(self) -> tuple[bytes, bytes]:
+        return self.first.before, self.first.after
 
     def draw(self, count: int = 1) -> bytes:
         """Choose a variant for each of so many calls."""

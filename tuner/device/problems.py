@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from tuner.device.torch_reference import (
     expression_reference,
     require_torch,
     tensor_of,
+    without_tf32,
 )
 from tuner.device.verify.accuracy import Leeway
 from tuner.device.verify.outputs import compare
@@ -214,7 +215,9 @@ class ProblemModel:
     def run(self, tensors: Mapping[str, Any], *, wide: bool) -> Any:
         """Compute what `forward` gives; raise `KernelError` where it draws random numbers."""
         model, torch = self.model(wide=wide), self._torch
-        values, _ = self.inputs()
+        values, plain = self._known
+        if not plain <= {*tensors}:  # no argument of the kernel's
+            values, _ = self.inputs()
         weights = self.weights(model)
         state = {
             own: tensors[name].reshape(tensor.shape)
@@ -234,9 +237,17 @@ class ProblemModel:
             )
         return found
 
-    def drawn(self, seed: int) -> Mapping[str, Any]:
+    @cached_property
+    def _known(self) -> tuple[dict[str, Any], frozenset[str]]:
+        """Draw once; keep no plain draws but their names: those are as large as the problem."""
+        values, fills = self.inputs()
+        return {n: None if n in fills else v for n, v in values.items()}, frozenset(fills)
+
+    def drawn(self, seed: int, device: str = "cpu") -> Mapping[str, Any]:
         """Draw the inputs that are no plain draws, and buffers as the model has them."""
-        values, plain = self.inputs(seed)
+        values, plain = self._known
+        if any(hasattr(one, "detach") for one in values.values()):
+            values, _ = self.inputs(seed, device)
         buffers = {name.replace(".", "_") for name, _ in self.model(wide=False).named_buffers()}
         weights = self.weights(self.model(wide=False))
         kept = {name: one for name, (_, one) in weights.items() if name in buffers}
@@ -307,7 +318,8 @@ class _Judged:
             known[name] = tensor if wide else tensor.to(getattr(torch, theirs.get(dtype, dtype)))
         passed = self._problem.passed
         known |= {n: v.evaluate(axes) for n, v in self._scalars.items() if n in passed}
-        return posed.run(known, wide=wide)
+        with without_tf32(self._torch):
+            return posed.run(known, wide=wide)
 
     def inputs(self, xp: Any, rng: Any, axes: Sizes, fill: str) -> Mapping[str, Array]:
         """Draw what the problem draws itself; of other kinds than `normal` all that is fair.
@@ -318,7 +330,8 @@ class _Judged:
         """
         posed = self._problem.at(axes)
         seed = int(rng.integers(0, 2**31))
-        drawn = posed.drawn(seed)
+        on_gpu = xp is not np and self._torch.cuda.is_available()
+        drawn = posed.drawn(seed, "cuda" if on_gpu else "cpu")
         given = {n: array_of(xp, one) for n, one in drawn.items() if n in self._arrays}
         given = {n: one.reshape(self._arrays[n].dimensions(axes)) for n, one in given.items()}
         self.replaced = False

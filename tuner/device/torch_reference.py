@@ -58,6 +58,20 @@ def computing(torch: Any, *, widened: bool = False) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+@contextmanager
+def without_tf32(torch: Any) -> Iterator[None]:
+    """Have float32 be float32 on a GPU too: cuDNN takes TF32 unless it is told not to."""
+    libraries = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = [one.allow_tf32 for one in libraries]
+    for one in libraries:
+        one.allow_tf32 = False
+    try:
+        yield
+    finally:
+        for one, allowed in zip(libraries, before, strict=True):
+            one.allow_tf32 = allowed
+
+
 @cache
 def _widening(torch: Any) -> Any:
     small = {torch.float16, torch.bfloat16, torch.float32}

@@ -172,7 +172,8 @@ class Settings:
         commands=(SERVE,))
     time_s: float | None = setting(None, "Stop searching after this time in all: 90s, 5m, 1h30m.",
         within=SECONDS, campaign="a time for each job's search, `20m`", commands=(SERVE,))
-    prune: bool = setting(True, "Also try configs that the space's `prune` leaves out as slow.",
+    prune: bool = setting(True, "Also try configs that the space's `prune` leaves out as slow, "
+        "and values with which nothing has worked.",
         flag="--no-prune", campaign="false: try what `prune` leaves out too",
         mcp="false: try configs too that the search space's `prune` leaves out as slow.",
         commands=(RECORD, SERVE))

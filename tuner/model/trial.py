@@ -55,6 +55,12 @@ class Status(StrEnum):
     NOT_RECORDED = "not_recorded"  # no answer in the recording, or it needs what is not here
 
 
+# What no limit foretold.
+BROKEN = frozenset({Status.COMPILE, Status.LAUNCH, Status.INCORRECT, Status.TIMEOUT})
+# How a reason begins for which a config was not tried at all.
+LEFT_OUT = "left out: "
+
+
 @dataclass(frozen=True, slots=True)
 class Resources:
     """What the compiler reports for one kernel, per thread or per block.
@@ -246,7 +252,8 @@ class Comparison:
     are named the rounds hold costs between these neighbours, and `alone_us` the times without.
     `production` names the peer that production calls today, "" where that is the baseline. Where a
     race before these rounds chose among the finalists, `raced_us` is what it says each takes.
-    `candidates` are those that there were, whose configs could have come so far.
+    `candidates` are those that there were, whose configs could have come so far. Where timed calls
+    were `unvaried`, they met the same inputs all the time.
     """
 
     workload: Workload
@@ -261,6 +268,7 @@ class Comparison:
     production: str = ""
     raced_us: tuple[Microseconds, ...] = ()
     candidates: tuple[str, ...] = ()
+    unvaried: bool = False
 
     def column(self, program: Variant | str | None) -> int:
         return (None, *self.finalists, *self.peers).index(program)

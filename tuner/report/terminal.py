@@ -17,7 +17,12 @@ from tuner.report.formatting import round_value, rounded_all
 from tuner.report.sections.bits import bits_json
 from tuner.report.sections.course import course_json, device_of
 from tuner.report.sections.search import protocol_of
-from tuner.report.sections.summary import counts_by_kind, mutants_json, roundings
+from tuner.report.sections.summary import (
+    counts_by_kind,
+    mutants_json,
+    roundings,
+    unvaried_workloads,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -171,6 +176,7 @@ def json_of(data: ReportData) -> dict[str, object]:
         **({"roundings": dict(zip(("winners", "baseline"), off, strict=True))} if off else {}),
         **({"extremes": dict(declared.extremes)} if declared and declared.extremes else {}),
         **({"constants": list(declared.constants)} if declared and declared.constants else {}),
+        **({"unvaried": same} if (same := unvaried_workloads(data)) else {}),
     }
 
 

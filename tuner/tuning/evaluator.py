@@ -13,6 +13,7 @@ from tuner.compiler.base import Compiler, CompileRequest, CompileResult
 from tuner.device.base import (
     BITS_DIFFER,
     DIFFERS,
+    TOO_FAST,
     CompileTarget,
     Device,
     Outcome,
@@ -24,7 +25,6 @@ from tuner.model.errors import KernelError, OutOfMemory, TunerError
 from tuner.model.expressions import Value
 from tuner.model.hardware import occupancy, refusal
 from tuner.model.kernel import KernelSpec, Launch, Workload
-from tuner.model.statistics import below_floor
 from tuner.model.trial import (
     INITIAL,
     Correctness,
@@ -42,8 +42,6 @@ from tuner.space.callables import baseline_text
 from tuner.space.plan import Plan
 from tuner.space.template import Rendered, Template, map_errors
 
-# The streaming rate is measured with a simple kernel; a better one may read a little faster.
-FLOOR_SLACK = 0.15
 BASELINE = Config(())
 # What seconds go to (`tuner.process.tally`) where somebody waits for the compiler.
 COMPILING = "compiling"
@@ -145,7 +143,7 @@ class Evaluator:
         )
         status, reason = outcome.status, outcome.reason
         if status is Status.CORRECT and self._impossible(workload, outcome.measurement):
-            status, reason = Status.INCORRECT, "faster than its memory traffic allows"
+            status, reason = Status.INCORRECT, TOO_FAST
         if "resources" in self.device.capabilities:
             # It is what compiles: before nobody knew.
             launch, resources = pending.launches[0], outcome.resources
@@ -437,13 +435,10 @@ class Evaluator:
         return replace(program, tell_bits=True) if self.tells_bits else program
 
     def _impossible(self, workload: Workload, measurement: Measurement | None) -> bool:
-        if measurement is None or measurement.buffer_sets < 2:
-            return False  # a hot cache may well be faster than memory
-        if self.spec.surroundings_of(workload) is not None:
+        if measurement is None or self.spec.surroundings_of(workload) is not None:
             return False  # what the neighbour before has written is in the L2
-        traffic = self.spec.min_bytes.integer(workload.values)
-        rate = self.device.info.streaming_gbps
-        return below_floor(measurement.median_us, traffic, rate, FLOOR_SLACK)
+        traffic, hot = self.spec.min_bytes.integer(workload.values), measurement.buffer_sets < 2
+        return self.device.info.is_too_fast(measurement.median_us, traffic, hot=hot)
 
 
 class Candidates:

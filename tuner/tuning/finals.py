@@ -349,6 +349,7 @@ class Finals:
             production=self._peers.production(workload) if names else "",
             raced_us=raced_us,
             candidates=tuple(one.name for one in self._session.candidates()),
+            unvaried=timed.unvaried,
         )
         right = list(self._peers.programs(workload))
         return _of_some(comparison, found, right), timed.faults[1:]

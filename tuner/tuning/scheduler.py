@@ -80,6 +80,12 @@ class WorkloadScheduler:
         """Return the search of a workload that has had a turn."""
         return next(search for search in self.searches if search.workload == workload)
 
+    def allow_another(self, search: WorkloadSearch) -> None:
+        """Let a search propose one more config, for one that costs nothing."""
+        search.max_trials += 1
+        self.total += 1
+        self._turn_ends[self.queue_of(search.workload)] += 1
+
     def current(self, queue: int = 0) -> WorkloadSearch | None:
         """Tell whose turn it is in a queue; None when its search is over."""
         while True:

@@ -15,7 +15,7 @@ from tuner.model.config import Config
 from tuner.model.errors import OutOfMemory, TemplateError
 from tuner.model.kernel import Workload
 from tuner.model.settings import ENOUGH
-from tuner.model.trial import INITIAL, Status, Trial, fastest
+from tuner.model.trial import INITIAL, LEFT_OUT, Status, Trial, fastest
 from tuner.search.base import Features, StaticFeatureAware
 from tuner.search.factory import default_budget, learns_from_others, make_searcher
 from tuner.search.journal import JournalFile
@@ -32,6 +32,7 @@ from tuner.tuning.executor import (
     depth_of,
     executing,
 )
+from tuner.tuning.hopeless import Hopeless
 from tuner.tuning.run import Run, unsearched_workloads
 from tuner.tuning.scheduler import FIRST_TURN_TRIALS, WorkloadScheduler, WorkloadSearch
 
@@ -199,6 +200,7 @@ class Search:
             if trial.workload not in workloads
         ]
         self._others_known = bool(self._completed)
+        self._hopeless = Hopeless(tries_all=not config.prune)
         self._journal = JournalFile(self._session.directory / JOURNAL)
         self._near = {workload: nearest(workload, tuned) for workload in tuned}
 
@@ -320,9 +322,14 @@ class Search:
         if known is None:
             if not search.may_begin:
                 return False
-            if search.deadline_s is not None and time.monotonic() >= search.deadline_s:
+            if why := self._hopeless.why_not(config):
+                where = self._plan.candidate, search.workload
+                known = Trial(*where, config, Status.CONSTRAINT, why)
+            elif search.deadline_s is not None and time.monotonic() >= search.deadline_s:
                 self._note_end(search, late=True)
                 return False
+        if known is not None and known.reason.startswith(LEFT_OUT):
+            self._scheduler.allow_another(search)
         search.not_proposed.discard(config)
         search.proposed += 1
         self._expect(search, max(search.proposed, self._planned[search.workload]))
@@ -339,6 +346,7 @@ class Search:
         self._tracker.count(trial, measured=known is None)
 
     def _learn(self, search: WorkloadSearch, trial: Trial) -> None:
+        self._hopeless.note(trial)
         features = search.searcher.features(trial.config)
         self._completed.append((trial, features))
         for other in self._scheduler.searches:

@@ -98,6 +98,23 @@ def test_what_no_fill_could_draw_the_problem_draws_at_the_sizes_asked(tmp_path: 
 
 
 @needs_torch
+def test_inputs_that_a_fill_draws_are_drawn_by_the_problem_once(tmp_path: Path) -> None:
+    path, drawn = tmp_path / "k.py", tmp_path / "drawn"
+    text = MODULE.format(forward="return self.layer(x) * i")
+    noted = f"    with open({str(drawn)!r}, 'a') as noted:\n        noted.write('.')\n"
+    mine = f"{noted}    return [torch.randn(T, H), 3]"
+    path.write_text(text.replace("    return [torch.randn(T, H), torch.randint(0, H, (T,))]", mine))
+    arguments = [one for one in ARGUMENTS if one.name != "i"]
+    reference = reference_of(spec_of(path, *arguments, OUT))
+    assert reference.inputs is not None
+    inputs = {a.name: np.ones(a.dimensions(SIZES)) for a in arguments}
+    for kind in ("normal", "x3", "normal"):
+        assert "i" not in reference.inputs(np, np.random.default_rng(1), SIZES, kind)
+        assert (reference.compute(np, inputs, SIZES)["out"] == 3 * 8).all()
+    assert drawn.read_text() == "."
+
+
+@needs_torch
 def test_inputs_that_pytorch_is_right_on_are_drawn_as_the_kind_says(tmp_path: Path) -> None:
     out = array("out", "float32", "T H", "output")
     reference = reference_of(problem(tmp_path, "return torch.relu(x)", out))

@@ -190,6 +190,7 @@ class TestRoundTrip:
             production="pytorch",
             raced_us=(1.25, 1.5),
             candidates=("initial", "r1"),
+            unvaried=True,
         )
         assert differs_in_every_field(comparison)
         columns = (None, Variant("r2", Config.of({"n": 1})), "pytorch")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from math import ceil
 from multiprocessing import shared_memory
 from shutil import which
 from statistics import median
@@ -34,7 +37,15 @@ from tuner.device.cuda.worker import ISOLATED_REPLAYS, RERUN_REPLAYS, CudaWorker
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
 from tuner.device.reference import PeerError
-from tuner.device.timing import ASIDE, FINALS, SEARCH, TimingPolicy
+from tuner.device.timing import (
+    ASIDE,
+    FINALS,
+    SEARCH,
+    SECOND_LOOKS,
+    TimingPolicy,
+    suspicious,
+    wall_ratio,
+)
 from tuner.device.verify.restarting_worker import (
     ChildRunner,
     Judge,
@@ -71,6 +82,8 @@ CALL_WARM_UP_S = 60.0
 FIRST_CALL_S = 240.0
 # For an answer that is there, or is not waited for.
 ANSWERED_S = 0.1
+# Long beside what an answer takes, and no more replays than honest ones fill it with.
+OURS_S, MOST_REPLAYS = 5e-3, 40
 # Without neighbours, for the second column of a comparison between them.
 ALONE_ROUNDS = 15
 # For a worker process that ends by itself.
@@ -257,7 +270,24 @@ class CudaRunner(ChildRunner):
             *(judge, 1, "time", program, policy, incumbent_us, patch),
             timeout_s=_limit_s(TIMING_TIMEOUT_S, program),
         )
-        return measurement
+        if not program.is_call or self._surroundings is not None:
+            return measurement
+        ratios: list[float] = []
+        while not ratios or (suspicious(ratios) and len(ratios) < SECOND_LOOKS):
+            ratios.append(self._ratio_by_our_clock(measurement))
+        return replace(measurement, wall_ratio=max(measurement.wall_ratio or 0.0, min(ratios)))
+
+    def _ratio_by_our_clock(self, measurement: Measurement) -> float:
+        """Compare replays of what was timed with its times, which a kernel may have made up."""
+        replay_s = measurement.median_us * measurement.calls_per_replay * 1e-6
+        count = min(ceil(OURS_S / replay_s), MOST_REPLAYS)
+
+        def take(*, calls: bool) -> float:
+            started = time.perf_counter()
+            self.ask("replay", count, calls=calls, timeout_s=TIMING_TIMEOUT_S)
+            return time.perf_counter() - started
+
+        return wall_ratio(count * replay_s, take(calls=True) - take(calls=False))
 
     def rerun(self, program: Program) -> None:
         self.ask("rerun", program, self._timed_by, timeout_s=_limit_s(RERUN_TIMEOUT_S, program))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from typing import Any
 from cuda.bindings import driver
 
 from tuner.device.base import Program
-from tuner.device.callables import Modules, blamed_on_call, checked_results
+from tuner.device.callables import Modules, Originals, blamed_on_call, checked_results
 from tuner.device.cuda.buffers import Graph, MappedArena
 from tuner.device.cuda.driver import CudaError, LaunchArguments, allocate, call
 from tuner.device.encoding import STORAGE, torch_name
@@ -39,6 +40,8 @@ WARM_UP_CALLS = 3
 _CAPTURED = (
     "its calls are captured into a CUDA graph, where nothing may wait for the GPU or read from it"
 )
+# What the worker's times and waits come from.
+_CLOCKS = ("cuEventRecord", "cuEventElapsedTime", "cuGraphLaunch", "cuCtxSynchronize")
 # Kernels in Python that are ready to be called: more than a comparison has.
 MOST_CALLS = 24
 # Of the GPU's memory, for what kernels in Python allocate.
@@ -66,6 +69,7 @@ class PeerLaunchers:
         self._functions: dict[str, PeerFunction] = {}
         self._launchers: dict[str, PeerLauncher] = {}
         self._modules = Modules(home.source or home.reference)
+        self._clocks = Originals(time, "perf_counter"), Originals(driver, *_CLOCKS)
 
     def launcher(self, program: Program, arena: MappedArena) -> PeerLauncher:
         """Return the launcher of a peer or a Python kernel, warmed up on a copy of the arrays.
@@ -104,6 +108,11 @@ class PeerLaunchers:
         with self._blamed(program):
             self._imported_torch(program)
             self._modules.import_ahead(program)
+
+    def require_clocks(self) -> None:
+        """Raise `PeerError` where a kernel in Python has replaced what it is timed by."""
+        for clock in self._clocks:
+            clock.require()
 
     def clear(self) -> None:
         """Forget what belongs to one workload, its compiled code and its memory too."""
@@ -176,6 +185,8 @@ class PeerLauncher:
     # By the address of the arrays.
     tensors: dict[int, dict[str, Any]] = field(default_factory=dict)
     returned: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    # Of a kernel in Python: where each result lies, which no code of its own is asked later.
+    places: dict[int, Mapping[str, int]] = field(default_factory=dict)
     # A peer may allocate and load modules, which stricter captures forbid.
     relaxed: bool = True
 
@@ -199,9 +210,18 @@ class PeerLauncher:
             returned = self.function(given, dict(self.axes), **self.home.operators)
             outputs = [slot.name for slot in arguments.layout.with_role("output", "inout")]
             checked = checked_results(self.torch, returned, tensors, outputs)
+            if self.is_call:  # what a view leaves to be copied is part of the call
+                checked = {name: result.contiguous() for name, result in checked.items()}
+                self.places[arguments.base] = {n: one.data_ptr() for n, one in checked.items()}
             self.returned[arguments.base] = checked
 
     def collect(self, arguments: LaunchArguments) -> None:
+        for name, place in self.places.get(arguments.base, {}).items():
+            slot = arguments.layout.slot(name)
+            ends = arguments.base + slot.offset, place
+            call(driver.cuMemcpyDtoDAsync, *ends, slot.size_bytes, self.stream.cuda_stream)
+        if self.is_call:
+            return
         with self._views(arguments) as tensors:
             for name, result in self.returned.get(arguments.base, {}).items():
                 tensors[name].copy_(result)
@@ -221,6 +241,7 @@ class PeerLauncher:
     def forget(self, arguments: LaunchArguments) -> None:
         self.tensors.pop(arguments.base, None)
         self.returned.pop(arguments.base, None)
+        self.places.pop(arguments.base, None)
 
     @contextmanager
     def _views(self, arguments: LaunchArguments) -> Iterator[dict[str, Any]]:

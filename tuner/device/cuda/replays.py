@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -100,7 +101,7 @@ class DevicePatch:
 
 
 class Results:
-    """The last result of each program on each variant of its inputs, and whether bits repeat."""
+    """A result of each program on each variant of its inputs, and whether bits repeat."""
 
     def __init__(self, layout: Layout, programs: int, repeating: frozenset[str]) -> None:
         self._layout, self.programs = layout, programs
@@ -112,23 +113,28 @@ class Results:
 
     def renew(self) -> None:
         """Forget all results."""
-        self._kept: set[tuple[int, int]] = set()
+        # Of how many calls of a program on a variant one result is kept.
+        self._kept: Counter[tuple[int, int]] = Counter()
         call(driver.cuMemsetD8, self._flags, 0, 4 * self.programs)
 
     def take(
         self, index: int, variant: int, address: int, stream: Any, *, repeats: bool = True
     ) -> None:
-        """Enqueue comparing the set at `address` with the last one on this variant; keep it."""
+        """Enqueue comparing the set at `address` with what is kept of this variant, or keep it.
+
+        Each is as likely to be kept in the end as any other: nobody can foresee which is judged.
+        """
         place, size_bytes = self._place(index, variant), self._layout.total_bytes
         if repeats and (index, variant) in self._kept:
             for slot in self._repeating:
                 ends = address + slot.offset, place + slot.offset
                 difference.compare(stream, *ends, slot.size_bytes, self._flags + 4 * index)
-        call(driver.cuMemcpyDtoDAsync, place, address, size_bytes, stream)
-        self._kept.add((index, variant))
+        self._kept[index, variant] += 1
+        if secrets.randbelow(self._kept[index, variant]) == 0:
+            call(driver.cuMemcpyDtoDAsync, place, address, size_bytes, stream)
 
     def show(self, index: int, variant: int, address: int) -> bool | None:
-        """Copy a program's last result on a variant to `address`, and say whether bits repeat.
+        """Copy a program's result on a variant to `address`, and say whether bits repeat.
 
         Return None where there is none.
         """
@@ -239,7 +245,7 @@ class Replays:
                 call(driver.cuEventRecord, stop, self._stream)
                 if kept and (of := kept[position]) is not None:
                     self._keep(graph, variants, *of)
-            call(driver.cuStreamSynchronize, self._stream)
+            call(driver.cuCtxSynchronize)  # work on another stream takes wall time, too
             times = [call(driver.cuEventElapsedTime, start, stop) * 1e3 for start, stop in pairs]
             return times, call(driver.cuEventElapsedTime, first, events[-1]) * 1e-3
 

@@ -44,7 +44,7 @@ from tuner.device.cuda.neighbour_memory import NeighbourMemory
 from tuner.device.cuda.neighbours import Neighbours, Surrounded
 from tuner.device.cuda.peers import PeerHome, PeerLaunchers
 from tuner.device.cuda.replays import Captured, DevicePatch, Replays, Results, identity
-from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
+from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, fill_byte
 from tuner.device.timing import (
     FINALS,
     ROUNDS_OF_A_DRAW,
@@ -224,6 +224,7 @@ class CudaWorker:
             return [us for (us,) in rows], event_s
 
         times, ratio = take_samples(policy, take, incumbent_us)
+        self._require_clocks()
         self._busy_s = time.perf_counter()
         slow = hopeless(policy, times, incumbent_us)
         return Measurement(tuple(times), graph.calls, replays.buffers.sets, slow, ratio)
@@ -251,8 +252,23 @@ class CudaWorker:
         while len(rows) < rounds:
             count = min(ROUNDS_AT_A_TIME, rounds - len(rows))
             rows += replays.rounds(compared.graphs, compared.launchers, empty, count)[0]
+        self._require_clocks()
         self._busy_s = time.perf_counter()
         return rows
+
+    def replay(self, count: int, *, calls: bool) -> None:
+        """Replay what was timed, or only what spoils its memory: for a clock outside."""
+        captured = self._captured
+        assert captured is not None
+        for _ in range(count):
+            captured.buffers.spoil(fill_byte())
+            if calls:
+                captured.graphs[0].launch(self._stream)
+        call(driver.cuCtxSynchronize)
+
+    def _require_clocks(self) -> None:
+        if self._peers is not None:
+            self._peers.require_clocks()
 
     def _compared(
         self, programs: Sequence[Program], policy: TimingPolicy, replays: Replays
@@ -266,12 +282,12 @@ class CudaWorker:
         graphs = [self._graph(launcher, policy, replays, None) for launcher in launchers]
         return self._keep(programs, policy, replays.buffers, launchers, graphs), True
 
-    def show(self, index: int, variant: int) -> bool | None:
-        """Hand over the last kept result of a program on one variant, and whether bits repeat."""
+    def show(self, index: int, variant: int) -> tuple[int, bool] | None:
+        """Hand over the kept result of a program on one variant; say which, and if bits repeat."""
         assert self._results is not None
         repeats = self._results.show(index, variant, self._mapped.base)
         self._mapped.push()
-        return repeats
+        return None if repeats is None else (variant, repeats)
 
     def isolated_us(self, programs: Sequence[Program], policy: TimingPolicy) -> list[float | None]:
         """Time those with programmatic dependent launch without it; the medians, in us."""

@@ -213,16 +213,17 @@ class ChildRunner(RestartingWorker[Child]):
     ) -> Any:
         """Have it time so many programs, then show what each one's last calls left.
 
-        There is something to show for each variant of the inputs that they met.
+        Of each program there are up to two results to show, each with the variant of the inputs
+        that its call met.
         """
         with self._blamed_on_the_program():
             worker = self._ready_worker()
             answer = worker.call(method, *arguments, timeout_s=timeout_s)
             for index in range(count if judge else 0):
-                for variant in (0, 1):
-                    repeats = worker.call("show", index, variant, timeout_s=self.run_timeout_s)
-                    if judge is not None and repeats is not None:
-                        judge(index, variant, repeats)
+                for place in (0, 1):
+                    shown = worker.call("show", index, place, timeout_s=self.run_timeout_s)
+                    if judge is not None and shown is not None:
+                        judge(index, *shown)
         return answer
 
     def _fit(self, worker: Child, arena: Arena) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, TypeVar
 
 from tuner.device.base import (
     DIFFERS,
+    TOO_FAST,
     ComparisonRounds,
     Device,
     DeviceInfo,
@@ -144,8 +145,13 @@ class VerifiedDevice(Device):
 
         def attempt() -> ComparisonRounds:
             cut = draws_in if self._draws_each_row else stretches_of
-            rows, faults = self._time_alternately(programs, cut(rounds), again=True)
+            rows, faults, varied = self._time_alternately(programs, cut(rounds), again=True)
             around = self._spec.surroundings_of(workload)
+            traffic = 0 if around else self._spec.min_bytes.integer(workload.values)
+            for index, times_us in enumerate(zip(*rows, strict=True)):
+                too_fast = self.info.is_too_fast(median(times_us), traffic, hot=self.info.on_cpu)
+                if too_fast and not programs[index].peer:
+                    faults.setdefault(index, TOO_FAST)
             with spent_on(TIMING):
                 isolated_us = self._runner.isolated_us(programs)
                 alone_us = self._runner.alone_us(programs) if around else ()
@@ -156,6 +162,7 @@ class VerifiedDevice(Device):
                 faults=tuple(faults.get(index, "") for index in range(len(programs))),
                 noise_us=self._runner.noise_us,
                 alone_us=alone_us,
+                unvaried=not varied,
             )
 
         return self._tried(workload, attempt)
@@ -168,15 +175,15 @@ class VerifiedDevice(Device):
 
         def attempt() -> RankedRounds:
             stretches = draws(rounds) if self._draws_each_row else [Stretch(rounds)]
-            rows, faults = self._time_alternately(programs, stretches)
+            rows, faults, _ = self._time_alternately(programs, stretches)
             return [tuple(None if k in faults else us for k, us in enumerate(row)) for row in rows]
 
         return self._tried(programs[0].workload, attempt)
 
     def _time_alternately(
         self, programs: Sequence[Program], stretches: Iterable[Stretch], *, again: bool = False
-    ) -> tuple[Rows, dict[int, str]]:
-        """Give the times of all rounds, and what was wrong with the results of which program.
+    ) -> tuple[Rows, dict[int, str], bool]:
+        """Give the times of all rounds, what was wrong with whose results, and if inputs varied.
 
         Those without variants of their inputs are verified `again` at the end, on other ones.
         """
@@ -197,7 +204,7 @@ class VerifiedDevice(Device):
         if again and not varied:
             left = {k: one for k, one in enumerate(programs) if k not in faults and not one.peer}
             faults |= self._faults_on_others(left)
-        return rows, faults
+        return rows, faults, varied
 
     @property
     def _draws_each_row(self) -> bool:
@@ -277,6 +284,8 @@ class VerifiedDevice(Device):
         fault = faults.get(0, "")
         if not fault and full_verification and not patch.offsets:
             fault = self._verified_again(program).reason
+        if fault and whose_is(program) == "baseline" and self._ask("leave_given"):
+            return self._run(program, incumbent_us, full_verification)
         if fault:
             self._note_told(program.workload)
             return Outcome(Status.INCORRECT, f"after timing, {fault}")

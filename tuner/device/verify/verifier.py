@@ -103,7 +103,11 @@ class Verifier:
         self._leeway = Leeway(spec)
         self._arena: Arena | None = None
         self._prepared: Prepared | None = None
-        self._variants: tuple[Prepared, ...] = ()
+        # What timed calls meet variants of.
+        self._timed: Prepared | None = None
+        # Of how many elements a change is, and whether also of what the reference draws.
+        self._touched: dict[Workload, int] = {}
+        self._changes_given = True
         self._cache = InputCache(memory.cache_bytes)
         self._same: Prepared | None = None
         self._guards: Array = None
@@ -129,8 +133,7 @@ class Verifier:
         return self._arena
 
     def close_arena(self) -> None:
-        self._prepared = self._arena = None
-        self._variants = ()
+        self._prepared = self._arena = self._timed = None
         self._cache.clear()
         self._same = None
         self._memory.close()
@@ -209,8 +212,8 @@ class Verifier:
         The patch is empty where that would take too many bytes. `check` then takes the variant
         that a call met.
         """
-        current, (twin, patch) = self._current, self._twin()
-        self._variants = (current, twin if patch.offsets else current)
+        _, patch = self._twin()
+        self._timed = self._current
         self.poison()
         self._trim()
         return patch
@@ -224,9 +227,31 @@ class Verifier:
     def _drawn_twin(self, before: Prepared) -> tuple[Prepared, Patch]:
         """Draw slightly other inputs; all are drawn anew where few other numbers never show."""
         seed = before.seed + 1
-        twins = Twins(self._xp, self._spec, self._layout, self._refer, self._leeway)
-        found = twins.of(before, seed)
+        found = self._twins().of(before, seed, given_too=self._changes_given)
         return found or (self._drawn(before.workload, before.kind, seed), UNCHANGED)
+
+    def _twins(self) -> Twins:
+        asked = self._xp, self._spec, self._layout, self._refer, self._leeway
+        return Twins(*asked, self._touched)
+
+    def _variant(self, number: int) -> Prepared:
+        """Give the inputs that a timed call met, which are the timed ones with a change."""
+        timed = self._timed
+        assert timed is not None
+        if number == 0 or timed.twin is None:
+            return timed
+        twin, patch = timed.twin
+        return twin if number == 1 else self._twins().changed(timed, patch.changes[number - 1])
+
+    def leave_given(self) -> bool:
+        """Change nothing of what the reference draws from here on; tell whether it was changed."""
+        timed, self._changes_given = self._timed, False
+        if timed is None or timed.twin is None or not timed.twin[1].changes:
+            return False
+        changed = {slot.name for slot in self._layout.with_role("input", "inout")} <= timed.given
+        if changed:
+            timed.twin = None
+        return changed
 
     def compute_reference(self) -> None:
         """Compute the expected outputs unless they are known; the worker may launch meanwhile."""
@@ -267,7 +292,7 @@ class Verifier:
         `baseline` shows how accurate others have to be, where a tolerance is measured.
         """
         if variant is not None:
-            self._prepared = self._variants[variant]
+            self._prepared = self._variant(variant)
         verdict = self._checked(whose=whose)
         if keep:
             outputs = self._layout.with_role("output", "inout")

@@ -28,6 +28,7 @@ from tuner.device.verify.restarting_worker import (
     RunFailedError,
     raise_worker_errors,
 )
+from tuner.device.verify.sampling import SampledCalls
 from tuner.model.errors import WorkerError
 from tuner.model.kernel import Launch
 from tuner.model.trial import Measurement, Status
@@ -36,6 +37,8 @@ from tuner.process.child import Child
 LOADED_PROGRAMS = 16
 # Copies of a workload's arrays, each for one call of a replay: as many as fit, at least two.
 COPIES_BYTES, LEAST_COPIES = 64 << 20, 2
+# Of more bytes that are others all of an array is sent again: each takes a call of the runtime.
+MOST_FILLS = 256
 # What stands for timed calls is replayed up to so many times.
 RERUN_REPLAYS = 4
 # Clocks may come out alike for what took less than their resolution.
@@ -46,6 +49,8 @@ ATTACH_TIMEOUT_S = 30.0
 ROUND_TIMEOUT_S = 10.0
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+# What a call left, where it lies.
+Pieces = dict[tuple[int, int], Bytes]
 _Place = TypeVar("_Place")
 _Code = TypeVar("_Code")
 _Arguments = TypeVar("_Arguments")
@@ -108,7 +113,7 @@ class Runtime(Protocol[_Place, _Code, _Arguments]):
 class _Copy(Generic[_Place, _Arguments]):
     """One copy of a workload's arrays on the device, with the guards between them.
 
-    `variant` is that of its inputs, None where they are unknown.
+    `variant` is the number of its inputs' in the patch, None where they are unknown.
     """
 
     def __init__(self, place: _Place, arguments: _Arguments) -> None:
@@ -130,12 +135,12 @@ class CopyingWorker(Generic[_Place, _Code, _Arguments]):
         self._memory: Bytes | None = None
         self._layout: Layout | None = None
         self._copies: list[_Copy[_Place, _Arguments]] = []
-        # The arena with the one and with the other variant of the inputs, there and here.
-        self._images: list[_Place] = []
-        self._given: list[Bytes] = []
+        # The arena as it is between timed calls, there and here.
+        self._image: _Place | None = None
+        self._given = np.empty(0, np.uint8)
         self._patch = UNCHANGED
-        # By program and variant what its last call left, where each piece lies.
-        self._kept: dict[tuple[int, int], dict[tuple[int, int], Bytes]] = {}
+        # By program, what some calls left, where each piece lies.
+        self._sampled: dict[int, SampledCalls[Pieces]] = {}
         self._differing: set[int] = set()
 
     def ask_runtime(self, method: str) -> Any:
@@ -163,11 +168,10 @@ class CopyingWorker(Generic[_Place, _Code, _Arguments]):
             for _ in range(min(count, runtime.most_copies)):
                 place = runtime.allocate(layout.total_bytes)
                 self._copies.append(_Copy(place, runtime.bind(layout, place)))
-            for _ in range(2):
-                self._images.append(runtime.allocate(layout.total_bytes))
+            self._image = runtime.allocate(layout.total_bytes)
         except MemoryError as error:
             self._free()
-            wanted = f"{count + 2} copies of {layout.total_bytes} bytes"
+            wanted = f"{count + 1} copies of {layout.total_bytes} bytes"
             raise MemoryError(f"{wanted}: {error}") from error
 
     def detach(self) -> None:
@@ -219,18 +223,19 @@ class CopyingWorker(Generic[_Place, _Code, _Arguments]):
             self._replay(0, program, 1 + secrets.randbelow(len(self._copies)))
         self.show(0, 0)
 
-    def show(self, index: int, variant: int) -> bool | None:
-        """Put a program's last kept result on a variant into the arena; tell if bits repeat.
+    def show(self, index: int, place: int) -> tuple[int, bool] | None:
+        """Put one of a program's kept results into the arena; tell its variant, and if bits repeat.
 
         Return None where there is none.
         """
-        kept = self._kept.get((index, variant))
-        if kept is None:
+        kept = self._sampled[index].kept if index in self._sampled else []
+        if place >= len(kept):
             return None
-        self._mapped[...] = self._given[variant]
-        for (start, end), piece in kept.items():
+        number, pieces = kept[place]
+        self._mapped[...] = self._inputs_of(number)
+        for (start, end), piece in pieces.items():
             self._mapped[start:end] = piece
-        return index not in self._differing
+        return number, index not in self._differing
 
     @property
     def _mapped(self) -> Bytes:
@@ -243,23 +248,26 @@ class CopyingWorker(Generic[_Place, _Code, _Arguments]):
         return self._layout
 
     def _free(self) -> None:
-        places = [*(copy.place for copy in self._copies), *self._images]
-        self._copies, self._images, self._given, self._kept = [], [], [], {}
+        images = [] if self._image is None else [self._image]
+        places = [*(copy.place for copy in self._copies), *images]
+        self._copies, self._image, self._sampled = [], None, {}
         for place in places:
             self._runtime.free(place)
 
     def _renew(self, patch: Patch) -> None:
         """Take what the arena holds as the inputs of calls to come, and forget all results."""
-        self._kept.clear()
+        self._sampled.clear()
         self._differing.clear()
-        self._patch, self._given = patch, []
-        for image, values in zip(self._images, patch.values, strict=True):
-            given = self._mapped.copy()
-            given[list(patch.offsets)] = np.frombuffer(values, np.uint8)
-            self._runtime.upload(image, given)
-            self._given.append(given)
+        self._patch, self._given = patch, self._mapped.copy()
+        assert self._image is not None
+        self._runtime.upload(self._image, self._given)
         for copy in self._copies:
             copy.variant = None
+
+    def _inputs_of(self, number: int) -> Bytes:
+        change, inputs = self._patch.of(number), self._given.copy()
+        inputs[list(change.offsets)] = np.frombuffer(change.after, np.uint8)
+        return inputs
 
     def _calls(self, program: Program, policy: TimingPolicy) -> int:
         """Warm up, and choose how many calls make a replay long enough to time."""
@@ -275,9 +283,10 @@ class CopyingWorker(Generic[_Place, _Code, _Arguments]):
         """
         runtime, code = self._runtime, self._load(program)
         chosen = secrets.SystemRandom().sample(self._copies, calls)
+        made = self._sampled.setdefault(-1 if index is None else index, SampledCalls(self._patch))
         fill = fill_byte()
-        for copy, variant in zip(chosen, self._patch.draw(calls), strict=True):
-            self._prepare(copy, variant, fill)
+        for copy in chosen:
+            self._prepare(copy, made.draw(), fill)
         runtime.spoil()
         runtime.wait()
         runtime.start()
@@ -290,12 +299,19 @@ class CopyingWorker(Generic[_Place, _Code, _Arguments]):
         return max(elapsed_us / calls, LEAST_US)
 
     def _prepare(self, copy: _Copy[_Place, _Arguments], variant: int, fill: int) -> None:
-        runtime, layout, image = self._runtime, self._placed, self._images[variant]
-        if copy.variant != variant:
-            runtime.copy(copy.place, image, 0, layout.total_bytes)
+        runtime, layout, image = self._runtime, self._placed, self._image
+        assert image is not None
+        before, change = self._patch.of(copy.variant or 0), self._patch.of(variant)
+        if max(len(before.offsets), len(change.offsets)) > MOST_FILLS:
+            runtime.upload(copy.place, self._inputs_of(variant))
         else:
+            if copy.variant is None:
+                runtime.copy(copy.place, image, 0, layout.total_bytes)
             for slot in layout.with_role("inout"):
                 runtime.copy(copy.place, image, slot.offset, slot.size_bytes)
+            for one, values in ((before, before.before), (change, change.after)):
+                for offset, byte in zip(one.offsets, values, strict=True):
+                    runtime.fill(copy.place, byte, offset, 1)
         for slots, byte in ((layout.spoiled, fill), (layout.zeroed, 0)):
             for slot in slots:
                 runtime.fill(copy.place, byte, slot.offset, slot.size_bytes)
@@ -304,9 +320,9 @@ class CopyingWorker(Generic[_Place, _Code, _Arguments]):
     def _keep(self, index: int, copy: _Copy[_Place, _Arguments]) -> None:
         """Keep what a call has left, but for inputs that it was given so: they may be large."""
         assert copy.variant is not None
-        found, given = np.empty_like(self._mapped), self._given[copy.variant]
+        found, given = np.empty_like(self._mapped), self._inputs_of(copy.variant)
         self._runtime.download(found, copy.place)
-        before = self._kept.get((index, copy.variant))
+        before = self._sampled[index].known(copy.variant)
         pieces = {guard: found[slice(*guard)].copy() for guard in self._placed.guards}
         for slot in self._placed.slots:
             where = slot.offset, slot.offset + slot.size_bytes
@@ -317,7 +333,7 @@ class CopyingWorker(Generic[_Place, _Code, _Arguments]):
             repeats = slot.role in ("output", "inout") and slot.name in self._deterministic
             if before and repeats and not np.array_equal(left, before[where]):
                 self._differing.add(index)
-        self._kept[index, copy.variant] = pieces
+        self._sampled[index].keep(copy.variant, pieces)
 
     def _load(self, program: Program) -> _Code:
         names = tuple(dict.fromkeys(launch.kernel for launch in program.launches))

@@ -12,18 +12,25 @@ import os
 import resource
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from tuner.device.base import Program
-from tuner.device.callables import Modules, blamed_on_call, checked_results
+from tuner.device.callables import Modules, Originals, blamed_on_call, checked_results
 from tuner.device.encoding import torch_name
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, Slot
 from tuner.device.reference import PeerError, ran_out
+from tuner.extensions.cpu.memory import VariedInputs
 from tuner.extensions.cpu.triton_interpreter import mend_interpreter
+from tuner.model.errors import WorkerError
+from tuner.model.statistics import LEAST_US
 from tuner.process.child import Child
 
 # A first call imports what it needs and compiles.
@@ -32,14 +39,22 @@ ASK_S = 30.0
 # Of the memory that is free once the arrays are there: the rest is for the verifier, and for
 # whatever else runs here, of which the system would end something.
 MEMORY_SHARE = 0.75
+# Empty answers before the first call, and what a call's may take longer than the quickest of them.
+ANSWERS, CLOCK_MARGIN_US = 20, 100.0
+
+Bytes = npt.NDArray[np.uint8]
 
 
 class CallableWorker:
-    """Call kernels in Python in a process of their own; as `HostWorker`, for `HostRunner`.
+    """Call kernels in Python in processes of their own; as `HostWorker`, for `HostRunner`.
 
-    Raises `ChildDiedError` or `ChildTimeoutError` where a kernel ends or blocks the process, and
+    The baseline has one that no config's code runs in, and each stands still while the other runs.
+    What calls find is written from here, what they leave is taken once the answer is there, and
+    our clock is beside theirs: what a kernel changes in its process changes none of that.
+
+    Raises `ChildDiedError` or `ChildTimeoutError` where a kernel ends or blocks its process, and
     `PeerError` for what it raises. `available_bytes` says how much memory is free, None where
-    nobody knows: then nothing bounds what the process takes.
+    nobody knows: then nothing bounds what a process takes.
     """
 
     limits: tuple[str, ...] = ()
@@ -53,29 +68,54 @@ class CallableWorker:
         available_bytes: Callable[[], int | None],
     ) -> None:
         self._call_timeout_s, self._available_bytes = call_timeout_s, available_bytes
-        self._child = Child(CallRunner, (source, dict(operators)), "tune-calls")
+        self._opened = (source, dict(operators))
+        self._arena: Arena | None = None
+        self._memory = np.empty(0, np.uint8)
+        self._compared: frozenset[str] = frozenset()
+        self._restored: list[tuple[Slot, Bytes]] = []
+        self._inputs = VariedInputs(self._memory, UNCHANGED)
+        # By whether it is the baseline's.
+        self._processes = {True: _Process(*self._opened)}
         self._called: set[str] = set()
+        # The text of the program that ran last, by its key.
+        self._last = ""
 
     def attach(self, arena: Arena, compared: frozenset[str] = frozenset()) -> None:
-        available = self._available_bytes()
-        most_bytes = None if available is None else int(available * MEMORY_SHARE)
-        self._child.call("attach", arena, compared, most_bytes, timeout_s=ASK_S)
+        """Map the memory; the processes do when they are asked to call."""
+        self._arena, self._compared = arena, compared
+        try:
+            self._memory = np.frombuffer(_map(arena), np.uint8)
+        except FileNotFoundError as error:
+            raise WorkerError("the process that verifies results ended") from error
 
     def detach(self) -> None:
-        self._child.call("detach", timeout_s=ASK_S)
+        self._arena, self._memory = None, np.empty(0, np.uint8)
+        for process in self._processes.values():
+            process.go_on()
+            process.call("detach", timeout_s=ASK_S)
+            process.arena = None
 
     def take(self) -> list[bytes]:
-        taken: list[bytes] = self._child.call("take", timeout_s=ASK_S)
-        return taken
+        return [self._bytes(slot).tobytes() for slot in self._written]
 
     def put(self, taken: Sequence[bytes], variant: int) -> None:
-        self._child.call("put", list(taken), variant, timeout_s=ASK_S)
+        """Put back what was taken, and this variant of the inputs, to be judged."""
+        self._inputs.take(variant)
+        for slot, content in zip(self._written, taken, strict=True):
+            self._bytes(slot)[:] = np.frombuffer(content, np.uint8)
+
+    def intact(self) -> bool:
+        """Tell nothing: what it calls has no addresses, and the verifier looks as well."""
+        return True
 
     def show(self) -> None:
         """Do nothing: what it calls writes into what the verifier sees."""
 
     def renew(self, patch: Patch) -> None:
-        self._child.call("renew", patch, timeout_s=ASK_S)
+        """Take what the memory holds for what calls find there, but for outputs and the patch."""
+        self._inputs, self._last = VariedInputs(self._memory, patch), ""
+        slots = self._layout.with_role("inout")
+        self._restored = [(slot, self._bytes(slot).copy()) for slot in slots]
 
     def keep_only(self, *programs: Program) -> None:
         """Keep all: a module takes little."""
@@ -84,134 +124,51 @@ class CallableWorker:
         """Keep all, as `keep_only` does."""
 
     def run(self, program: Program, order: int, fill: int, variant: int = 0) -> tuple[float, int]:
-        """Call the kernel; return microseconds and a checksum of the compared outputs."""
-        first = program.text_key not in self._called
-        self._called.add(program.text_key)
-        timeout_s = self._call_timeout_s + (FIRST_CALL_S if first else 0.0)
-        ran: tuple[float, int] = self._child.call(
-            "run", program, fill, variant, timeout_s=timeout_s
-        )
-        return ran
+        """Call the kernel; return microseconds and a checksum of the compared outputs.
 
-    def kill(self) -> None:
-        self._child.kill()
-
-
-class CallRunner:
-    """Hold the arrays of one workload as tensors on the CPU, and call kernels on them."""
-
-    def __init__(self, source: Path, operators: Mapping[str, str]) -> None:
-        # Triton has no other way to run on a CPU, and asks when it is imported.
-        os.environ.setdefault("TRITON_INTERPRET", "1")
-        self._operators = dict(operators)
-        self._modules = Modules(source)
-        self._untimed = False
-        self._memory: mmap.mmap | None = None
-        self._arena: Arena | None = None
-        self._tensors: dict[str, Any] = {}
-        self._compared: frozenset[str] = frozenset()
-        self._restored: dict[str, bytes] = {}
-        self._patch = UNCHANGED
-        self._most_bytes: int | None = None
-        # The text of the program that ran last, by its key.
-        self._last = ""
-
-    def attach(self, arena: Arena, compared: frozenset[str], most_bytes: int | None = None) -> None:
-        """Map the memory; from now on calls may take so many bytes beyond what is taken."""
-        assert arena.host_name is not None
-        self.detach()
-        self._most_bytes = most_bytes
-        if most_bytes is not None:
-            limit_growth(most_bytes)
-        descriptor = os.open(arena.host_name, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            self._memory = mmap.mmap(descriptor, arena.layout.total_bytes)
-        finally:
-            os.close(descriptor)
-        self._arena, self._compared = arena, compared
-
-    def detach(self) -> None:
-        # Whoever holds a tensor still keeps the memory mapped.
-        self._tensors = {}
-        self._memory = self._arena = None
-
-    def renew(self, patch: Patch) -> None:
-        """Take what the memory holds for what calls find there, but for outputs and the patch."""
-        self._patch, self._last = patch, ""
-        slots = self._layout.with_role("inout")
-        self._restored = {slot.name: self._content(slot) for slot in slots}
-
-    def take(self) -> list[bytes]:
-        return [self._content(slot) for slot in self._written]
-
-    def put(self, taken: Sequence[bytes], variant: int) -> None:
-        """Put back what was taken, and this variant of the inputs, to be judged."""
-        self._set_variant(variant)
-        for slot, content in zip(self._written, taken, strict=True):
-            self._write(slot, content)
-
-    def run(self, program: Program, fill: int, variant: int) -> tuple[float, int]:
-        try:
-            return self._ran(program, fill, variant)
-        except PeerError as error:
-            if self._most_bytes is not None and ran_out(error.__cause__):
-                said = error.message.rstrip(": ")
-                error.message = f"{said}; calls may take {self._most_bytes / 1e9:.3g} GB here"
-            raise
-
-    def _ran(self, program: Program, fill: int, variant: int) -> tuple[float, int]:
-        with blamed_on_call(program):
-            torch: Any = import_module("torch")
-        function = self._modules.function(program)
-        if not self._untimed:
-            # After the module's own lines, at whose top is what an import of Triton's depends on.
-            with suppress(ImportError):
-                choose_first_config(import_module("triton.runtime.autotuner").Autotuner)
-                mend_interpreter()
-            self._untimed = True
-        # Anew for each call: one may resize them in place, and the next is another config's.
-        self._tensors = {
-            slot.name: _tensor(torch, self._mapped, slot) for slot in self._layout.slots
-        }
-        for name, content in self._restored.items():
-            self._write(self._layout.slot(name), content)
-        self._set_variant(variant)  # some of it lies in what was restored
+        The variant is written last: nobody can begin much sooner than the clock.
+        """
+        process, key = self._process(program), program.text_key
+        timeout_s = self._call_timeout_s + (0.0 if key in self._called else FIRST_CALL_S)
+        self._called.add(key)
+        process.call("make_ready", program, timeout_s=timeout_s)
         for slot in self._layout.spoiled:
-            self._write(slot, bytes([fill]) * slot.size_bytes)
-        self._zero(program)
-        axes, tensors = program.workload.values, dict(self._tensors)
-        with blamed_on_call(program), torch.no_grad():
-            started = time.perf_counter()
-            returned = function(dict(self._tensors), dict(axes), **self._operators)
-            ended = time.perf_counter()
-            outputs = [slot.name for slot in self._layout.with_role("output", "inout")]
-            for name, result in checked_results(torch, returned, tensors, outputs).items():
-                tensors[name].copy_(result)
-        return (ended - started) * 1e6, self._digest()
-
-    def _zero(self, program: Program) -> None:
-        """Give another program the zeros that the last one may not have left."""
-        if program.text_key != self._last:
-            for slot in self._layout.zeroed:
-                self._write(slot, bytes(slot.size_bytes))
-        self._last = program.text_key
-
-    def _digest(self) -> int:
-        digest = 0
+            self._bytes(slot)[:] = fill
+        for slot in self._layout.zeroed if key != self._last else ():
+            self._bytes(slot)[:] = 0  # which the last one may not have left
+        for slot, content in self._restored:
+            self._bytes(slot)[:] = content
+        self._last = key
+        self._inputs.take(variant)
+        time_us, digest = process.go(timeout_s), 0
         for slot in self._layout.with_role("output"):
             if slot.name in self._compared:
-                digest = zlib.crc32(self._content(slot), digest)
-        return digest
+                digest = zlib.crc32(self._bytes(slot).data, digest)
+        return time_us, digest
 
-    def _set_variant(self, variant: int) -> None:
-        for offset, value in zip(self._patch.offsets, self._patch.values[variant], strict=True):
-            self._mapped[offset] = value
+    def kill(self) -> None:
+        for process in self._processes.values():
+            process.kill()
 
-    def _content(self, slot: Slot) -> bytes:
-        return self._mapped[slot.offset : slot.offset + slot.size_bytes]
+    def _process(self, program: Program) -> _Process:
+        """Make the process of a program the one that runs, with the memory mapped."""
+        mine = program.config is None
+        if mine not in self._processes:
+            self._processes[mine] = _Process(*self._opened)
+        for key, process in self._processes.items():
+            if key != mine:
+                process.stop()
+        process, arena = self._processes[mine], self._arena
+        process.go_on()
+        if arena is not None and process.arena is not arena:
+            available = self._available_bytes()
+            most_bytes = None if available is None else int(available * MEMORY_SHARE)
+            process.call("attach", arena, most_bytes, timeout_s=ASK_S)
+            process.arena = arena
+        return process
 
-    def _write(self, slot: Slot, content: bytes) -> None:
-        self._mapped[slot.offset : slot.offset + slot.size_bytes] = content
+    def _bytes(self, slot: Slot) -> Bytes:
+        return self._memory[slot.offset : slot.offset + slot.size_bytes]
 
     @property
     def _written(self) -> tuple[Slot, ...]:
@@ -222,10 +179,124 @@ class CallRunner:
         assert self._arena is not None
         return self._arena.layout
 
-    @property
-    def _mapped(self) -> mmap.mmap:
-        assert self._memory is not None
-        return self._memory
+
+class _Process(Child):
+    """A process that calls kernels, whose clock may be one that a kernel has put there."""
+
+    def __init__(self, source: Path, operators: Mapping[str, str]) -> None:
+        super().__init__(CallRunner, (source, operators), "tune-calls")
+        self.arena: Arena | None = None
+        self._answer_us = 0.0
+        # While nothing but our own code has run there.
+        self._answer_us = min(self.go(ASK_S) for _ in range(ANSWERS)) + CLOCK_MARGIN_US
+
+    def go(self, timeout_s: float) -> float:
+        """Have it call what is ready; return microseconds by its clock, no fewer than by ours.
+
+        Ours leaves out what an answer takes, and how long it waited for a processor, or we then.
+        """
+        waited_us, started = _waited_us(self.pid), perf_counter()
+        self.send("go")
+        waited_us += _waited_us("thread-self")
+        told_us: float = self.receive(timeout_s)
+        ours_us = (perf_counter() - started) * 1e6 + waited_us
+        ours_us -= _waited_us(self.pid) + _waited_us("thread-self") + self._answer_us
+        return max(LEAST_US, told_us, ours_us)
+
+
+def _waited_us(task: int | str) -> float:
+    with suppress(OSError):  # where the system doesn't count it
+        return int(Path(f"/proc/{task}/schedstat").read_text(encoding="ascii").split()[1]) / 1e3
+    return 0.0
+
+
+class CallRunner:
+    """Hold the arrays of one workload as tensors on the CPU, and call kernels on them."""
+
+    def __init__(self, source: Path, operators: Mapping[str, str]) -> None:
+        # Triton has no other way to run on a CPU, and asks when it is imported.
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+        self._operators = dict(operators)
+        self._modules, self._clock = Modules(source), Originals(time, "perf_counter")
+        self._untimed = False
+        self._memory: mmap.mmap | None = None
+        self._layout: Layout | None = None
+        self._ready: Callable[[], None] | None = None
+        self._most_bytes: int | None = None
+
+    def attach(self, arena: Arena, most_bytes: int | None = None) -> None:
+        """Map the memory; from now on calls may take so many bytes beyond what is taken."""
+        self.detach()
+        self._most_bytes = most_bytes
+        if most_bytes is not None:
+            limit_growth(most_bytes)
+        self._memory, self._layout = _map(arena), arena.layout
+
+    def detach(self) -> None:
+        # Whoever holds a tensor still keeps the memory mapped.
+        self._memory = self._layout = self._ready = None
+
+    def make_ready(self, program: Program) -> None:
+        """Make what `go` calls: the function of a program with tensors over the arrays."""
+        with self._telling_limit(), blamed_on_call(program):
+            torch: Any = import_module("torch")
+            function = self._modules.function(program)
+        if not self._untimed:
+            # After the module's own lines, at whose top is what an import of Triton's depends on.
+            with suppress(ImportError):
+                choose_first_config(import_module("triton.runtime.autotuner").Autotuner)
+                mend_interpreter()
+            self._untimed = True
+        memory, layout = self._memory, self._layout
+        assert memory is not None
+        assert layout is not None
+        # Anew for each call: one may resize them in place, and the next is another config's.
+        tensors = {slot.name: _tensor(torch, memory, slot) for slot in layout.slots}
+        given, axes = dict(tensors), dict(program.workload.values)
+        outputs = [slot.name for slot in layout.with_role("output", "inout")]
+
+        def called() -> None:
+            with blamed_on_call(program), torch.no_grad():
+                returned = function(given, axes, **self._operators)
+                for name, result in checked_results(torch, returned, tensors, outputs).items():
+                    tensors[name].copy_(result)
+
+        self._ready = called
+
+    def go(self) -> float:
+        """Call what is ready; return microseconds, in which results came into the arrays.
+
+        Whatever else the call holds is let go within them.
+        """
+        called, self._ready = self._ready, None
+        started = perf_counter()
+        try:
+            if called is not None:
+                with self._telling_limit():
+                    called()
+            del called
+            return (perf_counter() - started) * 1e6
+        finally:
+            self._clock.require()
+
+    @contextmanager
+    def _telling_limit(self) -> Iterator[None]:
+        try:
+            yield
+        except PeerError as error:
+            if self._most_bytes is not None and ran_out(error.__cause__):
+                said = error.message.rstrip(": ")
+                error.message = f"{said}; calls may take {self._most_bytes / 1e9:.3g} GB here"
+            raise
+
+
+def _map(arena: Arena) -> mmap.mmap:
+    assert arena.host_name is not None
+    descriptor = os.open(arena.host_name, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return mmap.mmap(descriptor, arena.layout.total_bytes)
+    finally:
+        os.close(descriptor)
 
 
 def limit_growth(most_bytes: int) -> None:

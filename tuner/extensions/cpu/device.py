@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -26,6 +27,7 @@ from tuner.device.verify.restarting_worker import (
     RunFailedError,
     raise_worker_errors,
 )
+from tuner.device.verify.sampling import SampledCalls
 from tuner.device.verify.shared_memory import available_bytes, host_verifier
 from tuner.device.verify.verified_device import VerifiedDevice, fresh_seed
 from tuner.extensions.cpu.callables import CallableWorker
@@ -156,6 +158,9 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
         A call that leaves other bits than one before is the last: the verifier sees its output.
         """
         calls = _Calls(patch)
+        # How many there are at most nobody is to foresee either.
+        most = policy.max_samples - secrets.randbelow(1 + policy.max_samples // 4)
+        policy = replace(policy, max_samples=max(policy.min_samples, most))
         times: list[float] = []
         with self._blamed_on_the_program():
             worker = self._renewed(program, patch=patch)
@@ -245,28 +250,30 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
 
 
 class _Calls:
-    """Timed calls of one program: the last results, and whether outputs repeat their bits."""
+    """Timed calls of one program: some of their results, and whether outputs repeat their bits."""
 
     def __init__(self, patch: Patch) -> None:
-        self._patch, self._digests = patch, dict[int, int]()
-        self._left: dict[int, list[bytes]] = {}
+        self._sampled = SampledCalls[list[bytes]](patch)
+        self._digests: dict[int, int] = {}
         self.repeats = True
 
     def run(self, worker: HostWorker | CallableWorker, program: Program) -> float:
         """Run the program once and return microseconds."""
-        (variant,) = self._patch.draw()
+        variant = self._sampled.draw()
         time_us, digest = worker.run(program, draw_order(), fill_byte(), variant)
-        # After every call, or the pause would tell which is the last.
+        # After every call, or the pause would tell which is judged.
         taken = worker.take()
-        if self.repeats:  # what did not repeat stays, to be judged
-            self._left[variant] = taken
-            self.repeats = self._digests.setdefault(variant, digest) == digest
+        if self.repeats:
+            self._sampled.keep(variant, taken)
+            self.repeats = self._digests.setdefault(variant, digest) == digest and worker.intact()
+            if not self.repeats:  # it stays, to be judged
+                self._sampled.kept = [(variant, taken)]
         return time_us
 
     def let_judge(
         self, worker: HostWorker | CallableWorker, judge: Callable[[int, bool], None]
     ) -> None:
-        for variant, written in self._left.items():
+        for variant, written in self._sampled.kept:
             worker.put(written, variant)
             judge(variant, self.repeats)
 

@@ -5,16 +5,37 @@ from __future__ import annotations
 import mmap
 import os
 import zlib
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from tuner.device.encoding import Array
-from tuner.device.layout import Arena, Patch, Slot
+from tuner.device.layout import UNCHANGED, Arena, Patch, Slot
 from tuner.device.verify.shared_memory import memory_file
 
 Ranges = Sequence[tuple[int, int]]
+
+
+class VariedInputs:
+    """Inputs in a memory that become one variant of a patch after the other.
+
+    Those of the places that `holds` tells lie there; all do where it is None.
+    """
+
+    def __init__(
+        self, memory: Array, patch: Patch, holds: Callable[[Array], Array] | None = None
+    ) -> None:
+        self._memory, self._patch, self._holds = memory, patch, holds
+        self._variant = 0
+
+    def take(self, variant: int) -> None:
+        """Become a variant: what the last one changed is as it was."""
+        before, after = self._patch.of(self._variant), self._patch.of(variant)
+        for change, values in ((before, before.before), (after, after.after)):
+            places = np.array(change.offsets, np.int64)
+            here = slice(None) if self._holds is None else self._holds(places)
+            self._memory[places[here]] = np.frombuffer(values, np.uint8)[here]
+        self._variant = variant
 
 
 class KernelMemory:
@@ -22,8 +43,8 @@ class KernelMemory:
 
     Places are those of the arena, which no program's process ever maps: what is judged there, and
     what lies between its arrays, is in nobody's reach. Its layout is one by pages. `compared` names
-    the outputs whose bits may not differ between runs. Raises `MemoryError`, and
-    `FileNotFoundError` where the verifier's process has ended.
+    the outputs whose bits may not differ between runs. Raises `MemoryError`, and `OSError` where
+    the verifier's process has ended.
     """
 
     def __init__(self, arena: Arena, compared: frozenset[str] = frozenset()) -> None:
@@ -35,25 +56,25 @@ class KernelMemory:
         self.readable: Ranges = [layout.pages(slot) for slot in read]
         # What its pages hold before and behind an array nobody may write.
         arrays = zip(self.written, _ranges(slots), strict=True)
-        edges = [edge for (a, b), (start, end) in arrays for edge in ((a, start), (end, b))]
-        self._restored = [*_ranges(layout.with_role("inout")), *edges]
+        self._edges = [edge for (a, b), (start, end) in arrays for edge in ((a, start), (end, b))]
+        self._restored = [*self._edges, *_ranges(layout.with_role("inout"))]
         self._spoiled, self._zeroed = _ranges(layout.spoiled), _ranges(layout.zeroed)
         outputs = (slot for slot in layout.with_role("output") if slot.name in compared)
-        self._compared = [*_ranges(outputs), *edges]
+        self._compared = _ranges(outputs)
         self._contents: list[Array] = []
         self._last: object = None
-        with Path(arena.host_name).open("r+b", buffering=0) as file:
-            self._arena = _map(file.fileno(), size)
-        self._files: list[int] = []
+        self._files = [os.open(arena.host_name, os.O_RDWR | os.O_CLOEXEC)]
         try:
+            self._arena = _map(self._files[0], size)
+            os.close(self._files.pop())
             for name, pages in (("written", self.written), ("read", self.readable)):
                 self._files.append(memory_file(name, size, pages))
             self._outputs, self._inputs = (_map(file, size) for file in self._files)
         except BaseException:
             self.close()
             raise
-        # Per memory the places of the patch there, and what each variant has at them.
-        self._patches: list[tuple[Array, Array, list[Array]]] = []
+        self._judged = VariedInputs(self._arena, UNCHANGED)
+        self._found: list[VariedInputs] = []
 
     def open(self) -> tuple[int, int]:
         """Open the file that is written, and for reading only the other; the caller closes both."""
@@ -66,15 +87,19 @@ class KernelMemory:
         self._contents = [self._arena[start:end].copy() for start, end in self._restored]
         for start, end in self.readable:
             self._inputs[start:end] = self._arena[start:end]
-        places = np.array(patch.offsets, np.int64)
-        values = [np.frombuffer(variant, np.uint8) for variant in patch.values]
+
         # Not a byte of it goes into a hole: a mapping that is grown would show which places vary.
-        restored = np.zeros(len(places), bool)
-        for start, end in self._restored:
-            restored |= (start <= places) & (places < end)
-        self._patches = [(self._arena, places, values)]
-        for memory, here in ((self._outputs, restored), (self._inputs, ~restored)):
-            self._patches.append((memory, places[here], [variant[here] for variant in values]))
+        def lies_in_outputs(places: Array) -> Array:
+            inside = np.zeros(len(places), bool)
+            for start, end in self._restored:
+                inside |= (start <= places) & (places < end)
+            return inside
+
+        self._judged = VariedInputs(self._arena, patch)
+        self._found = [
+            VariedInputs(self._outputs, patch, lies_in_outputs),
+            VariedInputs(self._inputs, patch, lambda places: ~lies_in_outputs(places)),
+        ]
 
     def prepare(self, program: object, fill: int, variant: int) -> None:
         """Let every run find the same: nothing of the one before is left.
@@ -88,15 +113,20 @@ class KernelMemory:
         for start, end in self._zeroed if program != self._last else ():
             self._outputs[start:end] = 0
         self._last = program
-        for memory, places, values in self._patches[1:]:
-            memory[places] = values[variant]
+        for one in self._found:
+            one.take(variant)
 
     def digest(self) -> int:
-        """Compute a checksum of the compared outputs, and of what nobody may write."""
+        """Compute a checksum of the compared outputs."""
         digest = 0
         for start, end in self._compared:
             digest = zlib.crc32(self._outputs[start:end], digest)
         return digest
+
+    def intact(self) -> bool:
+        """Tell whether the last run left what lies around its arrays as it was."""
+        pieces = zip(self._edges, self._contents, strict=False)
+        return all(bool((self._outputs[start:end] == was).all()) for (start, end), was in pieces)
 
     def take(self) -> list[bytes]:
         """Copy all that a program can write."""
@@ -109,14 +139,13 @@ class KernelMemory:
 
     def put(self, taken: Sequence[bytes], variant: int) -> None:
         """Put what was taken into the arena, and this variant of the inputs, to be judged."""
-        memory, places, values = self._patches[0]
-        memory[places] = values[variant]
+        self._judged.take(variant)
         for (start, end), content in zip(self.written, taken, strict=True):
-            memory[start:end] = np.frombuffer(content, np.uint8)
+            self._arena[start:end] = np.frombuffer(content, np.uint8)
 
     def close(self) -> None:
         self._arena = self._outputs = self._inputs = None
-        self._patches = []
+        self._judged, self._found = VariedInputs(None, UNCHANGED), []
         for file in self._files:
             os.close(file)
         self._files = []

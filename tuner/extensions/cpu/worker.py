@@ -142,6 +142,10 @@ class HostWorker(ChildProcess):
         """Copy all that a program can write, out of the reach of others."""
         return self._mapped.take()
 
+    def intact(self) -> bool:
+        """Tell whether the last run wrote nothing around its arrays."""
+        return self._mapped.intact()
+
     def show(self) -> None:
         """Let the verifier see what the last run left."""
         self._mapped.show()
@@ -155,7 +159,7 @@ class HostWorker(ChildProcess):
         self._mapped.renew(patch)
 
     def run(self, program: Program, order: int, fill: int, variant: int = 0) -> tuple[float, int]:
-        """Run the program; return microseconds and a checksum of what may not differ.
+        """Run the program; return microseconds and a checksum of the compared outputs.
 
         The time is the server's, not the word of the process that the program runs in, less what
         an empty command takes; it is never below what that varies by, nor what it computed for.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, pairwise
 from operator import itemgetter
@@ -16,11 +16,12 @@ from tuner.model.config import format_value
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.statistics import PROTOCOL
-from tuner.model.trial import INITIAL, Stage, Status, Trial
+from tuner.model.trial import INITIAL, LEFT_OUT, Stage, Status, Trial
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData, fastest, stopped_early
 from tuner.report.pages import draw
 from tuner.search.importance import Importance, average, importance
+from tuner.tuning.hopeless import Hopeless
 
 CHARACTER = 6.4  # width of an 11 px character in a wide font
 TOP_CONFIGS = 10
@@ -39,10 +40,6 @@ MEANING: dict[Status, str] = {
     Status.OTHER_BITS: "other bits than the default's",
     Status.NOT_RECORDED: "not in the recording, or lacks a library",
 }
-
-
-# What no limit foretold.
-BROKEN = {Status.COMPILE, Status.LAUNCH, Status.INCORRECT, Status.TIMEOUT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,31 +195,36 @@ def never_worked_lines(data: ReportData) -> tuple[str, ...]:
 
     Not those that are only over a limit; and of a recording nothing is said.
     """
-    tried: dict[tuple[str, str], dict[Value, list[Trial]]] = {}
-    for trial in () if data.recorded else data.trials:
-        for name, value in trial.config.items_:
-            tried.setdefault((trial.candidate, name), {}).setdefault(value, []).append(trial)
     lines = []
-    for (candidate, name), by_value in tried.items():
-        never = {value: trials for value, trials in by_value.items() if _are_broken(trials)}
-        if never and len(never) < len(by_value):
-            failed = [trial for trials in never.values() for trial in trials]
-            records = tuple((one, 0.0) for one in failed)
-            first = rejections(replace(data, records=records, finals=()))[0].first
-            reason, *_ = first.reason.splitlines() or [""]
-            values = ", ".join(map(format_value, never))
-            of = "" if candidate == INITIAL else f" of {candidate}"
-            lines.append(
-                f"nothing worked with {name} {values}{of}, in {len(failed)} trials of "
-                f"{sum(one.seconds for one in failed):.0f} s: {MEANING[first.status]}: "
-                f"{reason[:REASON_SHORT]}"
-            )
+    for candidate in dict.fromkeys(trial.candidate for trial in data.trials):
+        trials = [] if data.recorded else [t for t in data.trials if t.candidate == candidate]
+        hopeless = Hopeless()
+        for trial in trials:
+            hopeless.note(trial)
+        of = "" if candidate == INITIAL else f" of {candidate}"
+        for name in dict.fromkeys(name for trial in trials for name in trial.config):
+            values = dict.fromkeys(t.config[name] for t in trials if name in t.config)
+            never = {v: failed for v in values if len(failed := hopeless.failed_by(name, v)) > 1}
+            if never:
+                unseen = [t.config for t in trials if t.reason.startswith(LEFT_OUT)]
+                left_out = sum(config.get(name) in never for config in unseen)
+                lines.append(_never_worked(data, f"{name} %s{of}", never, left_out))
     return tuple(lines)
 
 
-def _are_broken(trials: Sequence[Trial]) -> bool:
-    statuses = {one.status for one in trials}
-    return len(trials) > 1 and Status.CORRECT not in statuses and bool(statuses & BROKEN)
+def _never_worked(
+    data: ReportData, of: str, never: Mapping[Value, Sequence[Trial]], left_out: int
+) -> str:
+    failed = [*chain.from_iterable(never.values())]
+    only = replace(data, records=tuple((one, 0.0) for one in failed), finals=())
+    first = rejections(only)[0].first
+    reason, *_ = first.reason.splitlines() or [""]
+    return (
+        f"nothing worked with {of % ', '.join(map(format_value, never))}, in {len(failed)} trials "
+        f"of {sum(one.seconds for one in failed):.0f} s"
+        f"{f', so {left_out} configs were left out' * bool(left_out)}: {MEANING[first.status]}: "
+        f"{reason[:REASON_SHORT]}"
+    )
 
 
 def early_end_lines(data: ReportData) -> tuple[str, ...]:

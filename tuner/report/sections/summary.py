@@ -255,6 +255,7 @@ def verification_facts(data: ReportData) -> tuple[tuple[str, str], ...]:
         *((("Extremes left out", less),) if (less := extremes_left_out(data)) else ()),
         *((("Constant inputs", held),) if (held := constant_inputs(data)) else ()),
         *((("Other code on the CPU", asking),) if (asking := other_code(data)) else ()),
+        *((("Timed calls", same),) if (same := unvaried_inputs(data)) else ()),
         ("Equal bits in two runs", determinism),
         (
             "Edge cases",
@@ -290,6 +291,21 @@ def accuracy(data: ReportData) -> str:
     if known is None:
         return ""
     return f"off by up to {known[0]:.2g} roundings, the baseline by {known[1]:.2g}"
+
+
+def unvaried_workloads(data: ReportData) -> list[str]:
+    """List the workloads on which timed calls met the same inputs all the time."""
+    return [*dict.fromkeys(str(one.workload) for one in data.comparisons if one.unvaried)]
+
+
+def unvaried_inputs(data: ReportData) -> str:
+    """Say where timed calls met the same inputs all the time; nothing where they did nowhere."""
+    if not (where := unvaried_workloads(data)):
+        return ""
+    return (
+        f"met the same inputs all the time on {formatting.join_names(where)}, whose numbers "
+        "cannot change one by one: a kernel that keeps results of inputs would not be seen"
+    )
 
 
 def constant_inputs(data: ReportData) -> str:

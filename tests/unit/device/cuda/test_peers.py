@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import pickle
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
@@ -343,8 +344,17 @@ def launch(config, tensors, axes, SCALE="1"):
 """
 
 
-def call_of(config: object, key: str = "key") -> Program:
-    text = f"{CALLED}CONFIG = {config!r}\nAXES = {{}}\nOPERATORS = {{}}\n"
+RETURNING = """
+def launch(config, tensors, axes, SCALE="1"):
+    import torch
+    result = torch.Tensor(tensors["x"].array.astype("uint16").repeat(2)[::2], torch.bfloat16)
+    torch.Tensor.copy_ = None
+    return {"y": result}
+"""
+
+
+def call_of(config: object, key: str = "key", called: str = CALLED) -> Program:
+    text = f"{called}CONFIG = {config!r}\nAXES = {{}}\nOPERATORS = {{}}\n"
     return Program(key, WORKLOAD, CALLED_ONCE, text.encode())
 
 
@@ -361,6 +371,34 @@ def test_a_python_kernel_repeats_its_bits_and_takes_a_share_of_the_memory(
     launcher.issue(stage.arguments())
     assert (view(stage.arena, "z", np.uint8) == 8).all()
     assert torch.share == MOST_OF_MEMORY
+
+
+def test_what_a_python_kernel_returns_is_collected_without_asking_its_tensors(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeTorch.Tensor, "copy_", FakeTorch.Tensor.copy_)
+    launcher = stage.made.launcher(call_of(None, called=RETURNING), stage.arena)
+    launcher.issue(stage.arguments())
+    assert not view(stage.arena, "y", np.uint16).any(), "nothing is collected yet"
+    (result,) = launcher.returned[stage.arena.base].values()
+    assert result.array.flags.c_contiguous, "a view is copied within the call"
+    launcher.collect(stage.arguments())
+    assert list(view(stage.arena, "y", np.uint16)) == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(time, "perf_counter"), (peers.driver, "cuEventElapsedTime")]
+)
+def test_who_replaces_what_it_is_timed_by_is_refused(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
+) -> None:
+    before = getattr(module, name)
+    stage.made.require_clocks()
+    monkeypatch.setattr(module, name, lambda *given: 0.0)
+    with pytest.raises(PeerError, match=rf"replaces .*{name}, by which calls are timed") as caught:
+        stage.made.require_clocks()
+    assert caught.value.status is Status.INCORRECT
+    assert getattr(module, name) is before, "the next one has it back"
 
 
 @pytest.mark.parametrize(

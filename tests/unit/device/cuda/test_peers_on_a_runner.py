@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from tuner.device.cuda.device import (
     CALL_WARM_UP_S,
     ENERGY_TIMEOUT_S,
     FIRST_CALL_S,
+    MOST_REPLAYS,
     PEER_WARM_UP_S,
     REPLAY_TIMEOUT_S,
     RERUN_TIMEOUT_S,
@@ -28,10 +30,10 @@ from tuner.device.cuda.peers import PeerHome
 from tuner.device.cuda.worker import ISOLATED_REPLAYS, RERUN_REPLAYS, CudaWorker
 from tuner.device.layout import UNCHANGED
 from tuner.device.reference import PeerError
-from tuner.device.timing import SEARCH
+from tuner.device.timing import SEARCH, WALL_RATIO
 from tuner.device.verify.restarting_worker import RunFailedError
 from tuner.model.kernel import CALL, Launch, Workload
-from tuner.model.trial import Status
+from tuner.model.trial import Measurement, Status
 
 WORKLOAD = Workload.of({"T": 1})
 PEER = Program("key", WORKLOAD, (), peer="pytorch")
@@ -52,7 +54,7 @@ class Asked:
         self.limits.append(timeout_s)
         if self.failure is not None:
             raise self.failure
-        return []
+        return None if method == "show" else []
 
     def kill(self) -> None:
         self.killed += 1
@@ -130,6 +132,30 @@ def test_a_peer_has_time_to_get_ready_wherever_it_may_be_met_first(
         runner.compare(programs, 10, UNCHANGED, judge)
     assert len(asked.limits) == 2 * (1 + 3 * 2)
     assert asked.limits[7] - asked.limits[0] == 2 * PEER_WARM_UP_S
+
+
+@pytest.mark.parametrize("claimed_us", [500.0, 5.0], ids=["honest", "lying"])
+def test_a_python_kernel_is_timed_by_a_clock_outside_its_process(
+    runner: CudaRunner, asked: Asked, monkeypatch: pytest.MonkeyPatch, claimed_us: float
+) -> None:
+    monkeypatch.setattr("tuner.device.cuda.device.SECOND_LOOKS", 2)
+    replays: list[tuple[int, bool]] = []
+
+    def answer(method: str, *arguments: Any, timeout_s: float, **options: Any) -> object:
+        if method != "replay":
+            timed = Measurement((claimed_us,), 20, 2, wall_ratio=1.1)
+            return timed if method == "time" else None
+        replays.append((arguments[0], options["calls"]))
+        time.sleep(2e-3 * arguments[0] if options["calls"] else 0.0)
+        return None
+
+    monkeypatch.setattr(asked, "call", answer)
+    ratio = runner.time(CALLED, SEARCH, None, UNCHANGED, lambda *verdict: None).wall_ratio
+    assert ratio is not None
+    assert (ratio > WALL_RATIO) is (claimed_us < 100.0)
+    assert replays[0] == (MOST_REPLAYS if claimed_us < 100.0 else 1, True)
+    runner.time(KERNEL, SEARCH, None, UNCHANGED, lambda *verdict: None)
+    assert replays[-1][1] is False, "what is compiled has no hold on its worker's clock"
 
 
 def test_whatever_replays_has_the_time_that_as_many_rounds_of_a_comparison_have(

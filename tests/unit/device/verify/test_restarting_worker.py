@@ -85,6 +85,9 @@ class FakeWorker:
 
     def show(self) -> None: ...
 
+    def intact(self) -> bool:
+        return True
+
     def run(self, program: Program, order: int, fill: int) -> tuple[float, int]:
         self._workers.note("run")
         return 1.0, 0

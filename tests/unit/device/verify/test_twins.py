@@ -30,7 +30,7 @@ class Bench:
     def __init__(self, spec: KernelSpec, outputs: Callable[[Array, Array], Array]) -> None:
         self.layout = lay_out(spec, WORKLOAD.values)
         self.outputs, self.referred = outputs, 0
-        self.twins = Twins(np, spec, self.layout, self.refer, Leeway(spec))
+        self.twins = Twins(np, spec, self.layout, self.refer, Leeway(spec), {})
 
     def refer(self, prepared: Prepared) -> None:
         if prepared.reference is None:
@@ -64,7 +64,7 @@ def test_one_number_of_each_input_is_another_where_that_shows(make: Callable[...
     assert found is not None
     twin, patch = found
     assert differing(before, twin) == {"x": 1, "w": 1}
-    assert (twin.seed, twin.kind, twin.workload) == (2, NORMAL, WORKLOAD)
+    assert (twin.seed, twin.kind, twin.workload) == (1, NORMAL, WORKLOAD)
     assert len(patch.offsets) == 2 * 4
     assert all(np.array_equal(before.inputs[name], kept[name]) for name in kept)
 
@@ -108,3 +108,44 @@ def test_too_many_bytes_are_not_patched(
     twin, patch = bench.twins.of(before, 2) or pytest.fail("there is a twin")
     assert patch == UNCHANGED
     assert differing(before, twin) == {"x": 1, "w": 1}
+
+
+def test_each_change_lies_somewhere_else_among_all_elements(make: Callable[..., Bench]) -> None:
+    bench = make()
+    before = bench.drawn()
+    twin, patch = bench.twins.of(before, 2) or pytest.fail("there is a twin")
+    assert len(patch.changes) == twins.CHANGES
+    x = bench.layout.slot("x")
+    places = {(one.offsets[0] - x.offset) // 4 for one in patch.changes}
+    assert len(places) > 90, "of 300, drawn 128 times"
+    assert max(places) > 280
+    assert min(places) < 20
+    for change in patch.changes[:9]:
+        found = bench.twins.changed(before, change)
+        assert differing(before, found) == {"x": 1, "w": 1}
+        stored = before.inputs["x"].view(np.uint8)[(change.offsets[0] - x.offset) :][:4]
+        assert change.before[:4] == bytes(stored)
+    assert differing(bench.twins.changed(before, patch.first), twin) == {"x": 0, "w": 0}
+
+
+def test_how_many_numbers_show_is_learnt_once_for_a_workload(make: Callable[..., Bench]) -> None:
+    bench = make(lambda x, w: np.round(x.sum() / 30) * np.ones(300))
+    _, first = bench.twins.of(bench.drawn(), 2) or pytest.fail("there is a twin")
+    referred = bench.referred
+    _, second = bench.twins.of(bench.drawn(), 3) or pytest.fail("there is a twin")
+    assert bench.referred - referred < referred
+    assert len(second.first.offsets) >= len(first.first.offsets) > 2 * 4
+
+
+def test_floats_that_the_reference_drew_take_others_of_their_array(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make()
+    before = bench.drawn("x", "w")
+    assert bench.twins.of(before, 2) is None
+    twin, patch = bench.twins.of(before, 2, given_too=True) or pytest.fail("there is a twin")
+    assert differing(before, twin) == {"x": 1, "w": 1}
+    x = before.inputs["x"].view("float32")
+    (changed,) = np.flatnonzero(twin.inputs["x"].view("float32") != x)
+    assert twin.inputs["x"].view("float32")[changed] in x
+    assert len(patch.changes) == twins.CHANGES

@@ -8,11 +8,12 @@ import pytest
 
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
-from tuner.model.trial import Check, Correctness, Result, Status, Trial
+from tuner.model.trial import Check, Comparison, Correctness, Result, Status, Trial
 from tuner.report.data import Declared, ReportData
 from tuner.report.mutation_score import MutationScore
 from tuner.report.sections import summary
 from tuner.report.sections.summary import headline
+from tuner.report.terminal import json_of
 
 
 def result(
@@ -364,3 +365,13 @@ def test_the_mutation_score_is_never_rounded_up_to_all(changes, text):
 
 def test_a_score_that_was_not_measured_says_how_to():
     assert "run `tune mutate" in summary.mutation(LIVE)
+
+
+def test_where_timed_calls_met_the_same_inputs_all_the_time_is_told() -> None:
+    where = Workload.of({"T": 8})
+    varied = Comparison(Workload.of({"T": 9}), (), ())
+    data = ReportData("k", "GPU", False, comparisons=(varied, Comparison(where, (), ())))
+    assert summary.unvaried_inputs(data) == ""
+    data = replace(data, comparisons=(varied, Comparison(where, (), (), unvaried=True)))
+    assert summary.unvaried_inputs(data).startswith("met the same inputs all the time on T=8, ")
+    assert json_of(data)["unvaried"] == ["T=8"]
