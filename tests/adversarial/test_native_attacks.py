@@ -15,7 +15,7 @@ from operators import SCALE
 
 from tuner.compiler.base import CompileRequest
 from tuner.device.base import Program
-from tuner.device.layout import Patch, lay_out
+from tuner.device.layout import Change, Patch, lay_out
 from tuner.device.verify.shared_memory import SharedMemory
 from tuner.extensions.cpu.compiler import HostCompiler
 from tuner.extensions.cpu.device import HostDevice
@@ -94,11 +94,12 @@ def test_no_process_that_runs_kernels_has_what_the_judge_chooses(build: Build) -
     marks = [secrets.token_bytes(16) for _ in range(2)]
     layout = lay_out(SCALE.spec, T_1000.values, by_pages=True)
     start = layout.slot("x").offset
-    patch = Patch((*range(start, start + 16),), (marks[0], marks[1]))
+    patch = Patch((Change((*range(start, start + 16),), *marks),))
     memory, worker = SharedMemory(), HostWorker(5.0)
     worker.attach(memory.open("key", layout))
     memory.data[...] = np.frombuffer(secrets.token_bytes(layout.total_bytes), np.uint8)
-    worker.renew(patch)
+    memory.data[start : start + 16] = np.frombuffer(marks[0], np.uint8)
+    worker.memory.renew(patch)
     program = honest(build, SCALE)
     for variant in (1, 0):
         worker.run(program, 0, 0x41, variant)
@@ -135,9 +136,9 @@ NAMES = {
     "an alias": 'extern "C" int f() { return 0; }\n#pragma weak cuda_on_host_run = f',
     "another name": "#pragma redefine_extname evil cuda_on_host_run\n"
     'extern "C" __attribute__((visibility("default"))) int evil() { return 0; }',
-    "a version": 'extern "C" __attribute__((visibility("default"), symver("cuda_on" "_host_run@@V")))'
-    " int evil() { return 0; }",
-    "a file that is said to be the system's": '# 1 "claimed.h" 3\nnamespace cuda_on_host { int x; }',
+    "a version": 'extern "C" __attribute__((symver("cuda_on" "_host_run@@V"), '
+    'visibility("default"))) int evil() { return 0; }',
+    "a claim to be the system": '# 1 "claimed.h" 3\nnamespace cuda_on_host { int x; }',
 }
 
 

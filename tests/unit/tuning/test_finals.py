@@ -448,7 +448,7 @@ def test_a_baseline_that_is_wrong_alone_ends_the_run(run):
         def compare(self, programs, *, rounds):
             return replace(super().compare(programs, rounds=rounds), faults=("out[0] is 0",))
 
-    with pytest.raises(KernelError, match="the baseline is wrong on N=.*: out"):
+    with pytest.raises(KernelError, match=r"the baseline is wrong on N=.*: out"):
         run(Wrong(), ())
 
 

@@ -7,27 +7,22 @@ apart.
 
 from __future__ import annotations
 
-import mmap
 import os
 import resource
 import time
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from tuner.device.base import Program
 from tuner.device.callables import Modules, Originals, blamed_on_call, checked_results
-from tuner.device.encoding import torch_name
-from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, Slot
+from tuner.device.encoding import Array, torch_name
+from tuner.device.layout import Arena, Layout, Slot
 from tuner.device.reference import PeerError, ran_out
-from tuner.extensions.cpu.memory import VariedInputs
+from tuner.extensions.cpu.memory import RunMemory, map_arena
 from tuner.extensions.cpu.triton_interpreter import mend_interpreter
 from tuner.model.errors import WorkerError
 from tuner.model.statistics import LEAST_US
@@ -41,8 +36,6 @@ ASK_S = 30.0
 MEMORY_SHARE = 0.75
 # Empty answers before the first call, and what a call's may take longer than the quickest of them.
 ANSWERS, CLOCK_MARGIN_US = 20, 100.0
-
-Bytes = npt.NDArray[np.uint8]
 
 
 class CallableWorker:
@@ -70,52 +63,31 @@ class CallableWorker:
         self._call_timeout_s, self._available_bytes = call_timeout_s, available_bytes
         self._opened = (source, dict(operators))
         self._arena: Arena | None = None
-        self._memory = np.empty(0, np.uint8)
-        self._compared: frozenset[str] = frozenset()
-        self._restored: list[tuple[Slot, Bytes]] = []
-        self._inputs = VariedInputs(self._memory, UNCHANGED)
+        self._memory: RunMemory | None = None
         # By whether it is the baseline's.
         self._processes = {True: _Process(*self._opened)}
         self._called: set[str] = set()
-        # The text of the program that ran last, by its key.
-        self._last = ""
 
     def attach(self, arena: Arena, compared: frozenset[str] = frozenset()) -> None:
         """Map the memory; the processes do when they are asked to call."""
-        self._arena, self._compared = arena, compared
         try:
-            self._memory = np.frombuffer(_map(arena), np.uint8)
+            data = map_arena(arena)
         except FileNotFoundError as error:
             raise WorkerError("the process that verifies results ended") from error
+        self._arena, self._memory = arena, RunMemory(arena.layout, compared, data, data, data)
 
     def detach(self) -> None:
-        self._arena, self._memory = None, np.empty(0, np.uint8)
+        self._arena = self._memory = None
         for process in self._processes.values():
             process.go_on()
             process.call("detach", timeout_s=ASK_S)
             process.arena = None
 
-    def take(self) -> list[bytes]:
-        return [self._bytes(slot).tobytes() for slot in self._written]
-
-    def put(self, taken: Sequence[bytes], variant: int) -> None:
-        """Put back what was taken, and this variant of the inputs, to be judged."""
-        self._inputs.take(variant)
-        for slot, content in zip(self._written, taken, strict=True):
-            self._bytes(slot)[:] = np.frombuffer(content, np.uint8)
-
-    def intact(self) -> bool:
-        """Tell nothing: what it calls has no addresses, and the verifier looks as well."""
-        return True
-
-    def show(self) -> None:
-        """Do nothing: what it calls writes into what the verifier sees."""
-
-    def renew(self, patch: Patch) -> None:
-        """Take what the memory holds for what calls find there, but for outputs and the patch."""
-        self._inputs, self._last = VariedInputs(self._memory, patch), ""
-        slots = self._layout.with_role("inout")
-        self._restored = [(slot, self._bytes(slot).copy()) for slot in slots]
+    @property
+    def memory(self) -> RunMemory:
+        """What calls find and leave, from `attach` on; `renew` it before the first."""
+        assert self._memory is not None
+        return self._memory
 
     def keep_only(self, *programs: Program) -> None:
         """Keep all: a module takes little."""
@@ -132,19 +104,8 @@ class CallableWorker:
         timeout_s = self._call_timeout_s + (0.0 if key in self._called else FIRST_CALL_S)
         self._called.add(key)
         process.call("make_ready", program, timeout_s=timeout_s)
-        for slot in self._layout.spoiled:
-            self._bytes(slot)[:] = fill
-        for slot in self._layout.zeroed if key != self._last else ():
-            self._bytes(slot)[:] = 0  # which the last one may not have left
-        for slot, content in self._restored:
-            self._bytes(slot)[:] = content
-        self._last = key
-        self._inputs.take(variant)
-        time_us, digest = process.go(timeout_s), 0
-        for slot in self._layout.with_role("output"):
-            if slot.name in self._compared:
-                digest = zlib.crc32(self._bytes(slot).data, digest)
-        return time_us, digest
+        self.memory.prepare(key, fill, variant)
+        return process.go(timeout_s), self.memory.digest()
 
     def kill(self) -> None:
         for process in self._processes.values():
@@ -166,18 +127,6 @@ class CallableWorker:
             process.call("attach", arena, most_bytes, timeout_s=ASK_S)
             process.arena = arena
         return process
-
-    def _bytes(self, slot: Slot) -> Bytes:
-        return self._memory[slot.offset : slot.offset + slot.size_bytes]
-
-    @property
-    def _written(self) -> tuple[Slot, ...]:
-        return self._layout.with_role("output", "scratch", "inout")
-
-    @property
-    def _layout(self) -> Layout:
-        assert self._arena is not None
-        return self._arena.layout
 
 
 class _Process(Child):
@@ -219,7 +168,7 @@ class CallRunner:
         self._operators = dict(operators)
         self._modules, self._clock = Modules(source), Originals(time, "perf_counter")
         self._untimed = False
-        self._memory: mmap.mmap | None = None
+        self._memory: Array | None = None
         self._layout: Layout | None = None
         self._ready: Callable[[], None] | None = None
         self._most_bytes: int | None = None
@@ -230,7 +179,7 @@ class CallRunner:
         self._most_bytes = most_bytes
         if most_bytes is not None:
             limit_growth(most_bytes)
-        self._memory, self._layout = _map(arena), arena.layout
+        self._memory, self._layout = map_arena(arena), arena.layout
 
     def detach(self) -> None:
         # Whoever holds a tensor still keeps the memory mapped.
@@ -290,15 +239,6 @@ class CallRunner:
             raise
 
 
-def _map(arena: Arena) -> mmap.mmap:
-    assert arena.host_name is not None
-    descriptor = os.open(arena.host_name, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        return mmap.mmap(descriptor, arena.layout.total_bytes)
-    finally:
-        os.close(descriptor)
-
-
 def limit_growth(most_bytes: int) -> None:
     """Let this process take so much memory beyond what it has; more is refused, and kills nobody.
 
@@ -330,7 +270,7 @@ def _not_looked_up(tuner: Any, key: Any, configs: Any, choose: Callable[[], obje
     return False
 
 
-def _tensor(torch: Any, memory: mmap.mmap, slot: Slot) -> Any:
+def _tensor(torch: Any, memory: Array, slot: Slot) -> Any:
     """Make a tensor over an array, whose storage ends where the array does."""
     dtype = getattr(torch, torch_name(slot.dtype))
     raw = torch.frombuffer(memory, dtype=torch.uint8, offset=slot.offset, count=slot.size_bytes)

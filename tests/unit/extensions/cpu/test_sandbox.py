@@ -446,9 +446,9 @@ memory.data[12288:13488].view(np.float32)[:] = 3
 launch = Launch("run", (1, 1, 1), (32, 1, 1))
 with open(sys.argv[1], "rb") as file:
     program = Program("key", Workload.of({"T": 300}), (launch,), file.read(), {"run": sys.argv[2]})
-worker.renew(UNCHANGED)
+worker.memory.renew(UNCHANGED)
 worker.run(program, 0, 0xFF)
-worker.show()
+worker.memory.show()
 assert (memory.data[4096:5296].view(np.float32) == 6).all()
 worker.kill()
 print(json.dumps([worker.limits, 0]))
