@@ -266,7 +266,7 @@ class VerifiedDevice(Device):
                 f"not enough memory for {workload}: {error}",
                 workload.key,
                 remedy="leave the workload out, or free the memory: checking it takes its "
-                "arguments twice and float64 copies of them",
+                "arguments up to three times and float64 copies of them",
             ) from error
 
     def _run(

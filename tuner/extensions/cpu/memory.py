@@ -76,10 +76,12 @@ class RunMemory:
         for start, end in self.readable:
             self._inputs[start:end] = self._arena[start:end]
 
+        restored = self._restored
+
         # Not a byte of it goes into a hole: a mapping that is grown would show which places vary.
         def lies_in_outputs(places: Array) -> Array:
             inside = np.zeros(len(places), bool)
-            for start, end in self._restored:
+            for start, end in restored:
                 inside |= (start <= places) & (places < end)
             return inside
 
