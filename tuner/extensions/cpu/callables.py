@@ -68,11 +68,9 @@ class CallableWorker:
     ) -> None:
         self._call_timeout_s, self._available_bytes = call_timeout_s, available_bytes
         self._opened = (source, dict(operators))
-        self._arena: Arena | None = None
-        self._memory = np.empty(0, np.uint8)
-        self._compared: frozenset[str] = frozenset()
-        self._restored: list[tuple[Slot, Bytes]] = []
-        self._patch, self._places = UNCHANGED, np.empty(0, np.int64)
+        self._arena: Arena
+        self._memory: Bytes
+        self._patch, self._restored = UNCHANGED, list[tuple[Slot, Bytes]]()
         # By whether it is the baseline's.
         self._processes = {True: _Process(*self._opened)}
         self._called: set[str] = set()
@@ -81,14 +79,15 @@ class CallableWorker:
 
     def attach(self, arena: Arena, compared: frozenset[str] = frozenset()) -> None:
         """Map the memory; the processes do when they are asked to call."""
-        self._arena, self._compared = arena, compared
+        self._arena, self._layout, self._compared = arena, arena.layout, compared
+        self._written = arena.layout.with_role("output", "scratch", "inout")
         try:
             self._memory = np.frombuffer(_map(arena), np.uint8)
         except FileNotFoundError as error:
             raise WorkerError("the process that verifies results ended") from error
 
     def detach(self) -> None:
-        self._arena, self._memory = None, np.empty(0, np.uint8)
+        del self._memory
         for process in self._processes.values():
             process.go_on()
             process.call("detach", timeout_s=ASK_S)
@@ -105,8 +104,7 @@ class CallableWorker:
 
     def renew(self, patch: Patch) -> None:
         """Take what the memory holds for what calls find there, but for outputs and the patch."""
-        self._patch, self._places = patch, np.array(patch.offsets, np.int64)
-        self._last = ""
+        self._patch, self._last = patch, ""
         slots = self._layout.with_role("inout")
         self._restored = [(slot, self._bytes(slot).copy()) for slot in slots]
 
@@ -146,34 +144,26 @@ class CallableWorker:
     def _process(self, program: Program) -> _Process:
         """Make the process of a program the one that runs, with the memory mapped."""
         mine = program.config is None
-        if mine not in self._processes:
+        if mine in self._processes:
+            self._processes[mine].go_on()
+        else:
             self._processes[mine] = _Process(*self._opened)
-        for key, process in self._processes.items():
-            if key != mine:
-                process.stop()
-        process, arena = self._processes[mine], self._arena
-        process.go_on()
-        if arena is not None and process.arena is not arena:
+        if (other := self._processes.get(not mine)) is not None:
+            other.stop()
+        process = self._processes[mine]
+        if process.arena is not self._arena:
             available = self._available_bytes()
             most_bytes = None if available is None else int(available * MEMORY_SHARE)
-            process.call("attach", arena, most_bytes, timeout_s=ASK_S)
-            process.arena = arena
+            process.call("attach", self._arena, most_bytes, timeout_s=ASK_S)
+            process.arena = self._arena
         return process
 
     def _set_variant(self, variant: int) -> None:
-        self._memory[self._places] = np.frombuffer(self._patch.values[variant], np.uint8)
+        values = np.frombuffer(self._patch.values[variant], np.uint8)
+        self._memory[np.array(self._patch.offsets, np.int64)] = values
 
     def _bytes(self, slot: Slot) -> Bytes:
         return self._memory[slot.offset : slot.offset + slot.size_bytes]
-
-    @property
-    def _written(self) -> tuple[Slot, ...]:
-        return self._layout.with_role("output", "scratch", "inout")
-
-    @property
-    def _layout(self) -> Layout:
-        assert self._arena is not None
-        return self._arena.layout
 
 
 class _Process(Child):
@@ -215,8 +205,7 @@ class CallRunner:
         self._operators = dict(operators)
         self._modules, self._clock = Modules(source), Originals(time, "perf_counter")
         self._untimed = False
-        self._memory: mmap.mmap | None = None
-        self._layout: Layout | None = None
+        self._mapped: tuple[mmap.mmap, Layout] | None = None
         self._ready: Callable[[], None] | None = None
         self._most_bytes: int | None = None
 
@@ -226,11 +215,11 @@ class CallRunner:
         self._most_bytes = most_bytes
         if most_bytes is not None:
             limit_growth(most_bytes)
-        self._memory, self._layout = _map(arena), arena.layout
+        self._mapped = _map(arena), arena.layout
 
     def detach(self) -> None:
         # Whoever holds a tensor still keeps the memory mapped.
-        self._memory = self._layout = self._ready = None
+        self._mapped = self._ready = None
 
     def make_ready(self, program: Program) -> None:
         """Make what `go` calls: the function of a program with tensors over the arrays."""
@@ -243,9 +232,8 @@ class CallRunner:
                 choose_first_config(import_module("triton.runtime.autotuner").Autotuner)
                 mend_interpreter()
             self._untimed = True
-        memory, layout = self._memory, self._layout
-        assert memory is not None
-        assert layout is not None
+        assert self._mapped is not None
+        memory, layout = self._mapped
         # Anew for each call: one may resize them in place, and the next is another config's.
         tensors = {slot.name: _tensor(torch, memory, slot) for slot in layout.slots}
         given, axes = dict(tensors), dict(program.workload.values)
