@@ -47,9 +47,9 @@ Bytes = npt.NDArray[np.uint8]
 class CallableWorker:
     """Call kernels in Python in processes of their own; as `HostWorker`, for `HostRunner`.
 
-    The baseline has one that no config's code runs in, and each stands still while the other runs.
-    What calls find is written from here, what they leave is taken once the answer is there, and
-    our clock is beside theirs: what a kernel changes in its process changes none of that.
+    The baseline has one that no config's code runs in, and each stands still between its calls.
+    What they find is written from here, what they leave is taken when they stand still, and our
+    clock is beside theirs: what a kernel changes in its process changes none of that.
 
     Raises `ChildDiedError` or `ChildTimeoutError` where a kernel ends or blocks its process, and
     `PeerError` for what it raises. `available_bytes` says how much memory is free, None where
@@ -92,6 +92,7 @@ class CallableWorker:
             process.go_on()
             process.call("detach", timeout_s=ASK_S)
             process.arena = None
+            process.stop()
 
     def take(self) -> list[bytes]:
         return [self._bytes(slot).tobytes() for slot in self._written]
@@ -122,16 +123,19 @@ class CallableWorker:
         process, key = self._process(program), program.text_key
         timeout_s = self._call_timeout_s + (0.0 if key in self._called else FIRST_CALL_S)
         self._called.add(key)
-        process.call("make_ready", program, timeout_s=timeout_s)
-        for slot in self._layout.spoiled:
-            self._bytes(slot)[:] = fill
-        for slot in self._layout.zeroed if key != self._last else ():
-            self._bytes(slot)[:] = 0  # which the last one may not have left
-        for slot, content in self._restored:
-            self._bytes(slot)[:] = content
-        self._last = key
-        self._set_variant(variant)
-        time_us, digest = process.go(timeout_s), 0
+        try:
+            process.call("make_ready", program, timeout_s=timeout_s)
+            for slot in self._layout.spoiled:
+                self._bytes(slot)[:] = fill
+            for slot in self._layout.zeroed if key != self._last else ():
+                self._bytes(slot)[:] = 0  # which the last one may not have left
+            for slot, content in self._restored:
+                self._bytes(slot)[:] = content
+            self._last = key
+            self._set_variant(variant)
+            time_us, digest = process.go(timeout_s), 0
+        finally:
+            process.stop()
         for slot in self._layout.with_role("output"):
             if slot.name in self._compared:
                 digest = zlib.crc32(self._bytes(slot).data, digest)
@@ -142,15 +146,12 @@ class CallableWorker:
             process.kill()
 
     def _process(self, program: Program) -> _Process:
-        """Make the process of a program the one that runs, with the memory mapped."""
+        """Wake the process of a program, with the memory mapped."""
         mine = program.config is None
-        if mine in self._processes:
-            self._processes[mine].go_on()
-        else:
+        if mine not in self._processes:
             self._processes[mine] = _Process(*self._opened)
-        if (other := self._processes.get(not mine)) is not None:
-            other.stop()
         process = self._processes[mine]
+        process.go_on()
         if process.arena is not self._arena:
             available = self._available_bytes()
             most_bytes = None if available is None else int(available * MEMORY_SHARE)
@@ -175,6 +176,12 @@ class _Process(Child):
         self._answer_us = 0.0
         # While nothing but our own code has run there.
         self._answer_us = min(self.go(ASK_S) for _ in range(ANSWERS)) + CLOCK_MARGIN_US
+
+    def stop(self) -> None:
+        """Have it stand still, all of its threads, before this returns."""
+        super().stop()
+        with suppress(ChildProcessError):  # it has ended
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def go(self, timeout_s: float) -> float:
         """Have it call what is ready; return microseconds by its clock, no fewer than by ours.
