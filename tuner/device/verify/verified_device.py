@@ -148,8 +148,8 @@ class VerifiedDevice(Device):
             rows, faults, varied = self._time_alternately(programs, cut(rounds), again=True)
             around = self._spec.surroundings_of(workload)
             traffic = 0 if around else self._spec.min_bytes.integer(workload.values)
-            for index, times_us in enumerate(zip(*rows, strict=True)):
-                too_fast = self.info.is_too_fast(median(times_us), traffic, hot=self.info.on_cpu)
+            for index, us in enumerate(map(median, zip(*rows, strict=True))):
+                too_fast = self.info.is_too_fast(us, traffic, hot=self.info.on_cpu)
                 if too_fast and not programs[index].peer:
                     faults.setdefault(index, TOO_FAST)
             with spent_on(TIMING):

@@ -41,9 +41,9 @@ ANSWERS, CLOCK_MARGIN_US = 20, 100.0
 class CallableWorker:
     """Call kernels in Python in processes of their own; as `HostWorker`, for `HostRunner`.
 
-    The baseline has one that no config's code runs in, and each stands still while the other runs.
-    What calls find is written from here, what they leave is taken once the answer is there, and
-    our clock is beside theirs: what a kernel changes in its process changes none of that.
+    The baseline has one that no config's code runs in, and each stands still between its calls.
+    What they find is written from here, what they leave is taken when they stand still, and our
+    clock is beside theirs: what a kernel changes in its process changes none of that.
 
     Raises `ChildDiedError` or `ChildTimeoutError` where a kernel ends or blocks its process, and
     `PeerError` for what it raises. `available_bytes` says how much memory is free, None where
@@ -82,6 +82,7 @@ class CallableWorker:
             process.go_on()
             process.call("detach", timeout_s=ASK_S)
             process.arena = None
+            process.stop()
 
     @property
     def memory(self) -> RunMemory:
@@ -103,29 +104,30 @@ class CallableWorker:
         process, key = self._process(program), program.text_key
         timeout_s = self._call_timeout_s + (0.0 if key in self._called else FIRST_CALL_S)
         self._called.add(key)
-        process.call("make_ready", program, timeout_s=timeout_s)
-        self.memory.prepare(key, fill, variant)
-        return process.go(timeout_s), self.memory.digest()
+        try:
+            process.call("make_ready", program, timeout_s=timeout_s)
+            self.memory.prepare(key, fill, variant)
+            time_us = process.go(timeout_s)
+        finally:
+            process.stop()
+        return time_us, self.memory.digest()
 
     def kill(self) -> None:
         for process in self._processes.values():
             process.kill()
 
     def _process(self, program: Program) -> _Process:
-        """Make the process of a program the one that runs, with the memory mapped."""
+        """Wake the process of a program, with the memory mapped."""
         mine = program.config is None
         if mine not in self._processes:
             self._processes[mine] = _Process(*self._opened)
-        for key, process in self._processes.items():
-            if key != mine:
-                process.stop()
-        process, arena = self._processes[mine], self._arena
+        process = self._processes[mine]
         process.go_on()
-        if arena is not None and process.arena is not arena:
+        if process.arena is not self._arena:
             available = self._available_bytes()
             most_bytes = None if available is None else int(available * MEMORY_SHARE)
-            process.call("attach", arena, most_bytes, timeout_s=ASK_S)
-            process.arena = arena
+            process.call("attach", self._arena, most_bytes, timeout_s=ASK_S)
+            process.arena = self._arena
         return process
 
 
@@ -138,6 +140,12 @@ class _Process(Child):
         self._answer_us = 0.0
         # While nothing but our own code has run there.
         self._answer_us = min(self.go(ASK_S) for _ in range(ANSWERS)) + CLOCK_MARGIN_US
+
+    def stop(self) -> None:
+        """Have it stand still, all of its threads, before this returns."""
+        super().stop()
+        with suppress(ChildProcessError):  # it has ended
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def go(self, timeout_s: float) -> float:
         """Have it call what is ready; return microseconds by its clock, no fewer than by ours.
@@ -168,8 +176,7 @@ class CallRunner:
         self._operators = dict(operators)
         self._modules, self._clock = Modules(source), Originals(time, "perf_counter")
         self._untimed = False
-        self._memory: Array | None = None
-        self._layout: Layout | None = None
+        self._mapped: tuple[Array, Layout] | None = None
         self._ready: Callable[[], None] | None = None
         self._most_bytes: int | None = None
 
@@ -179,11 +186,11 @@ class CallRunner:
         self._most_bytes = most_bytes
         if most_bytes is not None:
             limit_growth(most_bytes)
-        self._memory, self._layout = map_arena(arena), arena.layout
+        self._mapped = map_arena(arena), arena.layout
 
     def detach(self) -> None:
         # Whoever holds a tensor still keeps the memory mapped.
-        self._memory = self._layout = self._ready = None
+        self._mapped = self._ready = None
 
     def make_ready(self, program: Program) -> None:
         """Make what `go` calls: the function of a program with tensors over the arrays."""
@@ -196,9 +203,8 @@ class CallRunner:
                 choose_first_config(import_module("triton.runtime.autotuner").Autotuner)
                 mend_interpreter()
             self._untimed = True
-        memory, layout = self._memory, self._layout
-        assert memory is not None
-        assert layout is not None
+        assert self._mapped is not None
+        memory, layout = self._mapped
         # Anew for each call: one may resize them in place, and the next is another config's.
         tensors = {slot.name: _tensor(torch, memory, slot) for slot in layout.slots}
         given, axes = dict(tensors), dict(program.workload.values)
