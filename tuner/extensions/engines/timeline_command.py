@@ -167,6 +167,7 @@ def as_object(found: Findings) -> dict[str, object]:
         "span_us": trace.span_us,
         "busy_us": trace.busy_us,
         "idle_share": trace.idle_share,
+        "cut": trace.cut,
         "rows": [
             {
                 "operator": row.label.operator or None,
@@ -209,7 +210,9 @@ def as_text(found: Findings, top: int | None, *, wide: bool) -> Iterator[Rendera
         f"{trace.kernel_us:,.1f} us of kernels in {trace.span_us:,.1f} us, {trace.idle_share:.1%} "
         "of it idle; shares are of the kernels' time"
     )
-    if overlap > 0.001 * trace.kernel_us:
+    if trace.cut:
+        yield f"{trace.cut:,} lasted until the next of its stream began: so long is counted of each"
+    if overlap >= 0.1:
         yield f"{overlap:,.1f} us ran beside others: a share of those may cost the step less"
     yield ""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

@@ -144,13 +144,15 @@ def ticks(time_us: float) -> int:
 
 
 def is_foreign(path: Path) -> bool:
-    """Tell a file that is plain or gzip-compressed JSON; our own recordings are neither."""
+    """Tell JSON by its first byte, plain or packed with gzip; our own recordings are xz."""
     try:
         with open_regular(path) as file:
             start = file.read(64)
     except OSError:
         return False
-    return start.startswith(_GZIP) or start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
+    return start.startswith(_GZIP) or start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(
+        (b"{", b"[", b'"')
+    )
 
 
 def load_measured(path: Path) -> MeasuredSpace:

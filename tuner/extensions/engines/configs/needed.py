@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -232,8 +233,12 @@ def needed_configs(
 
 def _unknown_model_error(path: Path, kind: str, given: Mapping[str, Any]) -> InputError:
     known = f"known are {', '.join(_MODELS)}"
-    if any("expert" in name for name in given):
-        return InputError(f"model_type {kind!r} is not known", path=path, remedy=known)
+    parts = [given]
+    for part in parts:
+        if any("expert" in name or "moe" in name.split("_") for name in part):
+            return InputError(f"model_type {kind!r} is not known", path=path, remedy=known)
+        # A model of several kinds of data has one of text inside.
+        parts += [one for one in part.values() if isinstance(one, dict)]
     return InputError(
         f"model_type {kind!r} has no experts, and is not known",
         path=path,
@@ -287,6 +292,11 @@ class _Compressed(BaseModel):
 
 def _precision(path: Path, given: Mapping[str, Any], dtype: str | None) -> Precision:
     if dtype is not None:
+        # A dtype says nothing of scales: those are the file's where it is in the same.
+        with suppress(InputError):
+            stated = _precision(path, given, None)
+            if stated.dtype == DTYPES[dtype]:
+                return stated
         return Precision(DTYPES[dtype])
     quantization = given.get(_QUANTIZATION)
     if not isinstance(quantization, dict):
