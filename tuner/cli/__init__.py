@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import importlib
 from pathlib import Path
+from typing import Any
 
 import click
 
 from tuner import plugins
 from tuner.app.environment import program_name
 from tuner.cli.exits import translated_errors
+from tuner.cli.printing import clean_output, cleaned_output
 from tuner.model import TUNER_VERSION
 
 RUN = "run"
@@ -70,6 +72,11 @@ class CommandLine(click.Group):
             args = [RUN, *args]
         return super().parse_args(ctx, args)
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program; all that it prints is visible."""
+        with cleaned_output():
+            return super().main(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; errors of ours become one message and an exit code."""
         with translated_errors():
@@ -108,4 +115,5 @@ def cli() -> None:
 
 def main() -> None:
     """Run the program on the command line's arguments."""
+    clean_output()  # also what Python prints of an error that nobody caught
     cli.main(prog_name=program_name())

@@ -80,15 +80,15 @@ def command(
 
     TRACE is torch.profiler's JSON (.json, .json.gz) or what `nsys export --type sqlite` writes.
     """
-    from rich.console import Console
+    from tuner.cli.console import Console
 
     found = examine(trace, shapes=shapes, workloads=workloads, gpu=gpu)
     if as_json:
         click.echo(json.dumps(as_object(found)))
         return
-    console = Console(highlight=False)
+    console = Console()
     for part in as_text(found, top, wide=console.width >= WIDE):
-        console.print(part, markup=False, soft_wrap=isinstance(part, str))
+        console.print(part, soft_wrap=isinstance(part, str))
 
 
 def examine(
