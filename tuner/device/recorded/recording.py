@@ -22,7 +22,7 @@ from tuner.model.kernel import Dim3, KernelSpec, Launch, Workload
 from tuner.model.languages import CUDA, PYTHON, language_of
 from tuner.model.surroundings import Surroundings
 from tuner.model.trial import Correctness, Measurement, Resources, Status
-from tuner.process.files import atomic_write, read_regular
+from tuner.process.files import atomic_write, parse_json, read_regular
 
 VERSION = 2
 # A hundred times what the recording of a search of 10,000 configs takes.
@@ -176,7 +176,7 @@ def peer_key(name: str) -> str:
 def load_recording(path: Path) -> Recording:
     """Read a recording; raise `DeviceError` where the file is missing, damaged or newer."""
     try:
-        content: Any = json.loads(_unpack_file(path))
+        content: Any = parse_json(_unpack_file(path).decode())
     except FileNotFoundError as error:
         raise DeviceError(
             "there is no such recording", path=path, remedy="`tune devices` lists those there are"

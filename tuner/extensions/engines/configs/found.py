@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import reprlib
 from collections.abc import Mapping
@@ -30,7 +29,7 @@ from tuner.extensions.engines.configs.files import (
 from tuner.extensions.engines.configs.needed import Needed, needed_configs
 from tuner.model.errors import InputError
 from tuner.model.hardware import limits_for
-from tuner.process.files import read_text
+from tuner.process.files import parse_json, read_text
 
 _PREFIX = "triton_"
 # Triton launches no more threads than 32 warps have.
@@ -193,7 +192,7 @@ def _content(path: Path, engine: Engine, key: Key, *, versioned: bool) -> Mappin
     failing = f"and {TITLES[engine]} would fail on it"
     remedy = "mend it, or remove it: while it is there `tune fleet` lists and makes nothing"
     try:
-        content: Any = json.loads(read_text(path))
+        content: Any = parse_json(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot be read, {failing}: {error}", path=path, remedy=remedy) from error
     if not isinstance(content, dict) or not any(map(str.isdecimal, content)):

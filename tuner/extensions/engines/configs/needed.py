@@ -6,7 +6,6 @@ The shapes are those of the layers of SGLang 0.5.17 and vLLM 0.32.0 (`models/qwe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tuner.extensions.engines.configs.files import BlockFp8Key, Engine, Key, MoeKey
 from tuner.model.errors import InputError
-from tuner.process.files import read_text
+from tuner.process.files import parse_json, read_text
 
 CONFIG = "config.json"
 # By the name that a user gives, the one in a file's name; other quantizations have other kernels.
@@ -208,7 +207,7 @@ def needed_configs(
     """
     path = config / CONFIG if config.is_dir() else config
     try:
-        given = json.loads(read_text(path))
+        given = parse_json(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         said = error.strerror if isinstance(error, OSError) else error
         raise InputError(

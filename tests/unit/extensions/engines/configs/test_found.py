@@ -123,7 +123,7 @@ def test_a_file_that_an_engine_would_fail_on_is_told(
         ({"1": {**ROW, "BLOCK_SIZE_K": 0}}, "the row '1' has 0 for BLOCK_SIZE_K"),
         ({"1": {**ROW, "BLOCK_SIZE_K": True}}, "the row '1' has True for BLOCK_SIZE_K"),
         ({"1": {**ROW, "num_warps": 4.5}}, "the row '1' has 4.5 for num_warps"),
-        ({"1": {**ROW, "BLOCK_SIZE_N": 96}}, "the row '1' has 96 for BLOCK_SIZE_N, no power"),
+        ({"1": {**ROW, "num_warps": 3}}, "the row '1' has 3 for num_warps, no power of two"),
         ({"1": {**ROW, "num_warps": 64}}, "the row '1' has 64 for num_warps, over 32"),
         ({"1": ROW, "many": ROW}, "the row 'many' is for no number of tokens"),
         ({"1": ROW, "1.5": ROW}, "the row '1.5' is for no number of tokens"),
