@@ -66,14 +66,16 @@ class Findings:
     metavar="NAME",
     help="The GPU whose bandwidth gives the floors, or a number of GB/s; by default the trace's.",
 )
-@options.count("--top", help="Show only the N largest rows, and the sum of the others.")
+@options.count(
+    "--top", default=100, help="Show the N largest rows, 100 by default, and the sum of the others."
+)
 @options.as_json
 def command(
     trace: Path,
     shapes: Path | None,
     workloads: tuple[str, ...],
     gpu: str | None,
-    top: int | None,
+    top: int,
     as_json: bool,
 ) -> None:
     """Show each operator's share of a profiled step, and the most that tuning it can gain.
@@ -192,7 +194,7 @@ def as_object(found: Findings) -> dict[str, object]:
     }
 
 
-def as_text(found: Findings, top: int | None, *, wide: bool) -> Iterator[RenderableType]:
+def as_text(found: Findings, top: int, *, wide: bool) -> Iterator[RenderableType]:
     """Lay the findings out for a terminal; one that is not wide has no room for kernels' names.
 
     First what was profiled, then the rows, what is not known of them, and what to run.

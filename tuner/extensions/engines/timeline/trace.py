@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 # What profilers round times to.
 _TICK_US = 1e-3
 _UNNAMED = re.compile(r"\(anonymous namespace\)::|<unnamed>::")
-_INNERMOST = re.compile(r"<[^<>]*>")
+_ANGLE = re.compile("([<>])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,14 @@ class Trace:
 
 def base_name(name: str) -> str:
     """Reduce a kernel's name to what both profilers write alike: no template, no parameters."""
-    plain, removed = _UNNAMED.sub("", name), 1
-    while removed:
-        plain, removed = _INNERMOST.subn("", plain)
-    words = plain.partition("(")[0].split()
+    plain: list[str] = []
+    opened: list[int] = []
+    for piece in _ANGLE.split(_UNNAMED.sub("", name)):
+        if piece == "<":
+            opened.append(len(plain))
+        if piece == ">" and opened:
+            del plain[opened.pop() :]
+        else:
+            plain.append(piece)
+    words = "".join(plain).partition("(")[0].split()
     return words[-1] if words else name
