@@ -43,7 +43,9 @@ def translated_errors() -> Iterator[None]:
         click.echo(f"Error: {_from_here(str(error.filename))}: {error.strerror}", err=True)
         raise Exit(InputError.exit_code) from error
     except (MemoryError, RecursionError) as error:
-        what = "nested too deep" if isinstance(error, RecursionError) else "too large for the memory"
+        what = (
+            "nested too deep" if isinstance(error, RecursionError) else "too large for the memory"
+        )
         click.echo(f"Error: what was read is {what}", err=True)
         raise Exit(InputError.exit_code) from error
     except KeyboardInterrupt as interrupt:
