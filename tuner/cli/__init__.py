@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import click
 from tuner import plugins
 from tuner.app.environment import program_name
 from tuner.cli.exits import translated_errors
-from tuner.cli.printing import clean_output, cleaned_output
+from tuner.cli.printing import clean_output
 from tuner.model import TUNER_VERSION
 
 RUN = "run"
@@ -74,7 +76,8 @@ class CommandLine(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program; all that it prints is visible."""
-        with cleaned_output():
+        with redirect_stdout(sys.stdout), redirect_stderr(sys.stderr):  # which puts them back
+            clean_output()
             return super().main(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> object:

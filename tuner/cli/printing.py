@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, cast
+from collections.abc import Iterable
+from typing import Any
 from unicodedata import category
 
 
@@ -55,15 +54,5 @@ class CleanStream:
 
 def clean_output() -> None:
     """Print from now on through clean streams."""
-    sys.stdout, sys.stderr = (cast(Any, CleanStream(one)) for one in (sys.stdout, sys.stderr))
-
-
-@contextmanager
-def cleaned_output() -> Iterator[None]:
-    """Print through clean streams meanwhile."""
-    kept = sys.stdout, sys.stderr
-    clean_output()
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = kept
+    streams: Any = map(CleanStream, (sys.stdout, sys.stderr))
+    sys.stdout, sys.stderr = streams
