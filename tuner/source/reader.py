@@ -42,6 +42,8 @@ from tuner.source.syntax import (
 )
 from tuner.source.unsupported import require_closed, require_cuda
 
+# Far more than a kernel has.
+_MOST_BYTES = 4 << 20
 _UNROLL = re.compile(r"unroll\s*\(?\s*([^)\s]*)")
 
 # an inline one need not be named
@@ -73,7 +75,7 @@ def source_text(path: Path) -> str:
     """Read a file as text; raise `KernelError` where it is none."""
     remedy = "give the path of a .cu file"
     try:
-        data = read_regular(path)
+        data = read_regular(path, _MOST_BYTES)
     except FileNotFoundError as error:
         raise KernelError("no such file", path=path, remedy=remedy) from error
     except OSError as error:
@@ -95,7 +97,11 @@ def parse_source(text: str, path: Path) -> SourceFile:
     if not text.strip():
         raise KernelError("is empty", path=path, remedy="give a file with a __global__ function")
     masked = without_qualifiers(mask(text))
-    nodes = tuple(walk(parse_tree(masked)))
+    try:
+        nodes = tuple(walk(parse_tree(masked)))
+    except KernelError as error:
+        error.path = path
+        raise
     reader = _Reader(path, masked, nodes, LineIndex(text))
     aliases = reader.aliases()
     kernels = tuple(reader.kernels(aliases))

@@ -24,6 +24,7 @@ from tuner.session.database import ENVIRONMENT as TUNE_STORE
 ROOT = Path(__file__).parents[5]
 SCALE = ROOT / "tests/end_to_end/data/scale"
 RECORDING = Path("kernels/recordings/nvidia-h200/scale.json.xz")
+MANY = f"{{{', '.join(f'A{n}: [a, b, c, d]' for n in range(40))}}}"
 SILU = ROOT / "kernels/sglang/silu_and_mul.cu"
 
 
@@ -249,6 +250,27 @@ def test_a_pattern_makes_a_job_for_each_kernel(project: Path) -> None:
     text = Path("search_spaces/scale.yaml").read_text().replace("kernels/scale", "kernels/other")
     Path("search_spaces/other.yaml").write_text(text)
     assert [job.name for job in read_campaign(path).jobs] == ["night-other", "night-scale"]
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ("kernel: /**", "'/**' looks through all of /"),
+        ("kernel: /*/*/*.cu", "looks through all of /"),
+        ("kernel: /proc/**/*.cu", "looks through all of /proc"),
+        ("kernel: ../../../../../../../../../../sys/**/*.cu", "looks through all of /sys"),
+        (f"kernel: kernels/scale.cu, operator: {MANY}", "jobs up to here, over 1,000"),
+    ],
+)
+def test_what_would_never_end_is_told_before_it_begins(project: Path, job: str, said: str) -> None:
+    assert said in refused(f"jobs:\n  - {{{job}}}")
+
+
+def test_a_pattern_looks_through_no_more_than_it_says(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign_file, "_MOST_ENTRIES", 3)
+    assert "looks through all of" in refused('jobs: [{kernel: "**/*.cu"}]')
 
 
 def test_kernels_of_one_name_that_a_pattern_matches_are_told_with_what_helps(project: Path) -> None:
