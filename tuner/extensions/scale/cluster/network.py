@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import re
 import resource
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +21,7 @@ from tuner.model.cluster import TlsFiles
 from tuner.model.errors import DeviceError, InputError
 
 if TYPE_CHECKING:
+    from distributed.core import ConnectionPool
     from distributed.security import Security
 
 # What of Dask's own settings matters here, for coordinator and workers, whatever a file of the
@@ -40,13 +43,11 @@ DASK = {
     "distributed.admin.system-monitor.interval": "10s",
     # Nothing but the measuring process may touch the GPU.
     "distributed.diagnostics.nvml": False,
-    # A request may hold the headers of a project.
-    "distributed.admin.large-graph-warning-threshold": "1GiB",
 }
 # Dask's loggers tell of every connection; what matters here becomes one message of ours. asyncio's
-# tells of calls that Dask's client has given up with a worker.
+# tells of calls that were given up with a worker.
 LOGGERS = ("distributed", "tornado", "asyncio")
-
+LOOPBACK = "127.0.0.1"
 
 PROBE_S = 1.0
 # Enough for any cluster, and soon counted through by programs that close all files.
@@ -70,7 +71,7 @@ def require_dask() -> None:
     # Several of them have levels of their own.
     for name in [*logging.root.manager.loggerDict, *LOGGERS]:
         if name.partition(".")[0] in LOGGERS:
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def allow_connections() -> None:
@@ -147,22 +148,73 @@ def require_scheme(address: str, security: Security, role: Role) -> None:
             f"certificates are given, and {address} is without encryption",
             remedy=f"use tls://{address.partition('://')[2]}",
         )
+    if address.startswith("tcp:") and not _is_loopback(address):
+        raise InputError(
+            f"{address} is without encryption: whoever reaches it could run code on every host",
+            remedy=f"use tls://{address.partition('://')[2]}, with --tls-ca and --tls-cert "
+            "(docs/clusters.md); tcp is for this machine alone",
+        )
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.partition("://")[2].rpartition(":")[0].strip("[]")
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
 
 
 def require_scheduler(address: str, security: Security, role: Role, timeout_s: float) -> None:
     """Raise `DeviceError` with the reason unless a scheduler answers at this address."""
     require_scheme(address, security, role)
-    asyncio.run(_identity(address, security.get_connection_args(role), timeout_s))
 
-
-async def _identity(address: str, arguments: Mapping[str, Any], timeout_s: float) -> None:
-    from distributed.core import rpc
+    async def identity() -> Any:
+        async with plain_connections(security, role, timeout_s) as pool:
+            return await asyncio.wait_for(pool(address).identity(n_workers=0), timeout_s)
 
     with refused_connection(address):
-        async with rpc(address, timeout=timeout_s, connection_args=arguments) as scheduler:
-            said = await asyncio.wait_for(scheduler.identity(n_workers=0), timeout_s)
+        said = asyncio.run(identity())
     if not isinstance(said, dict) or said.get("type") != "Scheduler":
         raise DeviceError(f"what answers at {address} is no Dask scheduler")
+
+
+@asynccontextmanager
+async def plain_connections(
+    security: Security, role: Role, timeout_s: float
+) -> AsyncIterator[ConnectionPool]:
+    """Make connections for this thread, in which Dask unpickles nothing meanwhile.
+
+    A pickle can run code. Dask opens those that come before its caller sees a message, and has no
+    setting for it.
+    """
+    from distributed.core import ConnectionPool
+    from distributed.protocol import core
+
+    if not isinstance(core.pickle, _RefusingPickle):
+        core.pickle = _RefusingPickle(core.pickle)
+    arguments = security.get_connection_args(role)
+    _thread.is_plain = True
+    try:
+        async with ConnectionPool(
+            MOST_FILES, deserialize=False, connection_args=arguments, timeout=timeout_s
+        ) as pool:
+            yield pool
+    finally:
+        _thread.is_plain = False
+
+
+_thread = threading.local()
+
+
+class _RefusingPickle:
+    """Dask's module for pickles, which opens none in the threads of plain connections."""
+
+    def __init__(self, pickle: Any) -> None:
+        self.dumps, self._loads = pickle.dumps, pickle.loads
+
+    def loads(self, *arguments: Any, **options: Any) -> Any:
+        if getattr(_thread, "is_plain", False):
+            raise ValueError("it sent a pickle, which could run code here")
+        return self._loads(*arguments, **options)
 
 
 @contextmanager
