@@ -35,7 +35,7 @@ BUDGET = {
     "agents": 8_050,
     "cpu": 4_250,
     "backends": 2_900,
-    "scale": 4_550,
+    "scale": 4_420,
     "study": 3_850,
     "tests": 75_000,
     "docs": 4_600,

@@ -59,7 +59,7 @@ CLOSING_S = 5.0
 # What was lost with so many workers one after the other may be what ended them.
 MOST_LOSSES = 3
 NO_WAY = "the scheduler has to reach its workers: docs/clusters.md, The network"
-STRANGE = "end that worker, or give its host new certificates"
+STRANGE = "end that worker, and give the cluster a new certificate if it is not yours"
 SAME_VERSION = "install the same version of tune, and of nvidia-cuda-nvrtc, on all hosts"
 NO_SLOT = "`tune worker ADDRESS` on a host adds its GPUs, and --device host its CPU"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, Validati
 from pydantic_core import to_json
 
 from tuner.compiler.base import CompileRequest, CompileResult
-from tuner.device.base import Counters, Device, DeviceInfo, Watcher
+from tuner.device.base import ComparisonRounds, Counters, Device, DeviceInfo, Outcome, Watcher
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import (
     DeviceError,
@@ -275,7 +275,19 @@ def read_answer(work: Work, answer: str) -> Any:
     said = _adapter(_Value[_expected(work)] | _Raised).validate_json(answer)  # type: ignore[misc]
     if isinstance(said, _Raised):
         raise said.as_error()
+    if isinstance(work, CallDevice) and work.method in ("compare", "rank", "watch"):
+        lengths = {len(row) for row in _rows(said.value)}
+        if lengths != {len(work.arguments[0])}:
+            raise ValueError("it has not one value for each program")
     return said.value
+
+
+def _rows(value: Any) -> Iterable[Sequence[object]]:
+    """List the parts of an answer that have a value for each program."""
+    if isinstance(value, ComparisonRounds):
+        some = (value.isolated_us, value.faults, value.alone_us, value.raced_us)
+        return (*value.times_us, *filter(None, some))
+    return [value] if value and isinstance(value[0], Outcome) else value
 
 
 def _expected(work: Work) -> Any:
@@ -284,14 +296,11 @@ def _expected(work: Work) -> Any:
             return DeviceInfo | LacksFiles | None
         case Compile():
             return LacksFiles | CompileResult
-        case CallDevice(part=""):
-            return _returned(getattr(Device, work.method))
-        case CallDevice(part="watchers"):
-            return ToldWatchers
-        case CallDevice(part="counters"):
-            return _returned(getattr(Counters, work.method))
-        case CallDevice():
-            return _returned(getattr(Watcher, work.method))
+        case CallDevice(method=method, part=part):
+            if part == WATCHERS:
+                return ToldWatchers
+            of = {"": Device, COUNTERS: Counters}.get(part, Watcher)
+            return _returned(getattr(of, method))
         case NameCompiler():
             return str
         case Keep():

@@ -266,11 +266,7 @@ def slot_worker(options: SlotOptions, slot: WorkerSlot, **settings: Any) -> Work
     """Make the Dask worker of a slot; `settings` go to Dask as they are."""
     from distributed import Worker
 
-    info, told, server = (
-        options.info,
-        asdict(options.info),
-        SlotServer(slot, options.info.compilers),
-    )
+    info, server = options.info, SlotServer(slot, options.info.compilers)
     worker = Worker(
         options.address,
         # Without TLS nobody else is to reach it.
@@ -279,7 +275,7 @@ def slot_worker(options: SlotOptions, slot: WorkerSlot, **settings: Any) -> Work
         name=f"{info.name}#{info.slot[:6]}",
         nthreads=1,
         security=security_of(options.tls, "worker"),
-        startup_information={TOPIC: lambda worker: told},
+        startup_information={TOPIC: lambda worker: asdict(info)},
         # Its pages are of no use to anybody here.
         dashboard=False,
         dashboard_address=f"{LOOPBACK}:0",

@@ -45,17 +45,6 @@ def test_what_is_no_address_is_refused(tune: Callable[..., Result]) -> None:
     assert not Path("mine").exists()
 
 
-def test_a_device_of_one_machine_is_refused(tune: Callable[..., Result]) -> None:
-    done = tune(*RUN, "--cluster", NOWHERE, "--device", "cuda:1")
-    assert_refused(done, "--device cuda:1 names a device of one machine", "--gpu-model")
-
-
-def test_the_cpu_has_no_model_of_gpu(tune: Callable[..., Result]) -> None:
-    done = tune(*RUN, "--cluster", NOWHERE, "--device", "host", "--gpu-model", "H200")
-    assert_refused(done, "--gpu-model H200 chooses among GPUs, and --device host is", "leave one")
-    assert not Path("mine").exists()
-
-
 def test_what_belongs_to_a_cluster_needs_one(tune: Callable[..., Result]) -> None:
     assert_refused(tune(*RUN, "--gpu-model", "x"), "--gpu-model needs --cluster ADDRESS")
 

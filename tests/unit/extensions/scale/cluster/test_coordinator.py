@@ -84,12 +84,12 @@ def test_what_is_wrong_with_a_program_is_said_of_the_files_here(
     there, here = (f"{one.source}:7: it is so" for one in (host.device.spec, spec))
     outcome = Outcome(Status.LAUNCH, there, correctness=Correctness(passed=False, reason=there))
     host.device.run = host.device.same_bits = lambda *_, **__: outcome  # type: ignore[method-assign]
-    rounds = ComparisonRounds(((1.0,),), paired=True, faults=("", there))
+    rounds = ComparisonRounds(((1.0, 1.0),), paired=True, faults=("", there))
     host.device.compare = lambda *_, **__: rounds  # type: ignore[method-assign]
     for found in (device.run(program()), device.same_bits(program(), program())):
         assert found.correctness is not None
         assert (found.reason, found.correctness.reason) == (here, here)
-    assert device.compare([program()], rounds=1).faults == ("", here)
+    assert device.compare([program(), program()], rounds=1).faults == ("", here)
 
 
 def test_what_a_tool_finds_is_said_of_the_files_here(

@@ -16,6 +16,7 @@ from contextlib import (
 )
 from dataclasses import asdict
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from threading import Event, Thread
 from typing import Any
 
@@ -29,7 +30,13 @@ from distributed.protocol import Serialize, ToPickle
 from tuner.extensions.scale.cluster.coordinator import Cluster
 from tuner.extensions.scale.cluster.device import RemoteDevice
 from tuner.extensions.scale.cluster.membership import Wanted
-from tuner.extensions.scale.cluster.messages import SlotInfo, code_version, cuda_version
+from tuner.extensions.scale.cluster.messages import (
+    CallDevice,
+    SlotInfo,
+    code_version,
+    cuda_version,
+    read_answer,
+)
 from tuner.extensions.scale.cluster.network import require_dask
 from tuner.model.cluster import ClusterSettings
 from tuner.model.errors import ClusterLost, DeviceError
@@ -125,6 +132,13 @@ def test_a_hostile_worker_gets_no_file_that_is_not_the_kernel_s(
     assert asked == ["other"]
 
 
+@pytest.mark.parametrize("times_us", ["[]", "[[1.0]]", "[[1.0, 1.0], [1.0]]"])
+def test_a_comparison_without_a_time_for_each_program_is_no_answer(times_us: str) -> None:
+    compare = CallDevice("compare", ([program(), program("two")],))
+    with pytest.raises(ValueError, match="value for each program"):
+        read_answer(compare, f'{{"value": {{"paired": true, "times_us": {times_us}}}}}')
+
+
 def hostile_member(last_seen: object = 1.0, **told: object) -> dict[str, Any]:
     info = SlotInfo("s", "one", "one", "cuda:0", H200, code_version(), cuda_version(), 1)
     return {"last_seen": last_seen, "tune": {**asdict(info), **told}}
@@ -215,18 +229,18 @@ def scheduler(identity: Callable[[], Any]) -> AbstractContextManager[str]:
     return served(listen)
 
 
-def greeter(greeting: Any) -> AbstractContextManager[str]:
+@contextmanager
+def greeter(greeting: Any) -> Iterator[str]:
     """Serve a greeting of Dask's kind to whoever connects."""
+    require_dask()
+    content = b"".join(map(bytes, _add_frames_header(asyncio.run(to_frames(greeting)))[0]))
 
-    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"".join(map(bytes, _add_frames_header(await to_frames(greeting))[0])))
-        with suppress(OSError):
-            await writer.drain()
-        writer.transport.abort()
+    class Greet(BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                self.request.sendall(content)
 
-    @asynccontextmanager
-    async def listen() -> AsyncIterator[str]:
-        async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
-            yield f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-
-    return served(listen)
+    with ThreadingTCPServer(("127.0.0.1", 0), Greet) as server:
+        Thread(target=server.serve_forever, args=(0.02,)).start()
+        yield f"tcp://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
