@@ -33,10 +33,11 @@ from tuner.extensions.scale.cluster.messages import (
 )
 from tuner.extensions.scale.cluster.network import (
     allow_connections,
-    plain_connections,
+    make_connections,
     require_address,
     require_dask,
     require_scheduler,
+    run_without_pickles,
     security_of,
 )
 from tuner.model.cluster import ClusterSettings
@@ -108,7 +109,7 @@ class Cluster:
         allow_connections()
         began: Future[None] = Future()
         self._thread = Thread(
-            target=lambda: asyncio.run(self._live(security, began)),
+            target=lambda: run_without_pickles(self._live(security, began)),
             name="tune-cluster",
             daemon=True,
         )
@@ -125,7 +126,7 @@ class Cluster:
         """Let calls be made until `close`."""
         self._loop, self._ends = asyncio.get_running_loop(), asyncio.Event()
         connect_s = self.settings.timeouts.connect_s
-        async with plain_connections(security, "client", connect_s) as self._pool:
+        async with make_connections(security, "client", connect_s) as self._pool:
             began.set_result(None)
             await self._ends.wait()
 

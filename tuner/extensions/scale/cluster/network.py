@@ -10,12 +10,12 @@ import resource
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from tuner.model.cluster import TlsFiles
 from tuner.model.errors import DeviceError, InputError
@@ -54,6 +54,7 @@ PROBE_S = 1.0
 MOST_FILES = 65536
 
 Role = Literal["client", "worker"]
+_T = TypeVar("_T")
 _PORT = re.compile(r"[0-9]{1,5}")
 
 
@@ -168,51 +169,53 @@ def require_scheduler(address: str, security: Security, role: Role, timeout_s: f
     require_scheme(address, security, role)
 
     async def identity() -> Any:
-        async with plain_connections(security, role, timeout_s) as pool:
+        async with make_connections(security, role, timeout_s) as pool:
             return await asyncio.wait_for(pool(address).identity(n_workers=0), timeout_s)
 
     with refused_connection(address):
-        said = asyncio.run(identity())
+        said = run_without_pickles(identity())
     if not isinstance(said, dict) or said.get("type") != "Scheduler":
         raise DeviceError(f"what answers at {address} is no Dask scheduler")
 
 
-@asynccontextmanager
-async def plain_connections(
-    security: Security, role: Role, timeout_s: float
-) -> AsyncIterator[ConnectionPool]:
-    """Make connections for this thread, in which Dask unpickles nothing meanwhile.
+def make_connections(security: Security, role: Role, timeout_s: float) -> ConnectionPool:
+    """Make the connections to all of a cluster; what comes is no more than plain values."""
+    from distributed.core import ConnectionPool
 
-    A pickle can run code. Dask opens those that come before its caller sees a message, and has no
+    arguments = security.get_connection_args(role)
+    return ConnectionPool(
+        MOST_FILES, deserialize=False, connection_args=arguments, timeout=timeout_s
+    )
+
+
+def run_without_pickles(coroutine: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine in a loop of its own, in whose thread Dask opens no pickle.
+
+    One can run code, and Dask opens those that come before its caller sees a message: it has no
     setting for it.
     """
-    from distributed.core import ConnectionPool
     from distributed.protocol import core
 
     if not isinstance(core.pickle, _RefusingPickle):
         core.pickle = _RefusingPickle(core.pickle)
-    arguments = security.get_connection_args(role)
-    _thread.is_plain = True
+    _thread.refuses = True
     try:
-        async with ConnectionPool(
-            MOST_FILES, deserialize=False, connection_args=arguments, timeout=timeout_s
-        ) as pool:
-            yield pool
+        return asyncio.run(coroutine)
     finally:
-        _thread.is_plain = False
+        _thread.refuses = False
 
 
 _thread = threading.local()
 
 
 class _RefusingPickle:
-    """Dask's module for pickles, which opens none in the threads of plain connections."""
+    """Dask's module for pickles, which opens none in threads that refuse them."""
 
     def __init__(self, pickle: Any) -> None:
         self.dumps, self._loads = pickle.dumps, pickle.loads
 
     def loads(self, *arguments: Any, **options: Any) -> Any:
-        if getattr(_thread, "is_plain", False):
+        if getattr(_thread, "refuses", False):
             raise ValueError("it sent a pickle, which could run code here")
         return self._loads(*arguments, **options)
 

@@ -15,7 +15,7 @@ import pytest
 from certificates import Authority
 from distributed.core import Server
 
-from tuner.extensions.scale.cluster.network import plain_connections, require_dask, security_of
+from tuner.extensions.scale.cluster.network import make_connections, require_dask, security_of
 from tuner.extensions.scale.cluster.slot import SlotServer
 from tuner.model.cluster import TlsFiles
 
@@ -46,7 +46,7 @@ async def serving(
     security = security_of(theirs or tls, "client")
     async with (
         Server({"tune": answering.call}) as server,
-        plain_connections(security, "client", 1.0 if theirs else 20.0) as connections,
+        make_connections(security, "client", 1.0 if theirs else 20.0) as connections,
     ):
         arguments = security_of(tls, "worker").get_listen_args("worker")
         await server.listen("tls://127.0.0.1" if tls else "tcp://127.0.0.1", **arguments)
