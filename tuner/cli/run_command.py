@@ -119,7 +119,7 @@ def _cluster(values: dict[str, Any]) -> ClusterSettings | None:
     from tuner.model.cluster import ClusterSettings
 
     gpu_model = values["gpu_model"] or ""
-    return ClusterSettings(values["cluster"], values["token_file"], tls, gpu_model)
+    return ClusterSettings(values["cluster"], tls, gpu_model)
 
 
 def _say(text: str) -> None:
