@@ -223,6 +223,7 @@ class Cluster:
         finally:
             slot.under_way -= 1
             slot.working -= holds
+        slot.has_answered = True
         if holds:
             slot.kept_s = time.monotonic()
         try:
@@ -305,11 +306,11 @@ class Cluster:
             return self._down
         if slot.gone.done():
             return SlotLostError(f"{slot.info} {slot.gone.result()}")
-        if result.done() and slot.relayed:
-            why = f"is reached neither from here nor by the scheduler: {result.exception()}"
-            return self._refuse(slot, why, NO_WAY)
         if result.done():
             failure = "cancelled" if result.cancelled() else result.exception()
+            if slot.relayed and not slot.has_answered:
+                why = f"is reached neither from here nor by the scheduler: {failure}"
+                return self._refuse(slot, why, NO_WAY)
             self._lose(slot, f"gave no answer: {failure}")
         elif isinstance(work, Keep | Leave):
             return SlotLostError(f"{slot.info} is late")  # it may come yet, and nothing is lost

@@ -24,6 +24,7 @@ class MemberSlot:
     address: str
     gone: asyncio.Future[str]
     relayed: bool = False
+    has_answered: bool = False
     last_seen: float = 0.0
     heard_s: float = field(default_factory=time.monotonic)
     under_way: int = 0

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from operator import methodcaller
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_type_hints
 
@@ -252,7 +253,11 @@ class _Raised:
 
 def write_value(value: object) -> str:
     """Write what came of a piece of work as JSON; raise `ValueError` for what has none."""
-    return to_json({"value": value}, bytes_mode="base64", inf_nan_mode="constants").decode()
+    # What else there is are NumPy's numbers.
+    plain = methodcaller("item")
+    return to_json(
+        {"value": value}, bytes_mode="base64", inf_nan_mode="constants", fallback=plain
+    ).decode()
 
 
 def write_error(error: TunerError | MemoryError) -> str:

@@ -87,9 +87,7 @@ ANSWERS: dict[str, Callable[[Bomb], Any]] = {
     "no value": lambda _: '{"value": null}',
     "not a number": lambda _: measured("[NaN]"),
     "less than no time": lambda _: measured("[-1.0]"),
-    "no times": lambda _: measured("[]"),
     "a huge number": lambda _: measured("[1e400]"),
-    "a large number": lambda _: measured("[" + "9" * 5000 + "]"),
     "no status": lambda _: '{"value": {"status": "superb"}}',
     "the end of the cluster": lambda _: '{"kind": "ClusterLost", "message": "it is over"}',
     "an unknown error": lambda _: '{"kind": "SystemExit", "message": "0"}',
@@ -108,7 +106,6 @@ def test_what_a_hostile_worker_answers_costs_its_place_alone(
 
     with closing(Cluster(hosts.settings(), said.append)) as cluster:
         device = RemoteDevice(cluster, GPU, spec, {}, said.append)
-        assert device.host == "one"
         hosts["one"].worker.handlers["tune"] = answer
         assert device.run(program()).status is Status.CORRECT
         assert device.host == "other"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cluster_doubles import H200, StandIn, info_of, program
 
-from tuner.device.base import DeviceInfo, Outcome
+from tuner.device.base import DeviceInfo, Outcome, amd_info
 from tuner.extensions.scale.cluster.files import FileStore, kernel_bundle
 from tuner.extensions.scale.cluster.messages import (
     CallDevice,
@@ -24,6 +24,7 @@ from tuner.extensions.scale.cluster.messages import (
     Work,
     read_answer,
     read_info,
+    write_value,
 )
 from tuner.extensions.scale.cluster.slot import WorkerSlot
 from tuner.model.errors import (
@@ -76,6 +77,7 @@ RUN = CallDevice("run", (program(),))
 
 def test_a_kernel_is_opened_and_run(caller: Caller) -> None:
     assert caller.open() == info_of()
+    assert read_answer(caller.kernel, write_value(amd_info("gfx942"))) == amd_info("gfx942")
     assert caller.ask(RUN).measurement is not None
     assert caller.device.ran == ["one"]
 
