@@ -27,17 +27,17 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 42_950,
+    "core": 43_150,
     "runtime": 2_150,
     "export": 2_650,
-    "engines": 3_350,
+    "engines": 3_480,
     "draft": 14_100,
     "agents": 8_050,
     "cpu": 4_250,
     "backends": 2_900,
     "scale": 4_550,
     "study": 3_850,
-    "tests": 75_000,
+    "tests": 75_400,
     "docs": 4_600,
 }
 
