@@ -103,6 +103,7 @@ SOURCES = {
     "a sum of 100,000": b"__global__ void f(int* y) { y[0] = " + b"1 + " * 100_000 + b"1; }",
     "a comment of 5 MB": b"// " + b"a" * 5_000_000,
     "50,000 macros": b"#define A B\n" * 50_000,
+    "20,000 parameters": b"__global__ void f(" + b",".join([b"int* y"] * 20_000) + b") {}",
     "an escape": b"__global__ void f(int* y) { y[0] = \x1b; }",
 }
 PYTHON = {

@@ -43,7 +43,7 @@ from tuner.source.syntax import (
 from tuner.source.unsupported import require_closed, require_cuda
 
 # Far more than a kernel has.
-_MOST_BYTES = 4 << 20
+_MOST_BYTES, _MOST_PARAMETERS = 4 << 20, 1000
 _UNROLL = re.compile(r"unroll\s*\(?\s*([^)\s]*)")
 
 # an inline one need not be named
@@ -227,6 +227,9 @@ class _Reader:
         for span, body_span in sorted(pieces):
             kernel = read_kernel(self.masked, span, body_span, self.path, self.lines, aliases)
             if kernel is not None:
+                if (count := len(kernel.parameters)) > _MOST_PARAMETERS:
+                    message = f"{kernel.name} has {count:,} parameters, over {_MOST_PARAMETERS:,}"
+                    raise KernelError(message, path=self.path, remedy="hand it a struct of them")
                 around = [names for names, inside in namespaces if within(span[0], [inside])]
                 yield replace(kernel, namespace=tuple(name for names in around for name in names))
 
