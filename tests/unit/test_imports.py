@@ -35,7 +35,7 @@ BUDGET = {
     "agents": 8_050,
     "cpu": 4_400,
     "backends": 2_900,
-    "scale": 4_430,
+    "scale": 4_440,
     "study": 3_850,
     "tests": 76_400,
     "docs": 4_600,
